@@ -1,0 +1,43 @@
+"""Compile the extensions. Everything declarative stands in pyproject.toml.
+
+Switches, for developers (set to 1): TENSORWIRE_SANITIZE builds with ASan and UBSan,
+TENSORWIRE_COVERAGE with gcov counters and Cython line tracing, TENSORWIRE_DEBUG without
+optimisation, TENSORWIRE_STRICT with compiler warnings as errors.
+"""
+
+import os
+from pathlib import Path
+
+import numpy
+from setuptools import Extension, setup
+
+from Cython.Build import cythonize  # after setuptools, which it extends  # isort: skip
+from Cython.Compiler import Options  # isort: skip
+
+
+def switch(name: str) -> bool:
+    return os.environ.get(f"TENSORWIRE_{name}", "0") not in ("", "0")
+
+
+flags, directives = ["-O3", "-fno-strict-aliasing"], {"language_level": 3}
+macros = [("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"), ("NPY_TARGET_VERSION", "NPY_2_0_API_VERSION")]
+link = []
+if switch("SANITIZE"):
+    sanitize = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g", "-O1"]
+    flags, link = [*flags, *sanitize], sanitize
+if switch("COVERAGE"):
+    flags, link = [*flags, "-O0", "--coverage"], ["--coverage"]
+    macros.append(("CYTHON_TRACE", "1"))
+    directives["linetrace"] = True
+if switch("DEBUG"):
+    flags = [*flags, "-O0", "-g", "-UNDEBUG"]
+if switch("STRICT"):
+    flags = [*flags, "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
+
+Options.warning_errors = True
+extensions = [
+    Extension(f"tensorwire.{path.stem}", [str(path)], include_dirs=[numpy.get_include()],
+              define_macros=macros, extra_compile_args=flags, extra_link_args=link)
+    for path in sorted(Path("src/tensorwire").glob("*.pyx"))
+]
+setup(ext_modules=cythonize(extensions, compiler_directives=directives))

@@ -1,0 +1,185 @@
+"""The memory of a message: one owner for the bytes of a body, and the ndarray views over it."""
+
+cimport cython
+cimport numpy as cnp
+from cpython.buffer cimport (
+    PyBUF_SIMPLE,
+    PyBuffer_FillInfo,
+    PyBuffer_Release,
+    PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromObject
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport uint64_t
+
+from ._layout cimport Layout, measure
+
+from .errors import ElementError, EncodeError, LayoutError, shape_text, subject
+
+cnp.import_array()
+
+cdef extern from "numpy/arrayobject.h":
+    object PyArray_NewFromDescr(
+        PyTypeObject* subtype, cnp.dtype descr, int nd, const cnp.npy_intp* dims,
+        const cnp.npy_intp* strides, void* data, int flags, PyObject* obj)
+
+
+@cython.final
+cdef class Body:
+    """A run of bytes in somebody's memory, exported and held until the last view of it goes.
+
+    Made from any C-contiguous buffer of one-byte items; `source` is pinned, and not copied. A
+    `bytearray` cannot be resized meanwhile. It has no way to be released early: the arrays made
+    from it point into that memory and hold it as their base.
+
+    Raises TypeError when `source` is no buffer, BufferError when it is strided or of wider items.
+    """
+
+    def __cinit__(self, source):
+        if not PyObject_CheckBuffer(source):
+            raise TypeError(f"a body is a bytes-like object, not {type(source).__name__}")
+        try:
+            PyObject_GetBuffer(source, &self.buffer, PyBUF_SIMPLE)
+        except ValueError as error:  # numpy's answer where others raise BufferError
+            raise BufferError(f"the body is not contiguous: {error}") from None
+        if self.buffer.itemsize != 1:
+            raise BufferError(
+                f"a body is a buffer of single bytes, this one has items of {self.buffer.itemsize} "
+                f"bytes: pass memoryview(body).cast('B')"
+            )
+        self.data = <const unsigned char*>self.buffer.buf
+        self.nbytes = self.buffer.len
+        self.readonly = self.buffer.readonly
+
+    def __dealloc__(self):
+        # Does nothing when __cinit__ failed before the export: then buffer.obj is NULL.
+        PyBuffer_Release(&self.buffer)
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, <void*>self.data, self.nbytes, self.readonly, flags)
+
+    def __len__(self):
+        return self.nbytes
+
+    def head(self, Py_ssize_t nbytes):
+        """A copy of the first `nbytes` bytes; the caller has checked that they are there."""
+        assert 0 <= nbytes <= self.nbytes
+        return PyBytes_FromStringAndSize(<const char*>self.data, nbytes)
+
+    def view(self, Py_ssize_t offset, Py_ssize_t nbytes):
+        """A flat memoryview of `nbytes` bytes from `offset`, which the caller has checked."""
+        assert 0 <= offset <= self.nbytes and 0 <= nbytes <= self.nbytes - offset
+        return PyMemoryView_FromObject(self)[offset:offset + nbytes]
+
+    def array(
+        self, cnp.dtype dtype not None, tuple shape not None, Py_ssize_t offset, Py_ssize_t nbytes,
+        limits, kind, name, datatype,
+    ):
+        """An ndarray over `nbytes` bytes from `offset`, which are exactly `dtype` x `shape`.
+
+        Nothing is copied: the array points into the body and holds it, is as writable as the body
+        is, and may be misaligned. `offset` lies within the body; `nbytes` is the declared size.
+        Raises LayoutError (size, shape or coverage), ElementError (a BOOL byte other than 0 and 1).
+        """
+        cdef Layout layout
+        assert 0 <= offset <= self.nbytes
+        measure(&layout, shape, dtype.itemsize, limits, kind, name, datatype)
+        if nbytes < 0 or <uint64_t>nbytes != layout.nbytes:
+            raise wrong_size(shape, layout.nbytes, nbytes, kind, name, datatype)
+        self.check_extent(offset, nbytes, kind, name)
+        if dtype.type_num == cnp.NPY_BOOL and limits.check_bool:
+            check_bool(self, offset, layout.nbytes, kind, name)
+        return view_array(self, dtype, &layout, offset)
+
+    cdef int check_extent(self, Py_ssize_t offset, Py_ssize_t nbytes, kind, name) except -1:
+        """Refuse `nbytes` (0 or more) from `offset` unless the body has them."""
+        if nbytes > self.nbytes - offset:
+            raise beyond_body(self, offset, nbytes, kind, name)
+        return 0
+
+
+cdef view_array(Body body, cnp.dtype dtype, Layout* layout, Py_ssize_t offset):
+    cdef int flags = 0 if body.readonly else cnp.NPY_ARRAY_WRITEABLE
+    Py_INCREF(dtype)  # PyArray_NewFromDescr steals one reference
+    # numpy works out contiguity and alignment itself from the address and the dimensions.
+    cdef cnp.ndarray array = PyArray_NewFromDescr(
+        <PyTypeObject*>cnp.ndarray, dtype, layout.rank, layout.dims, NULL,
+        <void*>(body.data + offset), flags, NULL
+    )
+    cnp.set_array_base(array, body)
+    return array
+
+
+cdef int check_bool(Body body, Py_ssize_t offset, uint64_t nbytes, kind, name) except -1:
+    # Bits above the lowest are gathered over all bytes first: a loop that the compiler vectorises.
+    cdef const unsigned char* data = body.data + offset
+    cdef unsigned char bits = 0
+    cdef uint64_t i
+    for i in range(nbytes):
+        bits |= data[i]
+    if bits <= 1:
+        return 0
+    for i in range(nbytes):
+        if data[i] > 1:
+            raise ElementError(
+                f"element {i} of {subject(kind, name)} is not a BOOL: its byte is {data[i]}, "
+                f"0 or 1 is allowed (body byte {offset + i})",
+                tensor=name, element=i, offset=offset + i, expected=1, actual=data[i],
+            )
+    return 0  # another thread has mended its bytearray meanwhile
+
+
+cdef wrong_size(shape, expected, nbytes, kind, name, datatype):
+    return LayoutError(
+        f"{subject(kind, name)} does not match its datatype: {datatype} {shape_text(shape)} needs "
+        f"{expected} bytes, binary_data_size is {nbytes}",
+        tensor=name, expected=expected, actual=nbytes,
+    )
+
+
+cdef beyond_body(Body body, offset, nbytes, kind, name):
+    remaining = body.nbytes - offset
+    return LayoutError(
+        f"the body ends inside {subject(kind, name)}: {nbytes} bytes are declared, {remaining} "
+        f"remain (body byte {offset})",
+        tensor=name, offset=offset, expected=nbytes, actual=remaining,
+    )
+
+
+@cython.final
+cdef class Payload:
+    """The memory of an array as flat read-only bytes; it holds the array."""
+
+    cdef cnp.ndarray array
+
+    def __cinit__(self, cnp.ndarray array not None):
+        self.array = array
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(
+            buffer, self, cnp.PyArray_DATA(self.array), cnp.PyArray_NBYTES(self.array), True, flags
+        )
+
+
+def payload(cnp.ndarray array not None, cnp.dtype dtype not None, tuple shape not None, name):
+    """The memory of `array` as a flat, read-only memoryview: no copy, the array is held.
+
+    The array must be what the tensor says, C-contiguous and of the dtype and shape given; anything
+    else is an EncodeError that names the tensor.
+    """
+    # The identity test is the common case; equality of dtypes costs ten times as much.
+    if array.descr is not dtype and array.dtype != dtype:
+        raise EncodeError(
+            f"tensor {name!r} was made for {dtype}, its data is now {array.dtype}", tensor=name)
+    if (<object>array).shape != shape:
+        raise EncodeError(
+            f"tensor {name!r} was made with shape {list(shape)}, its data is now "
+            f"{list((<object>array).shape)}", tensor=name)
+    if not cnp.PyArray_IS_C_CONTIGUOUS(array):
+        raise EncodeError(
+            f"the data of tensor {name!r} is not contiguous: build a new Tensor from it",
+            tensor=name)
+    return PyMemoryView_FromObject(Payload(array))

@@ -1,0 +1,287 @@
+"""BYTES read: one validated walk over the length prefixes, then elements made when asked for."""
+
+cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from ._body cimport Body
+from ._layout cimport Layout, measure
+from ._wire cimport load_le32, store_le32
+
+import numpy as np
+
+from .errors import ElementError, LayoutError, shape_text, subject
+
+cnp.import_array()
+
+# Every element takes at least its prefix on the wire; 16 bytes is the widest element that numpy
+# would have to address for the same shape (StringDType).
+cdef enum:
+    PREFIX_NBYTES = 4
+    WIDEST_ITEMSIZE = 16
+    FIRST_CAPACITY = 1024
+
+
+cdef enum Fault:
+    NONE
+    SHORT_PREFIX
+    SHORT_PAYLOAD
+
+
+cdef struct Walk:
+    uint64_t position    # of the element where the walk stopped, from the start of the tensor
+    uint64_t n_elements  # walked whole
+    uint32_t declared    # what the last prefix said
+    Fault fault
+
+
+cdef void walk(
+    Walk* walked, const unsigned char* data, uint64_t nbytes,
+    int64_t* starts, uint64_t capacity, int64_t base,
+) noexcept nogil:
+    """Go on from `walked` until `capacity` elements, the end of `data`, or a fault.
+
+    `starts[i]` becomes `base` plus the position of element i's prefix.
+    Bounds: position <= nbytes always. Both comparisons subtract what is known to fit, in unsigned
+    64 bit, so nothing wraps; a prefix is loaded once, so that a writer in another thread can make
+    the walk wrong but never leave the tensor.
+    """
+    cdef uint64_t position = walked.position
+    cdef uint64_t i = walked.n_elements
+    cdef uint32_t length = 0
+    walked.fault = NONE
+    while i < capacity and position < nbytes:
+        if nbytes - position < PREFIX_NBYTES:
+            walked.fault = SHORT_PREFIX
+            break
+        length = load_le32(data + position)
+        if length > nbytes - position - PREFIX_NBYTES:
+            walked.fault = SHORT_PAYLOAD
+            break
+        starts[i] = base + <int64_t>position
+        position += PREFIX_NBYTES + <uint64_t>length
+        i += 1
+    walked.position = position
+    walked.n_elements = i
+    walked.declared = length
+
+
+def scan(Body body not None, tuple shape not None, Py_ssize_t offset, Py_ssize_t nbytes,
+         limits, kind, name):
+    """Validate a BYTES tensor of `shape` in `nbytes` bytes from `offset` of the body.
+
+    Returns where each element's prefix begins in the body: int64 [n_elements], read-only, 8 bytes
+    an element, allocated only after the bytes are known to have room for so many prefixes.
+    Raises LayoutError (coverage, element count), ElementError (a truncated element).
+    """
+    cdef Layout layout
+    cdef Walk walked
+    assert 0 <= offset <= body.nbytes and nbytes >= 0
+    measure(&layout, shape, WIDEST_ITEMSIZE, limits, kind, name, "BYTES")
+    body.check_extent(offset, nbytes, kind, name)
+    if layout.n_elements > <uint64_t>nbytes // PREFIX_NBYTES:
+        raise too_few_bytes(shape, layout.n_elements, nbytes, offset, kind, name)
+    cdef cnp.npy_intp n_elements = <cnp.npy_intp>layout.n_elements
+    cdef cnp.ndarray starts = cnp.PyArray_EMPTY(1, &n_elements, cnp.NPY_INT64, 0)
+    walked.position = walked.n_elements = 0
+    walk(&walked, body.data + offset, nbytes,
+         <int64_t*>cnp.PyArray_DATA(starts), layout.n_elements, offset)
+    if walked.fault != NONE:
+        raise truncated_element(&walked, offset, nbytes, kind, name)
+    if walked.n_elements < layout.n_elements:
+        raise too_few_elements(shape, layout.n_elements, &walked, offset, kind, name)
+    if walked.position < <uint64_t>nbytes:
+        raise too_many_bytes(shape, &walked, nbytes, offset, kind, name)
+    starts.setflags(write=False)
+    return starts
+
+
+def scan_all(Body body not None, kind, name):
+    """Validate the whole body as a run of BYTES elements, however many they are.
+
+    Returns as `scan`. The result grows with the elements found, never beyond twice their number.
+    Raises ElementError (a truncated element).
+    """
+    cdef Walk walked
+    cdef uint64_t most = <uint64_t>body.nbytes // PREFIX_NBYTES
+    cdef uint64_t capacity = min(most, <uint64_t>FIRST_CAPACITY)
+    starts = np.empty(capacity, np.int64)
+    walked.position = walked.n_elements = 0
+    while True:
+        walk(&walked, body.data, body.nbytes,
+             <int64_t*>cnp.PyArray_DATA(starts), capacity, 0)
+        # `most` is room for every element that the bytes can hold: the last round always ends here.
+        if walked.fault != NONE or walked.position == <uint64_t>body.nbytes or capacity == most:
+            break
+        capacity = min(most, 2 * capacity)
+        starts.resize(capacity, refcheck=False)
+    if walked.fault != NONE or walked.position < <uint64_t>body.nbytes:
+        raise truncated_element(&walked, 0, body.nbytes, kind, name)
+    starts.resize(walked.n_elements, refcheck=False)
+    starts.setflags(write=False)
+    return starts
+
+
+cdef truncated_element(Walk* walked, Py_ssize_t offset, Py_ssize_t nbytes, kind, name):
+    element, position = walked.n_elements, offset + walked.position
+    of = f" of {subject(kind, name)}" if name is not None else ""
+    where = f"{kind if name is None else 'body'} byte {position}"
+    remaining = nbytes - walked.position
+    if remaining < PREFIX_NBYTES:
+        return ElementError(
+            f"element {element}{of} is truncated: a length prefix takes 4 bytes, {remaining} "
+            f"remain ({where})",
+            tensor=name, element=element, offset=position, expected=4, actual=remaining,
+        )
+    remaining -= PREFIX_NBYTES
+    return ElementError(
+        f"element {element}{of} is truncated: its prefix declares {walked.declared} bytes, "
+        f"{remaining} remain ({where})",
+        tensor=name, element=element, offset=position, expected=walked.declared, actual=remaining,
+    )
+
+
+cdef too_few_bytes(shape, n_elements, nbytes, offset, kind, name):
+    return LayoutError(
+        f"{subject(kind, name)} does not match its shape: BYTES {shape_text(shape)} needs at least "
+        f"{PREFIX_NBYTES * n_elements} bytes, there are {nbytes}",
+        tensor=name, offset=offset, expected=PREFIX_NBYTES * n_elements, actual=nbytes,
+    )
+
+
+cdef too_few_elements(shape, n_elements, Walk* walked, offset, kind, name):
+    return LayoutError(
+        f"{subject(kind, name)} does not match its shape: BYTES {shape_text(shape)} needs "
+        f"{n_elements} elements, its bytes hold {walked.n_elements}",
+        tensor=name, element=walked.n_elements, offset=offset + walked.position,
+        expected=n_elements, actual=walked.n_elements,
+    )
+
+
+cdef too_many_bytes(shape, Walk* walked, nbytes, offset, kind, name):
+    position = offset + walked.position
+    return LayoutError(
+        f"{subject(kind, name)} does not match its shape: the {walked.n_elements} elements of BYTES "
+        f"{shape_text(shape)} take {walked.position} bytes, there are {nbytes} "
+        f"(body byte {position})",
+        tensor=name, element=walked.n_elements, offset=position,
+        expected=walked.position, actual=nbytes,
+    )
+
+
+# Below: elements that were scanned. `starts` (int64, from scan) says where each prefix lies in the
+# body and `end` where the last element ends; lengths are their differences, never read again.
+
+cdef struct Element:
+    const unsigned char* data
+    Py_ssize_t nbytes
+
+
+cdef inline Element element_at(
+    Body body, const int64_t* starts, Py_ssize_t n_elements, Py_ssize_t end, Py_ssize_t i
+) noexcept:
+    cdef Element element
+    cdef Py_ssize_t begin = <Py_ssize_t>starts[i] + PREFIX_NBYTES
+    cdef Py_ssize_t stop = <Py_ssize_t>starts[i + 1] if i + 1 < n_elements else end
+    element.data = body.data + begin
+    element.nbytes = stop - begin
+    return element
+
+
+def element(Body body not None, cnp.ndarray starts not None, Py_ssize_t end, Py_ssize_t i):
+    """Element `i` as `bytes`, copied; the caller has checked that there is one."""
+    assert 0 <= i < starts.shape[0]
+    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
+    cdef Element found = element_at(body, offsets, starts.shape[0], end, i)
+    return PyBytes_FromStringAndSize(<const char*>found.data, found.nbytes)
+
+
+def objects(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
+    """The elements as `bytes`, copied: object array [n_elements]."""
+    cdef Py_ssize_t n_elements = starts.shape[0]
+    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
+    cdef cnp.ndarray array = cnp.PyArray_SimpleNew(1, starts.shape, cnp.NPY_OBJECT)
+    cdef PyObject** items = <PyObject**>cnp.PyArray_DATA(array)  # all NULL, which numpy owns
+    cdef Element element
+    cdef Py_ssize_t i
+    for i in range(n_elements):
+        element = element_at(body, offsets, n_elements, end, i)
+        give(items + i, PyBytes_FromStringAndSize(<const char*>element.data, element.nbytes))
+    return array
+
+
+def strings(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
+    """The elements as `str`, decoded from strict UTF-8: object array [n_elements].
+
+    Raises ElementError that names the first element that is not UTF-8.
+    """
+    cdef Py_ssize_t n_elements = starts.shape[0]
+    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
+    cdef cnp.ndarray array = cnp.PyArray_SimpleNew(1, starts.shape, cnp.NPY_OBJECT)
+    cdef PyObject** items = <PyObject**>cnp.PyArray_DATA(array)
+    cdef Element element
+    cdef Py_ssize_t i
+    for i in range(n_elements):
+        element = element_at(body, offsets, n_elements, end, i)
+        try:
+            give(items + i, PyUnicode_DecodeUTF8(
+                <const char*>element.data, element.nbytes, NULL))
+        except UnicodeDecodeError as error:
+            raise not_utf8(error, i, offsets[i] + PREFIX_NBYTES) from None
+    return array
+
+
+cdef inline void give(PyObject** slot, object item) noexcept:
+    """Move one reference to `item` into an array's slot that is NULL."""
+    Py_INCREF(item)
+    slot[0] = <PyObject*>item
+
+
+cdef not_utf8(error, element, offset):
+    return ElementError(
+        f"element {element} is not UTF-8: {error.reason} at its byte {error.start} "
+        f"(body byte {offset + error.start})",
+        element=element, offset=offset + error.start,
+    )
+
+
+def fixed_width(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
+    """The elements as numpy `S`, copied and padded with NULs to the widest: array [n_elements]."""
+    cdef Py_ssize_t n_elements = starts.shape[0]
+    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
+    cdef Py_ssize_t width = 1  # numpy has no S0 arrays
+    cdef Element element
+    cdef Py_ssize_t i
+    for i in range(n_elements):
+        width = max(width, element_at(body, offsets, n_elements, end, i).nbytes)
+    cdef cnp.ndarray array = np.zeros(n_elements, f"S{width}")
+    cdef char* target = <char*>cnp.PyArray_DATA(array)
+    for i in range(n_elements):
+        element = element_at(body, offsets, n_elements, end, i)
+        memcpy(target + i * width, element.data, element.nbytes)
+    return array
+
+
+def gather(Body body not None, cnp.ndarray starts not None, Py_ssize_t end, int64_t[::1] chosen):
+    """The wire bytes of the `chosen` elements (indices within range), copied one after another."""
+    cdef Py_ssize_t n_elements = starts.shape[0]
+    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
+    cdef Py_ssize_t nbytes = 0
+    cdef Element element
+    cdef Py_ssize_t i
+    for i in range(chosen.shape[0]):
+        element = element_at(body, offsets, n_elements, end, chosen[i])
+        nbytes += PREFIX_NBYTES + element.nbytes
+    wire = PyBytes_FromStringAndSize(NULL, nbytes)
+    cdef unsigned char* target = <unsigned char*>PyBytes_AS_STRING(wire)
+    for i in range(chosen.shape[0]):
+        element = element_at(body, offsets, n_elements, end, chosen[i])
+        # The prefix is written from the offsets: in the body it may have changed since the scan.
+        store_le32(target, <uint32_t>element.nbytes)
+        memcpy(target + PREFIX_NBYTES, element.data, element.nbytes)
+        target += PREFIX_NBYTES + element.nbytes
+    return wire

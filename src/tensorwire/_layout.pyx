@@ -1,0 +1,64 @@
+"""A shape from the header becomes dimensions, an element count and a byte count, all checked."""
+
+from cpython.long cimport PyLong_AsLongLongAndOverflow
+from libc.stdint cimport uint64_t
+
+from ._wire cimport multiply
+
+from .errors import LayoutError, shape_text, subject
+
+
+cdef int measure(
+    Layout* layout, tuple shape, uint64_t itemsize, limits, kind, name, datatype
+) except -1:
+    """Fill `layout`, or raise the LayoutError that says why `shape` cannot be.
+
+    The product of the dimensions that are not zero times `itemsize` stays below 2^63 even for an
+    empty tensor, because numpy computes it. The rank stays within the 64 that Layout has room for:
+    Limits refuses to be made with more.
+    """
+    cdef uint64_t span = itemsize
+    cdef bint empty = False
+    cdef int overflow = 0
+    cdef long long dim
+    cdef Py_ssize_t axis
+    cdef Py_ssize_t rank = len(shape)
+    if rank > <Py_ssize_t>limits.max_rank:
+        raise too_many_dimensions(shape, limits, kind, name)
+    for axis in range(rank):
+        dim = PyLong_AsLongLongAndOverflow(shape[axis], &overflow)
+        if dim < 0 or overflow != 0:
+            raise impossible_dimension(shape, axis, kind, name, datatype)
+        if dim == 0:
+            empty = True
+        elif not multiply(&span, <uint64_t>dim):
+            raise too_large(shape, kind, name, datatype)
+        layout.dims[axis] = dim
+    layout.rank = <int>rank
+    layout.nbytes = 0 if empty else span
+    layout.n_elements = 0 if empty else span // itemsize
+    return 0
+
+
+cdef too_many_dimensions(shape, limits, kind, name):
+    return LayoutError(
+        f"{subject(kind, name)} has {len(shape)} dimensions, at most {limits.max_rank} are accepted",
+        tensor=name, expected=limits.max_rank, actual=len(shape),
+    )
+
+
+cdef impossible_dimension(shape, axis, kind, name, datatype):
+    if shape[axis] >= 0:
+        return too_large(shape, kind, name, datatype)
+    return LayoutError(
+        f"{subject(kind, name)} has a negative dimension: shape {shape_text(shape)}",
+        tensor=name, expected=0, actual=shape[axis],
+    )
+
+
+cdef too_large(shape, kind, name, datatype):
+    return LayoutError(
+        f"{subject(kind, name)} is too large to address: {datatype} {shape_text(shape)} passes "
+        f"2^63 - 1 bytes",
+        tensor=name, expected=2 ** 63 - 1,
+    )

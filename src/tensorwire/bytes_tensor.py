@@ -1,0 +1,335 @@
+"""BytesTensor: the elements of a BYTES tensor, standing in the wire bytes they came in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _elements, _pack
+from ._body import Body
+from .errors import EncodeError, subject
+from .limits import Limits
+
+Shape = tuple[int, ...]
+_NO_LIMITS = Limits()
+_PREFIX_NBYTES = 4
+
+
+class BytesTensor:
+    """A sequence over length-prefixed wire bytes, of any number of dimensions, row-major.
+
+    It holds the buffer that it stands in (a whole request body, perhaps: ``copy()`` lets go of it)
+    and 8 bytes an element, the offsets of the validated scan. Elements become objects only when
+    asked for, and each time anew. Indexing is numpy's: an element is ``bytes``; a run of whole
+    rows is a view of the same memory; any other selection copies the chosen elements.
+
+    Made by ``decode_request``, ``decode_response``, ``decode_bytes`` or from values through
+    ``Tensor``; not by its constructor.
+    """
+
+    __slots__ = ("_begin", "_body", "_end", "_starts", "shape")
+
+    shape: Shape
+    """Dimensions; their product is the number of elements."""
+
+    def __init__(self) -> None:
+        raise TypeError("a BytesTensor is made by decode_bytes, a decoded message or a Tensor")
+
+    # --- making (for the modules above) ---
+
+    @classmethod
+    def scan(
+        cls,
+        body: Body,
+        shape: Shape,
+        offset: int,
+        nbytes: int,
+        limits: Limits,
+        kind: str,
+        name: str | None,
+    ) -> BytesTensor:
+        """Validate and take ``nbytes`` of ``body`` from ``offset`` as elements of ``shape``."""
+        starts = _elements.scan(body, shape, offset, nbytes, limits, kind, name)
+        return cls._over(body, starts, offset, offset + nbytes, shape)
+
+    @classmethod
+    def packed(cls, wire: bytes, shape: Shape) -> BytesTensor:
+        """Take wire bytes that were just packed for ``shape``; scanned when first read."""
+        return cls._over(Body(wire), None, 0, len(wire), shape)
+
+    @classmethod
+    def single(cls, body: Body, shape: Shape) -> BytesTensor:
+        """The whole body as one element that came without its prefix (docs/wire.md 5).
+
+        Elements are told apart by offsets alone, so this one begins where its prefix would be.
+        """
+        begin = -_PREFIX_NBYTES
+        return cls._over(body, np.array([begin]), begin, body.nbytes, shape)
+
+    def reshape(self, shape: Shape) -> BytesTensor:
+        """The same elements in another shape of as many, over the same memory; ValueError."""
+        if np.prod(shape, dtype=object) != self.size:
+            raise ValueError(f"{self.size} elements do not fill shape {list(shape)}")
+        return self._over(self._body, self._starts, self._begin, self._end, shape)
+
+    @classmethod
+    def _over(
+        cls, body: Body, starts: NDArray[np.int64] | None, begin: int, end: int, shape: Shape
+    ) -> BytesTensor:
+        tensor = cls.__new__(cls)
+        tensor._body = body
+        tensor._starts = starts
+        tensor._begin = begin
+        tensor._end = end
+        tensor.shape = shape
+        return tensor
+
+    _body: Body
+    _starts: NDArray[np.int64] | None  # where each prefix lies in the body
+    _begin: int
+    _end: int
+
+    def _offsets(self) -> NDArray[np.int64]:
+        if self._starts is None:
+            self._starts = _elements.scan(
+                self._body, self.shape, self._begin, self.nbytes, _NO_LIMITS, "tensor", None
+            )
+        return self._starts
+
+    # --- what it is ---
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        size = 1
+        for dim in self.shape:
+            size *= dim
+        return size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the wire, length prefixes included."""
+        return self._end - self._begin
+
+    @property
+    def wire(self) -> memoryview:
+        """The wire bytes themselves, prefixes included: a view that holds the buffer.
+
+        Only the element of a raw binary request, which came without a prefix, is copied for it.
+        """
+        if self._begin < 0:
+            return memoryview(_pack.pack_objects([self.view(0)], self.shape, None))
+        return self._body.view(self._begin, self.nbytes)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a BYTES scalar")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<BytesTensor shape={list(self.shape)} nbytes={self.nbytes}>"
+
+    def __eq__(self, other: object) -> bool:
+        """Same shape and same elements, compared on the wire without making objects."""
+        if not isinstance(other, BytesTensor):
+            return NotImplemented
+        return self.shape == other.shape and self.wire == other.wire
+
+    __hash__ = None  # type: ignore[assignment]  # the memory below may be written to
+
+    # --- elements ---
+
+    def __getitem__(self, index: Any) -> Any:
+        """An element as ``bytes``, or a BytesTensor of the selection, as numpy would index."""
+        if type(index) is int and len(self.shape) == 1:
+            return self._element(self._flat(index))
+        if isinstance(index, slice) and self.shape:
+            start, stop, step = index.indices(self.shape[0])
+            if step == 1:
+                return self._rows(start, max(start, stop))
+        chosen = np.arange(self.size).reshape(self.shape)[index]
+        if not isinstance(chosen, np.ndarray):
+            return self._element(int(chosen))
+        return self._select(chosen)
+
+    def _flat(self, index: int) -> int:
+        size = self.size
+        if not -size <= index < size:
+            raise IndexError(f"element {index} is out of range: the tensor has {size}")
+        return index + size if index < 0 else index
+
+    def _element(self, flat: int) -> bytes:
+        return _elements.element(self._body, self._offsets(), self._end, flat)
+
+    def _rows(self, start: int, stop: int) -> BytesTensor:
+        row_size = self.size // self.shape[0] if self.shape[0] else 0
+        return self._run(start * row_size, stop * row_size, (stop - start, *self.shape[1:]))
+
+    def _run(self, first: int, last: int, shape: Shape) -> BytesTensor:
+        """Elements ``first`` up to ``last`` as a view of the same memory."""
+        starts = self._offsets()
+        begin = int(starts[first]) if first < len(starts) else self._end
+        end = int(starts[last]) if last < len(starts) else self._end
+        return self._over(self._body, starts[first:last], begin, end, shape)
+
+    def _select(self, chosen: NDArray[np.intp]) -> BytesTensor:
+        flat = np.ascontiguousarray(chosen.ravel(), np.int64)
+        if flat.size and np.array_equal(flat, np.arange(flat[0], flat[0] + flat.size)):
+            return self._run(int(flat[0]), int(flat[0]) + flat.size, chosen.shape)
+        wire = _elements.gather(self._body, self._offsets(), self._end, flat)
+        return self.packed(wire, chosen.shape)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Elements of a 1-D tensor, rows of any other, one at a time."""
+        return (self[i] for i in range(len(self)))
+
+    def view(self, index: int | tuple[int, ...]) -> memoryview:
+        """One element's bytes without a copy: a flat index, or one index per dimension.
+
+        The view holds the buffer and is writable when that is.
+        """
+        if isinstance(index, tuple):
+            flat = int(np.ravel_multi_index(self._positive(index), self.shape))
+        else:
+            flat = self._flat(index)
+        starts = self._offsets()
+        begin = int(starts[flat]) + _PREFIX_NBYTES
+        end = int(starts[flat + 1]) if flat + 1 < len(starts) else self._end
+        return self._body.view(begin, end - begin)
+
+    def _positive(self, index: tuple[int, ...]) -> tuple[int, ...]:
+        if len(index) != len(self.shape):
+            raise IndexError(f"{len(index)} indices for {len(self.shape)} dimensions")
+        for i, dim in zip(index, self.shape, strict=True):
+            if not -dim <= i < dim:
+                raise IndexError(f"index {i} is out of range for a dimension of {dim}")
+        return tuple(i % dim for i, dim in zip(index, self.shape, strict=True))
+
+    # --- whole arrays ---
+
+    def as_numpy(self, dtype: Any = object) -> NDArray[Any]:
+        """A new array in ``shape``; every element is copied.
+
+        ``object``: ``bytes`` objects. ``"S"``: fixed width, that of the longest element, padded
+        with NULs; numpy takes trailing NULs of an element for padding and drops them.
+        ``numpy.dtypes.StringDType()``: UTF-8 text, ElementError names an element that is not.
+        """
+        if dtype is object or dtype == np.dtype(object):
+            array = _elements.objects(self._body, self._offsets(), self._end)
+        elif isinstance(dtype, np.dtypes.StringDType):
+            array = self.as_strings().astype(dtype)
+        elif np.dtype(dtype) == np.dtype("S"):
+            array = _elements.fixed_width(self._body, self._offsets(), self._end)
+        else:
+            raise TypeError(f"BYTES become object, 'S' or StringDType() arrays, not {dtype!r}")
+        return array.reshape(self.shape)
+
+    def as_strings(self) -> NDArray[np.object_]:
+        """A new object array of ``str`` in ``shape``; ElementError names one that is not UTF-8."""
+        strings = _elements.strings(self._body, self._offsets(), self._end)
+        return strings.reshape(self.shape)
+
+    def tolist(self) -> Any:
+        """The elements as ``bytes`` in nested lists (a scalar: the element itself)."""
+        return self.as_numpy().tolist()
+
+    def copy(self) -> BytesTensor:
+        """The same elements in memory of their own; the old buffer is let go of."""
+        return self._over_copy(bytes(self.wire), self.shape)
+
+    @classmethod
+    def _over_copy(cls, wire: bytes, shape: Shape) -> BytesTensor:
+        return cls.scan(Body(wire), shape, 0, len(wire), _NO_LIMITS, "tensor", None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self)._over_copy, (bytes(self.wire), self.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """``numpy.asarray(tensor)``: an object array of ``bytes``."""
+        if copy is False:
+            raise ValueError("BYTES become a numpy array only by copying")
+        return self.as_numpy(object if dtype is None else dtype)
+
+
+def decode_bytes(buffer: Any, count: int | None = None) -> BytesTensor:
+    """Validate a run of length-prefixed elements that fills ``buffer``: shape [count].
+
+    ``count``: how many there must be; ``None``: as many as there are. Nothing is copied: the
+    result holds ``buffer`` (any C-contiguous buffer of bytes).
+    Raises ElementError (a truncated element), LayoutError (another count), TypeError, BufferError.
+    """
+    body = Body(buffer)
+    if count is None:
+        starts = _elements.scan_all(body, "buffer", None)
+        return BytesTensor._over(body, starts, 0, body.nbytes, (len(starts),))
+    if type(count) is not int:
+        raise TypeError(f"count is an int, not {type(count).__name__}")
+    if count < 0:
+        raise ValueError(f"count is 0 or more, not {count}")
+    return BytesTensor.scan(body, (count,), 0, body.nbytes, _NO_LIMITS, "buffer", None)
+
+
+def encode_bytes(values: Any) -> bytes:
+    """Length-prefixed wire bytes of ``values`` in row-major order: one allocation, one copy.
+
+    ``values``: nested lists or an object array of ``bytes``, ``str`` (as UTF-8), ``bytearray`` or
+    ``memoryview``; a numpy ``S``, ``U`` or StringDType array (numpy drops the trailing NULs of
+    ``S`` and ``U`` elements); or a BytesTensor, whose wire bytes are copied as they are.
+    Raises EncodeError with the element that has no such form, TypeError for other types.
+    """
+    if isinstance(values, BytesTensor):
+        return bytes(values.wire)
+    return pack(values, None)[0]
+
+
+def pack(values: Any, name: str | None) -> tuple[bytes, Shape]:
+    """Wire bytes and shape of nested lists, or of an array of bytes or text."""
+    if isinstance(values, list | tuple):
+        shape, flat = _leaves(values, name)
+        return _pack.pack_objects(flat, shape, name), shape
+    if not isinstance(values, np.ndarray):
+        raise TypeError(f"BYTES are lists or arrays of bytes or str, not {type(values).__name__}")
+    shape = values.shape
+    array = values.astype(object) if values.dtype.kind == "T" else values
+    array = np.asarray(array, array.dtype.newbyteorder("="), order="C")
+    if array.dtype.kind == "O":
+        return _pack.pack_objects(array, shape, name), shape
+    if array.dtype.kind == "S":
+        return _pack.pack_fixed(array), shape
+    if array.dtype.kind == "U":
+        return _pack.pack_unicode(array, shape, name), shape
+    raise EncodeError(
+        f"{subject('array', name)} of {array.dtype} is not BYTES: those are object, S, U and "
+        f"StringDType arrays",
+        tensor=name,
+    )
+
+
+def _leaves(values: list[Any] | tuple[Any, ...], name: str | None) -> tuple[Shape, list[Any]]:
+    """The shape of nested lists, and their leaves in row-major order."""
+    if not values or not isinstance(values[0], list | tuple):
+        return (len(values),), values if isinstance(values, list) else list(values)
+    flat: list[Any] = []
+    inner: Shape | None = None
+    for i, value in enumerate(values):
+        if not isinstance(value, list | tuple):
+            raise EncodeError(f"{subject('list', name)} is ragged: item {i} is no list", tensor=name)
+        shape, leaves = _leaves(value, name)
+        if inner is not None and shape != inner:
+            raise EncodeError(
+                f"{subject('list', name)} is ragged: item {i} has shape {list(shape)}, those "
+                f"before it {list(inner)}",
+                tensor=name,
+            )
+        inner = shape
+        flat += leaves
+    assert inner is not None
+    return (len(values), *inner), flat

@@ -1,0 +1,81 @@
+"""The exceptions, one tree split by whose fault it is and where it lies, and their common words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class TensorwireError(Exception):
+    """Anything that tensorwire refuses.
+
+    Attributes, each ``None`` when it does not apply: ``tensor`` (name), ``element`` (flat row-major
+    index), ``offset`` (byte position in the body or buffer), ``expected`` and ``actual`` (the two
+    numbers that disagree, in the unit that the message names).
+    """
+
+    status: int = 500
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        tensor: str | None = None,
+        element: int | None = None,
+        offset: int | None = None,
+        expected: int | None = None,
+        actual: int | None = None,
+        status: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.tensor = tensor
+        self.element = element
+        self.offset = offset
+        self.expected = expected
+        self.actual = actual
+        if status is not None:
+            self.status = status
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.args, self.__dict__
+
+
+class DecodeError(TensorwireError, ValueError):
+    """The bytes are not a message. ``status`` is what a server answers: 400."""
+
+    status = 400
+
+
+class HeaderError(DecodeError):
+    """The JSON header, or its length, breaks a rule (docs/wire.md 1 and 3)."""
+
+
+class LayoutError(DecodeError):
+    """Sizes, shapes and the body's coverage disagree (docs/wire.md 1 and 3)."""
+
+
+class ElementError(DecodeError):
+    """One element of a BYTES, BOOL or JSON tensor is wrong (docs/wire.md 2 and 4)."""
+
+
+class EncodeError(TensorwireError, ValueError):
+    """The message cannot be written.
+
+    ``status`` is 500, a server's own mistake, or 400 when the client's choice of outputs cannot be
+    met (FP16 as JSON).
+    """
+
+
+def subject(kind: str, name: str | None) -> str:
+    """What a message speaks of: ``input 'image'``, or only ``the buffer`` when it has no name."""
+    if name is None:
+        return f"the {kind}"
+    return f"{kind} {name!r}" if len(name) <= 80 else f"{kind} {name[:80]!r}..."
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """A shape from a stranger in bounded space: ``[2, 3]``, ``[1, 1, 1, 1, ... 900 dimensions]``."""
+    dims = [str(dim) if dim.bit_length() <= 64 else "2^64 or more" for dim in shape[:8]]
+    if len(shape) > 8:
+        dims.append(f"... {len(shape)} dimensions")
+    return f"[{', '.join(dims)}]"

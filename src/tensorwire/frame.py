@@ -1,0 +1,59 @@
+"""Frame: an encoded message, as the buffers that go on the wire one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .header import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
+
+Buffer = bytes | memoryview
+
+
+class Frame:
+    """A message ready to be sent: ``buffers``, and what the HTTP headers must say of them.
+
+    ``buffers``: the JSON header as ``bytes``, then each non-empty binary tensor's own memory as a
+    flat read-only memoryview; nothing is joined, and the tensors' memory is held and must not
+    change until it is sent. ``header_length``: bytes of JSON, 0 for a raw binary request, None when
+    the message is all JSON.
+    """
+
+    __slots__ = ("_nbytes", "buffers", "header_length")
+
+    def __init__(self, buffers: tuple[Buffer, ...], header_length: int | None) -> None:
+        self.buffers = buffers
+        self.header_length = header_length
+        self._nbytes = sum(map(len, buffers))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """``Content-Type``, ``Content-Length`` and, unless all is JSON, the header length."""
+        if self.header_length is None:
+            return {"Content-Type": JSON_TYPE, "Content-Length": str(self._nbytes)}
+        return {
+            "Content-Type": BINARY_TYPE,
+            HEADER_LENGTH: str(self.header_length),
+            "Content-Length": str(self._nbytes),
+        }
+
+    def __len__(self) -> int:
+        """Bytes of the whole body."""
+        return self._nbytes
+
+    def __bool__(self) -> bool:
+        """True, even for the empty body of a raw request with no elements."""
+        return True
+
+    def __iter__(self) -> Iterator[Buffer]:
+        """The buffers, for ``writelines``, ``sendmsg``, WSGI, requests and httpx."""
+        return iter(self.buffers)
+
+    def __bytes__(self) -> bytes:
+        """The whole body joined: one copy."""
+        return b"".join(self.buffers)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Frame of {self._nbytes} bytes in {len(self.buffers)} buffers, "
+            f"header_length={self.header_length}>"
+        )

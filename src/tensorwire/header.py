@@ -1,0 +1,235 @@
+"""The JSON header: its length, its schema (which is its validation), and reading and writing it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from .errors import EncodeError, HeaderError
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+BINARY_TYPE = "application/octet-stream"
+JSON_TYPE = "application/json"
+
+# Gateways that carry the header length in the media type instead (docs/wire.md 1).
+_GATEWAY_TYPES = (
+    "application/vnd.sagemaker-triton.binary+json",
+    "application/vnd.vertex-ai-triton.binary+json",
+)
+
+# Members are written in the order of these fields, and `None` is neither written nor told from
+# absence (docs/wire.md 3).
+
+
+class TensorEntry(msgspec.Struct, omit_defaults=True):
+    """One entry of ``inputs`` in a request, or of ``outputs`` in a response."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    parameters: dict[str, Any] | None = None
+    data: Any = None
+
+
+class OutputEntry(msgspec.Struct, omit_defaults=True):
+    """One entry of ``outputs`` in a request."""
+
+    name: str
+    parameters: dict[str, Any] | None = None
+
+
+class RequestHeader(msgspec.Struct, omit_defaults=True):
+    """The JSON of a request."""
+
+    inputs: list[TensorEntry]
+    id: str | None = None
+    model_name: str | None = None
+    model_version: str | None = None
+    parameters: dict[str, Any] | None = None
+    outputs: list[OutputEntry] | None = None
+
+
+class ResponseHeader(msgspec.Struct, omit_defaults=True):
+    """The JSON of a response."""
+
+    outputs: list[TensorEntry]
+    model_name: str | None = None
+    model_version: str | None = None
+    id: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+_request_decoder = msgspec.json.Decoder(RequestHeader)
+_response_decoder = msgspec.json.Decoder(ResponseHeader)
+_encoder = msgspec.json.Encoder()
+
+_Header = TypeVar("_Header", RequestHeader, ResponseHeader)
+
+
+# --- the header's length ---------------------------------------------------------------------
+
+
+def header_length(
+    headers: Mapping[Any, Any] | Iterable[tuple[Any, Any]],
+) -> int | None:
+    """The length of the JSON header in bytes as HTTP headers announce it; ``None``: all is JSON.
+
+    ``headers`` is a mapping or an iterable of pairs, of ``str`` or ``bytes``, in any case. The
+    length stands in ``Inference-Header-Content-Length``, or in the media type of SageMaker and
+    Vertex AI. Raises HeaderError when it is no number, or when two places disagree (docs/wire.md 1).
+    """
+    pairs = headers.items() if hasattr(headers, "items") else headers
+    found: int | None = None
+    for key, value in pairs:
+        name = _text(key).lower()
+        if name == "inference-header-content-length":
+            length = parse_header_length(value)
+        elif name == "content-type":
+            length = _gateway_length(_text(value))
+        else:
+            continue
+        if length is None:
+            continue
+        if found is not None and found != length:
+            raise HeaderError(
+                f"the header length is announced twice, as {found} and as {length}",
+                expected=found,
+                actual=length,
+            )
+        found = length
+    return found
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if not isinstance(value, str):
+        raise TypeError(f"HTTP headers are str or bytes, not {type(value).__name__}")
+    return value
+
+
+def _gateway_length(media_type: str) -> int | None:
+    kind, _, parameters = media_type.partition(";")
+    if kind.strip().lower() not in _GATEWAY_TYPES:
+        return None
+    for parameter in parameters.split(";"):
+        key, _, value = parameter.partition("=")
+        if key.strip().lower() == "json-header-size":
+            return parse_header_length(value.strip())
+    return None
+
+
+_MAX_DIGITS = 20  # of 2^64
+
+
+def parse_header_length(value: int | str | bytes) -> int:
+    """The header length as a number: an int of 0 or more, or ASCII digits and nothing else."""
+    if isinstance(value, bool):
+        raise TypeError("a header length is int, str or bytes, not bool")
+    if isinstance(value, int):
+        if value < 0:
+            raise HeaderError(f"{HEADER_LENGTH} is negative: {value}", expected=0, actual=value)
+        return value
+    if not isinstance(value, str | bytes):
+        raise TypeError(f"a header length is int, str or bytes, not {type(value).__name__}")
+    text = _text(value)
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        shown = repr(text) if len(text) <= 40 else f"{text[:40]!r}..."
+        raise HeaderError(f"{HEADER_LENGTH} is not a number: {shown}")
+    return int(text)
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def read_request_header(text: bytes, whole_body: bool) -> RequestHeader:
+    """The header of a request. Raises HeaderError with the byte or the member that is wrong."""
+    try:
+        return _request_decoder.decode(text)
+    except (ValueError, RecursionError) as error:
+        return _read_tolerantly(text, RequestHeader, error, whole_body)
+
+
+def read_response_header(text: bytes, whole_body: bool) -> ResponseHeader:
+    """The header of a response. Raises HeaderError, which quotes a server's own error message."""
+    try:
+        return _response_decoder.decode(text)
+    except (ValueError, RecursionError) as error:
+        return _read_tolerantly(text, ResponseHeader, error, whole_body)
+
+
+def _read_tolerantly(
+    text: bytes, schema: type[_Header], error: Exception, whole_body: bool
+) -> _Header:
+    """Read JSON with bare NaN and Infinity, which Triton writes; anything else is refused."""
+    if b"NaN" in text or b"Infinity" in text:
+        try:
+            return msgspec.convert(json.loads(text.decode()), schema)
+        except (ValueError, RecursionError) as second:
+            error = second
+    raise _refuse(text, error, whole_body) from None
+
+
+def _refuse(text: bytes, error: Exception, whole_body: bool) -> HeaderError:
+    """The words for what a parser did not like."""
+    if isinstance(error, RecursionError):
+        return HeaderError("the JSON header is nested too deep")
+    if isinstance(error, msgspec.ValidationError):
+        return _server_error(text) or HeaderError(
+            f"the JSON header does not fit the protocol: {error}"
+        )
+    try:
+        text.decode()
+    except UnicodeDecodeError as unicode_error:
+        reason, offset = f"not UTF-8: {unicode_error.reason}", unicode_error.start
+    else:
+        reason, offset = f"malformed: {_reason(error)}", _position(error, len(text))
+    hint = f" (is {HEADER_LENGTH} missing?)" if whole_body and text[:1] == b"{" else ""
+    return HeaderError(f"the JSON header is {reason} at byte {offset}{hint}", offset=offset)
+
+
+_BYTE = re.compile(r" \(byte ([0-9]+)\)$")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    return _BYTE.sub("", str(error)).removeprefix("JSON is malformed: ")
+
+
+def _position(error: Exception, nbytes: int) -> int:
+    if isinstance(error, json.JSONDecodeError):
+        return len(error.doc[: error.pos].encode())
+    found = _BYTE.search(str(error))
+    return int(found[1]) if found else nbytes  # truncated input: at its end
+
+
+class _ServerError(msgspec.Struct):
+    error: str
+
+
+def _server_error(text: bytes) -> HeaderError | None:
+    try:
+        message = msgspec.json.decode(text, type=_ServerError).error
+    except (ValueError, RecursionError):
+        return None
+    return HeaderError(f"the body is a server's error message, not a message: {message[:500]}")
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+def write_header(header: RequestHeader | ResponseHeader, align: int) -> bytes:
+    """The JSON text, padded with spaces to a multiple of ``align`` bytes (1: not at all)."""
+    try:
+        text: bytes = _encoder.encode(header)
+    except UnicodeEncodeError as error:
+        raise EncodeError(
+            f"the header has a lone surrogate at character {error.start} of {error.object[:40]!r}, "
+            f"and no UTF-8 form"
+        ) from None
+    return text.ljust(-(-len(text) // align) * align)

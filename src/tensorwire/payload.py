@@ -1,0 +1,150 @@
+"""Whatever a caller has, made ready for the wire: an array or a BytesTensor, with its datatype."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _jsondata
+from .bytes_tensor import BytesTensor, Shape, pack
+from .datatypes import DATATYPES, RAW_BF16, Datatype, bf16_dtype, datatype_of
+from .errors import DecodeError, EncodeError
+from .limits import Limits
+
+Data = NDArray[Any] | BytesTensor | None
+
+
+def wire_ready(
+    name: str, data: Any, datatype: str | None, shape: Sequence[int] | None
+) -> tuple[str, Shape, Data]:
+    """Datatype, shape and data of a tensor as the wire wants it.
+
+    A C-contiguous little-endian array is returned as it is, and a BytesTensor too; other arrays
+    are converted, and text or bytes packed, which is the one copy. Raises EncodeError where data,
+    datatype and shape disagree, TypeError for data that is no tensor.
+    """
+    if datatype is not None and datatype not in DATATYPES:
+        raise EncodeError(f"tensor {name!r} has an unknown datatype: {datatype!r}", tensor=name)
+    wanted = None if shape is None else _shape(name, shape)
+    if data is None:
+        return _elsewhere(name, datatype, wanted)
+    ready = _bytes_tensor(name, data, datatype)
+    if ready is not None:
+        return "BYTES", *_in_shape(name, ready, wanted)
+    row, array = _array(name, data, datatype)
+    return row.name, *_in_shape(name, array, wanted)
+
+
+def _shape(name: str, shape: Sequence[int]) -> Shape:
+    dims = tuple(int(dim) for dim in shape)
+    if any(dim < 0 for dim in dims):
+        raise EncodeError(f"tensor {name!r} has a negative dimension: {list(dims)}", tensor=name)
+    return dims
+
+
+def _elsewhere(name: str, datatype: str | None, shape: Shape | None) -> tuple[str, Shape, None]:
+    if datatype is None or shape is None:
+        raise EncodeError(
+            f"tensor {name!r} has no data: one in shared memory needs datatype= and shape=",
+            tensor=name,
+        )
+    return datatype, shape, None
+
+
+def _in_shape(
+    name: str, data: NDArray[Any] | BytesTensor, shape: Shape | None
+) -> tuple[Shape, NDArray[Any] | BytesTensor]:
+    if shape is None or shape == data.shape:
+        return data.shape, data
+    try:
+        return shape, data.reshape(shape)
+    except ValueError:
+        raise EncodeError(
+            f"tensor {name!r} does not match its shape: {list(shape)} is given, the data has "
+            f"shape {list(data.shape)}",
+            tensor=name,
+        ) from None
+
+
+def _bytes_tensor(name: str, data: Any, datatype: str | None) -> BytesTensor | None:
+    """The data as BYTES, or ``None`` when it is something else."""
+    if isinstance(data, BytesTensor):
+        _agree(name, "BYTES", datatype)
+        return data
+    if isinstance(data, list | tuple):
+        if datatype is None and not isinstance(_first_leaf(data), bytes | str | bytearray | memoryview):
+            return None
+        if datatype not in (None, "BYTES"):
+            return None
+        return BytesTensor.packed(*pack(data, name))
+    kind = getattr(getattr(data, "dtype", None), "kind", "")
+    if kind not in ("O", "S", "U", "T"):
+        return None
+    _agree(name, "BYTES", datatype)
+    return BytesTensor.packed(*pack(np.asarray(data), name))
+
+
+def _first_leaf(data: Any) -> Any:
+    while isinstance(data, list | tuple) and data:
+        data = data[0]
+    return data
+
+
+def _agree(name: str, actual: str, datatype: str | None) -> None:
+    if datatype is not None and datatype != actual:
+        raise EncodeError(
+            f"tensor {name!r} is given as {datatype}, its data is {actual}", tensor=name
+        )
+
+
+def _array(name: str, data: Any, datatype: str | None) -> tuple[Datatype, NDArray[Any]]:
+    if isinstance(data, list | tuple):
+        return _array_of_numbers(name, data, datatype)
+    array = _as_ndarray(name, data)
+    row = datatype_of(array.dtype)
+    if row is None:
+        raise EncodeError(f"tensor {name!r} has no datatype for {array.dtype} arrays", tensor=name)
+    if datatype == "BF16" and row.name == "UINT16":
+        row = DATATYPES["BF16"]
+    _agree(name, row.name, datatype)
+    return row, np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+
+
+def _as_ndarray(name: str, data: Any) -> NDArray[Any]:
+    if type(data) is np.ndarray:
+        return data
+    if isinstance(data, np.ma.MaskedArray):
+        raise EncodeError(
+            f"tensor {name!r} is a masked array, and the wire has no missing values", tensor=name
+        )
+    if not hasattr(data, "__array__"):
+        raise TypeError(
+            f"the data of tensor {name!r} is an array, a list or a BytesTensor, not "
+            f"{type(data).__name__}"
+        )
+    return np.asarray(data)
+
+
+def _array_of_numbers(
+    name: str, data: list[Any] | tuple[Any, ...], datatype: str | None
+) -> tuple[Datatype, NDArray[Any]]:
+    """Nested lists of Python numbers, checked as JSON data is; the datatype must be given."""
+    if datatype is None:
+        raise EncodeError(f"tensor {name!r} is a list of numbers: give datatype=", tensor=name)
+    row = DATATYPES[datatype]
+    shape = np.shape(data)
+    if not row.in_json:
+        dtype = row.dtype or bf16_dtype() or RAW_BF16
+        return row, np.array(data, dtype)
+    assert row.dtype is not None
+    nested = data if isinstance(data, list) else list(data)
+    try:
+        scalars = _jsondata.flatten(nested, "tensor", name)
+        return row, _jsondata.numbers(
+            scalars, row.dtype, shape, Limits(), "tensor", name, datatype
+        )
+    except DecodeError as error:
+        raise EncodeError(str(error), tensor=name, element=error.element) from None

@@ -1,0 +1,26 @@
+"""The fixture `triton`: one real server for the whole session."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from interop import triton_setup
+from interop.triton_server import TritonServer, running_triton
+
+
+@pytest.fixture(scope="session")
+def triton() -> Iterator[TritonServer]:
+    """A running Triton; without one installed, a skip, or in CI a failure."""
+    folder = Path(os.environ.get("TENSORWIRE_TRITON") or triton_setup.DEFAULT_FOLDER).resolve()
+    if triton_setup.read_marker(folder) is None:
+        command = shlex.join([sys.executable, triton_setup.__file__, str(folder)])
+        refuse = pytest.fail if os.environ.get("CI") else pytest.skip
+        refuse(f"no Triton server is installed; to install one: {command}")
+    with running_triton(folder) as server:
+        yield server

@@ -1,0 +1,182 @@
+"""Run the server that triton_setup.py installed, and speak plain HTTP to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPConnection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import uuid4
+
+from interop.triton_models import write_models
+from interop.triton_setup import Recipe, library_path, read_marker, server_program
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+LOOPBACK = "127.0.0.1"
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+REPLY_SECONDS = 30.0
+
+
+class Reply(NamedTuple):
+    """An HTTP response; the names of the headers are in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class TritonServer:
+    """A running server."""
+
+    host: str
+    port: int
+
+    def post(self, path: str, body_buffers: Iterable[Buffer], headers: Mapping[str, str]) -> Reply:
+        """Send the buffers one after the other; Content-Length is added unless it is given."""
+        buffers = [memoryview(buffer) for buffer in body_buffers]
+        sent = dict(headers)
+        if "content-length" not in {name.lower() for name in sent}:
+            sent["Content-Length"] = str(sum(buffer.nbytes for buffer in buffers))
+        return self._exchange("POST", path, buffers, sent)
+
+    def is_ready(self) -> bool:
+        """Whether the server answers and all its models are loaded."""
+        try:
+            return self._exchange("GET", "/v2/health/ready", [], {}).status == HTTPStatus.OK
+        except OSError:
+            return False
+
+    def _exchange(
+        self, method: str, path: str, buffers: list[memoryview], headers: Mapping[str, str]
+    ) -> Reply:
+        connection = HTTPConnection(self.host, self.port, timeout=REPLY_SECONDS)
+        try:
+            # The server obeys the first of two equal headers: add none that the caller may give.
+            connection.putrequest(method, path, skip_accept_encoding=True)
+            for name, value in headers.items():
+                connection.putheader(name, value)
+            connection.endheaders()
+            for buffer in buffers:
+                connection.send(buffer)
+            response = connection.getresponse()
+            body = response.read()
+        finally:
+            connection.close()
+        lower_case = {name.lower(): value for name, value in response.getheaders()}
+        return Reply(response.status, lower_case, body)
+
+
+@contextmanager
+def running_triton(folder: Path) -> Iterator[TritonServer]:
+    """Run the server of this folder, with the models of triton_models.py, on a free port."""
+    folder = folder.resolve()  # the server runs in another one
+    recipe = read_marker(folder)
+    if recipe is None:
+        raise RuntimeError(f"no Triton in {folder}: run triton_setup.py first")
+    with (
+        TemporaryDirectory(prefix="tensorwire-triton-") as scratch,
+        shared_memory_prefix() as shared_memory,
+    ):
+        models, log = Path(scratch, "models"), Path(scratch, "server.log")
+        write_models(models)
+        server = TritonServer(LOOPBACK, free_port())
+        command = [str(server_program(folder)), *options(folder, server, models, shared_memory)]
+        process = start(command, folder, recipe, log)
+        try:
+            wait_until_ready(server, process, log)
+            yield server
+        finally:
+            stop(process)
+
+
+@contextmanager
+def shared_memory_prefix() -> Iterator[str]:
+    """A prefix for names of shared memory; what a killed server leaves there is removed."""
+    prefix = f"tensorwire-{uuid4().hex}-"
+    try:
+        yield prefix
+    finally:
+        for region in Path("/dev/shm").glob(f"{prefix}*"):
+            region.unlink(missing_ok=True)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def options(folder: Path, server: TritonServer, models: Path, shared_memory: str) -> list[str]:
+    """The command line: HTTP on loopback and nothing else, a small shared memory per model."""
+    return [
+        f"--model-repository={models}",
+        f"--backend-directory={folder / 'backends'}",
+        f"--http-address={server.host}",
+        f"--http-port={server.port}",
+        "--allow-grpc=false",
+        "--allow-metrics=false",
+        # The configurations are complete; completing them would start every stub once more.
+        "--disable-auto-complete-config",
+        "--backend-config=python,shm-default-byte-size=1048576",
+        f"--backend-config=python,shm-region-prefix-name={shared_memory}",
+    ]
+
+
+def start(command: list[str], folder: Path, recipe: Recipe, log: Path) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": library_path(folder, recipe),
+        "PATH": f"{recipe['programs']}:{os.environ.get('PATH', os.defpath)}",
+    }
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command,
+            # The stub's interpreter is isolated: it ignores PYTHONPATH, but looks first in the
+            # current folder. Here that has to be the one with the numpy it was built for.
+            cwd=folder / "site",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for pytest, which then stops the whole group
+        )
+
+
+def wait_until_ready(server: TritonServer, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not server.is_ready():
+        if process.poll() is not None:
+            raise RuntimeError(f"Triton ended with code {process.returncode}:\n{tail(log)}")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"Triton was not ready after {START_SECONDS:.0f} s:\n{tail(log)}")
+        time.sleep(0.05)
+
+
+def tail(log: Path, n_lines: int = 40) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-n_lines:])
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask the server to end; then end whatever is left of it and of its stubs."""
+    process.terminate()
+    try:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS)
+    finally:  # also when a second Ctrl-C cuts the wait short
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

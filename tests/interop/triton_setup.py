@@ -1,0 +1,161 @@
+"""Put a real Triton (no container, no GPU) into a folder: `python3 triton_setup.py [FOLDER]`.
+
+FOLDER/site             the wheel that carries the server, and numpy for its Python backend
+FOLDER/backends/python  that backend, with the stub process for this interpreter's version
+FOLDER/ready.json       written last; says which interpreter the stub embeds
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TypedDict
+
+# The stub's numpy bindings are older than numpy 2: with it they return empty tensors and no error.
+PACKAGES = ["nvidia-pytriton==0.7.0", "numpy==1.26.4"]
+PYTHONS = ("3.11", "3.12")  # those with a stub in the first and a wheel of the second
+GLIBC = (2, 35)
+STUB = "triton_python_backend_stub"
+
+REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
+DEFAULT_FOLDER = REPOSITORY_ROOT / ".triton"
+
+
+class Recipe(TypedDict):
+    """What a folder was made from; the marker's content.
+
+    The stub embeds the interpreter that set it up: through PATH, where `programs` comes first, it
+    finds the standard library, and in `libraries` the loader finds libpython.
+    """
+
+    packages: list[str]
+    python: str
+    programs: str
+    libraries: str
+
+
+class SetupError(Exception):
+    """The folder cannot be set up here; the text says why."""
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
+        sys.exit("usage: triton_setup.py [FOLDER]")
+    folder = Path(arguments[0]).resolve() if arguments else DEFAULT_FOLDER
+    try:
+        set_up(folder)
+    except SetupError as error:
+        sys.exit(f"triton_setup: {error}")
+    print(f"Triton is ready in {folder}")
+
+
+def set_up(folder: Path) -> None:
+    """Make the folder, unless this interpreter has made it before."""
+    check_platform()
+    recipe = Recipe(
+        packages=PACKAGES,
+        python=python_version(),
+        programs=str(Path(sys.base_prefix, "bin")),
+        libraries=libpython_folder(),
+    )
+    if read_marker(folder) == recipe:
+        return
+    marker(folder).unlink(missing_ok=True)
+    install_packages(folder / "site")
+    assemble_backend(folder / "site" / "pytriton" / "tritonserver", folder / "backends" / "python")
+    check_programs(folder, recipe)
+    marker(folder).write_text(json.dumps(recipe, indent=1))
+
+
+def read_marker(folder: Path) -> Recipe | None:
+    """What the folder was made from, or None when it is absent or half made."""
+    try:
+        recipe: Recipe = json.loads(marker(folder).read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return recipe
+
+
+def marker(folder: Path) -> Path:
+    return folder / "ready.json"
+
+
+def server_program(folder: Path) -> Path:
+    return folder / "site" / "pytriton" / "tritonserver" / "bin" / "tritonserver"
+
+
+def library_path(folder: Path, recipe: Recipe) -> str:
+    """LD_LIBRARY_PATH: a stub copied out of its place in the wheel finds no libraries by itself."""
+    return f"{folder / 'site' / 'nvidia_pytriton.libs'}:{recipe['libraries']}"
+
+
+def python_version() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def check_platform() -> None:
+    system, machine = platform.system(), platform.machine()
+    if (system, machine) != ("Linux", "x86_64"):
+        raise SetupError(f"the wheel is for Linux on x86_64, not {system} on {machine}")
+    libc, version = platform.libc_ver()
+    if libc != "glibc" or tuple(map(int, version.split(".")[:2])) < GLIBC:
+        found = f"{libc} {version}".strip() or "another C library"
+        raise SetupError(f"the server needs glibc {GLIBC[0]}.{GLIBC[1]} or newer, not {found}")
+    if sys.implementation.name != "cpython" or python_version() not in PYTHONS:
+        raise SetupError(
+            f"run this with CPython {' or '.join(PYTHONS)}, not {platform.python_implementation()} "
+            f"{python_version()}: the server embeds the interpreter that sets it up "
+            "(the tests may run on another)"
+        )
+
+
+def libpython_folder() -> str:
+    """Where this interpreter's shared library is; the loader's own folders are searched anyway."""
+    candidates = [str(sysconfig.get_config_var("LIBDIR")), str(Path(sys.base_prefix, "lib"))]
+    for candidate in candidates:
+        if Path(candidate, f"libpython{python_version()}.so.1.0").exists():
+            return candidate
+    return candidates[-1]
+
+
+def install_packages(site: Path) -> None:
+    shutil.rmtree(site, ignore_errors=True)
+    # Without dependencies: they serve the wheel's own Python API, which is not used here.
+    options = ["--quiet", "--no-input", "--no-deps", "--no-compile", "--only-binary=:all:"]
+    command = [sys.executable, "-m", "pip", "install", *options, "--target", str(site), *PACKAGES]
+    if code := subprocess.run(command, check=False).returncode:
+        raise SetupError(f"pip failed with exit code {code}; its output is above")
+
+
+def assemble_backend(server: Path, backend: Path) -> None:
+    """Join the backend with the one stub that fits; the server wants both in one folder."""
+    shutil.rmtree(backend, ignore_errors=True)
+    shutil.copytree(server / "backends" / "python", backend)
+    shutil.copy2(server / "python_backend_stubs" / python_version() / STUB, backend)
+
+
+def check_programs(folder: Path, recipe: Recipe) -> None:
+    """Let the loader say now which library is missing, rather than the server's log later."""
+    stub = folder / "backends" / "python" / STUB
+    check_starts([str(server_program(folder)), "--help"], "--model-repository", folder, recipe)
+    check_starts([str(stub)], "Expected 9 arguments", folder, recipe)
+
+
+def check_starts(command: list[str], expected: str, folder: Path, recipe: Recipe) -> None:
+    environment = {"LD_LIBRARY_PATH": library_path(folder, recipe)}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if expected not in run.stdout + run.stderr:
+        raise SetupError(
+            f"{command[0]} does not start (exit code {run.returncode}):\n{run.stderr.strip()}\n"
+            "If libpython is missing: use an interpreter that was built with --enable-shared."
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,395 @@
+"""The binary tensor data extension, read a second time from design/wire.md: struct, json and
+nothing else.
+
+Slow and plain on purpose. It writes the messages of cases.py, and `decode` is the oracle that the
+fuzzers hold the real decoder against; so it imports neither tensorwire nor numpy, and shares no
+idea with them about how the work is done. Section numbers are those of design/wire.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+FORMATS = {  # section 2; BOOL is read as a number first, so that a byte 2 is seen
+    "BOOL": "B",
+    "UINT8": "B",
+    "UINT16": "H",
+    "UINT32": "I",
+    "UINT64": "Q",
+    "INT8": "b",
+    "INT16": "h",
+    "INT32": "i",
+    "INT64": "q",
+    "FP16": "e",
+    "FP32": "f",
+    "FP64": "d",
+}
+SIZES = {name: struct.calcsize("<" + code) for name, code in FORMATS.items()} | {"BF16": 2}
+DATATYPES = frozenset(SIZES) | {"BYTES"}
+BINARY_ONLY = frozenset({"FP16", "BF16"})  # section 4: no JSON form, in either direction
+SCALARS: dict[str, tuple[type, ...]] = {  # what stands for an element in JSON; integers otherwise
+    "BYTES": (str,),
+    "BOOL": (bool,),
+    "FP32": (int, float, type(None)),  # section 4: null is how some write NaN
+    "FP64": (int, float, type(None)),
+}
+
+INT64_MAX = 2**63 - 1
+MAX_RANK = 64  # numpy's
+REFERENCE_SIZE = 8  # what one BYTES element takes in the object array that users ask for
+
+REQUIRED: Any = object()
+
+
+class WireError(ValueError):
+    """A malformed message. The kinds carry tensorwire's names, so that tests can compare them."""
+
+
+class HeaderError(WireError):
+    """The header's length, the JSON, or a member that is missing, mistyped or forbidden."""
+
+
+class LayoutError(WireError):
+    """A size, a shape or a count that does not fit the bytes."""
+
+
+class ElementError(WireError):
+    """One element of a BYTES, BOOL or JSON tensor."""
+
+
+# --- values to bytes -----------------------------------------------------------------------------
+
+
+def pack(datatype: str, values: Sequence[Any]) -> bytes:
+    """The binary form of flat row-major values."""
+    if datatype == "BYTES":
+        return elements(values)
+    if datatype == "BF16":
+        return b"".join(_bf16(value) for value in values)
+    return struct.pack(f"<{len(values)}{FORMATS[datatype]}", *values)
+
+
+def elements(items: Sequence[bytes]) -> bytes:
+    """BYTES elements, each behind its u32 little-endian length."""
+    return b"".join(struct.pack("<I", len(item)) + item for item in items)
+
+
+def _bf16(value: float) -> bytes:
+    low, high = struct.unpack("<2s2s", struct.pack("<f", value))
+    if low != b"\0\0":
+        raise ValueError(f"{value!r} has no exact BF16 form")
+    return bytes(high)
+
+
+# --- bytes to values -----------------------------------------------------------------------------
+
+
+def unpack(datatype: str, data: bytes, count: int) -> list[Any]:
+    """The `count` values that `data` holds exactly, as plain Python ones."""
+    if datatype == "BYTES":
+        return _walk(data, count)
+    if len(data) != count * SIZES[datatype]:
+        raise LayoutError(f"{count} of {datatype} in {len(data)} bytes")
+    if datatype == "BF16":
+        data, datatype = b"".join(b"\0\0" + data[i : i + 2] for i in range(0, 2 * count, 2)), "FP32"
+    values = list(struct.unpack(f"<{count}{FORMATS[datatype]}", data))
+    if datatype == "BOOL":
+        return [_bool(value) for value in values]
+    return values
+
+
+def _bool(byte: int) -> bool:
+    if byte > 1:
+        raise ElementError(f"BOOL byte {byte}")
+    return byte == 1
+
+
+def _walk(data: bytes, count: int) -> list[bytes]:
+    if count > len(data) // 4:
+        raise LayoutError(f"{count} BYTES elements cannot be held by {len(data)} bytes")
+    items: list[bytes] = []
+    position = 0
+    while position < len(data):
+        payload = position + 4
+        if payload > len(data):
+            raise ElementError(f"the prefix of element {len(items)} is cut")
+        position = payload + int.from_bytes(data[payload - 4 : payload], "little")
+        if position > len(data):
+            raise ElementError(f"element {len(items)} ends at {position} of {len(data)}")
+        items.append(data[payload:position])
+    if len(items) != count:
+        raise LayoutError(f"{len(items)} BYTES elements instead of {count}")
+    return items
+
+
+def element_count(datatype: str, shape: Sequence[int]) -> int:
+    """The product of a shape that an array can have; `[]` is one element, any zero none."""
+    if len(shape) > MAX_RANK or any(dim < 0 for dim in shape):
+        raise LayoutError(f"no array has the shape {shape}")
+    # Python's integers do not wrap. The zeros are left out because numpy multiplies the others even
+    # then, and refuses an empty array whose strides would overflow.
+    extent = math.prod(dim for dim in shape if dim) * SIZES.get(datatype, REFERENCE_SIZE)
+    if extent > INT64_MAX:
+        raise LayoutError(f"{shape} of {datatype} overflows")
+    return math.prod(shape)
+
+
+# --- messages out --------------------------------------------------------------------------------
+
+
+class Entry(NamedTuple):
+    """A tensor as it stands in a message: its JSON object, and the bytes it adds to the body."""
+
+    header: dict[str, Any]
+    blob: bytes = b""
+
+
+def entry(
+    name: str,
+    datatype: str,
+    shape: Sequence[int],
+    values: Sequence[Any] | None = None,
+    binary: bool = True,
+    *,
+    parameters: dict[str, Any] | None = None,
+) -> Entry:
+    """One input or output; without values it has no data, which is for shared memory."""
+    header: dict[str, Any] = {"name": name, "shape": list(shape), "datatype": datatype}
+    own = dict(parameters or {})
+    blob = b""
+    if values is not None and binary:
+        blob = pack(datatype, values)
+        own["binary_data_size"] = len(blob)
+    if own:
+        header["parameters"] = own
+    if values is not None and not binary:
+        header["data"] = [item.decode() if datatype == "BYTES" else item for item in values]
+    return Entry(header, blob)
+
+
+def message(
+    header: dict[str, Any], blob: bytes = b"", *, align: int = 1, indent: int | None = None
+) -> tuple[bytes, int | None]:
+    """A body and its header length, which is None when no bytes follow the JSON (section 1).
+
+    `align` pads the JSON with spaces (section 6).
+    """
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(header, indent=indent, separators=separators, ensure_ascii=False).encode()
+    text += b" " * (-len(text) % align)
+    return text + blob, len(text) if blob else None
+
+
+def request(
+    entries: Sequence[Entry], *, align: int = 1, indent: int | None = None, **members: Any
+) -> tuple[bytes, int | None]:
+    """A request of these inputs; `members` are further members of the JSON object."""
+    header = {"inputs": [item.header for item in entries]} | members
+    return message(header, b"".join(item.blob for item in entries), align=align, indent=indent)
+
+
+def response(
+    entries: Sequence[Entry], *, align: int = 1, indent: int | None = None, **members: Any
+) -> tuple[bytes, int | None]:
+    """A response of these outputs; `members` are further members of the JSON object."""
+    header = members | {"outputs": [item.header for item in entries]}
+    return message(header, b"".join(item.blob for item in entries), align=align, indent=indent)
+
+
+# --- messages in ---------------------------------------------------------------------------------
+
+
+def decode(body: bytes, header_length: int | str | bytes | None, kind: str) -> dict[str, Any]:
+    """Everything a message says, or the WireError that says why it is none.
+
+    Keys: `tensors` (dicts of name, datatype, shape, values, binary, parameters), `outputs` (None
+    or triples of name, binary, parameters), `parameters`, `id`, `model_name`, `model_version`.
+    """
+    split = _split(header_length, len(body))
+    header = _parse(body[:split])
+    entries = _entries(header, "inputs" if kind == "request" else "outputs")
+    if kind == "request" and not entries:
+        raise HeaderError("inputs is empty")
+    rest = body[split:]
+    tensors = []
+    for item in entries:
+        tensor, rest = _tensor(item, rest, kind)
+        tensors.append(tensor)
+    if rest:
+        raise LayoutError(f"{len(rest)} bytes follow the last tensor")
+    parameters = _get(header, "parameters", dict, {})
+    if kind == "request":
+        _get(parameters, "binary_data_output", bool, None)
+    return {
+        "tensors": tensors,
+        "outputs": _requested(header) if kind == "request" else None,
+        "parameters": parameters,
+        "id": _get(header, "id", str, None),
+        "model_name": _get(header, "model_name", str, None),
+        "model_version": _get(header, "model_version", str, None),
+    }
+
+
+def decode_raw(
+    body: bytes, datatype: str, dims: Sequence[int], batching: bool = False
+) -> tuple[tuple[int, ...], list[Any]]:
+    """The shape and the values of a raw binary request (section 5)."""
+    shape = ([1] if batching else []) + list(dims)
+    if datatype == "BYTES":
+        if any(dim != 1 for dim in shape):
+            raise LayoutError(f"a raw BYTES input is one element, not {dims}")
+        return tuple(shape), [body]  # the element itself, without a prefix (R10)
+    if shape.count(-1) > 1:
+        raise LayoutError(f"{dims} has two variable dimensions")
+    if -1 in shape:
+        step = math.prod(dim for dim in shape if dim != -1) * SIZES[datatype]
+        if step == 0 or len(body) % step:
+            raise LayoutError(f"{len(body)} bytes do not fill {dims} of {datatype}")
+        shape[shape.index(-1)] = len(body) // step
+    return tuple(shape), unpack(datatype, body, element_count(datatype, shape))
+
+
+def _split(header_length: int | str | bytes | None, body_length: int) -> int:
+    if header_length is None:
+        return body_length
+    if isinstance(header_length, bytes):
+        header_length = header_length.decode("latin-1")
+    if isinstance(header_length, str):
+        # isdigit alone takes other scripts' digits, int alone takes signs, blanks and underscores.
+        # Digits beyond any real length are not converted: int refuses 4300 of them in its own words
+        if not (header_length.isascii() and header_length.isdigit()):
+            raise HeaderError(f"header length {header_length[:20]!r}")
+        header_length = int(header_length.lstrip("0")[:20] or "0")
+    if not 0 <= header_length <= body_length:
+        raise HeaderError(f"header length {header_length} of a body of {body_length}")
+    return header_length
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    try:
+        # Decoded here: json.loads given bytes would guess UTF-16 and swallow a byte order mark
+        header = json.loads(text.decode("utf-8"), parse_float=_finite)
+        # A lone surrogate escape gets through json.loads, but it has no UTF-8
+        json.dumps(header, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise HeaderError(f"not JSON: {error}") from error
+    if type(header) is not dict:
+        raise HeaderError("the JSON is no object")
+    return header
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is out of range")  # 1e400; Infinity does not come this way
+    return number
+
+
+def _get(owner: dict[str, Any], key: str, kind: type, default: Any = REQUIRED) -> Any:
+    value = owner.get(key)
+    if value is None:  # section 3: null equals absent
+        if default is REQUIRED:
+            raise HeaderError(f"{key} is missing")
+        return default
+    if type(value) is not kind:  # not isinstance: true is no size
+        raise HeaderError(f"{key} is {value!r:.40}, not {kind.__name__}")
+    return value
+
+
+def _entries(header: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = _get(header, key, list)
+    if any(type(item) is not dict for item in entries):
+        raise HeaderError(f"{key} has an entry that is no object")
+    names = [_get(item, "name", str) for item in entries]
+    if any("\0" in name for name in names):  # X6: a C string ends there
+        raise HeaderError("NUL in a name")
+    if len(set(names)) < len(names):
+        raise HeaderError(f"{key} has a name twice")
+    return entries
+
+
+def _requested(header: dict[str, Any]) -> list[tuple[str, bool | None, dict[str, Any]]] | None:
+    if header.get("outputs") is None:
+        return None
+    outputs = []
+    for item in _entries(header, "outputs"):
+        parameters = _get(item, "parameters", dict, {})
+        binary = _get(parameters, "binary_data", bool, None)
+        outputs.append((item["name"], binary, _without(parameters, "binary_data")))
+    return outputs
+
+
+def _without(parameters: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if name != key}
+
+
+def _tensor(item: dict[str, Any], rest: bytes, kind: str) -> tuple[dict[str, Any], bytes]:
+    """One tensor, and what is left of the body behind it."""
+    datatype = _get(item, "datatype", str)
+    shape = _get(item, "shape", list)
+    if datatype not in DATATYPES or any(type(dim) is not int for dim in shape):
+        raise HeaderError(f"{shape} of {datatype!r}")
+    parameters = _get(item, "parameters", dict, {})
+    data = _get(item, "data", list, None)
+    size = _get(parameters, "binary_data_size", int, None)
+    region = _get(parameters, "shared_memory_region", str, None)
+    count = element_count(datatype, shape)
+    forms = sum(form is not None for form in (data, size, region))
+    # OVMS writes an empty output with none of the three (section 3)
+    if forms != 1 and not (forms == 0 and kind == "response" and count == 0):
+        raise HeaderError(f"{forms} of data, binary_data_size and shared_memory_region")
+    values: list[Any] | None = None
+    if data is not None:
+        values = _from_json(datatype, data, count)
+    elif region is None:
+        blob, rest = _take(rest, size or 0)
+        values = unpack(datatype, blob, count)
+    tensor = {
+        "name": item["name"],
+        "datatype": datatype,
+        "shape": tuple(shape),
+        "values": values,
+        "binary": data is None and region is None,
+        "parameters": _without(parameters, "binary_data_size"),
+    }
+    return tensor, rest
+
+
+def _take(rest: bytes, size: int) -> tuple[bytes, bytes]:
+    if not 0 <= size <= len(rest):
+        raise LayoutError(f"binary_data_size {size}, {len(rest)} bytes remain")
+    return rest[:size], rest[size:]
+
+
+def _from_json(datatype: str, data: list[Any], count: int) -> list[Any]:
+    if datatype in BINARY_ONLY:
+        raise HeaderError(f"{datatype} as JSON")
+    flat: list[Any] = []
+    pending = list(reversed(data))  # a stack of our own: nesting is the sender's choice
+    while pending:
+        item = pending.pop()
+        if type(item) is list:
+            pending.extend(reversed(item))
+        else:
+            flat.append(item)
+    if len(flat) != count:
+        raise LayoutError(f"{len(flat)} JSON scalars instead of {count}")
+    return [_scalar(datatype, item) for item in flat]
+
+
+def _scalar(datatype: str, item: Any) -> Any:
+    if type(item) not in SCALARS.get(datatype, (int,)):
+        raise ElementError(f"{item!r:.40} in a {datatype} tensor")
+    if datatype == "BYTES":
+        return item.encode()
+    if datatype == "BOOL":
+        return item
+    code = "<" + FORMATS[datatype]
+    try:  # struct knows every range, and rounds to FP32 as the wire would
+        return struct.unpack(code, struct.pack(code, math.nan if item is None else item))[0]
+    except (struct.error, OverflowError) as error:
+        raise ElementError(f"{item!r:.40} is no {datatype}") from error
