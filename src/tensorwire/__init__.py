@@ -1,6 +1,6 @@
 """Zero-copy codec for the binary tensor data extension of the Open Inference Protocol.
 
-Bytes in, views out; messages in, buffers out; no I/O. See README.md, and docs/wire.md for the rules.
+Bytes in, views out; messages in, buffers out; no I/O. See README.md, and WIRE.md for the rules.
 """
 
 import sys
@@ -9,8 +9,8 @@ if sys.byteorder != "little" or sys.maxsize < 2**32:
     raise ImportError("tensorwire needs a 64-bit little-endian machine: its views are the wire bytes")
 
 from .bytes_tensor import BytesTensor, decode_bytes, encode_bytes
-from .decode import decode_request, decode_response
-from .encode import encode_raw_request, encode_request, encode_response
+from ._decode import decode_request, decode_response
+from ._encode import encode_raw_request, encode_request, encode_response
 from .errors import (
     DecodeError,
     ElementError,
@@ -19,10 +19,10 @@ from .errors import (
     LayoutError,
     TensorwireError,
 )
-from .frame import Frame
+from ._frame import Frame
 from .header import header_length
 from .limits import Limits
-from .messages import InferRequest, InferResponse, RequestedOutput, Tensor, TensorSpec
+from ._messages import InferRequest, InferResponse, RequestedOutput, Tensor, TensorSpec
 
 __version__ = "0.1.0"
 

@@ -1,5 +1,7 @@
 from cpython.buffer cimport Py_buffer
 
+from numpy cimport dtype, ndarray
+
 
 cdef class Body:
     cdef Py_buffer buffer
@@ -8,3 +10,9 @@ cdef class Body:
     cdef readonly bint readonly
 
     cdef int check_extent(self, Py_ssize_t offset, Py_ssize_t nbytes, kind, name) except -1
+    cdef array(
+        self, dtype dtype, tuple shape, Py_ssize_t offset, Py_ssize_t nbytes,
+        limits, kind, name, datatype)
+
+
+cdef payload(ndarray array, dtype dtype, tuple shape, name)

@@ -74,20 +74,19 @@ cdef class Body:
         assert 0 <= offset <= self.nbytes and 0 <= nbytes <= self.nbytes - offset
         return PyMemoryView_FromObject(self)[offset:offset + nbytes]
 
-    def array(
-        self, cnp.dtype dtype not None, tuple shape not None, Py_ssize_t offset, Py_ssize_t nbytes,
+    cdef array(
+        self, cnp.dtype dtype, tuple shape, Py_ssize_t offset, Py_ssize_t nbytes,
         limits, kind, name, datatype,
     ):
         """An ndarray over `nbytes` bytes from `offset`, which are exactly `dtype` x `shape`.
 
         Nothing is copied: the array points into the body and holds it, is as writable as the body
-        is, and may be misaligned. `offset` lies within the body; `nbytes` is the declared size.
+        is, and may be misaligned. `offset` lies within the body, `nbytes` is 0 or more.
         Raises LayoutError (size, shape or coverage), ElementError (a BOOL byte other than 0 and 1).
         """
         cdef Layout layout
-        assert 0 <= offset <= self.nbytes
         measure(&layout, shape, dtype.itemsize, limits, kind, name, datatype)
-        if nbytes < 0 or <uint64_t>nbytes != layout.nbytes:
+        if <uint64_t>nbytes != layout.nbytes:
             raise wrong_size(shape, layout.nbytes, nbytes, kind, name, datatype)
         self.check_extent(offset, nbytes, kind, name)
         if dtype.type_num == cnp.NPY_BOOL and limits.check_bool:
@@ -134,7 +133,7 @@ cdef int check_bool(Body body, Py_ssize_t offset, uint64_t nbytes, kind, name) e
 
 cdef wrong_size(shape, expected, nbytes, kind, name, datatype):
     return LayoutError(
-        f"{subject(kind, name)} does not match its datatype: {datatype} {shape_text(shape)} needs "
+        f"{subject(kind, name)} does not match its datatype: {datatype.name} {shape_text(shape)} needs "
         f"{expected} bytes, binary_data_size is {nbytes}",
         tensor=name, expected=expected, actual=nbytes,
     )
@@ -164,7 +163,7 @@ cdef class Payload:
         )
 
 
-def payload(cnp.ndarray array not None, cnp.dtype dtype not None, tuple shape not None, name):
+cdef payload(cnp.ndarray array, cnp.dtype dtype, tuple shape, name):
     """The memory of `array` as a flat, read-only memoryview: no copy, the array is held.
 
     The array must be what the tensor says, C-contiguous and of the dtype and shape given; anything

@@ -14,6 +14,7 @@ from ._wire cimport load_le32, store_le32
 
 import numpy as np
 
+from .datatypes import BYTES
 from .errors import ElementError, LayoutError, shape_text, subject
 
 cnp.import_array()
@@ -81,7 +82,7 @@ def scan(Body body not None, tuple shape not None, Py_ssize_t offset, Py_ssize_t
     cdef Layout layout
     cdef Walk walked
     assert 0 <= offset <= body.nbytes and nbytes >= 0
-    measure(&layout, shape, WIDEST_ITEMSIZE, limits, kind, name, "BYTES")
+    measure(&layout, shape, WIDEST_ITEMSIZE, limits, kind, name, BYTES)
     body.check_extent(offset, nbytes, kind, name)
     if layout.n_elements > <uint64_t>nbytes // PREFIX_NBYTES:
         raise too_few_bytes(shape, layout.n_elements, nbytes, offset, kind, name)

@@ -17,6 +17,7 @@ from ._layout cimport Layout, measure
 
 import numpy as np
 
+from .datatypes import BYTES
 from .errors import ElementError, HeaderError, LayoutError, shape_text, subject
 
 cnp.import_array()
@@ -66,7 +67,7 @@ cdef int check_count(
     measure(layout, shape, itemsize, limits, kind, name, datatype)
     if <uint64_t>len(scalars) != layout.n_elements:
         raise LayoutError(
-            f"{subject(kind, name)} does not match its shape: {datatype} {shape_text(shape)} needs "
+            f"{subject(kind, name)} does not match its shape: {datatype.name} {shape_text(shape)} needs "
             f"{layout.n_elements} elements, its JSON data has {len(scalars)}",
             tensor=name, expected=layout.n_elements, actual=len(scalars))
     return 0
@@ -166,10 +167,10 @@ def texts(list scalars not None, tuple shape not None, limits, kind, name):
     """
     cdef Layout layout
     cdef Py_ssize_t i
-    check_count(&layout, scalars, shape, 16, limits, kind, name, "BYTES")
+    check_count(&layout, scalars, shape, 16, limits, kind, name, BYTES)
     for i, value in enumerate(scalars):
         if type(value) is not str:
-            raise bad_scalar(WRONG_TYPE, value, i, None, kind, name, "BYTES")
+            raise bad_scalar(WRONG_TYPE, value, i, None, kind, name, BYTES)
 
 
 cdef bad_scalar(Verdict verdict, value, element, dtype, kind, name, datatype):
@@ -182,7 +183,7 @@ cdef bad_scalar(Verdict verdict, value, element, dtype, kind, name, datatype):
         else:
             takes = f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
     return ElementError(
-        f"element {element} of {subject(kind, name)} does not fit its datatype: {datatype} takes "
+        f"element {element} of {subject(kind, name)} does not fit its datatype: {datatype.name} takes "
         f"{takes}, the JSON value is {json_text(value)}",
         tensor=name, element=element,
     )

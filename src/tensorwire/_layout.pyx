@@ -58,7 +58,7 @@ cdef impossible_dimension(shape, axis, kind, name, datatype):
 
 cdef too_large(shape, kind, name, datatype):
     return LayoutError(
-        f"{subject(kind, name)} is too large to address: {datatype} {shape_text(shape)} passes "
+        f"{subject(kind, name)} is too large to address: {datatype.name} {shape_text(shape)} passes "
         f"2^63 - 1 bytes",
         tensor=name, expected=2 ** 63 - 1,
     )

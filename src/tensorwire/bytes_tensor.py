@@ -62,7 +62,7 @@ class BytesTensor:
 
     @classmethod
     def single(cls, body: Body, shape: Shape) -> BytesTensor:
-        """The whole body as one element that came without its prefix (docs/wire.md 5).
+        """The whole body as one element that came without its prefix (WIRE.md 5).
 
         Elements are told apart by offsets alone, so this one begins where its prefix would be.
         """

@@ -1,14 +1,16 @@
-"""The table of datatypes (docs/wire.md 2), and the way from a name or a numpy dtype into it."""
+"""The table of datatypes (WIRE.md 2), and the way from a name or a numpy dtype into it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 
-class Datatype(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Datatype:
     """One row: the protocol's name, bytes per element on the wire, and how it stands in numpy."""
 
     name: str
@@ -41,6 +43,7 @@ DATATYPES: dict[str, Datatype] = {
     )
 }
 
+BYTES = DATATYPES["BYTES"]
 RAW_BF16 = np.dtype("<u2")
 
 _BY_DTYPE: dict[np.dtype[Any], Datatype] = {

@@ -47,15 +47,15 @@ class DecodeError(TensorwireError, ValueError):
 
 
 class HeaderError(DecodeError):
-    """The JSON header, or its length, breaks a rule (docs/wire.md 1 and 3)."""
+    """The JSON header, or its length, breaks a rule (WIRE.md 1 and 3)."""
 
 
 class LayoutError(DecodeError):
-    """Sizes, shapes and the body's coverage disagree (docs/wire.md 1 and 3)."""
+    """Sizes, shapes and the body's coverage disagree (WIRE.md 1 and 3)."""
 
 
 class ElementError(DecodeError):
-    """One element of a BYTES, BOOL or JSON tensor is wrong (docs/wire.md 2 and 4)."""
+    """One element of a BYTES, BOOL or JSON tensor is wrong (WIRE.md 2 and 4)."""
 
 
 class EncodeError(TensorwireError, ValueError):
@@ -73,9 +73,14 @@ def subject(kind: str, name: str | None) -> str:
     return f"{kind} {name!r}" if len(name) <= 80 else f"{kind} {name[:80]!r}..."
 
 
+def number_text(number: int) -> str:
+    """An integer from a stranger in bounded space; Python itself refuses to print the longest."""
+    return str(number) if number.bit_length() <= 64 else "a number of over 64 bits"
+
+
 def shape_text(shape: Sequence[int]) -> str:
-    """A shape from a stranger in bounded space: ``[2, 3]``, ``[1, 1, 1, 1, ... 900 dimensions]``."""
-    dims = [str(dim) if dim.bit_length() <= 64 else "2^64 or more" for dim in shape[:8]]
+    """A shape from a stranger in bounded space: ``[2, 3]``, ``[1, 1, ..., 900 dimensions]``."""
+    dims = [number_text(dim) for dim in shape[:8]]
     if len(shape) > 8:
         dims.append(f"... {len(shape)} dimensions")
     return f"[{', '.join(dims)}]"

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
+from operator import index
 from typing import Any, TypeVar
 
 import msgspec
 
-from .errors import EncodeError, HeaderError
+from .errors import EncodeError, HeaderError, number_text
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 BINARY_TYPE = "application/octet-stream"
 JSON_TYPE = "application/json"
 
-# Gateways that carry the header length in the media type instead (docs/wire.md 1).
+# Gateways that carry the header length in the media type instead (WIRE.md 1).
 _GATEWAY_TYPES = (
     "application/vnd.sagemaker-triton.binary+json",
     "application/vnd.vertex-ai-triton.binary+json",
 )
 
 # Members are written in the order of these fields, and `None` is neither written nor told from
-# absence (docs/wire.md 3).
+# absence (WIRE.md 3).
 
 
 class TensorEntry(msgspec.Struct, omit_defaults=True):
@@ -80,7 +82,7 @@ def header_length(
 
     ``headers`` is a mapping or an iterable of pairs, of ``str`` or ``bytes``, in any case. The
     length stands in ``Inference-Header-Content-Length``, or in the media type of SageMaker and
-    Vertex AI. Raises HeaderError when it is no number, or when two places disagree (docs/wire.md 1).
+    Vertex AI. Raises HeaderError when it is no number, or when two places disagree (WIRE.md 1).
     """
     pairs = headers.items() if hasattr(headers, "items") else headers
     found: int | None = None
@@ -128,15 +130,19 @@ _MAX_DIGITS = 20  # of 2^64
 
 def parse_header_length(value: int | str | bytes) -> int:
     """The header length as a number: an int of 0 or more, or ASCII digits and nothing else."""
-    if isinstance(value, bool):
-        raise TypeError("a header length is int, str or bytes, not bool")
-    if isinstance(value, int):
-        if value < 0:
-            raise HeaderError(f"{HEADER_LENGTH} is negative: {value}", expected=0, actual=value)
-        return value
-    if not isinstance(value, str | bytes):
+    if isinstance(value, str | bytes):
+        return _parse_digits(_text(value))
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"a header length is int, str or bytes, not {type(value).__name__}")
-    text = _text(value)
+    length = index(value)
+    if length < 0:
+        raise HeaderError(
+            f"{HEADER_LENGTH} is negative: {number_text(length)}", expected=0, actual=length
+        )
+    return length
+
+
+def _parse_digits(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
         shown = repr(text) if len(text) <= 40 else f"{text[:40]!r}..."
         raise HeaderError(f"{HEADER_LENGTH} is not a number: {shown}")
@@ -168,10 +174,17 @@ def _read_tolerantly(
     """Read JSON with bare NaN and Infinity, which Triton writes; anything else is refused."""
     if b"NaN" in text or b"Infinity" in text:
         try:
-            return msgspec.convert(json.loads(text.decode()), schema)
+            return msgspec.convert(json.loads(text.decode(), parse_float=_in_range), schema)
         except (ValueError, RecursionError) as second:
             error = second
     raise _refuse(text, error, whole_body) from None
+
+
+def _in_range(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):  # as msgspec: only the literal Infinity is infinite
+        raise ValueError("number out of range")
+    return number
 
 
 def _refuse(text: bytes, error: Exception, whole_body: bool) -> HeaderError:
@@ -223,13 +236,12 @@ def _server_error(text: bytes) -> HeaderError | None:
 # --- writing ---------------------------------------------------------------------------------
 
 
-def write_header(header: RequestHeader | ResponseHeader, align: int) -> bytes:
-    """The JSON text, padded with spaces to a multiple of ``align`` bytes (1: not at all)."""
+def write_header(header: RequestHeader | ResponseHeader) -> bytes:
+    """The JSON text of a header, compact."""
     try:
-        text: bytes = _encoder.encode(header)
+        return _encoder.encode(header)
     except UnicodeEncodeError as error:
         raise EncodeError(
             f"the header has a lone surrogate at character {error.start} of {error.object[:40]!r}, "
             f"and no UTF-8 form"
         ) from None
-    return text.ljust(-(-len(text) // align) * align)

@@ -144,7 +144,7 @@ def _array_of_numbers(
     try:
         scalars = _jsondata.flatten(nested, "tensor", name)
         return row, _jsondata.numbers(
-            scalars, row.dtype, shape, Limits(), "tensor", name, datatype
+            scalars, row.dtype, shape, Limits(), "tensor", name, row
         )
     except DecodeError as error:
         raise EncodeError(str(error), tensor=name, element=error.element) from None

@@ -1,15 +1,12 @@
 """Frame: an encoded message, as the buffers that go on the wire one after another."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+cimport cython
 
 from .header import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
-Buffer = bytes | memoryview
 
-
-class Frame:
+@cython.final
+cdef class Frame:
     """A message ready to be sent: ``buffers``, and what the HTTP headers must say of them.
 
     ``buffers``: the JSON header as ``bytes``, then each non-empty binary tensor's own memory as a
@@ -18,42 +15,42 @@ class Frame:
     the message is all JSON.
     """
 
-    __slots__ = ("_nbytes", "buffers", "header_length")
-
-    def __init__(self, buffers: tuple[Buffer, ...], header_length: int | None) -> None:
+    def __init__(self, tuple buffers not None, header_length):
         self.buffers = buffers
         self.header_length = header_length
-        self._nbytes = sum(map(len, buffers))
+        self.nbytes = 0
+        for buffer in buffers:
+            self.nbytes += len(buffer)
 
     @property
-    def headers(self) -> dict[str, str]:
+    def headers(self):
         """``Content-Type``, ``Content-Length`` and, unless all is JSON, the header length."""
         if self.header_length is None:
-            return {"Content-Type": JSON_TYPE, "Content-Length": str(self._nbytes)}
+            return {"Content-Type": JSON_TYPE, "Content-Length": str(self.nbytes)}
         return {
             "Content-Type": BINARY_TYPE,
             HEADER_LENGTH: str(self.header_length),
-            "Content-Length": str(self._nbytes),
+            "Content-Length": str(self.nbytes),
         }
 
-    def __len__(self) -> int:
+    def __len__(self):
         """Bytes of the whole body."""
-        return self._nbytes
+        return self.nbytes
 
-    def __bool__(self) -> bool:
+    def __bool__(self):
         """True, even for the empty body of a raw request with no elements."""
         return True
 
-    def __iter__(self) -> Iterator[Buffer]:
+    def __iter__(self):
         """The buffers, for ``writelines``, ``sendmsg``, WSGI, requests and httpx."""
         return iter(self.buffers)
 
-    def __bytes__(self) -> bytes:
+    def __bytes__(self):
         """The whole body joined: one copy."""
         return b"".join(self.buffers)
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return (
-            f"<Frame of {self._nbytes} bytes in {len(self.buffers)} buffers, "
+            f"<Frame of {self.nbytes} bytes in {len(self.buffers)} buffers, "
             f"header_length={self.header_length}>"
         )

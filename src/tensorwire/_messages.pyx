@@ -1,28 +1,23 @@
 """What the user holds: tensors, and the requests and responses that carry them."""
 
-from __future__ import annotations
+cimport cython
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-from .bytes_tensor import BytesTensor, Shape
+from .bytes_tensor import BytesTensor
 from .datatypes import DATATYPES
 from .errors import EncodeError, TensorwireError
-from .payload import Data, wire_ready
+from .payload import wire_ready
 
 
-def _name(name: Any, what: str) -> str:
+cdef str checked_name(name, what):
     if not isinstance(name, str):
         raise TypeError(f"the name of {what} is a str, not {type(name).__name__}")
     if "\0" in name:
         raise EncodeError(f"the name of {what} contains a NUL: {name!r}")
-    return name
+    return str(name)  # exactly str, also from a subclass
 
 
-class Tensor:
+@cython.final
+cdef class Tensor:
     """A named tensor, in a message that came or for one that goes.
 
     ``name``; ``datatype`` ("FP32"); ``shape`` (tuple); ``parameters`` (dict, without the framing
@@ -39,51 +34,15 @@ class Tensor:
     ``datatype="BF16"`` takes uint16 words, too. Raises EncodeError, TypeError.
     """
 
-    __slots__ = ("binary", "data", "datatype", "name", "parameters", "shape")
-
-    name: str
-    datatype: str
-    shape: Shape
-    parameters: dict[str, Any]
-    binary: bool
-    data: Data
-
     def __init__(
-        self,
-        name: str,
-        data: Any,
-        *,
-        datatype: str | None = None,
-        shape: Sequence[int] | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        binary: bool = True,
-    ) -> None:
-        self.name = _name(name, "a tensor")
+        self, name, data, *, datatype=None, shape=None, parameters=None, binary=True
+    ):
+        self.name = checked_name(name, "a tensor")
         self.datatype, self.shape, self.data = wire_ready(name, data, datatype, shape)
         self.parameters = {} if parameters is None else dict(parameters)
         self.binary = binary
 
-    @classmethod
-    def decoded(
-        cls,
-        name: str,
-        datatype: str,
-        shape: Shape,
-        data: Data,
-        parameters: dict[str, Any],
-        binary: bool,
-    ) -> Tensor:
-        """A tensor whose parts the decoder has checked; for `decode`."""
-        tensor = cls.__new__(cls)
-        tensor.name = name
-        tensor.datatype = datatype
-        tensor.shape = shape
-        tensor.data = data
-        tensor.parameters = parameters
-        tensor.binary = binary
-        return tensor
-
-    def as_numpy(self, *, aligned: bool = False, writable: bool = False) -> NDArray[Any]:
+    def as_numpy(self, *, bint aligned=False, bint writable=False):
         """The tensor as an array in ``shape``.
 
         Numeric: the very array of ``data``, a view that pins the body; one copy of this tensor
@@ -102,124 +61,108 @@ class Tensor:
             return data.copy()
         return data
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return f"<Tensor {self.name!r} {self.datatype} {list(self.shape)}>"
 
 
-class _Message:
-    """What requests and responses share: tensors found by name."""
-
-    __slots__ = ()
-
-    def _tensors(self) -> list[Tensor]:
-        raise NotImplementedError
-
-    def __getitem__(self, name: str) -> Tensor:
-        tensors = self._tensors()
-        for tensor in tensors:
-            if tensor.name == name:
-                return tensor
-        raise KeyError(f"no tensor {name!r}: there are {[tensor.name for tensor in tensors]}")
+cdef Tensor make_tensor(
+    str name, str datatype, tuple shape, data, dict parameters, bint binary
+):
+    """A tensor of parts that a decoder has checked."""
+    cdef Tensor tensor = Tensor.__new__(Tensor)
+    tensor.name = name
+    tensor.datatype = datatype
+    tensor.shape = shape
+    tensor.data = data
+    tensor.parameters = parameters
+    tensor.binary = binary
+    return tensor
 
 
-class RequestedOutput:
+cdef find(list tensors, name):
+    cdef Tensor tensor
+    for tensor in tensors:
+        if tensor.name == name:
+            return tensor
+    raise KeyError(f"no tensor {name!r}: there are {[tensor.name for tensor in tensors]}")
+
+
+@cython.final
+cdef class RequestedOutput:
     """An output that a request asks for: ``binary`` True, False, or None where it does not say."""
 
-    __slots__ = ("binary", "name", "parameters")
-
     def __init__(
-        self,
-        name: str,
-        *,
-        binary: bool | None = None,
-        parameters: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.name = _name(name, "an output")
+        self, name, *, binary=None, parameters=None
+    ):
+        self.name = checked_name(name, "an output")
         self.binary = binary
-        self.parameters: dict[str, Any] = {} if parameters is None else dict(parameters)
+        self.parameters = {} if parameters is None else dict(parameters)
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return f"<RequestedOutput {self.name!r} binary={self.binary}>"
 
 
-class InferRequest(_Message):
+@cython.final
+cdef class InferRequest:
     """A request: ``inputs`` in wire order; ``outputs``, or None for all that the model has.
 
     ``parameters`` keeps ``binary_data_output``, the request's own word on outputs that say nothing.
     """
 
-    __slots__ = ("id", "inputs", "model_name", "model_version", "outputs", "parameters")
-
     def __init__(
-        self,
-        inputs: Iterable[Tensor],
-        outputs: Iterable[RequestedOutput] | None = None,
-        *,
-        id: str | None = None,
-        model_name: str | None = None,
-        model_version: str | None = None,
-        parameters: Mapping[str, Any] | None = None,
-    ) -> None:
+        self, inputs, outputs=None, *,
+        id=None, model_name=None, model_version=None, parameters=None,
+    ):
         self.inputs = list(inputs)
         self.outputs = None if outputs is None else list(outputs)
         self.id = id
         self.model_name = model_name
         self.model_version = model_version
-        self.parameters: dict[str, Any] = {} if parameters is None else dict(parameters)
+        self.parameters = {} if parameters is None else dict(parameters)
 
-    def _tensors(self) -> list[Tensor]:
-        return self.inputs
+    def __getitem__(self, name):
+        return find(self.inputs, name)
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return f"<InferRequest {self.inputs}>"
 
 
-class InferResponse(_Message):
+@cython.final
+cdef class InferResponse:
     """A response: ``outputs`` in wire order, which need not be the order they were asked in."""
 
-    __slots__ = ("id", "model_name", "model_version", "outputs", "parameters")
-
     def __init__(
-        self,
-        outputs: Iterable[Tensor],
-        *,
-        model_name: str | None = None,
-        model_version: str | None = None,
-        id: str | None = None,
-        parameters: Mapping[str, Any] | None = None,
-    ) -> None:
+        self, outputs, *, model_name=None, model_version=None, id=None, parameters=None,
+    ):
         self.outputs = list(outputs)
         self.model_name = model_name
         self.model_version = model_version
         self.id = id
-        self.parameters: dict[str, Any] = {} if parameters is None else dict(parameters)
+        self.parameters = {} if parameters is None else dict(parameters)
 
-    def _tensors(self) -> list[Tensor]:
-        return self.outputs
+    def __getitem__(self, name):
+        return find(self.outputs, name)
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return f"<InferResponse {self.outputs}>"
 
 
-class TensorSpec:
+@cython.final
+cdef class TensorSpec:
     """What a model declares of an input or output; -1 is a variable dimension.
 
     ``batching``: the model's shape has a batch dimension in front of ``dims``.
     """
 
-    __slots__ = ("batching", "datatype", "dims", "name")
-
-    def __init__(
-        self, name: str, datatype: str, dims: Iterable[int], batching: bool = False
-    ) -> None:
+    def __init__(self, name, datatype, dims, batching=False):
         if datatype not in DATATYPES:
             raise ValueError(f"unknown datatype {datatype!r}: there are {', '.join(DATATYPES)}")
-        self.name = _name(name, "a tensor")
+        self.name = checked_name(name, "a tensor")
         self.datatype = datatype
         self.dims = tuple(int(dim) for dim in dims)
         self.batching = bool(batching)
         if any(dim < -1 for dim in self.dims):
             raise ValueError(f"dims are 0 or more, or -1 for variable, not {list(self.dims)}")
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return f"TensorSpec({self.name!r}, {self.datatype!r}, {list(self.dims)}, {self.batching})"

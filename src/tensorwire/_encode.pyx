@@ -1,0 +1,311 @@
+"""The road out: arrays -> header -> buffers."""
+
+cimport cython
+cimport numpy as cnp
+
+from ._body cimport payload
+from ._frame cimport Frame
+from ._messages cimport InferRequest, InferResponse, RequestedOutput, Tensor
+
+import json
+
+import msgspec
+import numpy as np
+
+from .bytes_tensor import BytesTensor
+from .datatypes import DATATYPES, RAW_BF16, bf16_dtype
+from .errors import ElementError, EncodeError
+from .header import OutputEntry, RequestHeader, ResponseHeader, TensorEntry, write_header
+
+cnp.import_array()
+
+
+def encode_request(
+    InferRequest request not None, *, Py_ssize_t align=64, str nonfinite="null",
+):
+    """The buffers of a request; the tensors' memory is referenced, never copied or joined.
+
+    ``align``: the JSON is padded with spaces so that the first binary tensor begins at a multiple
+    of so many bytes from the start of the body; 1 for no padding (WIRE.md 6).
+    ``nonfinite``: NaN and infinities in JSON tensors as ``null``, as the ``NaN`` and ``Infinity``
+    that Triton understands, or as an error (WIRE.md 4).
+    A ``binary_data_output`` among the parameters is repeated on every listed output that has no
+    ``binary`` of its own, which every server understands alike (WIRE.md 7).
+
+    Raises EncodeError naming the tensor and element, TypeError.
+    """
+    if not request.inputs:
+        raise EncodeError("a request has at least one input")
+    cdef Draft draft = Draft("input", nonfinite)
+    cdef Tensor tensor
+    for tensor in request.inputs:
+        draft.add(tensor, tensor.binary)
+    return draft.frame(RequestHeader(
+        draft.entries,
+        request.id,
+        request.model_name,
+        request.model_version,
+        request.parameters or None,
+        None if request.outputs is None else output_entries(request.outputs, request.parameters),
+    ), align)
+
+
+def encode_response(
+    InferResponse response not None, InferRequest request=None, *,
+    str selection="spec", Py_ssize_t align=64, str nonfinite="null",
+):
+    """The buffers of a response; the tensors' memory is referenced, never copied or joined.
+
+    ``request``: the request that it answers decides which outputs are sent (those it lists; all
+    when it lists none) and which of them binary: an output's own ``binary``, else the request's
+    ``binary_data_output``, else JSON. With ``selection="triton"`` the second applies only to outputs
+    that are not listed (WIRE.md 7). An ``id`` of the request is repeated when the response has
+    none. Without a request, each tensor's own ``binary`` decides.
+    ``align`` and ``nonfinite`` are those of ``encode_request``.
+
+    Raises EncodeError, with status 400 where the request asked for what cannot be (FP16 as JSON, an
+    output that is not there), TypeError.
+    """
+    if selection not in ("spec", "triton"):
+        raise ValueError(f"selection is 'spec' or 'triton', not {selection!r}")
+    cdef Draft draft = Draft("output", nonfinite)
+    cdef Tensor tensor
+    cdef dict binary = None if request is None else wanted(response, request, selection)
+    for tensor in response.outputs:
+        if binary is None:
+            draft.add(tensor, tensor.binary)
+        elif tensor.name in binary:
+            draft.add(tensor, binary[tensor.name])
+    return draft.frame(ResponseHeader(
+        draft.entries,
+        response.model_name,
+        response.model_version,
+        request.id if response.id is None and request is not None else response.id,
+        response.parameters or None,
+    ), align)
+
+
+def encode_raw_request(array):
+    """The raw binary request of one tensor: its bytes are the body, without JSON (WIRE.md 5).
+
+    ``array``: anything that ``Tensor`` takes, of one element when it is BYTES; ``bytes`` or ``str``
+    are that element. BYTES go without their length prefix. The memory is referenced, not copied.
+    Raises EncodeError, TypeError.
+    """
+    if isinstance(array, bytes | str | bytearray):
+        array = [array]
+    cdef Tensor tensor = array if isinstance(array, Tensor) else Tensor("raw_input", array)
+    if not isinstance(tensor.data, BytesTensor):
+        return Frame((wire_of(tensor),), 0)
+    if tensor.data.size != 1:
+        raise EncodeError(
+            f"a raw BYTES request is one element, the tensor has {tensor.data.size}",
+            expected=1,
+            actual=tensor.data.size,
+        )
+    return Frame((tensor.data.wire[4:].toreadonly(),), 0)
+
+
+# --- tensors ---------------------------------------------------------------------------------
+
+
+@cython.final
+cdef class Draft:
+    """The header entries of a message under way, and the memory that will follow its header."""
+
+    cdef list entries
+    cdef list buffers  # of the non-empty binary tensors, in wire order
+    cdef str kind
+    cdef str nonfinite
+
+    def __cinit__(self, str kind, str nonfinite):
+        if nonfinite not in ("null", "literal", "error"):
+            raise ValueError(f"nonfinite is 'null', 'literal' or 'error', not {nonfinite!r}")
+        self.entries = []
+        self.buffers = []
+        self.kind = kind
+        self.nonfinite = nonfinite
+
+    cdef int add(self, Tensor tensor, bint binary) except -1:
+        """Append the tensor's entry, and its memory when it travels binary and is not empty."""
+        cdef dict parameters = tensor.parameters
+        cdef Py_ssize_t nbytes
+        data = None
+        if tensor.data is None:
+            check_elsewhere(tensor)
+        elif binary:
+            wire = wire_of(tensor)
+            nbytes = len(wire)
+            if nbytes > 0:
+                self.buffers.append(wire)
+            parameters = with_size(tensor, nbytes)
+        else:
+            check_reserved(tensor)
+            data = json_data(tensor, self.kind, self.nonfinite)
+        self.entries.append(
+            TensorEntry(tensor.name, tensor.datatype, tensor.shape, parameters or None, data))
+        return 0
+
+    cdef Frame frame(self, header, Py_ssize_t align):
+        """The header's JSON, padded when bytes follow it, and those bytes."""
+        cdef bytes text
+        cdef Py_ssize_t overhang
+        if align < 1:
+            raise ValueError(f"align is 1 or more, not {align}")
+        if len(self.entries) > 1:
+            check_unique(self.entries, self.kind)
+        text = write_header(header)
+        if not self.buffers:
+            return Frame((text,), None)
+        overhang = len(text) % align
+        if overhang != 0:
+            text = text.ljust(len(text) - overhang + align)
+        return Frame((text, *self.buffers), len(text))
+
+
+cdef int check_unique(list entries, str what) except -1:
+    names = set()
+    for entry in entries:
+        if entry.name in names:
+            raise EncodeError(f"{what} {entry.name!r} appears twice", tensor=entry.name)
+        names.add(entry.name)
+    return 0
+
+
+cdef wire_of(Tensor tensor):
+    """The tensor's own memory, after checking that it still is what the tensor says."""
+    data = tensor.data
+    if isinstance(data, cnp.ndarray):
+        return payload(data, dtype_of(tensor), tensor.shape, tensor.name)
+    if not isinstance(data, BytesTensor):
+        raise TypeError(f"the data of tensor {tensor.name!r} is now {type(data).__name__}")
+    if tensor.datatype != "BYTES" or data.shape != tensor.shape:
+        raise EncodeError(
+            f"tensor {tensor.name!r} was made as {tensor.datatype} {list(tensor.shape)}, its data "
+            f"is now BYTES {list(data.shape)}",
+            tensor=tensor.name,
+        )
+    return data.wire
+
+
+cdef dtype_of(Tensor tensor):
+    datatype = DATATYPES.get(tensor.datatype)
+    if datatype is None:
+        raise EncodeError(
+            f"tensor {tensor.name!r} has an unknown datatype: {tensor.datatype!r}",
+            tensor=tensor.name)
+    if datatype.dtype is not None:
+        return datatype.dtype
+    if datatype.itemsize == 0:
+        raise EncodeError(
+            f"tensor {tensor.name!r} was made as BYTES, its data is now {tensor.data.dtype}",
+            tensor=tensor.name)
+    return RAW_BF16 if tensor.data.dtype == RAW_BF16 else bf16_dtype() or RAW_BF16
+
+
+cdef dict with_size(Tensor tensor, Py_ssize_t nbytes):
+    if not tensor.parameters:
+        return {"binary_data_size": nbytes}
+    check_reserved(tensor)
+    return {**tensor.parameters, "binary_data_size": nbytes}
+
+
+cdef int check_elsewhere(Tensor tensor) except -1:
+    if "shared_memory_region" not in tensor.parameters:
+        raise EncodeError(
+            f"tensor {tensor.name!r} has no data, and no shared_memory_region among its parameters",
+            tensor=tensor.name,
+        )
+    return 0
+
+
+cdef int check_reserved(Tensor tensor) except -1:
+    for key in ("binary_data_size", "shared_memory_region"):
+        if key in tensor.parameters:
+            raise EncodeError(
+                f"tensor {tensor.name!r} has data, and {key} among its parameters",
+                tensor=tensor.name,
+            )
+    return 0
+
+
+# --- JSON tensors ----------------------------------------------------------------------------
+
+
+cdef json_data(Tensor tensor, str kind, str nonfinite):
+    """JSON ``data``, flat as Triton writes it, in which msgspec turns what is not finite to null."""
+    data = tensor.data
+    if isinstance(data, BytesTensor):
+        return json_strings(data, tensor)
+    wire_of(tensor)  # for its checks
+    if not DATATYPES[tensor.datatype].in_json:
+        raise EncodeError(
+            f"{kind} {tensor.name!r} is {tensor.datatype}, which has no JSON form: send it binary",
+            tensor=tensor.name,
+            status=400,
+        )
+    flat = data.reshape(-1)
+    if nonfinite == "null" or data.dtype.kind != "f":
+        return flat.tolist()
+    finite = np.isfinite(flat)
+    if finite.all():
+        return flat.tolist()
+    if nonfinite == "literal":
+        return msgspec.Raw(json.dumps(flat.tolist(), separators=(",", ":")).encode())
+    element = int(finite.argmin())
+    raise EncodeError(
+        f"element {element} of {kind} {tensor.name!r} is {flat[element]}, which has no JSON form",
+        tensor=tensor.name,
+        element=element,
+    )
+
+
+cdef list json_strings(data, Tensor tensor):
+    try:
+        return data.as_strings().reshape(-1).tolist()
+    except ElementError as error:
+        raise EncodeError(
+            f"element {error.element} of tensor {tensor.name!r} is not UTF-8, and JSON carries "
+            f"nothing else: send it binary",
+            tensor=tensor.name,
+            element=error.element,
+            status=400,
+        ) from None
+
+
+# --- outputs: which, and how -----------------------------------------------------------------
+
+
+cdef list output_entries(list outputs, dict parameters):
+    default = parameters.get("binary_data_output")
+    cdef RequestedOutput output
+    entries = []
+    check_unique(outputs, "requested output")
+    for output in outputs:
+        binary = default if output.binary is None else output.binary
+        own = {} if binary is None else {"binary_data": binary}
+        entries.append(OutputEntry(output.name, {**output.parameters, **own} or None))
+    return entries
+
+
+cdef dict wanted(InferResponse response, InferRequest request, str selection):
+    """Names of the outputs to send, and whether each goes binary (WIRE.md 7)."""
+    cdef Tensor tensor
+    cdef RequestedOutput output
+    default = bool(request.parameters.get("binary_data_output", False))
+    if not request.outputs:
+        return {tensor.name: default for tensor in response.outputs}
+    listed_default = default if selection == "spec" else False
+    binary = {
+        output.name: listed_default if output.binary is None else output.binary
+        for output in request.outputs
+    }
+    names = [tensor.name for tensor in response.outputs]
+    missing = binary.keys() - set(names)
+    if missing:
+        raise EncodeError(
+            f"the request asks for output {min(missing)!r}, the response has {names}",
+            tensor=min(missing),
+            status=400,
+        )
+    return binary

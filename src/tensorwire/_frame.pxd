@@ -1,0 +1,4 @@
+cdef class Frame:
+    cdef readonly tuple buffers
+    cdef readonly object header_length  # int or None
+    cdef Py_ssize_t nbytes

@@ -1,0 +1,44 @@
+cdef class Tensor:
+    cdef object __weakref__
+    cdef public str name
+    cdef public str datatype
+    cdef public tuple shape
+    cdef public dict parameters
+    cdef public bint binary
+    cdef public object data
+
+
+cdef class RequestedOutput:
+    cdef public str name
+    cdef public object binary  # True, False or None
+    cdef public dict parameters
+
+
+cdef class InferRequest:
+    cdef object __weakref__
+    cdef public list inputs
+    cdef public list outputs  # or None
+    cdef public str id
+    cdef public str model_name
+    cdef public str model_version
+    cdef public dict parameters
+
+
+cdef class InferResponse:
+    cdef object __weakref__
+    cdef public list outputs
+    cdef public str model_name
+    cdef public str model_version
+    cdef public str id
+    cdef public dict parameters
+
+
+cdef class TensorSpec:
+    cdef readonly str name
+    cdef readonly str datatype
+    cdef readonly tuple dims
+    cdef readonly bint batching
+
+
+cdef Tensor make_tensor(
+    str name, str datatype, tuple shape, data, dict parameters, bint binary)

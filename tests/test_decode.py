@@ -1,0 +1,161 @@
+"""The decoder against both tables, and against everything that can be done to a valid frame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cases
+import numpy as np
+import pytest
+import tensorwire as tw
+
+
+def decode(kind: str, body: Any, header_length: Any) -> Any:
+    if kind == "request":
+        return tw.decode_request(body, header_length)
+    return tw.decode_response(body, header_length)
+
+
+def tensors_of(message: tw.InferRequest | tw.InferResponse) -> list[tw.Tensor]:
+    return message.inputs if isinstance(message, tw.InferRequest) else message.outputs
+
+
+def values_of(tensor: tw.Tensor) -> list[Any] | None:
+    """Flat Python values, as the table writes them."""
+    if tensor.data is None:
+        return None
+    array = tensor.as_numpy()
+    if tensor.datatype == "BF16":
+        array = array.astype(np.float32)
+    return array.reshape(-1).tolist()
+
+
+@pytest.mark.parametrize("case", cases.VALID, ids=lambda case: case.id)
+def test_valid(case: cases.Valid) -> None:
+    message = decode(case.kind, case.body, case.header_length)
+    tensors = tensors_of(message)
+    assert [tensor.name for tensor in tensors] == [tensor.name for tensor in case.tensors]
+    for tensor, expected in zip(tensors, case.tensors, strict=True):
+        assert (tensor.datatype, tensor.shape) == (expected.datatype, expected.shape)
+        assert cases.same(values_of(tensor), expected.values)
+        assert (tensor.binary, tensor.parameters) == (expected.binary, expected.parameters)
+        assert message[expected.name] is tensor
+    assert message.parameters == case.parameters
+    assert message.id == case.message_id
+    assert (message.model_name, message.model_version) == (case.model_name, case.model_version)
+    if case.kind == "request":
+        outputs = message.outputs
+        assert case.outputs == (
+            None if outputs is None else tuple((o.name, o.binary, o.parameters) for o in outputs)
+        )
+
+
+@pytest.mark.parametrize("case", cases.MALFORMED, ids=lambda case: case.id)
+def test_malformed(case: cases.Malformed) -> None:
+    with pytest.raises(tw.DecodeError) as caught:
+        decode(case.kind, case.body, case.header_length)
+    error = caught.value
+    if case.error != "DecodeError":
+        assert type(error).__name__ == case.error, str(error)
+    assert error.status == 400
+    assert len(str(error)) < 600
+    if case.message:
+        assert str(error) == case.message
+
+
+@pytest.mark.parametrize("case", cases.VALID, ids=lambda case: case.id)
+def test_truncated_at_every_byte(case: cases.Valid) -> None:
+    for nbytes in range(len(case.body)):
+        if case.header_length is None and not case.body[nbytes:].strip():
+            continue  # only white space behind the JSON was cut off
+        with pytest.raises(tw.DecodeError):
+            decode(case.kind, case.body[:nbytes], case.header_length)
+
+
+@pytest.mark.parametrize("tail", [b"\0", b"x", bytes(64)], ids=["NUL", "x", "64 NULs"])
+@pytest.mark.parametrize("case", cases.VALID, ids=lambda case: case.id)
+def test_with_a_tail(case: cases.Valid, tail: bytes) -> None:
+    with pytest.raises(tw.DecodeError):
+        decode(case.kind, case.body + tail, case.header_length)
+
+
+def aligned_buffer(body: bytes) -> np.ndarray[Any, Any]:
+    return np.frombuffer(bytearray(body), np.uint8)
+
+
+@pytest.mark.parametrize("wrap", [bytearray, memoryview, aligned_buffer])
+@pytest.mark.parametrize("case", cases.VALID[:20], ids=lambda case: case.id)
+def test_any_buffer(case: cases.Valid, wrap: Any) -> None:
+    for tensor, expected in zip(
+        tensors_of(decode(case.kind, wrap(case.body), case.header_length)), case.tensors, strict=True
+    ):
+        assert cases.same(values_of(tensor), expected.values)
+
+
+@pytest.mark.parametrize("convert", [str, lambda n: str(n).encode(), np.int64], ids=str)
+def test_header_length_as_text(convert: Any) -> None:
+    case = next(case for case in cases.VALID if case.header_length is not None)
+    assert decode(case.kind, case.body, convert(case.header_length)).id == case.message_id
+
+
+# --- raw binary requests ---
+
+
+@pytest.mark.parametrize("case", cases.RAW_VALID, ids=lambda case: case.id)
+@pytest.mark.parametrize("header_length", [0, "0", b"0"])
+def test_raw(case: cases.RawValid, header_length: Any) -> None:
+    spec = tw.TensorSpec(case.name, case.datatype, case.dims, case.batching)
+    request = tw.decode_request(case.body, header_length, raw_input=spec)
+    (tensor,) = request.inputs
+    assert (tensor.name, tensor.datatype, tensor.shape) == (case.name, case.datatype, case.shape)
+    assert cases.same(values_of(tensor), case.values)
+    assert request.parameters == {"binary_data_output": True}  # every output goes back binary
+
+
+@pytest.mark.parametrize("case", cases.RAW_MALFORMED, ids=lambda case: case.id)
+def test_raw_malformed(case: cases.RawMalformed) -> None:
+    spec = tw.TensorSpec("x", case.datatype, case.dims, case.batching)
+    with pytest.raises(tw.DecodeError) as caught:
+        tw.decode_request(case.body, 0, raw_input=spec)
+    assert type(caught.value).__name__ == case.error, str(caught.value)
+
+
+def test_raw_without_a_declared_input() -> None:
+    with pytest.raises(tw.HeaderError, match="is 0, a raw binary request, and no raw_input"):
+        tw.decode_request(b"1234", 0)
+
+
+# --- a caller's mistakes ---
+
+
+@pytest.mark.parametrize("body", [None, "text", 5, [1]])
+def test_body_of_the_wrong_type(body: Any) -> None:
+    with pytest.raises(TypeError, match="bytes-like"):
+        tw.decode_request(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        np.zeros(8, np.float32),
+        memoryview(np.zeros(8, np.uint16)),
+        np.zeros(8, np.uint8)[::2],
+        memoryview(bytes(8))[::2],
+        np.asfortranarray(np.zeros((2, 4), np.uint8)),
+    ],
+    ids=["float32", "uint16", "strided array", "strided memoryview", "fortran"],
+)
+def test_unsuitable_buffer(body: Any) -> None:
+    with pytest.raises(BufferError):
+        tw.decode_response(body)
+
+
+@pytest.mark.parametrize("header_length", [True, 1.0, [1], object()])
+def test_header_length_of_the_wrong_type(header_length: Any) -> None:
+    with pytest.raises(TypeError, match="header length"):
+        tw.decode_request(b"{}", header_length)
+
+
+def test_raw_input_of_the_wrong_type() -> None:
+    with pytest.raises(TypeError):
+        tw.decode_request(b"", 0, raw_input="x")  # type: ignore[arg-type]
