@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import cases
 import numpy as np
 import pytest
+
+import cases
 import tensorwire as tw
 
 
@@ -59,7 +60,9 @@ def test_malformed(case: cases.Malformed) -> None:
         assert type(error).__name__ == case.error, str(error)
     assert error.status == 400
     assert len(str(error)) < 600
-    if case.message:
+    if case.message.endswith("..."):
+        assert str(error).startswith(case.message[:-3])
+    elif case.message:
         assert str(error) == case.message
 
 
@@ -87,7 +90,9 @@ def aligned_buffer(body: bytes) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("case", cases.VALID[:20], ids=lambda case: case.id)
 def test_any_buffer(case: cases.Valid, wrap: Any) -> None:
     for tensor, expected in zip(
-        tensors_of(decode(case.kind, wrap(case.body), case.header_length)), case.tensors, strict=True
+        tensors_of(decode(case.kind, wrap(case.body), case.header_length)),
+        case.tensors,
+        strict=True,
     ):
         assert cases.same(values_of(tensor), expected.values)
 

@@ -53,7 +53,7 @@ def decode_request(
         raise HeaderError("the request has no inputs")
     parameters = header.parameters
     if parameters is not None:
-        check_flag(parameters, "binary_data_output", "the request")
+        check_flag(parameters, "binary_data_output", "request", None)
     cdef InferRequest request = InferRequest.__new__(InferRequest)
     request.inputs = read_tensors(source, header_nbytes, header.inputs, "input", limits)
     request.outputs = None if header.outputs is None else read_outputs(header.outputs, limits)
@@ -233,7 +233,7 @@ cdef list read_outputs(list entries, limits):
             raise bad_name(entry.name, "output")
         output = RequestedOutput(entry.name)
         if entry.parameters is not None:
-            check_flag(entry.parameters, "binary_data", f"output {entry.name!r}")
+            check_flag(entry.parameters, "binary_data", "output", entry.name)
             output.binary = entry.parameters.pop("binary_data", None)
             output.parameters = entry.parameters
         outputs.append(output)
@@ -290,15 +290,15 @@ cdef tuple deduce(Py_ssize_t nbytes, datatype, TensorSpec spec):
             expected=1,
             actual=n_variable,
         )
-    row_nbytes = datatype.itemsize
+    row_nbytes = datatype.itemsize  # of the fixed dims; a Python int, which cannot overflow
     for dim in spec.dims:
         row_nbytes *= 1 if dim == -1 else dim
-    if n_variable == 0:
-        return spec.dims
-    if row_nbytes == 0 or nbytes % row_nbytes != 0:
+    fits = nbytes == row_nbytes if n_variable == 0 else row_nbytes > 0 and nbytes % row_nbytes == 0
+    if not fits:
+        takes = "multiples of " if n_variable else ""
         raise LayoutError(
             f"a raw body of {nbytes} bytes does not fill input {spec.name!r}: {spec.datatype} "
-            f"{shape_text(spec.dims)} comes in multiples of {row_nbytes} bytes",
+            f"{shape_text(spec.dims)} takes {takes}{number_text(row_nbytes)} bytes",
             tensor=spec.name,
             expected=row_nbytes,
             actual=nbytes,
@@ -328,10 +328,11 @@ cdef int check_unique(list named, str kind) except -1:
     return 0
 
 
-cdef int check_flag(dict parameters, str key, str where) except -1:
+cdef int check_flag(dict parameters, str key, str kind, str name) except -1:
     value = parameters.get(key)
     if value is not None and type(value) is not bool:
-        raise HeaderError(f"{key} of {where} is true or false, not {value!r:.40}")
+        raise HeaderError(
+            f"{key} of {subject(kind, name)} is true or false, not {value!r:.40}", tensor=name)
     return 0
 
 

@@ -235,9 +235,9 @@ cdef int check_reserved(Tensor tensor) except -1:
 cdef json_data(Tensor tensor, str kind, str nonfinite):
     """JSON ``data``, flat as Triton writes it, in which msgspec turns what is not finite to null."""
     data = tensor.data
+    wire_of(tensor)  # for its checks
     if isinstance(data, BytesTensor):
         return json_strings(data, tensor)
-    wire_of(tensor)  # for its checks
     if not DATATYPES[tensor.datatype].in_json:
         raise EncodeError(
             f"{kind} {tensor.name!r} is {tensor.datatype}, which has no JSON form: send it binary",

@@ -293,7 +293,7 @@ def encode_bytes(values: Any) -> bytes:
 def pack(values: Any, name: str | None) -> tuple[bytes, Shape]:
     """Wire bytes and shape of nested lists, or of an array of bytes or text."""
     if isinstance(values, list | tuple):
-        shape, flat = _leaves(values, name)
+        shape, flat = leaves(values, name)
         return _pack.pack_objects(flat, shape, name), shape
     if not isinstance(values, np.ndarray):
         raise TypeError(f"BYTES are lists or arrays of bytes or str, not {type(values).__name__}")
@@ -313,7 +313,7 @@ def pack(values: Any, name: str | None) -> tuple[bytes, Shape]:
     )
 
 
-def _leaves(values: list[Any] | tuple[Any, ...], name: str | None) -> tuple[Shape, list[Any]]:
+def leaves(values: list[Any] | tuple[Any, ...], name: str | None) -> tuple[Shape, list[Any]]:
     """The shape of nested lists, and their leaves in row-major order."""
     if not values or not isinstance(values[0], list | tuple):
         return (len(values),), values if isinstance(values, list) else list(values)
@@ -322,7 +322,7 @@ def _leaves(values: list[Any] | tuple[Any, ...], name: str | None) -> tuple[Shap
     for i, value in enumerate(values):
         if not isinstance(value, list | tuple):
             raise EncodeError(f"{subject('list', name)} is ragged: item {i} is no list", tensor=name)
-        shape, leaves = _leaves(value, name)
+        shape, items = leaves(value, name)
         if inner is not None and shape != inner:
             raise EncodeError(
                 f"{subject('list', name)} is ragged: item {i} has shape {list(shape)}, those "
@@ -330,6 +330,6 @@ def _leaves(values: list[Any] | tuple[Any, ...], name: str | None) -> tuple[Shap
                 tensor=name,
             )
         inner = shape
-        flat += leaves
+        flat += items
     assert inner is not None
     return (len(values), *inner), flat

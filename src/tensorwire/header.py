@@ -195,13 +195,17 @@ def _refuse(text: bytes, error: Exception, whole_body: bool) -> HeaderError:
         return _server_error(text) or HeaderError(
             f"the JSON header does not fit the protocol: {error}"
         )
+    if not text.strip():
+        return HeaderError("the JSON header is empty", offset=0)
     try:
         text.decode()
     except UnicodeDecodeError as unicode_error:
         reason, offset = f"not UTF-8: {unicode_error.reason}", unicode_error.start
     else:
         reason, offset = f"malformed: {_reason(error)}", _position(error, len(text))
-    hint = f" (is {HEADER_LENGTH} missing?)" if whole_body and text[:1] == b"{" else ""
+    # What tensor bytes behind the JSON look like to a parser that was not told where it ends.
+    is_overrun = whole_body and ("UTF-8" in reason or "trailing" in reason)
+    hint = f" (is {HEADER_LENGTH} missing?)" if is_overrun else ""
     return HeaderError(f"the JSON header is {reason} at byte {offset}{hint}", offset=offset)
 
 
@@ -211,7 +215,8 @@ _BYTE = re.compile(r" \(byte ([0-9]+)\)$")
 def _reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return error.msg
-    return _BYTE.sub("", str(error)).removeprefix("JSON is malformed: ")
+    reason = _BYTE.sub("", str(error)).removeprefix("JSON is malformed: ")
+    return reason.replace("Input data was truncated", "it ends too early")
 
 
 def _position(error: Exception, nbytes: int) -> int:
@@ -230,7 +235,7 @@ def _server_error(text: bytes) -> HeaderError | None:
         message = msgspec.json.decode(text, type=_ServerError).error
     except (ValueError, RecursionError):
         return None
-    return HeaderError(f"the body is a server's error message, not a message: {message[:500]}")
+    return HeaderError(f"the body is a server's error, not a message: {message[:500]}")
 
 
 # --- writing ---------------------------------------------------------------------------------

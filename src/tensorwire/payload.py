@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _jsondata
-from .bytes_tensor import BytesTensor, Shape, pack
+from .bytes_tensor import BytesTensor, Shape, leaves, pack
 from .datatypes import DATATYPES, RAW_BF16, Datatype, bf16_dtype, datatype_of
 from .errors import DecodeError, EncodeError
 from .limits import Limits
@@ -135,16 +135,12 @@ def _array_of_numbers(
     if datatype is None:
         raise EncodeError(f"tensor {name!r} is a list of numbers: give datatype=", tensor=name)
     row = DATATYPES[datatype]
-    shape = np.shape(data)
+    shape, scalars = leaves(data, name)
     if not row.in_json:
         dtype = row.dtype or bf16_dtype() or RAW_BF16
-        return row, np.array(data, dtype)
+        return row, np.array(scalars, dtype).reshape(shape)
     assert row.dtype is not None
-    nested = data if isinstance(data, list) else list(data)
     try:
-        scalars = _jsondata.flatten(nested, "tensor", name)
-        return row, _jsondata.numbers(
-            scalars, row.dtype, shape, Limits(), "tensor", name, row
-        )
+        return row, _jsondata.numbers(scalars, row.dtype, shape, Limits(), "tensor", name, row)
     except DecodeError as error:
         raise EncodeError(str(error), tensor=name, element=error.element) from None

@@ -1,0 +1,76 @@
+"""Arrays whose values are the edges of each datatype, for the tests against other programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from interop.triton_models import DATATYPES
+
+Array = NDArray[Any]
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype("?"),
+    **{f"UINT{8 * nbytes}": np.dtype(f"<u{nbytes}") for nbytes in (1, 2, 4, 8)},
+    **{f"INT{8 * nbytes}": np.dtype(f"<i{nbytes}") for nbytes in (1, 2, 4, 8)},
+    **{f"FP{8 * nbytes}": np.dtype(f"<f{nbytes}") for nbytes in (2, 4, 8)},
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "BYTES": np.dtype(object),
+}
+FLOATS = ("FP16", "BF16", "FP32", "FP64")
+BINARY_ONLY = ("FP16", "BF16")
+JSON_DATATYPES = [datatype for datatype in DATATYPES if datatype not in BINARY_ONLY]
+
+TEXTS = [b"", b"\0", b"a\0b\0", b'"\\/\n\x01\x7f', "\xe9\u20ac\U0001f600".encode()]
+NOT_TEXT = b"\xff\xfe\0"
+
+
+def bytes_array(values: list[bytes]) -> Array:
+    """An object array; numpy's own conversion of a list would cut trailing NULs."""
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def binary_sample(datatype: str) -> Array:
+    """Values that only bytes carry whole: NaNs with payloads, bytes that are no text."""
+    if datatype == "BYTES":
+        return bytes_array([*TEXTS, NOT_TEXT])
+    dtype = DTYPES[datatype]
+    if datatype != "BOOL" and dtype.itemsize <= 2:
+        every_pattern = np.arange(1 << 8 * dtype.itemsize)
+        return every_pattern.astype(f"<u{dtype.itemsize}").view(dtype)
+    if datatype in FLOATS:
+        return np.concatenate([json_sample(datatype), _odd_nans(dtype)])
+    return json_sample(datatype)
+
+
+def json_sample(datatype: str) -> Array:
+    """The least, the greatest and the odd values among those that JSON carries, too."""
+    dtype = DTYPES[datatype]
+    if datatype == "BYTES":
+        return bytes_array(TEXTS)
+    if datatype == "BOOL":
+        return np.array([False, True, True])
+    if datatype in FLOATS:
+        info = ml_dtypes.finfo(dtype)
+        finite = [info.min, -1.5, -0.0, 0.0, info.smallest_subnormal, info.tiny, 0.1, info.max]
+        return np.array([*map(float, finite), np.inf, -np.inf, np.nan], dtype)
+    limits = np.iinfo(dtype)
+    return np.array([limits.min, 0, 1, limits.max], dtype)
+
+
+def _odd_nans(dtype: np.dtype[Any]) -> Array:
+    """A signalling NaN, and a negative one with all its payload bits set."""
+    word = np.dtype(f"<u{dtype.itemsize}")
+    infinity = np.array(np.inf, dtype).view(word)
+    return np.array([infinity + 1, np.iinfo(word).max], word).view(dtype)
+
+
+def bits(array: Array) -> tuple[np.dtype[Any], tuple[int, ...], Any]:
+    """What two arrays have in common when they are equal bit for bit."""
+    is_object = array.dtype == np.dtype(object)
+    return array.dtype, array.shape, array.tolist() if is_object else array.tobytes()

@@ -1,0 +1,411 @@
+"""The encoder, read back by the independent decoder of wire.py."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import cases
+import tensorwire as tw
+import wire
+
+ENCODABLE = [case for case in cases.VALID if case.encodable]
+NUMPY = {name: row.dtype for name, row in tw.datatypes.DATATYPES.items()}
+
+
+def array_of(expected: cases.ExpectedTensor) -> Any:
+    """What a user would hold for a tensor of the table."""
+    if expected.values is None:
+        return None
+    if expected.datatype == "BYTES":
+        array = np.empty(len(expected.values), object)
+        array[:] = expected.values
+    elif expected.datatype == "BF16":
+        array = np.array(expected.values, np.float32).astype(ml_dtypes.bfloat16)
+    else:
+        array = np.array(expected.values, NUMPY[expected.datatype])
+    return array.reshape(expected.shape)
+
+
+def message_of(case: cases.Valid) -> tw.InferRequest | tw.InferResponse:
+    tensors = [
+        tw.Tensor(
+            expected.name,
+            array_of(expected),
+            datatype=expected.datatype,
+            shape=expected.shape,
+            parameters=expected.parameters,
+            binary=expected.binary,
+        )
+        for expected in case.tensors
+    ]
+    about: dict[str, Any] = {
+        "id": case.message_id,
+        "model_name": case.model_name,
+        "model_version": case.model_version,
+        "parameters": case.parameters,
+    }
+    if case.kind == "response":
+        return tw.InferResponse(tensors, **about)
+    outputs = None
+    if case.outputs is not None:
+        outputs = [
+            tw.RequestedOutput(name, binary=binary, parameters=parameters)
+            for name, binary, parameters in case.outputs
+        ]
+    return tw.InferRequest(tensors, outputs, **about)
+
+
+def encode(message: tw.InferRequest | tw.InferResponse, **options: Any) -> tw.Frame:
+    if isinstance(message, tw.InferRequest):
+        return tw.encode_request(message, **options)
+    return tw.encode_response(message, **options)
+
+
+@pytest.mark.parametrize("align", [1, 64])
+@pytest.mark.parametrize("case", ENCODABLE, ids=lambda case: case.id)
+def test_valid(case: cases.Valid, align: int) -> None:
+    frame = encode(message_of(case), align=align)
+    said = wire.decode(bytes(frame), frame.header_length, case.kind)
+    assert cases.same(
+        [
+            (t["name"], t["datatype"], t["shape"], t["values"], t["binary"], t["parameters"])
+            for t in said["tensors"]
+        ],
+        [(t.name, t.datatype, t.shape, t.values, t.binary, t.parameters) for t in case.tensors],
+    )
+    assert said["parameters"] == case.parameters
+    assert said["id"] == case.message_id
+    if frame.header_length is not None:
+        assert frame.header_length % align == 0
+
+
+@pytest.mark.parametrize("case", ENCODABLE, ids=lambda case: case.id)
+def test_frame_agrees_with_itself(case: cases.Valid) -> None:
+    frame = encode(message_of(case))
+    body = bytes(frame)
+    assert body == b"".join(frame) == b"".join(frame.buffers)
+    assert len(frame) == len(body) == int(frame.headers["Content-Length"])
+    assert tw.header_length(frame.headers) == frame.header_length
+    has_bytes = any(t.binary and t.values for t in case.tensors)
+    assert (frame.header_length is not None) == has_bytes
+    kind = "application/octet-stream" if has_bytes else "application/json"
+    assert frame.headers["Content-Type"] == kind
+
+
+def test_the_documents_bytes() -> None:
+    """Triton's request example (WIRE.md 9): the 19 bytes behind the JSON, literally."""
+    request = tw.InferRequest(
+        [
+            tw.Tensor("input0", np.array([[1, 2], [3, 4]], np.uint32)),
+            tw.Tensor("input1", np.array([True, False, True])),
+        ],
+        [tw.RequestedOutput("output0", binary=True)],
+        model_name="mymodel",
+    )
+    frame = tw.encode_request(request, align=1)
+    assert frame.header_length is not None
+    text, blob = bytes(frame)[: frame.header_length], bytes(frame)[frame.header_length :]
+    assert blob == bytes.fromhex("01000000 02000000 03000000 04000000 010001")
+    assert json.loads(text) == {
+        "model_name": "mymodel",
+        "inputs": [
+            {
+                "name": "input0",
+                "shape": [2, 2],
+                "datatype": "UINT32",
+                "parameters": {"binary_data_size": 16},
+            },
+            {
+                "name": "input1",
+                "shape": [3],
+                "datatype": "BOOL",
+                "parameters": {"binary_data_size": 3},
+            },
+        ],
+        "outputs": [{"name": "output0", "parameters": {"binary_data": True}}],
+    }
+
+
+# --- arrays that are not ready for the wire ---
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(12, dtype=">f4").reshape(3, 4),
+        np.arange(24, dtype=np.int64).reshape(4, 6)[::2, ::3],
+        np.asfortranarray(np.arange(6, dtype=np.uint16).reshape(2, 3)),
+        np.broadcast_to(np.float64(2.5), (2, 2)),
+        np.arange(6, dtype=np.int8)[::-1],
+        np.array(3.5, ">f8"),
+    ],
+    ids=["big-endian", "strided", "fortran", "broadcast", "reversed", "big-endian scalar"],
+)
+def test_converted_once(array: np.ndarray[Any, Any]) -> None:
+    tensor = tw.Tensor("x", array)
+    frame = tw.encode_request(tw.InferRequest([tensor]))
+    (back,) = tw.decode_request(bytes(frame), frame.header_length).inputs
+    assert back.shape == array.shape
+    assert np.array_equal(back.as_numpy(), array)
+    first, second = (tw.encode_request(tw.InferRequest([tensor])) for _ in range(2))
+    assert np.shares_memory(*(np.frombuffer(f.buffers[1], np.uint8) for f in (first, second)))
+
+
+@pytest.mark.parametrize(
+    ("data", "datatype"),
+    [([[1, 2], [3, 4]], "UINT32"), ([1.5, 2, -3], "FP32"), ([True, False], "BOOL"), ([], "INT8")],
+)
+def test_lists_of_numbers(data: Any, datatype: str) -> None:
+    tensor = tw.Tensor("x", data, datatype=datatype)
+    assert tensor.as_numpy().tolist() == data
+    assert tensor.datatype == datatype
+
+
+def test_tensor_in_shared_memory() -> None:
+    where = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
+    tensor = tw.Tensor("x", None, datatype="FP32", shape=[2], parameters=where)
+    frame = tw.encode_request(tw.InferRequest([tensor]))
+    assert frame.header_length is None
+    (back,) = tw.decode_request(bytes(frame)).inputs
+    assert (back.data, back.parameters, back.shape) == (None, where, (2,))
+    with pytest.raises(tw.TensorwireError, match="lives in shared memory"):
+        back.as_numpy()
+
+
+# --- JSON ---
+
+
+def json_of(frame: tw.Frame) -> Any:
+    return json.loads(bytes(frame)[: frame.header_length])
+
+
+def test_nonfinite_numbers_in_json() -> None:
+    array = np.array([np.nan, 1, -np.inf], np.float32)
+    request = tw.InferRequest([tw.Tensor("x", array, binary=False)])
+    as_null = json_of(tw.encode_request(request))["inputs"][0]["data"]
+    assert as_null == [None, 1, None]
+    literal = tw.encode_request(request, nonfinite="literal")
+    assert b"[NaN,1.0,-Infinity]" in bytes(literal)
+    (back,) = tw.decode_request(bytes(literal)).inputs
+    assert np.array_equal(back.as_numpy(), array, equal_nan=True)
+    with pytest.raises(tw.EncodeError, match="element 0 of input 'x' is nan, which has no JSON"):
+        tw.encode_request(request, nonfinite="error")
+    with pytest.raises(ValueError, match="nonfinite is"):
+        tw.encode_request(request, nonfinite="zero")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_half_precision_has_no_json_form(dtype: Any) -> None:
+    tensor = tw.Tensor("y", np.zeros(2, dtype), binary=False)
+    with pytest.raises(tw.EncodeError, match="has no JSON form: send it binary") as caught:
+        tw.encode_response(tw.InferResponse([tensor]))
+    assert (caught.value.status, caught.value.tensor) == (400, "y")
+
+
+def test_bytes_that_are_not_utf8_have_no_json_form() -> None:
+    tensor = tw.Tensor("y", [b"fine", b"\xff\xfe"], binary=False)
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_response(tw.InferResponse([tensor]))
+    assert str(caught.value) == (
+        "element 1 of tensor 'y' is not UTF-8, and JSON carries nothing else: send it binary"
+    )
+    assert (caught.value.element, caught.value.status) == (1, 400)
+
+
+# --- which outputs are binary (WIRE.md 7) ---
+
+A, B = tw.Tensor("a", np.zeros(2, np.float32)), tw.Tensor("b", np.ones(3, np.int64))
+X = tw.Tensor("x", np.zeros(1, np.uint8))
+ALL = {"binary_data_output": True}
+Out = tw.RequestedOutput
+
+
+@pytest.mark.parametrize(
+    ("outputs", "parameters", "spec", "triton"),
+    [
+        (None, {}, {"a": False, "b": False}, None),
+        (None, ALL, {"a": True, "b": True}, None),
+        ([], ALL, {"a": True, "b": True}, None),
+        ([("b", None)], {}, {"b": False}, None),
+        ([("b", True)], {}, {"b": True}, None),
+        ([("b", None), ("a", None)], ALL, {"a": True, "b": True}, {"a": False, "b": False}),
+        ([("b", False), ("a", None)], ALL, {"a": True, "b": False}, {"a": False, "b": False}),
+        ([("a", True)], {"binary_data_output": False}, {"a": True}, None),
+    ],
+)
+def test_selection(outputs: Any, parameters: Any, spec: Any, triton: Any) -> None:
+    asked = None if outputs is None else [Out(name, binary=binary) for name, binary in outputs]
+    request = tw.InferRequest([X], asked, parameters=parameters)
+    for selection, expected in (("spec", spec), ("triton", triton or spec)):
+        frame = tw.encode_response(tw.InferResponse([A, B]), request, selection=selection)
+        back = tw.decode_response(bytes(frame), frame.header_length)
+        assert {tensor.name: tensor.binary for tensor in back.outputs} == expected
+
+
+def test_binary_data_output_is_repeated_on_every_listed_output() -> None:
+    request = tw.InferRequest([X], [Out("a"), Out("b", binary=False)], parameters=ALL)
+    said = json_of(tw.encode_request(request))
+    assert [output["parameters"] for output in said["outputs"]] == [
+        {"binary_data": True},
+        {"binary_data": False},
+    ]
+    assert said["parameters"] == ALL
+
+
+def test_an_output_that_is_not_there() -> None:
+    request = tw.InferRequest([X], [Out("c")])
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_response(tw.InferResponse([A, B]), request)
+    assert str(caught.value) == "the request asks for output 'c', the response has ['a', 'b']"
+    assert caught.value.status == 400
+
+
+def test_the_id_is_repeated() -> None:
+    request = tw.InferRequest([X], id="seven")
+    assert json_of(tw.encode_response(tw.InferResponse([A]), request))["id"] == "seven"
+    own = tw.InferResponse([A], id="own")
+    assert json_of(tw.encode_response(own, request))["id"] == "own"
+
+
+def test_after_a_raw_request_all_outputs_are_binary() -> None:
+    request = tw.decode_request(b"\1\2", 0, raw_input=tw.TensorSpec("x", "UINT8", [-1]))
+    frame = tw.encode_response(tw.InferResponse([A, B]), request)
+    back = tw.decode_response(bytes(frame), frame.header_length)
+    assert [tensor.binary for tensor in back.outputs] == [True, True]
+
+
+# --- raw requests ---
+
+
+@pytest.mark.parametrize(
+    ("array", "body"),
+    [
+        (np.array([1, 2], ">u2"), b"\1\0\2\0"),
+        (b"427", b"427"),
+        ("é", "é".encode()),
+        (np.array([b"427"], object), b"427"),
+        (["x"], b"x"),
+        (tw.decode_bytes(b"\2\0\0\0ab"), b"ab"),
+        (b"", b""),
+        (np.zeros(0, np.float32), b""),
+        (tw.Tensor("t", np.array([7], np.uint8)), b"\7"),
+    ],
+)
+def test_raw_request(array: Any, body: bytes) -> None:
+    frame = tw.encode_raw_request(array)
+    assert bytes(frame) == body
+    assert frame.header_length == 0
+    assert frame.headers == {
+        "Content-Type": "application/octet-stream",
+        "Inference-Header-Content-Length": "0",
+        "Content-Length": str(len(body)),
+    }
+
+
+def test_raw_request_of_two_elements() -> None:
+    with pytest.raises(tw.EncodeError, match="is one element, the tensor has 2"):
+        tw.encode_raw_request(["a", "b"])
+
+
+# --- what cannot be sent ---
+
+HALF = np.zeros((2, 3), np.float16)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: tw.Tensor("x", HALF, datatype="FP32"), "'x' is given as FP32, its data is FP16"),
+        (lambda: tw.Tensor("x", HALF, datatype="FLOAT"), "'x' has an unknown datatype: 'FLOAT'"),
+        (
+            lambda: tw.Tensor("x", HALF, shape=[4]),
+            "'x' does not match its shape: [4] is given, the data has shape [2, 3]",
+        ),
+        (lambda: tw.Tensor("x", HALF, shape=[-1, 6]), "'x' has a negative dimension: [-1, 6]"),
+        (lambda: tw.Tensor("x", np.zeros(2, np.complex64)), "'x' has no datatype for complex64"),
+        (lambda: tw.Tensor("x", None), "'x' has no data: one in shared memory needs"),
+        (lambda: tw.Tensor("x", [1, 2]), "'x' is a list of numbers: give datatype="),
+        (lambda: tw.Tensor("x", [300], datatype="UINT8"), "UINT8 takes 0 to 255"),
+        (lambda: tw.Tensor("x", [1.5], datatype="INT8"), "INT8 takes integers"),
+        (lambda: tw.Tensor("x", [[1], [2, 3]], datatype="INT8"), "'x' is ragged"),
+        (lambda: tw.Tensor("x\0", HALF), "contains a NUL"),
+        (lambda: tw.Tensor("x", np.ma.masked_equal([1, 2], 2)), "'x' is a masked array"),
+        (lambda: tw.Tensor("x", ["a"], datatype="INT8"), "INT8 takes integers"),
+        (
+            lambda: tw.Tensor("x", np.array(["a"]), datatype="INT8"),
+            "'x' is given as INT8, its data is BYTES",
+        ),
+    ],
+)
+def test_no_such_tensor(make: Any, message: str) -> None:
+    with pytest.raises(tw.EncodeError) as caught:
+        make()
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("data", ["text", b"bytes", 5, object(), {1: 2}])
+def test_data_of_the_wrong_type(data: Any) -> None:
+    with pytest.raises(TypeError, match="the data of tensor 'x' is an array, a list or"):
+        tw.Tensor("x", data)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ([], "a request has at least one input"),
+        ([X, X], "input 'x' appears twice"),
+        (
+            [tw.Tensor("x", HALF, parameters={"binary_data_size": 12})],
+            "tensor 'x' has data, and binary_data_size among its parameters",
+        ),
+        (
+            [tw.Tensor("x", None, datatype="FP32", shape=[1])],
+            "tensor 'x' has no data, and no shared_memory_region among its parameters",
+        ),
+        ([tw.Tensor("\ud800", HALF)], "the header has a lone surrogate at character 0"),
+    ],
+)
+def test_no_such_request(tensors: Any, message: str) -> None:
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_request(tw.InferRequest(tensors))
+    assert message in str(caught.value)
+
+
+def test_an_output_requested_twice() -> None:
+    with pytest.raises(tw.EncodeError, match="requested output 'o' appears twice"):
+        tw.encode_request(tw.InferRequest([X], [Out("o"), Out("o")]))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (np.zeros((2, 3), np.float32), "was made for float16, its data is now float32"),
+        (np.zeros((3, 2), np.float16), "was made with shape [2, 3], its data is now [3, 2]"),
+        (np.zeros((2, 6), np.float16)[:, ::2], "is not contiguous"),
+        (tw.decode_bytes(b""), "was made as FP16 [2, 3], its data is now BYTES [0]"),
+    ],
+)
+@pytest.mark.parametrize("binary", [True, False])
+def test_data_exchanged_behind_its_back(data: Any, message: str, binary: bool) -> None:
+    tensor = tw.Tensor("x", HALF, binary=binary)
+    tensor.data = data
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_request(tw.InferRequest([tensor]))
+    assert message in str(caught.value)
+
+
+def test_wrong_python_types() -> None:
+    for call in (tw.encode_request, tw.encode_response):
+        with pytest.raises(TypeError):
+            call("x")  # type: ignore[operator]
+    with pytest.raises(TypeError):
+        tw.encode_request(tw.InferResponse([X]))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="selection is"):
+        tw.encode_response(tw.InferResponse([X]), selection="kserve")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="align is 1 or more"):
+        tw.encode_request(tw.InferRequest([X]), align=0)
