@@ -1,0 +1,154 @@
+"""The header's length, as HTTP headers carry it; and the limits on what is read."""
+
+from __future__ import annotations
+
+from email.message import Message
+from typing import Any
+
+import pytest
+
+import tensorwire as tw
+import wire
+
+SAGEMAKER = "application/vnd.sagemaker-triton.binary+json"
+VERTEX = "application/vnd.vertex-ai-triton.binary+json"
+LENGTH = "Inference-Header-Content-Length"
+
+
+def as_message(**headers: str) -> Message:
+    message = Message()
+    for key, value in headers.items():
+        message[key] = value
+    return message
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({}, None),
+        ([], None),
+        ({"Content-Type": "application/octet-stream"}, None),
+        ({LENGTH: "17"}, 17),
+        ({LENGTH: "0"}, 0),
+        ({LENGTH: "007"}, 7),
+        ({LENGTH.lower(): "17"}, 17),
+        ({LENGTH.upper().encode(): b"17"}, 17),
+        ([(b"inference-header-content-length", b"17"), (b"host", b"\xff")], 17),
+        ({LENGTH: 17}, 17),
+        ([(LENGTH, "17"), (LENGTH.lower(), "017")], 17),
+        (as_message(**{LENGTH: "17"}), 17),
+        ({"Content-Type": f"{SAGEMAKER};json-header-size=17"}, 17),
+        ({"content-type": f"{VERTEX}; charset=x; JSON-Header-Size=17"}, 17),
+        ({"content-type": SAGEMAKER.upper() + ";json-header-size=17"}, 17),
+        ({"content-type": SAGEMAKER}, None),
+        ({"content-type": f"x; {SAGEMAKER};json-header-size=17"}, None),
+        ({"content-type": f"{SAGEMAKER};json-header-size=17", LENGTH: "17"}, 17),
+        ({"content-type": "application/json; json-header-size=17"}, None),
+    ],
+)
+def test_header_length(headers: Any, expected: int | None) -> None:
+    assert tw.header_length(headers) == expected
+
+
+@pytest.mark.parametrize("value", ["", "abc", "-1", "+1", " 1", "1 ", "0x5", "1.0", "9" * 30, "٣"])
+def test_no_length(value: str) -> None:
+    places = [{LENGTH: value}]
+    if value == value.strip():
+        places.append({"Content-Type": f"{SAGEMAKER};json-header-size={value}"})
+    for headers in places:
+        with pytest.raises(tw.HeaderError, match=f"{LENGTH} is not a number"):
+            tw.header_length(headers)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(LENGTH, "17"), (LENGTH, "18")],
+        {LENGTH: "17", "Content-Type": f"{SAGEMAKER};json-header-size=18"},
+    ],
+)
+def test_contradictions(headers: Any) -> None:
+    with pytest.raises(tw.HeaderError) as caught:
+        tw.header_length(headers)
+    assert str(caught.value) == "the header length is announced twice, as 17 and as 18"
+    assert (caught.value.expected, caught.value.actual) == (17, 18)
+
+
+@pytest.mark.parametrize("headers", [{1: "x"}, {"Content-Type": 5}, None, 5])
+def test_headers_of_the_wrong_type(headers: Any) -> None:
+    with pytest.raises(TypeError):
+        tw.header_length(headers)
+
+
+# --- limits: at, below and above each edge ---
+
+BODY, N = wire.request(
+    [wire.entry("a", "BOOL", [2, 1, 1], [True, False]), wire.entry("b", "BF16", [1], [1.0])]
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "edge", "error", "message"),
+    [
+        ("max_header_nbytes", N, tw.HeaderError, f"too long: {N} bytes, at most {N - 1} are"),
+        ("max_tensors", 2, tw.HeaderError, "the message has 2 inputs, at most 1 are accepted"),
+        ("max_rank", 3, tw.LayoutError, "input 'a' has 3 dimensions, at most 2 are accepted"),
+    ],
+)
+def test_limit(name: str, edge: int, error: type[Exception], message: str) -> None:
+    for value in (edge, edge + 1):
+        assert len(tw.decode_request(BODY, N, limits=tw.Limits(**{name: value})).inputs) == 2
+    with pytest.raises(error, match=message):
+        tw.decode_request(BODY, N, limits=tw.Limits(**{name: edge - 1}))
+
+
+def test_requested_outputs_are_limited() -> None:
+    outputs = [{"name": str(i)} for i in range(3)]
+    body, n = wire.request([wire.entry("x", "INT8", [1], [1])], outputs=outputs)
+    assert tw.decode_request(body, n, limits=tw.Limits(max_tensors=3)).outputs is not None
+    with pytest.raises(tw.HeaderError, match="has 3 outputs, at most 2"):
+        tw.decode_request(body, n, limits=tw.Limits(max_tensors=2))
+
+
+def test_unchecked_bools() -> None:
+    body, n = wire.request([wire.entry("x", "UINT8", [3], [0, 2, 1])])
+    body = body.replace(b"UINT8", b"BOOL ").replace(b'BOOL "', b'BOOL" ')
+    with pytest.raises(tw.ElementError):
+        tw.decode_request(body, n)
+    array = tw.decode_request(body, n, limits=tw.Limits(check_bool=False))["x"].as_numpy()
+    assert array.view("u1").tolist() == [0, 2, 1]
+
+
+def test_bf16_as_words() -> None:
+    tensor = tw.decode_request(BODY, N, limits=tw.Limits(bf16_as_uint16=True))["b"]
+    assert (tensor.datatype, tensor.as_numpy().dtype, tensor.as_numpy()[0]) == (
+        "BF16",
+        "<u2",
+        0x3F80,
+    )
+    again = tw.Tensor("b", tensor.as_numpy(), datatype="BF16")
+    assert bytes(tw.encode_raw_request(again)) == b"\x80\x3f"
+
+
+def test_bf16_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    from tensorwire import datatypes
+
+    datatypes.bf16_dtype.cache_clear()
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    try:
+        with pytest.raises(tw.HeaderError, match="needs the ml_dtypes package") as caught:
+            tw.decode_request(BODY, N)
+    finally:
+        datatypes.bf16_dtype.cache_clear()
+    assert caught.value.tensor == "b"
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"max_rank": 65}, {"max_rank": -1}, {"max_tensors": 1.5}, {"max_header_nbytes": True}],
+)
+def test_no_such_limits(limits: Any) -> None:
+    with pytest.raises(ValueError, match="max_"):
+        tw.Limits(**limits)

@@ -1,0 +1,110 @@
+"""What the user holds: names, errors, representation, pickling."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+
+X = tw.Tensor("x", np.arange(6, dtype=np.int16).reshape(2, 3), parameters={"k": 1})
+WORDS = tw.Tensor("words", ["a", "b"])
+REQUEST = tw.InferRequest(
+    [X, WORDS],
+    [tw.RequestedOutput("y", binary=True, parameters={"classification": 2})],
+    id="7",
+    model_name="m",
+    model_version="1",
+    parameters={"priority": 1},
+)
+
+
+def test_a_tensor_by_name() -> None:
+    assert REQUEST["x"] is X
+    assert tw.InferResponse([X])["x"] is X
+    with pytest.raises(KeyError, match=r"no tensor 'z': there are \['x', 'words'\]"):
+        REQUEST["z"]
+
+
+def test_representation() -> None:
+    assert repr(X) == "<Tensor 'x' INT16 [2, 3]>"
+    assert repr(tw.InferResponse([X])) == "<InferResponse [<Tensor 'x' INT16 [2, 3]>]>"
+    assert "128 bytes" not in repr(tw.encode_request(REQUEST))
+
+
+def same(one: tw.Tensor, other: tw.Tensor) -> bool:
+    return (
+        (one.name, one.datatype, one.shape, one.parameters, one.binary)
+        == (other.name, other.datatype, other.shape, other.parameters, other.binary)
+    ) and np.array_equal(one.as_numpy(), other.as_numpy())
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_pickle(protocol: int) -> None:
+    frame = tw.encode_request(REQUEST)
+    for request in (REQUEST, tw.decode_request(bytes(frame), frame.header_length)):
+        back = pickle.loads(pickle.dumps(request, protocol))
+        assert [same(*pair) for pair in zip(back.inputs, request.inputs, strict=True)] == [True] * 2
+        assert (back.id, back.model_name, back.model_version) == ("7", "m", "1")
+        assert back.parameters == {"priority": 1}
+        (output,) = back.outputs
+        assert (output.name, output.binary, output.parameters) == ("y", True, {"classification": 2})
+
+
+def test_arguments_are_not_shared() -> None:
+    parameters: dict[str, Any] = {}
+    tensors = [X]
+    request = tw.InferRequest(tensors, parameters=parameters)
+    request.inputs.append(WORDS)
+    request.parameters["a"] = 1
+    assert (tensors, parameters) == ([X], {})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tw.Tensor(5, [1]),  # type: ignore[arg-type]
+        lambda: tw.RequestedOutput(b"y"),  # type: ignore[arg-type]
+        lambda: tw.InferRequest([X], id=5),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_types(make: Any) -> None:
+    with pytest.raises(TypeError):
+        make()
+
+
+def test_tensor_spec() -> None:
+    spec = tw.TensorSpec("x", "FP32", [-1, 3], batching=True)
+    assert (spec.name, spec.datatype, spec.dims, spec.batching) == ("x", "FP32", (-1, 3), True)
+    assert repr(spec) == "TensorSpec('x', 'FP32', [-1, 3], True)"
+    with pytest.raises(ValueError, match="unknown datatype 'FLOAT'"):
+        tw.TensorSpec("x", "FLOAT", [1])
+    with pytest.raises(ValueError, match="dims are 0 or more, or -1"):
+        tw.TensorSpec("x", "FP32", [-2])
+
+
+ERROR = {"tensor": "x", "element": 3, "offset": 1048, "expected": 4096, "actual": 12}
+
+
+@pytest.mark.parametrize(
+    ("kind", "bases", "status"),
+    [
+        (tw.TensorwireError, (Exception,), 500),
+        (tw.DecodeError, (tw.TensorwireError, ValueError), 400),
+        (tw.HeaderError, (tw.DecodeError,), 400),
+        (tw.LayoutError, (tw.DecodeError,), 400),
+        (tw.ElementError, (tw.DecodeError,), 400),
+        (tw.EncodeError, (tw.TensorwireError, ValueError), 500),
+    ],
+)
+def test_errors(kind: Any, bases: tuple[type, ...], status: int) -> None:
+    assert all(issubclass(kind, base) for base in bases)
+    bare = kind("text")
+    assert [getattr(bare, name) for name in ERROR] == [None] * 5
+    assert bare.status == status
+    error = pickle.loads(pickle.dumps(kind("text", **ERROR, status=418)))
+    assert (type(error), str(error), error.status) == (kind, "text", 418)
+    assert {name: getattr(error, name) for name in ERROR} == ERROR

@@ -1,0 +1,266 @@
+"""Zero copy, proved by addresses; lifetimes, proved by weak references; and what is allocated."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import tracemalloc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+import wire
+
+
+class Owned(bytearray):
+    """A buffer that can be watched: `bytearray` itself takes no weak references."""
+
+
+def response(**arrays: Any) -> tw.Frame:
+    return tw.encode_response(tw.InferResponse([tw.Tensor(k, v) for k, v in arrays.items()]))
+
+
+def address(buffer: Any) -> int:
+    return int(np.frombuffer(buffer, np.uint8).ctypes.data)
+
+
+PIXELS = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+FRAME = response(pixels=PIXELS, words=["a", "bc"], flags=np.array([True, False]))
+
+
+def test_a_decoded_array_is_the_body() -> None:
+    body = bytes(FRAME)
+    pixels = tw.decode_response(body, FRAME.header_length)["pixels"]
+    assert FRAME.header_length is not None
+    assert pixels.as_numpy().ctypes.data == address(body) + FRAME.header_length
+    assert pixels.as_numpy() is pixels.data
+
+
+def test_decoded_elements_are_the_body() -> None:
+    body = bytes(FRAME)
+    words = tw.decode_response(body, FRAME.header_length)["words"].data
+    assert isinstance(words, tw.BytesTensor)
+    at = body.index(b"\2\0\0\0bc")
+    assert address(words.view(1)) == address(body) + at + 4
+    assert address(words.wire) + words.nbytes == address(body) + at + 6
+
+
+def test_a_frame_is_the_arrays() -> None:
+    words = tw.Tensor("words", ["a"])
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("p", PIXELS), words]))
+    assert isinstance(words.data, tw.BytesTensor)
+    assert [address(buffer) for buffer in frame.buffers[1:]] == [
+        PIXELS.ctypes.data,
+        address(words.data.wire),
+    ]
+    assert address(tw.encode_raw_request(PIXELS).buffers[0]) == PIXELS.ctypes.data
+
+
+def test_the_first_binary_tensor_is_aligned() -> None:
+    for name in ("x" * n for n in range(1, 70)):
+        frame = response(**{name: PIXELS})
+        assert frame.header_length is not None
+        assert frame.header_length % 64 == 0
+
+
+@pytest.mark.parametrize(
+    ("wrap", "is_writable"),
+    [
+        (bytes, False),
+        (bytearray, True),
+        (lambda b: memoryview(bytearray(b)), True),
+        (lambda b: memoryview(bytearray(b)).toreadonly(), False),
+        (lambda b: np.frombuffer(b, np.uint8), False),
+        (lambda b: np.frombuffer(b, np.uint8).copy(), True),
+    ],
+)
+def test_an_array_is_as_writable_as_its_body(
+    wrap: Callable[[bytes], Any], is_writable: bool
+) -> None:
+    body = wrap(bytes(FRAME))
+    message = tw.decode_response(body, FRAME.header_length)
+    pixels = message["pixels"].as_numpy()
+    words = message["words"].data
+    assert isinstance(words, tw.BytesTensor)
+    assert pixels.flags.writeable is is_writable
+    assert words.view(0).readonly is not is_writable
+    if is_writable:
+        pixels[...] = 7
+        assert bytes(memoryview(body))[FRAME.header_length :].startswith(pixels.tobytes())
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        tw.decode_response(bytes(FRAME), FRAME.header_length)["pixels"].as_numpy().setflags(
+            write=True
+        )
+
+
+def test_mmap_body(tmp_path: Any) -> None:
+    file = tmp_path / "body"
+    file.write_bytes(bytes(FRAME))
+    with file.open("rb") as opened:
+        body = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    message = tw.decode_response(body, FRAME.header_length)
+    assert np.array_equal(message["pixels"].as_numpy(), PIXELS)
+    with pytest.raises(BufferError):
+        body.close()  # views stand in it
+    del message
+    gc.collect()
+    body.close()
+
+
+VIEWS: dict[str, Callable[[tw.InferResponse], Any]] = {
+    "message": lambda m: m,
+    "tensor": lambda m: m["pixels"],
+    "array": lambda m: m["pixels"].as_numpy(),
+    "slice of the array": lambda m: m["pixels"].as_numpy()[1, ::2],
+    "BytesTensor": lambda m: m["words"].data,
+    "slice of the BytesTensor": lambda m: m["words"].data[1:],
+    "view of an element": lambda m: m["words"].data.view(1),
+    "wire": lambda m: m["words"].data.wire,
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+def test_the_last_view_keeps_the_body(view: Callable[[tw.InferResponse], Any]) -> None:
+    body = Owned(bytes(FRAME))
+    watch = weakref.ref(body)
+    held = view(tw.decode_response(body, FRAME.header_length))
+    with pytest.raises(BufferError):
+        body.append(1)  # exported: it cannot move
+    del body
+    gc.collect()
+    assert watch() is not None
+    del held
+    gc.collect()
+    assert watch() is None
+
+
+COPIES: dict[str, Callable[[tw.InferResponse], Any]] = {
+    "writable copy": lambda m: m["pixels"].as_numpy().copy(),
+    "object array": lambda m: m["words"].as_numpy(),
+    "element": lambda m: m["words"].data[0],
+    "chosen elements": lambda m: m["words"].data[::-1],
+    "copy of the BytesTensor": lambda m: m["words"].data.copy(),
+}
+
+
+@pytest.mark.parametrize("copy", COPIES.values(), ids=COPIES.keys())
+def test_a_copy_lets_go_of_the_body(copy: Callable[[tw.InferResponse], Any]) -> None:
+    body = Owned(bytes(FRAME))
+    watch = weakref.ref(body)
+    held = copy(tw.decode_response(body, FRAME.header_length))
+    body.append(1)
+    del body
+    gc.collect()
+    assert watch() is None
+    assert held is not None
+
+
+@pytest.mark.parametrize("cut", [3, 40, 200, -1])
+def test_a_refused_body_is_let_go_of_untouched(cut: int) -> None:
+    body = Owned(bytes(FRAME)[:cut])
+    before = bytes(body)
+    with pytest.raises(tw.DecodeError):
+        tw.decode_response(body, FRAME.header_length)
+    assert body == before
+    body.append(1)
+
+
+def test_a_frame_holds_its_arrays() -> None:
+    array = np.zeros(8, np.float32)
+    watch = weakref.ref(array)
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", array)]))
+    del array
+    gc.collect()
+    assert watch() is not None
+    assert bytes(frame).endswith(bytes(32))
+    del frame
+    gc.collect()
+    assert watch() is None
+
+
+def test_as_numpy_copies_only_when_it_must() -> None:
+    body = b" " + bytes(response(pixels=PIXELS))
+    header_length = response(pixels=PIXELS).header_length
+    assert header_length is not None
+    shifted = bytearray(body)
+    if (address(shifted) + header_length + 1) % 4 == 0:
+        pytest.skip("the allocator gave an odd address")
+    tensor = tw.decode_response(shifted, header_length + 1)["pixels"]
+    assert not tensor.as_numpy().flags.aligned
+    assert np.array_equal(tensor.as_numpy(), PIXELS)
+    aligned = tensor.as_numpy(aligned=True)
+    assert aligned.flags.aligned
+    assert not np.shares_memory(aligned, tensor.as_numpy())
+    assert tensor.as_numpy(writable=True) is tensor.data
+
+
+def test_writable_copies_a_readonly_view() -> None:
+    tensor = tw.decode_response(bytes(FRAME), FRAME.header_length)["pixels"]
+    assert tensor.as_numpy(aligned=True) is tensor.data
+    copied = tensor.as_numpy(writable=True)
+    copied[0] = 1
+    assert not np.shares_memory(copied, tensor.as_numpy())
+
+
+def peak_nbytes(work: Callable[[], Any]) -> int:
+    work()  # fill caches
+    tracemalloc.start()
+    held = work()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    del held
+    return peak
+
+
+def test_decoding_numbers_allocates_the_same_at_any_size() -> None:
+    def decoding(n: int) -> Callable[[], Any]:
+        frame = response(x=np.zeros(n, np.float32))
+        body = bytes(frame)
+        return lambda: tw.decode_response(body, frame.header_length)["x"].as_numpy()
+
+    small, large = peak_nbytes(decoding(32)), peak_nbytes(decoding(8 << 20))
+    assert large - small < 512
+    assert large < 4096
+
+
+@pytest.mark.parametrize("count", [None, 100_000])
+def test_scanning_bytes_allocates_8_bytes_an_element(count: int | None) -> None:
+    n = 100_000
+    body = wire.elements([b"x" * 20] * n)
+    held = tw.decode_bytes(body, count)
+    assert held._starts is not None
+    assert held._starts.nbytes == 8 * n
+    # Without a count the offsets grow by doubling, and are trimmed at the end.
+    assert peak_nbytes(lambda: tw.decode_bytes(body, count)) < (8 if count else 24) * n + 4096
+
+
+@pytest.mark.parametrize(
+    ("datatype", "size"), [("BYTES", 8), ("FP32", 8), ("BYTES", 2**40), ("BOOL", 2**40)]
+)
+def test_a_claim_allocates_nothing(datatype: str, size: int) -> None:
+    header = {
+        "name": "x",
+        "shape": [2**40],
+        "datatype": datatype,
+        "parameters": {"binary_data_size": size},
+    }
+    body, length = wire.message({"inputs": [header]}, bytes(8))
+
+    def decoding() -> None:
+        with pytest.raises(tw.LayoutError):
+            tw.decode_request(body, length)
+
+    assert peak_nbytes(decoding) < 64_000
+
+
+def test_encoding_allocates_the_same_at_any_size() -> None:
+    def encoding(n: int) -> Callable[[], Any]:
+        request = tw.InferRequest([tw.Tensor("x", np.zeros(n, np.float32))])
+        return lambda: tw.encode_request(request)
+
+    small, large = peak_nbytes(encoding(32)), peak_nbytes(encoding(8 << 20))
+    assert large - small < 512

@@ -1,0 +1,95 @@
+"""Round trips of anything, against the independent encoder and decoder of wire.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import tensorwire as tw
+import wire
+
+DTYPES = [row.dtype for row in tw.datatypes.DATATYPES.values() if row.dtype is not None]
+SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
+ARRAYS = st.sampled_from(DTYPES).flatmap(lambda dtype: hnp.arrays(dtype, SHAPES))
+TEXT_ARRAYS = SHAPES.flatmap(
+    lambda shape: hnp.arrays(object, shape, elements=st.binary(max_size=14))
+)
+TENSORS = st.lists(st.tuples(st.one_of(ARRAYS, TEXT_ARRAYS), st.booleans()), min_size=1, max_size=5)
+
+
+def can_be_json(array: np.ndarray[Any, Any]) -> bool:
+    return array.dtype.kind in "biu" or array.dtype in ("<f4", "<f8")
+
+
+@settings(max_examples=300, deadline=None)
+@given(TENSORS)
+def test_round_trip(tensors: list[tuple[Any, bool]]) -> None:
+    request = tw.InferRequest(
+        tw.Tensor(f"t{i}", array, binary=binary or not can_be_json(array))
+        for i, (array, binary) in enumerate(tensors)
+    )
+    frame = tw.encode_request(request, nonfinite="literal")
+    body = bytes(frame)
+    back = tw.decode_request(body, frame.header_length)
+    said = wire.decode(body, frame.header_length, "request")["tensors"]
+    for (array, _), tensor, independent in zip(tensors, back.inputs, said, strict=True):
+        assert tensor.shape == array.shape == independent["shape"]
+        assert repr(tensor.as_numpy().tolist()) == repr(array.tolist())
+        assert repr(tensor.as_numpy().reshape(-1).tolist()) == repr(independent["values"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.one_of(st.binary(max_size=20), st.text(max_size=8)), max_size=30))
+def test_bytes_round_trip(values: list[Any]) -> None:
+    expected = [v.encode() if isinstance(v, str) else v for v in values]
+    encoded = tw.encode_bytes(values)
+    assert encoded == wire.elements(expected)
+    assert tw.decode_bytes(encoded).tolist() == expected
+    assert tw.decode_bytes(encoded, len(values)).tolist() == expected
+
+
+def verdict(decode: Any) -> Any:
+    """The flat values, or the kind of the error."""
+    try:
+        return decode()
+    except ValueError as error:
+        return type(error).__name__
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.binary(max_size=24), st.integers(0, 4))
+def test_any_bytes_as_bytes(data: bytes, count: int) -> None:
+    """Whatever the bytes: the elements that wire.py finds, or an error where it has one."""
+    ours = verdict(lambda: tw.decode_bytes(data, count).tolist())
+    theirs = verdict(lambda: wire.unpack("BYTES", data, count))
+    assert isinstance(ours, str) == isinstance(theirs, str)
+    if not isinstance(ours, str):
+        assert ours == theirs
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.data())
+def test_a_changed_byte_is_refused_or_understood_alike(data: st.DataObject) -> None:
+    frame = tw.encode_request(
+        tw.InferRequest([tw.Tensor("x", [b"ab", b"", b"c"]), tw.Tensor("y", [1], datatype="INT8")]),
+        align=1,
+    )
+    body = bytearray(bytes(frame))
+    body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    ours = verdict(
+        lambda: [
+            t.as_numpy().reshape(-1).tolist()
+            for t in tw.decode_request(body, frame.header_length).inputs
+        ]
+    )
+    theirs = verdict(
+        lambda: [
+            t["values"] for t in wire.decode(bytes(body), frame.header_length, "request")["tensors"]
+        ]
+    )
+    if not isinstance(theirs, str):
+        assert ours == theirs
