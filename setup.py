@@ -1,9 +1,6 @@
-"""Compile the extensions. Everything declarative stands in pyproject.toml.
-
-Switches, for developers (set to 1): TENSORWIRE_SANITIZE builds with ASan and UBSan,
-TENSORWIRE_COVERAGE with gcov counters and Cython line tracing, TENSORWIRE_DEBUG without
-optimisation, TENSORWIRE_STRICT with compiler warnings as errors.
-"""
+"""Compile the extensions. Switches, set to 1: TENSORWIRE_SANITIZE (ASan and UBSan),
+TENSORWIRE_COVERAGE (gcov, Cython line tracing), TENSORWIRE_DEBUG (not optimised),
+TENSORWIRE_STRICT (compiler warnings are errors)."""
 
 import os
 from pathlib import Path
@@ -20,7 +17,7 @@ def switch(name: str) -> bool:
 
 
 flags, directives = ["-O3", "-fno-strict-aliasing"], {"language_level": 3}
-macros = [("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"), ("NPY_TARGET_VERSION", "NPY_2_0_API_VERSION")]
+macros = [(name, "NPY_2_0_API_VERSION") for name in ("NPY_NO_DEPRECATED_API", "NPY_TARGET_VERSION")]
 link = []
 if switch("SANITIZE"):
     sanitize = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g", "-O1"]
@@ -32,12 +29,20 @@ if switch("COVERAGE"):
 if switch("DEBUG"):
     flags = [*flags, "-O0", "-g", "-UNDEBUG"]
 if switch("STRICT"):
-    flags = [*flags, "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
+    # The two exceptions are habits of generated code.
+    warn = ["unused-parameter", "missing-field-initializers"]
+    flags = [*flags, "-Wall", "-Wextra", "-Werror", *(f"-Wno-{name}" for name in warn)]
 
-Options.warning_errors = True
+Options.warning_errors = switch("STRICT")
 extensions = [
-    Extension(f"tensorwire.{path.stem}", [str(path)], include_dirs=[numpy.get_include()],
-              define_macros=macros, extra_compile_args=flags, extra_link_args=link)
+    Extension(
+        f"tensorwire.{path.stem}",
+        [str(path)],
+        include_dirs=[numpy.get_include()],
+        define_macros=macros,
+        extra_compile_args=flags,
+        extra_link_args=link,
+    )
     for path in sorted(Path("src/tensorwire").glob("*.pyx"))
 ]
 setup(ext_modules=cythonize(extensions, compiler_directives=directives))

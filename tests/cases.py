@@ -1,8 +1,8 @@
 """Messages that must be understood, and messages that must be refused, in one table each.
 
-Decoder and encoder tests share them. An id such as A3 or J24 is a row of the conformance table in
-reference/triton.md, section 5; "KServe" and "OVMS" rows come from reference/peers.md, sections 2
-and 4; a bare section number is one of design/wire.md.
+Decoder and encoder tests share them. An id such as A3 or J24 names an exchange
+that was seen on a live Triton 2.51 (WIRE.md 10 lists those where our verdict differs); "KServe"
+and "OVMS" rows come from their tests and behaviour; a bare section number is one of WIRE.md.
 """
 
 from __future__ import annotations

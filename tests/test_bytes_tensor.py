@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import pickle
 from typing import Any
 
@@ -298,11 +299,6 @@ def test_encode_of_the_wrong_type(values: Any) -> None:
 
 
 def test_an_element_of_4_gib_is_refused() -> None:
-    class Huge:
-        """4 GiB that exist only as an address range: one page, again and again."""
-
-    import mmap
-
     memory = mmap.mmap(-1, 2**32)  # virtual; nothing is written, so nothing is backed
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_bytes(["a", memoryview(memory)])

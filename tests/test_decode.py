@@ -143,7 +143,7 @@ def test_body_of_the_wrong_type(body: Any) -> None:
     "body",
     [
         np.zeros(8, np.float32),
-        memoryview(np.zeros(8, np.uint16)),
+        np.zeros(8, np.uint16).data,
         np.zeros(8, np.uint8)[::2],
         memoryview(bytes(8))[::2],
         np.asfortranarray(np.zeros((2, 4), np.uint8)),

@@ -152,8 +152,11 @@ def test_converted_once(array: np.ndarray[Any, Any]) -> None:
     (back,) = tw.decode_request(bytes(frame), frame.header_length).inputs
     assert back.shape == array.shape
     assert np.array_equal(back.as_numpy(), array)
-    first, second = (tw.encode_request(tw.InferRequest([tensor])) for _ in range(2))
-    assert np.shares_memory(*(np.frombuffer(f.buffers[1], np.uint8) for f in (first, second)))
+    first, second = (
+        np.frombuffer(tw.encode_request(tw.InferRequest([tensor])).buffers[1], np.uint8)
+        for _ in range(2)
+    )
+    assert np.shares_memory(first, second)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +245,11 @@ def test_selection(outputs: Any, parameters: Any, spec: Any, triton: Any) -> Non
     asked = None if outputs is None else [Out(name, binary=binary) for name, binary in outputs]
     request = tw.InferRequest([X], asked, parameters=parameters)
     for selection, expected in (("spec", spec), ("triton", triton or spec)):
-        frame = tw.encode_response(tw.InferResponse([A, B]), request, selection=selection)
+        frame = tw.encode_response(
+            tw.InferResponse([A, B]),
+            request,
+            selection=selection,  # type: ignore[arg-type]
+        )
         back = tw.decode_response(bytes(frame), frame.header_length)
         assert {tensor.name: tensor.binary for tensor in back.outputs} == expected
 
@@ -402,7 +409,7 @@ def test_data_exchanged_behind_its_back(data: Any, message: str, binary: bool) -
 def test_wrong_python_types() -> None:
     for call in (tw.encode_request, tw.encode_response):
         with pytest.raises(TypeError):
-            call("x")  # type: ignore[operator]
+            call("x")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         tw.encode_request(tw.InferResponse([X]))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="selection is"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from email.message import Message
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 import tensorwire as tw
 import wire
+from tensorwire import datatypes
 
 SAGEMAKER = "application/vnd.sagemaker-triton.binary+json"
 VERTEX = "application/vnd.vertex-ai-triton.binary+json"
@@ -82,9 +85,11 @@ def test_headers_of_the_wrong_type(headers: Any) -> None:
 
 # --- limits: at, below and above each edge ---
 
-BODY, N = wire.request(
+BODY, LENGTH_OF_BODY = wire.request(
     [wire.entry("a", "BOOL", [2, 1, 1], [True, False]), wire.entry("b", "BF16", [1], [1.0])]
 )
+assert LENGTH_OF_BODY is not None
+N = LENGTH_OF_BODY
 
 
 @pytest.mark.parametrize(
@@ -96,10 +101,13 @@ BODY, N = wire.request(
     ],
 )
 def test_limit(name: str, edge: int, error: type[Exception], message: str) -> None:
+    def limits(value: int) -> tw.Limits:
+        return replace(tw.Limits(), **{name: value})  # type: ignore[arg-type]
+
     for value in (edge, edge + 1):
-        assert len(tw.decode_request(BODY, N, limits=tw.Limits(**{name: value})).inputs) == 2
+        assert len(tw.decode_request(BODY, N, limits=limits(value)).inputs) == 2
     with pytest.raises(error, match=message):
-        tw.decode_request(BODY, N, limits=tw.Limits(**{name: edge - 1}))
+        tw.decode_request(BODY, N, limits=limits(edge - 1))
 
 
 def test_requested_outputs_are_limited() -> None:
@@ -121,20 +129,13 @@ def test_unchecked_bools() -> None:
 
 def test_bf16_as_words() -> None:
     tensor = tw.decode_request(BODY, N, limits=tw.Limits(bf16_as_uint16=True))["b"]
-    assert (tensor.datatype, tensor.as_numpy().dtype, tensor.as_numpy()[0]) == (
-        "BF16",
-        "<u2",
-        0x3F80,
-    )
+    words = tensor.as_numpy()
+    assert (tensor.datatype, words.dtype.str, words.tolist()) == ("BF16", "<u2", [0x3F80])
     again = tw.Tensor("b", tensor.as_numpy(), datatype="BF16")
     assert bytes(tw.encode_raw_request(again)) == b"\x80\x3f"
 
 
 def test_bf16_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    from tensorwire import datatypes
-
     datatypes.bf16_dtype.cache_clear()
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     try:

@@ -111,7 +111,7 @@ def test_mmap_body(tmp_path: Any) -> None:
     body.close()
 
 
-VIEWS: dict[str, Callable[[tw.InferResponse], Any]] = {
+VIEWS: dict[str, Callable[[Any], Any]] = {
     "message": lambda m: m,
     "tensor": lambda m: m["pixels"],
     "array": lambda m: m["pixels"].as_numpy(),
@@ -138,7 +138,7 @@ def test_the_last_view_keeps_the_body(view: Callable[[tw.InferResponse], Any]) -
     assert watch() is None
 
 
-COPIES: dict[str, Callable[[tw.InferResponse], Any]] = {
+COPIES: dict[str, Callable[[Any], Any]] = {
     "writable copy": lambda m: m["pixels"].as_numpy().copy(),
     "object array": lambda m: m["words"].as_numpy(),
     "element": lambda m: m["words"].data[0],
@@ -165,7 +165,7 @@ def test_a_refused_body_is_let_go_of_untouched(cut: int) -> None:
     before = bytes(body)
     with pytest.raises(tw.DecodeError):
         tw.decode_response(body, FRAME.header_length)
-    assert body == before
+    assert bytes(body) == before
     body.append(1)
 
 
@@ -220,7 +220,7 @@ def test_decoding_numbers_allocates_the_same_at_any_size() -> None:
     def decoding(n: int) -> Callable[[], Any]:
         frame = response(x=np.zeros(n, np.float32))
         body = bytes(frame)
-        return lambda: tw.decode_response(body, frame.header_length)["x"].as_numpy()
+        return lambda: [tw.decode_response(body, frame.header_length)["x"].as_numpy()]
 
     small, large = peak_nbytes(decoding(32)), peak_nbytes(decoding(8 << 20))
     assert large - small < 512

@@ -1,9 +1,9 @@
-"""The binary tensor data extension, read a second time from design/wire.md: struct, json and
+"""The binary tensor data extension, read a second time from WIRE.md: struct, json and
 nothing else.
 
 Slow and plain on purpose. It writes the messages of cases.py, and `decode` is the oracle that the
 fuzzers hold the real decoder against; so it imports neither tensorwire nor numpy, and shares no
-idea with them about how the work is done. Section numbers are those of design/wire.md.
+idea with them about how the work is done. Section numbers are those of WIRE.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SCALARS: dict[str, tuple[type, ...]] = {  # what stands for an element in JSON; 
 
 INT64_MAX = 2**63 - 1
 MAX_RANK = 64  # numpy's
-REFERENCE_SIZE = 8  # what one BYTES element takes in the object array that users ask for
+REFERENCE_SIZE = 16  # what one BYTES element takes in the widest array that users ask for
 
 REQUIRED: Any = object()
 

@@ -6,11 +6,15 @@ Bytes in, views out; messages in, buffers out; no I/O. See README.md, and WIRE.m
 import sys
 
 if sys.byteorder != "little" or sys.maxsize < 2**32:
-    raise ImportError("tensorwire needs a 64-bit little-endian machine: its views are the wire bytes")
+    raise ImportError(
+        "tensorwire needs a 64-bit little-endian machine: its views are the wire bytes"
+    )
 
-from .bytes_tensor import BytesTensor, decode_bytes, encode_bytes
 from ._decode import decode_request, decode_response
 from ._encode import encode_raw_request, encode_request, encode_response
+from ._frame import Frame
+from ._messages import InferRequest, InferResponse, RequestedOutput, Tensor, TensorSpec
+from .bytes_tensor import BytesTensor, decode_bytes, encode_bytes
 from .errors import (
     DecodeError,
     ElementError,
@@ -19,10 +23,8 @@ from .errors import (
     LayoutError,
     TensorwireError,
 )
-from ._frame import Frame
 from .header import header_length
 from .limits import Limits
-from ._messages import InferRequest, InferResponse, RequestedOutput, Tensor, TensorSpec
 
 __version__ = "0.1.0"
 

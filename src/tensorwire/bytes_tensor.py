@@ -222,6 +222,7 @@ class BytesTensor:
         with NULs; numpy takes trailing NULs of an element for padding and drops them.
         ``numpy.dtypes.StringDType()``: UTF-8 text, ElementError names an element that is not.
         """
+        array: NDArray[Any]
         if dtype is object or dtype == np.dtype(object):
             array = _elements.objects(self._body, self._offsets(), self._end)
         elif isinstance(dtype, np.dtypes.StringDType):
@@ -321,7 +322,9 @@ def leaves(values: list[Any] | tuple[Any, ...], name: str | None) -> tuple[Shape
     inner: Shape | None = None
     for i, value in enumerate(values):
         if not isinstance(value, list | tuple):
-            raise EncodeError(f"{subject('list', name)} is ragged: item {i} is no list", tensor=name)
+            raise EncodeError(
+                f"{subject('list', name)} is ragged: item {i} is no list", tensor=name
+            )
         shape, items = leaves(value, name)
         if inner is not None and shape != inner:
             raise EncodeError(

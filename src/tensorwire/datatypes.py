@@ -58,7 +58,8 @@ def bf16_dtype() -> np.dtype[Any] | None:
         import ml_dtypes  # noqa: PLC0415 - optional, and 10 ms to import
     except ImportError:
         return None
-    return np.dtype(ml_dtypes.bfloat16)
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
 
 
 def datatype_of(dtype: np.dtype[Any]) -> Datatype | None:

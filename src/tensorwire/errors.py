@@ -47,15 +47,15 @@ class DecodeError(TensorwireError, ValueError):
 
 
 class HeaderError(DecodeError):
-    """The JSON header, or its length, breaks a rule (WIRE.md 1 and 3)."""
+    """The JSON header, or its length, breaks a rule (WIRE.md 1, 3 and 4)."""
 
 
 class LayoutError(DecodeError):
-    """Sizes, shapes and the body's coverage disagree (WIRE.md 1 and 3)."""
+    """Sizes, shapes and the body's coverage disagree (WIRE.md 1, 3, 4 and 5)."""
 
 
 class ElementError(DecodeError):
-    """One element of a BYTES, BOOL or JSON tensor is wrong (WIRE.md 2 and 4)."""
+    """One element of a BYTES, BOOL or JSON tensor is wrong (WIRE.md 2 to 4)."""
 
 
 class EncodeError(TensorwireError, ValueError):

@@ -88,6 +88,7 @@ def header_length(
     found: int | None = None
     for key, value in pairs:
         name = _text(key).lower()
+        length: int | None
         if name == "inference-header-content-length":
             length = parse_header_length(value)
         elif name == "content-type":

@@ -75,7 +75,9 @@ def _bytes_tensor(name: str, data: Any, datatype: str | None) -> BytesTensor | N
         _agree(name, "BYTES", datatype)
         return data
     if isinstance(data, list | tuple):
-        if datatype is None and not isinstance(_first_leaf(data), bytes | str | bytearray | memoryview):
+        if datatype is None and not isinstance(
+            _first_leaf(data), bytes | str | bytearray | memoryview
+        ):
             return None
         if datatype not in (None, "BYTES"):
             return None

@@ -20,7 +20,6 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
     "BYTES": np.dtype(object),
 }
-FLOATS = ("FP16", "BF16", "FP32", "FP64")
 BINARY_ONLY = ("FP16", "BF16")
 JSON_DATATYPES = [datatype for datatype in DATATYPES if datatype not in BINARY_ONLY]
 
@@ -43,7 +42,7 @@ def binary_sample(datatype: str) -> Array:
     if datatype != "BOOL" and dtype.itemsize <= 2:
         every_pattern = np.arange(1 << 8 * dtype.itemsize)
         return every_pattern.astype(f"<u{dtype.itemsize}").view(dtype)
-    if datatype in FLOATS:
+    if dtype.kind == "f":
         return np.concatenate([json_sample(datatype), _odd_nans(dtype)])
     return json_sample(datatype)
 
@@ -55,12 +54,12 @@ def json_sample(datatype: str) -> Array:
         return bytes_array(TEXTS)
     if datatype == "BOOL":
         return np.array([False, True, True])
-    if datatype in FLOATS:
-        info = ml_dtypes.finfo(dtype)
-        finite = [info.min, -1.5, -0.0, 0.0, info.smallest_subnormal, info.tiny, 0.1, info.max]
-        return np.array([*map(float, finite), np.inf, -np.inf, np.nan], dtype)
-    limits = np.iinfo(dtype)
-    return np.array([limits.min, 0, 1, limits.max], dtype)
+    if dtype.kind == "f":
+        reals = np.finfo(dtype)
+        finite = [reals.min, -1.5, -0.0, 0.0, reals.smallest_subnormal, reals.tiny, 0.1, reals.max]
+        return np.array([*finite, np.inf, -np.inf, np.nan], dtype)
+    integers = np.iinfo(dtype)
+    return np.array([integers.min, 0, 1, integers.max], dtype)
 
 
 def _odd_nans(dtype: np.dtype[Any]) -> Array:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorwire as tw
 
+import tensorwire as tw
 from interop.samples import (
     DTYPES,
     JSON_DATATYPES,
@@ -154,7 +154,7 @@ def test_empty_beside_full(triton: TritonServer, sizes: tuple[int, int]) -> None
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-@pytest.mark.parametrize("forms", product([False, True], repeat=4))
+@pytest.mark.parametrize("forms", list(product([False, True], repeat=4)))
 def test_binary_and_json_in_one_message(
     triton: TritonServer, forms: tuple[bool, ...], order: tuple[int, int]
 ) -> None:
@@ -177,7 +177,7 @@ def test_binary_and_json_in_one_message(
 @pytest.mark.parametrize("default", [None, False, True])
 @pytest.mark.parametrize("own", [None, False, True, "unlisted"])
 def test_what_is_asked_for(triton: TritonServer, own: Any, default: bool | None) -> None:
-    """A1 to A3, X10: Triton takes only a listed output's own word, so our encoder gives each one."""
+    """A1 to A3, X10: Triton heeds only a listed output's own word, so our encoder gives it one."""
     request = request_of(F2)
     request.outputs = [tw.RequestedOutput("OUTPUT0", binary=own)] if own != "unlisted" else None
     request.parameters = {} if default is None else {"binary_data_output": default}
@@ -243,9 +243,7 @@ def test_every_datatype_has_a_raw_test() -> None:
         pytest.param(
             "matrix", tw.TensorSpec("INPUT0", "FP32", [-1, 3]), F2.repeat(3), (2, 3), id="R3"
         ),
-        pytest.param(
-            "matrix", tw.TensorSpec("INPUT0", "FP32", [-1, 3]), F2[:0], (0, 3), id="R6"
-        ),
+        pytest.param("matrix", tw.TensorSpec("INPUT0", "FP32", [-1, 3]), F2[:0], (0, 3), id="R6"),
     ],
 )
 def test_raw(

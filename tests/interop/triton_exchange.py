@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorwire as tw
-
 from interop.samples import Array
 from interop.triton_server import Reply, TritonServer
 
@@ -37,7 +36,9 @@ def header(inputs: Sequence[dict[str, Any]], **members: Any) -> bytes:
     return json.dumps({"inputs": inputs, **members}).encode()
 
 
-def entry(datatype: str, shape: Sequence[Any], nbytes: Any = None, **members: Any) -> dict[str, Any]:
+def entry(
+    datatype: str, shape: Sequence[Any], nbytes: Any = None, **members: Any
+) -> dict[str, Any]:
     """An input of a request, binary when `nbytes` is given."""
     parameters = {} if nbytes is None else {"parameters": {"binary_data_size": nbytes}}
     return {"name": "INPUT0", "datatype": datatype, "shape": shape, **parameters, **members}

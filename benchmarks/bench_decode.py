@@ -1,0 +1,25 @@
+"""A response's bytes become arrays: every workload, every contender."""
+
+from __future__ import annotations
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+import tensorwire as tw
+
+from .conftest import check
+from .contenders import DECODERS
+from .workloads import WORKLOADS
+
+
+@pytest.mark.parametrize("contender", DECODERS)
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_decode(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+    arrays = WORKLOADS[workload]()
+    tensors = [tw.Tensor(name, array) for name, array in arrays.items()]
+    frame = tw.encode_response(tw.InferResponse(tensors))
+    decode = DECODERS[contender].decode
+    body, header_length = bytes(frame), frame.header_length
+    check(decode(body, header_length), arrays)
+    benchmark.extra_info.update(workload=workload, contender=contender)
+    benchmark(decode, body, header_length)

@@ -1,0 +1,160 @@
+"""CONTENDERS: ways to encode a request and to decode a response, by name.
+
+Each takes and returns the same things, so that one check holds for all: arrays by name in, body
+and header length out; and back.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import tensorwire as tw
+
+from .workloads import Arrays
+
+Prepared = Any
+
+
+@dataclass(frozen=True)
+class Contender:
+    """``prepare`` is not measured; ``encode`` takes what it returns, ``decode`` a body.
+
+    ``join`` makes one body and its header length of what ``encode`` returned; not measured.
+    """
+
+    prepare: Callable[[Arrays], Prepared]
+    encode: Callable[[Prepared], Any]
+    join: Callable[[Any], tuple[bytes, int | None]]
+    decode: Callable[[bytes, int | None], dict[str, NDArray[Any]]]
+
+
+# --- tensorwire ---
+
+
+def our_request(arrays: Arrays) -> tw.InferRequest:
+    return tw.InferRequest([tw.Tensor(name, array) for name, array in arrays.items()])
+
+
+def our_decode(body: bytes, header_length: int | None) -> dict[str, NDArray[Any]]:
+    outputs = tw.decode_response(body, header_length).outputs
+    return {tensor.name: tensor.as_numpy() for tensor in outputs}
+
+
+OURS = Contender(
+    lambda arrays: arrays,
+    lambda arrays: tw.encode_request(our_request(arrays)),
+    lambda frame: (bytes(frame), frame.header_length),
+    our_decode,
+)
+OURS_PREPARED = Contender(our_request, tw.encode_request, OURS.join, our_decode)
+
+
+# --- tritonclient ---
+
+
+def triton_inputs(arrays: Arrays) -> list[Any]:
+    from tritonclient.http import InferInput  # noqa: PLC0415 - optional
+    from tritonclient.utils import np_to_triton_dtype  # noqa: PLC0415
+
+    inputs = []
+    for name, array in arrays.items():
+        tensor = InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        tensor.set_data_from_numpy(array)
+        inputs.append(tensor)
+    return inputs
+
+
+def triton_encode(inputs: list[Any]) -> tuple[bytes, int | None]:
+    from tritonclient.http import InferenceServerClient  # noqa: PLC0415
+
+    body, header_length = InferenceServerClient.generate_request_body(inputs)
+    return body, header_length
+
+
+def triton_decode(body: bytes, header_length: int | None) -> dict[str, NDArray[Any]]:
+    from tritonclient.http import InferenceServerClient  # noqa: PLC0415
+
+    result = InferenceServerClient.parse_response_body(body, header_length=header_length)
+    names = [output["name"] for output in result.get_response()["outputs"]]
+    return {name: result.as_numpy(name) for name in names}
+
+
+def as_they_are(encoded: tuple[bytes, int | None]) -> tuple[bytes, int | None]:
+    return encoded
+
+
+TRITONCLIENT = Contender(
+    lambda arrays: arrays,
+    lambda arrays: triton_encode(triton_inputs(arrays)),
+    as_they_are,
+    triton_decode,
+)
+TRITONCLIENT_PREPARED = Contender(triton_inputs, triton_encode, as_they_are, triton_decode)
+
+
+# --- by hand: a struct loop, tobytes, join, frombuffer ---
+
+NAMES = {"f": "FP32", "O": "BYTES"}
+
+
+def struct_elements(array: NDArray[Any]) -> bytes:
+    parts = []
+    for element in array.flat:
+        parts.append(struct.pack("<I", len(element)))
+        parts.append(element)
+    return b"".join(parts)
+
+
+def hand_encode(arrays: Arrays) -> tuple[bytes, int]:
+    entries, payload = [], []
+    for name, array in arrays.items():
+        data = struct_elements(array) if array.dtype.kind == "O" else array.tobytes()
+        size = {"binary_data_size": len(data)}
+        datatype = NAMES[array.dtype.kind]
+        entries.append(
+            {"name": name, "datatype": datatype, "shape": array.shape, "parameters": size}
+        )
+        payload.append(data)
+    header = json.dumps({"inputs": entries}).encode()
+    return b"".join([header, *payload]), len(header)
+
+
+def struct_objects(data: bytes) -> NDArray[np.object_]:
+    elements, offset = [], 0
+    while offset < len(data):
+        (nbytes,) = struct.unpack_from("<I", data, offset)
+        elements.append(data[offset + 4 : offset + 4 + nbytes])
+        offset += 4 + nbytes
+    return np.array(elements, object)
+
+
+def hand_decode(body: bytes, header_length: int | None) -> dict[str, NDArray[Any]]:
+    assert header_length is not None
+    found, offset = {}, header_length
+    for entry in json.loads(body[:header_length])["outputs"]:
+        end = offset + entry["parameters"]["binary_data_size"]
+        data = body[offset:end]
+        array = struct_objects(data) if entry["datatype"] == "BYTES" else np.frombuffer(data, "<f4")
+        found[entry["name"]] = array.reshape(entry["shape"])
+        offset = end
+    return found
+
+
+BY_HAND = Contender(lambda arrays: arrays, hand_encode, as_they_are, hand_decode)
+
+# To decode there is one way each; to encode, from arrays, or from objects made beforehand.
+DECODERS = {"tensorwire": OURS, "tritonclient": TRITONCLIENT, "struct and slices": BY_HAND}
+ENCODERS = {
+    "tensorwire": OURS,
+    "tritonclient": TRITONCLIENT,
+    "struct, tobytes, join": BY_HAND,
+    "tensorwire, Tensor made before": OURS_PREPARED,
+    "tritonclient, InferInput made before": TRITONCLIENT_PREPARED,
+}

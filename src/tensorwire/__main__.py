@@ -1,0 +1,36 @@
+"""``python -m tensorwire``: the demonstration, and a look into captured bodies."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tensorwire", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("demo", help="encode and decode 64 MiB, next to the usual way")
+    inspect = commands.add_parser("inspect", help="print the tensors of a captured body")
+    inspect.add_argument("file", help="a request's or response's HTTP body")
+    inspect.add_argument(
+        "--header-length",
+        metavar="N",
+        help="what Inference-Header-Content-Length said; without it, all is JSON",
+    )
+    chosen = parser.parse_args(arguments)
+    if chosen.command == "demo":
+        from . import demo  # noqa: PLC0415 - each command loads what it needs
+
+        demo.run()
+        return 0
+    from .inspect import run  # noqa: PLC0415
+
+    try:
+        return run(chosen.file, chosen.header_length)
+    except OSError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+from typing import Any, Literal
+
+from ._frame import Frame
+from ._messages import InferRequest, InferResponse
+
+Nonfinite = Literal["null", "literal", "error"]
+Selection = Literal["spec", "triton"]
+
+def encode_request(
+    request: InferRequest, *, align: int = 64, nonfinite: Nonfinite = "null"
+) -> Frame: ...
+def encode_response(
+    response: InferResponse,
+    request: InferRequest | None = None,
+    *,
+    selection: Selection = "spec",
+    align: int = 64,
+    nonfinite: Nonfinite = "null",
+) -> Frame: ...
+def encode_raw_request(array: Any) -> Frame: ...

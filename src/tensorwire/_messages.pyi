@@ -1,0 +1,91 @@
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, final
+
+from numpy.typing import NDArray
+
+from .payload import Data
+
+@final
+class Tensor:
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    parameters: dict[str, Any]
+    binary: bool
+    data: Data
+    def __init__(
+        self,
+        name: str,
+        data: Any,
+        *,
+        datatype: str | None = None,
+        shape: Sequence[int] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        binary: bool = True,
+    ) -> None: ...
+    def as_numpy(self, *, aligned: bool = False, writable: bool = False) -> NDArray[Any]: ...
+
+@final
+class RequestedOutput:
+    name: str
+    binary: bool | None
+    parameters: dict[str, Any]
+    def __init__(
+        self,
+        name: str,
+        *,
+        binary: bool | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None: ...
+
+@final
+class InferRequest:
+    inputs: list[Tensor]
+    outputs: list[RequestedOutput] | None
+    id: str | None
+    model_name: str | None
+    model_version: str | None
+    parameters: dict[str, Any]
+    def __init__(
+        self,
+        inputs: Iterable[Tensor],
+        outputs: Iterable[RequestedOutput] | None = None,
+        *,
+        id: str | None = None,
+        model_name: str | None = None,
+        model_version: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None: ...
+    def __getitem__(self, name: str, /) -> Tensor: ...
+
+@final
+class InferResponse:
+    outputs: list[Tensor]
+    model_name: str | None
+    model_version: str | None
+    id: str | None
+    parameters: dict[str, Any]
+    def __init__(
+        self,
+        outputs: Iterable[Tensor],
+        *,
+        model_name: str | None = None,
+        model_version: str | None = None,
+        id: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None: ...
+    def __getitem__(self, name: str, /) -> Tensor: ...
+
+@final
+class TensorSpec:
+    @property
+    def name(self) -> str: ...
+    @property
+    def datatype(self) -> str: ...
+    @property
+    def dims(self) -> tuple[int, ...]: ...
+    @property
+    def batching(self) -> bool: ...
+    def __init__(
+        self, name: str, datatype: str, dims: Iterable[int], batching: bool = False
+    ) -> None: ...

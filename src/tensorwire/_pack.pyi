@@ -1,0 +1,9 @@
+from typing import Any
+
+from numpy.typing import NDArray
+
+def pack_objects(
+    values: list[Any] | NDArray[Any], shape: tuple[int, ...], name: str | None
+) -> bytes: ...
+def pack_fixed(values: NDArray[Any]) -> bytes: ...
+def pack_unicode(values: NDArray[Any], shape: tuple[int, ...], name: str | None) -> bytes: ...

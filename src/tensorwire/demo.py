@@ -1,0 +1,202 @@
+"""``python -m tensorwire demo``: what this is for, in two seconds."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import tensorwire as tw
+
+IMAGES_SHAPE = (64, 4, 256, 256)  # FP32: 64 MiB
+N_PROMPTS = 200_000
+
+
+@dataclass
+class Arrays:
+    """What is sent, there and back."""
+
+    images: NDArray[np.float32]
+    prompts: list[str]
+    thresholds: NDArray[np.float64]
+
+
+def make_arrays() -> Arrays:
+    rng = np.random.default_rng(7)
+    prompts = [f"prompt {i}:{' word' * (i % 7)}" for i in range(N_PROMPTS)]
+    return Arrays(rng.random(IMAGES_SHAPE, np.float32), prompts, np.array([0.25, 0.5, 0.75]))
+
+
+@dataclass
+class Road:
+    """One way to do the work: seconds and copied payload bytes of each step."""
+
+    name: str
+    steps: dict[str, tuple[float, int]] = field(default_factory=dict)
+
+    def step(self, name: str, work: Callable[[], tuple[Any, int]]) -> Any:
+        """Run ``work``, which returns its result and the payload bytes that it copied."""
+        tell(f"{self.name}: {name} ...")
+        begin = time.perf_counter()
+        result, n_copied = work()
+        self.steps[name] = (time.perf_counter() - begin, n_copied)
+        tell("")
+        return result
+
+
+def tell(progress: str) -> None:
+    """Overwrite one line of progress, where somebody is watching."""
+    if sys.stderr.isatty():
+        print(f"\r{progress}\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def n_copied(payload: Iterable[Any], source: Any) -> int:
+    """Bytes of the payload's buffers that are not the memory of ``source``."""
+    memory = np.frombuffer(source, np.uint8)
+    flat = [np.frombuffer(buffer, np.uint8) for buffer in payload]
+    return sum(buffer.nbytes for buffer in flat if not np.shares_memory(buffer, memory))
+
+
+# --- with tensorwire -------------------------------------------------------------------------
+
+
+def our_road(arrays: Arrays) -> tuple[Road, tw.InferRequest, tw.Frame]:
+    """Encode and decode a request, then a response that returns its tensors."""
+    road = Road("tensorwire")
+
+    def encode_request() -> tuple[tw.Frame, int]:
+        inputs = [
+            tw.Tensor("images", arrays.images),
+            tw.Tensor("prompts", arrays.prompts),
+            tw.Tensor("thresholds", arrays.thresholds, binary=False),
+        ]
+        request = tw.InferRequest(inputs, parameters={"binary_data_output": True})
+        frame = tw.encode_request(request)
+        return frame, n_copied(frame.buffers[1:], arrays.images)
+
+    def decode_request() -> tuple[tw.InferRequest, int]:
+        request = tw.decode_request(body, tw.header_length(frame.headers))
+        return request, n_copied([request["images"].data, wire_of(request["prompts"])], body)
+
+    def make_objects() -> tuple[list[str], int]:
+        prompts = request["prompts"].data
+        assert isinstance(prompts, tw.BytesTensor)
+        return prompts.as_strings().tolist(), prompts.nbytes
+
+    def encode_response() -> tuple[tw.Frame, int]:
+        outputs = [request["images"], request["prompts"]]
+        reply = tw.encode_response(tw.InferResponse(outputs, model_name="demo"), request)
+        return reply, n_copied(reply.buffers[1:], body)
+
+    def decode_response() -> tuple[tw.InferResponse, int]:
+        response = tw.decode_response(answer, reply.header_length)
+        return response, n_copied([response["images"].data, wire_of(response["prompts"])], answer)
+
+    frame = road.step("encode request", encode_request)
+    body = bytes(frame)  # stands for the sockets in between
+    request = road.step("decode request", decode_request)
+    prompts = road.step("strings as objects", make_objects)
+    reply = road.step("encode response", encode_response)
+    answer = bytes(reply)
+    response = road.step("decode response", decode_response)
+
+    assert np.array_equal(request["images"].as_numpy(), arrays.images)
+    assert np.array_equal(request["thresholds"].as_numpy(), arrays.thresholds)
+    assert prompts == arrays.prompts
+    assert np.array_equal(response["images"].as_numpy(), arrays.images)
+    assert response["prompts"].data == request["prompts"].data
+    return road, request, frame
+
+
+def wire_of(tensor: tw.Tensor) -> memoryview:
+    assert isinstance(tensor.data, tw.BytesTensor)
+    return tensor.data.wire
+
+
+# --- the usual way ---------------------------------------------------------------------------
+
+
+def usual_road(arrays: Arrays) -> Road:
+    """The same work as most Python code does it: a struct loop, tobytes, join and slices."""
+    road = Road("the usual way")
+
+    def encode(images: NDArray[np.float32], prompts: list[str]) -> tuple[tuple[bytes, int], int]:
+        parts = []
+        for prompt in prompts:
+            element = prompt.encode()
+            parts.append(struct.pack("<I", len(element)))
+            parts.append(element)
+        payload = [images.tobytes(), b"".join(parts)]
+        entries = [
+            usual_entry("images", "FP32", IMAGES_SHAPE, payload[0]),
+            usual_entry("prompts", "BYTES", (N_PROMPTS,), payload[1]),
+        ]
+        header = json.dumps({"inputs": entries}).encode()
+        return (b"".join([header, *payload]), len(header)), 2 * sum(map(len, payload))
+
+    def decode(body: bytes, header_nbytes: int) -> tuple[tuple[NDArray[np.float32], bytes], int]:
+        images, prompts = json.loads(body[:header_nbytes])["inputs"]
+        middle = header_nbytes + images["parameters"]["binary_data_size"]
+        end = middle + prompts["parameters"]["binary_data_size"]
+        array = np.frombuffer(body[header_nbytes:middle], np.float32).reshape(images["shape"])
+        return (array, body[middle:end]), end - header_nbytes
+
+    def make_objects(data: bytes) -> tuple[list[str], int]:
+        texts, offset = [], 0
+        while offset < len(data):
+            (nbytes,) = struct.unpack_from("<I", data, offset)
+            (element,) = struct.unpack_from(f"<{nbytes}s", data, offset + 4)
+            texts.append(element.decode())
+            offset += 4 + nbytes
+        return texts, len(data)
+
+    body = road.step("encode request", lambda: encode(arrays.images, arrays.prompts))
+    images, data = road.step("decode request", lambda: decode(*body))
+    prompts = road.step("strings as objects", lambda: make_objects(data))
+    answer = road.step("encode response", lambda: encode(images, prompts))
+    road.step("decode response", lambda: decode(*answer))
+    assert prompts == arrays.prompts
+    return road
+
+
+def usual_entry(name: str, datatype: str, shape: tuple[int, ...], data: bytes) -> dict[str, Any]:
+    size = {"binary_data_size": len(data)}
+    return {"name": name, "datatype": datatype, "shape": shape, "parameters": size}
+
+
+# --- the table -------------------------------------------------------------------------------
+
+
+def run() -> None:
+    """Do the work both ways and print what it took."""
+    tell("making 64 MiB of images and 200,000 strings ...")
+    arrays = make_arrays()
+    ours, request, frame = our_road(arrays)
+    usual = usual_road(arrays)
+    emphasis = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
+
+    print(f"{emphasis[0]}{'tensor':<20}{'datatype':<10}{'shape':<20}{'bytes':>12}{emphasis[1]}")
+    for tensor in request.inputs:
+        nbytes = f"{tensor.data.nbytes:,}" if tensor.data is not None else "-"
+        how = "" if tensor.binary else "  (as JSON)"
+        print(f"{tensor.name:<20}{tensor.datatype:<10}{list(tensor.shape)!s:<20}{nbytes:>12}{how}")
+    print(f"one request: {len(frame):,} bytes, {frame.header_length} of them JSON\n")
+
+    print(f"{emphasis[0]}{'':<20}{ours.name:>24}{usual.name:>28}{emphasis[1]}")
+    print(f"{'step':<20}{'time':>12}{'copied':>12}{'time':>16}{'copied':>12}")
+    for step in ours.steps:
+        print(f"{step:<20}{row(*ours.steps[step])}    {row(*usual.steps[step])}")
+    totals = [tuple(map(sum, zip(*road.steps.values(), strict=True))) for road in (ours, usual)]
+    print(f"{emphasis[0]}{'together':<20}{row(*totals[0])}    {row(*totals[1])}{emphasis[1]}")
+    print("\nall tensors arrived as they were sent, both ways")
+
+
+def row(seconds: float, nbytes: int) -> str:
+    return f"{seconds * 1e3:>9.2f} ms{nbytes / 2**20:>8.1f} MiB"

@@ -1,0 +1,95 @@
+"""``python -m tensorwire inspect FILE``: the tensors of a captured body, or what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tensorwire as tw
+
+N_VALUES = 6  # shown of each tensor
+
+
+def run(file: str, header_length: str | None) -> int:
+    """Print the message in ``file``; returns the exit status, 1 for a broken one."""
+    body = Path(file).read_bytes()
+    try:
+        message = decode(body, header_length)
+    except tw.DecodeError as error:
+        print(f"{file}: {type(error).__name__}: {error}", file=sys.stderr)
+        hints = guess(body) if header_length is None else []
+        for line in details(error) + hints:
+            print(f"  {line}", file=sys.stderr)
+        return 1
+    kind = "request" if isinstance(message, tw.InferRequest) else "response"
+    print(f"{file}: {kind} of {len(body):,} bytes, {about(message)}")
+    tensors = message.inputs if isinstance(message, tw.InferRequest) else message.outputs
+    print(f"{'name':<20} {'datatype':<9} {'shape':<16} {'bytes':>12}  first values")
+    for tensor in tensors:
+        nbytes = "-" if tensor.data is None else f"{tensor.data.nbytes:,}"
+        shape = str(list(tensor.shape))
+        print(f"{tensor.name:<20} {tensor.datatype:<9} {shape:<16} {nbytes:>12}  {values(tensor)}")
+    return 0
+
+
+def decode(body: bytes, header_length: str | None) -> tw.InferRequest | tw.InferResponse:
+    """A response when its JSON has outputs with shapes; else a request, or the request's error."""
+    limits = tw.Limits(bf16_as_uint16=tw.datatypes.bf16_dtype() is None)
+    try:
+        return tw.decode_request(body, header_length, limits=limits)
+    except tw.DecodeError as error:
+        if "required field `inputs`" not in str(error):
+            raise
+    return tw.decode_response(body, header_length, limits=limits)
+
+
+def details(error: tw.DecodeError) -> list[str]:
+    """What the error knows, a line each."""
+    names = ("tensor", "element", "offset", "expected", "actual")
+    found = [(name, getattr(error, name)) for name in names]
+    return [f"{name}: {value}" for name, value in found if value is not None]
+
+
+def guess(body: bytes) -> list[str]:
+    """Where the JSON in front of a body ends, for somebody who has lost the header length."""
+    text = body.decode("latin-1")  # a character for each byte, whatever they are
+    try:
+        _, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return []
+    padded = end + len(text[end:]) - len(text[end:].lstrip(" "))
+    either = f"{end}" if end == padded else f"{padded}, or {end} if its tensors begin with spaces"
+    return [f"the JSON ends at byte {end}: try --header-length {either}"]
+
+
+def about(message: tw.InferRequest | tw.InferResponse) -> str:
+    known = {
+        "id": message.id,
+        "model": message.model_name,
+        "version": message.model_version,
+        "parameters": message.parameters or None,
+    }
+    said = [f"{key} {value!r}" for key, value in known.items() if value is not None]
+    if isinstance(message, tw.InferRequest) and message.outputs is not None:
+        said.append(f"outputs {[output.name for output in message.outputs]}")
+    return ", ".join(said) or "no id, model or parameters"
+
+
+def values(tensor: tw.Tensor) -> str:
+    """The first few, in row-major order."""
+    if tensor.data is None:
+        return "in shared memory"
+    flat: Any = tensor.data.reshape((int(np.prod(tensor.shape, dtype=object)),))
+    first = flat[:N_VALUES].tolist()
+    text = ", ".join(shown(value) for value in first)
+    how = "" if tensor.binary else "  (as JSON)"
+    return f"{text}{', ...' if len(flat) > N_VALUES else ''}{how}"
+
+
+def shown(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else repr(value)
+    return text if len(text) <= 30 else f"{text[:27]}..."

@@ -1,0 +1,36 @@
+"""The types: complete stubs for the compiled modules, which agree with the run time."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import subprocess
+import sys
+from pathlib import Path
+
+import tensorwire
+
+PACKAGE = Path(tensorwire.__file__).parent
+SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
+COMPILED = sorted(path.name.removesuffix(SUFFIX) for path in PACKAGE.glob(f"*{SUFFIX}"))
+WITHOUT_PYTHON_NAMES = {"_layout"}
+
+
+def test_each_compiled_module_has_a_stub() -> None:
+    assert "_decode" in COMPILED
+    missing = {name for name in COMPILED if not (PACKAGE / f"{name}.pyi").exists()}
+    assert missing == WITHOUT_PYTHON_NAMES
+    assert (PACKAGE / "py.typed").exists()
+
+
+def test_the_stubs_agree_with_the_run_time(tmp_path: Path) -> None:
+    modules = [f"tensorwire.{name}" for name in COMPILED if name not in WITHOUT_PYTHON_NAMES]
+    allowed = Path(__file__).with_name("stubtest.txt")
+    command = [sys.executable, "-m", "mypy.stubtest", "--concise", "--ignore-unused-allowlist"]
+    done = subprocess.run(
+        [*command, "--allowlist", str(allowed), *modules],
+        cwd=tmp_path,  # away from the sources: what is installed counts
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
