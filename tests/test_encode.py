@@ -14,7 +14,7 @@ import tensorwire as tw
 import wire
 
 ENCODABLE = [case for case in cases.VALID if case.encodable]
-NUMPY = {name: row.dtype for name, row in tw.datatypes.DATATYPES.items()}
+NUMPY = {name: row.dtype for name, row in tw._datatypes.DATATYPES.items()}
 
 
 def array_of(expected: cases.ExpectedTensor) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from email.message import Message
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 import tensorwire as tw
 import wire
-from tensorwire import datatypes
+from tensorwire import _datatypes
 
 SAGEMAKER = "application/vnd.sagemaker-triton.binary+json"
 VERTEX = "application/vnd.vertex-ai-triton.binary+json"
@@ -102,7 +101,8 @@ N = LENGTH_OF_BODY
 )
 def test_limit(name: str, edge: int, error: type[Exception], message: str) -> None:
     def limits(value: int) -> tw.Limits:
-        return replace(tw.Limits(), **{name: value})  # type: ignore[arg-type]
+        bounds: dict[str, Any] = {name: value}
+        return tw.Limits(**bounds)
 
     for value in (edge, edge + 1):
         assert len(tw.decode_request(BODY, N, limits=limits(value)).inputs) == 2
@@ -136,13 +136,13 @@ def test_bf16_as_words() -> None:
 
 
 def test_bf16_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
-    datatypes.bf16_dtype.cache_clear()
+    _datatypes.bf16_dtype.cache_clear()
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     try:
         with pytest.raises(tw.HeaderError, match="needs the ml_dtypes package") as caught:
             tw.decode_request(BODY, N)
     finally:
-        datatypes.bf16_dtype.cache_clear()
+        _datatypes.bf16_dtype.cache_clear()
     assert caught.value.tensor == "b"
 
 

@@ -15,8 +15,8 @@ PACKAGE = Path(tensorwire.__file__).parent
 
 # From the ground up. A module may import those of the lines above its own.
 FLOORS = [
-    ["errors", "limits"],
-    ["datatypes", "_wire"],
+    ["errors", "_wire"],
+    ["_limits", "_datatypes"],
     ["_layout"],
     ["_body"],
     ["_elements", "_pack", "_jsondata"],

@@ -13,6 +13,7 @@ if sys.byteorder != "little" or sys.maxsize < 2**32:
 from ._decode import decode_request, decode_response
 from ._encode import encode_raw_request, encode_request, encode_response
 from ._frame import Frame
+from ._limits import Limits
 from ._messages import InferRequest, InferResponse, RequestedOutput, Tensor, TensorSpec
 from .bytes_tensor import BytesTensor, decode_bytes, encode_bytes
 from .errors import (
@@ -24,7 +25,6 @@ from .errors import (
     TensorwireError,
 )
 from .header import header_length
-from .limits import Limits
 
 __version__ = "0.1.0"
 

@@ -2,6 +2,9 @@ from cpython.buffer cimport Py_buffer
 
 from numpy cimport dtype, ndarray
 
+from ._datatypes cimport Datatype
+from ._limits cimport Limits
+
 
 cdef class Body:
     cdef Py_buffer buffer
@@ -12,7 +15,7 @@ cdef class Body:
     cdef int check_extent(self, Py_ssize_t offset, Py_ssize_t nbytes, kind, name) except -1
     cdef array(
         self, dtype dtype, tuple shape, Py_ssize_t offset, Py_ssize_t nbytes,
-        limits, kind, name, datatype)
+        Limits limits, kind, name, Datatype datatype)
 
 
 cdef payload(ndarray array, dtype dtype, tuple shape, name)

@@ -15,7 +15,9 @@ from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport uint64_t
 
+from ._datatypes cimport Datatype
 from ._layout cimport Layout, measure
+from ._limits cimport Limits
 
 from .errors import ElementError, EncodeError, LayoutError, shape_text, subject
 
@@ -76,7 +78,7 @@ cdef class Body:
 
     cdef array(
         self, cnp.dtype dtype, tuple shape, Py_ssize_t offset, Py_ssize_t nbytes,
-        limits, kind, name, datatype,
+        Limits limits, kind, name, Datatype datatype,
     ):
         """An ndarray over `nbytes` bytes from `offset`, which are exactly `dtype` x `shape`.
 
@@ -131,7 +133,7 @@ cdef int check_bool(Body body, Py_ssize_t offset, uint64_t nbytes, kind, name) e
     return 0  # another thread has mended its bytearray meanwhile
 
 
-cdef wrong_size(shape, expected, nbytes, kind, name, datatype):
+cdef wrong_size(shape, expected, nbytes, kind, name, Datatype datatype):
     return LayoutError(
         f"{subject(kind, name)} does not match its datatype: {datatype.name} {shape_text(shape)} needs "
         f"{expected} bytes, binary_data_size is {nbytes}",

@@ -1,7 +1,7 @@
 from typing import Any
 
+from ._limits import Limits
 from ._messages import InferRequest, InferResponse, TensorSpec
-from .limits import Limits
 
 def decode_request(
     body: Any,

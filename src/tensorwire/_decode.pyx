@@ -3,7 +3,9 @@
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 
 from ._body cimport Body
+from ._datatypes cimport Datatype
 from ._layout cimport Layout, measure
+from ._limits cimport Limits
 from ._messages cimport (
     InferRequest,
     InferResponse,
@@ -13,9 +15,11 @@ from ._messages cimport (
     make_tensor,
 )
 
+from msgspec.structs import astuple
+
 from . import _jsondata, _pack
 from .bytes_tensor import BytesTensor
-from .datatypes import DATATYPES, RAW_BF16, bf16_dtype
+from ._datatypes import DATATYPES, RAW_BF16, bf16_dtype
 from .errors import (
     ElementError,
     EncodeError,
@@ -25,14 +29,21 @@ from .errors import (
     shape_text,
     subject,
 )
-from .header import HEADER_LENGTH, parse_header_length, read_request_header, read_response_header
-from .limits import Limits
+from .header import (
+    HEADER_LENGTH,
+    RequestHeader,
+    ResponseHeader,
+    decode_request_header,
+    decode_response_header,
+    parse_header_length,
+    read_tolerantly,
+)
 
-cdef object DEFAULT_LIMITS = Limits()
+cdef Limits DEFAULT_LIMITS = Limits()
 
 
 def decode_request(
-    body, header_length=None, *, TensorSpec raw_input=None, limits=DEFAULT_LIMITS,
+    body, header_length=None, *, TensorSpec raw_input=None, Limits limits not None=DEFAULT_LIMITS,
 ):
     """Validate a request and return its tensors as views of ``body``.
 
@@ -48,7 +59,11 @@ def decode_request(
     cdef Py_ssize_t header_nbytes = header_extent(source, header_length, limits)
     if header_nbytes == 0 and header_length is not None:
         return raw_request(source, raw_input, limits)
-    header = read_request_header(source.head(header_nbytes), header_length is None)
+    text = source.head(header_nbytes)
+    try:
+        header = decode_request_header(text)
+    except (ValueError, RecursionError) as error:
+        header = read_tolerantly(text, RequestHeader, error, header_length is None)
     if not header.inputs:
         raise HeaderError("the request has no inputs")
     parameters = header.parameters
@@ -65,7 +80,7 @@ def decode_request(
 
 
 def decode_response(
-    body, header_length=None, *, limits=DEFAULT_LIMITS,
+    body, header_length=None, *, Limits limits not None=DEFAULT_LIMITS,
 ):
     """Validate a response and return its tensors as views of ``body``.
 
@@ -74,7 +89,11 @@ def decode_response(
     """
     cdef Body source = Body(body)
     cdef Py_ssize_t header_nbytes = header_extent(source, header_length, limits)
-    header = read_response_header(source.head(header_nbytes), header_length is None)
+    text = source.head(header_nbytes)
+    try:
+        header = decode_response_header(text)
+    except (ValueError, RecursionError) as error:
+        header = read_tolerantly(text, ResponseHeader, error, header_length is None)
     parameters = header.parameters
     cdef InferResponse response = InferResponse.__new__(InferResponse)
     response.outputs = read_tensors(source, header_nbytes, header.outputs, "output", limits)
@@ -85,14 +104,17 @@ def decode_response(
     return response
 
 
-cdef Py_ssize_t header_extent(Body source, header_length, limits) except -1:
-    nbytes = source.nbytes if header_length is None else parse_header_length(header_length)
-    if nbytes > source.nbytes:
-        raise HeaderError(
-            f"{HEADER_LENGTH} is {number_text(nbytes)}, the body has {source.nbytes} bytes",
-            expected=nbytes,
-            actual=source.nbytes,
-        )
+cdef Py_ssize_t header_extent(Body source, header_length, Limits limits) except -1:
+    cdef Py_ssize_t nbytes = source.nbytes
+    if header_length is not None:
+        announced = parse_header_length(header_length)
+        if announced > nbytes:
+            raise HeaderError(
+                f"{HEADER_LENGTH} is {number_text(announced)}, the body has {nbytes} bytes",
+                expected=announced,
+                actual=nbytes,
+            )
+        nbytes = announced
     if nbytes > limits.max_header_nbytes:
         raise HeaderError(
             f"the JSON header is too long: {nbytes} bytes, at most {limits.max_header_nbytes} are "
@@ -107,24 +129,25 @@ cdef Py_ssize_t header_extent(Body source, header_length, limits) except -1:
 
 
 cdef list read_tensors(
-    Body source, Py_ssize_t header_nbytes, list entries, str kind, limits
+    Body source, Py_ssize_t header_nbytes, list entries, str kind, Limits limits
 ):
     """Walk the entries in wire order; the binary ones cover the body exactly (WIRE.md 1)."""
     cdef list tensors = []
     cdef Py_ssize_t offset = header_nbytes  # at most source.nbytes, now and after each tensor
     cdef long long declared
     cdef int overflow = 0
+    cdef Datatype datatype
     cdef str name
+    cdef tuple shape
     cdef dict parameters
     check_number(len(entries), kind, limits)
     for entry in entries:
-        name = entry.name
-        datatype = DATATYPES.get(entry.datatype)
+        name, datatype_name, shape, parameters, data = astuple(entry)
+        datatype = DATATYPES.get(datatype_name)
         if datatype is None or "\0" in name:
             raise bad_entry(entry, kind)
-        parameters = entry.parameters
         nbytes = None if parameters is None else parameters.pop("binary_data_size", None)
-        if nbytes is None or entry.data is not None:
+        if nbytes is None or data is not None:
             tensors.append(read_without_bytes(entry, datatype, nbytes, kind, limits))
             continue
         if type(nbytes) is not int:
@@ -134,10 +157,9 @@ cdef list read_tensors(
             raise bad_size(nbytes, name, kind)
         if parameters and has_region(parameters, name, kind):
             raise not_one_source(entry, nbytes, kind)
-        shape = entry.shape
         data = view(source, name, shape, datatype, offset, declared, kind, limits)
         offset += declared  # which `view` found within the body
-        tensors.append(make_tensor(name, entry.datatype, shape, data, parameters, True))
+        tensors.append(make_tensor(name, datatype.name, shape, data, parameters, True))
     if offset != source.nbytes:
         raise tail(source, offset, len(entries), header_nbytes)
     if len(tensors) > 1:
@@ -146,8 +168,8 @@ cdef list read_tensors(
 
 
 cdef view(
-    Body source, str name, tuple shape, datatype, Py_ssize_t offset, Py_ssize_t nbytes,
-    str kind, limits,
+    Body source, str name, tuple shape, Datatype datatype, Py_ssize_t offset, Py_ssize_t nbytes,
+    str kind, Limits limits,
 ):
     """The array or BytesTensor over `nbytes` bytes from `offset`."""
     dtype = datatype.dtype
@@ -158,7 +180,7 @@ cdef view(
     return source.array(dtype, shape, offset, nbytes, limits, kind, name, datatype)
 
 
-cdef bf16(str name, str kind, limits):
+cdef bf16(str name, str kind, Limits limits):
     dtype = RAW_BF16 if limits.bf16_as_uint16 else bf16_dtype()
     if dtype is None:
         raise HeaderError(
@@ -169,7 +191,7 @@ cdef bf16(str name, str kind, limits):
     return dtype
 
 
-cdef Tensor read_without_bytes(entry, datatype, nbytes, str kind, limits):
+cdef Tensor read_without_bytes(entry, Datatype datatype, nbytes, str kind, Limits limits):
     """A tensor in JSON, in shared memory, or empty; more than one of them is refused."""
     cdef Layout layout
     parameters = {} if entry.parameters is None else entry.parameters
@@ -200,7 +222,7 @@ cdef bint has_region(dict parameters, str name, str kind) except -1:
     return region is not None
 
 
-cdef read_json(entry, datatype, str kind, limits):
+cdef read_json(entry, Datatype datatype, str kind, Limits limits):
     """The array or BytesTensor of JSON ``data``, in memory of its own (WIRE.md 4)."""
     name = entry.name
     if not datatype.in_json:
@@ -224,7 +246,7 @@ cdef read_json(entry, datatype, str kind, limits):
 # --- requested outputs, raw requests ---------------------------------------------------------
 
 
-cdef list read_outputs(list entries, limits):
+cdef list read_outputs(list entries, Limits limits):
     cdef RequestedOutput output
     cdef list outputs = []
     check_number(len(entries), "output", limits)
@@ -241,14 +263,14 @@ cdef list read_outputs(list entries, limits):
     return outputs
 
 
-cdef InferRequest raw_request(Body source, TensorSpec spec, limits):
+cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
     """The whole body is one tensor; everything else is deduced from the model (WIRE.md 5)."""
     if spec is None:
         raise HeaderError(
             f"{HEADER_LENGTH} is 0, a raw binary request, and no raw_input is declared for it"
         )
     cdef Tensor tensor
-    datatype = DATATYPES[spec.datatype]
+    cdef Datatype datatype = DATATYPES[spec.datatype]
     batch = (1,) if spec.batching else ()
     if datatype.itemsize == 0:
         shape = batch + spec.dims
@@ -279,7 +301,7 @@ cdef raw_element(Body source, tuple shape, TensorSpec spec):
     return BytesTensor.single(source, shape)
 
 
-cdef tuple deduce(Py_ssize_t nbytes, datatype, TensorSpec spec):
+cdef tuple deduce(Py_ssize_t nbytes, Datatype datatype, TensorSpec spec):
     """The declared dims with the variable one worked out from the body's size."""
     n_variable = spec.dims.count(-1)
     if n_variable > 1:
@@ -309,7 +331,7 @@ cdef tuple deduce(Py_ssize_t nbytes, datatype, TensorSpec spec):
 # --- checks and their words ------------------------------------------------------------------
 
 
-cdef int check_number(Py_ssize_t n_entries, str kind, limits) except -1:
+cdef int check_number(Py_ssize_t n_entries, str kind, Limits limits) except -1:
     if n_entries > <Py_ssize_t>limits.max_tensors:
         raise HeaderError(
             f"the message has {n_entries} {kind}s, at most {limits.max_tensors} are accepted",

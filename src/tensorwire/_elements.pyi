@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._body import Body
-from .limits import Limits
+from ._limits import Limits
 
 Offsets = NDArray[np.int64]
 

@@ -10,11 +10,12 @@ from libc.string cimport memcpy
 
 from ._body cimport Body
 from ._layout cimport Layout, measure
-from ._wire cimport load_le32, store_le32
+from ._limits cimport Limits
+from ._wire cimport PREFIX_NBYTES, load_le32, store_le32
 
 import numpy as np
 
-from .datatypes import BYTES
+from ._datatypes import BYTES
 from .errors import ElementError, LayoutError, shape_text, subject
 
 cnp.import_array()
@@ -22,7 +23,6 @@ cnp.import_array()
 # Every element takes at least its prefix on the wire; 16 bytes is the widest element that numpy
 # would have to address for the same shape (StringDType).
 cdef enum:
-    PREFIX_NBYTES = 4
     WIDEST_ITEMSIZE = 16
     FIRST_CAPACITY = 1024
 
@@ -72,7 +72,7 @@ cdef void walk(
 
 
 def scan(Body body not None, tuple shape not None, Py_ssize_t offset, Py_ssize_t nbytes,
-         limits, kind, name):
+         Limits limits not None, kind, name):
     """Validate a BYTES tensor of `shape` in `nbytes` bytes from `offset` of the body.
 
     Returns where each element's prefix begins in the body: int64 [n_elements], read-only, 8 bytes

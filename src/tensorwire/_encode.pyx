@@ -4,6 +4,7 @@ cimport cython
 cimport numpy as cnp
 
 from ._body cimport payload
+from ._datatypes cimport Datatype
 from ._frame cimport Frame
 from ._messages cimport InferRequest, InferResponse, RequestedOutput, Tensor
 
@@ -13,7 +14,7 @@ import msgspec
 import numpy as np
 
 from .bytes_tensor import BytesTensor
-from .datatypes import DATATYPES, RAW_BF16, bf16_dtype
+from ._datatypes import DATATYPES, RAW_BF16, bf16_dtype
 from .errors import ElementError, EncodeError
 from .header import OutputEntry, RequestHeader, ResponseHeader, TensorEntry, write_header
 
@@ -189,7 +190,7 @@ cdef wire_of(Tensor tensor):
 
 
 cdef dtype_of(Tensor tensor):
-    datatype = DATATYPES.get(tensor.datatype)
+    cdef Datatype datatype = DATATYPES.get(tensor.datatype)
     if datatype is None:
         raise EncodeError(
             f"tensor {tensor.name!r} has an unknown datatype: {tensor.datatype!r}",

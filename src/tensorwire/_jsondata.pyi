@@ -3,8 +3,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .datatypes import Datatype
-from .limits import Limits
+from ._datatypes import Datatype
+from ._limits import Limits
 
 def flatten(values: Any, kind: str, name: str) -> list[Any]: ...
 def numbers(

@@ -13,11 +13,13 @@ from libc.math cimport NAN, isinf
 from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from libc.string cimport memcpy
 
+from ._datatypes cimport Datatype
 from ._layout cimport Layout, measure
+from ._limits cimport Limits
 
 import numpy as np
 
-from .datatypes import BYTES
+from ._datatypes import BYTES
 from .errors import ElementError, HeaderError, LayoutError, shape_text, subject
 
 cnp.import_array()
@@ -62,7 +64,7 @@ cdef int gather_scalars(list flat, list values, int depth, kind, name) except -1
 
 
 cdef int check_count(
-    Layout* layout, list scalars, tuple shape, itemsize, limits, kind, name, datatype
+    Layout* layout, list scalars, tuple shape, itemsize, Limits limits, kind, name, Datatype datatype
 ) except -1:
     measure(layout, shape, itemsize, limits, kind, name, datatype)
     if <uint64_t>len(scalars) != layout.n_elements:
@@ -74,7 +76,7 @@ cdef int check_count(
 
 
 def numbers(list scalars not None, cnp.dtype dtype not None, tuple shape not None,
-            limits, kind, name, datatype):
+            Limits limits not None, kind, name, Datatype datatype not None):
     """A new array of `dtype` (any but FP16, BF16) and `shape` from a flat list of JSON scalars.
 
     Nothing is allocated before the count is known to match. Raises LayoutError (count, shape),
@@ -160,7 +162,7 @@ cdef Verdict store_bool(char* target, object value) noexcept:
     return FINE
 
 
-def texts(list scalars not None, tuple shape not None, limits, kind, name):
+def texts(list scalars not None, tuple shape not None, Limits limits not None, kind, name):
     """Check that a flat list of JSON scalars is `str` throughout, and as many as `shape` needs.
 
     Raises LayoutError (count, shape), ElementError (type).
@@ -173,7 +175,7 @@ def texts(list scalars not None, tuple shape not None, limits, kind, name):
             raise bad_scalar(WRONG_TYPE, value, i, None, kind, name, BYTES)
 
 
-cdef bad_scalar(Verdict verdict, value, element, dtype, kind, name, datatype):
+cdef bad_scalar(Verdict verdict, value, element, dtype, kind, name, Datatype datatype):
     takes = "strings"
     if dtype is not None:
         takes = {"b": "true and false", "f": "numbers"}.get(dtype.kind, "integers")

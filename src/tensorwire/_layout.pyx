@@ -3,13 +3,15 @@
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport uint64_t
 
+from ._datatypes cimport Datatype
+from ._limits cimport Limits
 from ._wire cimport multiply
 
 from .errors import LayoutError, shape_text, subject
 
 
 cdef int measure(
-    Layout* layout, tuple shape, uint64_t itemsize, limits, kind, name, datatype
+    Layout* layout, tuple shape, uint64_t itemsize, Limits limits, kind, name, Datatype datatype
 ) except -1:
     """Fill `layout`, or raise the LayoutError that says why `shape` cannot be.
 
@@ -23,7 +25,7 @@ cdef int measure(
     cdef long long dim
     cdef Py_ssize_t axis
     cdef Py_ssize_t rank = len(shape)
-    if rank > <Py_ssize_t>limits.max_rank:
+    if rank > limits.max_rank:
         raise too_many_dimensions(shape, limits, kind, name)
     for axis in range(rank):
         dim = PyLong_AsLongLongAndOverflow(shape[axis], &overflow)
@@ -40,14 +42,14 @@ cdef int measure(
     return 0
 
 
-cdef too_many_dimensions(shape, limits, kind, name):
+cdef too_many_dimensions(shape, Limits limits, kind, name):
     return LayoutError(
         f"{subject(kind, name)} has {len(shape)} dimensions, at most {limits.max_rank} are accepted",
         tensor=name, expected=limits.max_rank, actual=len(shape),
     )
 
 
-cdef impossible_dimension(shape, axis, kind, name, datatype):
+cdef impossible_dimension(shape, axis, kind, name, Datatype datatype):
     if shape[axis] >= 0:
         return too_large(shape, kind, name, datatype)
     return LayoutError(
@@ -56,7 +58,7 @@ cdef impossible_dimension(shape, axis, kind, name, datatype):
     )
 
 
-cdef too_large(shape, kind, name, datatype):
+cdef too_large(shape, kind, name, Datatype datatype):
     return LayoutError(
         f"{subject(kind, name)} is too large to address: {datatype.name} {shape_text(shape)} passes "
         f"2^63 - 1 bytes",

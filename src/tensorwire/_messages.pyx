@@ -1,11 +1,16 @@
 """What the user holds: tensors, and the requests and responses that carry them."""
 
 cimport cython
+cimport numpy as cnp
+
+from ._datatypes cimport Datatype
 
 from .bytes_tensor import BytesTensor
-from .datatypes import DATATYPES
+from ._datatypes import BY_DTYPE, DATATYPES
 from .errors import EncodeError, TensorwireError
 from .payload import wire_ready
+
+cnp.import_array()
 
 
 cdef str checked_name(name, what):
@@ -38,7 +43,8 @@ cdef class Tensor:
         self, name, data, *, datatype=None, shape=None, parameters=None, binary=True
     ):
         self.name = checked_name(name, "a tensor")
-        self.datatype, self.shape, self.data = wire_ready(name, data, datatype, shape)
+        if type(data) is not cnp.ndarray or not take_array(self, data, datatype, shape):
+            self.datatype, self.shape, self.data = wire_ready(name, data, datatype, shape)
         self.parameters = {} if parameters is None else dict(parameters)
         self.binary = binary
 
@@ -63,6 +69,20 @@ cdef class Tensor:
 
     def __repr__(self):
         return f"<Tensor {self.name!r} {self.datatype} {list(self.shape)}>"
+
+
+cdef bint take_array(Tensor tensor, cnp.ndarray array, datatype, shape) except -1:
+    """Take an array as it is; False, and nothing done, when there is anything to decide."""
+    cdef Datatype row
+    if datatype is not None or shape is not None or not cnp.PyArray_IS_C_CONTIGUOUS(array):
+        return False
+    row = BY_DTYPE.get(array.descr)
+    if row is None or row.dtype is not array.descr:
+        return False
+    tensor.datatype = row.name
+    tensor.shape = (<object>array).shape
+    tensor.data = array
+    return True
 
 
 cdef Tensor make_tensor(

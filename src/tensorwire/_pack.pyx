@@ -21,7 +21,7 @@ from cpython.unicode cimport PyUnicode_Check, PyUnicode_DATA, PyUnicode_GET_LENG
 from libc.stdint cimport UINT32_MAX, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from ._wire cimport store_le32
+from ._wire cimport PREFIX_NBYTES, store_le32
 
 import numpy as np
 
@@ -31,9 +31,6 @@ cnp.import_array()
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text)
-
-cdef enum:
-    PREFIX_NBYTES = 4
 
 cdef enum:
     LONE_SURROGATE = -1

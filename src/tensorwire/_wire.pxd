@@ -4,6 +4,11 @@ from libc.stdint cimport INT64_MAX, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 
+cdef enum:
+    MAX_RANK = 64  # numpy's NPY_MAXDIMS
+    PREFIX_NBYTES = 4  # of a BYTES element: its length
+
+
 cdef inline uint32_t load_le32(const unsigned char* source) noexcept nogil:
     # memcpy, because a prefix may lie at any address; it compiles to one load.
     # The package refuses to be imported on big-endian machines.

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from . import _elements, _pack
 from ._body import Body
+from ._limits import Limits
 from .errors import EncodeError, subject
-from .limits import Limits
 
 Shape = tuple[int, ...]
 _NO_LIMITS = Limits()

@@ -65,8 +65,8 @@ class ResponseHeader(msgspec.Struct, omit_defaults=True):
     parameters: dict[str, Any] | None = None
 
 
-_request_decoder = msgspec.json.Decoder(RequestHeader)
-_response_decoder = msgspec.json.Decoder(ResponseHeader)
+decode_request_header = msgspec.json.Decoder(RequestHeader).decode
+decode_response_header = msgspec.json.Decoder(ResponseHeader).decode
 _encoder = msgspec.json.Encoder()
 
 _Header = TypeVar("_Header", RequestHeader, ResponseHeader)
@@ -131,6 +131,8 @@ _MAX_DIGITS = 20  # of 2^64
 
 def parse_header_length(value: int | str | bytes) -> int:
     """The header length as a number: an int of 0 or more, or ASCII digits and nothing else."""
+    if type(value) is int and value >= 0:
+        return value
     if isinstance(value, str | bytes):
         return _parse_digits(_text(value))
     if isinstance(value, bool) or not hasattr(value, "__index__"):
@@ -153,26 +155,14 @@ def _parse_digits(text: str) -> int:
 # --- reading ---------------------------------------------------------------------------------
 
 
-def read_request_header(text: bytes, whole_body: bool) -> RequestHeader:
-    """The header of a request. Raises HeaderError with the byte or the member that is wrong."""
-    try:
-        return _request_decoder.decode(text)
-    except (ValueError, RecursionError) as error:
-        return _read_tolerantly(text, RequestHeader, error, whole_body)
-
-
-def read_response_header(text: bytes, whole_body: bool) -> ResponseHeader:
-    """The header of a response. Raises HeaderError, which quotes a server's own error message."""
-    try:
-        return _response_decoder.decode(text)
-    except (ValueError, RecursionError) as error:
-        return _read_tolerantly(text, ResponseHeader, error, whole_body)
-
-
-def _read_tolerantly(
+def read_tolerantly(
     text: bytes, schema: type[_Header], error: Exception, whole_body: bool
 ) -> _Header:
-    """Read JSON with bare NaN and Infinity, which Triton writes; anything else is refused."""
+    """Read the JSON that the strict decoder refused with ``error``.
+
+    Bare NaN and Infinity are accepted, as Triton writes them. Anything else raises HeaderError with
+    the byte or the member that is wrong, or with a server's own message when the JSON is that.
+    """
     if b"NaN" in text or b"Infinity" in text:
         try:
             return msgspec.convert(json.loads(text.decode(), parse_float=_in_range), schema)

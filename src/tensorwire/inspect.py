@@ -1,4 +1,4 @@
-"""``python -m tensorwire inspect FILE``: the tensors of a captured body, or what is wrong with it."""
+"""``python -m tensorwire inspect FILE``: a captured body's tensors, or what is wrong with it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(file: str, header_length: str | None) -> int:
 
 def decode(body: bytes, header_length: str | None) -> tw.InferRequest | tw.InferResponse:
     """A response when its JSON has outputs with shapes; else a request, or the request's error."""
-    limits = tw.Limits(bf16_as_uint16=tw.datatypes.bf16_dtype() is None)
+    limits = tw.Limits(bf16_as_uint16=tw._datatypes.bf16_dtype() is None)
     try:
         return tw.decode_request(body, header_length, limits=limits)
     except tw.DecodeError as error:

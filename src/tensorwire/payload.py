@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _jsondata
+from ._datatypes import DATATYPES, RAW_BF16, Datatype, bf16_dtype, datatype_of
+from ._limits import Limits
 from .bytes_tensor import BytesTensor, Shape, leaves, pack
-from .datatypes import DATATYPES, RAW_BF16, Datatype, bf16_dtype, datatype_of
 from .errors import DecodeError, EncodeError
-from .limits import Limits
 
 Data = NDArray[Any] | BytesTensor | None
 

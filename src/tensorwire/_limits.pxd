@@ -1,0 +1,6 @@
+cdef class Limits:
+    cdef readonly Py_ssize_t max_header_nbytes
+    cdef readonly Py_ssize_t max_tensors
+    cdef readonly Py_ssize_t max_rank
+    cdef readonly bint check_bool
+    cdef readonly bint bf16_as_uint16

@@ -1,0 +1,23 @@
+from typing import final
+
+@final
+class Limits:
+    @property
+    def max_header_nbytes(self) -> int: ...
+    @property
+    def max_tensors(self) -> int: ...
+    @property
+    def max_rank(self) -> int: ...
+    @property
+    def check_bool(self) -> bool: ...
+    @property
+    def bf16_as_uint16(self) -> bool: ...
+    def __init__(
+        self,
+        *,
+        max_header_nbytes: int = 67108864,
+        max_tensors: int = 4096,
+        max_rank: int = 64,
+        check_bool: bool = True,
+        bf16_as_uint16: bool = False,
+    ) -> None: ...
