@@ -20,6 +20,7 @@ def test_decode(benchmark: BenchmarkFixture, workload: str, contender: str) -> N
     frame = tw.encode_response(tw.InferResponse(tensors))
     decode = DECODERS[contender].decode
     body, header_length = bytes(frame), frame.header_length
-    check(decode(body, header_length), arrays)
+    names = list(arrays)
+    check(decode(body, header_length, names), arrays)
     benchmark.extra_info.update(workload=workload, contender=contender)
-    benchmark(decode, body, header_length)
+    benchmark(decode, body, header_length, names)

@@ -10,6 +10,8 @@ import json
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -20,19 +22,23 @@ import tensorwire as tw
 from .workloads import Arrays
 
 Prepared = Any
+Names = list[str]
+Found = list[NDArray[Any]]
+NAMES = {"f": "FP32", "O": "BYTES"}
 
 
 @dataclass(frozen=True)
 class Contender:
-    """``prepare`` is not measured; ``encode`` takes what it returns, ``decode`` a body.
+    """``encode`` and ``decode`` are measured.
 
-    ``join`` makes one body and its header length of what ``encode`` returned; not measured.
+    ``prepare`` makes what ``encode`` takes, ``join`` one body and its header length of what it
+    returned. ``decode`` takes a body, its header length and the names of the arrays to return.
     """
 
     prepare: Callable[[Arrays], Prepared]
     encode: Callable[[Prepared], Any]
     join: Callable[[Any], tuple[bytes, int | None]]
-    decode: Callable[[bytes, int | None], dict[str, NDArray[Any]]]
+    decode: Callable[[bytes, int | None, Names], Found]
 
 
 # --- tensorwire ---
@@ -42,9 +48,9 @@ def our_request(arrays: Arrays) -> tw.InferRequest:
     return tw.InferRequest([tw.Tensor(name, array) for name, array in arrays.items()])
 
 
-def our_decode(body: bytes, header_length: int | None) -> dict[str, NDArray[Any]]:
-    outputs = tw.decode_response(body, header_length).outputs
-    return {tensor.name: tensor.as_numpy() for tensor in outputs}
+def our_decode(body: bytes, header_length: int | None, names: Names) -> Found:
+    response = tw.decode_response(body, header_length)
+    return [response[name].as_numpy() for name in names]
 
 
 OURS = Contender(
@@ -59,31 +65,30 @@ OURS_PREPARED = Contender(our_request, tw.encode_request, OURS.join, our_decode)
 # --- tritonclient ---
 
 
-def triton_inputs(arrays: Arrays) -> list[Any]:
-    from tritonclient.http import InferInput  # noqa: PLC0415 - optional
-    from tritonclient.utils import np_to_triton_dtype  # noqa: PLC0415
+@cache
+def http() -> Any:
+    """The tritonclient package, which may be missing."""
+    return import_module("tritonclient.http")
 
+
+def triton_inputs(arrays: Arrays) -> list[Any]:
     inputs = []
     for name, array in arrays.items():
-        tensor = InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        tensor = http().InferInput(name, list(array.shape), NAMES[array.dtype.kind])
         tensor.set_data_from_numpy(array)
         inputs.append(tensor)
     return inputs
 
 
 def triton_encode(inputs: list[Any]) -> tuple[bytes, int | None]:
-    from tritonclient.http import InferenceServerClient  # noqa: PLC0415
-
-    body, header_length = InferenceServerClient.generate_request_body(inputs)
+    body, header_length = http().InferenceServerClient.generate_request_body(inputs)
     return body, header_length
 
 
-def triton_decode(body: bytes, header_length: int | None) -> dict[str, NDArray[Any]]:
-    from tritonclient.http import InferenceServerClient  # noqa: PLC0415
-
-    result = InferenceServerClient.parse_response_body(body, header_length=header_length)
-    names = [output["name"] for output in result.get_response()["outputs"]]
-    return {name: result.as_numpy(name) for name in names}
+def triton_decode(body: bytes, header_length: int | None, names: Names) -> Found:
+    parse = http().InferenceServerClient.parse_response_body
+    result = parse(body, header_length=header_length)
+    return [result.as_numpy(name) for name in names]
 
 
 def as_they_are(encoded: tuple[bytes, int | None]) -> tuple[bytes, int | None]:
@@ -100,8 +105,6 @@ TRITONCLIENT_PREPARED = Contender(triton_inputs, triton_encode, as_they_are, tri
 
 
 # --- by hand: a struct loop, tobytes, join, frombuffer ---
-
-NAMES = {"f": "FP32", "O": "BYTES"}
 
 
 def struct_elements(array: NDArray[Any]) -> bytes:
@@ -135,7 +138,7 @@ def struct_objects(data: bytes) -> NDArray[np.object_]:
     return np.array(elements, object)
 
 
-def hand_decode(body: bytes, header_length: int | None) -> dict[str, NDArray[Any]]:
+def hand_decode(body: bytes, header_length: int | None, names: Names) -> Found:
     assert header_length is not None
     found, offset = {}, header_length
     for entry in json.loads(body[:header_length])["outputs"]:
@@ -144,7 +147,7 @@ def hand_decode(body: bytes, header_length: int | None) -> dict[str, NDArray[Any
         array = struct_objects(data) if entry["datatype"] == "BYTES" else np.frombuffer(data, "<f4")
         found[entry["name"]] = array.reshape(entry["shape"])
         offset = end
-    return found
+    return [found[name] for name in names]
 
 
 BY_HAND = Contender(lambda arrays: arrays, hand_encode, as_they_are, hand_decode)

@@ -17,10 +17,13 @@ MESSAGES: dict[str, str] = {
     "B13 B14 header length 94": "the JSON header is malformed: ...",
     "B13 B14 header length 92": "the JSON header is malformed: it ends too early at byte 92",
     "B1 no header length, the bytes begin with NUL": (
-        "the JSON header is not UTF-8: invalid start byte at byte 95 (is "
-        "Inference-Header-Content-Length missing?)"
+        "the JSON header is malformed: trailing characters at byte 94 "
+        "(is Inference-Header-Content-Length missing?)"
     ),
-    "B2 no header length, the bytes begin with A": "the JSON header is malformed: ...",
+    "B2 no header length, the bytes begin with A": (
+        "the JSON header is malformed: trailing characters at byte 94 "
+        "(is Inference-Header-Content-Length missing?)"
+    ),
     "C31 root []": "the JSON header does not fit the protocol: ...",
     "R7 empty body, no header length": "the JSON header is empty",
     "OVMS empty object": "the JSON header does not fit the protocol: ...",

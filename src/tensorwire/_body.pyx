@@ -135,8 +135,8 @@ cdef int check_bool(Body body, Py_ssize_t offset, uint64_t nbytes, kind, name) e
 
 cdef wrong_size(shape, expected, nbytes, kind, name, Datatype datatype):
     return LayoutError(
-        f"{subject(kind, name)} does not match its datatype: {datatype.name} {shape_text(shape)} needs "
-        f"{expected} bytes, binary_data_size is {nbytes}",
+        f"{subject(kind, name)} does not match its datatype: {datatype.name} {shape_text(shape)} "
+        f"needs {expected} bytes, binary_data_size is {nbytes}",
         tensor=name, expected=expected, actual=nbytes,
     )
 

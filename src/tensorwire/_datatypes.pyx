@@ -1,7 +1,7 @@
 """The table of datatypes (WIRE.md 2), and the way from a name or a numpy dtype into it."""
 
 cimport cython
-from numpy cimport dtype
+cimport numpy as cnp
 
 from functools import cache
 from importlib import import_module
@@ -17,7 +17,7 @@ cdef class Datatype:
     little-endian, and None for BYTES and for BF16 (see ``bf16_dtype``).
     """
 
-    def __init__(self, str name, Py_ssize_t itemsize, dtype dtype, bint in_json=True):
+    def __init__(self, str name, Py_ssize_t itemsize, cnp.dtype dtype, bint in_json=True):
         self.name = name
         self.itemsize = itemsize
         self.dtype = dtype
@@ -69,7 +69,7 @@ def bf16_dtype():
     return np.dtype(ml_dtypes.bfloat16)
 
 
-def datatype_of(dtype dtype not None):
+def datatype_of(cnp.dtype dtype not None):
     """The row of a numeric numpy dtype in any byte order, or ``None`` when it has none."""
     row = BY_DTYPE.get(dtype)
     if row is not None:

@@ -166,8 +166,8 @@ cdef too_few_elements(shape, n_elements, Walk* walked, offset, kind, name):
 cdef too_many_bytes(shape, Walk* walked, nbytes, offset, kind, name):
     position = offset + walked.position
     return LayoutError(
-        f"{subject(kind, name)} does not match its shape: the {walked.n_elements} elements of BYTES "
-        f"{shape_text(shape)} take {walked.position} bytes, there are {nbytes} "
+        f"{subject(kind, name)} does not match its shape: the {walked.n_elements} elements of "
+        f"BYTES {shape_text(shape)} take {walked.position} bytes, there are {nbytes} "
         f"(body byte {position})",
         tensor=name, element=walked.n_elements, offset=position,
         expected=walked.position, actual=nbytes,

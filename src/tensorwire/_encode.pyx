@@ -59,9 +59,9 @@ def encode_response(
 
     ``request``: the request that it answers decides which outputs are sent (those it lists; all
     when it lists none) and which of them binary: an output's own ``binary``, else the request's
-    ``binary_data_output``, else JSON. With ``selection="triton"`` the second applies only to outputs
-    that are not listed (WIRE.md 7). An ``id`` of the request is repeated when the response has
-    none. Without a request, each tensor's own ``binary`` decides.
+    ``binary_data_output``, else JSON. With ``selection="triton"`` the second applies only to
+    outputs that are not listed (WIRE.md 7). An ``id`` of the request is repeated when the
+    response has none. Without a request, each tensor's own ``binary`` decides.
     ``align`` and ``nonfinite`` are those of ``encode_request``.
 
     Raises EncodeError, with status 400 where the request asked for what cannot be (FP16 as JSON, an
@@ -234,7 +234,7 @@ cdef int check_reserved(Tensor tensor) except -1:
 
 
 cdef json_data(Tensor tensor, str kind, str nonfinite):
-    """JSON ``data``, flat as Triton writes it, in which msgspec turns what is not finite to null."""
+    """JSON ``data``, flat as Triton writes it; msgspec turns what is not finite to null."""
     data = tensor.data
     wire_of(tensor)  # for its checks
     if isinstance(data, BytesTensor):

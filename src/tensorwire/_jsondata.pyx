@@ -40,7 +40,8 @@ def flatten(values, kind, name):
     """
     if not PyList_CheckExact(values):
         raise HeaderError(
-            f"the JSON data of {subject(kind, name)} is {json_text(values)}, not a list", tensor=name)
+            f"the JSON data of {subject(kind, name)} is {json_text(values)}, not a list",
+            tensor=name)
     cdef list flat = <list>values
     for value in flat:
         if PyList_CheckExact(value):
@@ -64,13 +65,14 @@ cdef int gather_scalars(list flat, list values, int depth, kind, name) except -1
 
 
 cdef int check_count(
-    Layout* layout, list scalars, tuple shape, itemsize, Limits limits, kind, name, Datatype datatype
+    Layout* layout, list scalars, tuple shape, itemsize, Limits limits, kind, name,
+    Datatype datatype,
 ) except -1:
     measure(layout, shape, itemsize, limits, kind, name, datatype)
     if <uint64_t>len(scalars) != layout.n_elements:
         raise LayoutError(
-            f"{subject(kind, name)} does not match its shape: {datatype.name} {shape_text(shape)} needs "
-            f"{layout.n_elements} elements, its JSON data has {len(scalars)}",
+            f"{subject(kind, name)} does not match its shape: {datatype.name} {shape_text(shape)} "
+            f"needs {layout.n_elements} elements, its JSON data has {len(scalars)}",
             tensor=name, expected=layout.n_elements, actual=len(scalars))
     return 0
 
@@ -185,8 +187,8 @@ cdef bad_scalar(Verdict verdict, value, element, dtype, kind, name, Datatype dat
         else:
             takes = f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
     return ElementError(
-        f"element {element} of {subject(kind, name)} does not fit its datatype: {datatype.name} takes "
-        f"{takes}, the JSON value is {json_text(value)}",
+        f"element {element} of {subject(kind, name)} does not fit its datatype: {datatype.name} "
+        f"takes {takes}, the JSON value is {json_text(value)}",
         tensor=name, element=element,
     )
 

@@ -44,7 +44,8 @@ cdef int measure(
 
 cdef too_many_dimensions(shape, Limits limits, kind, name):
     return LayoutError(
-        f"{subject(kind, name)} has {len(shape)} dimensions, at most {limits.max_rank} are accepted",
+        f"{subject(kind, name)} has {len(shape)} dimensions, at most {limits.max_rank} are "
+        f"accepted",
         tensor=name, expected=limits.max_rank, actual=len(shape),
     )
 
@@ -60,7 +61,7 @@ cdef impossible_dimension(shape, axis, kind, name, Datatype datatype):
 
 cdef too_large(shape, kind, name, Datatype datatype):
     return LayoutError(
-        f"{subject(kind, name)} is too large to address: {datatype.name} {shape_text(shape)} passes "
-        f"2^63 - 1 bytes",
+        f"{subject(kind, name)} is too large to address: {datatype.name} {shape_text(shape)} "
+        f"passes 2^63 - 1 bytes",
         tensor=name, expected=2 ** 63 - 1,
     )

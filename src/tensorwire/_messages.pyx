@@ -33,9 +33,10 @@ cdef class Tensor:
     Built, it is the caller's own array when that is C-contiguous and little-endian already (change
     it, and you change what is sent); other arrays are converted and BYTES packed, once, here.
 
-    ``data`` may be an array of any numeric datatype (anything with ``__array__``), a BytesTensor, an
-    object, ``S``, ``U`` or StringDType array or nested lists for BYTES, nested lists of numbers when
-    ``datatype`` is given, or ``None`` with ``datatype``, ``shape`` and the shared memory parameters.
+    ``data`` may be an array of any numeric datatype (anything with ``__array__``), a BytesTensor,
+    an object, ``S``, ``U`` or StringDType array or nested lists for BYTES, nested lists of numbers
+    when ``datatype`` is given, or ``None`` with ``datatype``, ``shape`` and the parameters of a
+    shared memory region.
     ``datatype="BF16"`` takes uint16 words, too. Raises EncodeError, TypeError.
     """
 

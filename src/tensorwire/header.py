@@ -188,12 +188,12 @@ def _refuse(text: bytes, error: Exception, whole_body: bool) -> HeaderError:
         )
     if not text.strip():
         return HeaderError("the JSON header is empty", offset=0)
-    try:
-        text.decode()
-    except UnicodeDecodeError as unicode_error:
-        reason, offset = f"not UTF-8: {unicode_error.reason}", unicode_error.start
-    else:
-        reason, offset = f"malformed: {_reason(error)}", _position(error, len(text))
+    reason, offset = f"malformed: {_reason(error)}", _position(error, len(text))
+    if isinstance(error, UnicodeDecodeError):  # whose position is within one string
+        try:
+            text.decode()
+        except UnicodeDecodeError as whole:
+            reason, offset = f"not UTF-8: {whole.reason}", whole.start
     # What tensor bytes behind the JSON look like to a parser that was not told where it ends.
     is_overrun = whole_body and ("UTF-8" in reason or "trailing" in reason)
     hint = f" (is {HEADER_LENGTH} missing?)" if is_overrun else ""
@@ -205,7 +205,7 @@ _BYTE = re.compile(r" \(byte ([0-9]+)\)$")
 
 def _reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
-        return error.msg
+        return error.msg.replace("Extra data", "trailing characters")
     reason = _BYTE.sub("", str(error)).removeprefix("JSON is malformed: ")
     return reason.replace("Input data was truncated", "it ends too early")
 

@@ -1,0 +1,117 @@
+"""``python -m tensorwire``: what a person sees."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tensorwire as tw
+from tensorwire.__main__ import main
+
+FRAME = tw.encode_request(
+    tw.InferRequest(
+        [
+            tw.Tensor("scores", [[0.5, 1.25], [2, 3]], datatype="FP32"),
+            tw.Tensor("text", ["hello", b"\xff", "x" * 99]),
+            tw.Tensor("t", [7] * 9, datatype="INT8", binary=False),
+            tw.Tensor(
+                "far",
+                None,
+                datatype="FP32",
+                shape=[2],
+                parameters={"shared_memory_region": "r"},
+            ),
+        ],
+        [tw.RequestedOutput("y")],
+        id="7",
+    )
+)
+
+
+def test_demo() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tensorwire", "demo"], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""  # no progress, no colour: this is no terminal
+    assert "\x1b" not in done.stdout
+    assert "all tensors arrived as they were sent, both ways" in done.stdout
+    (row,) = re.findall(
+        r"decode request +([\d.]+) ms +([\d.]+) MiB +([\d.]+) ms +([\d.]+) MiB", done.stdout
+    )
+    assert row[1] == "0.0"  # nothing copied
+    assert float(row[3]) > 64
+
+
+def capture(tmp_path: Path, body: bytes) -> str:
+    path = tmp_path / "body"
+    path.write_bytes(body)
+    return str(path)
+
+
+def test_inspect_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = capture(tmp_path, bytes(FRAME))
+    assert main(["inspect", path, "--header-length", str(FRAME.header_length)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{path}: request of {len(FRAME)} bytes, id '7', outputs ['y']",
+        "name                 datatype  shape                   bytes  first values",
+        "scores               FP32      [2, 2]                     16  0.5, 1.25, 2, 3",
+        "text                 BYTES     [3]                       117  "
+        "b'hello', b'\\xff', b'xxxxxxxxxxxxxxxxxxxxxxxxx...",
+        "t                    INT8      [9]                         9  "
+        "7, 7, 7, 7, 7, 7, ...  (as JSON)",
+        "far                  FP32      [2]                         -  in shared memory",
+    ]
+
+
+def test_inspect_a_response(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = tw.encode_response(
+        tw.InferResponse([tw.Tensor("y", [], datatype="INT8")], model_name="m")
+    )
+    assert main(["inspect", capture(tmp_path, bytes(frame))]) == 0
+    assert "response of" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments", "lines"),
+    [
+        (
+            bytes(FRAME)[:-1],
+            ["--header-length", str(FRAME.header_length)],
+            ["LayoutError: the body ends inside input 'text': 117 bytes are declared, 116 remain",
+             "  tensor: text", "  expected: 117"],
+        ),
+        (
+            bytes(FRAME),
+            [],
+            ["HeaderError: the JSON header is malformed: trailing characters at byte",
+             f"try --header-length {FRAME.header_length}"],
+        ),
+        (b"what?", [], ["HeaderError: the JSON header is malformed"]),
+        (b"1234", ["--header-length", "0"], ["HeaderError: Inference-Header-Content-Length is 0"]),
+        (b"{}", ["--header-length", "x"], ["HeaderError: Inference-Header-Content-Length is not"]),
+    ],
+)  # fmt: skip
+def test_inspect_a_broken_body(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    body: bytes,
+    arguments: list[str],
+    lines: list[str],
+) -> None:
+    assert main(["inspect", capture(tmp_path, body), *arguments]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    for line in lines:
+        assert line in printed.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["inspect"], ["inspect", "/no/such/file"], ["dance"]])
+def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage" in capsys.readouterr().err

@@ -1,0 +1,77 @@
+"""A Frame given to things that send, and what arrives."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+
+FRAME = tw.encode_request(
+    tw.InferRequest([tw.Tensor("x", np.arange(70_000, dtype=np.int32)), tw.Tensor("y", ["a"])])
+)
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Returns the body that it was sent, and the header length as it was announced."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        for name in ("Inference-Header-Content-Length", "Content-Type", "Content-Length"):
+            self.send_header(name, self.headers[name])
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), Echo) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_http_client(port: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("POST", "/", body=FRAME, headers=FRAME.headers)  # type: ignore[arg-type]
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    assert body == bytes(FRAME)
+    request = tw.decode_request(body, tw.header_length(response.headers))
+    assert request["x"].as_numpy()[-1] == 69_999
+
+
+def test_sendmsg() -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        near.setblocking(False)
+        n_sent = near.sendmsg(FRAME.buffers)
+        assert far.recv(n_sent, socket.MSG_WAITALL) == bytes(FRAME)[:n_sent]
+
+
+def test_frame_as_a_container() -> None:
+    assert list(FRAME) == list(FRAME.buffers)
+    assert len(FRAME) == sum(map(len, FRAME))
+    assert b"".join(FRAME) == bytes(FRAME)
+    assert repr(FRAME) == f"<Frame of {len(FRAME)} bytes in 3 buffers, header_length=192>"
+    empty = tw.encode_raw_request(np.zeros(0, np.int8))
+    assert (len(empty), bool(empty)) == (0, True)
+
+
+def test_buffers_are_read_only() -> None:
+    for buffer in FRAME.buffers[1:]:
+        assert isinstance(buffer, memoryview)
+        assert (buffer.readonly, buffer.format, buffer.ndim) == (True, "B", 1)

@@ -1,0 +1,57 @@
+"""README: its examples run and print what it says, its commands and layout are the real ones."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import tensorwire as tw
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+EXAMPLE = re.compile(r"```python\n(import .*?)```\n\n```text\n(.*?)```", re.DOTALL)
+EXAMPLES = EXAMPLE.findall(README)
+
+
+def run(code: str) -> str:
+    """What the code prints, and the last line of the error that it ends with."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        try:
+            exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+        except tw.TensorwireError as error:
+            print(f"{type(error).__module__}.{type(error).__name__}: {error}")
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize(("code", "expected"), EXAMPLES, ids=["first", "server"])
+def test_example(code: str, expected: str) -> None:
+    assert run(code) == expected
+
+
+def test_the_first_example_is_short() -> None:
+    assert len(EXAMPLES[0][0].splitlines()) <= 12
+
+
+def test_every_file_of_the_package_is_in_the_layout() -> None:
+    layout = README[README.index("src/tensorwire/\n") :]
+    files = subprocess.run(
+        ["git", "ls-files", "src/tensorwire"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
+    if not files:
+        pytest.skip("not a git checkout")
+    names = {Path(file).name for file in files}
+    shown = {name for name in names if name in layout}
+    implied = {name for name in names if name.endswith((".pxd", ".pyi")) and name != "_wire.pxd"}
+    assert names - shown - implied == {"__init__.py", "py.typed"}
+
+
+def test_ci_runs_the_readmes_test_command() -> None:
+    (command,) = re.findall(r"```sh\n(.*-m pytest)\n```", README)
+    assert "readme_command" in (ROOT / ".ci/run").read_text()
+    assert command.startswith("python3 -m venv .venv && ")
