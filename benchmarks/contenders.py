@@ -152,12 +152,7 @@ def hand_decode(body: bytes, header_length: int | None, names: Names) -> Found:
 
 BY_HAND = Contender(lambda arrays: arrays, hand_encode, as_they_are, hand_decode)
 
-# To decode there is one way each; to encode, from arrays, or from objects made beforehand.
-DECODERS = {"tensorwire": OURS, "tritonclient": TRITONCLIENT, "struct and slices": BY_HAND}
-ENCODERS = {
-    "tensorwire": OURS,
-    "tritonclient": TRITONCLIENT,
-    "struct, tobytes, join": BY_HAND,
-    "tensorwire, Tensor made before": OURS_PREPARED,
-    "tritonclient, InferInput made before": TRITONCLIENT_PREPARED,
-}
+CONTENDERS = {"tensorwire": OURS, "tritonclient": TRITONCLIENT, "by hand": BY_HAND}
+
+# To encode, with the Tensor or InferInput made beforehand.
+PREPARED = {"tensorwire": OURS_PREPARED, "tritonclient": TRITONCLIENT_PREPARED}

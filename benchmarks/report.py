@@ -10,35 +10,31 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .contenders import DECODERS, ENCODERS
-
 README = Path(__file__).parent.parent / "README.md"
 BEGIN, END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
-DIRECTIONS = {"test_decode": ("decode", DECODERS), "test_encode": ("encode", ENCODERS)}
 
 
 def table(results: dict[str, Any]) -> str:
     """Medians of one run, and how many times the first contender's each of the others takes."""
-    medians: dict[tuple[str, str, str], float] = {}
+    lines: list[str] = []
+    tables: dict[str, dict[str, dict[str, float]]] = {}
     for row in results["benchmarks"]:
-        info, direction = row["extra_info"], row["name"].split("[")[0]
-        medians[direction, info["workload"], info["contender"]] = row["stats"]["median"]
-    workloads = list(dict.fromkeys(workload for _, workload, _ in medians))
-    lines = []
-    for direction, (name, contenders) in DIRECTIONS.items():
+        info = row["extra_info"]
+        rows = tables.setdefault(info["table"], {})
+        rows.setdefault(info["workload"], {})[info["contender"]] = row["stats"]["median"]
+    for name, rows in tables.items():
+        contenders = list(next(iter(rows.values())))
+        lines += [f"| {name} | {' | '.join(contenders)} |", "|---" * (len(contenders) + 1) + "|"]
         lines += [
-            f"| {name} | " + " | ".join(contenders) + " |",
-            "|---" * (len(contenders) + 1) + "|",
+            f"| {workload} | {' | '.join(cells(medians))} |" for workload, medians in rows.items()
         ]
-        for workload in workloads:
-            times = [medians[direction, workload, contender] for contender in contenders]
-            cells = [
-                time_text(times[0]),
-                *(f"{time_text(t)} ({t / times[0]:,.1f}x)" for t in times[1:]),
-            ]
-            lines.append(f"| {workload} | " + " | ".join(cells) + " |")
         lines.append("")
     return "\n".join([*lines, provenance(results)])
+
+
+def cells(medians: dict[str, float]) -> list[str]:
+    base, *others = medians.values()
+    return [time_text(base), *(f"{time_text(t)} ({t / base:,.1f}x)" for t in others)]
 
 
 def time_text(seconds: float) -> str:

@@ -45,7 +45,7 @@ def port() -> Iterator[int]:
 
 def test_http_client(port: int) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    connection.request("POST", "/", body=FRAME, headers=FRAME.headers)  # type: ignore[arg-type]
+    connection.request("POST", "/", body=FRAME, headers=FRAME.headers)
     response = connection.getresponse()
     body = response.read()
     connection.close()

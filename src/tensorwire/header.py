@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from operator import index
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -75,9 +75,13 @@ _Header = TypeVar("_Header", RequestHeader, ResponseHeader)
 # --- the header's length ---------------------------------------------------------------------
 
 
-def header_length(
-    headers: Mapping[Any, Any] | Iterable[tuple[Any, Any]],
-) -> int | None:
+class HasItems(Protocol):
+    """A mapping, or the headers of an HTTP library that may hold a name twice."""
+
+    def items(self) -> Iterable[tuple[Any, Any]]: ...
+
+
+def header_length(headers: HasItems | Iterable[tuple[Any, Any]]) -> int | None:
     """The length of the JSON header in bytes as HTTP headers announce it; ``None``: all is JSON.
 
     ``headers`` is a mapping or an iterable of pairs, of ``str`` or ``bytes``, in any case. The
