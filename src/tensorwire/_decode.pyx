@@ -64,17 +64,15 @@ def decode_request(
         header = decode_request_header(text)
     except (ValueError, RecursionError) as error:
         header = read_tolerantly(text, RequestHeader, error, header_length is None)
-    if not header.inputs:
+    cdef InferRequest request = InferRequest.__new__(InferRequest)
+    (inputs, request.id, request.model_name, request.model_version, parameters,
+     outputs) = astuple(header)
+    if not inputs:
         raise HeaderError("the request has no inputs")
-    parameters = header.parameters
     if parameters is not None:
         check_flag(parameters, "binary_data_output", "request", None)
-    cdef InferRequest request = InferRequest.__new__(InferRequest)
-    request.inputs = read_tensors(source, header_nbytes, header.inputs, "input", limits)
-    request.outputs = None if header.outputs is None else read_outputs(header.outputs, limits)
-    request.id = header.id
-    request.model_name = header.model_name
-    request.model_version = header.model_version
+    request.inputs = read_tensors(source, header_nbytes, inputs, "input", limits)
+    request.outputs = None if outputs is None else read_outputs(outputs, limits)
     request.parameters = {} if parameters is None else parameters
     return request
 
@@ -94,12 +92,10 @@ def decode_response(
         header = decode_response_header(text)
     except (ValueError, RecursionError) as error:
         header = read_tolerantly(text, ResponseHeader, error, header_length is None)
-    parameters = header.parameters
     cdef InferResponse response = InferResponse.__new__(InferResponse)
-    response.outputs = read_tensors(source, header_nbytes, header.outputs, "output", limits)
-    response.model_name = header.model_name
-    response.model_version = header.model_version
-    response.id = header.id
+    (outputs, response.model_name, response.model_version, response.id,
+     parameters) = astuple(header)
+    response.outputs = read_tensors(source, header_nbytes, outputs, "output", limits)
     response.parameters = {} if parameters is None else parameters
     return response
 
@@ -107,7 +103,9 @@ def decode_response(
 cdef Py_ssize_t header_extent(Body source, header_length, Limits limits) except -1:
     cdef Py_ssize_t nbytes = source.nbytes
     if header_length is not None:
-        announced = parse_header_length(header_length)
+        announced = header_length
+        if type(header_length) is not int or header_length < 0:
+            announced = parse_header_length(header_length)
         if announced > nbytes:
             raise HeaderError(
                 f"{HEADER_LENGTH} is {number_text(announced)}, the body has {nbytes} bytes",

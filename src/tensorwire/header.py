@@ -24,10 +24,10 @@ _GATEWAY_TYPES = (
 )
 
 # Members are written in the order of these fields, and `None` is neither written nor told from
-# absence (WIRE.md 3).
+# absence (WIRE.md 3). gc=False: they live for one call, and nothing refers back to them.
 
 
-class TensorEntry(msgspec.Struct, omit_defaults=True):
+class TensorEntry(msgspec.Struct, omit_defaults=True, gc=False):
     """One entry of ``inputs`` in a request, or of ``outputs`` in a response."""
 
     name: str
@@ -37,14 +37,14 @@ class TensorEntry(msgspec.Struct, omit_defaults=True):
     data: Any = None
 
 
-class OutputEntry(msgspec.Struct, omit_defaults=True):
+class OutputEntry(msgspec.Struct, omit_defaults=True, gc=False):
     """One entry of ``outputs`` in a request."""
 
     name: str
     parameters: dict[str, Any] | None = None
 
 
-class RequestHeader(msgspec.Struct, omit_defaults=True):
+class RequestHeader(msgspec.Struct, omit_defaults=True, gc=False):
     """The JSON of a request."""
 
     inputs: list[TensorEntry]
@@ -55,7 +55,7 @@ class RequestHeader(msgspec.Struct, omit_defaults=True):
     outputs: list[OutputEntry] | None = None
 
 
-class ResponseHeader(msgspec.Struct, omit_defaults=True):
+class ResponseHeader(msgspec.Struct, omit_defaults=True, gc=False):
     """The JSON of a response."""
 
     outputs: list[TensorEntry]
@@ -135,8 +135,6 @@ _MAX_DIGITS = 20  # of 2^64
 
 def parse_header_length(value: int | str | bytes) -> int:
     """The header length as a number: an int of 0 or more, or ASCII digits and nothing else."""
-    if type(value) is int and value >= 0:
-        return value
     if isinstance(value, str | bytes):
         return _parse_digits(_text(value))
     if isinstance(value, bool) or not hasattr(value, "__index__"):
