@@ -15,7 +15,7 @@ from ._encode import encode_raw_request, encode_request, encode_response
 from ._frame import Frame
 from ._limits import Limits
 from ._messages import InferRequest, InferResponse, RequestedOutput, Tensor, TensorSpec
-from .bytes_tensor import BytesTensor, decode_bytes, encode_bytes
+from .bytes_tensor import BytesTensor, decode_bytes, encode_bytes, encode_bytes_into
 from .errors import (
     DecodeError,
     ElementError,
@@ -47,6 +47,7 @@ __all__ = [
     "decode_request",
     "decode_response",
     "encode_bytes",
+    "encode_bytes_into",
     "encode_raw_request",
     "encode_request",
     "encode_response",

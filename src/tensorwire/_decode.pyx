@@ -235,7 +235,7 @@ cdef read_json(entry, Datatype datatype, str kind, Limits limits):
         )
     _jsondata.texts(scalars, entry.shape, limits, kind, name)
     try:
-        wire = _pack.pack_objects(scalars, entry.shape, name)
+        wire = _pack.pack(_pack.Objects(scalars, entry.shape, name))
     except EncodeError as error:  # a lone surrogate, which the tolerant parser lets through
         raise ElementError(str(error), tensor=name, element=error.element) from None
     return BytesTensor.packed(wire, entry.shape)

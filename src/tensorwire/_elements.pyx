@@ -11,6 +11,15 @@ from libc.string cimport memcpy
 from ._body cimport Body
 from ._layout cimport Layout, measure
 from ._limits cimport Limits
+from ._npystring cimport (
+    NpyString_acquire_allocator,
+    NpyString_pack,
+    NpyString_release_allocator,
+    PyArray_StringDTypeObject,
+    npy_packed_static_string,
+    npy_string_allocator,
+)
+from ._utf8 cimport ALL_VALID, first_invalid
 from ._wire cimport PREFIX_NBYTES, load_le32, store_le32
 
 import numpy as np
@@ -177,22 +186,6 @@ cdef too_many_bytes(shape, Walk* walked, nbytes, offset, kind, name):
 # Below: elements that were scanned. `starts` (int64, from scan) says where each prefix lies in the
 # body and `end` where the last element ends; lengths are their differences, never read again.
 
-cdef struct Element:
-    const unsigned char* data
-    Py_ssize_t nbytes
-
-
-cdef inline Element element_at(
-    Body body, const int64_t* starts, Py_ssize_t n_elements, Py_ssize_t end, Py_ssize_t i
-) noexcept:
-    cdef Element element
-    cdef Py_ssize_t begin = <Py_ssize_t>starts[i] + PREFIX_NBYTES
-    cdef Py_ssize_t stop = <Py_ssize_t>starts[i + 1] if i + 1 < n_elements else end
-    element.data = body.data + begin
-    element.nbytes = stop - begin
-    return element
-
-
 def element(Body body not None, cnp.ndarray starts not None, Py_ssize_t end, Py_ssize_t i):
     """Element `i` as `bytes`, copied; the caller has checked that there is one."""
     assert 0 <= i < starts.shape[0]
@@ -231,8 +224,8 @@ def strings(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
         try:
             give(items + i, PyUnicode_DecodeUTF8(
                 <const char*>element.data, element.nbytes, NULL))
-        except UnicodeDecodeError as error:
-            raise not_utf8(error, i, offsets[i] + PREFIX_NBYTES) from None
+        except UnicodeDecodeError:
+            raise not_utf8(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes) from None
     return array
 
 
@@ -242,12 +235,57 @@ cdef inline void give(PyObject** slot, object item) noexcept:
     slot[0] = <PyObject*>item
 
 
-cdef not_utf8(error, element, offset):
+cdef not_utf8(Body body, element, offset, nbytes):
+    reason, at = "it has changed", 0  # unless the codec finds the fault again
+    try:
+        str(body.view(offset, nbytes), "utf-8")
+    except UnicodeDecodeError as error:
+        reason, at = error.reason, error.start
     return ElementError(
-        f"element {element} is not UTF-8: {error.reason} at its byte {error.start} "
-        f"(body byte {offset + error.start})",
-        element=element, offset=offset + error.start,
+        f"element {element} is not UTF-8: {reason} at its byte {at} (body byte {offset + at})",
+        element=element, offset=offset + at,
     )
+
+
+def npy_strings(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
+    """The elements as a numpy StringDType array [n_elements], filled without `str` objects.
+
+    Raises ElementError that names the first element that is not UTF-8.
+    """
+    cdef Py_ssize_t n_elements = starts.shape[0]
+    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
+    cdef cnp.ndarray array = np.empty(n_elements, np.dtypes.StringDType())
+    cdef char* packed = <char*>cnp.PyArray_DATA(array)
+    cdef Py_ssize_t itemsize = cnp.PyArray_ITEMSIZE(array)
+    cdef npy_string_allocator* allocator = NpyString_acquire_allocator(
+        <const PyArray_StringDTypeObject*>cnp.PyArray_DESCR(array))
+    cdef Element element
+    cdef Py_ssize_t i
+    try:
+        for i in range(n_elements):
+            element = element_at(body, offsets, n_elements, end, i)
+            if first_invalid(element.data, element.nbytes) != ALL_VALID:
+                raise not_utf8(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes)
+            if NpyString_pack(
+                allocator, <npy_packed_static_string*>(packed + i * itemsize),
+                <const char*>element.data, element.nbytes,
+            ) != 0:
+                raise MemoryError(f"numpy has no room for element {i} of {element.nbytes} bytes")
+    finally:
+        NpyString_release_allocator(allocator)
+    return array
+
+
+def check_utf8(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
+    """Raise ElementError that names the first element that is not UTF-8."""
+    cdef Py_ssize_t n_elements = starts.shape[0]
+    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
+    cdef Element element
+    cdef Py_ssize_t i
+    for i in range(n_elements):
+        element = element_at(body, offsets, n_elements, end, i)
+        if first_invalid(element.data, element.nbytes) != ALL_VALID:
+            raise not_utf8(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes)
 
 
 def fixed_width(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):

@@ -1,11 +1,19 @@
 """BYTES written: values of any kind become length-prefixed wire bytes, in two passes.
 
-The first pass adds up the sizes, the second fills one allocation. Both hold the GIL and run no
-Python code in between, so what was measured is what is written.
+A Source first measures its values, then fills one allocation of that size. Memory that other
+threads may write to without the GIL is among the values, so filling checks every element against
+the room that is left: what changed in between is an error, never a write past the end.
 """
 
+cimport cython
 cimport numpy as cnp
-from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport (
+    PyBUF_SIMPLE,
+    PyBUF_WRITABLE,
+    Py_buffer,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Check, PyByteArray_GET_SIZE
 from cpython.bytes cimport (
     PyBytes_AS_STRING,
@@ -19,8 +27,18 @@ from cpython.object cimport PyObject
 from cpython.sequence cimport PySequence_Fast_ITEMS
 from cpython.unicode cimport PyUnicode_Check, PyUnicode_DATA, PyUnicode_GET_LENGTH, PyUnicode_KIND
 from libc.stdint cimport UINT32_MAX, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memmove
 
+from ._npystring cimport (
+    NpyString_acquire_allocator,
+    NpyString_load,
+    NpyString_release_allocator,
+    PyArray_StringDTypeObject,
+    npy_packed_static_string,
+    npy_static_string,
+    npy_string_allocator,
+)
+from ._utf8 cimport LONE_SURROGATE, utf8_nbytes, write_utf8
 from ._wire cimport PREFIX_NBYTES, store_le32
 
 import numpy as np
@@ -33,102 +51,140 @@ cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text)
 
 cdef enum:
-    LONE_SURROGATE = -1
-
-ctypedef fused CodeUnit:
-    uint8_t
-    uint16_t
-    uint32_t
+    UNSUITABLE = -2  # neither bytes-like nor str
 
 
-cdef Py_ssize_t utf8_nbytes(const CodeUnit* text, Py_ssize_t n_characters) noexcept nogil:
-    """Bytes that `text` takes as UTF-8, or LONE_SURROGATE. `text` holds whole code points."""
-    cdef Py_ssize_t nbytes = n_characters
-    cdef Py_ssize_t i
-    cdef CodeUnit c
-    for i in range(n_characters):
-        c = text[i]
-        nbytes += c >= 0x80
-        if CodeUnit is not uint8_t:
-            if 0xD800 <= c <= 0xDFFF:
-                return LONE_SURROGATE
-            nbytes += c >= 0x800
-        if CodeUnit is uint32_t:
-            nbytes += c >= 0x10000
+cdef class Source:
+    """Values on their way to the wire. `shape` and `name` (or None) serve the error messages."""
+
+    def __init__(self, values, tuple shape not None, name):
+        self.values = values
+        self.shape = shape
+        self.name = name
+
+    cdef uint64_t measure(self) except? 0:
+        """Wire bytes of all values, prefixes included. Raises EncodeError with the element."""
+        raise NotImplementedError
+
+    cdef int fill(self, Writer* writer) except -1:
+        """Write all values, each through `begin_element`."""
+        raise NotImplementedError
+
+
+def pack(Source source not None):
+    """The wire bytes of `source`: one allocation, filled once."""
+    cdef Writer writer
+    cdef uint64_t nbytes = source.measure()
+    wire = PyBytes_FromStringAndSize(NULL, nbytes)
+    writer.target = <unsigned char*>PyBytes_AS_STRING(wire)
+    writer.end = writer.target + nbytes
+    fill_exactly(source, &writer)
+    return wire
+
+
+def pack_into(Source source not None, buffer):
+    """Write the wire bytes of `source` to the start of a writable buffer; returns their number.
+
+    Nothing is written when they do not fit.
+    """
+    cdef Writer writer
+    cdef Py_buffer view
+    cdef uint64_t nbytes = source.measure()
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+    try:
+        if nbytes > <uint64_t>view.len:
+            raise EncodeError(
+                f"the elements take {nbytes} bytes, the buffer has {view.len}",
+                tensor=source.name, expected=nbytes, actual=view.len)
+        writer.target = <unsigned char*>view.buf
+        writer.end = writer.target + nbytes
+        fill_exactly(source, &writer)
+    finally:
+        PyBuffer_Release(&view)
     return nbytes
 
 
-cdef unsigned char* write_utf8(
-    unsigned char* target, const CodeUnit* text, Py_ssize_t n_characters
-) noexcept nogil:
-    """Write what `utf8_nbytes` measured; returns the end."""
-    cdef Py_ssize_t i
-    cdef uint32_t c
-    for i in range(n_characters):
-        c = text[i]
-        if c < 0x80:
-            target[0] = <unsigned char>c
-            target += 1
-        elif c < 0x800:
-            target[0] = <unsigned char>(0xC0 | c >> 6)
-            target[1] = <unsigned char>(0x80 | c & 0x3F)
-            target += 2
-        elif c < 0x10000:
-            target[0] = <unsigned char>(0xE0 | c >> 12)
-            target[1] = <unsigned char>(0x80 | c >> 6 & 0x3F)
-            target[2] = <unsigned char>(0x80 | c & 0x3F)
-            target += 3
-        else:
-            target[0] = <unsigned char>(0xF0 | c >> 18)
-            target[1] = <unsigned char>(0x80 | c >> 12 & 0x3F)
-            target[2] = <unsigned char>(0x80 | c >> 6 & 0x3F)
-            target[3] = <unsigned char>(0x80 | c & 0x3F)
-            target += 4
-    return target
+cdef int fill_exactly(Source source, Writer* writer) except -1:
+    source.fill(writer)
+    if writer.target != writer.end:
+        raise changed()
+    return 0
 
 
-cdef Py_ssize_t text_nbytes(object text) noexcept:
-    cdef Py_ssize_t n_characters = PyUnicode_GET_LENGTH(text)
-    cdef void* data = PyUnicode_DATA(text)
-    cdef int kind = PyUnicode_KIND(text)
-    if PyUnicode_IS_ASCII(text):
-        return n_characters
-    if kind == 1:
-        return utf8_nbytes(<const uint8_t*>data, n_characters)
-    if kind == 2:
-        return utf8_nbytes(<const uint16_t*>data, n_characters)
-    return utf8_nbytes(<const uint32_t*>data, n_characters)
+cdef unsigned char* begin_element(Writer* writer, uint64_t nbytes) except NULL:
+    """Write a prefix and make room for the element behind it, which the caller writes."""
+    cdef unsigned char* payload
+    cdef uint64_t room = writer.end - writer.target
+    if room < PREFIX_NBYTES or nbytes > room - PREFIX_NBYTES:
+        raise changed()
+    store_le32(writer.target, <uint32_t>nbytes)
+    payload = writer.target + PREFIX_NBYTES
+    writer.target = payload + nbytes
+    return payload
 
 
-cdef void write_text(unsigned char* target, object text) noexcept:
-    cdef Py_ssize_t n_characters = PyUnicode_GET_LENGTH(text)
-    cdef void* data = PyUnicode_DATA(text)
-    cdef int kind = PyUnicode_KIND(text)
-    if PyUnicode_IS_ASCII(text):
-        memcpy(target, data, n_characters)
-    elif kind == 1:
-        write_utf8(target, <const uint8_t*>data, n_characters)
-    elif kind == 2:
-        write_utf8(target, <const uint16_t*>data, n_characters)
-    else:
-        write_utf8(target, <const uint32_t*>data, n_characters)
+# --- objects ---------------------------------------------------------------------------------
 
 
-cdef enum:
-    UNSUITABLE = -2  # not bytes-like and not str
+@cython.final
+cdef class Objects(Source):
+    """A list, or a contiguous object array, of bytes, str, bytearray or memoryview."""
+
+    cdef uint64_t measure(self) except? 0:
+        cdef Py_ssize_t n_elements = 0
+        cdef PyObject** items = items_of(self.values, &n_elements)
+        cdef uint64_t total = 0
+        cdef Py_ssize_t i, nbytes
+        for i in range(n_elements):
+            value = value_at(items, i)
+            nbytes = value_nbytes(value)
+            if nbytes < 0:
+                raise unsuitable(value, nbytes, i, self.shape, self.name)
+            if <uint64_t>nbytes > UINT32_MAX:
+                raise too_long(nbytes, i, self.shape, self.name)
+            total += PREFIX_NBYTES + <uint64_t>nbytes
+        return total
+
+    cdef int fill(self, Writer* writer) except -1:
+        cdef Py_ssize_t n_elements = 0
+        cdef PyObject** items = items_of(self.values, &n_elements)
+        cdef Py_ssize_t i, nbytes
+        for i in range(n_elements):
+            value = value_at(items, i)
+            nbytes = value_nbytes(value)
+            write_value(begin_element(writer, nbytes), value, nbytes)
+        return 0
 
 
-cdef Py_ssize_t value_nbytes(object value) except -3:
+cdef PyObject** items_of(values, Py_ssize_t* n_elements) except? NULL:
+    # Borrowed references. The values own the objects, and while they are walked no Python code
+    # runs that could exchange them: a memoryview, too, answers without asking its exporter.
+    if PyList_CheckExact(values):
+        n_elements[0] = PyList_GET_SIZE(values)
+        return PySequence_Fast_ITEMS(values)
+    n_elements[0] = cnp.PyArray_SIZE(<cnp.ndarray?>values)
+    return <PyObject**>cnp.PyArray_DATA(<cnp.ndarray>values)
+
+
+cdef inline object value_at(PyObject** items, Py_ssize_t i):
+    return <object>items[i] if items[i] != NULL else None  # numpy reads NULL as None, too
+
+
+cdef inline Py_ssize_t value_nbytes(object value) except -3:
     """Wire bytes of one value without its prefix, LONE_SURROGATE, or UNSUITABLE."""
-    cdef Py_buffer buffer
-    cdef Py_ssize_t nbytes
     if PyBytes_Check(value):
         return PyBytes_GET_SIZE(value)
     if PyUnicode_Check(value):
-        return text_nbytes(value)
+        return PyUnicode_GET_LENGTH(value) if PyUnicode_IS_ASCII(value) else text_nbytes(value)
     if PyByteArray_Check(value):
         return PyByteArray_GET_SIZE(value)
-    if not PyMemoryView_Check(value):
+    return buffer_nbytes(value)
+
+
+cdef Py_ssize_t buffer_nbytes(object value) except -3:
+    cdef Py_buffer buffer
+    cdef Py_ssize_t nbytes
+    if not PyMemoryView_Check(value):  # other exporters of buffers are arrays, or numbers
         return UNSUITABLE
     PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
     nbytes = buffer.len
@@ -136,83 +192,76 @@ cdef Py_ssize_t value_nbytes(object value) except -3:
     return nbytes
 
 
-cdef int write_value(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
-    cdef Py_buffer buffer
+cdef Py_ssize_t text_nbytes(object text) noexcept:
+    cdef Py_ssize_t n_characters = PyUnicode_GET_LENGTH(text)
+    cdef void* data = PyUnicode_DATA(text)
+    cdef int kind = PyUnicode_KIND(text)
+    if kind == 1:
+        return utf8_nbytes(<const uint8_t*>data, n_characters)
+    if kind == 2:
+        return utf8_nbytes(<const uint16_t*>data, n_characters)
+    return utf8_nbytes(<const uint32_t*>data, n_characters)
+
+
+cdef inline int write_value(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
     if PyBytes_Check(value):
         memcpy(target, PyBytes_AS_STRING(value), nbytes)
     elif PyUnicode_Check(value):
-        write_text(target, value)
+        if PyUnicode_IS_ASCII(value):
+            memcpy(target, PyUnicode_DATA(value), nbytes)
+        else:
+            write_text(target, nbytes, value)
     elif PyByteArray_Check(value):
         memcpy(target, PyByteArray_AS_STRING(value), nbytes)
     else:
-        PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
-        memcpy(target, buffer.buf, nbytes)
-        PyBuffer_Release(&buffer)
+        write_buffer(target, value, nbytes)
     return 0
 
 
-cdef uint64_t add_element(
-    uint64_t total, object value, Py_ssize_t element, tuple shape, name
-) except? 0:
-    cdef Py_ssize_t nbytes = value_nbytes(value)
-    if nbytes < 0:
-        raise unsuitable(value, nbytes, element, shape, name)
-    if <uint64_t>nbytes > UINT32_MAX:
-        raise too_long(nbytes, element, shape, name)
-    return total + PREFIX_NBYTES + <uint64_t>nbytes
-
-
-def pack_objects(values, tuple shape not None, name):
-    """Wire bytes of a list, or a contiguous object array, of bytes, str, bytearray or memoryview.
-
-    `shape` and `name` (or None) only serve the message of the EncodeError.
-    """
-    # Borrowed references: `values` owns the objects, and nothing below runs Python code that
-    # could exchange them (a memoryview answers for its memory without asking the exporter again).
-    cdef PyObject** items
-    cdef Py_ssize_t n_elements
-    if PyList_CheckExact(values):
-        items = PySequence_Fast_ITEMS(values)
-        n_elements = PyList_GET_SIZE(values)
+cdef void write_text(unsigned char* target, Py_ssize_t nbytes, object text) noexcept:
+    cdef Py_ssize_t n_characters = PyUnicode_GET_LENGTH(text)
+    cdef void* data = PyUnicode_DATA(text)
+    cdef int kind = PyUnicode_KIND(text)
+    if kind == 1:
+        write_utf8(target, nbytes, <const uint8_t*>data, n_characters)
+    elif kind == 2:
+        write_utf8(target, nbytes, <const uint16_t*>data, n_characters)
     else:
-        items = <PyObject**>cnp.PyArray_DATA(<cnp.ndarray?>values)
-        n_elements = cnp.PyArray_SIZE(values)
-    cdef uint64_t total = 0
-    cdef Py_ssize_t i, nbytes
-    for i in range(n_elements):
-        total = add_element(total, value_at(items, i), i, shape, name)
-    wire = PyBytes_FromStringAndSize(NULL, total)
-    cdef unsigned char* target = <unsigned char*>PyBytes_AS_STRING(wire)
-    for i in range(n_elements):
-        value = value_at(items, i)
-        nbytes = value_nbytes(value)
-        store_le32(target, <uint32_t>nbytes)
-        write_value(target + PREFIX_NBYTES, value, nbytes)
-        target += PREFIX_NBYTES + nbytes
-    return wire
+        write_utf8(target, nbytes, <const uint32_t*>data, n_characters)
 
 
-cdef inline object value_at(PyObject** items, Py_ssize_t i):
-    return <object>items[i] if items[i] != NULL else None  # numpy reads NULL as None, too
+cdef int write_buffer(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
+    cdef Py_buffer buffer
+    PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
+    memcpy(target, buffer.buf, min(nbytes, buffer.len))
+    PyBuffer_Release(&buffer)
+    return 0
 
 
-def pack_fixed(cnp.ndarray values not None):
-    """Wire bytes of a contiguous numpy `S` array; trailing NULs are padding there, and dropped."""
-    cdef const char* data = <const char*>cnp.PyArray_DATA(values)
-    cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(values)
-    cdef Py_ssize_t n_elements = cnp.PyArray_SIZE(values)
-    cdef uint64_t total = 0
-    cdef Py_ssize_t i, nbytes
-    for i in range(n_elements):
-        total += PREFIX_NBYTES + unpadded(data + i * width, width)
-    wire = PyBytes_FromStringAndSize(NULL, total)
-    cdef unsigned char* target = <unsigned char*>PyBytes_AS_STRING(wire)
-    for i in range(n_elements):
-        nbytes = unpadded(data + i * width, width)
-        store_le32(target, <uint32_t>nbytes)
-        memcpy(target + PREFIX_NBYTES, data + i * width, nbytes)
-        target += PREFIX_NBYTES + nbytes
-    return wire
+# --- numpy arrays of text and bytes ----------------------------------------------------------
+
+
+@cython.final
+cdef class FixedWidth(Source):
+    """A contiguous numpy `S` array; trailing NULs are padding there, and dropped."""
+
+    cdef uint64_t measure(self) except? 0:
+        cdef const char* data = <const char*>cnp.PyArray_DATA(<cnp.ndarray?>self.values)
+        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(<cnp.ndarray>self.values)
+        cdef uint64_t total = 0
+        cdef Py_ssize_t i
+        for i in range(cnp.PyArray_SIZE(<cnp.ndarray>self.values)):
+            total += PREFIX_NBYTES + <uint64_t>unpadded(data + i * width, width)
+        return total
+
+    cdef int fill(self, Writer* writer) except -1:
+        cdef const char* data = <const char*>cnp.PyArray_DATA(<cnp.ndarray?>self.values)
+        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(<cnp.ndarray>self.values)
+        cdef Py_ssize_t i, nbytes
+        for i in range(cnp.PyArray_SIZE(<cnp.ndarray>self.values)):
+            nbytes = unpadded(data + i * width, width)
+            memcpy(begin_element(writer, nbytes), data + i * width, nbytes)
+        return 0
 
 
 cdef inline Py_ssize_t unpadded(const char* data, Py_ssize_t width) noexcept nogil:
@@ -221,27 +270,33 @@ cdef inline Py_ssize_t unpadded(const char* data, Py_ssize_t width) noexcept nog
     return width
 
 
-def pack_unicode(cnp.ndarray values not None, tuple shape not None, name):
-    """Wire bytes (UTF-8) of a contiguous native numpy `U` array; trailing NULs are dropped."""
-    cdef const uint32_t* data = <const uint32_t*>cnp.PyArray_DATA(values)
-    cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(values) // 4
-    cdef Py_ssize_t n_elements = cnp.PyArray_SIZE(values)
-    cdef uint64_t total = 0
-    cdef Py_ssize_t i, n_characters, nbytes
-    for i in range(n_elements):
-        nbytes = utf8_nbytes(data + i * width, unpadded_text(data + i * width, width))
-        if nbytes < 0:
-            raise unsuitable(values.flat[i], nbytes, i, shape, name)
-        total += PREFIX_NBYTES + nbytes
-    wire = PyBytes_FromStringAndSize(NULL, total)
-    cdef unsigned char* target = <unsigned char*>PyBytes_AS_STRING(wire)
-    cdef unsigned char* end
-    for i in range(n_elements):
-        n_characters = unpadded_text(data + i * width, width)
-        end = write_utf8(target + PREFIX_NBYTES, data + i * width, n_characters)
-        store_le32(target, <uint32_t>(end - target - PREFIX_NBYTES))
-        target = end
-    return wire
+@cython.final
+cdef class Unicode(Source):
+    """A contiguous native numpy `U` array; trailing NULs are padding there, and dropped."""
+
+    cdef uint64_t measure(self) except? 0:
+        cdef const uint32_t* data = <const uint32_t*>cnp.PyArray_DATA(<cnp.ndarray?>self.values)
+        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(<cnp.ndarray>self.values) // 4
+        cdef uint64_t total = 0
+        cdef Py_ssize_t i, nbytes
+        for i in range(cnp.PyArray_SIZE(<cnp.ndarray>self.values)):
+            nbytes = utf8_nbytes(data + i * width, unpadded_text(data + i * width, width))
+            if nbytes < 0:
+                raise unsuitable(self.values.flat[i], nbytes, i, self.shape, self.name)
+            if <uint64_t>nbytes > UINT32_MAX:
+                raise too_long(nbytes, i, self.shape, self.name)
+            total += PREFIX_NBYTES + <uint64_t>nbytes
+        return total
+
+    cdef int fill(self, Writer* writer) except -1:
+        cdef const uint32_t* data = <const uint32_t*>cnp.PyArray_DATA(<cnp.ndarray?>self.values)
+        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(<cnp.ndarray>self.values) // 4
+        cdef Py_ssize_t i, n_characters, nbytes
+        for i in range(cnp.PyArray_SIZE(<cnp.ndarray>self.values)):
+            n_characters = unpadded_text(data + i * width, width)
+            nbytes = utf8_nbytes(data + i * width, n_characters)
+            write_utf8(begin_element(writer, nbytes), nbytes, data + i * width, n_characters)
+        return 0
 
 
 cdef inline Py_ssize_t unpadded_text(const uint32_t* text, Py_ssize_t width) noexcept nogil:
@@ -250,13 +305,71 @@ cdef inline Py_ssize_t unpadded_text(const uint32_t* text, Py_ssize_t width) noe
     return width
 
 
-cdef place(element, shape, name):
+@cython.final
+cdef class Strings(Source):
+    """A numpy StringDType array of any strides, whose UTF-8 is copied without `str` objects."""
+
+    cdef uint64_t measure(self) except? 0:
+        return self.walk(NULL)
+
+    cdef int fill(self, Writer* writer) except -1:
+        self.walk(writer)
+        return 0
+
+    cdef uint64_t walk(self, Writer* writer) except? 0:
+        """Wire bytes of all strings; they are written, too, when there is a writer."""
+        cdef cnp.ndarray array = <cnp.ndarray?>self.values
+        cdef const char* packed = <const char*>cnp.PyArray_DATA(array)
+        cdef Py_ssize_t itemsize = cnp.PyArray_ITEMSIZE(array)
+        cdef npy_static_string text
+        cdef uint64_t total = 0
+        cdef Py_ssize_t i
+        cdef int status
+        cdef npy_string_allocator* allocator = NpyString_acquire_allocator(
+            <const PyArray_StringDTypeObject*>cnp.PyArray_DESCR(array))
+        try:
+            for i in range(cnp.PyArray_SIZE(array)):
+                status = NpyString_load(
+                    allocator, <const npy_packed_static_string*>(packed + i * itemsize), &text)
+                if status != 0:
+                    raise missing(status, i, self.shape, self.name)
+                if text.size > UINT32_MAX:
+                    raise too_long(text.size, i, self.shape, self.name)
+                total += PREFIX_NBYTES + text.size
+                if writer != NULL:
+                    memcpy(begin_element(writer, text.size), text.buf, text.size)
+        finally:
+            NpyString_release_allocator(allocator)
+        return total
+
+
+@cython.final
+cdef class Wire(Source):
+    """Wire bytes that are there already: a flat memoryview."""
+
+    cdef uint64_t measure(self) except? 0:
+        return len(self.values)
+
+    cdef int fill(self, Writer* writer) except -1:
+        cdef Py_buffer buffer
+        cdef Py_ssize_t room = writer.end - writer.target
+        PyObject_GetBuffer(self.values, &buffer, PyBUF_SIMPLE)
+        memmove(writer.target, buffer.buf, min(room, buffer.len))  # it may be the same memory
+        writer.target += min(room, buffer.len)
+        PyBuffer_Release(&buffer)
+        return 0
+
+
+# --- the words -------------------------------------------------------------------------------
+
+
+cdef place(element, tuple shape, name):
     index = f" {[int(i) for i in np.unravel_index(element, shape)]}" if len(shape) > 1 else ""
     of = f" of {subject('tensor', name)}" if name is not None else ""
     return f"element {element}{index}{of}"
 
 
-cdef unsuitable(value, problem, element, shape, name):
+cdef unsuitable(value, problem, element, tuple shape, name):
     what = f"is {type(value).__name__}, not bytes or str"
     if problem == LONE_SURROGATE:
         at = next(i for i, c in enumerate(value) if "\ud800" <= c <= "\udfff")
@@ -266,9 +379,18 @@ cdef unsuitable(value, problem, element, shape, name):
     return EncodeError(f"{place(element, shape, name)} {what}", tensor=name, element=element)
 
 
-cdef too_long(nbytes, element, shape, name):
+cdef missing(status, element, tuple shape, name):
+    what = "is missing, and BYTES has no missing values" if status == 1 else "cannot be read"
+    return EncodeError(f"{place(element, shape, name)} {what}", tensor=name, element=element)
+
+
+cdef too_long(nbytes, element, tuple shape, name):
     return EncodeError(
         f"{place(element, shape, name)} is too long: {nbytes} bytes, a length prefix counts to "
         f"{UINT32_MAX}",
         tensor=name, element=element, expected=UINT32_MAX, actual=nbytes,
     )
+
+
+cdef changed():
+    return EncodeError("the values changed while they were packed")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _elements, _pack
+from . import _arrow_in, _arrow_out, _elements, _pack
 from ._body import Body
 from ._limits import Limits
 from .errors import EncodeError, subject
@@ -126,7 +126,7 @@ class BytesTensor:
         Only the element of a raw binary request, which came without a prefix, is copied for it.
         """
         if self._begin < 0:
-            return memoryview(_pack.pack_objects([self.view(0)], self.shape, None))
+            return memoryview(_pack.pack(_pack.Objects([self.view(0)], self.shape, None)))
         return self._body.view(self._begin, self.nbytes)
 
     def __len__(self) -> int:
@@ -226,7 +226,7 @@ class BytesTensor:
         if dtype is object or dtype == np.dtype(object):
             array = _elements.objects(self._body, self._offsets(), self._end)
         elif isinstance(dtype, np.dtypes.StringDType):
-            array = self.as_strings().astype(dtype)
+            array = _elements.npy_strings(self._body, self._offsets(), self._end)
         elif np.dtype(dtype) == np.dtype("S"):
             array = _elements.fixed_width(self._body, self._offsets(), self._end)
         else:
@@ -252,6 +252,24 @@ class BytesTensor:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self)._over_copy, (bytes(self.wire), self.shape)
+
+    def __arrow_c_schema__(self) -> Any:
+        """Arrow's binary view (PyCapsule protocol)."""
+        return _arrow_out.schema(False)
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
+        """The elements in row-major order as an Arrow array, whose data buffers are the body.
+
+        Payload is not copied; 16 bytes an element are made beside it. The Arrow array holds the
+        body until it is released, and sees what is written to a writable one. It is of binary
+        view, or of string view where text of any kind is requested: then ElementError names an
+        element that is not UTF-8. Arrow arrays have one dimension: the shape is not carried.
+        """
+        is_text = _arrow_out.wants_text(requested_schema)
+        if is_text:
+            _elements.check_utf8(self._body, self._offsets(), self._end)
+        array = _arrow_out.array(self._body, self._offsets(), self._end)
+        return _arrow_out.schema(is_text), array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """``numpy.asarray(tensor)``: an object array of ``bytes``."""
@@ -283,35 +301,63 @@ def encode_bytes(values: Any) -> bytes:
 
     ``values``: nested lists or an object array of ``bytes``, ``str`` (as UTF-8), ``bytearray`` or
     ``memoryview``; a numpy ``S``, ``U`` or StringDType array (numpy drops the trailing NULs of
-    ``S`` and ``U`` elements); or a BytesTensor, whose wire bytes are copied as they are.
+    ``S`` and ``U`` elements); an Arrow array or stream of bytes or text from any library with the
+    PyCapsule protocol, without nulls; or a BytesTensor, whose wire bytes are copied as they are.
     Raises EncodeError with the element that has no such form, TypeError for other types.
     """
     if isinstance(values, BytesTensor):
         return bytes(values.wire)
-    return pack(values, None)[0]
+    return _pack.pack(source(values, None)[0])
+
+
+def encode_bytes_into(values: Any, buffer: Any) -> int:
+    """Write what ``encode_bytes`` would return to the start of ``buffer``; returns its length.
+
+    ``buffer``: a writable C-contiguous buffer, for callers that use memory again. Nothing is
+    written when it is too small, which is an EncodeError with both numbers.
+    """
+    if isinstance(values, BytesTensor):
+        values = _pack.Wire(values.wire, values.shape, None)
+    else:
+        values = source(values, None)[0]
+    return _pack.pack_into(values, buffer)
 
 
 def pack(values: Any, name: str | None) -> tuple[bytes, Shape]:
-    """Wire bytes and shape of nested lists, or of an array of bytes or text."""
+    """Wire bytes and shape of anything that ``encode_bytes`` takes but a BytesTensor."""
+    values, shape = source(values, name)
+    return _pack.pack(values), shape
+
+
+def source(values: Any, name: str | None) -> tuple[_pack.Source, Shape]:
+    """What packs ``values``, and their shape."""
     if isinstance(values, list | tuple):
         shape, flat = leaves(values, name)
-        return _pack.pack_objects(flat, shape, name), shape
+        return _pack.Objects(flat, shape, name), shape
+    if is_arrow(values):
+        return _arrow_in.source(values, name)
     if not isinstance(values, np.ndarray):
         raise TypeError(f"BYTES are lists or arrays of bytes or str, not {type(values).__name__}")
-    shape = values.shape
-    array = values.astype(object) if values.dtype.kind == "T" else values
-    array = np.asarray(array, array.dtype.newbyteorder("="), order="C")
-    if array.dtype.kind == "O":
-        return _pack.pack_objects(array, shape, name), shape
-    if array.dtype.kind == "S":
-        return _pack.pack_fixed(array), shape
-    if array.dtype.kind == "U":
-        return _pack.pack_unicode(array, shape, name), shape
-    raise EncodeError(
-        f"{subject('array', name)} of {array.dtype} is not BYTES: those are object, S, U and "
-        f"StringDType arrays",
-        tensor=name,
+    kind = _SOURCES.get(values.dtype.kind)
+    if kind is None:
+        raise EncodeError(
+            f"{subject('array', name)} of {values.dtype} is not BYTES: those are object, S, U and "
+            f"StringDType arrays",
+            tensor=name,
+        )
+    native = values if values.dtype.kind == "T" else values.astype(
+        values.dtype.newbyteorder("="), copy=False
     )
+    array = np.asarray(native, order="C")
+    return kind(array, values.shape, name), values.shape
+
+
+def is_arrow(values: Any) -> bool:
+    """Whether ``values`` exports an Arrow array, or a stream of them."""
+    return hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
+
+
+_SOURCES = {"O": _pack.Objects, "S": _pack.FixedWidth, "U": _pack.Unicode, "T": _pack.Strings}
 
 
 def leaves(values: list[Any] | tuple[Any, ...], name: str | None) -> tuple[Shape, list[Any]]:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from . import _jsondata
 from ._datatypes import DATATYPES, RAW_BF16, Datatype, bf16_dtype, datatype_of
 from ._limits import Limits
-from .bytes_tensor import BytesTensor, Shape, leaves, pack
+from ._pack import pack as pack_source
+from .bytes_tensor import BytesTensor, Shape, is_arrow, leaves, pack, source
 from .errors import DecodeError, EncodeError
 
 Data = NDArray[Any] | BytesTensor | None
@@ -82,11 +83,25 @@ def _bytes_tensor(name: str, data: Any, datatype: str | None) -> BytesTensor | N
         if datatype not in (None, "BYTES"):
             return None
         return BytesTensor.packed(*pack(data, name))
+    if is_arrow(data) and not isinstance(data, np.ndarray):
+        return _from_arrow(name, data, datatype)
     kind = getattr(getattr(data, "dtype", None), "kind", "")
     if kind not in ("O", "S", "U", "T"):
         return None
     _agree(name, "BYTES", datatype)
     return BytesTensor.packed(*pack(np.asarray(data), name))
+
+
+def _from_arrow(name: str, data: Any, datatype: str | None) -> BytesTensor | None:
+    """BYTES of an Arrow array of bytes or text; ``None`` for one that numpy can read instead."""
+    try:
+        arrow, shape = source(data, name)
+    except EncodeError:
+        if datatype != "BYTES" and hasattr(data, "__array__"):
+            return None
+        raise
+    _agree(name, "BYTES", datatype)
+    return BytesTensor.packed(pack_source(arrow), shape)
 
 
 def _first_leaf(data: Any) -> Any:

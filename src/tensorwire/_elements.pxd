@@ -1,0 +1,20 @@
+from libc.stdint cimport int64_t
+
+from ._body cimport Body
+from ._wire cimport PREFIX_NBYTES
+
+
+cdef struct Element:
+    const unsigned char* data
+    Py_ssize_t nbytes
+
+
+cdef inline Element element_at(
+    Body body, const int64_t* starts, Py_ssize_t n_elements, Py_ssize_t end, Py_ssize_t i
+) noexcept:
+    cdef Element element
+    cdef Py_ssize_t begin = <Py_ssize_t>starts[i] + PREFIX_NBYTES
+    cdef Py_ssize_t stop = <Py_ssize_t>starts[i + 1] if i + 1 < n_elements else end
+    element.data = body.data + begin
+    element.nbytes = stop - begin
+    return element

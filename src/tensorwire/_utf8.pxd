@@ -1,0 +1,108 @@
+"""UTF-8 without Python objects: checked, measured and written."""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+cdef enum:
+    LONE_SURROGATE = -1
+    ALL_VALID = -1
+
+ctypedef fused CodeUnit:
+    uint8_t
+    uint16_t
+    uint32_t
+
+
+cdef inline Py_ssize_t first_invalid(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
+    """Where `text` stops being UTF-8 (RFC 3629), or ALL_VALID.
+
+    Bounds: every look ahead is behind a comparison with `nbytes - i`, which is positive.
+    """
+    cdef Py_ssize_t i = 0
+    cdef uint64_t eight
+    cdef unsigned char c, low, high
+    cdef int n_following, k
+    while i < nbytes:
+        if nbytes - i >= 8:  # most text is ASCII
+            memcpy(&eight, text + i, 8)
+            if eight & <uint64_t>0x8080808080808080 == 0:
+                i += 8
+                continue
+        c = text[i]
+        if c < 0x80:
+            i += 1
+            continue
+        # The first following byte has a narrower range after E0 (no overlong forms), ED (no
+        # surrogates), F0 (no overlong forms) and F4 (nothing past U+10FFFF).
+        low, high = 0x80, 0xBF
+        if 0xC2 <= c <= 0xDF:
+            n_following = 1
+        elif 0xE0 <= c <= 0xEF:
+            n_following = 2
+            if c == 0xE0:
+                low = 0xA0
+            elif c == 0xED:
+                high = 0x9F
+        elif 0xF0 <= c <= 0xF4:
+            n_following = 3
+            if c == 0xF0:
+                low = 0x90
+            elif c == 0xF4:
+                high = 0x8F
+        else:
+            return i
+        if nbytes - i <= n_following or not low <= text[i + 1] <= high:
+            return i
+        for k in range(2, n_following + 1):
+            if text[i + k] & 0xC0 != 0x80:
+                return i
+        i += 1 + n_following
+    return ALL_VALID
+
+
+cdef inline Py_ssize_t utf8_nbytes(const CodeUnit* text, Py_ssize_t n_characters) noexcept nogil:
+    """Bytes that `text`, which holds whole code points, takes as UTF-8, or LONE_SURROGATE."""
+    cdef Py_ssize_t nbytes = n_characters
+    cdef Py_ssize_t i
+    cdef CodeUnit c
+    for i in range(n_characters):
+        c = text[i]
+        nbytes += c >= 0x80
+        if CodeUnit is not uint8_t:
+            if 0xD800 <= c <= 0xDFFF:
+                return LONE_SURROGATE
+            nbytes += c >= 0x800
+        if CodeUnit is uint32_t:
+            nbytes += c >= 0x10000
+    return nbytes
+
+
+cdef inline void write_utf8(
+    unsigned char* target, Py_ssize_t nbytes, const CodeUnit* text, Py_ssize_t n_characters
+) noexcept nogil:
+    """Write what `utf8_nbytes` measured, and never more than `nbytes`, whatever `text` is now."""
+    cdef unsigned char* end = target + nbytes
+    cdef Py_ssize_t i
+    cdef uint32_t c
+    for i in range(n_characters):
+        c = text[i]
+        if end - target < 1 + (c >= 0x80) + (c >= 0x800) + (c >= 0x10000):
+            return
+        if c < 0x80:
+            target[0] = <unsigned char>c
+            target += 1
+        elif c < 0x800:
+            target[0] = <unsigned char>(0xC0 | c >> 6)
+            target[1] = <unsigned char>(0x80 | c & 0x3F)
+            target += 2
+        elif c < 0x10000:
+            target[0] = <unsigned char>(0xE0 | c >> 12)
+            target[1] = <unsigned char>(0x80 | c >> 6 & 0x3F)
+            target[2] = <unsigned char>(0x80 | c & 0x3F)
+            target += 3
+        else:
+            target[0] = <unsigned char>(0xF0 | c >> 18)
+            target[1] = <unsigned char>(0x80 | c >> 12 & 0x3F)
+            target[2] = <unsigned char>(0x80 | c >> 6 & 0x3F)
+            target[3] = <unsigned char>(0x80 | c & 0x3F)
+            target += 4
