@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import mmap
+import os
 import pickle
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +15,7 @@ import pytest
 
 import tensorwire as tw
 import wire
+from tensorwire import _elements
 
 WORDS = [b"a", b"", b"b\0\0", "é".encode(), b"12345678901234567890"]
 WIRE = wire.elements(WORDS)
@@ -305,3 +310,190 @@ def test_an_element_of_4_gib_is_refused() -> None:
     assert str(caught.value) == (
         "element 1 is too long: 4294967296 bytes, a length prefix counts to 4294967295"
     )
+
+
+# --- StringDType, without str objects in between ---
+
+
+class Missing:
+    """A value that numpy takes for missing."""
+
+
+STRING_DTYPES = [
+    np.dtypes.StringDType(),
+    np.dtypes.StringDType(coerce=False),
+    np.dtypes.StringDType(na_object=None),
+    np.dtypes.StringDType(na_object=np.nan),
+]
+LONG_AND_SHORT = ["", "a", "é" * 7, "x" * 15, "y" * 16, "z" * 300, "a\0b\0", "🜚" * 99]
+
+
+@pytest.mark.parametrize("dtype", STRING_DTYPES, ids=str)
+def test_strings_to_the_wire(dtype: Any) -> None:
+    array = np.array(LONG_AND_SHORT * 3, dtype)
+    expected = [text.encode() for text in LONG_AND_SHORT * 3]
+    assert tw.encode_bytes(array) == wire.elements(expected)
+    assert tw.encode_bytes(array[::-2]) == wire.elements(expected[::-2])
+    grid = array.reshape(4, 6).T
+    assert tw.Tensor("x", grid).shape == (6, 4)
+    assert tw.encode_bytes(grid) == wire.elements([text.encode() for text in grid.ravel().tolist()])
+
+
+def test_strings_from_the_wire() -> None:
+    tensor = tw.decode_bytes(tw.encode_bytes(LONG_AND_SHORT * 3)).reshape((4, 6))
+    array = tensor.as_numpy(np.dtypes.StringDType())
+    assert (array.dtype, array.shape) == (np.dtypes.StringDType(), (4, 6))
+    assert array.ravel().tolist() == LONG_AND_SHORT * 3
+    array[0, 0] = "it is a copy"
+    assert tensor[0, 0] == b""
+    assert tw.encode_bytes(tensor.as_numpy(np.dtypes.StringDType())) == tensor.wire
+
+
+@pytest.mark.parametrize("na_object", [None, np.nan, Missing()])
+def test_missing_strings_are_refused(na_object: Any) -> None:
+    dtype = np.dtypes.StringDType(na_object=na_object)
+    array = np.array([["a", "b"], ["c", na_object]], dtype)
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.Tensor("text", array)
+    assert str(caught.value) == (
+        "element 3 [1, 1] of tensor 'text' is missing, and BYTES has no missing values"
+    )
+    assert (caught.value.tensor, caught.value.element) == ("text", 3)
+
+
+# Every boundary of the ranges in RFC 3629, on both sides, and in every place of a word.
+EDGES_OF_UTF8 = [
+    "00", "7f", "80", "bf", "c0 80", "c1 bf", "c2 80", "c2 7f", "c2 c0", "df bf", "e0 9f 80",
+    "e0 a0 80", "e0 a0 7f", "ec 80 80", "ed 9f bf", "ed a0 80", "ee 80 80", "ef bf bf", "ef bf c0",
+    "f0 8f bf bf", "f0 90 80 80", "f0 90 80 7f", "f3 bf bf bf", "f4 8f bf bf", "f4 90 80 80",
+    "f5 80 80 80", "f8 88 80 80 80", "fe", "ff", "c2", "e1 80", "f1 80 80", "e1 80 41",
+    "f1 80 80 41",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("edge", EDGES_OF_UTF8)
+@pytest.mark.parametrize("before", [0, 1, 3, 4, 7, 8, 9, 17])
+def test_utf8_is_what_python_says(edge: str, before: int) -> None:
+    for after in (0, 1, 8, 11):
+        data = b"a" * before + bytes.fromhex(edge) + b"z" * after
+        tensor = tw.decode_bytes(wire.elements([b"first", data]))
+        try:
+            expected = data.decode()
+        except UnicodeDecodeError as error:
+            with pytest.raises(tw.ElementError) as caught:
+                tensor.as_numpy(np.dtypes.StringDType())
+            assert caught.value.element == 1
+            assert caught.value.offset == 13 + error.start
+        else:
+            assert tensor.as_numpy(np.dtypes.StringDType()).tolist()[1] == expected
+
+
+# --- memory that is used again ---
+
+
+@pytest.mark.parametrize("values", [WORDS, np.array(WORDS, object), tw.decode_bytes(WIRE)])
+def test_encode_into(values: Any) -> None:
+    for extra in (0, 5):
+        buffer = bytearray(b"\xee" * (len(WIRE) + extra))
+        assert tw.encode_bytes_into(values, buffer) == len(WIRE)
+        assert buffer == WIRE + b"\xee" * extra
+    target = np.zeros(len(WIRE), np.uint8)
+    tw.encode_bytes_into(values, target)
+    assert target.tobytes() == WIRE
+    small = bytearray(b"\xee" * (len(WIRE) - 1))
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_bytes_into(values, small)
+    assert str(caught.value) == "the elements take 46 bytes, the buffer has 45"
+    assert (caught.value.expected, caught.value.actual) == (46, 45)
+    assert small == b"\xee" * 45
+    with pytest.raises(BufferError):
+        tw.encode_bytes_into(values, bytes(99))
+    with pytest.raises(TypeError):
+        tw.encode_bytes_into(values, "text")
+
+
+def test_encode_into_the_same_memory() -> None:
+    buffer = bytearray(WIRE)
+    assert tw.encode_bytes_into(tw.decode_bytes(buffer)[1:], buffer) == len(WIRE) - 5
+    assert buffer[:-5] == WIRE[5:]
+
+
+# --- memory that somebody writes to meanwhile ---
+
+
+@pytest.mark.parametrize("release_from", [0, 1 << 62])
+def test_a_body_that_changes_while_it_is_scanned(release_from: int) -> None:
+    """Whatever the scan sees, it stays within the body: elements or an error come out."""
+    body = bytearray(wire.elements([b"x" * (i % 40) for i in range(20_000)]))
+    done = threading.Event()
+
+    def scribble() -> None:
+        rng = np.random.default_rng(1)
+        view = np.frombuffer(body, np.uint8)
+        while not done.is_set():
+            places = rng.integers(0, len(body), 2_000)
+            kept = view[places].copy()
+            view[places] = rng.integers(0, 256, 2_000, np.uint8)
+            view[places] = kept
+
+    thread = threading.Thread(target=scribble)
+    before = _elements.set_release_gil_from(release_from)
+    thread.start()
+    try:
+        verdicts = set()
+        for _ in range(200):
+            try:
+                tensor = tw.decode_bytes(body)
+            except tw.ElementError:
+                verdicts.add("refused")
+            else:
+                assert sum(map(len, tensor.tolist())) + 4 * len(tensor) == len(body)
+                assert tw.decode_bytes(tw.encode_bytes(tensor[::2])).shape == tensor[::2].shape
+                verdicts.add("taken")
+    finally:
+        done.set()
+        thread.join()
+        _elements.set_release_gil_from(before)
+    assert verdicts
+
+
+def longest_wait(work: Callable[[], Any]) -> float:
+    """How long a thread that only looks at the clock was kept from it while ``work`` ran."""
+    waits = [0.0]
+    done = threading.Event()
+
+    def watch() -> None:
+        last = time.perf_counter()
+        while not done.is_set():
+            now = time.perf_counter()
+            waits[0] = max(waits[0], now - last)
+            last = now
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    work()
+    done.set()
+    thread.join()
+    return waits[0]
+
+
+def test_a_long_scan_lets_other_threads_run() -> None:
+    body = bytes(4 << 25)  # 32M empty elements: 50 ms and more
+    held, free = [], []
+    for _ in range(3):
+        before = _elements.set_release_gil_from(1 << 62)
+        held.append(longest_wait(lambda: tw.decode_bytes(body, 1 << 25)))
+        _elements.set_release_gil_from(before)
+        free.append(longest_wait(lambda: tw.decode_bytes(body, 1 << 25)))
+    assert min(free) < min(held) / 2
+
+
+def test_an_element_of_3_gb() -> None:
+    if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 10 << 30:
+        pytest.skip("needs 10 GiB of free memory")
+    n = 3_000_000_000
+    element = bytes(n)
+    encoded = tw.encode_bytes([element, b"tail"])
+    assert len(encoded) == n + 12
+    tensor = tw.decode_bytes(encoded, 2)
+    assert (len(tensor.view(0)), tensor[1]) == (n, b"tail")

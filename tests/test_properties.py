@@ -52,6 +52,47 @@ def test_bytes_round_trip(values: list[Any]) -> None:
     assert tw.decode_bytes(encoded, len(values)).tolist() == expected
 
 
+# Lengths around what Arrow puts into a view, what numpy puts into a string, and a 16-bit limit.
+LENGTHS = st.sampled_from([0, 1, 7, 8, 11, 12, 13, 15, 16, 255, 256, 65_535, 65_536])
+CHARACTERS = st.characters(exclude_categories=["Cs"])  # no surrogates: they have no UTF-8
+ELEMENTS = st.one_of(
+    st.text(CHARACTERS, max_size=9), st.builds(lambda n, c: c * n, LENGTHS, CHARACTERS)
+)
+SOURCES: dict[str, Any] = {
+    "list of str": lambda array: array.ravel().tolist(),
+    "object array": lambda array: array,
+    "bytes": lambda array: [text.encode() for text in array.ravel().tolist()],
+    "bytearray": lambda array: [bytearray(text.encode()) for text in array.ravel().tolist()],
+    "memoryview": lambda array: [memoryview(text.encode()) for text in array.ravel().tolist()],
+    "StringDType": lambda array: array.astype(np.dtypes.StringDType()),
+    "fortran": np.asfortranarray,
+    "strided": lambda array: np.repeat(array, 2, axis=0)[::2] if array.ndim else array,
+    "BytesTensor": lambda array: tw.Tensor("x", array).data,
+}
+
+
+@settings(max_examples=200, deadline=None)
+@given(SHAPES.flatmap(lambda shape: hnp.arrays(object, shape, elements=ELEMENTS)), st.data())
+def test_every_source_gives_the_same_wire(array: Any, data: st.DataObject) -> None:
+    expected = wire.elements([text.encode() for text in array.ravel().tolist()])
+    name = data.draw(st.sampled_from(sorted(SOURCES)))
+    assert tw.encode_bytes(SOURCES[name](array)) == expected
+    tensor = tw.decode_bytes(expected, array.size).reshape(array.shape)
+    assert tensor.tolist() == tw.Tensor("x", array).as_numpy().tolist()
+    strings = tensor.as_numpy(np.dtypes.StringDType())
+    assert strings.tolist() == tensor.as_strings().tolist() == array.tolist()
+
+
+@settings(max_examples=200, deadline=None)
+@given(hnp.arrays("U6", SHAPES, elements=st.text(CHARACTERS, max_size=6)))
+def test_fixed_width_arrays(array: Any) -> None:
+    """numpy hands out elements without their trailing NULs, and so do we."""
+    expected = [text.encode() for text in array.ravel().tolist()]
+    assert tw.encode_bytes(array) == tw.encode_bytes(array.T.copy().T) == wire.elements(expected)
+    raw = np.frombuffer(array.tobytes(), "S24")
+    assert tw.encode_bytes(raw) == wire.elements(raw.tolist())
+
+
 def verdict(decode: Any) -> Any:
     """The flat values, or the kind of the error."""
     try:

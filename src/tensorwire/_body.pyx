@@ -14,6 +14,7 @@ from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport uint64_t
+from libc.string cimport memcmp
 
 from ._datatypes cimport Datatype
 from ._layout cimport Layout, measure
@@ -100,6 +101,13 @@ cdef class Body:
         if nbytes > self.nbytes - offset:
             raise beyond_body(self, offset, nbytes, kind, name)
         return 0
+
+
+def same_bytes(first, second):
+    """Whether two buffers hold the same bytes. (Comparing memoryviews goes item by item.)"""
+    cdef Body one = Body(first)
+    cdef Body other = Body(second)
+    return one.nbytes == other.nbytes and memcmp(one.data, other.data, one.nbytes) == 0
 
 
 cdef view_array(Body body, cnp.dtype dtype, Layout* layout, Py_ssize_t offset):

@@ -8,6 +8,7 @@ from ._limits import Limits
 
 Offsets = NDArray[np.int64]
 
+def set_release_gil_from(n_elements: int) -> int: ...
 def scan(
     body: Body,
     shape: tuple[int, ...],

@@ -35,6 +35,16 @@ cdef enum:
     WIDEST_ITEMSIZE = 16
     FIRST_CAPACITY = 1024
 
+# Scans of so many elements let other threads run meanwhile (benchmarks/bench_gil.py).
+cdef uint64_t release_gil_from = 500_000
+
+
+def set_release_gil_from(uint64_t n_elements):
+    """For the benchmark that chose the number; returns the one before."""
+    global release_gil_from
+    before, release_gil_from = release_gil_from, n_elements
+    return before
+
 
 cdef enum Fault:
     NONE
@@ -80,6 +90,18 @@ cdef void walk(
     walked.declared = length
 
 
+cdef void walk_politely(
+    Walk* walked, const unsigned char* data, uint64_t nbytes,
+    int64_t* starts, uint64_t capacity, int64_t base,
+) noexcept:
+    """`walk`, without the GIL when it takes long. The caller's Body pins the memory."""
+    if capacity - walked.n_elements < release_gil_from:
+        walk(walked, data, nbytes, starts, capacity, base)
+    else:
+        with nogil:
+            walk(walked, data, nbytes, starts, capacity, base)
+
+
 def scan(Body body not None, tuple shape not None, Py_ssize_t offset, Py_ssize_t nbytes,
          Limits limits not None, kind, name):
     """Validate a BYTES tensor of `shape` in `nbytes` bytes from `offset` of the body.
@@ -98,8 +120,8 @@ def scan(Body body not None, tuple shape not None, Py_ssize_t offset, Py_ssize_t
     cdef cnp.npy_intp n_elements = <cnp.npy_intp>layout.n_elements
     cdef cnp.ndarray starts = cnp.PyArray_EMPTY(1, &n_elements, cnp.NPY_INT64, 0)
     walked.position = walked.n_elements = 0
-    walk(&walked, body.data + offset, nbytes,
-         <int64_t*>cnp.PyArray_DATA(starts), layout.n_elements, offset)
+    walk_politely(&walked, body.data + offset, nbytes,
+                  <int64_t*>cnp.PyArray_DATA(starts), layout.n_elements, offset)
     if walked.fault != NONE:
         raise truncated_element(&walked, offset, nbytes, kind, name)
     if walked.n_elements < layout.n_elements:
@@ -122,8 +144,8 @@ def scan_all(Body body not None, kind, name):
     starts = np.empty(capacity, np.int64)
     walked.position = walked.n_elements = 0
     while True:
-        walk(&walked, body.data, body.nbytes,
-             <int64_t*>cnp.PyArray_DATA(starts), capacity, 0)
+        walk_politely(&walked, body.data, body.nbytes,
+                      <int64_t*>cnp.PyArray_DATA(starts), capacity, 0)
         # `most` is room for every element that the bytes can hold: the last round always ends here.
         if walked.fault != NONE or walked.position == <uint64_t>body.nbytes or capacity == most:
             break

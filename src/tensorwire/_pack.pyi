@@ -8,12 +8,16 @@ class Source:
 
 @final
 class Objects(Source): ...
+
 @final
 class FixedWidth(Source): ...
+
 @final
 class Unicode(Source): ...
+
 @final
 class Strings(Source): ...
+
 @final
 class Wire(Source): ...
 

@@ -13,6 +13,29 @@ ctypedef fused CodeUnit:
     uint32_t
 
 
+cdef inline bint is_ascii(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
+    """Whether no byte has its high bit set: words over the text, and one that ends where it does."""
+    cdef uint64_t bits = 0
+    cdef uint64_t word
+    cdef uint32_t half
+    cdef Py_ssize_t i = 0
+    if nbytes >= 8:
+        while i <= nbytes - 8:
+            memcpy(&word, text + i, 8)
+            bits |= word
+            i += 8
+        memcpy(&word, text + nbytes - 8, 8)
+        return (bits | word) & <uint64_t>0x8080808080808080 == 0
+    if nbytes >= 4:
+        memcpy(&half, text, 4)
+        bits = half
+        memcpy(&half, text + nbytes - 4, 4)
+        return (bits | half) & <uint64_t>0x80808080 == 0
+    for i in range(nbytes):
+        bits |= text[i]
+    return bits & 0x80 == 0
+
+
 cdef inline Py_ssize_t first_invalid(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
     """Where `text` stops being UTF-8 (RFC 3629), or ALL_VALID.
 
@@ -22,8 +45,10 @@ cdef inline Py_ssize_t first_invalid(const unsigned char* text, Py_ssize_t nbyte
     cdef uint64_t eight
     cdef unsigned char c, low, high
     cdef int n_following, k
+    if is_ascii(text, nbytes):  # as most text is
+        return ALL_VALID
     while i < nbytes:
-        if nbytes - i >= 8:  # most text is ASCII
+        if nbytes - i >= 8:
             memcpy(&eight, text + i, 8)
             if eight & <uint64_t>0x8080808080808080 == 0:
                 i += 8

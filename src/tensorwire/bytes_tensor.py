@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _arrow_in, _arrow_out, _elements, _pack
-from ._body import Body
+from ._body import Body, same_bytes
 from ._limits import Limits
 from .errors import EncodeError, subject
 
@@ -141,7 +141,7 @@ class BytesTensor:
         """Same shape and same elements, compared on the wire without making objects."""
         if not isinstance(other, BytesTensor):
             return NotImplemented
-        return self.shape == other.shape and self.wire == other.wire
+        return self.shape == other.shape and same_bytes(self.wire, other.wire)
 
     __hash__ = None  # type: ignore[assignment]  # the memory below may be written to
 
@@ -345,8 +345,10 @@ def source(values: Any, name: str | None) -> tuple[_pack.Source, Shape]:
             f"StringDType arrays",
             tensor=name,
         )
-    native = values if values.dtype.kind == "T" else values.astype(
-        values.dtype.newbyteorder("="), copy=False
+    native = (
+        values
+        if values.dtype.kind == "T"
+        else values.astype(values.dtype.newbyteorder("="), copy=False)
     )
     array = np.asarray(native, order="C")
     return kind(array, values.shape, name), values.shape

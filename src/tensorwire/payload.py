@@ -76,20 +76,20 @@ def _bytes_tensor(name: str, data: Any, datatype: str | None) -> BytesTensor | N
         _agree(name, "BYTES", datatype)
         return data
     if isinstance(data, list | tuple):
-        if datatype is None and not isinstance(
-            _first_leaf(data), bytes | str | bytearray | memoryview
-        ):
-            return None
-        if datatype not in (None, "BYTES"):
-            return None
-        return BytesTensor.packed(*pack(data, name))
+        return _from_lists(name, data, datatype)
     if is_arrow(data) and not isinstance(data, np.ndarray):
         return _from_arrow(name, data, datatype)
-    kind = getattr(getattr(data, "dtype", None), "kind", "")
-    if kind not in ("O", "S", "U", "T"):
+    if getattr(getattr(data, "dtype", None), "kind", None) not in ("O", "S", "U", "T"):
         return None
     _agree(name, "BYTES", datatype)
     return BytesTensor.packed(*pack(np.asarray(data), name))
+
+
+def _from_lists(name: str, data: Any, datatype: str | None) -> BytesTensor | None:
+    is_text = isinstance(_first_leaf(data), bytes | str | bytearray | memoryview)
+    if datatype == "BYTES" or (datatype is None and is_text):
+        return BytesTensor.packed(*pack(data, name))
+    return None
 
 
 def _from_arrow(name: str, data: Any, datatype: str | None) -> BytesTensor | None:
