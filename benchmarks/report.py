@@ -1,4 +1,4 @@
-"""``python -m benchmarks.report RESULTS.json``: the measured table, written into README.md.
+"""``python -m benchmarks.report RESULTS.json``: the measured tables, written into the READMEs.
 
 RESULTS.json is what ``pytest benchmarks/bench_*.py --benchmark-json RESULTS.json`` wrote.
 """
@@ -7,34 +7,53 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-README = Path(__file__).parent.parent / "README.md"
+HERE = Path(__file__).parent
+PAGES = {HERE.parent / "README.md": ("decode", "encode"), HERE / "README.md": ("BYTES", "scan")}
 BEGIN, END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
 
 
-def table(results: dict[str, Any]) -> str:
+def tables_of(results: dict[str, Any], names: tuple[str, ...]) -> str:
     """Medians of one run, and how many times the first contender's each of the others takes."""
     lines: list[str] = []
     tables: dict[str, dict[str, dict[str, float]]] = {}
+    units: dict[str, float] = {}
     for row in results["benchmarks"]:
         info = row["extra_info"]
+        if not info["table"].startswith(names):
+            continue
+        units[info["table"]] = info.get("n_elements", 0)
         rows = tables.setdefault(info["table"], {})
         rows.setdefault(info["workload"], {})[info["contender"]] = row["stats"]["median"]
     for name, rows in tables.items():
-        contenders = list(next(iter(rows.values())))
-        lines += [f"| {name} | {' | '.join(contenders)} |", "|---" * (len(contenders) + 1) + "|"]
-        lines += [
-            f"| {workload} | {' | '.join(cells(medians))} |" for workload, medians in rows.items()
-        ]
+        contenders = list(dict.fromkeys(contender for row in rows.values() for contender in row))
+        limits = [contender for contender in contenders if contender.startswith("limit")]
+        others = [contender for contender in contenders if contender not in limits]
+        columns = [*others, "limit"] if limits else others
+        lines += [f"| {name} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+        for workload, medians in rows.items():
+            limit = next((time for who, time in medians.items() if who in limits), None)
+            times = [medians.get(contender) for contender in others] + [limit] * bool(limits)
+            lines.append(f"| {workload} | {' | '.join(cells(times, units[name]))} |")
         lines.append("")
     return "\n".join([*lines, provenance(results)])
 
 
-def cells(medians: dict[str, float]) -> list[str]:
-    base, *others = medians.values()
-    return [time_text(base), *(f"{time_text(t)} ({t / base:,.1f}x)" for t in others)]
+def cells(times: Sequence[float | None], n_elements: float) -> list[str]:
+    """Times, or ns per element, with their ratio to the first."""
+    base = times[0]
+    assert base is not None
+    texts = []
+    for time in times:
+        if time is None:
+            texts.append("")
+            continue
+        text = f"{time / n_elements * 1e9:.1f} ns" if n_elements else time_text(time)
+        texts.append(text if time is base else f"{text} ({time / base:,.1f}x)")
+    return texts
 
 
 def time_text(seconds: float) -> str:
@@ -49,18 +68,17 @@ def provenance(results: dict[str, Any]) -> str:
     cpu = machine["cpu"]
     return (
         f"Medians of one run on {results['datetime'][:10]}: {cpu['brand_raw']}, {cpu['count']} "
-        f"CPUs, Python {machine['python_version']}. `pytest benchmarks/bench_decode.py "
-        f"benchmarks/bench_encode.py --benchmark-json results.json; python -m benchmarks.report "
-        f"results.json`"
+        f"CPUs, Python {machine['python_version']}. `pytest benchmarks/bench_*.py "
+        f"--benchmark-json results.json; python -m benchmarks.report results.json`"
     )
 
 
 def main(path: str) -> None:
-    text = README.read_text()
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    made = table(json.loads(Path(path).read_text()))
-    README.write_text(f"{before}{BEGIN}\n{made}\n{END}{after}")
+    results = json.loads(Path(path).read_text())
+    for page, names in PAGES.items():
+        before, rest = page.read_text().split(BEGIN)
+        _, after = rest.split(END)
+        page.write_text(f"{before}{BEGIN}\n{tables_of(results, names)}\n{END}{after}")
 
 
 if __name__ == "__main__":

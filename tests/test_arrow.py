@@ -72,7 +72,7 @@ def test_anything_else_gets_bytes(asked: Any) -> None:
 
 def test_polars_and_duckdb_read_the_elements() -> None:
     tensor = tensor_of(ANY)
-    assert pl.from_arrow(tensor).to_list() == ANY
+    assert pl.Series(pl.from_arrow(tensor)).to_list() == ANY
     assert pl.Series(tensor).to_list() == ANY
     table = pa.table({"x": tensor, "t": pa.array(tensor_of([*TEXT, b"-"]), type=pa.string_view())})
     with duckdb.connect() as connection:
@@ -86,7 +86,7 @@ def test_small_arrays(elements: list[bytes]) -> None:
     array = pa.array(tensor_of(elements))
     array.validate(full=True)
     assert array.to_pylist() == elements
-    assert pl.from_arrow(tensor_of(elements)).to_list() == elements
+    assert pl.Series(tensor_of(elements)).to_list() == elements
 
 
 def test_the_data_buffer_is_the_body() -> None:

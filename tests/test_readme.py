@@ -29,7 +29,7 @@ def run(code: str) -> str:
     return printed.getvalue()
 
 
-@pytest.mark.parametrize(("code", "expected"), EXAMPLES, ids=["first", "server"])
+@pytest.mark.parametrize(("code", "expected"), EXAMPLES, ids=["first", "server", "BYTES"])
 def test_example(code: str, expected: str) -> None:
     assert run(code) == expected
 
