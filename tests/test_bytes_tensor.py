@@ -444,7 +444,7 @@ def test_a_body_that_changes_while_it_is_scanned(release_from: int) -> None:
         for _ in range(200):
             try:
                 tensor = tw.decode_bytes(body)
-            except tw.ElementError:
+            except tw.DecodeError:
                 verdicts.add("refused")
             else:
                 assert sum(map(len, tensor.tolist())) + 4 * len(tensor) == len(body)

@@ -33,7 +33,6 @@ cnp.import_array()
 # would have to address for the same shape (StringDType).
 cdef enum:
     WIDEST_ITEMSIZE = 16
-    FIRST_CAPACITY = 1024
 
 # Scans of so many elements let other threads run meanwhile (benchmarks/bench_gil.py).
 cdef uint64_t release_gil_from = 500_000
@@ -65,7 +64,7 @@ cdef void walk(
 ) noexcept nogil:
     """Go on from `walked` until `capacity` elements, the end of `data`, or a fault.
 
-    `starts[i]` becomes `base` plus the position of element i's prefix.
+    `starts[i]` becomes `base` plus the position of element i's prefix, unless `starts` is NULL.
     Bounds: position <= nbytes always. Both comparisons subtract what is known to fit, in unsigned
     64 bit, so nothing wraps; a prefix is loaded once, so that a writer in another thread can make
     the walk wrong but never leave the tensor.
@@ -82,7 +81,8 @@ cdef void walk(
         if length > nbytes - position - PREFIX_NBYTES:
             walked.fault = SHORT_PAYLOAD
             break
-        starts[i] = base + <int64_t>position
+        if starts != NULL:
+            starts[i] = base + <int64_t>position
         position += PREFIX_NBYTES + <uint64_t>length
         i += 1
     walked.position = position
@@ -132,30 +132,17 @@ def scan(Body body not None, tuple shape not None, Py_ssize_t offset, Py_ssize_t
     return starts
 
 
-def scan_all(Body body not None, kind, name):
-    """Validate the whole body as a run of BYTES elements, however many they are.
+def count(Body body not None, kind, name):
+    """How many BYTES elements the whole body holds; nothing is allocated.
 
-    Returns as `scan`. The result grows with the elements found, never beyond twice their number.
     Raises ElementError (a truncated element).
     """
     cdef Walk walked
-    cdef uint64_t most = <uint64_t>body.nbytes // PREFIX_NBYTES
-    cdef uint64_t capacity = min(most, <uint64_t>FIRST_CAPACITY)
-    starts = np.empty(capacity, np.int64)
     walked.position = walked.n_elements = 0
-    while True:
-        walk_politely(&walked, body.data, body.nbytes,
-                      <int64_t*>cnp.PyArray_DATA(starts), capacity, 0)
-        # `most` is room for every element that the bytes can hold: the last round always ends here.
-        if walked.fault != NONE or walked.position == <uint64_t>body.nbytes or capacity == most:
-            break
-        capacity = min(most, 2 * capacity)
-        starts.resize(capacity, refcheck=False)
-    if walked.fault != NONE or walked.position < <uint64_t>body.nbytes:
+    walk_politely(&walked, body.data, body.nbytes, NULL, <uint64_t>body.nbytes // PREFIX_NBYTES, 0)
+    if walked.fault != NONE:
         raise truncated_element(&walked, 0, body.nbytes, kind, name)
-    starts.resize(walked.n_elements, refcheck=False)
-    starts.setflags(write=False)
-    return starts
+    return walked.n_elements
 
 
 cdef truncated_element(Walk* walked, Py_ssize_t offset, Py_ssize_t nbytes, kind, name):

@@ -287,8 +287,7 @@ def decode_bytes(buffer: Any, count: int | None = None) -> BytesTensor:
     """
     body = Body(buffer)
     if count is None:
-        starts = _elements.scan_all(body, "buffer", None)
-        return BytesTensor._over(body, starts, 0, body.nbytes, (len(starts),))
+        count = _elements.count(body, "buffer", None)
     if type(count) is not int:
         raise TypeError(f"count is an int, not {type(count).__name__}")
     if count < 0:
