@@ -138,8 +138,9 @@ def count(Body body not None, kind, name):
     Raises ElementError (a truncated element).
     """
     cdef Walk walked
+    cdef uint64_t more_than_fit = <uint64_t>body.nbytes // PREFIX_NBYTES + 1
     walked.position = walked.n_elements = 0
-    walk_politely(&walked, body.data, body.nbytes, NULL, <uint64_t>body.nbytes // PREFIX_NBYTES, 0)
+    walk_politely(&walked, body.data, body.nbytes, NULL, more_than_fit, 0)
     if walked.fault != NONE:
         raise truncated_element(&walked, 0, body.nbytes, kind, name)
     return walked.n_elements
