@@ -23,7 +23,7 @@ FLOORS = [
     ["_arrow_out", "_arrow_in"],
     ["bytes_tensor"],
     ["payload", "header"],
-    ["_messages", "_frame"],
+    ["_messages", "_frame", "_bodybuffer"],
     ["_decode", "_encode"],
     ["__init__"],
     ["demo", "inspect"],

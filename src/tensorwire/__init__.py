@@ -10,6 +10,7 @@ if sys.byteorder != "little" or sys.maxsize < 2**32:
         "tensorwire needs a 64-bit little-endian machine: its views are the wire bytes"
     )
 
+from ._bodybuffer import BodyBuffer
 from ._decode import decode_request, decode_response
 from ._encode import encode_raw_request, encode_request, encode_response
 from ._frame import Frame
@@ -29,6 +30,7 @@ from .header import header_length
 __version__ = "0.1.0"
 
 __all__ = [
+    "BodyBuffer",
     "BytesTensor",
     "DecodeError",
     "ElementError",

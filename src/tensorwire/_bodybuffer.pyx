@@ -1,0 +1,196 @@
+"""BodyBuffer: memory for a body that is about to arrive, aligned for the tensors in it."""
+
+cimport cython
+from cpython.buffer cimport (
+    PyBUF_SIMPLE,
+    Py_buffer,
+    PyBuffer_FillInfo,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from cpython.memoryview cimport PyMemoryView_FromObject
+from libc.stdint cimport uintptr_t
+from libc.string cimport memcpy
+
+from .errors import HeaderError, LayoutError
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #ifdef __linux__
+    #include <sys/mman.h>
+    #endif
+    static void ask_for_huge_pages(char *memory, size_t nbytes) {
+    #ifdef MADV_HUGEPAGE
+        char *first = (char *)(((uintptr_t)memory + 4095) & ~(uintptr_t)4095);
+        madvise(first, nbytes - (size_t)(first - memory), MADV_HUGEPAGE);
+    #else
+        (void)memory; (void)nbytes;
+    #endif
+    }
+    """
+    void ask_for_huge_pages(char* memory, size_t nbytes) nogil
+
+cdef enum:
+    ALIGNMENT = 64
+    HUGE_FROM = 4 << 20  # smaller bodies would take whole pages of 2 MiB for a part
+    FIRST_CAPACITY = 64 << 10
+
+
+@cython.final
+cdef class BodyBuffer:
+    """A body under way: one allocation, whose byte `header_length` lies at a multiple of 64.
+
+    ``content_length``: bytes that are announced, or None for an unknown number; then the memory
+    grows. ``header_length``: where the first binary tensor begins, if it is known.
+    ``max_nbytes``: HeaderError with status 413 when more is announced, or arrives.
+
+    What is announced costs address space only; memory is taken as bytes arrive. As a buffer it is
+    the bytes that have arrived so far, writable: give it to ``decode_request`` when it is
+    ``complete``, and the views keep it. It is not for use by several threads at once.
+    """
+
+    cdef char* memory  # as it was allocated
+    cdef char* data  # the aligned start of the body within
+    cdef Py_ssize_t capacity
+    cdef Py_ssize_t header_length
+    cdef Py_ssize_t n_exports
+    cdef readonly Py_ssize_t nbytes
+    cdef readonly object content_length
+    cdef readonly object max_nbytes
+
+    def __cinit__(self, content_length=None, header_length=None, *, max_nbytes=None):
+        if header_length is not None and header_length > 0:
+            self.header_length = header_length % ALIGNMENT
+        self.content_length = content_length
+        self.max_nbytes = max_nbytes
+        if content_length is None:
+            return
+        if content_length < 0:
+            raise HeaderError(f"Content-Length is negative: {content_length}", actual=content_length)
+        self.check_limit(content_length)
+        self.allocate(content_length)
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.memory)
+
+    cdef int check_limit(self, nbytes) except -1:
+        if self.max_nbytes is not None and nbytes > self.max_nbytes:
+            raise HeaderError(
+                f"the body is too long: {nbytes} bytes, at most {self.max_nbytes} are accepted",
+                expected=self.max_nbytes, actual=nbytes, status=413)
+        return 0
+
+    cdef int allocate(self, nbytes) except -1:
+        """Room for `nbytes` at the right alignment, with what has arrived moved into it."""
+        cdef char* memory = NULL
+        cdef char* data
+        cdef size_t n_allocated
+        if nbytes < 2 ** 62:
+            n_allocated = <size_t>nbytes + ALIGNMENT
+            memory = <char*>PyMem_RawMalloc(n_allocated)
+        if memory == NULL:
+            raise HeaderError(
+                f"the body is too long: there is no memory for {nbytes} bytes",
+                actual=nbytes, status=413)
+        if n_allocated >= HUGE_FROM:
+            ask_for_huge_pages(memory, n_allocated)
+        data = memory + (-(<uintptr_t>memory + self.header_length)) % ALIGNMENT
+        if self.nbytes > 0:
+            memcpy(data, self.data, self.nbytes)
+        PyMem_RawFree(self.memory)
+        self.memory, self.data, self.capacity = memory, data, nbytes
+        return 0
+
+    cdef int make_room(self, Py_ssize_t n_more) except -1:
+        """Make sure that `n_more` bytes fit behind those that have arrived, or refuse them."""
+        if n_more <= self.capacity - self.nbytes:
+            return 0
+        if self.content_length is not None:
+            raise LayoutError(
+                f"the body is longer than announced: {self.nbytes + n_more} bytes, Content-Length "
+                f"is {self.content_length}",
+                offset=self.capacity, expected=self.content_length, actual=self.nbytes + n_more)
+        if self.n_exports > 0:
+            raise BufferError("the body cannot grow: views of it are held")
+        needed = self.nbytes + n_more
+        self.check_limit(needed)
+        grown = max(needed, 2 * self.capacity, FIRST_CAPACITY)
+        if self.max_nbytes is not None:
+            grown = max(needed, min(grown, self.max_nbytes))
+        self.allocate(grown)
+        return 0
+
+    @property
+    def complete(self):
+        """Whether all that was announced has arrived; always, when nothing was."""
+        return self.content_length is None or self.nbytes == self.capacity
+
+    def __len__(self):
+        return self.nbytes
+
+    def write(self, chunk):
+        """Append a copy of ``chunk``, any C-contiguous buffer.
+
+        Raises LayoutError when it passes the announced length, HeaderError (413) when it passes
+        ``max_nbytes``, and then takes none of it; BufferError when it must grow while views are
+        held.
+        """
+        cdef Py_buffer view
+        PyObject_GetBuffer(chunk, &view, PyBUF_SIMPLE)
+        try:
+            self.make_room(view.len)
+            memcpy(self.data + self.nbytes, view.buf, view.len)
+            self.nbytes += view.len
+        finally:
+            PyBuffer_Release(&view)
+
+    def remaining(self):
+        """A writable memoryview of the room behind what has arrived, for ``recv_into``.
+
+        Tell ``advance`` how many bytes were received. For an unknown length there is always room.
+        """
+        if self.content_length is None:
+            self.make_room(max(FIRST_CAPACITY, self.nbytes) if self.capacity == self.nbytes else 1)
+        return PyMemoryView_FromObject(Tail(self))
+
+    def advance(self, Py_ssize_t nbytes):
+        """Take ``nbytes`` that were written to ``remaining()`` as arrived."""
+        if not 0 <= nbytes <= self.capacity - self.nbytes:
+            raise ValueError(
+                f"{nbytes} bytes cannot have arrived: there is room for "
+                f"{self.capacity - self.nbytes}")
+        self.nbytes += nbytes
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.data, self.nbytes, False, flags)
+        self.n_exports += 1
+
+    def __releasebuffer__(self, Py_buffer* buffer):
+        self.n_exports -= 1
+
+    def __repr__(self):
+        announced = "" if self.content_length is None else f" of {self.content_length}"
+        return f"<BodyBuffer with {self.nbytes}{announced} bytes>"
+
+
+@cython.final
+cdef class Tail:
+    """The room behind what has arrived, as it was when this was made."""
+
+    cdef BodyBuffer body
+    cdef char* data
+    cdef Py_ssize_t nbytes
+
+    def __cinit__(self, BodyBuffer body not None):
+        self.body = body
+        self.data = body.data + body.nbytes
+        self.nbytes = body.capacity - body.nbytes
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.data, self.nbytes, False, flags)
+        self.body.n_exports += 1
+
+    def __releasebuffer__(self, Py_buffer* buffer):
+        self.body.n_exports -= 1

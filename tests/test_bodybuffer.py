@@ -1,0 +1,175 @@
+"""BodyBuffer: aligned, bounded, and paid for only as bytes arrive."""
+
+from __future__ import annotations
+
+import gc
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+
+FRAME = tw.encode_request(
+    tw.InferRequest([tw.Tensor("x", np.arange(50_000, dtype=np.float64)), tw.Tensor("y", ["a"])]),
+    align=1,
+)
+BODY, N = bytes(FRAME), FRAME.header_length
+assert N is not None
+
+
+def address(buffer: Any) -> int:
+    return int(np.frombuffer(buffer, np.uint8).ctypes.data)
+
+
+@pytest.mark.parametrize("content_length", [len(BODY), None])
+@pytest.mark.parametrize("n_chunk", [1_000, 65_536, len(BODY)])
+def test_written_in_chunks(content_length: int | None, n_chunk: int) -> None:
+    buffer = tw.BodyBuffer(content_length, N)
+    for i in range(0, len(BODY), n_chunk):
+        assert buffer.complete is (content_length is None)
+        buffer.write(memoryview(BODY)[i : i + n_chunk])
+    assert buffer.complete
+    assert len(buffer) == buffer.nbytes == len(BODY)
+    request = tw.decode_request(buffer, N)
+    array = request["x"].as_numpy()
+    assert array.ctypes.data % 64 == 0
+    assert array.ctypes.data == address(buffer) + N
+    assert array.flags.writeable
+    assert np.array_equal(array, np.arange(50_000))
+    assert request["y"].as_numpy().tolist() == [b"a"]
+
+
+@pytest.mark.parametrize("header_length", [None, 0, 1, 63, 64, 65, 1000])
+@pytest.mark.parametrize("content_length", [0, 1, 5_000, 5 << 20])
+def test_alignment(content_length: int, header_length: int | None) -> None:
+    buffer = tw.BodyBuffer(content_length, header_length)
+    buffer.write(b"x" * content_length)
+    assert bytes(buffer) == b"x" * content_length
+    if content_length:
+        assert (address(buffer) + (header_length or 0)) % 64 == 0
+
+
+@pytest.mark.parametrize("content_length", [len(BODY), None])
+def test_received_from_a_socket(content_length: int | None) -> None:
+    near, far = socket.socketpair()
+    buffer = tw.BodyBuffer(content_length, N)
+    with near, far:
+        sent = 0
+        while buffer.nbytes < len(BODY):
+            sent += near.send(BODY[sent : sent + 10_000])
+            room = buffer.remaining()
+            buffer.advance(far.recv_into(room))
+            room.release()
+    assert buffer.complete
+    assert bytes(buffer) == BODY
+
+
+def test_more_than_announced() -> None:
+    buffer = tw.BodyBuffer(10)
+    buffer.write(b"12345678")
+    with pytest.raises(tw.LayoutError) as caught:
+        buffer.write(b"abc")
+    assert str(caught.value) == (
+        "the body is longer than announced: 11 bytes, Content-Length is 10"
+    )
+    assert (caught.value.expected, caught.value.actual, caught.value.offset) == (10, 11, 10)
+    assert (len(buffer), buffer.complete) == (8, False)
+    assert len(buffer.remaining()) == 2
+    for nbytes in (3, -1):
+        with pytest.raises(ValueError, match="cannot have arrived: there is room for 2"):
+            buffer.advance(nbytes)
+    buffer.write(b"90")
+    assert bytes(buffer) == b"1234567890"
+    assert len(buffer.remaining()) == 0
+
+
+@pytest.mark.parametrize("cut", [1, 100, len(BODY) - 1])
+def test_less_than_announced(cut: int) -> None:
+    buffer = tw.BodyBuffer(len(BODY), N)
+    buffer.write(BODY[:cut])
+    assert not buffer.complete
+    with pytest.raises(tw.DecodeError):
+        tw.decode_request(buffer, N)
+
+
+def test_limits() -> None:
+    with pytest.raises(tw.HeaderError) as caught:
+        tw.BodyBuffer(11, max_nbytes=10)
+    assert str(caught.value) == "the body is too long: 11 bytes, at most 10 are accepted"
+    assert caught.value.status == 413
+    assert tw.BodyBuffer(10, max_nbytes=10).content_length == 10
+    growing = tw.BodyBuffer(None, max_nbytes=100_000)
+    growing.write(bytes(100_000))
+    with pytest.raises(tw.HeaderError, match="too long: 100001 bytes, at most 100000"):
+        growing.write(b"x")
+    assert len(growing) == 100_000
+    with pytest.raises(tw.HeaderError, match="negative: -1"):
+        tw.BodyBuffer(-1)
+    for absurd in (2**62, 2**63, 10**30):
+        with pytest.raises(tw.HeaderError, match="there is no memory for") as caught:
+            tw.BodyBuffer(absurd)
+        assert caught.value.status == 413
+
+
+def resident_nbytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux' /proc")
+def test_a_lying_content_length_costs_nothing() -> None:
+    before = resident_nbytes()
+    buffers = [tw.BodyBuffer(1 << 30, 100) for _ in range(8)]
+    assert resident_nbytes() - before < 8 << 20
+    buffers[0].write(bytes(100))
+    assert resident_nbytes() - before < 16 << 20
+
+
+def test_growing_keeps_what_has_arrived_and_its_alignment() -> None:
+    buffer = tw.BodyBuffer(None, 7)
+    expected = b""
+    for i in range(60):
+        chunk = bytes([i]) * (1 << (i % 18))
+        buffer.write(chunk)
+        expected += chunk
+        assert (address(buffer) + 7) % 64 == 0
+    assert bytes(buffer) == expected
+
+
+def test_views_stop_it_from_moving() -> None:
+    buffer = tw.BodyBuffer(None)
+    buffer.write(bytes(1000))
+    view = memoryview(buffer)
+    buffer.write(bytes(1000))  # there is room
+    assert len(view) == 1000
+    with pytest.raises(BufferError, match="cannot grow: views of it are held"):
+        buffer.write(bytes(1 << 20))
+    assert len(buffer) == 2000
+    view.release()
+    buffer.write(bytes(1 << 20))
+    room = buffer.remaining()
+    with pytest.raises(BufferError):
+        buffer.write(bytes(1 << 22))
+    room.release()
+
+
+def test_the_views_keep_the_memory() -> None:
+    buffer = tw.BodyBuffer(len(BODY), N)
+    buffer.write(BODY)
+    array = tw.decode_request(buffer, N)["x"].as_numpy()
+    del buffer
+    gc.collect()
+    assert array[-1] == 49_999
+
+
+def test_wrong_types() -> None:
+    with pytest.raises(TypeError):
+        tw.BodyBuffer("5")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        tw.BodyBuffer(5).write("text")
+    with pytest.raises(BufferError):
+        tw.BodyBuffer(50).write(np.zeros((4, 4), np.uint8)[:, ::2].data)
+    assert repr(tw.BodyBuffer(5)) == "<BodyBuffer with 0 of 5 bytes>"
