@@ -89,7 +89,9 @@ cdef inline bint is_null(const ArrowArray* array, int64_t i) noexcept nogil:
     return not validity[i >> 3] >> (i & 7) & 1
 
 
-cdef inline void locate(Span* span, const ArrowArray* array, Layout layout, int64_t i) noexcept nogil:
+cdef inline void locate(
+    Span* span, const ArrowArray* array, Layout layout, int64_t i
+) noexcept nogil:
     """Where element `i` stands; a negative size when that is nowhere."""
     cdef const int32_t* offsets_32
     cdef const int64_t* offsets_64

@@ -68,7 +68,8 @@ cdef class BodyBuffer:
         if content_length is None:
             return
         if content_length < 0:
-            raise HeaderError(f"Content-Length is negative: {content_length}", actual=content_length)
+            raise HeaderError(
+                f"Content-Length is negative: {content_length}", expected=0, actual=content_length)
         self.check_limit(content_length)
         self.allocate(content_length)
 

@@ -14,7 +14,7 @@ ctypedef fused CodeUnit:
 
 
 cdef inline bint is_ascii(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
-    """Whether no byte has its high bit set: words over the text, and one that ends where it does."""
+    """Whether no byte has its high bit: words over the text, and one that ends where it does."""
     cdef uint64_t bits = 0
     cdef uint64_t word
     cdef uint32_t half
