@@ -1,0 +1,278 @@
+"""A small server of the protocol: models behind one ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import tensorwire as tw
+
+from .exchange import (
+    DEFAULT_MAX_BODY,
+    ClientDisconnected,
+    Receive,
+    Scope,
+    Send,
+    read_request,
+    send_error,
+    send_frame,
+    send_json,
+)
+
+log = logging.getLogger("tensorwire.asgi")
+
+Result = tw.InferResponse | Mapping[str, Any]
+Function = Callable[[tw.InferRequest], Result | Awaitable[Result]]
+
+EXTENSIONS = ["binary_tensor_data"]
+
+
+class Model:
+    """A function, and what it declares of its inputs and outputs.
+
+    ``function``: ``InferRequest -> InferResponse`` or ``{output name: array}``. An async one is
+    awaited, any other runs in a thread. ``inputs`` and ``outputs``: what is declared is checked, of
+    a request with an answer of 400, of a response with one of 500; empty means anything goes.
+    ``batching``: every declared shape has a batch dimension in front of its dims.
+    One declared input is what a raw binary request needs.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        inputs: Sequence[tw.TensorSpec] = (),
+        outputs: Sequence[tw.TensorSpec] = (),
+        batching: bool = False,
+    ) -> None:
+        self.function = function
+        self.inputs = [_with_batching(spec, batching) for spec in inputs]
+        self.outputs = [_with_batching(spec, batching) for spec in outputs]
+        self.raw_input = self.inputs[0] if len(self.inputs) == 1 else None
+        call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+    async def answer(self, request: tw.InferRequest) -> tw.InferResponse:
+        """Check the request, run the function, check what it returns."""
+        if self.inputs:
+            check_inputs(request.inputs, self.inputs)
+        result: Any
+        if self.is_async:
+            result = await self.function(request)  # type: ignore[misc]
+        else:
+            result = await asyncio.get_running_loop().run_in_executor(None, self.function, request)
+        response = as_response(result)
+        if self.outputs:
+            check_outputs(response.outputs, self.outputs)
+        return response
+
+
+def _with_batching(spec: tw.TensorSpec, batching: bool) -> tw.TensorSpec:
+    return tw.TensorSpec(spec.name, spec.datatype, spec.dims, spec.batching or batching)
+
+
+class WrongInput(tw.TensorwireError):
+    """A request that is well-formed, but not what the model declares."""
+
+    status = 400
+
+
+class WrongOutput(tw.TensorwireError):
+    """A model that returned what it does not declare, or nothing of the kind."""
+
+
+def as_response(result: Any) -> tw.InferResponse:
+    if isinstance(result, tw.InferResponse):
+        return result
+    if not isinstance(result, Mapping):
+        raise WrongOutput(
+            f"a model returns an InferResponse or a mapping of arrays, not {type(result).__name__}"
+        )
+    return tw.InferResponse(
+        value if isinstance(value, tw.Tensor) else tw.Tensor(name, value)
+        for name, value in result.items()
+    )
+
+
+def check_inputs(tensors: Sequence[tw.Tensor], specs: Sequence[tw.TensorSpec]) -> None:
+    """Every declared input once, as declared, and no other."""
+    declared = {spec.name: spec for spec in specs}
+    for tensor in tensors:
+        spec = declared.pop(tensor.name, None)
+        if spec is None:
+            names = [spec.name for spec in specs]
+            raise WrongInput(f"unexpected input {tensor.name!r}: the model takes {names}")
+        problem = mismatch(tensor, spec)
+        if problem:
+            raise WrongInput(f"input {tensor.name!r} is {problem}")
+    if declared:
+        raise WrongInput(f"input {min(declared)!r} is missing")
+
+
+def check_outputs(tensors: Sequence[tw.Tensor], specs: Sequence[tw.TensorSpec]) -> None:
+    """Only declared outputs, as declared; not all of them need be there."""
+    declared = {spec.name: spec for spec in specs}
+    for tensor in tensors:
+        spec = declared.get(tensor.name)
+        problem = "not declared" if spec is None else mismatch(tensor, spec)
+        if problem:
+            raise WrongOutput(f"output {tensor.name!r} of the model is {problem}")
+
+
+def mismatch(tensor: tw.Tensor, spec: tw.TensorSpec) -> str | None:
+    """What is wrong with a tensor, in words that follow its name; None for nothing."""
+    dims = (-1, *spec.dims) if spec.batching else spec.dims
+    fits = len(dims) == len(tensor.shape) and all(
+        want in (-1, have) for want, have in zip(dims, tensor.shape, strict=True)
+    )
+    if tensor.datatype == spec.datatype and fits:
+        return None
+    return f"{tensor.datatype} {list(tensor.shape)}, {spec.datatype} {list(dims)} is declared"
+
+
+class App:
+    """The ASGI application; see ``create_app``."""
+
+    def __init__(
+        self,
+        models: Mapping[str, Function | Model],
+        *,
+        max_body: int,
+        limits: tw.Limits,
+        selection: str,
+    ) -> None:
+        self.models = {
+            name: model if isinstance(model, Model) else Model(model)
+            for name, model in models.items()
+        }
+        self.max_body = max_body
+        self.limits = limits
+        self.selection: Any = selection
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self.http(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method, parts = scope["method"], scope["path"].strip("/").split("/")
+        route = self.route(parts)
+        if route is None:
+            await send_error(send, f"there is nothing at {scope['path']}", 404)
+            return
+        wanted, name = route
+        if wanted == "infer" or name is None or name in self.models:
+            methods = ("POST",) if wanted == "infer" else ("GET", "HEAD")
+            if method not in methods:
+                allowed = [(b"allow", ", ".join(methods).encode())]
+                await send_error(send, f"{method} is not for {scope['path']}", 405, allowed)
+                return
+        if name is not None and name not in self.models:
+            await send_error(send, f"model {name!r} is not known", 404)
+        elif wanted == "infer":
+            assert name is not None
+            await self.infer(name, scope, receive, send)
+        elif wanted == "server":
+            about = {"name": "tensorwire", "version": tw.__version__, "extensions": EXTENSIONS}
+            await send_json(send, about)
+        elif wanted == "model":
+            assert name is not None
+            await send_json(send, metadata(name, self.models[name]))
+        else:
+            await send_json(send, None)
+
+    @staticmethod
+    def route(parts: list[str]) -> tuple[str, str | None] | None:
+        """What a path asks for, and of which model."""
+        match parts:
+            case ["v2"]:
+                return "server", None
+            case ["v2", "health", "live" | "ready"]:
+                return "ready", None
+            case ["v2", "models", name] | ["v2", "models", name, "versions", _]:
+                return "model", name
+            case ["v2", "models", name, ("infer" | "ready") as what] | [
+                "v2",
+                "models",
+                name,
+                "versions",
+                _,
+                ("infer" | "ready") as what,
+            ]:
+                return what, name
+        return None
+
+    async def infer(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+        model = self.models[name]
+        try:
+            request = await read_request(
+                scope,
+                receive,
+                max_body=self.max_body,
+                limits=self.limits,
+                raw_input=model.raw_input,
+            )
+            request.model_name = name
+            response = await model.answer(request)
+            if response.model_name is None:
+                response.model_name = name
+            frame = tw.encode_response(response, request, selection=self.selection)
+        except ClientDisconnected:
+            return
+        except tw.TensorwireError as error:
+            if error.status >= 500:
+                log.error("model %r: %s", name, error)
+            await send_error(send, str(error), error.status)
+        except Exception:
+            log.exception("model %r failed", name)
+            await send_error(send, f"model {name!r} failed", 500)
+        else:
+            await send_frame(send, frame)
+
+
+async def lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+def metadata(name: str, model: Model) -> dict[str, Any]:
+    return {
+        "name": name,
+        "versions": ["1"],
+        "platform": "tensorwire",
+        "inputs": [described(spec) for spec in model.inputs],
+        "outputs": [described(spec) for spec in model.outputs],
+    }
+
+
+def described(spec: tw.TensorSpec) -> dict[str, Any]:
+    dims = [-1, *spec.dims] if spec.batching else list(spec.dims)
+    return {"name": spec.name, "datatype": spec.datatype, "shape": dims}
+
+
+def create_app(
+    models: Mapping[str, Function | Model],
+    *,
+    max_body: int = DEFAULT_MAX_BODY,
+    limits: tw.Limits | None = None,
+    selection: str = "spec",
+) -> App:
+    """An ASGI application that serves ``models`` by name, for uvicorn, granian and the like.
+
+    A model is a callable (sync, run in a thread; or async) ``InferRequest -> InferResponse`` or
+    ``{output name: array}``, or a ``Model`` that declares inputs and outputs as well.
+
+    It answers ``GET /v2``, ``/v2/health/live`` and ``/ready``, ``/v2/models/{name}`` and its
+    ``/ready``, and ``POST /v2/models/{name}/infer``, each with ``/versions/{v}`` too. Errors are
+    ``{"error": ...}``: 400 for a bad request, 404, 405, 413, 415, and 500 for a model that fails,
+    whose exception goes to the log ``tensorwire.asgi`` and not to the client.
+    """
+    return App(models, max_body=max_body, limits=limits or tw.Limits(), selection=selection)

@@ -1,0 +1,175 @@
+"""Read a request from any ASGI server, send it a frame: no framework, no parsing of HTTP."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from .._bodybuffer import BodyBuffer
+from .._decode import decode_request
+from .._frame import Frame
+from .._limits import Limits
+from .._messages import InferRequest, TensorSpec
+from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError
+from ..header import header_length
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+RawHeaders = Iterable[tuple[bytes, bytes]]
+
+DEFAULT_MAX_BODY = 2**31 - 1
+"""Bytes of a request's body, inflated: what Triton accepts, too."""
+
+_NO_LIMITS = Limits()
+_FRAMING = {b"inference-header-content-length", b"content-type"}
+_INFLATE_NBYTES = 1 << 20  # inflated at a time, so that a bomb is seen before it bursts
+_JOIN_NBYTES = 64 << 10  # frames up to this size go out as one message (benchmarks/bench_http.py)
+
+
+class ClientDisconnected(TensorwireError):
+    """The client went away before its body had arrived: there is nobody to answer."""
+
+    status = 499
+
+
+class UnsupportedEncoding(DecodeError):
+    """The body's Content-Encoding is not gzip, deflate or identity."""
+
+    status = 415
+
+
+# --- in --------------------------------------------------------------------------------------
+
+
+async def read_request(
+    scope: Scope,
+    receive: Receive,
+    *,
+    max_body: int = DEFAULT_MAX_BODY,
+    limits: Limits = _NO_LIMITS,
+    raw_input: TensorSpec | None = None,
+) -> InferRequest:
+    """The request that an ASGI scope brings, as views of one aligned, writable BodyBuffer.
+
+    Chunks go straight into it; ``gzip`` and ``deflate`` bodies are inflated into it, never past
+    ``max_body`` bytes. ``limits`` and ``raw_input`` are those of ``decode_request``.
+
+    Raises DecodeError, whose ``status`` is the one to answer with (400; 413 too long, before it is
+    read when Content-Length says so; 415 unknown encoding), ClientDisconnected.
+    """
+    headers = scope["headers"]
+    length = header_length([pair for pair in headers if pair[0].lower() in _FRAMING])
+    body = await read_body(headers, receive, length, max_body)
+    return decode_request(body, length, raw_input=raw_input, limits=limits)
+
+
+async def read_body(
+    headers: RawHeaders, receive: Receive, header_length: int | None, max_body: int
+) -> BodyBuffer:
+    """The body in memory of its own, inflated."""
+    content_length, encoding = None, b""
+    for key, value in headers:
+        name = key.lower()
+        if name == b"content-length":
+            content_length = _content_length(value)
+        elif name == b"content-encoding":
+            encoding = value.strip().lower()
+    if encoding in (b"gzip", b"deflate"):
+        return await _read_inflated(receive, header_length, max_body)
+    if encoding not in (b"", b"identity"):
+        raise UnsupportedEncoding(f"Content-Encoding {encoding.decode('latin-1')!r} is not known")
+    buffer = BodyBuffer(content_length, header_length, max_nbytes=max_body)
+    more = True
+    while more:
+        chunk, more = await _receive_chunk(receive)
+        buffer.write(chunk)
+    if not buffer.complete:
+        raise LayoutError(
+            f"the body is shorter than announced: {len(buffer)} bytes, Content-Length is "
+            f"{content_length}",
+            expected=content_length,
+            actual=len(buffer),
+        )
+    return buffer
+
+
+def _content_length(value: bytes) -> int:
+    if not value.isdigit() or len(value) > 20:
+        raise HeaderError(f"Content-Length is not a number: {value[:40].decode('latin-1')!r}")
+    return int(value)
+
+
+async def _receive_chunk(receive: Receive) -> tuple[bytes, bool]:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnected("the client closed the connection before its body had arrived")
+    return message.get("body", b""), message.get("more_body", False)
+
+
+async def _read_inflated(receive: Receive, header_length: int | None, max_body: int) -> BodyBuffer:
+    """Inflate zlib or gzip data as it arrives; the label does not matter, as to Triton."""
+    buffer = BodyBuffer(None, header_length, max_nbytes=max_body)
+    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: either header
+    more = True
+    while more:
+        chunk, more = await _receive_chunk(receive)
+        _inflate(inflater, chunk, buffer)
+    if not inflater.eof:
+        raise HeaderError("the compressed body ends too early")
+    return buffer
+
+
+def _inflate(inflater: Any, chunk: bytes, buffer: BodyBuffer) -> None:
+    if inflater.eof and chunk:
+        raise HeaderError("the compressed body goes on after its end")
+    try:
+        while chunk:
+            buffer.write(inflater.decompress(chunk, _INFLATE_NBYTES))
+            chunk = inflater.unconsumed_tail
+    except zlib.error as error:
+        raise HeaderError(f"the body cannot be inflated: {error}") from None
+    if inflater.unused_data:
+        raise HeaderError("the compressed body goes on after its end")
+
+
+# --- out -------------------------------------------------------------------------------------
+
+
+async def send_frame(
+    send: Send, frame: Frame, *, status: int = 200, headers: RawHeaders = ()
+) -> None:
+    """Answer with a frame: its own headers, ``headers``, and its buffers one after another.
+
+    No buffer is joined to another, but for frames of up to 64 KiB, which one message carries
+    sooner than several.
+    """
+    own = [(key.lower().encode(), value.encode()) for key, value in frame.headers.items()]
+    start = {"type": "http.response.start", "status": status, "headers": [*own, *headers]}
+    await send(start)
+    if len(frame) <= _JOIN_NBYTES:
+        await send({"type": "http.response.body", "body": bytes(frame)})
+        return
+    for buffer in frame.buffers[:-1]:
+        await send({"type": "http.response.body", "body": buffer, "more_body": True})
+    await send({"type": "http.response.body", "body": frame.buffers[-1]})
+
+
+async def send_error(send: Send, message: str, status: int, headers: RawHeaders = ()) -> None:
+    """Answer with ``{"error": message}``."""
+    await send_json(send, {"error": message}, status, headers)
+
+
+async def send_json(send: Send, value: Any, status: int = 200, headers: RawHeaders = ()) -> None:
+    """Answer with JSON; with an empty body for None."""
+    body = b"" if value is None else json.dumps(value).encode()
+    own = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    start = {"type": "http.response.start", "status": status, "headers": [*own, *headers]}
+    await send(start)
+    await send({"type": "http.response.body", "body": body})
