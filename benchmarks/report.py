@@ -52,8 +52,13 @@ def cells(times: Sequence[float | None], n_elements: float) -> list[str]:
             texts.append("")
             continue
         text = f"{time / n_elements * 1e9:.1f} ns" if n_elements else time_text(time)
-        texts.append(text if time is base else f"{text} ({time / base:,.1f}x)")
+        texts.append(text if time is base else f"{text} ({ratio_text(time / base)})")
     return texts
+
+
+def ratio_text(ratio: float) -> str:
+    """Three digits, as the machine has no more to say."""
+    return f"{ratio:.2g}x" if ratio < 10 else f"{float(f'{ratio:.3g}'):,.0f}x"
 
 
 def time_text(seconds: float) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
+import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +45,7 @@ def test_a_sequence(count: int | None) -> None:
     assert b"a" in tensor
     assert repr(tensor) == f"<BytesTensor shape=[5] nbytes={len(WIRE)}>"
     for index in (5, -6):
-        with pytest.raises(IndexError, match=f"element {index} is out of range"):
+        with pytest.raises(IndexError, match=f"index {index} is out of range for a dimension of 5"):
             tensor[index]
         with pytest.raises(IndexError):
             tensor.view(index)
@@ -197,7 +199,7 @@ def test_not_utf8_is_named() -> None:
          "the buffer does not match its shape: BYTES [6] needs 6 elements, its bytes hold 5"),
         (WIRE, 4, tw.LayoutError,
          "the buffer does not match its shape: the 4 elements of BYTES [4] take 22 bytes, there "
-         "are 46 (body byte 22)"),
+         "are 46 (buffer byte 22)"),
         (WIRE, 2**61, tw.LayoutError, "the buffer is too large to address: BYTES "
          "[2305843009213693952] passes 2^63 - 1 bytes"),
         (WIRE, 2**50, tw.LayoutError, "the buffer does not match its shape: BYTES "
@@ -497,3 +499,76 @@ def test_an_element_of_3_gb() -> None:
     assert len(encoded) == n + 12
     tensor = tw.decode_bytes(encoded, 2)
     assert (len(tensor.view(0)), tensor[1]) == (n, b"tail")
+
+
+# --- what reviewers found ---
+
+
+def test_rows_cost_what_they_hold() -> None:
+    """Iterating [n, 1] is linear: no index array of the whole tensor is made for each row."""
+    tensor = tw.decode_bytes(bytes(4 * 20_000)).reshape((20_000, 1))
+    tracemalloc.start()
+    assert [row.shape for row in tensor] == [(1,)] * 20_000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    assert tensor[np.int64(-1)].tolist() == [b""]
+    assert tracemalloc.get_traced_memory()[1] - before < 4_000
+    tracemalloc.stop()
+    assert peak < 8_000_000
+
+
+def test_views_leak_no_reference() -> None:
+    tensor = tw.decode_bytes(WIRE)
+    request = tw.InferRequest([tw.Tensor("x", np.zeros(3))])
+    before = sys.getrefcount(None)
+    for _ in range(1_000):
+        tensor.view(0)
+        tw.encode_request(request)
+        memoryview(tw.BodyBuffer(5))
+    assert abs(sys.getrefcount(None) - before) < 100
+
+
+def test_the_shape_cannot_be_forged() -> None:
+    tensor = tw.decode_bytes(WIRE)
+    with pytest.raises(AttributeError):
+        tensor.shape = (5_000,)  # type: ignore[misc]
+
+
+def test_misaligned_arrays() -> None:
+    for array in (np.array(["abé", "x"]), np.array([b"ab", b"c"])):
+        memory = np.frombuffer(b"x" + array.tobytes(), np.uint8)[1:]
+        misaligned = memory.view(array.dtype)
+        assert tw.encode_bytes(misaligned) == tw.encode_bytes(array)
+
+
+def test_what_is_no_code_point() -> None:
+    array = np.array([0x41, 0x110000], np.uint32).view("U2")
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_bytes(array)
+    assert str(caught.value) == (
+        "element 0 has no code point, U+110000 at character 1, and no UTF-8 form"
+    )
+
+
+def test_memoryviews_that_cannot_be_read() -> None:
+    released = memoryview(b"abc")
+    released.release()
+    for view in (released, memoryview(b"abcd")[::2]):
+        with pytest.raises(tw.EncodeError) as caught:
+            tw.encode_bytes(["a", view])
+        assert str(caught.value) == (
+            "element 1 is a memoryview that is released, or not contiguous"
+        )
+
+
+def test_lists_without_end() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    deep: Any = "x"
+    for _ in range(2_000):
+        deep = [deep]
+    for values in (endless, deep):
+        for datatype in ("BYTES", "FP32", None):
+            with pytest.raises(tw.EncodeError):
+                tw.Tensor("x", values, datatype=datatype)

@@ -164,3 +164,47 @@ def test_header_length_of_the_wrong_type(header_length: Any) -> None:
 def test_raw_input_of_the_wrong_type() -> None:
     with pytest.raises(TypeError):
         tw.decode_request(b"", 0, raw_input="x")  # type: ignore[arg-type]
+
+
+# --- what reviewers found ---
+
+SURROGATE = r"a\ud800b"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"inputs":[%(tensor)s],"id":"%(s)s"',
+        '"inputs":[%(tensor)s],"model_name":"%(s)s"',
+        '"inputs":[%(tensor)s],"parameters":{"%(s)s":1}',
+        '"inputs":[%(tensor)s],"parameters":{"k":"%(s)s"}',
+        '"inputs":[%(tensor)s],"outputs":[{"name":"%(s)s"}]',
+        '"inputs":[{"name":"%(s)s","shape":[0],"datatype":"FP32","data":[]}]',
+        '"inputs":[{"name":"x","shape":[1],"datatype":"BYTES","data":["%(s)s"]}]',
+        '"inputs":[{"name":"x","shape":[1],"datatype":"FP32","parameters":'
+        '{"shared_memory_region":"%(s)s"}}]',
+    ],
+)
+@pytest.mark.parametrize("tolerated", ["", ',"zz":[NaN]'])
+def test_a_lone_surrogate_anywhere(text: str, tolerated: str) -> None:
+    tensor = '{"name":"x","shape":[0],"datatype":"FP32","data":[]}'
+    for surrogate, is_bad in ((SURROGATE, True), (r"a\ud83d\ude00b", False)):
+        body = "{" + text % {"tensor": tensor, "s": surrogate} + tolerated + "}"
+        if not is_bad:
+            assert tw.decode_request(body.encode()).inputs
+            continue
+        with pytest.raises(tw.HeaderError):
+            tw.decode_request(body.encode())
+
+
+def test_a_raw_element_keeps_the_limits() -> None:
+    spec = tw.TensorSpec("x", "BYTES", [1] * 65)
+    with pytest.raises(tw.LayoutError, match="has 65 dimensions, at most 64"):
+        tw.decode_request(b"x", 0, raw_input=spec)
+
+
+def test_a_buffer_that_cannot_be_read() -> None:
+    view = memoryview(b"abc")
+    view.release()
+    with pytest.raises(BufferError, match="the body cannot be read"):
+        tw.decode_request(view)

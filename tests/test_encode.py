@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import ml_dtypes
@@ -416,3 +417,128 @@ def test_wrong_python_types() -> None:
         tw.encode_response(tw.InferResponse([X]), selection="kserve")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="align is 1 or more"):
         tw.encode_request(tw.InferRequest([X]), align=0)
+
+
+# --- what reviewers found ---
+
+
+@pytest.mark.parametrize(
+    ("values", "datatype", "message"),
+    [
+        ([1.5, None], "FP16", "element 1 of tensor 'x' is None, and no number"),
+        ([None], "FP32", "element 0 of tensor 'x' is None, and no number"),
+        (["1.5"], "FP16", "element 0 of tensor 'x' does not fit its datatype"),
+        ([True], "BF16", "element 0 of tensor 'x' does not fit its datatype"),
+        ([1, 1e300], "FP16", "element 1 of tensor 'x' is beyond FP16: 1e+300"),
+        ([1e39], "BF16", "element 0 of tensor 'x' is beyond BF16: 1e+39"),
+        ([10**400], "FP16", "element 0 of tensor 'x' does not fit its datatype"),
+        ([1, [2]], "FP16", "element 1 of tensor 'x' does not fit its datatype"),
+    ],
+)
+def test_lists_that_are_no_numbers(values: Any, datatype: str, message: str) -> None:
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.Tensor("x", values, datatype=datatype)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "BF16", "FP32", "INT8"])
+def test_lists_of_numbers_and_numpy_scalars(datatype: str) -> None:
+    tensor = tw.Tensor("x", [[1, np.int8(2)], [np.int64(-3), 4]], datatype=datatype)
+    assert tensor.as_numpy().tolist() == [[1, 2], [-3, 4]]
+    if datatype != "INT8":
+        assert np.isinf(tw.Tensor("x", [np.float32("inf")], datatype=datatype).as_numpy()[0])
+
+
+def test_bf16_lists_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    tw._datatypes.bf16_dtype.cache_clear()
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    try:
+        with pytest.raises(tw.EncodeError, match="needs the ml_dtypes package"):
+            tw.Tensor("x", [1.5], datatype="BF16")
+        words = tw.Tensor("x", np.array([0x3FC0], np.uint16), datatype="BF16")
+        assert bytes(tw.encode_raw_request(words)) == b"\xc0\x3f"
+    finally:
+        tw._datatypes.bf16_dtype.cache_clear()
+
+
+def changed(tensor: tw.Tensor, **members: Any) -> tw.Tensor:
+    for name, value in members.items():
+        setattr(tensor, name, value)
+    return tensor
+
+
+def far(**parameters: Any) -> tw.Tensor:
+    return tw.Tensor("x", None, datatype="FP32", shape=[1], parameters=parameters)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (lambda: tw.InferRequest([changed(tw.Tensor("x", HALF), name=None)]), "no name, or one"),
+        (lambda: tw.InferRequest([changed(tw.Tensor("x", HALF), name="\0")]), "no name, or one"),
+        (
+            lambda: tw.InferRequest([changed(tw.Tensor("x", HALF), datatype="F")]),
+            "unknown datatype",
+        ),
+        (lambda: tw.InferRequest([far(shared_memory_region=5)]), "no shared_memory_region"),
+        (
+            lambda: tw.InferRequest([far(shared_memory_region="r", binary_data_size=4)]),
+            "lives in shared memory, and has a binary_data_size",
+        ),
+        (
+            lambda: tw.InferRequest([X], parameters={"binary_data_output": "yes"}),
+            "binary_data_output of the request is True or False, not 'yes'",
+        ),
+    ],
+)
+def test_nothing_is_sent_that_we_would_refuse(request_: Any, message: str) -> None:
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_request(request_())
+    assert message in str(caught.value)
+
+
+def test_a_surrogate_names_its_tensor() -> None:
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_request(tw.InferRequest([X, tw.Tensor("é\ud800", HALF)]))
+    assert caught.value.tensor == "é\ud800"
+
+
+untyped: Any = tw  # what a caller without a type checker may do
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: untyped.Tensor("x", HALF, shape=[2.0, 3.0]),
+        lambda: untyped.Tensor("x", HALF, shape="23"),
+        lambda: untyped.Tensor("x", HALF, binary="no"),
+        lambda: untyped.Tensor("x", HALF, parameters="ab"),
+        lambda: untyped.RequestedOutput("o", binary="yes"),
+        lambda: untyped.TensorSpec("x", "FP32", [2.7]),
+        lambda: untyped.TensorSpec("x", "FP32", [2], batching="no"),
+        lambda: untyped.InferRequest(["x"]),
+        lambda: untyped.InferRequest([X], ["o"]),
+        lambda: untyped.InferResponse([X, None]),  # type: ignore[arg-type,list-item]
+    ],
+)
+def test_arguments_of_the_wrong_type(make: Any) -> None:
+    with pytest.raises(TypeError):
+        make()
+
+
+def test_more_dimensions_than_numpy_has() -> None:
+    with pytest.raises(tw.EncodeError, match="has 65 dimensions, numpy has 64"):
+        tw.Tensor("x", [b"a"], shape=[1] * 65)
+
+
+def test_a_raw_request_of_shared_memory() -> None:
+    with pytest.raises(tw.EncodeError, match="a raw request carries its bytes"):
+        tw.encode_raw_request(far(shared_memory_region="r"))
+
+
+def test_messages_are_collections_of_tensors() -> None:
+    request = tw.InferRequest([X, A])
+    assert list(request) == [X, A]
+    assert "x" in request
+    assert "z" not in request
+    assert list(tw.InferResponse([A])) == [A]

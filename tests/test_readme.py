@@ -53,5 +53,15 @@ def test_every_file_of_the_package_is_in_the_layout() -> None:
 
 def test_ci_runs_the_readmes_test_command() -> None:
     (command,) = re.findall(r"```sh\n(.*-m pytest)\n```", README)
-    assert "readme_command" in (ROOT / ".ci/run").read_text()
-    assert command.startswith("python3 -m venv .venv && ")
+    script = (ROOT / ".ci/run").read_text()
+    function = re.search(r"^readme_command\(\).*?^}", script, re.DOTALL | re.MULTILINE)
+    assert function is not None
+    assert "$(readme_command 'm pytest')" in script
+    printed = subprocess.run(
+        ["bash", "-c", f"{function[0]}; readme_command 'm pytest'"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert printed == f"{command}\n"

@@ -4,7 +4,6 @@ cimport cython
 cimport numpy as cnp
 from cpython.buffer cimport (
     PyBUF_SIMPLE,
-    PyBuffer_FillInfo,
     PyBuffer_Release,
     PyObject_CheckBuffer,
     PyObject_GetBuffer,
@@ -47,7 +46,7 @@ cdef class Body:
         try:
             PyObject_GetBuffer(source, &self.buffer, PyBUF_SIMPLE)
         except ValueError as error:  # numpy's answer where others raise BufferError
-            raise BufferError(f"the body is not contiguous: {error}") from None
+            raise BufferError(f"the body cannot be read: {error}") from None
         if self.buffer.itemsize != 1:
             raise BufferError(
                 f"a body is a buffer of single bytes, this one has items of {self.buffer.itemsize} "
@@ -62,7 +61,7 @@ cdef class Body:
         PyBuffer_Release(&self.buffer)
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
-        PyBuffer_FillInfo(buffer, self, <void*>self.data, self.nbytes, self.readonly, flags)
+        export_bytes(buffer, self, self.data, self.nbytes, self.readonly, flags)
 
     def __len__(self):
         return self.nbytes
@@ -94,7 +93,7 @@ cdef class Body:
         self.check_extent(offset, nbytes, kind, name)
         if dtype.type_num == cnp.NPY_BOOL and limits.check_bool:
             check_bool(self, offset, layout.nbytes, kind, name)
-        return view_array(self, dtype, &layout, offset)
+        return make_view(self, dtype, &layout, offset)
 
     cdef int check_extent(self, Py_ssize_t offset, Py_ssize_t nbytes, kind, name) except -1:
         """Refuse `nbytes` (0 or more) from `offset` unless the body has them."""
@@ -110,7 +109,7 @@ def same_bytes(first, second):
     return one.nbytes == other.nbytes and memcmp(one.data, other.data, one.nbytes) == 0
 
 
-cdef view_array(Body body, cnp.dtype dtype, Layout* layout, Py_ssize_t offset):
+cdef make_view(Body body, cnp.dtype dtype, Layout* layout, Py_ssize_t offset):
     cdef int flags = 0 if body.readonly else cnp.NPY_ARRAY_WRITEABLE
     Py_INCREF(dtype)  # PyArray_NewFromDescr steals one reference
     # numpy works out contiguity and alignment itself from the address and the dimensions.
@@ -168,9 +167,8 @@ cdef class Payload:
         self.array = array
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
-        PyBuffer_FillInfo(
-            buffer, self, cnp.PyArray_DATA(self.array), cnp.PyArray_NBYTES(self.array), True, flags
-        )
+        export_bytes(
+            buffer, self, cnp.PyArray_DATA(self.array), cnp.PyArray_NBYTES(self.array), True, flags)
 
 
 cdef payload(cnp.ndarray array, cnp.dtype dtype, tuple shape, name):

@@ -4,7 +4,6 @@ cimport cython
 from cpython.buffer cimport (
     PyBUF_SIMPLE,
     Py_buffer,
-    PyBuffer_FillInfo,
     PyBuffer_Release,
     PyObject_GetBuffer,
 )
@@ -12,6 +11,8 @@ from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.memoryview cimport PyMemoryView_FromObject
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy
+
+from ._body cimport export_bytes
 
 from .errors import HeaderError, LayoutError
 
@@ -165,7 +166,7 @@ cdef class BodyBuffer:
         self.nbytes += nbytes
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
-        PyBuffer_FillInfo(buffer, self, self.data, self.nbytes, False, flags)
+        export_bytes(buffer, self, self.data, self.nbytes, False, flags)
         self.n_exports += 1
 
     def __releasebuffer__(self, Py_buffer* buffer):
@@ -190,7 +191,7 @@ cdef class Tail:
         self.nbytes = body.capacity - body.nbytes
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
-        PyBuffer_FillInfo(buffer, self, self.data, self.nbytes, False, flags)
+        export_bytes(buffer, self, self.data, self.nbytes, False, flags)
         self.body.n_exports += 1
 
     def __releasebuffer__(self, Py_buffer* buffer):

@@ -14,15 +14,14 @@ from ._messages cimport (
     TensorSpec,
     make_tensor,
 )
+from ._wire cimport WIDEST_ITEMSIZE
 
 from msgspec.structs import astuple
 
 from . import _jsondata, _pack
 from .bytes_tensor import BytesTensor
-from ._datatypes import DATATYPES, RAW_BF16, bf16_dtype
+from ._datatypes import BYTES, DATATYPES, RAW_BF16, bf16_dtype
 from .errors import (
-    ElementError,
-    EncodeError,
     HeaderError,
     LayoutError,
     number_text,
@@ -65,6 +64,7 @@ def decode_request(
     except (ValueError, RecursionError) as error:
         header = read_tolerantly(text, RequestHeader, error, header_length is None)
     cdef InferRequest request = InferRequest.__new__(InferRequest)
+    # In the order of RequestHeader's fields.
     (inputs, request.id, request.model_name, request.model_version, parameters,
      outputs) = astuple(header)
     if not inputs:
@@ -93,6 +93,7 @@ def decode_response(
     except (ValueError, RecursionError) as error:
         header = read_tolerantly(text, ResponseHeader, error, header_length is None)
     cdef InferResponse response = InferResponse.__new__(InferResponse)
+    # In the order of ResponseHeader's fields.
     (outputs, response.model_name, response.model_version, response.id,
      parameters) = astuple(header)
     response.outputs = read_tensors(source, header_nbytes, outputs, "output", limits)
@@ -153,10 +154,10 @@ cdef list read_tensors(
         declared = PyLong_AsLongLongAndOverflow(nbytes, &overflow)
         if declared < 0 or overflow != 0:
             raise bad_size(nbytes, name, kind)
-        if parameters and has_region(parameters, name, kind):
+        if parameters and check_region(parameters, name, kind):
             raise not_one_source(entry, nbytes, kind)
-        data = view(source, name, shape, datatype, offset, declared, kind, limits)
-        offset += declared  # which `view` found within the body
+        data = take(source, name, shape, datatype, offset, declared, kind, limits)
+        offset += declared  # which `take` found within the body
         tensors.append(make_tensor(name, datatype.name, shape, data, parameters, True))
     if offset != source.nbytes:
         raise tail(source, offset, len(entries), header_nbytes)
@@ -165,7 +166,7 @@ cdef list read_tensors(
     return tensors
 
 
-cdef view(
+cdef take(
     Body source, str name, tuple shape, Datatype datatype, Py_ssize_t offset, Py_ssize_t nbytes,
     str kind, Limits limits,
 ):
@@ -193,24 +194,25 @@ cdef Tensor read_without_bytes(entry, Datatype datatype, nbytes, str kind, Limit
     """A tensor in JSON, in shared memory, or empty; more than one of them is refused."""
     cdef Layout layout
     parameters = {} if entry.parameters is None else entry.parameters
-    is_elsewhere = has_region(parameters, entry.name, kind)
+    is_elsewhere = check_region(parameters, entry.name, kind)
     is_json = entry.data is not None
     if (nbytes is not None) + is_json + is_elsewhere > 1:
         raise not_one_source(entry, nbytes, kind)
     if is_json:
         data = read_json(entry, datatype, kind, limits)
     elif is_elsewhere:
-        measure(&layout, entry.shape, max(1, datatype.itemsize), limits, kind, entry.name, datatype)
+        measure(&layout, entry.shape, datatype.itemsize or WIDEST_ITEMSIZE, limits, kind,
+                entry.name, datatype)
         data = None
     elif kind == "output" and 0 in entry.shape:  # as OVMS sends an empty output (WIRE.md 3)
-        data = view(Body(b""), entry.name, entry.shape, datatype, 0, 0, kind, limits)
+        data = take(Body(b""), entry.name, entry.shape, datatype, 0, 0, kind, limits)
     else:
         raise not_one_source(entry, nbytes, kind)
     is_binary = not (is_json or is_elsewhere)
     return make_tensor(entry.name, entry.datatype, entry.shape, data, parameters, is_binary)
 
 
-cdef bint has_region(dict parameters, str name, str kind) except -1:
+cdef bint check_region(dict parameters, str name, str kind) except -1:
     region = parameters.get("shared_memory_region")
     if region is not None and type(region) is not str:
         raise HeaderError(
@@ -234,10 +236,7 @@ cdef read_json(entry, Datatype datatype, str kind, Limits limits):
             scalars, datatype.dtype, entry.shape, limits, kind, name, datatype
         )
     _jsondata.texts(scalars, entry.shape, limits, kind, name)
-    try:
-        wire = _pack.pack(_pack.Objects(scalars, entry.shape, name))
-    except EncodeError as error:  # a lone surrogate, which the tolerant parser lets through
-        raise ElementError(str(error), tensor=name, element=error.element) from None
+    wire = _pack.pack(_pack.Objects(scalars, entry.shape, name))
     return BytesTensor.packed(wire, entry.shape)
 
 
@@ -272,16 +271,17 @@ cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
     batch = (1,) if spec.batching else ()
     if datatype.itemsize == 0:
         shape = batch + spec.dims
-        data = raw_element(source, shape, spec)
+        data = raw_element(source, shape, spec, limits)
     else:
         shape = batch + deduce(source.nbytes, datatype, spec)
-        data = view(source, spec.name, shape, datatype, 0, source.nbytes, "input", limits)
+        data = take(source, spec.name, shape, datatype, 0, source.nbytes, "input", limits)
     tensor = make_tensor(spec.name, spec.datatype, shape, data, {}, True)
     # The client of a raw request cannot say it, and means it: every output is returned binary.
     return InferRequest([tensor], parameters={"binary_data_output": True})
 
 
-cdef raw_element(Body source, tuple shape, TensorSpec spec):
+cdef raw_element(Body source, tuple shape, TensorSpec spec, Limits limits):
+    cdef Layout layout
     if any(dim != 1 for dim in shape):
         raise LayoutError(
             f"a raw BYTES request is one element: input {spec.name!r} is declared "
@@ -296,6 +296,7 @@ cdef raw_element(Body source, tuple shape, TensorSpec spec):
             expected=(1 << 32) - 1,
             actual=source.nbytes,
         )
+    measure(&layout, shape, WIDEST_ITEMSIZE, limits, "input", spec.name, BYTES)
     return BytesTensor.single(source, shape)
 
 

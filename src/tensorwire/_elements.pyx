@@ -20,7 +20,7 @@ from ._npystring cimport (
     npy_string_allocator,
 )
 from ._utf8 cimport ALL_VALID, first_invalid
-from ._wire cimport PREFIX_NBYTES, load_le32, store_le32
+from ._wire cimport PREFIX_NBYTES, WIDEST_ITEMSIZE, load_le32, store_le32
 
 import numpy as np
 
@@ -28,11 +28,6 @@ from ._datatypes import BYTES
 from .errors import ElementError, LayoutError, shape_text, subject
 
 cnp.import_array()
-
-# Every element takes at least its prefix on the wire; 16 bytes is the widest element that numpy
-# would have to address for the same shape (StringDType).
-cdef enum:
-    WIDEST_ITEMSIZE = 16
 
 # Scans of so many elements let other threads run meanwhile (benchmarks/bench_gil.py).
 cdef uint64_t release_gil_from = 500_000
@@ -187,7 +182,7 @@ cdef too_many_bytes(shape, Walk* walked, nbytes, offset, kind, name):
     return LayoutError(
         f"{subject(kind, name)} does not match its shape: the {walked.n_elements} elements of "
         f"BYTES {shape_text(shape)} take {walked.position} bytes, there are {nbytes} "
-        f"(body byte {position})",
+        f"({kind if name is None else 'body'} byte {position})",
         tensor=name, element=walked.n_elements, offset=position,
         expected=walked.position, actual=nbytes,
     )
@@ -197,8 +192,9 @@ cdef too_many_bytes(shape, Walk* walked, nbytes, offset, kind, name):
 # body and `end` where the last element ends; lengths are their differences, never read again.
 
 def element(Body body not None, cnp.ndarray starts not None, Py_ssize_t end, Py_ssize_t i):
-    """Element `i` as `bytes`, copied; the caller has checked that there is one."""
-    assert 0 <= i < starts.shape[0]
+    """Element `i` as `bytes`, copied."""
+    if not 0 <= i < starts.shape[0]:
+        raise IndexError(f"element {i} is out of range: there are {starts.shape[0]}")
     cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
     cdef Element found = element_at(body, offsets, starts.shape[0], end, i)
     return PyBytes_FromStringAndSize(<const char*>found.data, found.nbytes)

@@ -41,13 +41,15 @@ def encode_request(
     cdef Tensor tensor
     for tensor in request.inputs:
         draft.add(tensor, tensor.binary)
+    default = binary_data_output(request.parameters)
+    requested = None if request.outputs is None else output_entries(request.outputs, default)
     return draft.frame(RequestHeader(
         draft.entries,
         request.id,
         request.model_name,
         request.model_version,
         request.parameters or None,
-        None if request.outputs is None else output_entries(request.outputs, request.parameters),
+        requested,
     ), align)
 
 
@@ -96,6 +98,10 @@ def encode_raw_request(array):
     if isinstance(array, bytes | str | bytearray):
         array = [array]
     cdef Tensor tensor = array if isinstance(array, Tensor) else Tensor("raw_input", array)
+    if tensor.data is None:
+        raise EncodeError(
+            f"tensor {tensor.name!r} lives in shared memory: a raw request carries its bytes",
+            tensor=tensor.name)
     if not isinstance(tensor.data, BytesTensor):
         return Frame((wire_of(tensor),), 0)
     if tensor.data.size != 1:
@@ -132,6 +138,8 @@ cdef class Draft:
         cdef dict parameters = tensor.parameters
         cdef Py_ssize_t nbytes
         data = None
+        if tensor.name is None or "\0" in tensor.name or tensor.datatype not in DATATYPES:
+            raise bad_tensor(tensor)
         if tensor.data is None:
             check_elsewhere(tensor)
         elif binary:
@@ -147,6 +155,15 @@ cdef class Draft:
             TensorEntry(tensor.name, tensor.datatype, tensor.shape, parameters or None, data))
         return 0
 
+    cdef bytes write(self, header):
+        try:
+            return write_header(header)
+        except EncodeError as error:  # a lone surrogate somewhere: name the tensor if it is there
+            for entry in self.entries:
+                if any("\ud800" <= character <= "\udfff" for character in entry.name):
+                    error.tensor = entry.name
+            raise
+
     cdef Frame frame(self, header, Py_ssize_t align):
         """The header's JSON, padded when bytes follow it, and those bytes."""
         cdef bytes text
@@ -155,7 +172,7 @@ cdef class Draft:
             raise ValueError(f"align is 1 or more, not {align}")
         if len(self.entries) > 1:
             check_unique(self.entries, self.kind)
-        text = write_header(header)
+        text = self.write(header)
         if not self.buffers:
             return Frame((text,), None)
         overhang = len(text) % align
@@ -189,12 +206,15 @@ cdef wire_of(Tensor tensor):
     return data.wire
 
 
+cdef bad_tensor(Tensor tensor):
+    what = f"an unknown datatype: {tensor.datatype!r}"
+    if tensor.name is None or "\0" in tensor.name:
+        what = "no name, or one with a NUL"
+    return EncodeError(f"tensor {tensor.name!r} has {what}", tensor=tensor.name)
+
+
 cdef dtype_of(Tensor tensor):
-    cdef Datatype datatype = DATATYPES.get(tensor.datatype)
-    if datatype is None:
-        raise EncodeError(
-            f"tensor {tensor.name!r} has an unknown datatype: {tensor.datatype!r}",
-            tensor=tensor.name)
+    cdef Datatype datatype = DATATYPES[tensor.datatype]
     if datatype.dtype is not None:
         return datatype.dtype
     if datatype.itemsize == 0:
@@ -212,9 +232,15 @@ cdef dict with_size(Tensor tensor, Py_ssize_t nbytes):
 
 
 cdef int check_elsewhere(Tensor tensor) except -1:
-    if "shared_memory_region" not in tensor.parameters:
+    if not isinstance(tensor.parameters.get("shared_memory_region"), str):
         raise EncodeError(
             f"tensor {tensor.name!r} has no data, and no shared_memory_region among its parameters",
+            tensor=tensor.name,
+        )
+    if "binary_data_size" in tensor.parameters:
+        raise EncodeError(
+            f"tensor {tensor.name!r} lives in shared memory, and has a binary_data_size among its "
+            f"parameters",
             tensor=tensor.name,
         )
     return 0
@@ -277,8 +303,14 @@ cdef list json_strings(data, Tensor tensor):
 # --- outputs: which, and how -----------------------------------------------------------------
 
 
-cdef list output_entries(list outputs, dict parameters):
-    default = parameters.get("binary_data_output")
+cdef binary_data_output(dict parameters):
+    value = None if parameters is None else parameters.get("binary_data_output")
+    if value is not None and not isinstance(value, bool):
+        raise EncodeError(f"binary_data_output of the request is True or False, not {value!r}")
+    return value
+
+
+cdef list output_entries(list outputs, default):
     cdef RequestedOutput output
     entries = []
     check_unique(outputs, "requested output")
@@ -293,7 +325,7 @@ cdef dict wanted(InferResponse response, InferRequest request, str selection):
     """Names of the outputs to send, and whether each goes binary (WIRE.md 7)."""
     cdef Tensor tensor
     cdef RequestedOutput output
-    default = bool(request.parameters.get("binary_data_output", False))
+    default = bool(binary_data_output(request.parameters))
     if not request.outputs:
         return {tensor.name: default for tensor in response.outputs}
     listed_default = default if selection == "spec" else False

@@ -16,6 +16,7 @@ from libc.string cimport memcpy
 from ._datatypes cimport Datatype
 from ._layout cimport Layout, measure
 from ._limits cimport Limits
+from ._wire cimport WIDEST_ITEMSIZE
 
 import numpy as np
 
@@ -171,7 +172,7 @@ def texts(list scalars not None, tuple shape not None, Limits limits not None, k
     """
     cdef Layout layout
     cdef Py_ssize_t i
-    check_count(&layout, scalars, shape, 16, limits, kind, name, BYTES)
+    check_count(&layout, scalars, shape, WIDEST_ITEMSIZE, limits, kind, name, BYTES)
     for i, value in enumerate(scalars):
         if type(value) is not str:
             raise bad_scalar(WRONG_TYPE, value, i, None, kind, name, BYTES)
@@ -188,7 +189,7 @@ cdef bad_scalar(Verdict verdict, value, element, dtype, kind, name, Datatype dat
             takes = f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
     return ElementError(
         f"element {element} of {subject(kind, name)} does not fit its datatype: {datatype.name} "
-        f"takes {takes}, the JSON value is {json_text(value)}",
+        f"takes {takes}, the value is {json_text(value)}",
         tensor=name, element=element,
     )
 

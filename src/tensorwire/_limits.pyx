@@ -18,13 +18,13 @@ cdef class Limits:
 
     def __init__(
         self, *, max_header_nbytes=64 << 20, max_tensors=4096, max_rank=MAX_RANK,
-        bint check_bool=True, bint bf16_as_uint16=False,
+        check_bool=True, bf16_as_uint16=False,
     ):
         self.max_header_nbytes = bound("max_header_nbytes", max_header_nbytes, 2 ** 63 - 1)
         self.max_tensors = bound("max_tensors", max_tensors, 2 ** 63 - 1)
         self.max_rank = bound("max_rank", max_rank, MAX_RANK)
-        self.check_bool = check_bool
-        self.bf16_as_uint16 = bf16_as_uint16
+        self.check_bool = flag("check_bool", check_bool)
+        self.bf16_as_uint16 = flag("bf16_as_uint16", bf16_as_uint16)
 
     def __repr__(self):
         return (
@@ -37,4 +37,10 @@ cdef class Limits:
 cdef Py_ssize_t bound(name, value, most) except -1:
     if type(value) is not int or not 0 <= value <= most:
         raise ValueError(f"{name} is an int from 0 to {most}, not {value!r}")
+    return value
+
+
+cdef bint flag(name, value) except -1:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is True or False, not {value!r}")
     return value

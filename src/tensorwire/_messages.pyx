@@ -6,6 +6,9 @@ cimport numpy as cnp
 from ._datatypes cimport Datatype
 
 from .bytes_tensor import BytesTensor
+from collections.abc import Mapping
+from operator import index
+
 from ._datatypes import BY_DTYPE, DATATYPES
 from .errors import EncodeError, TensorwireError
 from .payload import wire_ready
@@ -19,6 +22,28 @@ cdef str checked_name(name, what):
     if "\0" in name:
         raise EncodeError(f"the name of {what} contains a NUL: {name!r}")
     return str(name)  # exactly str, also from a subclass
+
+
+cdef bint checked_flag(value, name) except -1:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is True or False, not {value!r}")
+    return value
+
+
+cdef dict copied(parameters):
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, Mapping):
+        raise TypeError(f"parameters are a mapping, not {type(parameters).__name__}")
+    return dict(parameters)
+
+
+cdef list all_of(kind, items, name):
+    made = list(items)
+    for item in made:
+        if not isinstance(item, kind):
+            raise TypeError(f"{name} are {kind.__name__} objects, not {type(item).__name__}")
+    return made
 
 
 @cython.final
@@ -46,8 +71,8 @@ cdef class Tensor:
         self.name = checked_name(name, "a tensor")
         if type(data) is not cnp.ndarray or not take_array(self, data, datatype, shape):
             self.datatype, self.shape, self.data = wire_ready(name, data, datatype, shape)
-        self.parameters = {} if parameters is None else dict(parameters)
-        self.binary = binary
+        self.parameters = copied(parameters)
+        self.binary = checked_flag(binary, "binary")
 
     def as_numpy(self, *, bint aligned=False, bint writable=False):
         """The tensor as an array in ``shape``.
@@ -100,6 +125,14 @@ cdef Tensor make_tensor(
     return tensor
 
 
+cdef bint has(list tensors, name):
+    cdef Tensor tensor
+    for tensor in tensors:
+        if tensor.name == name:
+            return True
+    return False
+
+
 cdef find(list tensors, name):
     cdef Tensor tensor
     for tensor in tensors:
@@ -116,8 +149,8 @@ cdef class RequestedOutput:
         self, name, *, binary=None, parameters=None
     ):
         self.name = checked_name(name, "an output")
-        self.binary = binary
-        self.parameters = {} if parameters is None else dict(parameters)
+        self.binary = None if binary is None else checked_flag(binary, "binary")
+        self.parameters = copied(parameters)
 
     def __repr__(self):
         return f"<RequestedOutput {self.name!r} binary={self.binary}>"
@@ -134,15 +167,21 @@ cdef class InferRequest:
         self, inputs, outputs=None, *,
         id=None, model_name=None, model_version=None, parameters=None,
     ):
-        self.inputs = list(inputs)
-        self.outputs = None if outputs is None else list(outputs)
+        self.inputs = all_of(Tensor, inputs, "inputs")
+        self.outputs = None if outputs is None else all_of(RequestedOutput, outputs, "outputs")
         self.id = id
         self.model_name = model_name
         self.model_version = model_version
-        self.parameters = {} if parameters is None else dict(parameters)
+        self.parameters = copied(parameters)
 
     def __getitem__(self, name):
         return find(self.inputs, name)
+
+    def __iter__(self):
+        return iter(self.inputs)
+
+    def __contains__(self, name):
+        return has(self.inputs, name)
 
     def __repr__(self):
         return f"<InferRequest {self.inputs}>"
@@ -155,14 +194,20 @@ cdef class InferResponse:
     def __init__(
         self, outputs, *, model_name=None, model_version=None, id=None, parameters=None,
     ):
-        self.outputs = list(outputs)
+        self.outputs = all_of(Tensor, outputs, "outputs")
         self.model_name = model_name
         self.model_version = model_version
         self.id = id
-        self.parameters = {} if parameters is None else dict(parameters)
+        self.parameters = copied(parameters)
 
     def __getitem__(self, name):
         return find(self.outputs, name)
+
+    def __iter__(self):
+        return iter(self.outputs)
+
+    def __contains__(self, name):
+        return has(self.outputs, name)
 
     def __repr__(self):
         return f"<InferResponse {self.outputs}>"
@@ -180,8 +225,8 @@ cdef class TensorSpec:
             raise ValueError(f"unknown datatype {datatype!r}: there are {', '.join(DATATYPES)}")
         self.name = checked_name(name, "a tensor")
         self.datatype = datatype
-        self.dims = tuple(int(dim) for dim in dims)
-        self.batching = bool(batching)
+        self.dims = tuple(index(dim) for dim in dims)
+        self.batching = checked_flag(batching, "batching")
         if any(dim < -1 for dim in self.dims):
             raise ValueError(f"dims are 0 or more, or -1 for variable, not {list(self.dims)}")
 

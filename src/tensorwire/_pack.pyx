@@ -38,7 +38,7 @@ from ._npystring cimport (
     npy_static_string,
     npy_string_allocator,
 )
-from ._utf8 cimport LONE_SURROGATE, utf8_nbytes, write_utf8
+from ._utf8 cimport NO_UTF8, utf8_nbytes, write_utf8
 from ._wire cimport PREFIX_NBYTES, store_le32
 
 import numpy as np
@@ -52,6 +52,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     UNSUITABLE = -2  # neither bytes-like nor str
+    UNREADABLE = -3  # a memoryview that is released, or not contiguous
 
 
 cdef class Source:
@@ -170,8 +171,8 @@ cdef inline object value_at(PyObject** items, Py_ssize_t i):
     return <object>items[i] if items[i] != NULL else None  # numpy reads NULL as None, too
 
 
-cdef inline Py_ssize_t value_nbytes(object value) except -3:
-    """Wire bytes of one value without its prefix, LONE_SURROGATE, or UNSUITABLE."""
+cdef inline Py_ssize_t value_nbytes(object value) except -4:
+    """Wire bytes of one value without its prefix, or why it has none."""
     if PyBytes_Check(value):
         return PyBytes_GET_SIZE(value)
     if PyUnicode_Check(value):
@@ -181,12 +182,15 @@ cdef inline Py_ssize_t value_nbytes(object value) except -3:
     return buffer_nbytes(value)
 
 
-cdef Py_ssize_t buffer_nbytes(object value) except -3:
+cdef Py_ssize_t buffer_nbytes(object value) except -4:
     cdef Py_buffer buffer
     cdef Py_ssize_t nbytes
     if not PyMemoryView_Check(value):  # other exporters of buffers are arrays, or numbers
         return UNSUITABLE
-    PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
+    except (BufferError, ValueError):
+        return UNREADABLE
     nbytes = buffer.len
     PyBuffer_Release(&buffer)
     return nbytes
@@ -282,7 +286,7 @@ cdef class Unicode(Source):
         for i in range(cnp.PyArray_SIZE(<cnp.ndarray>self.values)):
             nbytes = utf8_nbytes(data + i * width, unpadded_text(data + i * width, width))
             if nbytes < 0:
-                raise unsuitable(self.values.flat[i], nbytes, i, self.shape, self.name)
+                raise no_utf8(data + i * width, width, i, self.shape, self.name)
             if <uint64_t>nbytes > UINT32_MAX:
                 raise too_long(nbytes, i, self.shape, self.name)
             total += PREFIX_NBYTES + <uint64_t>nbytes
@@ -371,12 +375,27 @@ cdef place(element, tuple shape, name):
 
 cdef unsuitable(value, problem, element, tuple shape, name):
     what = f"is {type(value).__name__}, not bytes or str"
-    if problem == LONE_SURROGATE:
+    if problem == NO_UTF8:
         at = next(i for i, c in enumerate(value) if "\ud800" <= c <= "\udfff")
-        what = f"has a lone surrogate, U+{ord(value[at]):04X} at character {at}, and no UTF-8 form"
+        what = no_utf8_text(ord(value[at]), at)
+    elif problem == UNREADABLE:
+        what = "is a memoryview that is released, or not contiguous"
     elif value is None:
         what = "is None, and BYTES has no missing values"
     return EncodeError(f"{place(element, shape, name)} {what}", tensor=name, element=element)
+
+
+cdef no_utf8(const uint32_t* text, Py_ssize_t width, element, tuple shape, name):
+    cdef Py_ssize_t at = 0
+    while at < width - 1 and not (0xD800 <= text[at] <= 0xDFFF or text[at] > 0x10FFFF):
+        at += 1
+    return EncodeError(
+        f"{place(element, shape, name)} {no_utf8_text(text[at], at)}", tensor=name, element=element)
+
+
+cdef no_utf8_text(code_point, at):
+    what = "a lone surrogate" if code_point <= 0xDFFF else "no code point"
+    return f"has {what}, U+{code_point:04X} at character {at}, and no UTF-8 form"
 
 
 cdef missing(status, element, tuple shape, name):

@@ -7,6 +7,7 @@ from libc.string cimport memcpy
 cdef enum:
     MAX_RANK = 64  # numpy's NPY_MAXDIMS
     PREFIX_NBYTES = 4  # of a BYTES element: its length
+    WIDEST_ITEMSIZE = 16  # that numpy would need for a BYTES element: one of StringDType
 
 
 cdef inline uint32_t load_le32(const unsigned char* source) noexcept nogil:

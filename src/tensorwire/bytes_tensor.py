@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from .errors import EncodeError, subject
 Shape = tuple[int, ...]
 _NO_LIMITS = Limits()
 _PREFIX_NBYTES = 4
+MAX_RANK = 64  # numpy's
 
 
 class BytesTensor:
@@ -30,10 +32,7 @@ class BytesTensor:
     ``Tensor``; not by its constructor.
     """
 
-    __slots__ = ("_begin", "_body", "_end", "_starts", "shape")
-
-    shape: Shape
-    """Dimensions; their product is the number of elements."""
+    __slots__ = ("__weakref__", "_begin", "_body", "_end", "_shape", "_starts")
 
     def __init__(self) -> None:
         raise TypeError("a BytesTensor is made by decode_bytes, a decoded message or a Tensor")
@@ -84,9 +83,10 @@ class BytesTensor:
         tensor._starts = starts
         tensor._begin = begin
         tensor._end = end
-        tensor.shape = shape
+        tensor._shape = shape
         return tensor
 
+    _shape: Shape
     _body: Body
     _starts: NDArray[np.int64] | None  # where each prefix lies in the body
     _begin: int
@@ -100,6 +100,11 @@ class BytesTensor:
         return self._starts
 
     # --- what it is ---
+
+    @property
+    def shape(self) -> Shape:
+        """Dimensions; their product is the number of elements."""
+        return self._shape
 
     @property
     def ndim(self) -> int:
@@ -149,8 +154,8 @@ class BytesTensor:
 
     def __getitem__(self, index: Any) -> Any:
         """An element as ``bytes``, or a BytesTensor of the selection, as numpy would index."""
-        if type(index) is int and len(self.shape) == 1:
-            return self._element(self._flat(index))
+        if (type(index) is int or isinstance(index, np.integer)) and self.shape:
+            return self._row(int(index))
         if isinstance(index, slice) and self.shape:
             start, stop, step = index.indices(self.shape[0])
             if step == 1:
@@ -168,6 +173,16 @@ class BytesTensor:
 
     def _element(self, flat: int) -> bytes:
         return _elements.element(self._body, self._offsets(), self._end, flat)
+
+    def _row(self, index: int) -> Any:
+        n_rows = self.shape[0]
+        if not -n_rows <= index < n_rows:
+            raise IndexError(f"index {index} is out of range for a dimension of {n_rows}")
+        row = index + n_rows if index < 0 else index
+        if len(self.shape) == 1:
+            return self._element(row)
+        row_size = self.size // n_rows
+        return self._run(row * row_size, (row + 1) * row_size, self.shape[1:])
 
     def _rows(self, start: int, stop: int) -> BytesTensor:
         row_size = self.size // self.shape[0] if self.shape[0] else 0
@@ -219,7 +234,8 @@ class BytesTensor:
         """A new array in ``shape``; every element is copied.
 
         ``object``: ``bytes`` objects. ``"S"``: fixed width, that of the longest element, padded
-        with NULs; numpy takes trailing NULs of an element for padding and drops them.
+        with NULs (one long element among many makes a large array); numpy takes trailing NULs of
+        an element for padding and drops them.
         ``numpy.dtypes.StringDType()``: UTF-8 text, ElementError names an element that is not.
         """
         array: NDArray[Any]
@@ -288,8 +304,9 @@ def decode_bytes(buffer: Any, count: int | None = None) -> BytesTensor:
     body = Body(buffer)
     if count is None:
         count = _elements.count(body, "buffer", None)
-    if type(count) is not int:
-        raise TypeError(f"count is an int, not {type(count).__name__}")
+    if isinstance(count, bool):
+        raise TypeError("count is an int, not bool")
+    count = index(count)
     if count < 0:
         raise ValueError(f"count is 0 or more, not {count}")
     return BytesTensor.scan(body, (count,), 0, body.nbytes, _NO_LIMITS, "buffer", None)
@@ -349,7 +366,7 @@ def source(values: Any, name: str | None) -> tuple[_pack.Source, Shape]:
         if values.dtype.kind == "T"
         else values.astype(values.dtype.newbyteorder("="), copy=False)
     )
-    array = np.asarray(native, order="C")
+    array = np.require(native, requirements=["C", "A"])  # the kernels read whole code points
     return kind(array, values.shape, name), values.shape
 
 
@@ -361,8 +378,14 @@ def is_arrow(values: Any) -> bool:
 _SOURCES = {"O": _pack.Objects, "S": _pack.FixedWidth, "U": _pack.Unicode, "T": _pack.Strings}
 
 
-def leaves(values: list[Any] | tuple[Any, ...], name: str | None) -> tuple[Shape, list[Any]]:
+def leaves(
+    values: list[Any] | tuple[Any, ...], name: str | None, depth: int = 1
+) -> tuple[Shape, list[Any]]:
     """The shape of nested lists, and their leaves in row-major order."""
+    if depth > MAX_RANK:
+        raise EncodeError(
+            f"{subject('list', name)} is nested deeper than {MAX_RANK} lists", tensor=name
+        )
     if not values or not isinstance(values[0], list | tuple):
         return (len(values),), values if isinstance(values, list) else list(values)
     flat: list[Any] = []
@@ -372,7 +395,7 @@ def leaves(values: list[Any] | tuple[Any, ...], name: str | None) -> tuple[Shape
             raise EncodeError(
                 f"{subject('list', name)} is ragged: item {i} is no list", tensor=name
             )
-        shape, items = leaves(value, name)
+        shape, items = leaves(value, name, depth + 1)
         if inner is not None and shape != inner:
             raise EncodeError(
                 f"{subject('list', name)} is ragged: item {i} has shape {list(shape)}, those "

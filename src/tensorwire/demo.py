@@ -91,7 +91,7 @@ def our_road(arrays: Arrays) -> tuple[Road, tw.InferRequest, tw.Frame]:
         return prompts.as_strings().tolist(), prompts.nbytes
 
     def encode_response() -> tuple[tw.Frame, int]:
-        outputs = [request["images"], request["prompts"]]
+        outputs = [request["images"], request["prompts"], request["thresholds"]]
         reply = tw.encode_response(tw.InferResponse(outputs, model_name="demo"), request)
         return reply, n_copied(reply.buffers[1:], body)
 
@@ -112,6 +112,7 @@ def our_road(arrays: Arrays) -> tuple[Road, tw.InferRequest, tw.Frame]:
     assert prompts == arrays.prompts
     assert np.array_equal(response["images"].as_numpy(), arrays.images)
     assert response["prompts"].data == request["prompts"].data
+    assert np.array_equal(response["thresholds"].as_numpy(), arrays.thresholds)
     return road, request, frame
 
 
@@ -127,7 +128,9 @@ def usual_road(arrays: Arrays) -> Road:
     """The same work as most Python code does it: a struct loop, tobytes, join and slices."""
     road = Road("the usual way")
 
-    def encode(images: NDArray[np.float32], prompts: list[str]) -> tuple[tuple[bytes, int], int]:
+    def encode(
+        images: NDArray[np.float32], prompts: list[str], thresholds: list[float]
+    ) -> tuple[tuple[bytes, int], int]:
         parts = []
         for prompt in prompts:
             element = prompt.encode()
@@ -137,16 +140,17 @@ def usual_road(arrays: Arrays) -> Road:
         entries = [
             usual_entry("images", "FP32", IMAGES_SHAPE, payload[0]),
             usual_entry("prompts", "BYTES", (N_PROMPTS,), payload[1]),
+            {"name": "thresholds", "datatype": "FP64", "shape": [3], "data": thresholds},
         ]
         header = json.dumps({"inputs": entries}).encode()
         return (b"".join([header, *payload]), len(header)), 2 * sum(map(len, payload))
 
-    def decode(body: bytes, header_nbytes: int) -> tuple[tuple[NDArray[np.float32], bytes], int]:
-        images, prompts = json.loads(body[:header_nbytes])["inputs"]
+    def decode(body: bytes, header_nbytes: int) -> tuple[tuple[Any, bytes, list[float]], int]:
+        images, prompts, thresholds = json.loads(body[:header_nbytes])["inputs"]
         middle = header_nbytes + images["parameters"]["binary_data_size"]
         end = middle + prompts["parameters"]["binary_data_size"]
         array = np.frombuffer(body[header_nbytes:middle], np.float32).reshape(images["shape"])
-        return (array, body[middle:end]), end - header_nbytes
+        return (array, body[middle:end], thresholds["data"]), end - header_nbytes
 
     def make_objects(data: bytes) -> tuple[list[str], int]:
         texts, offset = [], 0
@@ -157,11 +161,15 @@ def usual_road(arrays: Arrays) -> Road:
             offset += 4 + nbytes
         return texts, len(data)
 
-    body = road.step("encode request", lambda: encode(arrays.images, arrays.prompts))
-    images, data = road.step("decode request", lambda: decode(*body))
+    thresholds = arrays.thresholds.tolist()
+    body = road.step("encode request", lambda: encode(arrays.images, arrays.prompts, thresholds))
+    images, data, numbers = road.step("decode request", lambda: decode(*body))
     prompts = road.step("strings as objects", lambda: make_objects(data))
-    answer = road.step("encode response", lambda: encode(images, prompts))
-    road.step("decode response", lambda: decode(*answer))
+    answer = road.step("encode response", lambda: encode(images, prompts, numbers))
+    back = road.step("decode response", lambda: decode(*answer))
+    for found, elements, last in ((images, data, numbers), back):
+        assert np.array_equal(found, arrays.images)
+        assert (elements, last) == (data, thresholds)
     assert prompts == arrays.prompts
     return road
 

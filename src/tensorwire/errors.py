@@ -75,11 +75,11 @@ def subject(kind: str, name: str | None) -> str:
 
 def number_text(number: int) -> str:
     """An integer from a stranger in bounded space; Python itself refuses to print the longest."""
-    return str(number) if number.bit_length() <= 64 else "a number of over 64 bits"
+    return str(number) if number.bit_length() <= 64 else "more than 2^64"
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """A shape from a stranger in bounded space: ``[2, 3]``, ``[1, 1, ..., 900 dimensions]``."""
+    """A shape from a stranger in bounded space: ``[2, 3]``, ``[1, 1, ... 900 dimensions]``."""
     dims = [number_text(dim) for dim in shape[:8]]
     if len(shape) > 8:
         dims.append(f"... {len(shape)} dimensions")

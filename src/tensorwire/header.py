@@ -93,21 +93,14 @@ def header_length(headers: HasItems | Iterable[tuple[Any, Any]]) -> int | None:
     for key, value in pairs:
         name = _text(key).lower()
         length: int | None
-        if name == "inference-header-content-length":
+        if name == HEADER_LENGTH.lower():
             length = parse_header_length(value)
         elif name == "content-type":
             length = _gateway_length(_text(value))
         else:
             continue
-        if length is None:
-            continue
-        if found is not None and found != length:
-            raise HeaderError(
-                f"the header length is announced twice, as {found} and as {length}",
-                expected=found,
-                actual=length,
-            )
-        found = length
+        if length is not None:
+            found = _agreeing(found, length)
     return found
 
 
@@ -123,11 +116,24 @@ def _gateway_length(media_type: str) -> int | None:
     kind, _, parameters = media_type.partition(";")
     if kind.strip().lower() not in _GATEWAY_TYPES:
         return None
+    found = None
     for parameter in parameters.split(";"):
         key, _, value = parameter.partition("=")
-        if key.strip().lower() == "json-header-size":
-            return parse_header_length(value.strip())
-    return None
+        if key.strip().lower() != "json-header-size":
+            continue
+        length = parse_header_length(value.strip().strip('"'))
+        found = _agreeing(found, length)
+    return found
+
+
+def _agreeing(found: int | None, length: int) -> int:
+    if found is not None and found != length:
+        raise HeaderError(
+            f"the header length is announced twice, as {found} and as {length}",
+            expected=found,
+            actual=length,
+        )
+    return length
 
 
 _MAX_DIGITS = 20  # of 2^64
@@ -167,7 +173,10 @@ def read_tolerantly(
     """
     if b"NaN" in text or b"Infinity" in text:
         try:
-            return msgspec.convert(json.loads(text.decode(), parse_float=_in_range), schema)
+            tree = json.loads(text.decode(), parse_float=_in_range)
+            if b"\\ud" in text.lower():  # a surrogate, which must not stand alone
+                json.dumps(tree, ensure_ascii=False).encode()
+            return msgspec.convert(tree, schema)
         except (ValueError, RecursionError) as second:
             error = second
     raise _refuse(text, error, whole_body) from None
@@ -207,7 +216,9 @@ _BYTE = re.compile(r" \(byte ([0-9]+)\)$")
 
 def _reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
-        return error.msg.replace("Extra data", "trailing characters")
+        return error.msg.replace("Extra data", "trailing characters").removesuffix(" at")
+    if isinstance(error, UnicodeEncodeError):
+        return "a lone surrogate"
     reason = _BYTE.sub("", str(error)).removeprefix("JSON is malformed: ")
     return reason.replace("Input data was truncated", "it ends too early")
 

@@ -31,8 +31,8 @@ def run(file: str, header_length: str | None) -> int:
     print(f"{'name':<20} {'datatype':<9} {'shape':<16} {'bytes':>12}  first values")
     for tensor in tensors:
         nbytes = "-" if tensor.data is None else f"{tensor.data.nbytes:,}"
-        shape = str(list(tensor.shape))
-        print(f"{tensor.name:<20} {tensor.datatype:<9} {shape:<16} {nbytes:>12}  {values(tensor)}")
+        name, shape = printable(tensor.name), str(list(tensor.shape))
+        print(f"{name:<20} {tensor.datatype:<9} {shape:<16} {nbytes:>12}  {values(tensor)}")
     return 0
 
 
@@ -77,6 +77,11 @@ def about(message: tw.InferRequest | tw.InferResponse) -> str:
     if isinstance(message, tw.InferRequest) and message.outputs is not None:
         said.append(f"outputs {[output.name for output in message.outputs]}")
     return ", ".join(said) or "no id, model or parameters"
+
+
+def printable(name: str) -> str:
+    """A stranger's text without what a terminal would obey."""
+    return name if name.isprintable() else ascii(name)
 
 
 def values(tensor: tw.Tensor) -> str:

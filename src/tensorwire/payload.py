@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _jsondata
-from ._datatypes import DATATYPES, RAW_BF16, Datatype, bf16_dtype, datatype_of
+from ._datatypes import DATATYPES, Datatype, bf16_dtype, datatype_of
 from ._limits import Limits
 from ._pack import pack as pack_source
-from .bytes_tensor import BytesTensor, Shape, is_arrow, leaves, pack, source
+from .bytes_tensor import MAX_RANK, BytesTensor, Shape, is_arrow, leaves, pack, source
 from .errors import DecodeError, EncodeError
 
 Data = NDArray[Any] | BytesTensor | None
@@ -40,9 +41,16 @@ def wire_ready(
 
 
 def _shape(name: str, shape: Sequence[int]) -> Shape:
-    dims = tuple(int(dim) for dim in shape)
+    dims = tuple(index(dim) for dim in shape)
     if any(dim < 0 for dim in dims):
         raise EncodeError(f"tensor {name!r} has a negative dimension: {list(dims)}", tensor=name)
+    if len(dims) > MAX_RANK:
+        raise EncodeError(
+            f"tensor {name!r} has {len(dims)} dimensions, numpy has {MAX_RANK}",
+            tensor=name,
+            expected=MAX_RANK,
+            actual=len(dims),
+        )
     return dims
 
 
@@ -105,7 +113,9 @@ def _from_arrow(name: str, data: Any, datatype: str | None) -> BytesTensor | Non
 
 
 def _first_leaf(data: Any) -> Any:
-    while isinstance(data, list | tuple) and data:
+    for _ in range(MAX_RANK + 1):  # a list may contain itself
+        if not isinstance(data, list | tuple) or not data:
+            break
         data = data[0]
     return data
 
@@ -153,11 +163,42 @@ def _array_of_numbers(
         raise EncodeError(f"tensor {name!r} is a list of numbers: give datatype=", tensor=name)
     row = DATATYPES[datatype]
     shape, scalars = leaves(data, name)
-    if not row.in_json:
-        dtype = row.dtype or bf16_dtype() or RAW_BF16
-        return row, np.array(scalars, dtype).reshape(shape)
-    assert row.dtype is not None
+    if None in scalars:
+        element = scalars.index(None)
+        raise EncodeError(
+            f"element {element} of tensor {name!r} is None, and no number",
+            tensor=name,
+            element=element,
+        )
+    plain = [value.item() if isinstance(value, np.generic) else value for value in scalars]
+    checked_as = row if row.in_json else DATATYPES["FP64"]
+    assert checked_as.dtype is not None
     try:
-        return row, _jsondata.numbers(scalars, row.dtype, shape, Limits(), "tensor", name, row)
+        array = _jsondata.numbers(
+            plain, checked_as.dtype, shape, Limits(), "tensor", name, checked_as
+        )
     except DecodeError as error:
         raise EncodeError(str(error), tensor=name, element=error.element) from None
+    return row, array if row.in_json else _half(name, array, row)
+
+
+def _half(name: str, array: NDArray[np.float64], row: Datatype) -> NDArray[Any]:
+    """FP64 numbers as FP16 or BF16, none of which may become infinite."""
+    dtype = row.dtype or bf16_dtype()
+    if dtype is None:
+        raise EncodeError(
+            f"tensor {name!r} is a list of BF16, for which numpy needs the ml_dtypes package; an "
+            f"array of uint16 words goes without",
+            tensor=name,
+        )
+    with np.errstate(over="ignore"):
+        half = array.astype(dtype)
+    lost = np.flatnonzero(np.isinf(half.astype(np.float64)) & ~np.isinf(array))
+    if lost.size:
+        element = int(lost[0])
+        raise EncodeError(
+            f"element {element} of tensor {name!r} is beyond {row.name}: {array.flat[element]}",
+            tensor=name,
+            element=element,
+        )
+    return half
