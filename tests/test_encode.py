@@ -518,7 +518,7 @@ untyped: Any = tw  # what a caller without a type checker may do
         lambda: untyped.TensorSpec("x", "FP32", [2], batching="no"),
         lambda: untyped.InferRequest(["x"]),
         lambda: untyped.InferRequest([X], ["o"]),
-        lambda: untyped.InferResponse([X, None]),  # type: ignore[arg-type,list-item]
+        lambda: untyped.InferResponse([X, None]),
     ],
 )
 def test_arguments_of_the_wrong_type(make: Any) -> None:

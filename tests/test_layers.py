@@ -29,6 +29,7 @@ FLOORS = [
     ["demo", "inspect", "asgi.exchange"],
     ["asgi.app"],
     ["asgi"],
+    ["asgi.serve"],
     ["__main__"],
 ]
 FLOOR = {module: n for n, floor in enumerate(FLOORS) for module in floor}

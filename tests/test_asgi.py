@@ -1,0 +1,439 @@
+"""The ASGI edge, driven by hand: what comes in chunks, what is answered, what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+import threading
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from tensorwire.asgi import ClientDisconnected, Model, create_app, read_request, send_frame
+
+X = tw.Tensor("x", np.arange(1000, dtype=np.float32))
+WORDS = tw.Tensor("words", ["a", "bc"])
+ALL = {"binary_data_output": True}
+REQUEST = tw.InferRequest([X, WORDS], parameters=ALL, id="7")
+FRAME = tw.encode_request(REQUEST)
+BODY = bytes(FRAME)
+
+
+@dataclass
+class Exchange:
+    """One request to an ASGI app, and its answer."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    bodies: list[Any] = field(default_factory=list)
+    n_received: int = 0
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.bodies)
+
+    @property
+    def error(self) -> str:
+        assert self.headers["content-type"] == "application/json"
+        (message,) = json.loads(self.body).values()
+        return str(message)
+
+    def response(self) -> tw.InferResponse:
+        assert self.status == 200, self.body[:500]
+        assert int(self.headers["content-length"]) == len(self.body)
+        return tw.decode_response(self.body, tw.header_length(self.headers))
+
+
+def ask(
+    app: Any,
+    path: str,
+    method: str = "GET",
+    chunks: Iterable[Any] = (b"",),
+    headers: dict[str, str] | None = None,
+) -> Exchange:
+    """Drive ``app``. A chunk of None is a client that closes the connection."""
+    exchange = Exchange()
+    pending = list(chunks)
+    raw = [(k.lower().encode(), v.encode()) for k, v in (headers or {}).items()]
+    scope = {"type": "http", "method": method, "path": path, "headers": raw}
+
+    async def receive() -> dict[str, Any]:
+        if not pending or pending[0] is None:
+            return {"type": "http.disconnect"}
+        exchange.n_received += 1
+        return {"type": "http.request", "body": pending.pop(0), "more_body": bool(pending)}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            exchange.status = message["status"]
+            exchange.headers = {k.decode(): v.decode() for k, v in message["headers"]}
+        else:
+            exchange.bodies.append(message["body"])
+
+    asyncio.run(app(scope, receive, send))
+    return exchange
+
+
+def infer(app: Any, model: str = "echo", frame: tw.Frame = FRAME, **more: Any) -> Exchange:
+    more = {"chunks": [bytes(frame)], "headers": frame.headers, **more}
+    return ask(app, f"/v2/models/{model}/infer", "POST", **more)
+
+
+async def echo(request: tw.InferRequest) -> tw.InferResponse:
+    return tw.InferResponse(request.inputs)
+
+
+def double(request: tw.InferRequest) -> dict[str, Any]:
+    return {"y": request["x"].as_numpy() * 2}
+
+
+def fail(request: tw.InferRequest) -> Any:
+    raise RuntimeError("the secret of the house")
+
+
+SPEC = tw.TensorSpec("x", "FP32", [-1])
+OUT = tw.TensorSpec("y", "FP32", [-1])
+APP = create_app(
+    {
+        "echo": echo,
+        "double": double,
+        "declared": Model(double, [SPEC], [OUT]),
+        "batching": Model(double, [SPEC], [OUT], batching=True),
+        "fail": fail,
+        "wrong name": Model(lambda r: {"z": r["x"].as_numpy()}, [SPEC], [OUT]),
+        "wrong shape": Model(lambda r: {"y": r["x"].as_numpy().reshape(-1, 1)}, [SPEC], [OUT]),
+        "wrong type": Model(lambda r: {"y": r["x"].as_numpy().astype("f8")}, [SPEC], [OUT]),
+        "nothing": lambda _: None,  # type: ignore[dict-item,return-value]
+        "half": lambda r: {"y": r["x"].as_numpy().astype("f2")},
+    },
+    max_body=100_000,
+)
+
+
+# --- reading ---
+
+
+def read(headers: dict[str, str], chunks: Iterable[Any], **more: Any) -> tw.InferRequest:
+    found: list[tw.InferRequest] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        found.append(await read_request(scope, receive, **more))
+
+    ask(app, "/", "POST", chunks, headers)
+    return found[0]
+
+
+def cut(body: bytes, n_chunk: int) -> list[bytes]:
+    return [body[i : i + n_chunk] for i in range(0, len(body), n_chunk)]
+
+
+def same(request: tw.InferRequest) -> bool:
+    return np.array_equal(request["x"].as_numpy(), X.as_numpy()) and (
+        request["words"].data == WORDS.data
+    )
+
+
+@pytest.mark.parametrize("n_chunk", [1, 7, 1000, 1 << 20])
+@pytest.mark.parametrize("with_length", [True, False])
+def test_chunks_of_any_size(n_chunk: int, with_length: bool) -> None:
+    headers = FRAME.headers
+    if not with_length:
+        del headers["Content-Length"]
+    request = read(headers, cut(BODY, n_chunk))
+    assert same(request)
+    array = request["x"].as_numpy()
+    assert array.ctypes.data % 64 == 0
+    assert array.flags.writeable
+
+
+def raw_deflate(body: bytes) -> bytes:
+    maker = zlib.compressobj(wbits=-15)
+    return maker.compress(body) + maker.flush()
+
+
+@pytest.mark.parametrize("n_chunk", [1, 100, 1 << 20])
+@pytest.mark.parametrize(
+    ("encoding", "compress"),
+    [("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", gzip.compress)],
+)
+def test_compressed(encoding: str, compress: Any, n_chunk: int) -> None:
+    packed = compress(BODY)
+    headers = FRAME.headers | {"Content-Encoding": encoding, "Content-Length": str(len(packed))}
+    assert same(read(headers, cut(packed, n_chunk)))
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "message", "status"),
+    [
+        (gzip.compress(BODY)[:-1], "gzip", "the compressed body ends too early", 400),
+        (gzip.compress(BODY) + b"x", "gzip", "goes on after its end", 400),
+        (gzip.compress(BODY) * 2, "gzip", "goes on after its end", 400),
+        (b"what?", "gzip", "the body cannot be inflated", 400),
+        (raw_deflate(BODY), "deflate", "the body cannot be inflated", 400),
+        (b"", "gzip", "the compressed body ends too early", 400),
+        (BODY, "br", "Content-Encoding 'br' is not known", 415),
+        (gzip.compress(bytes(200_000)), "gzip", "at most 100000 are accepted", 413),
+    ],
+)
+@pytest.mark.parametrize("n_chunk", [50, 1 << 20])
+def test_badly_compressed(
+    body: bytes, encoding: str, message: str, status: int, n_chunk: int
+) -> None:
+    headers = FRAME.headers | {"Content-Encoding": encoding, "Content-Length": str(len(body))}
+    answer = infer(APP, chunks=cut(body, n_chunk) or [b""], headers=headers)
+    assert message in answer.error
+    assert answer.status == status
+
+
+def test_a_bomb_is_stopped_before_it_bursts() -> None:
+    """100 MB of zeros in 100 KB: refused at the limit, and never inflated beyond a step."""
+    bomb = gzip.compress(bytes(100 << 20), 9)
+    headers = {"Content-Encoding": "gzip", "Content-Length": str(len(bomb))}
+    answer = infer(APP, chunks=cut(bomb, 4096), headers=headers)
+    assert answer.status == 413
+    assert answer.n_received < 10
+
+
+def test_a_client_that_goes_away() -> None:
+    with pytest.raises(ClientDisconnected):
+        read(FRAME.headers, [BODY[:100], None])
+    gone = infer(APP, chunks=[BODY[:100], None])
+    assert (gone.status, gone.bodies) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("chunks", "headers", "status", "message"),
+    [
+        ([BODY[:-5]], {}, 400, "the body is shorter than announced"),
+        ([BODY, b"x"], {}, 400, "the body is longer than announced"),
+        ([BODY], {"Content-Length": "x"}, 400, "Content-Length is not a number: 'x'"),
+        ([BODY], {"Inference-Header-Content-Length": "x"}, 400, "is not a number: 'x'"),
+        ([BODY], {"Inference-Header-Content-Length": "99999"}, 400, "the body has"),
+        ([b"{" * 50_000], {"Content-Length": "50000"}, 400, "the JSON header is malformed"),
+        (
+            [b"[" * 50_000],
+            {"Inference-Header-Content-Length": "50000", "Content-Length": "50000"},
+            400,
+            "the JSON header does not fit the protocol",
+        ),
+    ],
+)
+def test_bad_bodies(chunks: Any, headers: Any, status: int, message: str) -> None:
+    answer = infer(APP, chunks=chunks, headers=FRAME.headers | headers)
+    assert answer.status == status
+    assert message in answer.error
+
+
+def test_too_long_is_refused_before_it_is_read() -> None:
+    headers = FRAME.headers | {"Content-Length": "100001"}
+    answer = infer(APP, headers=headers)
+    assert (answer.status, answer.n_received) == (413, 0)
+    assert answer.error == "the body is too long: 100001 bytes, at most 100000 are accepted"
+    del headers["Content-Length"]
+    answer = infer(APP, chunks=[bytes(40_000)] * 5, headers=headers)
+    assert (answer.status, answer.n_received) == (413, 3)
+
+
+# --- answering ---
+
+
+def test_echo() -> None:
+    response = infer(APP).response()
+    assert np.array_equal(response["x"].as_numpy(), X.as_numpy())
+    assert response["words"].as_numpy().tolist() == [b"a", b"bc"]
+    assert (response.id, response.model_name) == ("7", "echo")
+
+
+def test_json_as_asked() -> None:
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", [1.5], datatype="FP32")]))
+    answer = infer(APP, "double", frame)
+    assert answer.headers["content-type"] == "application/json"
+    assert json.loads(answer.body)["outputs"][0]["data"] == [3.0]
+    mixed = tw.InferRequest([X, WORDS], [tw.RequestedOutput("words", binary=True)])
+    assert [t.name for t in infer(APP, "echo", tw.encode_request(mixed)).response()] == ["words"]
+
+
+def test_large_frames_are_sent_buffer_by_buffer() -> None:
+    big = tw.Tensor("x", np.zeros(20_000, np.float32))
+    frame = tw.encode_request(tw.InferRequest([big, WORDS], parameters=ALL))
+    answer = infer(APP, frame=frame)
+    assert len(answer.bodies) == 3
+    assert answer.response()["words"].data == WORDS.data
+    assert len(infer(APP).bodies) == 1
+
+
+def test_send_frame_anywhere() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send_frame(send, FRAME, status=201, headers=[(b"x-more", b"1")])
+
+    answer = ask(app, "/")
+    assert (answer.status, answer.headers["x-more"], answer.body) == (201, "1", BODY)
+    empty = tw.encode_raw_request(np.zeros(0, np.int8))
+
+    async def nothing(scope: Any, receive: Any, send: Any) -> None:
+        await send_frame(send, empty)
+
+    assert ask(nothing, "/").body == b""
+
+
+def test_sync_models_run_in_a_thread_and_async_ones_do_not() -> None:
+    threads: dict[str, int] = {}
+
+    def sync(request: tw.InferRequest) -> dict[str, Any]:
+        threads["sync"] = threading.get_ident()
+        return {}
+
+    class Async:
+        async def __call__(self, request: tw.InferRequest) -> dict[str, Any]:
+            threads["async"] = threading.get_ident()
+            return {}
+
+    app = create_app({"sync": sync, "async": Async()})
+    for name in ("sync", "async"):
+        assert infer(app, name).response().outputs == []
+    assert threads["async"] == threading.get_ident() != threads["sync"]
+
+
+def test_raw_requests() -> None:
+    frame = tw.encode_raw_request(np.array([1, 2], np.float32))
+    response = infer(APP, "declared", frame).response()
+    assert response["y"].as_numpy().tolist() == [2, 4]
+    batch = infer(APP, "batching", frame).response()
+    assert batch["y"].shape == (1, 2)
+    answer = infer(APP, "echo", frame)
+    assert (answer.status, "no raw_input is declared" in answer.error) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ([X, WORDS], "unexpected input 'words': the model takes ['x']"),
+        ([WORDS], "unexpected input 'words': the model takes ['x']"),
+        ([tw.Tensor("x", np.zeros(2))], "input 'x' is FP64 [2], FP32 [-1] is declared"),
+        (
+            [tw.Tensor("x", np.zeros((2, 1), np.float32))],
+            "input 'x' is FP32 [2, 1], FP32 [-1] is declared",
+        ),
+    ],
+)
+def test_inputs_that_are_not_declared(tensors: Any, message: str) -> None:
+    answer = infer(APP, "declared", tw.encode_request(tw.InferRequest(tensors)))
+    assert (answer.status, answer.error) == (400, message)
+
+
+def test_a_missing_input() -> None:
+    app = create_app({"m": Model(double, [SPEC, tw.TensorSpec("z", "BYTES", [1])])})
+    answer = infer(app, "m", tw.encode_request(tw.InferRequest([X])))
+    assert (answer.status, answer.error) == (400, "input 'z' is missing")
+
+
+ONE = tw.encode_request(tw.InferRequest([X], parameters=ALL))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("fail", "model 'fail' failed"),
+        ("wrong name", "output 'z' of the model is not declared"),
+        ("wrong shape", "output 'y' of the model is FP32 [1000, 1], FP32 [-1] is declared"),
+        ("wrong type", "output 'y' of the model is FP64 [1000], FP32 [-1] is declared"),
+        ("nothing", "a model returns an InferResponse or a mapping of arrays, not NoneType"),
+    ],
+)
+def test_models_that_fail(model: str, message: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR, "tensorwire.asgi"):
+        answer = infer(APP, model, ONE)
+    assert (answer.status, answer.error) == (500, message)
+    assert b"secret" not in answer.body
+    assert model in caplog.text
+    if model == "fail":
+        assert "the secret of the house" in caplog.text
+    assert infer(APP).status == 200  # the next one is answered
+
+
+def test_what_the_client_cannot_have() -> None:
+    half = infer(APP, "half", tw.encode_request(tw.InferRequest([X])))
+    assert (half.status, half.error) == (
+        400,
+        "output 'y' is FP16, which has no JSON form: send it binary",
+    )
+    asked = tw.InferRequest([X], [tw.RequestedOutput("q")])
+    missing = infer(APP, "double", tw.encode_request(asked))
+    assert (missing.status, "asks for output 'q'" in missing.error) == (400, True)
+
+
+# --- the other routes ---
+
+
+def test_metadata() -> None:
+    about = json.loads(ask(APP, "/v2").body)
+    assert about["extensions"] == ["binary_tensor_data"]
+    assert about["version"] == tw.__version__
+    for path in ("/v2/models/batching", "/v2/models/batching/versions/3"):
+        assert json.loads(ask(APP, path).body) == {
+            "name": "batching",
+            "versions": ["1"],
+            "platform": "tensorwire",
+            "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, -1]}],
+            "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, -1]}],
+        }
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v2/health/live",
+        "/v2/health/ready",
+        "/v2/models/echo/ready",
+        "/v2/models/echo/versions/1/ready",
+    ],
+)
+def test_health(path: str) -> None:
+    answer = ask(APP, path)
+    assert (answer.status, answer.body) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        ("GET", "/", 404, "there is nothing at /"),
+        ("GET", "/v1/models/echo", 404, "there is nothing at /v1/models/echo"),
+        ("GET", "/v2/models/nobody", 404, "model 'nobody' is not known"),
+        ("POST", "/v2/models/nobody/infer", 404, "model 'nobody' is not known"),
+        ("GET", "/v2/models/nobody/ready", 404, "model 'nobody' is not known"),
+        ("GET", "/v2/models/echo/infer", 405, "GET is not for /v2/models/echo/infer"),
+        ("POST", "/v2", 405, "POST is not for /v2"),
+        ("DELETE", "/v2/models/echo", 405, "DELETE is not for /v2/models/echo"),
+    ],
+)
+def test_no_such_thing(method: str, path: str, status: int, message: str) -> None:
+    answer = ask(APP, path, method)
+    assert (answer.status, answer.error) == (status, message)
+    assert ("allow" in answer.headers) == (status == 405)
+
+
+def test_versions_are_accepted() -> None:
+    answer = ask(APP, "/v2/models/echo/versions/12/infer", "POST", [BODY], FRAME.headers).response()
+    assert answer.id == "7"
+
+
+def test_lifespan_and_websocket() -> None:
+    sent: list[str] = []
+    pending = ["lifespan.startup", "lifespan.shutdown"]
+
+    async def receive() -> Any:
+        return {"type": pending.pop(0)}
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    asyncio.run(APP({"type": "lifespan"}, receive, send))
+    asyncio.run(APP({"type": "websocket"}, receive, send))
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete", "websocket.close"]
