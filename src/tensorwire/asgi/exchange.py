@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._bodybuffer import BodyBuffer
 from .._decode import decode_request
@@ -13,7 +13,7 @@ from .._frame import Frame
 from .._limits import Limits
 from .._messages import InferRequest, TensorSpec
 from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError
-from ..header import header_length
+from ..header import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE, header_length
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -24,8 +24,10 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 DEFAULT_MAX_BODY = 2**31 - 1
 """Bytes of a request's body, inflated: what Triton accepts, too."""
 
+HEADER_LENGTH_NAME = HEADER_LENGTH.lower().encode()
+BINARY_NAME, JSON_NAME = BINARY_TYPE.encode(), JSON_TYPE.encode()
+
 _NO_LIMITS = Limits()
-_FRAMING = {b"inference-header-content-length", b"content-type"}
 _INFLATE_NBYTES = 1 << 20  # inflated at a time, so that a bomb is seen before it bursts
 _JOIN_NBYTES = 64 << 10  # frames up to this size go out as one message (benchmarks/bench_http.py)
 
@@ -61,37 +63,52 @@ async def read_request(
     Raises DecodeError, whose ``status`` is the one to answer with (400; 413 too long, before it is
     read when Content-Length says so; 415 unknown encoding), ClientDisconnected.
     """
-    headers = scope["headers"]
-    length = header_length([pair for pair in headers if pair[0].lower() in _FRAMING])
-    body = await read_body(headers, receive, length, max_body)
-    return decode_request(body, length, raw_input=raw_input, limits=limits)
+    framing = Framing.of(scope["headers"])
+    body = await read_body(framing, receive, max_body)
+    return decode_request(body, framing.header_length, raw_input=raw_input, limits=limits)
 
 
-async def read_body(
-    headers: RawHeaders, receive: Receive, header_length: int | None, max_body: int
-) -> BodyBuffer:
+class Framing(NamedTuple):
+    """What the HTTP headers say of a body."""
+
+    header_length: int | None
+    content_length: int | None
+    encoding: bytes
+
+    @classmethod
+    def of(cls, headers: RawHeaders) -> Framing:
+        """Read ASGI's headers, whose names are in lower case. Raises HeaderError."""
+        content_length, encoding, lengths = None, b"", []
+        for pair in headers:
+            name = pair[0]
+            if name == b"content-length":
+                content_length = _content_length(pair[1])
+            elif name == HEADER_LENGTH_NAME or (
+                name == b"content-type" and b"json-header-size" in pair[1].lower()
+            ):
+                lengths.append(pair)
+            elif name == b"content-encoding":
+                encoding = pair[1].strip().lower()
+        return cls(header_length(lengths) if lengths else None, content_length, encoding)
+
+
+async def read_body(framing: Framing, receive: Receive, max_body: int) -> BodyBuffer:
     """The body in memory of its own, inflated."""
-    content_length, encoding = None, b""
-    for key, value in headers:
-        name = key.lower()
-        if name == b"content-length":
-            content_length = _content_length(value)
-        elif name == b"content-encoding":
-            encoding = value.strip().lower()
-    if encoding in (b"gzip", b"deflate"):
-        return await _read_inflated(receive, header_length, max_body)
-    if encoding not in (b"", b"identity"):
-        raise UnsupportedEncoding(f"Content-Encoding {encoding.decode('latin-1')!r} is not known")
-    buffer = BodyBuffer(content_length, header_length, max_nbytes=max_body)
+    if framing.encoding in (b"gzip", b"deflate"):
+        return await _read_inflated(receive, framing.header_length, max_body)
+    if framing.encoding not in (b"", b"identity"):
+        name = framing.encoding[:40].decode("latin-1")
+        raise UnsupportedEncoding(f"Content-Encoding {name!r} is not known")
+    buffer = BodyBuffer(framing.content_length, framing.header_length, max_nbytes=max_body)
     more = True
     while more:
-        chunk, more = await _receive_chunk(receive)
+        chunk, more = _chunk(await receive())
         buffer.write(chunk)
     if not buffer.complete:
         raise LayoutError(
             f"the body is shorter than announced: {len(buffer)} bytes, Content-Length is "
-            f"{content_length}",
-            expected=content_length,
+            f"{framing.content_length}",
+            expected=framing.content_length,
             actual=len(buffer),
         )
     return buffer
@@ -103,8 +120,7 @@ def _content_length(value: bytes) -> int:
     return int(value)
 
 
-async def _receive_chunk(receive: Receive) -> tuple[bytes, bool]:
-    message = await receive()
+def _chunk(message: Message) -> tuple[bytes, bool]:
     if message["type"] == "http.disconnect":
         raise ClientDisconnected("the client closed the connection before its body had arrived")
     return message.get("body", b""), message.get("more_body", False)
@@ -116,7 +132,7 @@ async def _read_inflated(receive: Receive, header_length: int | None, max_body: 
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: either header
     more = True
     while more:
-        chunk, more = await _receive_chunk(receive)
+        chunk, more = _chunk(await receive())
         _inflate(inflater, chunk, buffer)
     if not inflater.eof:
         raise HeaderError("the compressed body ends too early")
@@ -147,7 +163,10 @@ async def send_frame(
     No buffer is joined to another, but for frames of up to 64 KiB, which one message carries
     sooner than several.
     """
-    own = [(key.lower().encode(), value.encode()) for key, value in frame.headers.items()]
+    own = [(b"content-type", JSON_NAME), (b"content-length", b"%d" % len(frame))]
+    if frame.header_length is not None:
+        own[0] = (b"content-type", BINARY_NAME)
+        own.append((HEADER_LENGTH_NAME, b"%d" % frame.header_length))
     start = {"type": "http.response.start", "status": status, "headers": [*own, *headers]}
     await send(start)
     if len(frame) <= _JOIN_NBYTES:
