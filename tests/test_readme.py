@@ -14,7 +14,7 @@ import tensorwire as tw
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-EXAMPLE = re.compile(r"```python\n(import .*?)```\n\n```text\n(.*?)```", re.DOTALL)
+EXAMPLE = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 EXAMPLES = EXAMPLE.findall(README)
 
 
@@ -29,7 +29,7 @@ def run(code: str) -> str:
     return printed.getvalue()
 
 
-@pytest.mark.parametrize(("code", "expected"), EXAMPLES, ids=["first", "server", "BYTES"])
+@pytest.mark.parametrize(("code", "expected"), EXAMPLES, ids=["first", "answer", "BYTES", "serve"])
 def test_example(code: str, expected: str) -> None:
     assert run(code) == expected
 
