@@ -143,7 +143,8 @@ cdef class BodyBuffer:
         PyObject_GetBuffer(chunk, &view, PyBUF_SIMPLE)
         try:
             self.make_room(view.len)
-            memcpy(self.data + self.nbytes, view.buf, view.len)
+            if view.len > 0:  # nothing may be at no address
+                memcpy(self.data + self.nbytes, view.buf, view.len)
             self.nbytes += view.len
         finally:
             PyBuffer_Release(&view)

@@ -1,0 +1,156 @@
+"""A tensor over HTTP loopback, there and back: every size, every client with every server."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from http.client import HTTPConnection
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pytest_benchmark.fixture import BenchmarkFixture
+
+import tensorwire as tw
+
+from .contenders import http as tritonclient
+from .servers import LOOPBACK, Missing, Servers, receive_into
+from .workloads import floats, texts
+
+Array = NDArray[Any]
+Echo = Callable[[], Array]
+
+WORKLOADS: dict[str, Callable[[], Array]] = {
+    "1 KB FP32": lambda: floats(256),
+    "1 MB FP32": lambda: floats(250_000),
+    "16 MB FP32": lambda: floats(4_000_000),
+    "100 MB FP32": lambda: floats(25_000_000),
+    "BYTES 200k x 0-40 B": lambda: texts(200_000, 0, 40),
+}
+TIMEOUT_SECONDS = 60.0
+
+
+def datatype_of(array: Array) -> str:
+    return "BYTES" if array.dtype.kind == "O" else "FP32"
+
+
+def model_of(array: Array) -> str:
+    return f"identity_{datatype_of(array).lower()}"
+
+
+# --- the clients: each makes what is measured, which returns the array that came back ---
+
+
+@contextmanager
+def by_sockets(port: int, array: Array) -> Iterator[Echo]:
+    """The bytes alone, into kept memory; BYTES come back as they are on the wire."""
+    is_text = array.dtype.kind == "O"
+    wire = np.frombuffer(tw.encode_bytes(array), np.uint8) if is_text else array
+    found = np.empty_like(wire)
+    header = wire.nbytes.to_bytes(8, "little")
+    with socket.create_connection((LOOPBACK, port), TIMEOUT_SECONDS) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def echo() -> Array:
+            connection.sendall(header)
+            connection.sendall(wire)
+            receive_into(connection, memoryview(found).cast("B"))
+            return found
+
+        yield echo
+
+
+@contextmanager
+def by_http_client(port: int, array: Array) -> Iterator[Echo]:
+    """The codec on the standard library: buffer by buffer out, straight into a BodyBuffer in."""
+    path = f"/v2/models/{model_of(array)}/infer"
+    with closing(HTTPConnection(LOOPBACK, port, timeout=TIMEOUT_SECONDS)) as connection:
+
+        def echo() -> Array:
+            inputs = [tw.Tensor("INPUT0", array)]
+            request = tw.InferRequest(inputs, parameters={"binary_data_output": True})
+            frame = tw.encode_request(request)
+            connection.request("POST", path, body=frame, headers=frame.headers)
+            reply = connection.getresponse()
+            header_length = tw.header_length(reply.headers)
+            body = tw.BodyBuffer(int(reply.headers["Content-Length"]), header_length)
+            while not body.complete:
+                n = reply.readinto(body.remaining())
+                assert n, "the response is too short"
+                body.advance(n)
+            reply.read()  # nothing is left, and http.client has to see that
+            return tw.decode_response(body, header_length)["OUTPUT0"].as_numpy()
+
+        yield echo
+
+
+@contextmanager
+def by_our_client(port: int, array: Array) -> Iterator[Echo]:
+    if find_spec("tensorwire.client") is None:
+        raise Missing("there is no tensorwire.client")
+    model = model_of(array)
+    with closing(import_module("tensorwire.client").Client(f"http://{LOOPBACK}:{port}")) as client:
+        yield lambda: client.infer(model, {"INPUT0": array})["OUTPUT0"].as_numpy()
+
+
+@contextmanager
+def by_tritonclient(port: int, array: Array) -> Iterator[Echo]:
+    try:
+        http = tritonclient()
+    except (ImportError, RuntimeError) as error:  # RuntimeError: installed without its [http]
+        raise Missing(f"tritonclient cannot be imported: {error}") from None
+    model = model_of(array)
+    url = f"{LOOPBACK}:{port}"
+    with closing(http.InferenceServerClient(url, network_timeout=TIMEOUT_SECONDS)) as client:
+
+        def echo() -> Array:
+            tensor = http.InferInput("INPUT0", list(array.shape), datatype_of(array))
+            tensor.set_data_from_numpy(array)
+            found: Array = client.infer(model, [tensor]).as_numpy("OUTPUT0")
+            return found
+
+        yield echo
+
+
+Client = Callable[[int, Array], AbstractContextManager[Echo]]
+
+CONTENDERS: dict[str, tuple[Client, str]] = {
+    "tensorwire, uvicorn": (by_our_client, "uvicorn"),
+    "tensorwire, granian": (by_our_client, "granian"),
+    "http.client, uvicorn": (by_http_client, "uvicorn"),
+    "http.client, granian": (by_http_client, "granian"),
+    "tritonclient, uvicorn": (by_tritonclient, "uvicorn"),
+    "tritonclient, Triton": (by_tritonclient, "Triton"),
+    "limit (raw sockets)": (by_sockets, "raw sockets"),
+}
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    with Servers() as started:
+        yield started
+
+
+@pytest.mark.parametrize("contender", CONTENDERS)
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_echo(
+    benchmark: BenchmarkFixture, servers: Servers, workload: str, contender: str
+) -> None:
+    array, (client, server) = WORKLOADS[workload](), CONTENDERS[contender]
+    benchmark.extra_info.update(table="HTTP echo", workload=workload, contender=contender)
+    try:
+        with client(servers.port(server), array) as echo:
+            check(echo(), array)
+            benchmark(echo)
+    except Missing as reason:
+        pytest.skip(str(reason))
+
+
+def check(found: Array, sent: Array) -> None:
+    """It is the array that was sent, or its wire bytes."""
+    is_wire = found.dtype == np.uint8
+    assert np.array_equal(tw.decode_bytes(found).as_numpy() if is_wire else found, sent)
