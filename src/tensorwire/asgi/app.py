@@ -147,6 +147,7 @@ class App:
             name: model if isinstance(model, Model) else Model(model)
             for name, model in models.items()
         }
+        self.infer_paths = {f"/v2/models/{name}/infer": name for name in self.models}
         self.max_body = max_body
         self.limits = limits
         self.selection: Any = selection
@@ -160,8 +161,11 @@ class App:
             await send({"type": "websocket.close", "code": 1000})
 
     async def http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method, parts = scope["method"], scope["path"].strip("/").split("/")
-        route = self.route(parts)
+        method, path = scope["method"], scope["path"]
+        if method == "POST" and path in self.infer_paths:  # what all the others are for
+            await self.infer(self.infer_paths[path], scope, receive, send)
+            return
+        route = self.route(path.strip("/").split("/"))
         if route is None:
             await send_error(send, f"there is nothing at {scope['path']}", 404)
             return

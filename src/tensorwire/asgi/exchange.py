@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._bodybuffer import BodyBuffer
 from .._decode import decode_request
@@ -63,43 +63,40 @@ async def read_request(
     Raises DecodeError, whose ``status`` is the one to answer with (400; 413 too long, before it is
     read when Content-Length says so; 415 unknown encoding), ClientDisconnected.
     """
-    framing = Framing.of(scope["headers"])
-    body = await read_body(framing, receive, max_body)
-    return decode_request(body, framing.header_length, raw_input=raw_input, limits=limits)
+    length, content_length, encoding = framing(scope["headers"])
+    if encoding:
+        buffer = await _read_inflated(encoding, length, receive, max_body)
+    else:
+        buffer = await _read_body(content_length, length, receive, max_body)
+    return decode_request(buffer, length, raw_input=raw_input, limits=limits)
 
 
-class Framing(NamedTuple):
-    """What the HTTP headers say of a body."""
+def framing(headers: RawHeaders) -> tuple[int | None, int | None, bytes]:
+    """Header length, content length and encoding (empty: none), of ASGI's lower-case headers.
 
-    header_length: int | None
-    content_length: int | None
-    encoding: bytes
-
-    @classmethod
-    def of(cls, headers: RawHeaders) -> Framing:
-        """Read ASGI's headers, whose names are in lower case. Raises HeaderError."""
-        content_length, encoding, lengths = None, b"", []
-        for pair in headers:
-            name = pair[0]
-            if name == b"content-length":
-                content_length = _content_length(pair[1])
-            elif name == HEADER_LENGTH_NAME or (
-                name == b"content-type" and b"json-header-size" in pair[1].lower()
-            ):
-                lengths.append(pair)
-            elif name == b"content-encoding":
-                encoding = pair[1].strip().lower()
-        return cls(header_length(lengths) if lengths else None, content_length, encoding)
+    Raises HeaderError.
+    """
+    content_length, encoding, lengths = None, b"", []
+    for pair in headers:
+        name = pair[0]
+        if name == b"content-length":
+            content_length = _content_length(pair[1])
+        elif name == HEADER_LENGTH_NAME or (
+            name == b"content-type" and b"json-header-size" in pair[1].lower()
+        ):
+            lengths.append(pair)
+        elif name == b"content-encoding":
+            encoding = pair[1].strip().lower()
+            if encoding == b"identity":
+                encoding = b""
+    return header_length(lengths) if lengths else None, content_length, encoding
 
 
-async def read_body(framing: Framing, receive: Receive, max_body: int) -> BodyBuffer:
-    """The body in memory of its own, inflated."""
-    if framing.encoding in (b"gzip", b"deflate"):
-        return await _read_inflated(receive, framing.header_length, max_body)
-    if framing.encoding not in (b"", b"identity"):
-        name = framing.encoding[:40].decode("latin-1")
-        raise UnsupportedEncoding(f"Content-Encoding {name!r} is not known")
-    buffer = BodyBuffer(framing.content_length, framing.header_length, max_nbytes=max_body)
+async def _read_body(
+    content_length: int | None, header_length: int | None, receive: Receive, max_body: int
+) -> BodyBuffer:
+    """The body in memory of its own."""
+    buffer = BodyBuffer(content_length, header_length, max_nbytes=max_body)
     more = True
     while more:
         chunk, more = _chunk(await receive())
@@ -107,8 +104,8 @@ async def read_body(framing: Framing, receive: Receive, max_body: int) -> BodyBu
     if not buffer.complete:
         raise LayoutError(
             f"the body is shorter than announced: {len(buffer)} bytes, Content-Length is "
-            f"{framing.content_length}",
-            expected=framing.content_length,
+            f"{content_length}",
+            expected=content_length,
             actual=len(buffer),
         )
     return buffer
@@ -126,8 +123,13 @@ def _chunk(message: Message) -> tuple[bytes, bool]:
     return message.get("body", b""), message.get("more_body", False)
 
 
-async def _read_inflated(receive: Receive, header_length: int | None, max_body: int) -> BodyBuffer:
-    """Inflate zlib or gzip data as it arrives; the label does not matter, as to Triton."""
+async def _read_inflated(
+    encoding: bytes, header_length: int | None, receive: Receive, max_body: int
+) -> BodyBuffer:
+    """Inflate zlib or gzip data as it arrives; which of the labels it has does not matter."""
+    if encoding not in (b"gzip", b"deflate"):
+        name = encoding[:40].decode("latin-1")
+        raise UnsupportedEncoding(f"Content-Encoding {name!r} is not known")
     buffer = BodyBuffer(None, header_length, max_nbytes=max_body)
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: either header
     more = True
