@@ -52,13 +52,14 @@ def by_sockets(port: int, array: Array) -> Iterator[Echo]:
     wire = np.frombuffer(tw.encode_bytes(array), np.uint8) if is_text else array
     found = np.empty_like(wire)
     header = wire.nbytes.to_bytes(8, "little")
+    sent, received = wire.data.cast("B"), found.data.cast("B")
     with socket.create_connection((LOOPBACK, port), TIMEOUT_SECONDS) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
         def echo() -> Array:
             connection.sendall(header)
-            connection.sendall(wire)
-            receive_into(connection, memoryview(found).cast("B"))
+            connection.sendall(sent)
+            receive_into(connection, received)
             return found
 
         yield echo
@@ -92,9 +93,14 @@ def by_http_client(port: int, array: Array) -> Iterator[Echo]:
 def by_our_client(port: int, array: Array) -> Iterator[Echo]:
     if find_spec("tensorwire.client") is None:
         raise Missing("there is no tensorwire.client")
-    model = model_of(array)
-    with closing(import_module("tensorwire.client").Client(f"http://{LOOPBACK}:{port}")) as client:
-        yield lambda: client.infer(model, {"INPUT0": array})["OUTPUT0"].as_numpy()
+    model, url = model_of(array), f"http://{LOOPBACK}:{port}"
+    with closing(import_module("tensorwire.client").Client(url)) as client:
+
+        def echo() -> Array:
+            found: Array = client.infer(model, {"INPUT0": array})["OUTPUT0"].as_numpy()
+            return found
+
+        yield echo
 
 
 @contextmanager
@@ -137,9 +143,7 @@ def servers() -> Iterator[Servers]:
 
 @pytest.mark.parametrize("contender", CONTENDERS)
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_echo(
-    benchmark: BenchmarkFixture, servers: Servers, workload: str, contender: str
-) -> None:
+def test_echo(benchmark: BenchmarkFixture, servers: Servers, workload: str, contender: str) -> None:
     array, (client, server) = WORKLOADS[workload](), CONTENDERS[contender]
     benchmark.extra_info.update(table="HTTP echo", workload=workload, contender=contender)
     try:

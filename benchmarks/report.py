@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-PAGES = {HERE.parent / "README.md": ("decode", "encode"), HERE / "README.md": ("BYTES", "scan")}
+PAGES = {
+    HERE.parent / "README.md": ("decode", "encode"),
+    HERE / "README.md": ("BYTES", "scan", "HTTP echo"),
+}
 BEGIN, END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
 
 

@@ -47,11 +47,11 @@ async def identity(request: tw.InferRequest) -> tw.InferResponse:
 
 def model(*datatypes: str) -> Model:
     """``identity``, declared for vectors of these datatypes."""
-    specs = [
+    inputs, outputs = (
         [tw.TensorSpec(f"{name}{i}", datatype, [-1]) for i, datatype in enumerate(datatypes)]
         for name in ("INPUT", "OUTPUT")
-    ]
-    return Model(identity, *specs)
+    )
+    return Model(identity, inputs, outputs)
 
 
 app = create_app(

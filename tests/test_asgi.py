@@ -264,7 +264,8 @@ def test_large_frames_are_sent_buffer_by_buffer() -> None:
     big = tw.Tensor("x", np.zeros(20_000, np.float32))
     frame = tw.encode_request(tw.InferRequest([big, WORDS], parameters=ALL))
     answer = infer(APP, frame=frame)
-    assert len(answer.bodies) == 3
+    assert len(answer.bodies) == 4  # header, numbers, words, and the end
+    assert all(type(body) is bytes for body in answer.bodies)
     assert answer.response()["words"].data == WORDS.data
     assert len(infer(APP).bodies) == 1
 
@@ -367,6 +368,32 @@ def test_what_the_client_cannot_have() -> None:
     asked = tw.InferRequest([X], [tw.RequestedOutput("q")])
     missing = infer(APP, "double", tw.encode_request(asked))
     assert (missing.status, "asks for output 'q'" in missing.error) == (400, True)
+
+
+def test_mounted_below_a_prefix() -> None:
+    async def mounted(scope: Any, receive: Any, send: Any) -> None:
+        await APP(scope | {"root_path": "/pre"}, receive, send)
+
+    answer = ask(mounted, "/pre/v2/models/echo/infer", "POST", [BODY], FRAME.headers)
+    assert answer.response().id == "7"
+    assert ask(mounted, "/pre/v2/models/echo").status == 200
+
+
+def test_an_early_error_waits_for_the_body() -> None:
+    for path in ("/v2/models/nobody/infer", "/nowhere"):
+        answer = ask(APP, path, "POST", [BODY[:1000], BODY[1000:]], FRAME.headers)
+        assert (answer.status, answer.n_received) == (404, 2)
+    endless = ask(APP, "/nowhere", "POST", [bytes(8 << 20)] * 9)
+    assert (endless.status, endless.n_received) == (404, 2)
+
+
+def leak(request: tw.InferRequest) -> Any:
+    raise tw.LayoutError("the secret of the house")
+
+
+def test_a_models_own_error_of_our_kind_stays_inside() -> None:
+    answer = infer(create_app({"m": leak}), "m")
+    assert (answer.status, answer.error) == (500, "model 'm' failed")
 
 
 # --- the other routes ---

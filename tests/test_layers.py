@@ -29,7 +29,9 @@ FLOORS = [
     ["demo", "inspect", "asgi.exchange"],
     ["asgi.app"],
     ["asgi"],
-    ["asgi.serve"],
+    ["asgi.serve", "client.calls"],
+    ["client.sync", "client.aio"],
+    ["client"],
     ["__main__"],
 ]
 FLOOR = {module: n for n, floor in enumerate(FLOORS) for module in floor}

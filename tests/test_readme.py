@@ -29,7 +29,9 @@ def run(code: str) -> str:
     return printed.getvalue()
 
 
-@pytest.mark.parametrize(("code", "expected"), EXAMPLES, ids=["first", "answer", "BYTES", "serve"])
+@pytest.mark.parametrize(
+    ("code", "expected"), EXAMPLES, ids=["first", "answer", "BYTES", "serve", "client", "pickle"]
+)
 def test_example(code: str, expected: str) -> None:
     assert run(code) == expected
 

@@ -9,7 +9,7 @@ from .bytes_tensor import BytesTensor
 from collections.abc import Mapping
 from operator import index
 
-from ._datatypes import BY_DTYPE, DATATYPES
+from ._datatypes import BY_DTYPE, DATATYPES, RAW_BF16
 from .errors import EncodeError, TensorwireError
 from .payload import wire_ready
 
@@ -95,6 +95,21 @@ cdef class Tensor:
 
     def __repr__(self):
         return f"<Tensor {self.name!r} {self.datatype} {list(self.shape)}>"
+
+    def __reduce_ex__(self, protocol):
+        data, dtype = self.data, None
+        if protocol >= 5 and isinstance(data, cnp.ndarray) and data.dtype.kind == "V":
+            # numpy exports no buffer of bfloat16, and would copy the elements into the pickle.
+            data, dtype = data.view(RAW_BF16), data.dtype
+        return _unpickled, (
+            self.name, self.datatype, self.shape, data, self.parameters, self.binary, dtype,
+        )
+
+
+def _unpickled(name, datatype, shape, data, parameters, binary, dtype):
+    if dtype is not None:
+        data = data.view(dtype)
+    return make_tensor(name, datatype, shape, data, parameters, binary)
 
 
 cdef bint take_array(Tensor tensor, cnp.ndarray array, datatype, shape) except -1:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import index
-from typing import Any
+from pickle import PickleBuffer
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,7 +132,8 @@ class BytesTensor:
         Only the element of a raw binary request, which came without a prefix, is copied for it.
         """
         if self._begin < 0:
-            return memoryview(_pack.pack(_pack.Objects([self.view(0)], self.shape, None)))
+            elements = [self.view(i) for i in range(self.size)]  # one; none in an empty slice
+            return memoryview(_pack.pack(_pack.Objects(elements, self.shape, None)))
         return self._body.view(self._begin, self.nbytes)
 
     def __len__(self) -> int:
@@ -260,14 +262,28 @@ class BytesTensor:
 
     def copy(self) -> BytesTensor:
         """The same elements in memory of their own; the old buffer is let go of."""
-        return self._over_copy(bytes(self.wire), self.shape)
+        return self._over_wire(bytes(self.wire), self.shape)
 
     @classmethod
-    def _over_copy(cls, wire: bytes, shape: Shape) -> BytesTensor:
-        return cls.scan(Body(wire), shape, 0, len(wire), _NO_LIMITS, "tensor", None)
+    def _over_wire(cls, wire: Any, shape: Shape) -> BytesTensor:
+        body = Body(wire)
+        return cls.scan(body, shape, 0, body.nbytes, _NO_LIMITS, "tensor", None)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self)._over_copy, (bytes(self.wire), self.shape)
+    @classmethod
+    def _over_element(cls, element: Any, shape: Shape) -> BytesTensor:
+        return cls.single(Body(element), shape)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """Its own bytes, not the body; from protocol 5 on a buffer that may go out of band.
+
+        What is loaded stands in the buffer that arrived, which is scanned again.
+        """
+        over: Any = self._over_wire
+        if self._begin < 0 and self.size:  # raw: its prefix would have to be made
+            own, over = self.view(0), self._over_element
+        else:
+            own = self.wire
+        return over, (PickleBuffer(own) if index(protocol) >= 5 else bytes(own), self.shape)
 
     def __arrow_c_schema__(self) -> Any:
         """Arrow's binary view (PyCapsule protocol)."""

@@ -16,6 +16,7 @@ from .exchange import (
     Receive,
     Scope,
     Send,
+    drain,
     read_request,
     send_error,
     send_frame,
@@ -161,12 +162,13 @@ class App:
             await send({"type": "websocket.close", "code": 1000})
 
     async def http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method, path = scope["method"], scope["path"]
+        method, path = scope["method"], scope["path"].removeprefix(scope.get("root_path", ""))
         if method == "POST" and path in self.infer_paths:  # what all the others are for
             await self.infer(self.infer_paths[path], scope, receive, send)
             return
         route = self.route(path.strip("/").split("/"))
         if route is None:
+            await drain(receive)
             await send_error(send, f"there is nothing at {scope['path']}", 404)
             return
         wanted, name = route
@@ -174,9 +176,11 @@ class App:
             methods = ("POST",) if wanted == "infer" else ("GET", "HEAD")
             if method not in methods:
                 allowed = [(b"allow", ", ".join(methods).encode())]
+                await drain(receive)
                 await send_error(send, f"{method} is not for {scope['path']}", 405, allowed)
                 return
         if name is not None and name not in self.models:
+            await drain(receive)
             await send_error(send, f"model {name!r} is not known", 404)
         elif wanted == "infer":
             assert name is not None
@@ -221,22 +225,30 @@ class App:
                 limits=self.limits,
                 raw_input=model.raw_input,
             )
-            request.model_name = name
-            response = await model.answer(request)
-            if response.model_name is None:
-                response.model_name = name
+            response = await self.answer(name, request)
             frame = tw.encode_response(response, request, selection=self.selection)
         except ClientDisconnected:
             return
         except tw.TensorwireError as error:
-            if error.status >= 500:
-                log.error("model %r: %s", name, error)
             await send_error(send, str(error), error.status)
-        except Exception:
-            log.exception("model %r failed", name)
-            await send_error(send, f"model {name!r} failed", 500)
         else:
             await send_frame(send, frame)
+
+    async def answer(self, name: str, request: tw.InferRequest) -> tw.InferResponse:
+        """What the model returns. Whatever goes wrong within it is logged, and stays there."""
+        request.model_name = name
+        try:
+            response = await self.models[name].answer(request)
+        except (WrongInput, WrongOutput) as error:
+            if error.status >= 500:
+                log.error("model %r: %s", name, error)
+            raise
+        except Exception:
+            log.exception("model %r failed", name)
+            raise WrongOutput(f"model {name!r} failed") from None
+        if response.model_name is None:
+            response.model_name = name
+        return response
 
 
 async def lifespan(receive: Receive, send: Send) -> None:

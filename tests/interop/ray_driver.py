@@ -1,0 +1,247 @@
+"""Run inside the environment of ray_setup.py: one application as two replicas of Ray Serve.
+
+`python ray_driver.py RESULT` writes to that file, as JSON, what it saw; test_ray.py judges it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+# Ray reads these when it is imported, and passes them on to its processes.
+os.environ |= {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # no cluster: it listens on the loopback only
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),  # or it makes one and leaves it in the home folder
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # or it warns of a changed default
+}
+
+import numpy as np
+import ray  # type: ignore[import-not-found]
+from ray import serve
+from ray.serve._private import replica  # type: ignore[import-not-found]
+
+import tensorwire as tw
+from tensorwire.asgi import Model, create_app
+
+LOOPBACK = "127.0.0.1"
+ALARM_SECONDS = 150
+REPLY_SECONDS = 20.0
+BOTH_SECONDS = 30.0
+STORE_NBYTES = 256 << 20
+BIG = 1 << 20  # elements: small objects do not go through the store
+
+
+def main() -> None:
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(ALARM_SECONDS)
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="ray-") as folder:  # short: sockets live in it
+        try:
+            start(port, folder)
+            result = {"served": served(port), "exposed": exposed(), "stored": stored()}
+        finally:
+            if ray.is_initialized():
+                serve.shutdown()
+            ray.shutdown()
+    Path(sys.argv[1]).write_text(json.dumps(result))
+
+
+def give_up(signum: int, frame: object) -> None:
+    raise TimeoutError(f"not done within {ALARM_SECONDS} s")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def start(port: int, folder: str) -> None:
+    """Two replicas behind one HTTP proxy, on this machine and its loopback alone."""
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=STORE_NBYTES,
+        log_to_driver=False,
+        _node_ip_address=LOOPBACK,
+        _temp_dir=folder,
+    )
+    serve.start(http_options={"host": LOOPBACK, "port": port})
+    serve.run(Ingress.bind(), route_prefix="/")
+
+
+# --- the application --------------------------------------------------------------------------
+
+
+def echo(request: tw.InferRequest) -> Mapping[str, Any]:
+    return {tensor.name: tensor.data for tensor in request}
+
+
+def fail(request: tw.InferRequest) -> Mapping[str, Any]:
+    raise RuntimeError("secret")
+
+
+async def who(request: tw.InferRequest) -> Mapping[str, Any]:
+    return {"pid": np.array([os.getpid()])}
+
+
+APP = create_app(
+    {"echo": echo, "fail": fail, "who": Model(who, inputs=[tw.TensorSpec("x", "FP32", [-1])])}
+)
+
+
+class Replica:
+    """The application is all there is to it, but for a server of Ray's that has to stay here."""
+
+    def __init__(self) -> None:
+        # Replicas talk over this one; Ray binds it to every interface, and has no setting for it.
+        add_port = replica.add_port_to_grpc_server
+        replica.add_port_to_grpc_server = lambda server, _: add_port(server, f"{LOOPBACK}:0")
+
+
+Ingress = serve.deployment(num_replicas=2)(serve.ingress(APP)(Replica))
+
+
+# --- over HTTP --------------------------------------------------------------------------------
+
+
+def served(port: int) -> dict[str, Any]:
+    """What came back from the models."""
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    echoed = tw.decode_response(*infer(port, "echo", [tw.Tensor("x", x), WORDS])[1:])
+    return {
+        "FP32": echoed["x"].as_numpy().tolist(),
+        "BYTES": [text.decode() for text in echoed["words"].as_numpy()],
+        "binary": [tensor.binary for tensor in echoed.outputs],
+        "errors": {
+            model: (status, json.loads(body))
+            for model in ("fail", "who", "nothing")
+            for status, body, _ in [infer(port, model, [WORDS])]
+        },
+        "pids": sorted(pids(port)),
+        "own pid": os.getpid(),
+    }
+
+
+WORDS = tw.Tensor("words", ["a cat", "ein Hündchen", ""])
+
+
+def pids(port: int) -> set[int]:
+    """Ask until two processes have answered, or time is over."""
+    seen: set[int] = set()
+    deadline = time.monotonic() + BOTH_SECONDS
+    while len(seen) < 2 and time.monotonic() < deadline:
+        _, body, length = infer(port, "who", [tw.Tensor("x", np.zeros(1, np.float32))])
+        seen.add(int(tw.decode_response(body, length)["pid"].as_numpy()[0]))
+    return seen
+
+
+def infer(port: int, model: str, inputs: list[tw.Tensor]) -> tuple[int, bytes, int | None]:
+    """Status, body and header length of the answer."""
+    request = tw.InferRequest(inputs, parameters={"binary_data_output": True})
+    frame = tw.encode_request(request)
+    connection = HTTPConnection(LOOPBACK, port, timeout=REPLY_SECONDS)
+    try:
+        connection.request("POST", f"/v2/models/{model}/infer", frame, frame.headers)
+        reply = connection.getresponse()
+        return reply.status, reply.read(), tw.header_length(reply.getheaders())
+    finally:
+        connection.close()
+
+
+# --- on the loopback alone --------------------------------------------------------------------
+
+HERE = ("0100007F", f"{0:024}01000000", f"{0:016}FFFF00000100007F")  # as /proc/net writes it
+
+
+def exposed() -> list[str]:
+    """Addresses outside the loopback that this process and its children listen on."""
+    rows = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]
+    ]
+    sockets = own_sockets()
+    return [
+        local
+        for _, local, _, state, _, _, _, _, _, inode, *_ in rows
+        if state == "0A" and f"socket:[{inode}]" in sockets and local.split(":")[0] not in HERE
+    ]
+
+
+def own_sockets() -> set[str]:
+    """What the descriptors of our session stand for; workers have process groups of their own."""
+    found = set()
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):  # gone meanwhile, or somebody else's
+            if os.getsid(int(descriptor.parts[2])) == os.getsid(0):
+                found.add(os.readlink(descriptor))
+    return found
+
+
+# --- through the object store -----------------------------------------------------------------
+
+
+def stored() -> dict[str, Any]:
+    """How a decoded request looks to a task and to an actor."""
+    inputs = [tw.Tensor("x", np.arange(BIG, dtype=np.float32)), tw.Tensor("text", [b"a" * BIG])]
+    frame = tw.encode_request(tw.InferRequest(inputs))
+    request = tw.decode_request(bytearray(bytes(frame)), frame.header_length)
+    reference = ray.put(request)
+    task = ray.remote(num_cpus=0)(look)
+    actor = ray.remote(num_cpus=0)(Looker).remote()
+    looks = {
+        "task": task.remote(reference),
+        "actor": actor.look.remote(reference),
+        "argument": task.remote(request),
+    }
+    return {how: ray.get(seen, timeout=REPLY_SECONDS) for how, seen in looks.items()}
+
+
+class Looker:
+    """An actor that gets requests."""
+
+    def look(self, request: tw.InferRequest) -> dict[str, Any]:
+        return look(request)
+
+
+def look(request: tw.InferRequest) -> dict[str, Any]:
+    """Where the tensors of a request are, in the process that got it."""
+    x, words = request["x"].as_numpy(), request["text"].data
+    assert isinstance(words, tw.BytesTensor)
+    text = words.view(0)
+    return {
+        "sum": float(x.sum(dtype=np.float64)),
+        "length": len(text),
+        "writable": [x.flags.writeable, not text.readonly],
+        "aligned": x.ctypes.data % 64 == 0,
+        "memory": [mapped(x.ctypes.data), mapped(np.frombuffer(text, np.uint8).ctypes.data)],
+    }
+
+
+def mapped(address: int) -> str:
+    """The file that is mapped at an address, or nothing."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        extent, _, _, _, _, *path = line.split(maxsplit=5)
+        begin, end = (int(part, 16) for part in extent.split("-"))
+        if begin <= address < end:
+            return "".join(path)
+    return ""
+
+
+if __name__ == "__main__":
+    main()
