@@ -141,6 +141,8 @@ _MAX_DIGITS = 20  # of 2^64
 
 def parse_header_length(value: int | str | bytes) -> int:
     """The header length as a number: an int of 0 or more, or ASCII digits and nothing else."""
+    if isinstance(value, bytes) and value.isdigit() and len(value) <= _MAX_DIGITS:
+        return int(value)
     if isinstance(value, str | bytes):
         return _parse_digits(_text(value))
     if isinstance(value, bool) or not hasattr(value, "__index__"):

@@ -13,7 +13,7 @@ from .._frame import Frame
 from .._limits import Limits
 from .._messages import InferRequest, TensorSpec
 from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError
-from ..header import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE, header_length
+from ..header import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE, header_length, parse_header_length
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -91,7 +91,9 @@ def framing(headers: RawHeaders) -> tuple[int | None, int | None, bytes]:
             encoding = pair[1].strip().lower()
             if encoding == b"identity":
                 encoding = b""
-    return header_length(lengths) if lengths else None, content_length, encoding
+    if len(lengths) == 1 and lengths[0][0] == HEADER_LENGTH_NAME:
+        return parse_header_length(lengths[0][1]), content_length, encoding
+    return header_length(lengths), content_length, encoding
 
 
 async def _read_body(
