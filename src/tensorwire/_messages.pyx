@@ -141,19 +141,24 @@ cdef Tensor make_tensor(
 
 
 cdef bint has(list tensors, name):
-    cdef Tensor tensor
-    for tensor in tensors:
-        if tensor.name == name:
-            return True
-    return False
+    return isinstance(name, str) and position(tensors, str(name)) >= 0
 
 
 cdef find(list tensors, name):
+    cdef Py_ssize_t at = position(tensors, str(name)) if isinstance(name, str) else -1
+    if at < 0:
+        raise KeyError(f"no tensor {name!r}: there are {[tensor.name for tensor in tensors]}")
+    return tensors[at]
+
+
+cdef Py_ssize_t position(list tensors, str name) except -2:
+    """Where the tensor of that name stands, or -1; a list is faster than a dict for a few."""
     cdef Tensor tensor
-    for tensor in tensors:
+    cdef Py_ssize_t i
+    for i, tensor in enumerate(tensors):
         if tensor.name == name:
-            return tensor
-    raise KeyError(f"no tensor {name!r}: there are {[tensor.name for tensor in tensors]}")
+            return i
+    return -1
 
 
 @cython.final
