@@ -42,7 +42,10 @@ cdef class Frame:
         return True
 
     def __iter__(self):
-        """The buffers, for ``writelines``, ``sendmsg``, WSGI, requests and httpx."""
+        """The buffers, for ``writelines``, ``sendmsg``, WSGI and httpx.
+
+        Give requests and ``http.client`` the frame itself, whose length they ask for.
+        """
         return iter(self.buffers)
 
     def __bytes__(self):
