@@ -115,3 +115,14 @@ def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -
         main(arguments)
     assert caught.value.code == 2
     assert "usage" in capsys.readouterr().err
+
+
+def test_inspect_prints_no_terminal_escapes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("a\x1b[31mb", ["\x1b[2J"])]))
+    path = capture(tmp_path, bytes(frame))
+    assert main(["inspect", path, "--header-length", str(frame.header_length)]) == 0
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert r"'a\x1b[31mb'" in printed
