@@ -433,6 +433,7 @@ def test_wrong_python_types() -> None:
         ([1e39], "BF16", "element 0 of tensor 'x' is beyond BF16: 1e+39"),
         ([10**400], "FP16", "element 0 of tensor 'x' does not fit its datatype"),
         ([1, [2]], "FP16", "element 1 of tensor 'x' does not fit its datatype"),
+        ([np.zeros(2), np.ones(2)], "FP32", "element 0 of tensor 'x' does not fit its datatype"),
     ],
 )
 def test_lists_that_are_no_numbers(values: Any, datatype: str, message: str) -> None:
@@ -495,6 +496,21 @@ def test_nothing_is_sent_that_we_would_refuse(request_: Any, message: str) -> No
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_request(request_())
     assert message in str(caught.value)
+
+
+def test_no_parameters_at_all() -> None:
+    for binary in (True, False):
+        tensor = changed(tw.Tensor("x", [1], datatype="INT8", binary=binary), parameters=None)
+        assert len(tw.encode_request(tw.InferRequest([tensor]))) > 0
+    with pytest.raises(tw.EncodeError, match="no shared_memory_region"):
+        tw.encode_request(tw.InferRequest([changed(far(), parameters=None)]))
+
+
+def test_a_raw_element_goes_on_without_a_copy() -> None:
+    body = b"an image"
+    request = tw.decode_request(body, 0, raw_input=tw.TensorSpec("x", "BYTES", [1]))
+    (buffer,) = tw.encode_raw_request(request["x"]).buffers
+    assert np.shares_memory(np.frombuffer(buffer, np.uint8), np.frombuffer(body, np.uint8))
 
 
 def test_a_surrogate_names_its_tensor() -> None:

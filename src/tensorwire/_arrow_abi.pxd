@@ -3,6 +3,10 @@
 from libc.stdint cimport int32_t, int64_t
 
 
+cdef enum:
+    INLINE_NBYTES = 12  # of an element, in a view
+
+
 cdef struct ArrowSchema:
     const char* format
     const char* name

@@ -2,16 +2,14 @@
 
 cimport cython
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport UINT32_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
-from ._arrow_abi cimport ArrowArray, ArrowArrayStream, ArrowSchema, View
+from ._arrow_abi cimport INLINE_NBYTES, ArrowArray, ArrowArrayStream, ArrowSchema, View
 from ._pack cimport Source, Writer, begin_element, place, too_long
+from ._wire cimport PREFIX_NBYTES
 
 from .errors import EncodeError, subject
-
-cdef enum:
-    INLINE_NBYTES = 12
 
 cdef enum Layout:
     OTHER
@@ -73,9 +71,9 @@ cdef class ArrowSource(Source):
                     raise EncodeError(
                         f"{place(element, self.shape, self.name)} lies outside its Arrow buffer",
                         tensor=self.name, element=element)
-                if span.nbytes > <int64_t>0xFFFFFFFF:
+                if span.nbytes > <int64_t>UINT32_MAX:
                     raise too_long(span.nbytes, element, self.shape, self.name)
-                total += 4 + <uint64_t>span.nbytes
+                total += PREFIX_NBYTES + <uint64_t>span.nbytes
                 if writer != NULL:
                     memcpy(begin_element(writer, span.nbytes), span.data, span.nbytes)
                 element += 1

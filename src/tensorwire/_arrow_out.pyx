@@ -8,7 +8,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.string cimport memcpy
 
-from ._arrow_abi cimport ArrowArray, ArrowSchema, View
+from ._arrow_abi cimport INLINE_NBYTES, ArrowArray, ArrowSchema, View
 from ._body cimport Body
 from ._elements cimport Element, element_at
 
@@ -17,7 +17,6 @@ from .errors import EncodeError
 cnp.import_array()
 
 cdef enum:
-    INLINE_NBYTES = 12
     N_FIXED_BUFFERS = 3  # validity, views, and the sizes of the data buffers
 
 

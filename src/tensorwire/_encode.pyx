@@ -110,7 +110,7 @@ def encode_raw_request(array):
             expected=1,
             actual=tensor.data.size,
         )
-    return Frame((tensor.data.wire[4:].toreadonly(),), 0)
+    return Frame((tensor.data.view(0).toreadonly(),), 0)
 
 
 # --- tensors ---------------------------------------------------------------------------------
@@ -232,12 +232,13 @@ cdef dict with_size(Tensor tensor, Py_ssize_t nbytes):
 
 
 cdef int check_elsewhere(Tensor tensor) except -1:
-    if not isinstance(tensor.parameters.get("shared_memory_region"), str):
+    parameters = tensor.parameters or {}
+    if not isinstance(parameters.get("shared_memory_region"), str):
         raise EncodeError(
             f"tensor {tensor.name!r} has no data, and no shared_memory_region among its parameters",
             tensor=tensor.name,
         )
-    if "binary_data_size" in tensor.parameters:
+    if "binary_data_size" in parameters:
         raise EncodeError(
             f"tensor {tensor.name!r} lives in shared memory, and has a binary_data_size among its "
             f"parameters",
@@ -248,7 +249,7 @@ cdef int check_elsewhere(Tensor tensor) except -1:
 
 cdef int check_reserved(Tensor tensor) except -1:
     for key in ("binary_data_size", "shared_memory_region"):
-        if key in tensor.parameters:
+        if key in (tensor.parameters or {}):
             raise EncodeError(
                 f"tensor {tensor.name!r} has data, and {key} among its parameters",
                 tensor=tensor.name,

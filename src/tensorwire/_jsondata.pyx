@@ -200,6 +200,7 @@ cdef json_text(value):
         return f"an integer of {value.bit_length()} bits"
     if isinstance(value, (list, dict)):
         return "a list" if isinstance(value, list) else "an object"
-    text = {None: "null", True: "true", False: "false"}.get(value) if value is None or isinstance(
-        value, bool) else repr(value)
+    if value is None:
+        return "null"
+    text = repr(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."

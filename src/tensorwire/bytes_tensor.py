@@ -18,7 +18,7 @@ from .errors import EncodeError, subject
 Shape = tuple[int, ...]
 _NO_LIMITS = Limits()
 _PREFIX_NBYTES = 4
-MAX_RANK = 64  # numpy's
+MAX_RANK = _NO_LIMITS.max_rank  # numpy's
 
 
 class BytesTensor:
@@ -337,9 +337,7 @@ def encode_bytes(values: Any) -> bytes:
     PyCapsule protocol, without nulls; or a BytesTensor, whose wire bytes are copied as they are.
     Raises EncodeError with the element that has no such form, TypeError for other types.
     """
-    if isinstance(values, BytesTensor):
-        return bytes(values.wire)
-    return _pack.pack(source(values, None)[0])
+    return pack(values, None)[0]
 
 
 def encode_bytes_into(values: Any, buffer: Any) -> int:
@@ -348,21 +346,19 @@ def encode_bytes_into(values: Any, buffer: Any) -> int:
     ``buffer``: a writable C-contiguous buffer, for callers that use memory again. Nothing is
     written when it is too small, which is an EncodeError with both numbers.
     """
-    if isinstance(values, BytesTensor):
-        values = _pack.Wire(values.wire, values.shape, None)
-    else:
-        values = source(values, None)[0]
-    return _pack.pack_into(values, buffer)
+    return _pack.pack_into(source(values, None)[0], buffer)
 
 
 def pack(values: Any, name: str | None) -> tuple[bytes, Shape]:
-    """Wire bytes and shape of anything that ``encode_bytes`` takes but a BytesTensor."""
+    """Wire bytes and shape of anything that ``encode_bytes`` takes."""
     values, shape = source(values, name)
     return _pack.pack(values), shape
 
 
 def source(values: Any, name: str | None) -> tuple[_pack.Source, Shape]:
     """What packs ``values``, and their shape."""
+    if isinstance(values, BytesTensor):
+        return _pack.Wire(values.wire, values.shape, name), values.shape
     if isinstance(values, list | tuple):
         shape, flat = leaves(values, name)
         return _pack.Objects(flat, shape, name), shape
@@ -377,13 +373,11 @@ def source(values: Any, name: str | None) -> tuple[_pack.Source, Shape]:
             f"StringDType arrays",
             tensor=name,
         )
-    native = (
-        values
-        if values.dtype.kind == "T"
-        else values.astype(values.dtype.newbyteorder("="), copy=False)
-    )
-    array = np.require(native, requirements=["C", "A"])  # the kernels read whole code points
-    return kind(array, values.shape, name), values.shape
+    shape = values.shape
+    if values.dtype.kind != "T":  # which has no byte order
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
+    array = np.require(values, requirements=["C", "A"])  # the kernels read whole code points
+    return kind(array, shape, name), shape
 
 
 def is_arrow(values: Any) -> bool:

@@ -163,13 +163,13 @@ def _array_of_numbers(
         raise EncodeError(f"tensor {name!r} is a list of numbers: give datatype=", tensor=name)
     row = DATATYPES[datatype]
     shape, scalars = leaves(data, name)
-    if None in scalars:
-        element = scalars.index(None)
-        raise EncodeError(
-            f"element {element} of tensor {name!r} is None, and no number",
-            tensor=name,
-            element=element,
-        )
+    for element, value in enumerate(scalars):
+        if value is None:
+            raise EncodeError(
+                f"element {element} of tensor {name!r} is None, and no number",
+                tensor=name,
+                element=element,
+            )
     plain = [value.item() if isinstance(value, np.generic) else value for value in scalars]
     checked_as = row if row.in_json else DATATYPES["FP64"]
     assert checked_as.dtype is not None
