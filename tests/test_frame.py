@@ -71,6 +71,16 @@ def test_frame_as_a_container() -> None:
     assert (len(empty), bool(empty)) == (0, True)
 
 
+def test_pieces() -> None:
+    for most in (1000, 280_000, 1 << 30):
+        pieces = list(FRAME.pieces(most))
+        assert b"".join(pieces) == bytes(FRAME)
+        assert max(map(len, pieces)) <= most
+    memory = [np.frombuffer(piece, np.uint8) for piece in FRAME.pieces(1000)]
+    assert np.shares_memory(memory[1], np.frombuffer(FRAME.buffers[1], np.uint8))
+    assert list(tw.encode_raw_request(np.zeros(0, np.int8)).pieces(10)) == []
+
+
 def test_buffers_are_read_only() -> None:
     for buffer in FRAME.buffers[1:]:
         assert isinstance(buffer, memoryview)

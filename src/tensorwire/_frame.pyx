@@ -48,6 +48,13 @@ cdef class Frame:
         """
         return iter(self.buffers)
 
+    def pieces(self, Py_ssize_t most):
+        """The buffers as memoryviews of at most ``most`` bytes, in order; nothing is copied."""
+        for buffer in self.buffers:
+            view = memoryview(buffer)
+            for start in range(0, len(view), most):
+                yield view[start:start + most]
+
     def __bytes__(self):
         """The whole body joined: one copy."""
         return b"".join(self.buffers)

@@ -13,6 +13,7 @@ import tensorwire as tw
 from .exchange import (
     DEFAULT_MAX_BODY,
     ClientDisconnected,
+    RawHeaders,
     Receive,
     Scope,
     Send,
@@ -168,20 +169,17 @@ class App:
             return
         route = self.route(path.strip("/").split("/"))
         if route is None:
-            await drain(receive)
-            await send_error(send, f"there is nothing at {scope['path']}", 404)
+            await refuse(receive, send, f"there is nothing at {scope['path']}", 404)
             return
         wanted, name = route
         if wanted == "infer" or name is None or name in self.models:
             methods = ("POST",) if wanted == "infer" else ("GET", "HEAD")
             if method not in methods:
                 allowed = [(b"allow", ", ".join(methods).encode())]
-                await drain(receive)
-                await send_error(send, f"{method} is not for {scope['path']}", 405, allowed)
+                await refuse(receive, send, f"{method} is not for {scope['path']}", 405, allowed)
                 return
         if name is not None and name not in self.models:
-            await drain(receive)
-            await send_error(send, f"model {name!r} is not known", 404)
+            await refuse(receive, send, f"model {name!r} is not known", 404)
         elif wanted == "infer":
             assert name is not None
             await self.infer(name, scope, receive, send)
@@ -249,6 +247,14 @@ class App:
         if response.model_name is None:
             response.model_name = name
         return response
+
+
+async def refuse(
+    receive: Receive, send: Send, message: str, status: int, headers: RawHeaders = ()
+) -> None:
+    """Answer with an error before the body was looked at."""
+    await drain(receive)
+    await send_error(send, message, status, headers)
 
 
 async def lifespan(receive: Receive, send: Send) -> None:

@@ -17,9 +17,7 @@ DEFAULT_MAX_BODY = 2**31 - 1
 """Bytes of a response's body."""
 
 ERROR_NBYTES = 64 << 10  # read of an error's body
-PIECE_NBYTES = (
-    1 << 20
-)  # sent at a time, so that a timeout is one of progress, not of a whole tensor
+PIECE_NBYTES = 1 << 20  # sent at a time: a timeout is one of progress, not of a whole tensor
 _MESSAGE_LENGTH = 2000
 _REASON_LENGTH = 500
 _JOIN_NBYTES = 64 << 10  # frames up to this size: one send is sooner than several
@@ -55,15 +53,11 @@ class Call(NamedTuple):
         """The frame's own memory piece by piece, joined only when it is small."""
         if self.frame is None:
             return None
-        return bytes(self.frame) if len(self.frame) <= _JOIN_NBYTES else pieces(self.frame)
-
-
-def pieces(frame: tw.Frame) -> Iterator[memoryview]:
-    """The buffers of a frame, the large ones in slices; nothing is copied."""
-    for buffer in frame:
-        view = memoryview(buffer)
-        for start in range(0, len(view), PIECE_NBYTES):
-            yield view[start : start + PIECE_NBYTES]
+        return (
+            bytes(self.frame)
+            if len(self.frame) <= _JOIN_NBYTES
+            else self.frame.pieces(PIECE_NBYTES)
+        )
 
 
 class BaseClient:
