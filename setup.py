@@ -36,13 +36,13 @@ if switch("STRICT"):
 Options.warning_errors = switch("STRICT")
 extensions = [
     Extension(
-        f"tensorwire.{path.stem}",
+        ".".join(path.relative_to("src").with_suffix("").parts),
         [str(path)],
         include_dirs=[numpy.get_include()],
         define_macros=macros,
         extra_compile_args=flags,
         extra_link_args=link,
     )
-    for path in sorted(Path("src/tensorwire").glob("*.pyx"))
+    for path in sorted(Path("src/tensorwire").rglob("*.pyx"))
 ]
 setup(ext_modules=cythonize(extensions, compiler_directives=directives))

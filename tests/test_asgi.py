@@ -414,17 +414,28 @@ def test_metadata() -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
+    ("path", "about"),
     [
-        "/v2/health/live",
-        "/v2/health/ready",
-        "/v2/models/echo/ready",
-        "/v2/models/echo/versions/1/ready",
+        ("/v2/health/live", {"live": True}),
+        ("/v2/health/ready", {"ready": True}),
+        ("/v2/models/echo/ready", {"name": "echo", "ready": True}),
+        ("/v2/models/echo/versions/1/ready", {"name": "echo", "ready": True}),
     ],
 )
-def test_health(path: str) -> None:
+def test_health(path: str, about: dict[str, Any]) -> None:
     answer = ask(APP, path)
-    assert (answer.status, answer.body) == (200, b"")
+    assert (answer.status, json.loads(answer.body)) == (200, about)
+
+
+def test_a_name_that_looks_like_a_path() -> None:
+    app = create_app({"team/model": echo})
+    for path in ("/v2/models/team/model", "/v2/models/team/model/versions/1/ready"):
+        assert json.loads(ask(app, path).body)["name"] == "team/model"
+    answer = ask(app, "/v2/models/team/model/infer", "POST", [BODY], FRAME.headers)
+    assert answer.response().model_name == "team/model"
+    for name in ("", "a/ready", "a/versions/1"):
+        with pytest.raises(ValueError, match="no path reaches a model called"):
+            create_app({name: echo})
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import numpy as np
 from .bytes_tensor import BytesTensor
 from ._datatypes import DATATYPES, RAW_BF16, bf16_dtype
 from .errors import ElementError, EncodeError
-from .header import OutputEntry, RequestHeader, ResponseHeader, TensorEntry, write_header
+from .header import OutputEntry, RequestHeader, ResponseHeader, TensorEntry, encode_header
 
 cnp.import_array()
 
@@ -157,12 +157,21 @@ cdef class Draft:
 
     cdef bytes write(self, header):
         try:
-            return write_header(header)
-        except EncodeError as error:  # a lone surrogate somewhere: name the tensor if it is there
-            for entry in self.entries:
-                if any("\ud800" <= character <= "\udfff" for character in entry.name):
-                    error.tensor = entry.name
-            raise
+            return encode_header(header)
+        except UnicodeEncodeError as error:
+            raise self.lone_surrogate(error) from None
+
+    cdef lone_surrogate(self, error):
+        """The words for it, with the tensor's name when it is there."""
+        named = [
+            entry.name
+            for entry in self.entries
+            if any("\ud800" <= character <= "\udfff" for character in entry.name)
+        ]
+        return EncodeError(
+            f"the header has a lone surrogate at character {error.start} of {error.object[:40]!r}, "
+            f"and no UTF-8 form",
+            tensor=named[-1] if named else None)
 
     cdef Frame frame(self, header, Py_ssize_t align):
         """The header's JSON, padded when bytes follow it, and those bytes."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from .errors import EncodeError, HeaderError, number_text
+from .errors import HeaderError, number_text
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 BINARY_TYPE = "application/octet-stream"
@@ -67,7 +67,7 @@ class ResponseHeader(msgspec.Struct, omit_defaults=True, gc=False):
 
 decode_request_header = msgspec.json.Decoder(RequestHeader).decode
 decode_response_header = msgspec.json.Decoder(ResponseHeader).decode
-_encoder = msgspec.json.Encoder()
+encode_header = msgspec.json.Encoder().encode
 
 _Header = TypeVar("_Header", RequestHeader, ResponseHeader)
 
@@ -242,17 +242,3 @@ def _server_error(text: bytes) -> HeaderError | None:
     except (ValueError, RecursionError):
         return None
     return HeaderError(f"the body is a server's error, not a message: {message[:500]}")
-
-
-# --- writing ---------------------------------------------------------------------------------
-
-
-def write_header(header: RequestHeader | ResponseHeader) -> bytes:
-    """The JSON text of a header, compact."""
-    try:
-        return _encoder.encode(header)
-    except UnicodeEncodeError as error:
-        raise EncodeError(
-            f"the header has a lone surrogate at character {error.start} of {error.object[:40]!r}, "
-            f"and no UTF-8 form"
-        ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ Result = tw.InferResponse | Mapping[str, Any]
 Function = Callable[[tw.InferRequest], Result | Awaitable[Result]]
 
 EXTENSIONS = ["binary_tensor_data"]
+SERVER_PATHS = {"/v2": "server", "/v2/health/live": "live", "/v2/health/ready": "ready"}
+MODEL_PATH = re.compile(r"/v2/models/(?P<name>.+?)(/versions/[^/]+)?(/(?P<wanted>infer|ready))?")
 
 
 class Model:
@@ -56,15 +59,19 @@ class Model:
         call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
-    async def answer(self, request: tw.InferRequest) -> tw.InferResponse:
-        """Check the request, run the function, check what it returns."""
+    def check(self, request: tw.InferRequest) -> None:
+        """Raise WrongInput when the request is not what is declared."""
         if self.inputs:
             check_inputs(request.inputs, self.inputs)
-        result: Any
+
+    def start(self, request: tw.InferRequest) -> Awaitable[Any]:
+        """Call the function; what it returns is to be awaited."""
         if self.is_async:
-            result = await self.function(request)  # type: ignore[misc]
-        else:
-            result = await asyncio.get_running_loop().run_in_executor(None, self.function, request)
+            return self.function(request)  # type: ignore[return-value]
+        return asyncio.get_running_loop().run_in_executor(None, self.function, request)
+
+    def finish(self, result: Any) -> tw.InferResponse:
+        """The response of what the function returned. Raises WrongOutput."""
         response = as_response(result)
         if self.outputs:
             check_outputs(response.outputs, self.outputs)
@@ -149,6 +156,9 @@ class App:
             name: model if isinstance(model, Model) else Model(model)
             for name, model in models.items()
         }
+        for name in self.models:
+            if self.route(f"/v2/models/{name}") != ("model", name):
+                raise ValueError(f"no path reaches a model called {name!r}")
         self.infer_paths = {f"/v2/models/{name}/infer": name for name in self.models}
         self.max_body = max_body
         self.limits = limits
@@ -156,64 +166,18 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self.http(scope, receive, send)
+            name = self.infer_paths.get(scope["path"])
+            if name is None or scope["method"] != "POST":
+                name = await self.others(scope, receive, send)
+            if name is not None:
+                await self.infer(name, scope, receive, send)
         elif scope["type"] == "lifespan":
             await lifespan(receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
 
-    async def http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method, path = scope["method"], scope["path"].removeprefix(scope.get("root_path", ""))
-        if method == "POST" and path in self.infer_paths:  # what all the others are for
-            await self.infer(self.infer_paths[path], scope, receive, send)
-            return
-        route = self.route(path.strip("/").split("/"))
-        if route is None:
-            await refuse(receive, send, f"there is nothing at {scope['path']}", 404)
-            return
-        wanted, name = route
-        if wanted == "infer" or name is None or name in self.models:
-            methods = ("POST",) if wanted == "infer" else ("GET", "HEAD")
-            if method not in methods:
-                allowed = [(b"allow", ", ".join(methods).encode())]
-                await refuse(receive, send, f"{method} is not for {scope['path']}", 405, allowed)
-                return
-        if name is not None and name not in self.models:
-            await refuse(receive, send, f"model {name!r} is not known", 404)
-        elif wanted == "infer":
-            assert name is not None
-            await self.infer(name, scope, receive, send)
-        elif wanted == "server":
-            about = {"name": "tensorwire", "version": tw.__version__, "extensions": EXTENSIONS}
-            await send_json(send, about)
-        elif wanted == "model":
-            assert name is not None
-            await send_json(send, metadata(name, self.models[name]))
-        else:
-            await send_json(send, None)
-
-    @staticmethod
-    def route(parts: list[str]) -> tuple[str, str | None] | None:
-        """What a path asks for, and of which model."""
-        match parts:
-            case ["v2"]:
-                return "server", None
-            case ["v2", "health", "live" | "ready"]:
-                return "ready", None
-            case ["v2", "models", name] | ["v2", "models", name, "versions", _]:
-                return "model", name
-            case ["v2", "models", name, ("infer" | "ready") as what] | [
-                "v2",
-                "models",
-                name,
-                "versions",
-                _,
-                ("infer" | "ready") as what,
-            ]:
-                return what, name
-        return None
-
     async def infer(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer an inference request, or say why not."""
         model = self.models[name]
         try:
             request = await read_request(
@@ -223,7 +187,14 @@ class App:
                 limits=self.limits,
                 raw_input=model.raw_input,
             )
-            response = await self.answer(name, request)
+            request.model_name = name
+            model.check(request)
+            try:
+                response = model.finish(await model.start(request))
+            except Exception as error:
+                raise failure(name, error) from None
+            if response.model_name is None:
+                response.model_name = name
             frame = tw.encode_response(response, request, selection=self.selection)
         except ClientDisconnected:
             return
@@ -232,21 +203,55 @@ class App:
         else:
             await send_frame(send, frame)
 
-    async def answer(self, name: str, request: tw.InferRequest) -> tw.InferResponse:
-        """What the model returns. Whatever goes wrong within it is logged, and stays there."""
-        request.model_name = name
-        try:
-            response = await self.models[name].answer(request)
-        except (WrongInput, WrongOutput) as error:
-            if error.status >= 500:
-                log.error("model %r: %s", name, error)
-            raise
-        except Exception:
-            log.exception("model %r failed", name)
-            raise WrongOutput(f"model {name!r} failed") from None
-        if response.model_name is None:
-            response.model_name = name
-        return response
+    async def others(self, scope: Scope, receive: Receive, send: Send) -> str | None:
+        """Answer whatever is not an inference request; else the name of its model."""
+        method, path = scope["method"], scope["path"].removeprefix(scope.get("root_path", ""))
+        route = self.route(path)
+        if route is None:
+            await refuse(receive, send, f"there is nothing at {scope['path']}", 404)
+            return None
+        wanted, name = route
+        if name is not None and name not in self.models:
+            await refuse(receive, send, f"model {name!r} is not known", 404)
+            return None
+        methods = ("POST",) if wanted == "infer" else ("GET", "HEAD")
+        if method not in methods:
+            allowed = [(b"allow", ", ".join(methods).encode())]
+            await refuse(receive, send, f"{method} is not for {scope['path']}", 405, allowed)
+            return None
+        if wanted == "infer":
+            return name
+        await send_json(send, self.about(wanted, name))
+        return None
+
+    @staticmethod
+    def route(path: str) -> tuple[str, str | None] | None:
+        """What a path asks for, and of which model."""
+        path = path.rstrip("/")
+        if path in SERVER_PATHS:
+            return SERVER_PATHS[path], None
+        found = MODEL_PATH.fullmatch(path)
+        if found is None:
+            return None
+        return found["wanted"] or "model", found["name"]
+
+    def about(self, wanted: str, name: str | None) -> dict[str, Any]:
+        """The JSON that answers a GET."""
+        if name is None:
+            about = {"name": "tensorwire", "version": tw.__version__, "extensions": EXTENSIONS}
+            return about if wanted == "server" else {wanted: True}
+        return (
+            metadata(name, self.models[name]) if wanted == "model" else {"name": name, wanted: True}
+        )
+
+
+def failure(name: str, error: Exception) -> WrongOutput:
+    """What the client is told of a model that failed; the log has the rest."""
+    if isinstance(error, WrongOutput):
+        log.error("model %r: %s", name, error)
+        return error
+    log.error("model %r failed", name, exc_info=error)
+    return WrongOutput(f"model {name!r} failed")
 
 
 async def refuse(
@@ -296,5 +301,6 @@ def create_app(
     ``/ready``, and ``POST /v2/models/{name}/infer``, each with ``/versions/{v}`` too. Errors are
     ``{"error": ...}``: 400 for a bad request, 404, 405, 413, 415, and 500 for a model that fails,
     whose exception goes to the log ``tensorwire.asgi`` and not to the client.
+    What a model returns is sent from its own memory: it must not change it afterwards.
     """
     return App(models, max_body=max_body, limits=limits or tw.Limits(), selection=selection)

@@ -13,7 +13,7 @@ from .._frame import Frame
 from .._limits import Limits
 from .._messages import InferRequest, TensorSpec
 from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError
-from ..header import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE, header_length, parse_header_length
+from ._head import frame_headers, framing
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -23,9 +23,6 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 
 DEFAULT_MAX_BODY = 2**31 - 1
 """Bytes of a request's body, inflated: what Triton accepts, too."""
-
-HEADER_LENGTH_NAME = HEADER_LENGTH.lower().encode()
-BINARY_NAME, JSON_NAME = BINARY_TYPE.encode(), JSON_TYPE.encode()
 
 _NO_LIMITS = Limits()
 _INFLATE_NBYTES = 1 << 20  # inflated at a time, so that a bomb is seen before it bursts
@@ -69,62 +66,27 @@ async def read_request(
     if encoding:
         buffer = await _read_inflated(encoding, length, receive, max_body)
     else:
-        buffer = await _read_body(content_length, length, receive, max_body)
+        buffer = BodyBuffer(content_length, length, max_nbytes=max_body)
+        more = True
+        while more:
+            message = await receive()
+            buffer.write(_chunk(message))
+            more = message.get("more_body", False)
+        if not buffer.complete:
+            raise LayoutError(
+                f"the body is shorter than announced: {len(buffer)} bytes, Content-Length is "
+                f"{content_length}",
+                expected=content_length,
+                actual=len(buffer),
+            )
     return decode_request(buffer, length, raw_input=raw_input, limits=limits)
 
 
-def framing(headers: RawHeaders) -> tuple[int | None, int | None, bytes]:
-    """Header length, content length and encoding (empty: none), of ASGI's lower-case headers.
-
-    Raises HeaderError.
-    """
-    content_length, encoding, lengths = None, b"", []
-    for pair in headers:
-        name = pair[0]
-        if name == b"content-length":
-            content_length = _content_length(pair[1])
-        elif name == HEADER_LENGTH_NAME or (
-            name == b"content-type" and b"json-header-size" in pair[1].lower()
-        ):
-            lengths.append(pair)
-        elif name == b"content-encoding":
-            encoding = pair[1].strip().lower()
-            if encoding == b"identity":
-                encoding = b""
-    if len(lengths) == 1 and lengths[0][0] == HEADER_LENGTH_NAME:
-        return parse_header_length(lengths[0][1]), content_length, encoding
-    return header_length(lengths), content_length, encoding
-
-
-async def _read_body(
-    content_length: int | None, header_length: int | None, receive: Receive, max_body: int
-) -> BodyBuffer:
-    """The body in memory of its own."""
-    buffer = BodyBuffer(content_length, header_length, max_nbytes=max_body)
-    more = True
-    while more:
-        chunk, more = _chunk(await receive())
-        buffer.write(chunk)
-    if not buffer.complete:
-        raise LayoutError(
-            f"the body is shorter than announced: {len(buffer)} bytes, Content-Length is "
-            f"{content_length}",
-            expected=content_length,
-            actual=len(buffer),
-        )
-    return buffer
-
-
-def _content_length(value: bytes) -> int:
-    if not value.isdigit() or len(value) > 20:
-        raise HeaderError(f"Content-Length is not a number: {value[:40].decode('latin-1')!r}")
-    return int(value)
-
-
-def _chunk(message: Message) -> tuple[bytes, bool]:
+def _chunk(message: Message) -> bytes:
     if message["type"] == "http.disconnect":
         raise ClientDisconnected("the client closed the connection before its body had arrived")
-    return message.get("body", b""), message.get("more_body", False)
+    chunk: bytes = message.get("body", b"")
+    return chunk
 
 
 async def _read_inflated(
@@ -138,8 +100,9 @@ async def _read_inflated(
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: either header
     more = True
     while more:
-        chunk, more = _chunk(await receive())
-        _inflate(inflater, chunk, buffer)
+        message = await receive()
+        _inflate(inflater, _chunk(message), buffer)
+        more = message.get("more_body", False)
     if not inflater.eof:
         raise HeaderError("the compressed body ends too early")
     return buffer
@@ -167,23 +130,21 @@ async def send_frame(
     """Answer with a frame: its own headers, ``headers``, and its buffers one after another.
 
     Buffers go in pieces of 1 MiB, and no buffer is joined to another but for frames of up to
-    64 KiB, which one message carries sooner than several.
+    64 KiB, which one message carries sooner than several. uvicorn is given the tensors' own memory,
+    which must not change until the client has it; any other server copies.
     """
-    own = [(b"content-type", JSON_NAME), (b"content-length", b"%d" % len(frame))]
-    if frame.header_length is not None:
-        own[0] = (b"content-type", BINARY_NAME)
-        own.append((HEADER_LENGTH_NAME, b"%d" % frame.header_length))
+    own = frame_headers(frame)
     start = {"type": "http.response.start", "status": status, "headers": [*own, *headers]}
     await send(start)
     if len(frame) <= _JOIN_NBYTES:
         await send({"type": "http.response.body", "body": bytes(frame)})
         return
-    # As `bytes`, which ASGI asks for: granian takes 25 times as long over a memoryview.
-    last = b""
+    takes_views = getattr(send, "__module__", "").startswith("uvicorn.")
+    last: bytes | memoryview = b""
     for piece in frame.pieces(_PIECE_NBYTES):
         if last:
             await send({"type": "http.response.body", "body": last, "more_body": True})
-        last = bytes(piece)
+        last = piece if takes_views else bytes(piece)
     await send({"type": "http.response.body", "body": last})
 
 

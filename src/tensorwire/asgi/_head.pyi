@@ -1,0 +1,8 @@
+from collections.abc import Iterable
+
+from .._frame import Frame
+
+def framing(
+    headers: Iterable[tuple[bytes, bytes]],
+) -> tuple[int | None, int | None, bytes]: ...
+def frame_headers(frame: Frame) -> list[tuple[bytes, bytes]]: ...
