@@ -22,7 +22,7 @@ FLOORS = [
     ["_elements", "_pack", "_jsondata"],
     ["_arrow_out", "_arrow_in"],
     ["bytes_tensor"],
-    ["payload", "header"],
+    ["payload", "header", "_headertext"],
     ["_messages", "_frame", "_bodybuffer"],
     ["_decode", "_encode"],
     ["__init__"],

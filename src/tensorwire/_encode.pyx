@@ -6,6 +6,7 @@ cimport numpy as cnp
 from ._body cimport payload
 from ._datatypes cimport Datatype
 from ._frame cimport Frame
+from ._headertext cimport HeaderText
 from ._messages cimport InferRequest, InferResponse, RequestedOutput, Tensor
 
 import json
@@ -16,7 +17,7 @@ import numpy as np
 from .bytes_tensor import BytesTensor
 from ._datatypes import DATATYPES, RAW_BF16, bf16_dtype
 from .errors import ElementError, EncodeError
-from .header import OutputEntry, RequestHeader, ResponseHeader, TensorEntry, encode_header
+from .header import OutputEntry
 
 cnp.import_array()
 
@@ -37,20 +38,20 @@ def encode_request(
     """
     if not request.inputs:
         raise EncodeError("a request has at least one input")
-    cdef Draft draft = Draft("input", nonfinite)
+    cdef Draft draft = Draft("input", nonfinite, b'{"inputs":[')
     cdef Tensor tensor
     for tensor in request.inputs:
         draft.add(tensor, tensor.binary)
     default = binary_data_output(request.parameters)
     requested = None if request.outputs is None else output_entries(request.outputs, default)
-    return draft.frame(RequestHeader(
-        draft.entries,
-        request.id,
-        request.model_name,
-        request.model_version,
-        request.parameters or None,
-        requested,
-    ), align)
+    cdef HeaderText text = draft.text
+    text.close(b"]")
+    text.member(b'"id":', request.id)
+    text.member(b'"model_name":', request.model_name)
+    text.member(b'"model_version":', request.model_version)
+    text.member(b'"parameters":', request.parameters or None)
+    text.member(b'"outputs":', requested)
+    return draft.frame(align)
 
 
 def encode_response(
@@ -71,21 +72,16 @@ def encode_response(
     """
     if selection not in ("spec", "triton"):
         raise ValueError(f"selection is 'spec' or 'triton', not {selection!r}")
-    cdef Draft draft = Draft("output", nonfinite)
-    cdef Tensor tensor
-    cdef dict binary = None if request is None else wanted(response, request, selection)
-    for tensor in response.outputs:
-        if binary is None:
-            draft.add(tensor, tensor.binary)
-        elif tensor.name in binary:
-            draft.add(tensor, binary[tensor.name])
-    return draft.frame(ResponseHeader(
-        draft.entries,
-        response.model_name,
-        response.model_version,
-        request.id if response.id is None and request is not None else response.id,
-        response.parameters or None,
-    ), align)
+    cdef Draft draft = Draft("output", nonfinite, b'{"outputs":[')
+    add_outputs(draft, response, request, selection)
+    cdef HeaderText text = draft.text
+    text.close(b"]")
+    text.member(b'"model_name":', response.model_name)
+    text.member(b'"model_version":', response.model_version)
+    text.member(
+        b'"id":', request.id if response.id is None and request is not None else response.id)
+    text.member(b'"parameters":', response.parameters or None)
+    return draft.frame(align)
 
 
 def encode_raw_request(array):
@@ -120,23 +116,26 @@ def encode_raw_request(array):
 cdef class Draft:
     """The header entries of a message under way, and the memory that will follow its header."""
 
-    cdef list entries
+    cdef HeaderText text
+    cdef list tensors  # that have been added
     cdef list buffers  # of the non-empty binary tensors, in wire order
     cdef str kind
     cdef str nonfinite
 
-    def __cinit__(self, str kind, str nonfinite):
+    def __cinit__(self, str kind, str nonfinite, bytes opening):
         if nonfinite not in ("null", "literal", "error"):
             raise ValueError(f"nonfinite is 'null', 'literal' or 'error', not {nonfinite!r}")
-        self.entries = []
+        self.text = HeaderText()
+        self.text.open(opening)
+        self.tensors = []
         self.buffers = []
         self.kind = kind
         self.nonfinite = nonfinite
 
     cdef int add(self, Tensor tensor, bint binary) except -1:
         """Append the tensor's entry, and its memory when it travels binary and is not empty."""
-        cdef dict parameters = tensor.parameters
-        cdef Py_ssize_t nbytes
+        cdef HeaderText text = self.text
+        cdef Py_ssize_t nbytes = -1
         data = None
         if tensor.name is None or "\0" in tensor.name or tensor.datatype not in DATATYPES:
             raise bad_tensor(tensor)
@@ -147,46 +146,38 @@ cdef class Draft:
             nbytes = len(wire)
             if nbytes > 0:
                 self.buffers.append(wire)
-            parameters = with_size(tensor, nbytes)
         else:
-            check_reserved(tensor)
             data = json_data(tensor, self.kind, self.nonfinite)
-        self.entries.append(
-            TensorEntry(tensor.name, tensor.datatype, tensor.shape, parameters or None, data))
+        if tensor.data is not None and tensor.parameters:
+            check_reserved(tensor)
+        try:
+            text.item()
+            text.open(b'{')
+            text.member(b'"name":', tensor.name)
+            text.member(b'"datatype":', tensor.datatype)
+            text.item()
+            text.open(b'"shape":')
+            text.numbers(tensor.shape)
+            text.parameters(tensor.parameters, nbytes)
+            text.member(b'"data":', data)
+            text.close(b'}')
+        except EncodeError as error:  # a lone surrogate somewhere
+            error.tensor = tensor.name
+            raise
+        self.tensors.append(tensor)
         return 0
 
-    cdef bytes write(self, header):
-        try:
-            return encode_header(header)
-        except UnicodeEncodeError as error:
-            raise self.lone_surrogate(error) from None
-
-    cdef lone_surrogate(self, error):
-        """The words for it, with the tensor's name when it is there."""
-        named = [
-            entry.name
-            for entry in self.entries
-            if any("\ud800" <= character <= "\udfff" for character in entry.name)
-        ]
-        return EncodeError(
-            f"the header has a lone surrogate at character {error.start} of {error.object[:40]!r}, "
-            f"and no UTF-8 form",
-            tensor=named[-1] if named else None)
-
-    cdef Frame frame(self, header, Py_ssize_t align):
+    cdef Frame frame(self, Py_ssize_t align):
         """The header's JSON, padded when bytes follow it, and those bytes."""
         cdef bytes text
-        cdef Py_ssize_t overhang
         if align < 1:
             raise ValueError(f"align is 1 or more, not {align}")
-        if len(self.entries) > 1:
-            check_unique(self.entries, self.kind)
-        text = self.write(header)
+        if len(self.tensors) > 1:
+            check_unique(self.tensors, self.kind)
+        self.text.close(b"}")
         if not self.buffers:
-            return Frame((text,), None)
-        overhang = len(text) % align
-        if overhang != 0:
-            text = text.ljust(len(text) - overhang + align)
+            return Frame((self.text.padded(1),), None)
+        text = self.text.padded(align)
         return Frame((text, *self.buffers), len(text))
 
 
@@ -231,13 +222,6 @@ cdef dtype_of(Tensor tensor):
             f"tensor {tensor.name!r} was made as BYTES, its data is now {tensor.data.dtype}",
             tensor=tensor.name)
     return RAW_BF16 if tensor.data.dtype == RAW_BF16 else bf16_dtype() or RAW_BF16
-
-
-cdef dict with_size(Tensor tensor, Py_ssize_t nbytes):
-    if not tensor.parameters:
-        return {"binary_data_size": nbytes}
-    check_reserved(tensor)
-    return {**tensor.parameters, "binary_data_size": nbytes}
 
 
 cdef int check_elsewhere(Tensor tensor) except -1:
@@ -331,16 +315,30 @@ cdef list output_entries(list outputs, default):
     return entries
 
 
-cdef dict wanted(InferResponse response, InferRequest request, str selection):
-    """Names of the outputs to send, and whether each goes binary (WIRE.md 7)."""
+cdef int add_outputs(
+    Draft draft, InferResponse response, InferRequest request, str selection,
+) except -1:
+    """Draft the outputs that the request wants, each as it wants it (WIRE.md 7)."""
+    cdef Tensor tensor
+    cdef dict listed
+    default = None if request is None else bool(binary_data_output(request.parameters))
+    if request is None or not request.outputs:
+        for tensor in response.outputs:
+            draft.add(tensor, tensor.binary if default is None else default)
+        return 0
+    listed = listed_outputs(response, request, default if selection == "spec" else False)
+    for tensor in response.outputs:
+        if tensor.name in listed:
+            draft.add(tensor, listed[tensor.name])
+    return 0
+
+
+cdef dict listed_outputs(InferResponse response, InferRequest request, bint default):
+    """Names of the outputs that the request lists, and whether each goes binary."""
     cdef Tensor tensor
     cdef RequestedOutput output
-    default = bool(binary_data_output(request.parameters))
-    if not request.outputs:
-        return {tensor.name: default for tensor in response.outputs}
-    listed_default = default if selection == "spec" else False
     binary = {
-        output.name: listed_default if output.binary is None else output.binary
+        output.name: default if output.binary is None else output.binary
         for output in request.outputs
     }
     names = [tensor.name for tensor in response.outputs]

@@ -67,7 +67,6 @@ class ResponseHeader(msgspec.Struct, omit_defaults=True, gc=False):
 
 decode_request_header = msgspec.json.Decoder(RequestHeader).decode
 decode_response_header = msgspec.json.Decoder(ResponseHeader).decode
-encode_header = msgspec.json.Encoder().encode
 
 _Header = TypeVar("_Header", RequestHeader, ResponseHeader)
 

@@ -1,7 +1,5 @@
 """The head of an ASGI message: what a request's headers say of its body, a frame's own headers."""
 
-from cpython.bytes cimport PyBytes_FromFormat
-
 from .._frame cimport Frame
 
 from ..errors import HeaderError
@@ -58,9 +56,9 @@ cdef digits(bytes value):
 
 def frame_headers(Frame frame not None):
     """A frame's own headers, as ASGI has them: Content-Type and the two lengths."""
-    cdef tuple content_length = (b"content-length", PyBytes_FromFormat("%zd", frame.nbytes))
+    cdef tuple content_length = (b"content-length", f"{frame.nbytes}".encode())
     cdef Py_ssize_t length
     if frame.header_length is None:
         return [JSON, content_length]
     length = frame.header_length
-    return [BINARY, content_length, (HEADER_LENGTH_NAME, PyBytes_FromFormat("%zd", length))]
+    return [BINARY, content_length, (HEADER_LENGTH_NAME, f"{length}".encode())]
