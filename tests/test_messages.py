@@ -29,6 +29,22 @@ def test_a_tensor_by_name() -> None:
         REQUEST["z"]
 
 
+def test_lookups_in_any_order_of_a_list_that_changes() -> None:
+    names = [f"t{n}" for n in range(9)]
+    response = tw.InferResponse([tw.Tensor(name, np.zeros(1)) for name in names])
+    for name in [*names, *reversed(names), *names[::2], *names[::3]]:
+        assert response[name].name == name
+    assert response["t8"].name == "t8"
+    del response.outputs[4:]
+    assert [response[name].name for name in names[:4]] == names[:4]
+    assert "t3" in response and "t8" not in response
+    with pytest.raises(KeyError, match="no tensor 't8'"):
+        response["t8"]
+    response.outputs.clear()
+    with pytest.raises(KeyError, match="no tensor 't0'"):
+        response["t0"]
+
+
 def test_representation() -> None:
     assert repr(X) == "<Tensor 'x' INT16 [2, 3]>"
     assert repr(tw.InferResponse([X])) == "<InferResponse [<Tensor 'x' INT16 [2, 3]>]>"

@@ -16,6 +16,7 @@ cdef class RequestedOutput:
 
 cdef class InferRequest:
     cdef object __weakref__
+    cdef Py_ssize_t expected  # where the next tensor asked for by name may stand
     cdef public list inputs
     cdef public list outputs  # or None
     cdef public str id
@@ -26,6 +27,7 @@ cdef class InferRequest:
 
 cdef class InferResponse:
     cdef object __weakref__
+    cdef Py_ssize_t expected  # where the next tensor asked for by name may stand
     cdef public list outputs
     cdef public str model_name
     cdef public str model_version

@@ -141,23 +141,28 @@ cdef Tensor make_tensor(
 
 
 cdef bint has(list tensors, name):
-    return isinstance(name, str) and position(tensors, str(name)) >= 0
+    return isinstance(name, str) and position(tensors, str(name), 0) >= 0
 
 
-cdef find(list tensors, name):
-    cdef Py_ssize_t at = position(tensors, str(name)) if isinstance(name, str) else -1
+cdef Py_ssize_t find(list tensors, name, Py_ssize_t first) except -1:
+    """Where the tensor of that name stands; the search begins where the caller expects it."""
+    cdef Py_ssize_t at = position(tensors, str(name), first) if isinstance(name, str) else -1
     if at < 0:
         raise KeyError(f"no tensor {name!r}: there are {[tensor.name for tensor in tensors]}")
-    return tensors[at]
+    return at
 
 
-cdef Py_ssize_t position(list tensors, str name) except -2:
-    """Where the tensor of that name stands, or -1; a list is faster than a dict for a few."""
+cdef Py_ssize_t position(list tensors, str name, Py_ssize_t first) except -2:
+    """Where the tensor of that name stands, or -1: from `first` to the end, and round.
+
+    Tensors are mostly asked for in wire order, and then the first look finds them.
+    """
     cdef Tensor tensor
-    cdef Py_ssize_t i
-    for i, tensor in enumerate(tensors):
+    cdef Py_ssize_t i, n = len(tensors)
+    for i in range(first, n + first):
+        tensor = tensors[i if i < n else i - n]
         if tensor.name == name:
-            return i
+            return i if i < n else i - n
     return -1
 
 
@@ -195,7 +200,9 @@ cdef class InferRequest:
         self.parameters = copied(parameters)
 
     def __getitem__(self, name):
-        return find(self.inputs, name)
+        cdef Py_ssize_t at = find(self.inputs, name, min(self.expected, len(self.inputs)))
+        self.expected = at + 1
+        return self.inputs[at]
 
     def __iter__(self):
         return iter(self.inputs)
@@ -221,7 +228,9 @@ cdef class InferResponse:
         self.parameters = copied(parameters)
 
     def __getitem__(self, name):
-        return find(self.outputs, name)
+        cdef Py_ssize_t at = find(self.outputs, name, min(self.expected, len(self.outputs)))
+        self.expected = at + 1
+        return self.outputs[at]
 
     def __iter__(self):
         return iter(self.outputs)
