@@ -124,3 +124,29 @@ def test_errors(kind: Any, bases: tuple[type, ...], status: int) -> None:
     error = pickle.loads(pickle.dumps(kind("text", **ERROR, status=418)))
     assert (type(error), str(error), error.status) == (kind, "text", 418)
     assert {name: getattr(error, name) for name in ERROR} == ERROR
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims", "batching", "fits"),
+    [
+        ((), [], False, True),
+        ((3,), [3], False, True),
+        ((3,), [-1], False, True),
+        ((0,), [-1], False, True),
+        ((3,), [2], False, False),
+        ((3,), [3, 1], False, False),
+        ((3, 1), [3], False, False),
+        ((5, 3), [3], True, True),
+        ((5, 4), [3], True, False),
+        ((3,), [3], True, False),
+        ((5,), [], True, True),
+    ],
+)
+def test_what_a_spec_accepts(
+    shape: tuple[int, ...], dims: list[int], batching: bool, fits: bool
+) -> None:
+    tensor = tw.Tensor("x", np.zeros(shape, np.float32))
+    spec = tw.TensorSpec("x", "FP32", dims, batching)
+    assert spec.accepts(tensor) is fits
+    assert spec.shape == ((-1, *dims) if batching else tuple(dims))
+    assert not tw.TensorSpec("x", "FP64", dims, batching).accepts(tensor)

@@ -115,13 +115,17 @@ def _unpickled(name, datatype, shape, data, parameters, binary, dtype):
 cdef bint take_array(Tensor tensor, cnp.ndarray array, datatype, shape) except -1:
     """Take an array as it is; False, and nothing done, when there is anything to decide."""
     cdef Datatype row
-    if datatype is not None or shape is not None or not cnp.PyArray_IS_C_CONTIGUOUS(array):
+    if not cnp.PyArray_IS_C_CONTIGUOUS(array):
         return False
     row = BY_DTYPE.get(array.descr)
     if row is None or row.dtype is not array.descr:
         return False
+    own_shape = (<object>array).shape
+    if (datatype is not None and datatype != row.name) or (
+            shape is not None and (type(shape) is not tuple or shape != own_shape)):
+        return False
     tensor.datatype = row.name
-    tensor.shape = (<object>array).shape
+    tensor.shape = own_shape
     tensor.data = array
     return True
 
@@ -258,6 +262,23 @@ cdef class TensorSpec:
         self.batching = checked_flag(batching, "batching")
         if any(dim < -1 for dim in self.dims):
             raise ValueError(f"dims are 0 or more, or -1 for variable, not {list(self.dims)}")
+
+    @property
+    def shape(self):
+        """``dims`` with the batch dimension in front, where there is one; -1 is variable."""
+        return (-1, *self.dims) if self.batching else self.dims
+
+    def accepts(self, Tensor tensor not None):
+        """Whether the tensor's datatype and shape are what is declared."""
+        cdef Py_ssize_t i, first = self.batching  # the first dimension that is declared
+        cdef Py_ssize_t n_dims = len(tensor.shape)
+        if tensor.datatype != self.datatype or n_dims != len(self.dims) + first:
+            return False
+        for i in range(first, n_dims):
+            declared = self.dims[i - first]
+            if declared != -1 and declared != tensor.shape[i]:
+                return False
+        return True
 
     def __repr__(self):
         return f"TensorSpec({self.name!r}, {self.datatype!r}, {list(self.dims)}, {self.batching})"

@@ -28,6 +28,7 @@ from .exchange import (
 log = logging.getLogger("tensorwire.asgi")
 
 Result = tw.InferResponse | Mapping[str, Any]
+Declared = dict[str, tw.TensorSpec]
 Function = Callable[[tw.InferRequest], Result | Awaitable[Result]]
 
 EXTENSIONS = ["binary_tensor_data"]
@@ -53,9 +54,9 @@ class Model:
         batching: bool = False,
     ) -> None:
         self.function = function
-        self.inputs = [_with_batching(spec, batching) for spec in inputs]
-        self.outputs = [_with_batching(spec, batching) for spec in outputs]
-        self.raw_input = self.inputs[0] if len(self.inputs) == 1 else None
+        self.inputs = _declared(inputs, batching)
+        self.outputs = _declared(outputs, batching)
+        self.raw_input = next(iter(self.inputs.values())) if len(self.inputs) == 1 else None
         call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
@@ -78,8 +79,11 @@ class Model:
         return response
 
 
-def _with_batching(spec: tw.TensorSpec, batching: bool) -> tw.TensorSpec:
-    return tw.TensorSpec(spec.name, spec.datatype, spec.dims, spec.batching or batching)
+def _declared(specs: Sequence[tw.TensorSpec], batching: bool) -> Declared:
+    return {
+        spec.name: tw.TensorSpec(spec.name, spec.datatype, spec.dims, spec.batching or batching)
+        for spec in specs
+    }
 
 
 class WrongInput(tw.TensorwireError):
@@ -105,40 +109,31 @@ def as_response(result: Any) -> tw.InferResponse:
     )
 
 
-def check_inputs(tensors: Sequence[tw.Tensor], specs: Sequence[tw.TensorSpec]) -> None:
+def check_inputs(tensors: Sequence[tw.Tensor], declared: Declared) -> None:
     """Every declared input once, as declared, and no other."""
-    declared = {spec.name: spec for spec in specs}
-    for tensor in tensors:
-        spec = declared.pop(tensor.name, None)
+    for tensor in tensors:  # whose names differ: the decoder has seen to it
+        spec = declared.get(tensor.name)
         if spec is None:
-            names = [spec.name for spec in specs]
-            raise WrongInput(f"unexpected input {tensor.name!r}: the model takes {names}")
-        problem = mismatch(tensor, spec)
-        if problem:
-            raise WrongInput(f"input {tensor.name!r} is {problem}")
-    if declared:
-        raise WrongInput(f"input {min(declared)!r} is missing")
+            raise WrongInput(f"unexpected input {tensor.name!r}: the model takes {list(declared)}")
+        if not spec.accepts(tensor):
+            raise WrongInput(f"input {tensor.name!r} is {mismatch(tensor, spec)}")
+    if len(tensors) < len(declared):
+        missing = declared.keys() - {tensor.name for tensor in tensors}
+        raise WrongInput(f"input {min(missing)!r} is missing")
 
 
-def check_outputs(tensors: Sequence[tw.Tensor], specs: Sequence[tw.TensorSpec]) -> None:
+def check_outputs(tensors: Sequence[tw.Tensor], declared: Declared) -> None:
     """Only declared outputs, as declared; not all of them need be there."""
-    declared = {spec.name: spec for spec in specs}
     for tensor in tensors:
         spec = declared.get(tensor.name)
-        problem = "not declared" if spec is None else mismatch(tensor, spec)
-        if problem:
+        if spec is None or not spec.accepts(tensor):
+            problem = "not declared" if spec is None else mismatch(tensor, spec)
             raise WrongOutput(f"output {tensor.name!r} of the model is {problem}")
 
 
-def mismatch(tensor: tw.Tensor, spec: tw.TensorSpec) -> str | None:
-    """What is wrong with a tensor, in words that follow its name; None for nothing."""
-    dims = (-1, *spec.dims) if spec.batching else spec.dims
-    fits = len(dims) == len(tensor.shape) and all(
-        want in (-1, have) for want, have in zip(dims, tensor.shape, strict=True)
-    )
-    if tensor.datatype == spec.datatype and fits:
-        return None
-    return f"{tensor.datatype} {list(tensor.shape)}, {spec.datatype} {list(dims)} is declared"
+def mismatch(tensor: tw.Tensor, spec: tw.TensorSpec) -> str:
+    """In words that follow the tensor's name."""
+    return f"{tensor.datatype} {list(tensor.shape)}, {spec.datatype} {list(spec.shape)} is declared"
 
 
 class App:
@@ -275,14 +270,13 @@ def metadata(name: str, model: Model) -> dict[str, Any]:
         "name": name,
         "versions": ["1"],
         "platform": "tensorwire",
-        "inputs": [described(spec) for spec in model.inputs],
-        "outputs": [described(spec) for spec in model.outputs],
+        "inputs": [described(spec) for spec in model.inputs.values()],
+        "outputs": [described(spec) for spec in model.outputs.values()],
     }
 
 
 def described(spec: tw.TensorSpec) -> dict[str, Any]:
-    dims = [-1, *spec.dims] if spec.batching else list(spec.dims)
-    return {"name": spec.name, "datatype": spec.datatype, "shape": dims}
+    return {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
 
 
 def create_app(
