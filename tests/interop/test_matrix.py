@@ -226,6 +226,12 @@ def test_datatype(port: int, client: Client, datatype: str) -> None:
     assert_same(found, sent, ["OUTPUT0"])
 
 
+def test_a_large_tensor(port: int, client: Client) -> None:
+    """One that goes out piece by piece; aiohttp warns of bodies above 1 MiB."""
+    sent = {"INPUT0": np.arange(250_000, dtype=np.float32)}
+    assert_same(client(port, Call("identity_fp32", sent)), sent, ["OUTPUT0"])
+
+
 @pytest.mark.parametrize(
     "json_inputs", [["INPUT0"], ["INPUT1"], ["INPUT0", "INPUT1"]], ids=",".join
 )

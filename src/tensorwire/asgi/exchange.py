@@ -139,7 +139,7 @@ async def send_frame(
     if len(frame) <= _JOIN_NBYTES:
         await send({"type": "http.response.body", "body": bytes(frame)})
         return
-    takes_views = getattr(send, "__module__", "").startswith("uvicorn.")
+    takes_views = str(getattr(send, "__module__", None)).startswith("uvicorn.")
     last: bytes | memoryview = b""
     for piece in frame.pieces(_PIECE_NBYTES):
         if last:
