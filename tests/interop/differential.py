@@ -278,7 +278,16 @@ def is_explained(
     is_kept = all(row.is_lossless for row in rows) and mine.what == read.what == "accepted"
     if is_kept and mine.payloads != read.payloads:
         return False
-    return agree(read, theirs if resent == message else triton.verdict(resent))
+    answer = theirs if resent == message else triton.verdict(resent)
+    if not is_settled(plain, read, answer) and any(row.is_resent for row in rows):
+        answer = triton.verdict(plain)  # what is to be resent could not be told from the rest
+    return is_settled(plain, read, answer)
+
+
+def is_settled(message: Message, mine: Verdict, theirs: Verdict) -> bool:
+    """Alike, or a difference that no rewriting takes away."""
+    ends = (row for row in DIFFERENCES if row.rewrite is None)
+    return agree(mine, theirs) or any(row.says(message, mine, theirs) for row in ends)
 
 
 @dataclass

@@ -79,7 +79,12 @@ def edge_messages() -> list[Message]:
     classes = [{"name": "x", "parameters": {"classification": 2}}]
     huge, _ = wire.request([wire.entry("x", "INT8", [2**61], [1], False)])
     body, _ = wire.request(fp32, outputs=classes)
-    found = [Message("K1 classification", body, None), Message("a shape beyond memory", huge, None)]
+    empty = b'{"inputs":[{"name":"x","shape":[0],"datatype":"BF16","data":[]}]}'
+    found = [
+        Message("K1 classification", body, None),
+        Message("a shape beyond memory", huge, None),
+        Message("J2 empty BF16 as JSON", empty, None).changed(all_binary),
+    ]
     found = [message.changed(fit_names) for message in found]
     return [
         *found,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -155,17 +155,28 @@ def without_repeated_outputs(root: Node) -> None:
 
 def is_empty(item: Members) -> bool:
     shape = item.get("shape")
-    return type(shape) is list and (Literal("0") in shape)
+    return type(shape) is list and (Literal("0") in shape or Literal("-0") in shape)
 
 
 def without_data_of_the_empty(root: Node) -> None:
-    """J18, J19."""
+    """J18, J19: whatever stands there, null too, is an empty list."""
     for item in members(root, "inputs"):
-        if is_empty(item) and item.get("data") is not None:
+        has_data = any(key == "data" for key, _ in item)
+        if is_empty(item) and has_data and parameter(item, "binary_data_size") is None:
             item.set("data", [])
 
 
-def with_json(root: Node, datatypes: tuple[str, ...]) -> list[Members]:
+def sent_as_no_bytes(root: Node) -> None:
+    """J1, J2: FP16 and BF16 without elements."""
+    for item in with_json(root, wire.BINARY_ONLY):
+        if is_empty(item):
+            item.drop("data")
+            if not isinstance(item.get("parameters"), Members):
+                item.set("parameters", Members())
+            item.get("parameters").set("binary_data_size", Literal("0"))
+
+
+def with_json(root: Node, datatypes: Collection[str]) -> list[Members]:
     """The inputs of these datatypes that come as JSON."""
     return [
         item
