@@ -38,6 +38,14 @@ class Literal:
 class Members(list[list[Any]]):
     """A JSON object: [key, value] in the order of the text, equal keys included."""
 
+    __hash__ = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Members) and list.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
     def get(self, key: str) -> Any:
         """The first value of this key, or None."""
         return next((value for own, value in self if own == key), None)

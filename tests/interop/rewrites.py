@@ -51,7 +51,8 @@ def text(change: Callable[[bytes], bytes]) -> Callable[[Message], Message]:
 def digits_in_front(message: Message) -> Message:
     """B9, B10: atoi stops behind the digits."""
     said = message.header_length or ""
-    return message if re.fullmatch("[0-9]*", said) else as_read(message)
+    is_read = not re.fullmatch("[0-9]*", said) and message.read_length()
+    return as_read(message) if is_read else message
 
 
 def wrapped_length(message: Message) -> Message:
@@ -62,7 +63,7 @@ def wrapped_length(message: Message) -> Message:
 
 def as_read(message: Message) -> Message:
     length = message.read_length()
-    return replace(message, header_length=str(length)) if length else message
+    return message if length is None else replace(message, header_length=str(length))
 
 
 def no_digits(message: Message) -> Message:
@@ -318,11 +319,29 @@ def as_the_model_has_it(root: Node) -> None:
             leading = math.prod(map(number, shape[:-4]))
             item.set("shape", [Literal(str(leading)), *shape[-4:]])
     names = [item.get("name") for item in members(root, "inputs")]
-    fit_names(root)
-    renamed = dict(zip(names, (i.get("name") for i in members(root, "inputs")), strict=True))
-    if type(root.get("outputs")) is list and root.get("outputs"):
-        outputs = [o for o in members(root, "outputs") if o.get("name") in renamed.values()]
+    if members(root, "outputs"):
+        outputs = [o for o in members(root, "outputs") if o.get("name") in names]
         root.set("outputs", outputs)
+    fit_names(root)
+
+
+def without_nul_parameters(root: Node) -> None:
+    """X6."""
+    if isinstance(root, Members) and isinstance(root.get("parameters"), Members):
+        parameters = root.get("parameters")
+        parameters[:] = [member for member in parameters if "\0" not in member[0]]
+
+
+def without_huge_numbers(node: Node) -> None:
+    for member in node if isinstance(node, list) else []:
+        without_huge_numbers(member)
+    if isinstance(node, list):
+        node[:] = [Literal("0") if is_huge(value) else value for value in node]
+
+
+def is_huge(value: Node) -> bool:
+    is_number = isinstance(value, Literal) and value.text[-1].isdigit()
+    return is_number and math.isinf(float(value.text))
 
 
 # --- from JSON to binary -------------------------------------------------------------------------
