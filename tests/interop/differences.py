@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from interop.plain_message import Members, Message, extent, members, n_dims
+from interop.plain_message import Members, Message, extent, members, n_dims, parameter
 from interop.rewrites import (
     all_outputs_binary,
     as_the_model_has_it,
@@ -160,7 +160,8 @@ DIFFERENCES = (
                "sequence|priority|timeout|reserved",
                tree(without_reserved_parameters), True),
     Difference("shared memory input", "not ours to look up", None,
-               "shared.memory"),
+               "shared.memory",
+               holds=lambda item: parameter(item, "shared_memory_region") is not None),
     Difference("shared memory output", "not ours to look up", None, "shared.memory",
                tree(without_shared_memory_outputs), True),
     Difference("K1 classification", "the server's to do, not the codec's", None, ANYTHING,

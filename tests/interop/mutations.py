@@ -80,6 +80,7 @@ def edge_messages() -> list[Message]:
     huge, _ = wire.request([wire.entry("x", "INT8", [2**61], [1], False)])
     body, _ = wire.request(fp32, outputs=classes)
     text = wire.entry("x", "BYTES", [2**63, 2], [b"a"], False)
+    region = [{"name": "x", "parameters": {"shared_memory_region": "in"}}]
     nul = {"binary_data_output\0": True}
     empty = b'{"inputs":[{"name":"x","shape":[0],"datatype":"BF16","data":[]}]}'
     found = [
@@ -87,6 +88,7 @@ def edge_messages() -> list[Message]:
         Message("a shape beyond memory", huge, None),
         Message("J2 empty BF16 as JSON", empty, None).changed(all_binary),
         Message("C15 a shape of no bytes", wire.request([text])[0], None).changed(all_binary),
+        Message("S1 shared memory output", wire.request(fp32, outputs=region)[0], None),
         Message("X6 NUL in a parameter's name", wire.request(fp32, parameters=nul)[0], None),
         Message("1e400 in an unknown member", body[:-1] + b',"unknown":1e400}', None),
     ]
