@@ -1,10 +1,12 @@
 """The models the server is given: each returns its inputs, INPUT0 as OUTPUT0 and so on.
 
-The outputs come in the order in which the request listed the inputs.
+The outputs come in the order in which the request listed the inputs. The model `any` takes up to
+three tensors of each datatype and rank, each under its own name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +33,16 @@ MODELS = (
     Model("raw_bytes", (("BYTES", [1]),)),  # the one shape in which a raw request may carry BYTES
 )
 
+ANY = "any"
+RANKS = (1, 2, 3, 4, 5, 65)  # 65: one more than numpy has
+N_SLOTS = 3
+
+
+def slot(datatype: str, rank: int, i: int) -> str:
+    """The name, of input and output, of the i-th tensor of this kind in the model `any`."""
+    return f"{datatype}_{rank}_{i}"
+
+
 # DLPack has no strings and numpy no BF16, so neither road alone serves every datatype.
 PROGRAM = """\
 import json
@@ -44,7 +56,12 @@ class TritonPythonModel:
         self.strings = {i["name"] for i in inputs if i["data_type"] == "TYPE_STRING"}
 
     def execute(self, requests):
-        return [pb_utils.InferenceResponse(list(map(self.echo, r.inputs()))) for r in requests]
+        return [self.answer(request.inputs()) for request in requests]
+
+    def answer(self, inputs):
+        if not inputs:  # only where all are optional: elsewhere the server itself refuses
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError("no inputs"))
+        return pb_utils.InferenceResponse(list(map(self.echo, inputs)))
 
     def echo(self, tensor):
         name = tensor.name().replace("INPUT", "OUTPUT")
@@ -54,24 +71,47 @@ class TritonPythonModel:
 """
 
 
-def write_models(repository: Path) -> None:
-    """Write every model into the folder, in the layout the server expects."""
-    for model in MODELS:
-        version = repository / model.name / "1"
+def write_models(repository: Path, models: Iterable[Model] = MODELS) -> None:
+    """Write the models and `any` into the folder, in the layout the server expects."""
+    configs = {model.name: config(model) for model in models}
+    for name, text in {**configs, ANY: any_config()}.items():
+        version = repository / name / "1"
         version.mkdir(parents=True)
         (version / "model.py").write_text(PROGRAM)
-        (version.parent / "config.pbtxt").write_text(config(model))
+        (version.parent / "config.pbtxt").write_text(text)
 
 
 def config(model: Model) -> str:
     """The model's configuration, in protobuf's text format."""
-    lines = [
+    lines = head(model.max_batch_size)
+    for i, (datatype, dims) in enumerate(model.tensors):
+        declared = declaration(datatype, dims)
+        lines.append(f'input {{ name: "INPUT{i}" {declared} }}')
+        lines.append(f'output {{ name: "OUTPUT{i}" {declared} }}')
+    return "\n".join(lines) + "\n"
+
+
+def any_config() -> str:
+    """The configuration of `any`: every input is optional."""
+    lines = head(0)
+    for datatype in DATATYPES:
+        for rank in RANKS:
+            declared = declaration(datatype, [-1] * rank)
+            for i in range(N_SLOTS):
+                name = slot(datatype, rank, i)
+                lines.append(f'input {{ name: "{name}" {declared} optional: true }}')
+                lines.append(f'output {{ name: "{name}" {declared} }}')
+    return "\n".join(lines) + "\n"
+
+
+def head(max_batch_size: int) -> list[str]:
+    return [
         'backend: "python"',
-        f"max_batch_size: {model.max_batch_size}",
+        f"max_batch_size: {max_batch_size}",
         "instance_group { kind: KIND_CPU }",
     ]
-    for i, (datatype, dims) in enumerate(model.tensors):
-        kind = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
-        lines.append(f'input {{ name: "INPUT{i}" data_type: {kind} dims: {dims} }}')
-        lines.append(f'output {{ name: "OUTPUT{i}" data_type: {kind} dims: {dims} }}')
-    return "\n".join(lines) + "\n"
+
+
+def declaration(datatype: str, dims: list[int]) -> str:
+    kind = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+    return f"data_type: {kind} dims: {dims}"

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
-from interop.triton_models import write_models
+from interop.triton_models import MODELS, Model, write_models
 from interop.triton_setup import Recipe, library_path, read_marker, server_program
 
 if TYPE_CHECKING:
@@ -80,8 +80,13 @@ class TritonServer:
 
 
 @contextmanager
-def running_triton(folder: Path) -> Iterator[TritonServer]:
-    """Run the server of this folder, with the models of triton_models.py, on a free port."""
+def running_triton(
+    folder: Path, models: Iterable[Model] = MODELS, stop_seconds: float = STOP_SECONDS
+) -> Iterator[TritonServer]:
+    """Run the server of this folder, with these models and `any`, on a free port.
+
+    In the end it has `stop_seconds` to stop by itself.
+    """
     folder = folder.resolve()  # the server runs in another one
     recipe = read_marker(folder)
     if recipe is None:
@@ -90,16 +95,16 @@ def running_triton(folder: Path) -> Iterator[TritonServer]:
         TemporaryDirectory(prefix="tensorwire-triton-") as scratch,
         shared_memory_prefix() as shared_memory,
     ):
-        models, log = Path(scratch, "models"), Path(scratch, "server.log")
-        write_models(models)
+        repository, log = Path(scratch, "models"), Path(scratch, "server.log")
+        write_models(repository, models)
         server = TritonServer(LOOPBACK, free_port())
-        command = [str(server_program(folder)), *options(folder, server, models, shared_memory)]
+        command = [str(server_program(folder)), *options(folder, server, repository, shared_memory)]
         process = start(command, folder, recipe, log)
         try:
             wait_until_ready(server, process, log)
             yield server
         finally:
-            stop(process)
+            stop(process, stop_seconds)
 
 
 @contextmanager
@@ -120,10 +125,10 @@ def free_port() -> int:
     return port
 
 
-def options(folder: Path, server: TritonServer, models: Path, shared_memory: str) -> list[str]:
+def options(folder: Path, server: TritonServer, repository: Path, shared_memory: str) -> list[str]:
     """The command line: HTTP on loopback and nothing else, a small shared memory per model."""
     return [
-        f"--model-repository={models}",
+        f"--model-repository={repository}",
         f"--backend-directory={folder / 'backends'}",
         f"--http-address={server.host}",
         f"--http-port={server.port}",
@@ -170,12 +175,12 @@ def tail(log: Path, n_lines: int = 40) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-n_lines:])
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes], seconds: float) -> None:
     """Ask the server to end; then end whatever is left of it and of its stubs."""
     process.terminate()
     try:
         with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SECONDS)
+            process.wait(seconds)
     finally:  # also when a second Ctrl-C cuts the wait short
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

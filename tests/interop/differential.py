@@ -1,0 +1,349 @@
+"""The same messages to tensorwire and to a live Triton: do they accept and understand the same?
+
+    TENSORWIRE_TRITON=folder python tests/interop/differential.py --seed 7 --n 30000
+
+Ours is a whole echo: decoded, and encoded again with Triton's selection of outputs. A difference
+is explained by rows of differences.py, or it is new.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import reduce
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+import tensorwire as tw
+import wire
+from interop import triton_setup
+from interop.differences import DIFFERENCES, Difference
+from interop.mutations import messages, raw_messages
+from interop.plain_message import Message
+from interop.triton_exchange import HEADER_LENGTH
+from interop.triton_models import ANY, MODELS, Model
+from interop.triton_server import TritonServer, running_triton
+from table import same
+
+# The models that raw requests go to.
+RAW = {message.model for message in raw_messages()}
+USED = [model for model in MODELS if model.name in RAW]
+BACKEND = ("incomplete string data", "Failed to process the request", "Stub process")
+DEAD = "is not healthy"
+REPLY_SECONDS = 5.0
+STOP_SECONDS = 0.5  # with a dead backend it would not stop by itself
+
+
+class Echoed(NamedTuple):
+    """A tensor that came back: values are flat, and BOOLs of JSON are 0 or 1."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    is_binary: bool
+    values: list[Any]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one side made of a message.
+
+    `backend`: Triton's front end accepted it, and its Python backend refused it or died of it.
+    """
+
+    what: Literal["accepted", "refused", "backend"]
+    text: str = ""
+    tensors: tuple[Echoed, ...] = ()
+    payloads: tuple[bytes | None, ...] = ()  # of the inputs, as we read them
+
+
+# --- ours ----------------------------------------------------------------------------------------
+
+
+def ours(message: Message) -> Verdict:
+    """Decode, return each tensor, encode as Triton would; any other error is a defect."""
+    limits = tw.Limits(check_bool=message.check_bool)
+    try:
+        request = tw.decode_request(
+            message.body, message.header_length, raw_input=message.raw_input, limits=limits
+        )
+        response = echo(request)
+        frame = tw.encode_response(response, request, selection="triton", nonfinite="literal")
+    except (tw.DecodeError, tw.EncodeError) as error:
+        return Verdict("refused", f"{type(error).__name__}: {error}")
+    tensors = read_answer(bytes(frame), frame.header_length)
+    return Verdict("accepted", "", tensors, tuple(payload(tensor) for tensor in request.inputs))
+
+
+def echo(request: tw.InferRequest) -> tw.InferResponse:
+    """What the models do. An output that is asked for and not made is left out, as by Triton."""
+    outputs = [
+        tw.Tensor(t.name.replace("INPUT", "OUTPUT"), t.data, datatype=t.datatype, shape=t.shape)
+        for t in request.inputs
+        if t.data is not None
+    ]
+    if request.outputs:
+        listed = {output.name for output in request.outputs}
+        outputs = [tensor for tensor in outputs if tensor.name in listed]
+        made = {tensor.name for tensor in outputs}
+        request.outputs = [output for output in request.outputs if output.name in made]
+    return tw.InferResponse(outputs)
+
+
+def payload(tensor: tw.Tensor) -> bytes | None:
+    """The tensor's bytes on the wire; NaNs are alike."""
+    if tensor.data is None:
+        return None
+    if isinstance(tensor.data, tw.BytesTensor):
+        return bytes(tensor.data.wire)
+    array = tensor.as_numpy(writable=True)
+    if array.dtype.kind == "f":
+        array[np.isnan(array)] = float("nan")
+    return bytes(array.tobytes())
+
+
+def read_answer(body: bytes, header_length: int | None) -> tuple[Echoed, ...]:
+    """The tensors of an answer, in the order of their names, as tensorwire and as wire.py read it.
+
+    wire.py has no lenient BOOLs, so it is not asked when those are there.
+    """
+    response = tw.decode_response(body, header_length, limits=tw.Limits(check_bool=False))
+    tensors = []
+    for tensor in response.outputs:
+        data = payload(tensor)
+        datatype = "UINT8" if tensor.datatype == "BOOL" else tensor.datatype
+        count = wire.element_count(datatype, tensor.shape)
+        values = wire.unpack(datatype, data or b"", count)
+        tensors.append(Echoed(tensor.name, tensor.datatype, tensor.shape, tensor.binary, values))
+    if not any(t.datatype == "BOOL" and any(v > 1 for v in t.values) for t in tensors):
+        independent = wire.decode(body, header_length, "response")["tensors"]
+        for mine, other in zip(tensors, independent, strict=True):
+            values = (
+                [int(v) for v in other["values"]] if mine.datatype == "BOOL" else other["values"]
+            )
+            assert mine[:4] == (*(other[k] for k in ("name", "datatype", "shape", "binary")),)
+            assert same(mine.values, values), (mine, other)
+    return tuple(sorted(tensors))
+
+
+# --- theirs --------------------------------------------------------------------------------------
+
+
+class LiveServer:
+    """A Triton with some models and `any`; it starts when it is needed, and again when it died."""
+
+    def __init__(self, folder: Path, models: list[Model]) -> None:
+        self.folder = folder
+        self.models = models
+        self.n_starts = 0
+        self.server: TritonServer | None = None
+        self.connection: HTTPConnection | None = None
+        self.stack = ExitStack()
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+        self.server = self.connection = None
+        self.stack.close()
+
+    def connect(self) -> HTTPConnection:
+        if self.server is None:
+            self.n_starts += 1
+            running = running_triton(self.folder, self.models, STOP_SECONDS)
+            self.server = self.stack.enter_context(running)
+        if self.connection is None:
+            host, port = self.server.host, self.server.port
+            self.connection = HTTPConnection(host, port, timeout=REPLY_SECONDS)
+        return self.connection
+
+    def verdict(self, message: Message) -> Verdict:
+        """What the server says, also when that is nothing any more."""
+        connection = self.connect()
+        headers = {"Content-Length": str(len(message.body))}
+        if message.header_length is not None:
+            headers[HEADER_LENGTH] = message.header_length
+        try:
+            connection.request("POST", f"/v2/models/{message.model}/infer", message.body, headers)
+            response = connection.getresponse()
+            body = response.read()
+        except (OSError, HTTPException) as error:
+            self.close()
+            return Verdict("backend", f"the server ended: {error!r}")
+        if response.status != 200:
+            text = json.loads(body.decode("utf-8", "replace"), strict=False)["error"]
+            if DEAD in text:
+                self.close()
+            is_late = any(words in text for words in BACKEND)
+            return Verdict("backend" if is_late else "refused", text)
+        length = response.headers.get(HEADER_LENGTH)
+        try:
+            return Verdict("accepted", "", read_answer(body, int(length) if length else None))
+        except tw.DecodeError as error:
+            return Verdict("accepted", f"unreadable answer: {error}")
+
+
+class LiveTriton:
+    """Two servers: that of `any`, which may die, has no other model, and is soon there again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.any_server = LiveServer(folder, [])
+        self.raw_server = LiveServer(folder, USED)
+
+    def __enter__(self) -> LiveTriton:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.any_server.close()
+        self.raw_server.close()
+
+    @property
+    def n_starts(self) -> int:
+        return self.any_server.n_starts + self.raw_server.n_starts
+
+    def verdict(self, message: Message) -> Verdict:
+        server = self.any_server if message.model == ANY else self.raw_server
+        return server.verdict(message)
+
+
+# --- the comparison ------------------------------------------------------------------------------
+
+
+def agree(mine: Verdict, theirs: Verdict) -> bool:
+    """Both refuse; or both accept, and return the same tensors in the same forms."""
+    if mine.what != theirs.what or theirs.text.startswith("unreadable"):
+        return False
+    if mine.what == "refused":
+        return True
+    return same([canonical(t) for t in mine.tensors], [canonical(t) for t in theirs.tensors])
+
+
+def canonical(tensor: Echoed) -> Echoed:
+    """JSON has no BOOL but 0 and 1."""
+    if tensor.datatype != "BOOL" or tensor.is_binary:
+        return tensor
+    return tensor._replace(values=[min(value, 1) for value in tensor.values])
+
+
+def explain(message: Message, triton: LiveTriton, mine: Verdict, theirs: Verdict) -> list[str]:
+    """The ids of the differences that together make this one, as few as do; or none."""
+    for row in DIFFERENCES:
+        if is_explained(message, triton, mine, theirs, [row]):
+            return [row.id]
+    rows = applicable(message)
+    if not is_explained(message, triton, mine, theirs, rows):
+        return []
+    for row in list(rows):
+        fewer = [other for other in rows if other is not row]
+        if is_explained(message, triton, mine, theirs, fewer):
+            rows = fewer
+    return [row.id for row in rows]
+
+
+def applicable(message: Message) -> list[Difference]:
+    """The rows that change the message, one after the other."""
+    found = []
+    for row in DIFFERENCES:
+        changed = row.apply(message)
+        if changed != message:
+            found.append(row)
+            message = changed
+    return found
+
+
+def is_explained(
+    message: Message, triton: LiveTriton, mine: Verdict, theirs: Verdict, rows: list[Difference]
+) -> bool:
+    """Whether a side says what a row says that it does, and without the difference both agree."""
+    if not any(row.says(message, mine, theirs) for row in rows):
+        return False
+    if all(row.rewrite is None for row in rows):
+        return True
+    plain = reduce(lambda changed, row: row.apply(changed), rows, message)
+    if plain == message:
+        return False
+    resent = reduce(
+        lambda changed, row: row.apply(changed) if row.is_resent else changed, rows, message
+    )
+    read = ours(plain)
+    is_kept = all(row.is_lossless for row in rows) and mine.what == read.what == "accepted"
+    if is_kept and mine.payloads != read.payloads:
+        return False
+    answer = theirs if resent == message else triton.verdict(resent)
+    if not is_settled(plain, read, answer) and any(row.is_resent for row in rows):
+        answer = triton.verdict(plain)  # what is to be resent could not be told from the rest
+    return is_settled(plain, read, answer)
+
+
+def is_settled(message: Message, mine: Verdict, theirs: Verdict) -> bool:
+    """Alike, or a difference that no rewriting takes away."""
+    ends = (row for row in DIFFERENCES if row.rewrite is None)
+    return agree(mine, theirs) or any(row.says(message, mine, theirs) for row in ends)
+
+
+@dataclass
+class Campaign:
+    """What came of the messages."""
+
+    alike: Counter[str] = field(default_factory=Counter)
+    explained: Counter[str] = field(default_factory=Counter)
+    new: list[tuple[Message, Verdict, Verdict]] = field(default_factory=list)
+
+    def add(self, message: Message, triton: LiveTriton) -> None:
+        mine, theirs = ours(message), triton.verdict(message)
+        if theirs.what == "backend" and mine.what == "accepted":
+            theirs = triton.verdict(message)  # it may have died of the message before
+        if agree(mine, theirs):
+            self.alike[mine.what] += 1
+        elif ids := explain(message, triton, mine, theirs):
+            self.explained.update(ids)
+        else:
+            self.new.append((message, mine, theirs))
+
+
+def installed() -> Path | None:
+    """The folder of a Triton that is ready to run."""
+    folder = Path(os.environ.get("TENSORWIRE_TRITON") or triton_setup.DEFAULT_FOLDER).resolve()
+    return None if triton_setup.read_marker(folder) is None else folder
+
+
+def described(message: Message, mine: Verdict, theirs: Verdict) -> str:
+    return (
+        f"{message.id}: header length {message.header_length!r}, model {message.model}\n"
+        f"  {message.body[:2000]!r}\n  ours: {mine}\n  Triton: {theirs}"[:4000]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--n", type=int, default=3000)
+    options = parser.parse_args()
+    folder = installed()
+    if folder is None:
+        parser.error(f"no Triton is installed: {triton_setup.__file__} installs one")
+    campaign = Campaign()
+    with LiveTriton(folder) as triton:
+        for message in messages(options.seed, options.n):
+            n_new = len(campaign.new)
+            campaign.add(message, triton)
+            if len(campaign.new) > n_new:
+                print(described(*campaign.new[-1]), flush=True)
+    print(f"alike: {dict(campaign.alike)}, {triton.n_starts} starts of the server")
+    for id, n in campaign.explained.most_common():
+        print(f"{n:6} {id}")
+    print(f"{len(campaign.new):6} new")
+    sys.exit(1 if campaign.new else 0)
+
+
+if __name__ == "__main__":
+    main()
