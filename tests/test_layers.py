@@ -32,6 +32,7 @@ FLOORS = [
     ["asgi"],
     ["asgi.serve", "client.calls"],
     ["client.sync", "client.aio"],
+    ["integrations.tritonclient"],
     ["client", "integrations"],
     ["__main__"],
 ]
