@@ -165,6 +165,8 @@ def rebind(by_id: Mapping[int, Any]) -> None:
             continue
         # The namespace itself: attributes of a lazy module import, and deprecated ones warn.
         namespace = module.__dict__
+        if by_id.keys().isdisjoint(map(id, list(namespace.values()))):
+            continue  # as most are, of some thousands
         for name, value in list(namespace.items()):
             if id(value) in by_id:
                 namespace[name] = by_id[id(value)]
