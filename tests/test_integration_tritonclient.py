@@ -7,11 +7,14 @@ import gzip
 import pickle
 import subprocess
 import sys
+import tracemalloc
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
+from threading import Event
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -677,6 +680,26 @@ def test_any_array_there_and_back(array: Array, is_transposed: bool) -> None:
     both(lambda: parsed(http, body, length).as_numpy("OUTPUT0"))
 
 
+def peak_nbytes(call: Callable[[], Any]) -> int:
+    """The most memory that a call has taken at any time, and its result still takes."""
+    call()  # whatever is made once
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_one_copy_of_a_request_and_none_of_a_response(http: ModuleType, either: bool) -> None:
+    array = np.ones(1 << 22, np.float32)
+    body, length = response(array, array)
+    n_copies = peak_nbytes(lambda: body_of(http, array, "FP32")) / array.nbytes
+    assert n_copies == pytest.approx(1 if either else 2, abs=0.01)
+    n_copies = peak_nbytes(lambda: output(http, body, length, "OUTPUT1")) / array.nbytes
+    assert n_copies == pytest.approx(0 if either else 3, abs=0.01)
+
+
 # --- gRPC ------------------------------------------------------------------------------------
 
 
@@ -746,6 +769,35 @@ def test_what_was_made_meanwhile_stays_usable(http: ModuleType) -> None:
     assert sent[sent_length:] == FLOATS.tobytes()
     assert bits(result.as_numpy("OUTPUT0")) == bits(FLOATS)
     assert result.as_numpy("OUTPUT1").tolist() == [b"x", b"\0"] * LARGE
+
+
+def test_put_in_and_out_while_programs_run(http: ModuleType, utils: ModuleType) -> None:
+    words, done = bytes_array([*TEXTS, NOT_TEXT] * 100), Event()
+    wire = tw.encode_bytes(words)
+    body, length = response(FLOATS, words)
+
+    def work() -> int:
+        n_rounds = 0
+        while not done.is_set():
+            assert utils.serialize_byte_tensor(words).item() == wire
+            assert utils.deserialize_bytes_tensor(wire).tolist() == words.tolist()
+            sent, sent_length, _ = body_of(http, FLOATS, "FP32")
+            assert sent[sent_length:] == FLOATS.tobytes()
+            result = parsed(http, body, length)
+            assert bits(result.as_numpy("OUTPUT0")) == bits(FLOATS)
+            assert bits(result.as_numpy("OUTPUT1")) == bits(words)
+            n_rounds += 1
+        return n_rounds
+
+    with ThreadPoolExecutor(3) as pool:
+        workers = [pool.submit(work) for _ in range(3)]
+        try:
+            for _ in range(30):
+                tritonclient.install()
+                tritonclient.uninstall()
+        finally:
+            done.set()
+        assert all(worker.result() for worker in workers)
 
 
 def test_an_unknown_version(http: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

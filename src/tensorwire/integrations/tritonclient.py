@@ -42,9 +42,9 @@ def install() -> None:
     From now on ``http.InferInput.set_data_from_numpy`` refers to a C-contiguous array of 64 KiB and
     more until the input goes or gets other data: a change to it before the request is built (in
     ``infer``, or when that is awaited) is sent. Pass a copy where that is not meant.
-    ``as_numpy`` of a binary output is a view that pins the whole response; it is read-only, as it
-    was, when the body is ``bytes``, which it is from every transport of the client. Bodies of other
-    types, given to ``parse_response_body``, are copied as before.
+    ``as_numpy`` of a binary output is a view that pins the whole response and may be misaligned; it
+    is read-only, as it was, when the body is ``bytes``, which it is from every transport of the
+    client. Bodies of other types, given to ``parse_response_body``, are copied as before.
     BYTES inputs may be a BytesTensor, ``U`` or StringDType arrays, too.
 
     Raises IntegrationError, with nothing changed, when tritonclient is missing, of a version that
