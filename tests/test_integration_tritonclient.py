@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gzip
 import pickle
+import struct
 import subprocess
 import sys
 import tracemalloc
@@ -285,7 +286,7 @@ def test_deserialized_form(utils: ModuleType, either: bool) -> None:
     assert (found.dtype, found.shape, found.tolist()) == (np.dtype(object), (2,), [b"a\0", b""])
     assert found.flags.writeable
     assert utils.deserialize_bytes_tensor(b"").shape == (0,)
-    with pytest.raises(import_module("struct").error, match="requires a buffer of at least"):
+    with pytest.raises(struct.error, match="requires a buffer of at least"):
         utils.deserialize_bytes_tensor(b"\2\0\0\0a")
 
 
@@ -469,8 +470,8 @@ def test_a_large_array_is_referred_to(http: ModuleType, installed: None) -> None
     """Until the body is built: then it is copied, once, and may change."""
     array = FLOATS.copy()
     tensor = http.InferInput("x", [len(array)], "FP32").set_data_from_numpy(array)
-    assert np.shares_memory(tensor._get_binary_data(), array)
-    assert not tensor._get_binary_data().flags.writeable
+    assert np.shares_memory(tensor._raw_data, array)
+    assert not tensor._raw_data.flags.writeable
     array[0] = 42
     body, length = http.InferenceServerClient.generate_request_body([tensor])
     assert body[length:] == array.tobytes()
@@ -738,6 +739,8 @@ def functions() -> list[Any]:
         import_module("tritonclient.http._infer_result").deserialize_bytes_tensor,
         import_module("tritonclient.utils.shared_memory").get_contents_as_numpy,
         http.InferInput.set_data_from_numpy,
+        http.InferInput._get_binary_data,
+        import_module("tritonclient.http.aio")._get_inference_request,
         http.InferResult.__init__,
         http.InferResult.from_response_body.__func__,
     ]

@@ -74,6 +74,10 @@ def _replacements() -> list[Replacement]:
     if http := _usable("tritonclient.http"):
         found += [
             Replacement(http.InferInput, "set_data_from_numpy", _http_setter),
+            Replacement(http.InferInput, "_get_binary_data", _http_getter),
+            Replacement(
+                import_module("tritonclient.http._utils"), "_get_inference_request", _http_builder
+            ),
             Replacement(http.InferResult, "__init__", _http_result),
             Replacement(http.InferResult, "from_response_body", _http_parser),
         ]
@@ -209,6 +213,58 @@ def _http_setter(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, input_tensor, binary_data)
 
     return set_data_from_numpy
+
+
+def _http_getter(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _get_binary_data(self: Any) -> Any:
+        raw = original(self)
+        return raw.tobytes() if type(raw) is np.ndarray else raw
+
+    return _get_binary_data
+
+
+class _Joined:
+    """An input that refers to its data, as the client's own code shall join it: without a copy.
+
+    Programs that build bodies themselves ask the input, and need ``bytes``.
+    """
+
+    def __init__(self, referring: Any) -> None:
+        self._get_tensor = referring._get_tensor
+        self._raw_data = referring._raw_data
+
+    def _get_binary_data(self) -> Any:
+        return self._raw_data
+
+
+def _http_builder(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _get_inference_request(
+        inputs: Any,
+        request_id: Any,
+        outputs: Any,
+        sequence_id: Any,
+        sequence_start: Any,
+        sequence_end: Any,
+        priority: Any,
+        timeout: Any,
+        custom_parameters: Any,
+    ) -> Any:
+        return original(
+            [
+                _Joined(i) if type(getattr(i, "_raw_data", None)) is np.ndarray else i
+                for i in inputs
+            ],
+            request_id,
+            outputs,
+            sequence_id,
+            sequence_start,
+            sequence_end,
+            priority,
+            timeout,
+            custom_parameters,
+        )
+
+    return _get_inference_request
 
 
 def _grpc_setter(original: Callable[..., Any]) -> Callable[..., Any]:
