@@ -31,7 +31,7 @@ from interop.samples import DTYPES, NOT_TEXT, TEXTS, Array, binary_sample, bits,
 from tensorwire.integrations import patching, tritonclient
 
 FEW = settings(deadline=None, max_examples=30)  # each puts the codec in, and out
-LARGE = tritonclient.VIEW_FROM_NBYTES
+LARGE = tritonclient.REFER_FROM_NBYTES
 FLOATS = np.arange(LARGE // 4, dtype=np.float32)
 
 

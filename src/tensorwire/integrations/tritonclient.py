@@ -29,7 +29,8 @@ from .patching import Patch, Replacement
 
 _PATCH = Patch("tritonclient", ("2.60", "2.73"))
 
-# From here on a view is made; making one costs about what it costs to copy a tenth of this.
+# Below, a copy costs less than what it takes to do without (benchmarks/bench_integrations.py).
+REFER_FROM_NBYTES = 256 * 1024
 VIEW_FROM_NBYTES = 64 * 1024
 
 
@@ -39,8 +40,8 @@ def install() -> None:
     Imports what is installed of ``tritonclient.http``, ``.grpc`` and ``.utils.shared_memory``.
     Names that other modules, imported before or after, took from there change with them.
 
-    From now on ``http.InferInput.set_data_from_numpy`` refers to a C-contiguous array of 64 KiB and
-    more until the input goes or gets other data: a change to it before the request is built (in
+    From now on ``http.InferInput.set_data_from_numpy`` refers to a C-contiguous array of 256 KiB
+    and more until the input goes or gets other data: a change to it before the request is built (in
     ``infer``, or when that is awaited) is sent. Pass a copy where that is not meant.
     ``as_numpy`` of a binary output is a view that pins the whole response and may be misaligned; it
     is read-only, as it was, when the body is ``bytes``, which it is from every transport of the
@@ -279,7 +280,7 @@ def _grpc_setter(original: Callable[..., Any]) -> Callable[..., Any]:
 def _is_large(values: Any) -> bool:
     return (
         isinstance(values, np.ndarray)
-        and values.nbytes >= VIEW_FROM_NBYTES
+        and values.nbytes >= REFER_FROM_NBYTES
         and type(values).tobytes is np.ndarray.tobytes  # a masked array fills in
     )
 
