@@ -6,6 +6,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from threading import Barrier
 from types import ModuleType
 from typing import Any
@@ -186,6 +187,19 @@ def test_another_layout(peer: ModuleType, source: str, problem: str) -> None:
     assert (caught.value.installed, caught.value.tested) == ("1.5.2", "1 to 2")
     assert not patch.installed
     assert not before or state(peer) == before
+
+
+def test_a_missing_class_or_module(peer: ModuleType) -> None:
+    def replacements() -> Iterator[Replacement]:
+        yield Replacement(peer, "double", marked)
+        yield Replacement(peer.Other, "double", marked)
+
+    before, patch = state(peer), Patch("peer", ("1", "2"))
+    with pytest.raises(tw.IntegrationError, match=r"1\.5\.2 is not laid out .* 'Other'\); tensorw"):
+        patch.install(replacements)
+    with pytest.raises(tw.IntegrationError, match=r"\(No module named 'peer\.part'"):
+        patch.install(lambda: [Replacement(import_module("peer.part"), "double", marked)])
+    assert state(peer) == before
 
 
 def test_nothing_stays_when_a_class_refuses(peer: ModuleType) -> None:

@@ -66,7 +66,11 @@ class Patch:
             if self._changes:
                 return
             self._check_version()
-            changes = [self._prepared(replacement) for replacement in replacements()]
+            try:
+                wanted = list(replacements())
+            except (AttributeError, ImportError) as error:  # a module or class is not there
+                raise self._layout(f"is not laid out as expected ({error})") from error
+            changes = [self._prepared(replacement) for replacement in wanted]
             exchange(changes)
             self._changes = changes
 
