@@ -14,7 +14,7 @@ from typing import Any
 HERE = Path(__file__).parent
 PAGES = {
     HERE.parent / "README.md": ("decode", "encode"),
-    HERE / "README.md": ("BYTES", "scan", "HTTP echo"),
+    HERE / "README.md": ("BYTES", "scan", "HTTP echo", "drop in"),
 }
 BEGIN, END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
 

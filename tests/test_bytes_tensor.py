@@ -17,7 +17,8 @@ import pytest
 
 import tensorwire as tw
 import wire
-from tensorwire import _elements
+from tensorwire import _elements, _pack
+from tensorwire._body import Body
 
 WORDS = [b"a", b"", b"b\0\0", "é".encode(), b"12345678901234567890"]
 WIRE = wire.elements(WORDS)
@@ -572,3 +573,33 @@ def test_lists_without_end() -> None:
         for datatype in ("BYTES", "FP32", None):
             with pytest.raises(tw.EncodeError):
                 tw.Tensor("x", values, datatype=datatype)
+
+
+# --- for the integrations --------------------------------------------------------------------
+
+
+def test_the_bytes_of_the_next_elements() -> None:
+    body = Body(b"??" + tw.encode_bytes([b"a", b"", b"bc"]) + b"\xff\xff\xff\xff?")
+    assert [_elements.nbytes_of(body, 2, n, "region", None) for n in range(4)] == [0, 5, 9, 15]
+    assert _elements.nbytes_of(body, body.nbytes, 0, "region", None) == 0
+    for n_elements, offset in ((4, 2), (1 << 62, 2), (1, body.nbytes), (1, body.nbytes - 3)):
+        with pytest.raises(tw.ElementError, match=r"^element \d is truncated: .* \(region byte "):
+            _elements.nbytes_of(body, offset, n_elements, "region", None)
+
+
+def test_nothing_but_bytes_and_str() -> None:
+    class Text(str):
+        pass
+
+    plain = np.array([b"a", "b", "\xe9", b""], object)
+    assert _pack.all_plain(plain)
+    assert _pack.all_plain(plain[:0])
+    for value in (None, 1, np.str_("a"), np.bytes_(b"a"), Text("a"), bytearray(b"a")):
+        odd = plain.copy()
+        odd[3] = value
+        assert not _pack.all_plain(odd)
+    assert not _pack.all_plain(np.empty(2, object))
+    others: list[Any] = [["a"], None]
+    for other in others:
+        with pytest.raises(TypeError):
+            _pack.all_plain(other)

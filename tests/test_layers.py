@@ -26,13 +26,14 @@ FLOORS = [
     ["_messages", "_frame", "_bodybuffer"],
     ["_decode", "_encode"],
     ["__init__"],
-    ["demo", "inspect", "asgi._head"],
+    ["demo", "inspect", "asgi._head", "integrations.patching"],
     ["asgi.exchange"],
     ["asgi.app"],
     ["asgi"],
     ["asgi.serve", "client.calls"],
     ["client.sync", "client.aio"],
-    ["client"],
+    ["integrations.tritonclient"],
+    ["client", "integrations"],
     ["__main__"],
 ]
 FLOOR = {module: n for n, floor in enumerate(FLOORS) for module in floor}

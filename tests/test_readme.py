@@ -30,7 +30,9 @@ def run(code: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("code", "expected"), EXAMPLES, ids=["first", "answer", "BYTES", "serve", "client", "pickle"]
+    ("code", "expected"),
+    EXAMPLES,
+    ids=["first", "answer", "serve", "client", "drop in", "pickle", "BYTES"],
 )
 def test_example(code: str, expected: str) -> None:
     assert run(code) == expected

@@ -141,6 +141,20 @@ def count(Body body not None, kind, name):
     return walked.n_elements
 
 
+def nbytes_of(Body body not None, Py_ssize_t offset, Py_ssize_t n_elements, kind, name):
+    """How many bytes from `offset` on the next `n_elements` elements take, whatever is behind them.
+
+    Raises ElementError (a truncated element, or one that is not there).
+    """
+    cdef Walk walked
+    assert 0 <= offset <= body.nbytes and n_elements >= 0
+    walked.position = walked.n_elements = 0
+    walk_politely(&walked, body.data + offset, body.nbytes - offset, NULL, n_elements, 0)
+    if walked.n_elements < <uint64_t>n_elements:
+        raise truncated_element(&walked, offset, body.nbytes - offset, kind, name)
+    return walked.position
+
+
 cdef truncated_element(Walk* walked, Py_ssize_t offset, Py_ssize_t nbytes, kind, name):
     element, position = walked.n_elements, offset + walked.position
     of = f" of {subject(kind, name)}" if name is not None else ""

@@ -18,6 +18,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Check, PyByteA
 from cpython.bytes cimport (
     PyBytes_AS_STRING,
     PyBytes_Check,
+    PyBytes_CheckExact,
     PyBytes_FromStringAndSize,
     PyBytes_GET_SIZE,
 )
@@ -25,7 +26,13 @@ from cpython.list cimport PyList_CheckExact, PyList_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_Check
 from cpython.object cimport PyObject
 from cpython.sequence cimport PySequence_Fast_ITEMS
-from cpython.unicode cimport PyUnicode_Check, PyUnicode_DATA, PyUnicode_GET_LENGTH, PyUnicode_KIND
+from cpython.unicode cimport (
+    PyUnicode_Check,
+    PyUnicode_CheckExact,
+    PyUnicode_DATA,
+    PyUnicode_GET_LENGTH,
+    PyUnicode_KIND,
+)
 from libc.stdint cimport UINT32_MAX, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memmove
 
@@ -155,6 +162,18 @@ cdef class Objects(Source):
             nbytes = value_nbytes(value)
             write_value(begin_element(writer, nbytes), value, nbytes)
         return 0
+
+
+def all_plain(cnp.ndarray values not None):
+    """Whether a contiguous object array holds nothing but `bytes` and `str`, and no subclass."""
+    cdef Py_ssize_t n_elements = 0
+    cdef PyObject** items = items_of(values, &n_elements)
+    cdef Py_ssize_t i
+    for i in range(n_elements):
+        value = value_at(items, i)
+        if not PyBytes_CheckExact(value) and not PyUnicode_CheckExact(value):
+            return False
+    return True
 
 
 cdef PyObject** items_of(values, Py_ssize_t* n_elements) except? NULL:

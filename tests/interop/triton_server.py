@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection
@@ -39,10 +39,11 @@ class Reply(NamedTuple):
 
 @dataclass(frozen=True)
 class TritonServer:
-    """A running server."""
+    """A running server: ``port`` for HTTP, ``grpc_port`` for gRPC."""
 
     host: str
     port: int
+    grpc_port: int
 
     def post(self, path: str, body_buffers: Iterable[Buffer], headers: Mapping[str, str]) -> Reply:
         """Send the buffers one after the other; Content-Length is added unless it is given."""
@@ -97,7 +98,7 @@ def running_triton(
     ):
         repository, log = Path(scratch, "models"), Path(scratch, "server.log")
         write_models(repository, models)
-        server = TritonServer(LOOPBACK, free_port())
+        server = TritonServer(LOOPBACK, *free_ports(2))
         command = [str(server_program(folder)), *options(folder, server, repository, shared_memory)]
         process = start(command, folder, recipe, log)
         try:
@@ -119,20 +120,27 @@ def shared_memory_prefix() -> Iterator[str]:
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind((LOOPBACK, 0))
-        port: int = listener.getsockname()[1]
-    return port
+    return free_ports(1)[0]
+
+
+def free_ports(n_ports: int) -> list[int]:
+    """Different ones: each is held until all are found."""
+    with ExitStack() as held:
+        listeners = [held.enter_context(socket.socket()) for _ in range(n_ports)]
+        for listener in listeners:
+            listener.bind((LOOPBACK, 0))
+        return [listener.getsockname()[1] for listener in listeners]
 
 
 def options(folder: Path, server: TritonServer, repository: Path, shared_memory: str) -> list[str]:
-    """The command line: HTTP on loopback and nothing else, a small shared memory per model."""
+    """The command line: HTTP and gRPC on loopback, a small shared memory per model."""
     return [
         f"--model-repository={repository}",
         f"--backend-directory={folder / 'backends'}",
         f"--http-address={server.host}",
         f"--http-port={server.port}",
-        "--allow-grpc=false",
+        f"--grpc-address={server.host}",
+        f"--grpc-port={server.grpc_port}",
         "--allow-metrics=false",
         # The configurations are complete; completing them would start every stub once more.
         "--disable-auto-complete-config",

@@ -1,0 +1,65 @@
+"""``python tests/interop/peers_own_tests.py PACKAGE PATH...``: a package's own tests, both ways.
+
+Runs the tests of ``PATH`` (a checkout, or an unpacked source distribution) without the codec, and
+with ``tensorwire.integrations.PACKAGE`` installed before they are imported. All have to end alike.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from xml.etree import ElementTree
+
+PACKAGE_VARIABLE = "TENSORWIRE_INTEGRATION"
+Outcomes = dict[str, str]
+
+
+def pytest_configure() -> None:
+    """This file as a plugin of pytest: install the codec, if the environment says so."""
+    if package := os.environ.get(PACKAGE_VARIABLE):
+        import_module(f"tensorwire.integrations.{package}").install()
+
+
+def outcomes(paths: list[str], package: str) -> Outcomes:
+    """How each test ends: passed, skipped, failure or error, and the message of the last two."""
+    with TemporaryDirectory() as scratch:
+        report = Path(scratch, "report.xml")
+        options = ["-q", "--continue-on-collection-errors", "-p", "no:cacheprovider"]
+        options += ["-p", Path(__file__).stem, "-o", "addopts="]
+        subprocess.run(
+            [sys.executable, "-m", "pytest", *options, f"--junitxml={report}", *paths],
+            env={
+                **os.environ,
+                PACKAGE_VARIABLE: package,
+                "PYTHONPATH": os.pathsep.join(
+                    [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+                ),
+            },
+            check=False,
+        )
+        return {
+            f"{case.get('classname')}::{case.get('name')}": ", ".join(
+                f"{end.tag}: {end.get('message')}" for end in case if end.tag != "system-out"
+            )
+            or "passed"
+            for case in ElementTree.parse(report).iter("testcase")
+        }
+
+
+def main(package: str, paths: list[str]) -> int:
+    without, found = outcomes(paths, ""), outcomes(paths, package)
+    for name in sorted(without.keys() | found.keys()):
+        if without.get(name) != found.get(name):
+            print(f"{name}\n    without: {without.get(name)}\n    with: {found.get(name)}")
+    n_passed = sum(end == "passed" for end in found.values())
+    print(f"{package}: {n_passed} of {len(found)} tests pass with tensorwire")
+    print("every test ends as it does without" if without == found else "some end differently")
+    return int(without != found or not n_passed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
