@@ -29,9 +29,19 @@ class Program:
 
 
 PROGRAMS = {
-    "kserve": Program(
-        # Its pins are no business of this project. Behind it, what its own tests need.
-        ("kserve==0.21.0", "pytest==9.2.0", "pytest-asyncio==1.5.0", "pytest-httpx==0.36.2"),
+    # Their pins are no business of this project.
+    "kserve": Program(("kserve==0.21.0", "ml_dtypes>=0.5"), "kserve"),
+    "kserve_tests": Program(  # and what its own tests import
+        (
+            "kserve[ray]==0.21.0",
+            "avro==1.12.2",
+            "grpcio-testing==1.81.1",
+            "httpx-retries==0.6.0",
+            "pytest==9.2.0",
+            "pytest-asyncio==1.5.0",
+            "pytest-httpx==0.36.2",
+            "tomlkit==0.15.2",
+        ),
         "kserve",
     ),
     "ray": Program(("ray[serve]==2.60.0",), "ray.serve"),

@@ -1,0 +1,118 @@
+"""KServe's own tests, as published, on its own code and on ours: `python3 kserve_own_tests.py`.
+
+They run in the environment "kserve_tests" of environment.py, which is set up if need be. A test that
+passes on one and not on the other makes the exit code 1. `--version V` installs another KServe and
+takes its tests; the environment is then made anew the next time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from xml.etree import ElementTree
+
+import environment  # type: ignore[import-not-found]  # beside this script
+
+NAME = "kserve_tests"
+FILES = [
+    "infer_type",
+    "server",
+    "grpc_server",
+    "inference_client",
+    "inference_client_factory",
+    "rest_server",
+    "numpy_codec",
+    "model_server",
+    "model_repository_extension",
+    "header_forwarding",
+]
+# The published archive lacks it: an application with KServe's routes, for the whole session.
+CONFTEST = """\
+import pytest
+from kserve import ModelRepository, ModelServer
+from kserve.protocol.rest.server import RESTServer
+
+
+@pytest.fixture(scope="session")
+def server():
+    made = ModelServer(registered_models=ModelRepository())
+    RESTServer("kserve.model_server:app", made.dataplane, made.model_repository_extension,
+               http_port=8080).create_application()
+    yield made
+"""
+BACKEND = (
+    "from tensorwire.integrations import kserve\nkserve.install()\nassert kserve.is_installed()\n"
+)
+
+Outcomes = dict[str, str]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--version", help="another KServe than the environment's")
+    version = parser.parse_args().version
+    folder = environment.folder_of(NAME)
+    environment.set_up(NAME, folder)
+    python = environment.interpreter(folder)
+    if version:
+        environment.marker(folder).unlink()
+        environment.pip(folder, f"kserve[ray]=={version}")
+    with TemporaryDirectory() as work:
+        unpack_tests(python, Path(work))
+        plain = run(python, Path(work), [])
+        ours = run(python, Path(work), ["-p", "backend"])
+    sys.exit(report(plain, ours))
+
+
+def unpack_tests(python: Path, work: Path) -> None:
+    """The tests of the installed version, out of its source archive."""
+    ask = "from importlib.metadata import version; print(version('kserve'))"
+    version = subprocess.check_output([str(python), "-c", ask], text=True).strip()
+    command = [str(python), "-m", "pip", "download", "--quiet", "--no-binary=:all:", "--no-deps"]
+    environment.run([*command, f"kserve=={version}", "--dest", str(work)])
+    [archive] = work.glob("kserve-*.tar.gz")
+    with tarfile.open(archive) as opened:
+        opened.extractall(work, filter="data")
+    tests = work / "test"
+    (work / f"kserve-{version}" / "test").rename(tests)
+    (tests / "__init__.py").touch()  # they import one another as `test.`
+    (tests / "conftest.py").write_text(CONFTEST)
+    (work / "backend.py").write_text(BACKEND)
+
+
+def run(python: Path, work: Path, options: list[str]) -> Outcomes:
+    """What became of each test."""
+    result = work / "result.xml"
+    files = [f"test/test_{name}.py" for name in FILES]
+    quiet = ["-q", "--tb=short", "-p", "no:cacheprovider", "-W", "ignore"]
+    subprocess.run(
+        [str(python), "-m", "pytest", *quiet, *options, f"--junit-xml={result}", *files],
+        cwd=work,
+        env=environment.clean_environ(),
+        check=False,
+    )
+    outcomes = {}
+    for case in ElementTree.parse(result).iter("testcase"):
+        kinds = [child.tag for child in case if child.tag in ("failure", "error", "skipped")]
+        outcomes[f"{case.get('classname')}::{case.get('name')}"] = kinds[0] if kinds else "passed"
+    return outcomes
+
+
+def report(plain: Outcomes, ours: Outcomes) -> int:
+    """1 when any test has another outcome on our code, or there are none."""
+    differing = [test for test in {**plain, **ours} if plain.get(test) != ours.get(test)]
+    for test in differing:
+        print(f"{test}: KServe's {plain.get(test)}, ours {ours.get(test)}")
+    for name, outcomes in (("KServe's code", plain), ("ours", ours)):
+        kinds = sorted(set(outcomes.values()))
+        counted = ", ".join(f"{list(outcomes.values()).count(kind)} {kind}" for kind in kinds)
+        print(f"{name}: {counted}")
+    return 1 if differing or not plain else 0
+
+
+if __name__ == "__main__":
+    main()
