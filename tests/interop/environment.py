@@ -30,7 +30,7 @@ class Program:
 
 PROGRAMS = {
     # Their pins are no business of this project.
-    "kserve": Program(("kserve==0.21.0", "ml_dtypes>=0.5"), "kserve"),
+    "kserve": Program(("kserve==0.21.0", "ml_dtypes>=0.5", "pytest>=8"), "kserve"),
     "kserve_tests": Program(  # and what its own tests import
         (
             "kserve[ray]==0.21.0",

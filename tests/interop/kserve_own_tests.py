@@ -1,8 +1,8 @@
 """KServe's own tests, as published, on its own code and on ours: `python3 kserve_own_tests.py`.
 
-They run in the environment "kserve_tests" of environment.py, which is set up if need be. A test that
-passes on one and not on the other makes the exit code 1. `--version V` installs another KServe and
-takes its tests; the environment is then made anew the next time.
+They run in the environment "kserve_tests" of environment.py, which is set up if need be. A test
+that passes on one alone makes the exit code 1. `--version V` installs another KServe and takes its
+tests; the environment is then made anew the next time.
 """
 
 from __future__ import annotations
