@@ -29,8 +29,8 @@ from .tensors import (
     InputOnWire,
     OnWire,
     OutputOnWire,
-    is_on_wire,
     json_list,
+    on_wire,
     set_data,
     wire_bytes,
 )
@@ -111,7 +111,7 @@ def read_tensors(
     json_length: int,
     entries: list[TensorEntry],
     in_json: type[Any],
-    on_wire: type[OnWire],
+    lazy: type[OnWire],
     model_name: str | None,
     options: Options,
 ) -> list[Any]:
@@ -126,7 +126,7 @@ def read_tensors(
     for entry in entries:
         shape = list(entry.shape)
         if entry.data is None:
-            tensor = on_wire.over(next(found), shape, options)
+            tensor = lazy.over(next(found), shape, options)
         else:
             tensor = in_json(entry.name, shape, entry.datatype, entry.data, entry.parameters)
         tensors.append(tensor)
@@ -157,7 +157,7 @@ def write_request(request: Any) -> tuple[bytes | dict[str, Any], int | None]:
     entries, buffers = [], []
     for tensor in request.inputs:
         raw = tensor._raw_data
-        data = json_list(tensor) if is_on_wire(tensor) else tensor.data
+        data = tensor.data if on_wire(tensor) is None else json_list(tensor)
         if data is None and raw is None:
             raise missing("input", tensor.name, request.model_name)
         if isinstance(data, ndarray):
@@ -194,7 +194,7 @@ def write_response(response: Any, options: Options) -> tuple[bytes | dict[str, A
     """
     entries, buffers = [], []
     for tensor, is_binary in selected(response):
-        if tensor._raw_data is None and not is_on_wire(tensor) and tensor.data is None:
+        if tensor._raw_data is None and on_wire(tensor) is None and tensor.data is None:
             raise missing("output", tensor.name, response.model_name)
         if is_binary:
             wire = wire_bytes(tensor, options)

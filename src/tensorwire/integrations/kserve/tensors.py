@@ -63,7 +63,8 @@ class OnWire:
         if tensor is None:
             array: Array = super().as_numpy()  # type: ignore[misc]
             return array
-        return reshaped(array_of(tensor, self._options), self._shape)  # type: ignore[attr-defined]
+        array = reshaped(array_of(tensor, self._options), self._shape)  # type: ignore[attr-defined]
+        return array
 
 
 class InputOnWire(OnWire, InferInput):  # type: ignore[misc]
@@ -96,8 +97,10 @@ def texts(elements: BytesTensor) -> Array:
         return elements.as_numpy()
 
 
-def reshaped(array: Array, shape: list[int]) -> Array:
-    return array if array.shape == tuple(shape) else array.reshape(shape)
+def reshaped(data: Any, shape: list[int]) -> Any:
+    """An array or BytesTensor in the shape that the user may have changed; ValueError."""
+    wanted = tuple(shape)
+    return data if data.shape == wanted else data.reshape(wanted)
 
 
 # --- any tensor of KServe --------------------------------------------------------------------
@@ -128,8 +131,8 @@ def wire_bytes(tensor: Any, options: Options) -> Buffer:
 
     Raises InferenceError for data that is not of its datatype and shape.
     """
-    if is_on_wire(tensor):
-        data = tensor._tensor.data
+    if (found := on_wire(tensor)) is not None:
+        data = reshaped(found.data, tensor.shape)
         return data.wire if isinstance(data, BytesTensor) else packed(data)
     array = tensor.data
     if isinstance(array, np.ndarray):
@@ -147,9 +150,8 @@ def wire_bytes(tensor: Any, options: Options) -> Buffer:
 
 def json_list(tensor: Any) -> list[Any]:
     """The flat list for a tensor that is sent as JSON; InferenceError as in ``wire_bytes``."""
-    if is_on_wire(tensor):
-        data = tensor._tensor.data
-        return plain_list(data.as_numpy() if isinstance(data, BytesTensor) else data)
+    if (found := on_wire(tensor)) is not None:
+        return plain_list(found.as_numpy())
     array = tensor.data
     if isinstance(array, np.ndarray):
         check_array(tensor, array)
@@ -158,8 +160,9 @@ def json_list(tensor: Any) -> list[Any]:
     return plain_list(array)
 
 
-def is_on_wire(tensor: Any) -> bool:
-    return isinstance(tensor, OnWire) and tensor._tensor is not None
+def on_wire(tensor: Any) -> Tensor | None:
+    """What a lazy tensor still holds of its body."""
+    return tensor._tensor if isinstance(tensor, OnWire) else None
 
 
 def plain_list(array: Array) -> list[Any]:
