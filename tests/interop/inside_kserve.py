@@ -5,16 +5,26 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
-from kserve import InferInput, InferOutput, InferRequest, InferResponse, ModelRepository
+from kserve import (
+    InferInput,
+    InferOutput,
+    InferRequest,
+    InferResponse,
+    Model,
+    ModelRepository,
+    ModelServer,
+)
 from kserve.errors import InferenceError, InvalidInput
 from kserve.protocol import infer_type
 from kserve.protocol.dataplane import DataPlane
@@ -556,11 +566,33 @@ def test_the_data_plane_patches_nothing() -> None:
     found = tw.decode_response(body, headers[LENGTH])
     assert found["y"].as_numpy().tolist() == (X + 1).tolist()
     assert plane.metadata()["extensions"].count("binary_tensor_data") == 1
+    text = ACCEPTED["JSON"][0]
+    assert plane.decode(text, {}, "v2", "m")[0].inputs[0].data == [[1, 2], [3, 4]]
+    with pytest.raises(InvalidInput, match="is Inference-Header-Content-Length missing"):
+        plane.decode(ONE[0], {}, "v2", "m")
     for bad in ({LENGTH: "abc"}, {LENGTH: "9999"}, {LENGTH: "-1"}, {}):
         with pytest.raises(InvalidInput):
             plane.decode(ONE[0], bad, "v2", "m")
     assert vars(InferRequest)["from_bytes"] is before
     assert not backend.is_installed()
+
+
+# --- the README ------------------------------------------------------------------------------
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+EXAMPLES = re.findall(r"```py\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+def test_the_readmes_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the only ones in its `py` blocks; those in `python` blocks run without KServe."""
+    install, serve = (compile(code, "README.md", "exec") for code in EXAMPLES)
+    exec(install, {})
+    assert backend.is_installed()
+    backend.uninstall()
+    planes = []
+    monkeypatch.setattr(ModelServer, "start", lambda self, models: planes.append(self.dataplane))
+    exec(serve, {"model": Model("m")})
+    assert [type(plane) for plane in planes] == [backend.BinaryDataPlane]
 
 
 # --- in and out ------------------------------------------------------------------------------
@@ -590,7 +622,7 @@ def test_threads() -> None:
     before = state()
 
     def work() -> None:
-        for _ in range(20):
+        for _ in range(5):
             backend.install()
             assert decoded(*ONE).inputs[0].data == X.ravel().tolist()
             backend.uninstall()

@@ -52,10 +52,16 @@ class Probe(Model):  # type: ignore[misc]
     def predict(self, payload: Any, headers: Any = None) -> InferResponse:
         tensor = payload.inputs[0]
         array = tensor.as_numpy()
-        is_view = not array.flags.owndata and array.base is not None
-        seen = [os.getpid(), is_view, array.flags.writeable, type(tensor.data).__name__]
+        seen = [os.getpid(), is_view(array), array.flags.writeable, type(tensor.data).__name__]
         text = np.array([str(value).encode() for value in seen], object)
         return answer(self, payload, {"seen": ("BYTES", text)})
+
+
+def is_view(array: Any) -> bool:
+    """Whether the elements lie in memory that is not numpy's."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array.base is not None
 
 
 def answer(model: Any, payload: InferRequest, arrays: dict[str, tuple[str, Any]]) -> InferResponse:
@@ -65,7 +71,7 @@ def answer(model: Any, payload: InferRequest, arrays: dict[str, tuple[str, Any]]
         output.set_data_from_numpy(array)
         outputs.append(output)
     return InferResponse(
-        payload.id,
+        payload.id or "1",  # KServe refuses to send JSON without one
         model.name,
         outputs,
         use_binary_outputs=payload.use_binary_outputs,

@@ -18,13 +18,13 @@ import pytest
 
 import tensorwire as tw
 from interop import environment, programs
-from interop.test_matrix import CLIENTS, Call
+from interop.test_matrix import CLIENTS, Call, Refused
 
 HERE = Path(__file__).parent
 LOOPBACK = "127.0.0.1"
-START_SECONDS = 90.0
+START_SECONDS = 180.0
 REPLY_SECONDS = 30.0
-CLIENT_SECONDS = 120.0
+CLIENT_SECONDS = 600.0
 
 MODES = {  # mode and workers of kserve_server.py
     "plain": ("plain", 1),
@@ -181,6 +181,11 @@ CALLS = {
 @pytest.mark.parametrize("client", ["tensorwire", "tritonclient"])
 @pytest.mark.parametrize("mode", MODES)
 def test_other_clients(running: Running, mode: str, client: str, call: Call) -> None:
+    is_json = call.json_inputs == set(call.inputs)
+    if is_json and (mode, client) == ("plain", "tritonclient"):
+        with pytest.raises(Refused, match="header is missing"):  # it sends no Content-Type
+            CLIENTS[client](running[mode].http, call)
+        return
     found = CLIENTS[client](running[mode].http, call)
     if call.model == "helped":  # KServe's helper names its only output so
         assert set(found) == {"output-0"}
@@ -267,7 +272,7 @@ BAD = {  # JSON, what follows it, the header length if it is not the JSON's, sta
     "too long for its shape": (FP32 % (b"[1]", b"8"), b"12345678", None, 500),
     "no multiple of the element": (FP32 % (b"[2]", b"7"), b"1234567", None, 500),
     "size is text": (FP32 % (b"[2]", b'"8"'), b"12345678", None, 500),
-    "negative size": (FP32 % (b"[0]", b"-1"), b"", None, 200),
+    "negative size": (FP32 % (b"[0]", b"-1"), b"", None, 500),
     "bytes left over": (FP32 % (b"[1]", b"4"), b"12345678", None, 200),
     "negative shape": (FP32 % (b"[-1]", b"8"), b"12345678", None, 500),
     "BYTES truncated": (BYTES % (b"[1]", b"8"), b"\5\0\0\0abcd", None, 500),

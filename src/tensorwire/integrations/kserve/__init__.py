@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...errors import IntegrationError
 from ..patching import Patch, Replacement
 from .options import Options
 
@@ -48,13 +47,8 @@ def _install(options: Options) -> None:
 
 
 def _replacements() -> list[Replacement]:
-    try:
-        from .patches import replacements  # noqa: PLC0415
-    except ImportError as error:
-        raise IntegrationError(
-            f"kserve is not laid out as expected, and nothing was changed: {error}",
-            distribution="kserve",
-        ) from error
+    from .patches import replacements  # noqa: PLC0415
+
     return replacements(lambda: _options, _install)
 
 
