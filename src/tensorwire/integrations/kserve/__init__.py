@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BinaryDataPlane", "install", "is_installed", "uninstall"]
 
-_PATCH = Patch("kserve", ("0.17", "0.21"))
+_VERSIONS = ("0.17", "0.21")
+_PATCH = Patch("kserve", _VERSIONS)
 _options = Options()
 
 
@@ -65,6 +66,7 @@ def is_installed() -> bool:
 def __getattr__(name: str) -> Any:
     if name != "BinaryDataPlane":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    Patch("kserve", _VERSIONS).install(list)  # which is to refuse other versions
     from .serving import BinaryDataPlane  # noqa: PLC0415
 
     return BinaryDataPlane

@@ -46,8 +46,10 @@ _Header = TypeVar("_Header", RequestHeader, ResponseHeader)
 def read_request(
     cls: type[Any], body: Any, json_length: int, model_name: str, options: Options
 ) -> Any:
-    """A request whose binary inputs stay where they are in ``body``, until their ``data`` is asked
-    for. Raises InvalidInput for whatever is wrong with the body."""
+    """A request whose binary inputs stay where they are in ``body``.
+
+    Raises InvalidInput for whatever is wrong with it.
+    """
     try:
         source = Body(body)
         header = read_header(source, json_length, decode_request_header, RequestHeader)
@@ -70,7 +72,7 @@ def read_request(
 
 
 def read_response(cls: type[Any], body: Any, json_length: int, options: Options) -> Any:
-    """As ``read_request``."""
+    """A response, as ``read_request`` makes requests."""
     try:
         source = Body(body)
         header = read_header(source, json_length, decode_response_header, ResponseHeader)
@@ -97,6 +99,7 @@ def read_response(cls: type[Any], body: Any, json_length: int, options: Options)
 def read_header(
     body: Body, json_length: int, decode: Callable[[bytes], _Header], schema: type[_Header]
 ) -> _Header:
+    """The JSON, validated by its schema; DecodeError."""
     if not 0 <= json_length <= body.nbytes:
         read_binary(body, json_length, [], "tensor")  # refuses it, in its words
     text = body.head(json_length)
@@ -134,6 +137,10 @@ def read_tensors(
 
 
 def check_source(entry: TensorEntry, kind: str, model_name: str | None) -> None:
+    """InvalidInput for a tensor that is nowhere, and where KServe allows no JSON.
+
+    Where there is JSON data, it is the data; a size beside it counts for nothing, as in KServe.
+    """
     if entry.data is None:
         if entry.parameters is None or entry.parameters.get("binary_data_size") is None:
             raise InvalidInput(
@@ -187,7 +194,7 @@ def write_request(request: Any) -> tuple[bytes | dict[str, Any], int | None]:
 
 
 def write_response(response: Any, options: Options) -> tuple[bytes | dict[str, Any], int | None]:
-    """As ``write_request``; binary are the outputs that were asked for so.
+    """The same of a response. Binary are the outputs that were asked for so.
 
     What is encoded already, or came so, is not encoded again. InferenceError for an output whose
     data is not of its datatype and shape.
@@ -250,6 +257,7 @@ def entry_of(tensor: Any, nbytes: int | None, data: Any) -> dict[str, Any]:
 
 
 def requested(output: Any) -> dict[str, Any]:
+    """The JSON entry of an output that is asked for."""
     if not output.parameters:
         return {"name": output.name}
     return {"name": output.name, "parameters": to_http_parameters(output.parameters)}
@@ -258,6 +266,7 @@ def requested(output: Any) -> dict[str, Any]:
 def joined(
     tree: dict[str, Any], buffers: list[Buffer]
 ) -> tuple[bytes | dict[str, Any], int | None]:
+    """What ``to_rest`` returns."""
     if not buffers:
         return tree, None
     text = orjson.dumps(tree)

@@ -10,8 +10,7 @@ from ..._limits import Limits
 
 @dataclass(frozen=True)
 class Options:
-    """``writable``, ``aligned``: of the arrays of ``as_numpy``, at the cost of a copy where a view
-    is not. ``bf16_as_uint16``: BF16 arrives as its 16-bit words, without ml_dtypes."""
+    """How arrays are delivered; see ``install``."""
 
     writable: bool = False
     aligned: bool = False

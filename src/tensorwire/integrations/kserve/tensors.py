@@ -1,5 +1,4 @@
-"""KServe's tensors on the wire's own bytes: lazy ones, and how any of them become arrays, lists,
-bytes."""
+"""KServe's tensors on the wire's own bytes: lazy ones; any of them as arrays, lists, bytes."""
 
 from __future__ import annotations
 
@@ -21,6 +20,7 @@ from .options import Options
 
 Array = NDArray[Any]
 Buffer = bytes | memoryview
+AS_IT_IS = Options()
 
 
 # --- lazy tensors ----------------------------------------------------------------------------
@@ -40,6 +40,7 @@ class OnWire:
 
     @classmethod
     def over(cls, tensor: Tensor, shape: list[int], options: Options) -> Any:
+        """The tensor of a body; ``shape`` as KServe keeps it."""
         made: Any = cls(tensor.name, shape, tensor.datatype, parameters=tensor.parameters)  # type: ignore[call-arg]
         made._tensor = tensor
         made._options = options
@@ -50,7 +51,7 @@ class OnWire:
     def _data(self) -> Any:
         tensor = self._tensor
         if tensor is not None:
-            self._list, self._tensor = flat_list(array_of(tensor, Options())), None
+            self._list, self._tensor = flat_list(array_of(tensor, AS_IT_IS)), None
         return self._list
 
     @_data.setter
@@ -61,10 +62,11 @@ class OnWire:
         """The data as an array in ``shape``; see the class for ownership."""
         tensor = self._tensor
         if tensor is None:
-            array: Array = super().as_numpy()  # type: ignore[misc]
-            return array
-        array = reshaped(array_of(tensor, self._options), self._shape)  # type: ignore[attr-defined]
-        return array
+            listed: Array = super().as_numpy()  # type: ignore[misc]
+            return listed
+        array = array_of(tensor, self._options)
+        shaped: Array = reshaped(array, self._shape)  # type: ignore[attr-defined]
+        return shaped
 
 
 class InputOnWire(OnWire, InferInput):  # type: ignore[misc]
@@ -91,6 +93,7 @@ def flat_list(array: Array) -> list[Any]:
 
 
 def texts(elements: BytesTensor) -> Array:
+    """``str`` when all elements are UTF-8, else ``bytes``."""
     try:
         return elements.as_strings()
     except ElementError:
@@ -119,6 +122,7 @@ def raw_array(tensor: Any, kind: str, options: Options) -> Array:
 
 
 def read_raw(tensor: Any, kind: str, options: Options) -> Tensor:
+    """``_raw_data``, checked; DecodeError."""
     raw = tensor._raw_data
     parameters = {"binary_data_size": len(raw)}
     entry = TensorEntry(tensor.name, tensor.datatype, tuple(tensor.shape), parameters)
@@ -257,7 +261,7 @@ def deserialize(encoded: Any) -> Array:
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str | None:
-    """KServe's answer, and BF16."""
+    """KServe's name for it, also of BF16."""
     found: str | None = "BF16" if is_bf16(dtype) else from_np_dtype(dtype)
     return found
 
