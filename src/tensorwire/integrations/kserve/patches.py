@@ -163,7 +163,7 @@ def to_dtype(original: Made) -> Made:
 
 def from_dtype(original: Made) -> Made:
     def from_np_dtype(np_dtype: Any) -> Any:
-        return "BF16" if tensors.is_bf16(np_dtype) else original(np_dtype)
+        return tensors.our_datatype_of(np_dtype) or original(np_dtype)
 
     return from_np_dtype
 

@@ -261,10 +261,14 @@ def deserialize(encoded: Any) -> Array:
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str | None:
-    """KServe's name for it, also of BF16."""
-    found: str | None = "BF16" if is_bf16(dtype) else from_np_dtype(dtype)
+    """KServe's name for it, or ours."""
+    found: str | None = our_datatype_of(dtype) or from_np_dtype(dtype)
     return found
 
 
-def is_bf16(dtype: Any) -> bool:
-    return getattr(dtype, "kind", None) == "V" and dtype == bf16_dtype()
+def our_datatype_of(dtype: Any) -> str | None:
+    """The names that KServe lacks: BF16, and before 0.21 text."""
+    kind = getattr(dtype, "kind", None)
+    if kind == "V" and dtype == bf16_dtype():
+        return "BF16"
+    return "BYTES" if kind == "U" else None
