@@ -30,8 +30,11 @@ FILES = [
     "model_repository_extension",
     "header_forwarding",
 ]
-# The published archive lacks it: an application with KServe's routes, for the whole session.
+# The published archive lacks it: an application with KServe's routes, for the whole session. And a
+# test that fails leaves servers behind, which hold their port, and pytest.
 CONFTEST = """\
+import multiprocessing
+
 import pytest
 from kserve import ModelRepository, ModelServer
 from kserve.protocol.rest.server import RESTServer
@@ -43,6 +46,11 @@ def server():
     RESTServer("kserve.model_server:app", made.dataplane, made.model_repository_extension,
                http_port=8080).create_application()
     yield made
+
+
+def pytest_unconfigure():
+    for process in multiprocessing.active_children():
+        process.kill()
 """
 BACKEND = (
     "from tensorwire.integrations import kserve\nkserve.install()\nassert kserve.is_installed()\n"
@@ -63,9 +71,21 @@ def main() -> None:
         environment.pip(folder, f"kserve[ray]=={version}")
     with TemporaryDirectory() as work:
         unpack_tests(python, Path(work))
-        plain = run(python, Path(work), [])
-        ours = run(python, Path(work), ["-p", "backend"])
+        tests = [f"test/test_{name}.py" for name in FILES]
+        plain, ours = both(python, Path(work), tests)
+        if differing := different(plain, ours):  # one of them waits 30 s for four workers
+            print(f"again: {differing}")
+            again = both(python, Path(work), differing)
+            plain, ours = plain | again[0], ours | again[1]
     sys.exit(report(plain, ours))
+
+
+def both(python: Path, work: Path, tests: list[str]) -> tuple[Outcomes, Outcomes]:
+    return run(python, work, tests), run(python, work, ["-p", "backend", *tests])
+
+
+def different(plain: Outcomes, ours: Outcomes) -> list[str]:
+    return [test for test in {**plain, **ours} if plain.get(test) != ours.get(test)]
 
 
 def unpack_tests(python: Path, work: Path) -> None:
@@ -84,13 +104,12 @@ def unpack_tests(python: Path, work: Path) -> None:
     (work / "backend.py").write_text(BACKEND)
 
 
-def run(python: Path, work: Path, options: list[str]) -> Outcomes:
-    """What became of each test."""
+def run(python: Path, work: Path, arguments: list[str]) -> Outcomes:
+    """What became of each test, by pytest's name for it."""
     result = work / "result.xml"
-    files = [f"test/test_{name}.py" for name in FILES]
     quiet = ["-q", "--tb=short", "-p", "no:cacheprovider", "-W", "ignore"]
     subprocess.run(
-        [str(python), "-m", "pytest", *quiet, *options, f"--junit-xml={result}", *files],
+        [str(python), "-m", "pytest", *quiet, f"--junit-xml={result}", *arguments],
         cwd=work,
         env=environment.clean_environ(),
         check=False,
@@ -98,13 +117,15 @@ def run(python: Path, work: Path, options: list[str]) -> Outcomes:
     outcomes = {}
     for case in ElementTree.parse(result).iter("testcase"):
         kinds = [child.tag for child in case if child.tag in ("failure", "error", "skipped")]
-        outcomes[f"{case.get('classname')}::{case.get('name')}"] = kinds[0] if kinds else "passed"
+        package, module, *classes = str(case.get("classname")).split(".")
+        test = "::".join([f"{package}/{module}.py", *classes, str(case.get("name"))])
+        outcomes[test] = kinds[0] if kinds else "passed"
     return outcomes
 
 
 def report(plain: Outcomes, ours: Outcomes) -> int:
     """1 when any test has another outcome on our code, or there are none."""
-    differing = [test for test in {**plain, **ours} if plain.get(test) != ours.get(test)]
+    differing = different(plain, ours)
     for test in differing:
         print(f"{test}: KServe's {plain.get(test)}, ours {ours.get(test)}")
     for name, outcomes in (("KServe's code", plain), ("ours", ours)):
