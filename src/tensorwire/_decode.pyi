@@ -1,7 +1,8 @@
 from typing import Any
 
 from ._limits import Limits
-from ._messages import InferRequest, InferResponse, TensorSpec
+from ._messages import InferRequest, InferResponse, Tensor, TensorSpec
+from .header import TensorEntry
 
 def decode_request(
     body: Any,
@@ -16,3 +17,6 @@ def decode_response(
     *,
     limits: Limits = ...,
 ) -> InferResponse: ...
+def read_binary(
+    body: Any, offset: int, entries: list[TensorEntry], kind: str, limits: Limits = ...
+) -> list[Tensor]: ...

@@ -108,11 +108,7 @@ cdef Py_ssize_t header_extent(Body source, header_length, Limits limits) except 
         if type(header_length) is not int or header_length < 0:
             announced = parse_header_length(header_length)
         if announced > nbytes:
-            raise HeaderError(
-                f"{HEADER_LENGTH} is {number_text(announced)}, the body has {nbytes} bytes",
-                expected=announced,
-                actual=nbytes,
-            )
+            raise beyond(announced, nbytes)
         nbytes = announced
     if nbytes > limits.max_header_nbytes:
         raise HeaderError(
@@ -125,6 +121,25 @@ cdef Py_ssize_t header_extent(Body source, header_length, Limits limits) except 
 
 
 # --- tensors ---------------------------------------------------------------------------------
+
+
+def read_binary(
+    body, Py_ssize_t offset, list entries not None, str kind not None,
+    Limits limits not None=DEFAULT_LIMITS,
+):
+    """The binary tensors of ``entries``, which cover ``body`` from ``offset`` to its end.
+
+    For edges that read the JSON themselves: ``entries`` are TensorEntry, each with its
+    ``binary_data_size``, which is taken out of its parameters. ``kind``: what errors call a tensor.
+    Ownership and errors are those of ``decode_request``; HeaderError, too, for an ``offset`` that
+    is not within the body.
+    """
+    cdef Body source = body if isinstance(body, Body) else Body(body)
+    if offset < 0:
+        raise HeaderError(f"{HEADER_LENGTH} is negative: {offset}", expected=0, actual=offset)
+    if offset > source.nbytes:
+        raise beyond(offset, source.nbytes)
+    return read_tensors(source, offset, entries, kind, limits)
 
 
 cdef list read_tensors(
@@ -355,6 +370,14 @@ cdef int check_flag(dict parameters, str key, str kind, str name) except -1:
         raise HeaderError(
             f"{key} of {subject(kind, name)} is true or false, not {value!r:.40}", tensor=name)
     return 0
+
+
+cdef beyond(announced, Py_ssize_t nbytes):
+    return HeaderError(
+        f"{HEADER_LENGTH} is {number_text(announced)}, the body has {nbytes} bytes",
+        expected=announced,
+        actual=nbytes,
+    )
 
 
 cdef bad_entry(entry, str kind):

@@ -1,0 +1,274 @@
+"""KServe's tensors on the wire's own bytes: lazy ones; any of them as arrays, lists, bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from kserve import InferInput, InferOutput
+from kserve.errors import InferenceError, InvalidInput
+from kserve.utils.numpy_codec import from_np_dtype
+from numpy.typing import NDArray
+
+from ..._datatypes import RAW_BF16, bf16_dtype
+from ..._decode import read_binary
+from ..._messages import Tensor
+from ...bytes_tensor import BytesTensor, decode_bytes, encode_bytes
+from ...errors import DecodeError, ElementError, TensorwireError
+from ...header import TensorEntry
+from .options import Options
+
+Array = NDArray[Any]
+Buffer = bytes | memoryview
+AS_IT_IS = Options()
+
+
+# --- lazy tensors ----------------------------------------------------------------------------
+
+
+class OnWire:
+    """An InferInput or InferOutput whose data still lies in the body that it came in.
+
+    ``as_numpy()`` is a view that pins the whole body (a copy where the options ask for what the
+    view is not; a new object array for BYTES). The first use of ``data`` makes the flat list and
+    lets the body go: from then on the list is the data, and may be changed. So does setting it.
+    """
+
+    _tensor: Tensor | None = None
+    _list: Any = None
+    _options: Options
+
+    @classmethod
+    def over(cls, tensor: Tensor, shape: list[int], options: Options) -> Any:
+        """The tensor of a body; ``shape`` as KServe keeps it."""
+        made: Any = cls(tensor.name, shape, tensor.datatype, parameters=tensor.parameters)  # type: ignore[call-arg]
+        made._tensor = tensor
+        made._options = options
+        return made
+
+    # Where KServe's classes keep the data; they, and whoever knows, read and write it there.
+    @property
+    def _data(self) -> Any:
+        tensor = self._tensor
+        if tensor is not None:
+            self._list, self._tensor = flat_list(array_of(tensor, AS_IT_IS)), None
+        return self._list
+
+    @_data.setter
+    def _data(self, data: Any) -> None:
+        self._list, self._tensor = data, None
+
+    def as_numpy(self) -> Array:
+        """The data as an array in ``shape``; see the class for ownership."""
+        tensor = self._tensor
+        if tensor is None:
+            listed: Array = super().as_numpy()  # type: ignore[misc]
+            return listed
+        array = array_of(tensor, self._options)
+        shaped: Array = reshaped(array, self._shape)  # type: ignore[attr-defined]
+        return shaped
+
+
+class InputOnWire(OnWire, InferInput):  # type: ignore[misc]
+    """An input of a request that came binary."""
+
+
+class OutputOnWire(OnWire, InferOutput):  # type: ignore[misc]
+    """An output of a response that came binary."""
+
+
+def array_of(tensor: Tensor, options: Options) -> Array:
+    """BYTES as ``str``, as KServe's REST has them, but ``bytes`` when one is not UTF-8."""
+    if isinstance(tensor.data, BytesTensor):
+        return texts(tensor.data)
+    return tensor.as_numpy(aligned=options.aligned, writable=options.writable)
+
+
+def flat_list(array: Array) -> list[Any]:
+    """The elements as Python objects, in row-major order."""
+    if array.dtype.kind == "V":  # ml_dtypes' bfloat16 would stay what it is
+        array = array.astype(np.float32)
+    elements: list[Any] = array.ravel().tolist()
+    return elements
+
+
+def texts(elements: BytesTensor) -> Array:
+    """``str`` when all elements are UTF-8, else ``bytes``."""
+    try:
+        return elements.as_strings()
+    except ElementError:
+        return elements.as_numpy()
+
+
+def reshaped(data: Any, shape: list[int]) -> Any:
+    """An array or BytesTensor in the shape that the user may have changed; ValueError."""
+    wanted = tuple(shape)
+    return data if data.shape == wanted else data.reshape(wanted)
+
+
+# --- any tensor of KServe --------------------------------------------------------------------
+
+
+def raw_array(tensor: Any, kind: str, options: Options) -> Array:
+    """The array over ``_raw_data``: gRPC raw contents, or what is to be sent.
+
+    BYTES become ``bytes``, as gRPC has them. Raises DecodeError where datatype, shape and bytes
+    disagree.
+    """
+    found = read_raw(tensor, kind, options)
+    if isinstance(found.data, BytesTensor):
+        return found.data.as_numpy()
+    return found.as_numpy(aligned=options.aligned, writable=options.writable)
+
+
+def read_raw(tensor: Any, kind: str, options: Options) -> Tensor:
+    """``_raw_data``, checked; DecodeError."""
+    raw = tensor._raw_data
+    parameters = {"binary_data_size": len(raw)}
+    entry = TensorEntry(tensor.name, tensor.datatype, tuple(tensor.shape), parameters)
+    [found] = read_binary(raw, 0, [entry], kind, options.limits)
+    return found
+
+
+def wire_bytes(tensor: Any, options: Options) -> Buffer:
+    """What stands in the body for an output that is sent binary, copied only if it must be.
+
+    Raises InferenceError for data that is not of its datatype and shape.
+    """
+    if (found := on_wire(tensor)) is not None:
+        data = reshaped(found.data, tensor.shape)
+        return data.wire if isinstance(data, BytesTensor) else packed(data)
+    array = tensor.data
+    if isinstance(array, np.ndarray):
+        check_array(tensor, array)
+        return packed(array)
+    if tensor._raw_data is not None:
+        try:
+            read_raw(tensor, "output", options)
+        except DecodeError as error:
+            raise InferenceError(str(error)) from error
+        raw: Buffer = tensor._raw_data
+        return raw
+    return packed(tensor.as_numpy())
+
+
+def json_list(tensor: Any) -> list[Any]:
+    """The flat list for a tensor that is sent as JSON; InferenceError as in ``wire_bytes``."""
+    if (found := on_wire(tensor)) is not None:
+        return plain_list(found.as_numpy())
+    array = tensor.data
+    if isinstance(array, np.ndarray):
+        check_array(tensor, array)
+    else:
+        array = tensor.as_numpy()
+    return plain_list(array)
+
+
+def on_wire(tensor: Any) -> Tensor | None:
+    """What a lazy tensor still holds of its body."""
+    return tensor._tensor if isinstance(tensor, OnWire) else None
+
+
+def plain_list(array: Array) -> list[Any]:
+    """The elements as JSON has them; InferenceError for a BYTES element that is not UTF-8."""
+    if array.dtype.kind == "M":
+        array = array.astype(object)
+    if array.dtype.kind not in "OSU":
+        return flat_list(array)
+    elements = array.ravel().tolist()
+    try:
+        return [v.decode() if isinstance(v, bytes) else str(v) for v in elements]
+    except UnicodeDecodeError as error:
+        raise InferenceError(
+            f'Failed to encode "{error.object!r}" using UTF-8. Please use binary_data=True, if'
+            " you want to pass a byte array."
+        ) from error
+
+
+def packed(array: Array) -> Buffer:
+    """The elements as the wire has them: the array's own memory if that is contiguous."""
+    if array.dtype.kind in "OSUM":
+        return pack_bytes(array)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def check_array(tensor: Any, array: Any) -> None:
+    """Refuse what KServe refuses, in its words: InferenceError."""
+    if not isinstance(array, np.ndarray):
+        raise InferenceError("input_tensor must be a numpy array")
+    datatype = datatype_of(array.dtype)
+    is_bf16 = tensor.datatype == "BF16" and array.dtype == RAW_BF16
+    if tensor.datatype != datatype and not is_bf16:
+        raise InferenceError(
+            f"got unexpected datatype {datatype} from numpy array, expected {tensor.datatype}"
+        )
+    if list(array.shape) != list(tensor.shape):
+        raise InferenceError(
+            f"got unexpected numpy array shape [{str(array.shape)[1:-1]}], "
+            f"expected [{str(tensor.shape)[1:-1]}]"
+        )
+
+
+def set_data(tensor: Any, array: Any, binary_data: bool) -> None:
+    """Give a tensor its data, as bytes of its own or as a flat list."""
+    check_array(tensor, array)
+    if not binary_data:
+        if tensor.parameters:
+            tensor.parameters.pop("binary_data_size", None)
+        tensor._raw_data = None
+        tensor._data = plain_list(array)
+        return
+    tensor._data = None
+    tensor._raw_data = bytes(packed(array))
+    if tensor.parameters is None:
+        tensor.parameters = {}
+    tensor.parameters["binary_data_size"] = len(tensor._raw_data)
+
+
+# --- the BYTES functions, and BF16 -----------------------------------------------------------
+
+
+def pack_bytes(array: Array) -> bytes:
+    """Elements with their lengths; those that are neither bytes nor text go as their ``str()``."""
+    if array.dtype.kind == "M":
+        array = array.astype(object)
+    if array.dtype.kind == "O":
+        try:
+            return encode_bytes(array)
+        except TensorwireError:
+            elements = [v if isinstance(v, bytes) else str(v) for v in array.ravel().tolist()]
+            return encode_bytes(elements)
+    return encode_bytes(array)
+
+
+def serialize(array: Array) -> Array:
+    """``pack_bytes`` as KServe returns it: an object array without dimensions around the bytes."""
+    if array.size == 0:
+        return np.empty([0], dtype=object)
+    if array.dtype.kind not in "OSU":
+        raise InferenceError("cannot serialize bytes tensor: invalid datatype")
+    whole = np.empty((), dtype=object)
+    whole[()] = pack_bytes(array)
+    return whole
+
+
+def deserialize(encoded: Any) -> Array:
+    """Elements as ``bytes`` in a new object array of one dimension; InvalidInput."""
+    try:
+        return decode_bytes(encoded).as_numpy()
+    except DecodeError as error:
+        raise InvalidInput(str(error)) from error
+
+
+def datatype_of(dtype: np.dtype[Any]) -> str | None:
+    """KServe's name for it, or ours."""
+    found: str | None = our_datatype_of(dtype) or from_np_dtype(dtype)
+    return found
+
+
+def our_datatype_of(dtype: Any) -> str | None:
+    """The names that KServe lacks: BF16, and before 0.21 text."""
+    kind = getattr(dtype, "kind", None)
+    if kind == "V" and dtype == bf16_dtype():
+        return "BF16"
+    return "BYTES" if kind == "U" else None

@@ -1,0 +1,117 @@
+"""Run inside the environment "kserve": KServe's server with a few models, on the loopback.
+
+`python kserve_server.py MODE WORKERS HTTP_PORT GRPC_PORT`; MODE is "plain", "installed", "writable"
+or "data plane".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import numpy as np
+import uvicorn
+from grpc.aio import _server  # type: ignore[import-untyped]
+from kserve import InferOutput, InferRequest, InferResponse, Model, ModelServer
+from kserve.protocol.rest.multiprocess.server import RESTServerProcess
+from kserve.utils.utils import get_predict_input, get_predict_response
+
+from tensorwire.integrations import kserve as backend
+
+LOOPBACK = "127.0.0.1"
+
+
+class Echo(Model):  # type: ignore[misc]
+    """The inputs, as an author of models would return them."""
+
+    def predict(self, payload: Any, headers: Any = None) -> InferResponse:
+        return answer(self, payload, {i.name: (i.datatype, i.as_numpy()) for i in payload.inputs})
+
+
+class Helped(Model):  # type: ignore[misc]
+    """The first input, through the helpers that KServe's own runtimes use."""
+
+    def predict(self, payload: Any, headers: Any = None) -> InferResponse:
+        found = get_predict_input(payload)
+        return get_predict_response(payload, found, self.name)
+
+
+class Increment(Model):  # type: ignore[misc]
+    """Writes to its input, as KServe has always allowed."""
+
+    def predict(self, payload: Any, headers: Any = None) -> InferResponse:
+        array = payload.inputs[0].as_numpy()
+        array += 1
+        return answer(self, payload, {"x": ("FP32", array)})
+
+
+class Probe(Model):  # type: ignore[misc]
+    """What the model sees: the process, whether the array is a view, how its elements are held."""
+
+    def predict(self, payload: Any, headers: Any = None) -> InferResponse:
+        tensor = payload.inputs[0]
+        array = tensor.as_numpy()
+        seen = [os.getpid(), is_view(array), array.flags.writeable, type(tensor.data).__name__]
+        text = np.array([str(value).encode() for value in seen], object)
+        return answer(self, payload, {"seen": ("BYTES", text)})
+
+
+def is_view(array: Any) -> bool:
+    """Whether the elements lie in memory that is not numpy's."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array.base is not None
+
+
+def answer(model: Any, payload: InferRequest, arrays: dict[str, tuple[str, Any]]) -> InferResponse:
+    outputs = []
+    for name, (datatype, array) in arrays.items():
+        output = InferOutput(name, list(array.shape), datatype)
+        output.set_data_from_numpy(array)
+        outputs.append(output)
+    return InferResponse(
+        payload.id or "1",  # KServe refuses to send JSON without one
+        model.name,
+        outputs,
+        use_binary_outputs=payload.use_binary_outputs,
+        requested_outputs=payload.request_outputs,
+    )
+
+
+MODELS: dict[str, Any] = {"echo": Echo, "helped": Helped, "increment": Increment, "probe": Probe}
+
+
+def stay_at_home() -> None:
+    """KServe binds to every interface, and has no setting for it."""
+    config, server = uvicorn.Config, _server.Server
+    add_port = server.add_insecure_port
+    uvicorn.Config = lambda *args, **kwargs: config(*args, **{**kwargs, "host": LOOPBACK})  # type: ignore[assignment, misc]
+    server.add_insecure_port = lambda self, address: add_port(
+        self, address.replace("[::]", LOOPBACK)
+    )
+
+
+def be_patient() -> None:
+    """KServe kills a worker that is not up within 5 s, over and over on a busy machine."""
+    RESTServerProcess.is_alive.__defaults__ = (60,)
+
+
+def main() -> None:
+    mode, workers, http_port, grpc_port = sys.argv[1:]
+    stay_at_home()
+    be_patient()
+    models = [made(name) for name, made in MODELS.items()]
+    for model in models:
+        model.load()
+    if mode in ("installed", "writable"):
+        # Here, where a spawned worker does not come: it installs for itself.
+        backend.install(writable=mode == "writable")
+    server = ModelServer(http_port=int(http_port), grpc_port=int(grpc_port), workers=int(workers))
+    if mode == "data plane":
+        server.dataplane = backend.BinaryDataPlane(server.registered_models)
+    server.start(models)
+
+
+if __name__ == "__main__":
+    main()
