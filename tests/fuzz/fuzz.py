@@ -5,6 +5,7 @@ Run by run.py, which prepares the environment.
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 import atheris
@@ -19,6 +20,8 @@ from fuzz.targets import TARGETS
 
 def main() -> None:
     name = sys.argv.pop(1)
+    # libFuzzer calls itself by it, through a shell, when it merges.
+    sys.argv[0] = shlex.join([sys.executable, "-m", "fuzz.fuzz", name])
 
     def mutate(data: bytes, max_nbytes: int, seed: int) -> bytes:
         return mutated(name, bytes(data), max_nbytes, seed, atheris.Mutate)

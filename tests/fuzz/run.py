@@ -48,11 +48,16 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="targets at the same time")
     parser.add_argument("--fast", action="store_true", help="without AddressSanitizer")
     parser.add_argument("--again", type=Path, action="append", help="only this input")
+    parser.add_argument("--keep", action="store_true", help="save what the seeds do not reach")
     asked = parser.parse_args()
     targets = asked.targets or [*TARGETS, KERNELS]
     if unknown := set(targets) - {*TARGETS, KERNELS}:
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
     set_up(asked.fast)
+    if asked.keep:
+        for target in targets:
+            keep(target, asked.fast)
+        return
     if asked.again:
         inputs = [str(path.resolve()) for path in asked.again]
         sys.exit(max(run(target, asked.fast, inputs) for target in targets))
@@ -85,7 +90,7 @@ def do(*arguments: object, env: Mapping[str, str] = os.environ, cwd: Path = ROOT
 def set_up(fast: bool) -> None:
     """Whatever is missing or older than the sources."""
     if shutil.which("clang") is None:
-        sys.exit("run.py: clang is missing; on Debian: apt-get install clang libclang-rt-14-dev")
+        sys.exit("run.py: clang is missing; on Debian: apt-get install clang libclang-rt-dev llvm")
     marker = FOLDER / "packages.json"
     if not marker.exists() or json.loads(marker.read_text()) != PACKAGES:
         do(sys.executable, "-m", "venv", "--clear", VENV)
@@ -109,7 +114,8 @@ def build_package(fast: bool) -> None:
     switches = {"TENSORWIRE_FUZZ": "1", "TENSORWIRE_SANITIZE": "0" if fast else "1"}
     compiler = {"CC": "clang", "CXX": "clang++", "LDSHARED": "clang -shared"}
     folders = ["--build-lib", library(fast), "--build-temp", f"{library(fast)}-objects"]
-    do(PYTHON, "setup.py", "-q", "build", *folders, env=os.environ | switches | compiler)
+    parallel = f"--parallel={os.cpu_count()}"
+    do(PYTHON, "setup.py", "-q", "build", parallel, *folders, env=os.environ | switches | compiler)
 
 
 def build_kernels() -> None:
@@ -122,7 +128,7 @@ def build_kernels() -> None:
     do("clang", *flags, "-o", FOLDER / KERNELS, f"-I{include}", made, *link)
 
 
-def environment(fast: bool) -> dict[str, str]:
+def environment(fast: bool, mutates: bool = False) -> dict[str, str]:
     """What the sanitizers need: their runtime first of all, and memory from the system's malloc."""
     site = VENV / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
     runtime = f"{site}/{'ubsan' if fast else 'asan'}_with_fuzzer.so"
@@ -133,7 +139,8 @@ def environment(fast: bool) -> dict[str, str]:
         "PYTHONMALLOC": "" if fast else "malloc",
         "ASAN_OPTIONS": f"detect_leaks=0:allocator_may_return_null=1:{symbolizer}",
         "UBSAN_OPTIONS": f"halt_on_error=1:print_stacktrace=1:{symbolizer}",
-        "LD_PRELOAD": f"{runtime}:{mutator}",
+        # libFuzzer looks for a mutator when it is loaded; no program but Python loads that one.
+        "LD_PRELOAD": f"{runtime}:{mutator}" if mutates else runtime,
     }
 
 
@@ -143,7 +150,7 @@ def environment(fast: bool) -> dict[str, str]:
 def run(target: str, fast: bool, arguments: list[str], log: int | IO[str] | None = None) -> int:
     """The exit code of libFuzzer; what it prints goes to the log, if there is one."""
     command = [str(PYTHON), "-m", "fuzz.fuzz", target]
-    variables = environment(fast)
+    variables = environment(fast, mutates="-merge=1" not in arguments)
     if target == KERNELS:
         command, variables = [str(FOLDER / KERNELS)], dict(os.environ)
     return subprocess.run(
@@ -179,6 +186,18 @@ def campaign(target: str, fast: bool, seconds: int, runs: int) -> int:
     if code:
         print(f"{target}: a finding; the end of {log}:\n{text[-4000:]}", flush=True)
     return code
+
+
+def keep(target: str, fast: bool) -> None:
+    """Add to the saved inputs the fewest of the corpus that reach what the seeds do not."""
+    merged = FOLDER / "merged" / target
+    shutil.rmtree(merged, ignore_errors=True)
+    shutil.copytree(FOLDER / "seeds" / target, merged)
+    with (FOLDER / "merge.log").open("w") as log:
+        merge = ["-merge=1", "-max_len=512", str(merged), str(FOLDER / "corpus" / target)]
+        run(target, fast, merge, log)
+    made = do(PYTHON, "-m", "fuzz.seeds", target, merged, cwd=TESTS, env=environment(fast))
+    print(f"{target}: {made.strip()}", flush=True)
 
 
 def number(pattern: str, text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,25 @@ TEXTS += [b"\xff\xfe", b"eleven char", b"twelve chars", b"thirteen char", b"z" *
 def seeds(target: str) -> list[bytes]:
     """What the corpus of a target is made from: the tables, and the files that are kept."""
     made = [data for data in MAKERS[target]() if len(data) <= MAX_NBYTES]
-    kept = sorted((SAVED / target).glob("*"))
-    return list(dict.fromkeys([*made, *(path.read_bytes() for path in kept)]))
+    return list(dict.fromkeys([*made, *kept(target)]))
+
+
+def kept(target: str) -> list[bytes]:
+    """The inputs that were saved: findings, and what reaches code that the tables do not reach."""
+    path = SAVED / f"{target}.txt"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [b64decode(line) for line in lines if not line.startswith("#")]
+
+
+def keep(target: str, folder: Path) -> int:
+    """Save the files of a folder that are no seeds yet; returns how many."""
+    known = set(seeds(target))
+    files = sorted(path.read_bytes() for path in folder.iterdir())
+    new = [b64encode(data).decode() + "\n" for data in files if data not in known]
+    SAVED.mkdir(exist_ok=True)
+    with (SAVED / f"{target}.txt").open("a") as saved:
+        saved.writelines(new)
+    return len(new)
 
 
 def with_choices(choices: int, length: int, spec: int, body: bytes) -> bytes:
@@ -126,7 +144,10 @@ MAKERS: dict[str, Callable[[], Any]] = {
 
 
 def main() -> None:
-    """Write the seeds of every target into a folder of its own below the one that is named."""
+    """`FOLDER`: write the seeds of every target into it. `TARGET FOLDER`: save what is there."""
+    if len(sys.argv) == 3:
+        print(keep(sys.argv[1], Path(sys.argv[2])), "inputs were saved")
+        return
     for target in MAKERS:
         folder = Path(sys.argv[1], target)
         folder.mkdir(parents=True, exist_ok=True)
