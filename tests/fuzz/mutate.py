@@ -1,6 +1,6 @@
 """Changes to an input that keep most of it in order, so that they reach what lies behind a parser.
 
-`Mutate` of libFuzzer changes bytes without knowing what they are; half of the changes are its own.
+`Mutate` of libFuzzer changes bytes without knowing what they are; a quarter of the changes are its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def mutated(target: str, data: bytes, max_nbytes: int, seed: int, bytewise: Byte
     """A changed copy of at most `max_nbytes`."""
     chooser = random.Random(seed)
     mutate = MUTATORS.get(target)
-    if mutate is None or chooser.random() < 0.5:
+    if mutate is None or chooser.random() < 0.25:
         return bytewise(data, max_nbytes)
     for _ in range(chooser.choice((1, 1, 2, 4))):
         data = mutate(data, chooser, bytewise)
@@ -48,23 +48,26 @@ def mutated(target: str, data: bytes, max_nbytes: int, seed: int, bytewise: Byte
 
 # --- messages ------------------------------------------------------------------------------------
 
+CHANGES = ("choices", "prefixes", "prefixes", "token", "bytes", *("header",) * 5)
+
 
 def message(data: bytes, chooser: random.Random, bytewise: Bytewise) -> bytes:
     """One change to the header or the bytes behind it; mostly the length is set to fit."""
     front, body = bytearray(data[:N_CHOICES].ljust(N_CHOICES, b"\0")), data[N_CHOICES:]
     length = len(body) if front[0] % 8 == 0 else int.from_bytes(front[1:3], "little")
     text, blob = body[:length], body[length:]
-    kind = chooser.randrange(8)
-    if kind == 0:
+    if chooser.random() < 0.2:
+        text, blob = fresh(chooser)
+    change = chooser.choice(CHANGES)
+    if change == "choices":
         front[chooser.randrange(N_CHOICES)] = chooser.randrange(256)
-        return bytes(front) + body
-    if kind == 1:
+    elif change == "prefixes":
         blob = prefixes(blob, chooser)
-    elif kind == 2:
+    elif change == "token":
         at = chooser.randrange(len(text) + 1)
         text = text[:at] + chooser.choice(TOKENS) + text[at + chooser.choice((0, 0, 1)) :]
-    elif kind == 3:
-        text = bytewise(text, len(text) + 64) if text else b"{}"
+    elif change == "bytes" and text:
+        text = bytewise(text, len(text) + 64)
     else:
         text, blob = header(text, blob, chooser)
     if chooser.random() < 0.9:
@@ -79,7 +82,7 @@ def header(text: bytes, blob: bytes, chooser: random.Random) -> tuple[bytes, byt
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError):
-        return text[: chooser.randrange(len(text) + 1)], blob
+        return fresh(chooser)
     key = chooser.choice(("inputs", "outputs"))
     if chooser.random() < 0.3 and type(tree) is dict and type(tree.get(key)) is list:
         entry, own = tensor(chooser)
@@ -148,6 +151,17 @@ def written(tree: Any) -> bytes:
     return json.dumps(tree, ensure_ascii=False).encode(errors="surrogatepass")
 
 
+def fresh(chooser: random.Random) -> tuple[bytes, bytes]:
+    """A message without a fault."""
+    tensors = [tensor(chooser) for _ in range(chooser.choice((1, 1, 2, 3)))]
+    members = {"id": "1", "model_name": "m", "parameters": {"a": 1, "binary_data_output": True}}
+    tree: dict[str, Any] = {key: members[key] for key in members if chooser.random() < 0.3}
+    tree[chooser.choice(("inputs", "outputs"))] = [entry for entry, _ in tensors]
+    if "inputs" in tree and chooser.random() < 0.3:
+        tree["outputs"] = [{"name": "o", "parameters": {"binary_data": True}}, {"name": "p"}]
+    return written(tree), b"".join(blob for _, blob in tensors)
+
+
 def tensor(chooser: random.Random) -> tuple[dict[str, Any], bytes]:
     """A valid tensor of a few values, binary or in JSON."""
     datatype = chooser.choice(sorted(wire.DATATYPES))
@@ -159,7 +173,7 @@ def tensor(chooser: random.Random) -> tuple[dict[str, Any], bytes]:
     elif datatype == "BOOL":
         values = [bool(value) for value in values]
     binary = datatype in wire.BINARY_ONLY or chooser.random() < 0.7
-    name = f"t{chooser.randrange(100)}"
+    name = f"t{chooser.randrange(10_000)}"
     return wire.entry(name, datatype, shape, values, binary)
 
 
