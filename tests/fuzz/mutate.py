@@ -1,6 +1,6 @@
 """Changes to an input that keep most of it in order, so that they reach what lies behind a parser.
 
-`Mutate` of libFuzzer changes bytes without knowing what they are; a quarter of the changes are its own.
+A quarter of the changes are libFuzzer's own, which does not know what the bytes are.
 """
 
 from __future__ import annotations
