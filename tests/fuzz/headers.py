@@ -49,12 +49,16 @@ def said(headers: list[tuple[str, str]]) -> set[int | None]:
             lengths.add(number(value))
         elif key == "content-type":
             media_type, *parameters = value.split(";")
-            if lowered(media_type.strip()) in MEDIA_TYPES:
+            if lowered(media_type.strip(" \t")) in MEDIA_TYPES:
                 for parameter in parameters:
                     key, _, text = parameter.partition("=")
-                    if lowered(key.strip()) == "json-header-size":
-                        lengths.add(number(text.strip().strip('"')))
+                    if lowered(key.strip(" \t")) == "json-header-size":
+                        lengths.add(number(unquoted(text.strip(" \t"))))
     return lengths
+
+
+def unquoted(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text.startswith('"') and text.endswith('"') else text
 
 
 def lowered(text: str) -> str:
