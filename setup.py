@@ -1,6 +1,6 @@
 """Compile the extensions. Switches, set to 1: TENSORWIRE_SANITIZE (ASan and UBSan),
-TENSORWIRE_COVERAGE (gcov, Cython line tracing), TENSORWIRE_DEBUG (not optimised),
-TENSORWIRE_STRICT (compiler warnings are errors)."""
+TENSORWIRE_FUZZ (for libFuzzer; clang only), TENSORWIRE_COVERAGE (gcov, Cython line tracing),
+TENSORWIRE_DEBUG (not optimised), TENSORWIRE_STRICT (compiler warnings are errors)."""
 
 import os
 from pathlib import Path
@@ -22,6 +22,8 @@ link = []
 if switch("SANITIZE"):
     sanitize = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g", "-O1"]
     flags, link = [*flags, *sanitize], sanitize
+if switch("FUZZ"):
+    flags.append("-fsanitize=fuzzer-no-link")
 if switch("COVERAGE"):
     flags, link = [*flags, "-O0", "--coverage"], ["--coverage"]
     macros.append(("CYTHON_TRACE", "1"))

@@ -87,6 +87,7 @@ LENGTHS = tuple(
         ("B6", "", (-1, "-1", -(2**63))),
         ("B7", "", (len(GOOD) + 1, str(len(GOOD) + 1))),
         ("HEAD1", "", (2**64 + N, "99999999999", "9" * 5000)),
+        ("21 digits", "Triton reads the number", (f"{N:021}",)),
         ("B8", RAW, ("abc", b"abc")),
         ("B9", STRICT, (f"{N}junk", f"{N}.0", f"{N}, {N}", f"{N}e0")),
         ("B10", STRICT, (f"+{N}", f" {N}", f"{N} ", f"{N}\n", f"{N}\n".encode())),
@@ -124,6 +125,7 @@ PARSED = (
     text("single quotes", HEADER, BASE.replace('"', "'")),
     text("9 KServe trailing comma", HEADER, KSERVE_ALL_BINARY % ","),
     text("HEAD4 nested without end", HEADER, '{"inputs":' + "[" * 100_000),
+    data("X19 101 nested lists", HEADER, "INT8", 1, f"{'[' * 101}7{']' * 101}"),
     data("HEAD4 data nested without end", HEADER, "INT8", 1, "[" * 100_000),
     *(data(f"J5 {token}", HEADER, "FP32", 1, f"[{token}]", differs="RapidJSON takes it")
       for token in ("Inf", "-Inf", "-NaN")),

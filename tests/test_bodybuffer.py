@@ -114,6 +114,22 @@ def test_limits() -> None:
         assert caught.value.status == 413
 
 
+@pytest.mark.parametrize("most", [0, 1, 1000, 65_536, 100_000])
+def test_received_up_to_the_limit(most: int) -> None:
+    """There is room for what is allowed, and for one byte that shows that there is more."""
+    buffer = tw.BodyBuffer(None, max_nbytes=most)
+    while len(buffer) < most:
+        buffer.advance(len(buffer.remaining()[: most - len(buffer)]))
+    assert len(buffer.remaining()) == 1  # where a receiver finds the end
+    buffer.advance(0)
+    words = f"{most + 1} bytes, at most {most} are accepted"
+    with pytest.raises(tw.HeaderError, match=words):
+        buffer.advance(1)
+    with pytest.raises(tw.HeaderError, match=words):
+        buffer.write(b"x")
+    assert len(buffer) == most
+
+
 def resident_nbytes() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096

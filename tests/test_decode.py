@@ -197,6 +197,13 @@ def test_a_lone_surrogate_anywhere(text: str, tolerated: str) -> None:
             tw.decode_request(body.encode())
 
 
+@pytest.mark.parametrize("first", ["1", "null", '[{"name":1}]', '["x"]', "{}"])
+def test_what_comes_before_an_equal_key_is_typed(first: str) -> None:
+    text = f'{{"inputs":{first},"inputs":[{cases.JSON_X}]}}'
+    with pytest.raises(tw.HeaderError, match="does not fit the protocol"):
+        tw.decode_request(text.encode())
+
+
 def test_a_raw_element_keeps_the_limits() -> None:
     spec = tw.TensorSpec("x", "BYTES", [1] * 65)
     with pytest.raises(tw.LayoutError, match="has 65 dimensions, at most 64"):

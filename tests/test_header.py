@@ -42,7 +42,9 @@ def as_message(**headers: str) -> Message:
         ({"Content-Type": f"{SAGEMAKER};json-header-size=17"}, 17),
         ({"content-type": f"{VERTEX}; charset=x; JSON-Header-Size=17"}, 17),
         ({"content-type": SAGEMAKER.upper() + ";json-header-size=17"}, 17),
+        ({"content-type": f'{SAGEMAKER}; json-header-size = "17"\t;q=1'}, 17),
         ({"content-type": SAGEMAKER}, None),
+        ({"content-type": f"{SAGEMAKER}\xa0;json-header-size=17"}, None),
         ({"content-type": f"x; {SAGEMAKER};json-header-size=17"}, None),
         ({"content-type": f"{SAGEMAKER};json-header-size=17", LENGTH: "17"}, 17),
         ({"content-type": "application/json; json-header-size=17"}, None),
@@ -60,6 +62,12 @@ def test_no_length(value: str) -> None:
     for headers in places:
         with pytest.raises(tw.HeaderError, match=f"{LENGTH} is not a number"):
             tw.header_length(headers)
+
+
+@pytest.mark.parametrize("value", ["\xa017", "\x1c17", "17\x85", '"17', '17"', '"', '""', '" 17"'])
+def test_no_length_in_a_media_type(value: str) -> None:
+    with pytest.raises(tw.HeaderError, match=f"{LENGTH} is not a number"):
+        tw.header_length({"Content-Type": f"{SAGEMAKER};json-header-size={value}"})
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ PACKAGE = Path(tensorwire.__file__).parent
 # From the ground up. A module may import those of the lines above its own.
 FLOORS = [
     ["errors", "_wire", "_utf8", "_npystring", "_arrow_abi"],
-    ["_limits", "_datatypes"],
+    ["_walk", "_limits", "_datatypes"],
     ["_layout"],
     ["_body"],
     ["_elements", "_pack", "_jsondata"],

@@ -40,6 +40,8 @@ SCALARS: dict[str, tuple[type, ...]] = {  # what stands for an element in JSON; 
 
 INT64_MAX = 2**63 - 1
 MAX_RANK = 64  # numpy's
+MAX_NESTING = 100  # section 4
+MAX_DIGITS = 20  # section 1
 REFERENCE_SIZE = 16  # what one BYTES element takes in the widest array that users ask for
 
 REQUIRED: Any = object()
@@ -260,10 +262,10 @@ def _split(header_length: int | str | bytes | None, body_length: int) -> int:
         header_length = header_length.decode("latin-1")
     if isinstance(header_length, str):
         # isdigit alone takes other scripts' digits, int alone takes signs, blanks and underscores.
-        # Digits beyond any real length are not converted: int refuses 4300 of them in its own words
-        if not (header_length.isascii() and header_length.isdigit()):
+        is_number = header_length.isascii() and header_length.isdigit()
+        if not is_number or len(header_length) > MAX_DIGITS:
             raise HeaderError(f"header length {header_length[:20]!r}")
-        header_length = int(header_length.lstrip("0")[:20] or "0")
+        header_length = int(header_length)
     if not 0 <= header_length <= body_length:
         raise HeaderError(f"header length {header_length} of a body of {body_length}")
     return header_length
@@ -369,11 +371,13 @@ def _from_json(datatype: str, data: list[Any], count: int) -> list[Any]:
     if datatype in BINARY_ONLY:
         raise HeaderError(f"{datatype} as JSON")
     flat: list[Any] = []
-    pending = list(reversed(data))  # a stack of our own: nesting is the sender's choice
+    pending = [(item, 1) for item in reversed(data)]  # a stack of our own, not the interpreter's
     while pending:
-        item = pending.pop()
+        item, depth = pending.pop()
         if type(item) is list:
-            pending.extend(reversed(item))
+            if depth == MAX_NESTING:
+                raise HeaderError(f"more than {MAX_NESTING} nested lists")
+            pending.extend((inner, depth + 1) for inner in reversed(item))
         else:
             flat.append(item)
     if len(flat) != count:

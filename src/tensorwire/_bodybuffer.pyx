@@ -117,10 +117,9 @@ cdef class BodyBuffer:
         if self.n_exports > 0:
             raise BufferError("the body cannot grow: views of it are held")
         needed = self.nbytes + n_more
-        self.check_limit(needed)
         grown = max(needed, 2 * self.capacity, FIRST_CAPACITY)
         if self.max_nbytes is not None:
-            grown = max(needed, min(grown, self.max_nbytes))
+            grown = max(needed, min(grown, self.max_nbytes + 1))  # see `remaining`
         self.allocate(grown)
         return 0
 
@@ -142,6 +141,8 @@ cdef class BodyBuffer:
         cdef Py_buffer view
         PyObject_GetBuffer(chunk, &view, PyBUF_SIMPLE)
         try:
+            if self.content_length is None:
+                self.check_limit(self.nbytes + view.len)
             self.make_room(view.len)
             if view.len > 0:  # nothing may be at no address
                 memcpy(self.data + self.nbytes, view.buf, view.len)
@@ -152,18 +153,27 @@ cdef class BodyBuffer:
     def remaining(self):
         """A writable memoryview of the room behind what has arrived, for ``recv_into``.
 
-        Tell ``advance`` how many bytes were received. For an unknown length there is always room.
+        Tell ``advance`` how many bytes were received. For an unknown length there is always room,
+        at the limit for one byte more: the end of a body is seen only by asking for what follows.
         """
-        if self.content_length is None:
-            self.make_room(max(FIRST_CAPACITY, self.nbytes) if self.capacity == self.nbytes else 1)
+        if self.content_length is None and self.capacity == self.nbytes:
+            n_more = max(FIRST_CAPACITY, self.nbytes)
+            if self.max_nbytes is not None:
+                n_more = min(n_more, self.max_nbytes + 1 - self.nbytes)
+            self.make_room(n_more)
         return PyMemoryView_FromObject(Tail(self))
 
     def advance(self, Py_ssize_t nbytes):
-        """Take ``nbytes`` that were written to ``remaining()`` as arrived."""
+        """Take ``nbytes`` that were written to ``remaining()`` as arrived.
+
+        Raises HeaderError (413) when they pass ``max_nbytes``, ValueError when they had no room.
+        """
         if not 0 <= nbytes <= self.capacity - self.nbytes:
             raise ValueError(
                 f"{nbytes} bytes cannot have arrived: there is room for "
                 f"{self.capacity - self.nbytes}")
+        if self.content_length is None:
+            self.check_limit(self.nbytes + nbytes)
         self.nbytes += nbytes
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):

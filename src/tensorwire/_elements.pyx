@@ -20,7 +20,8 @@ from ._npystring cimport (
     npy_string_allocator,
 )
 from ._utf8 cimport ALL_VALID, first_invalid
-from ._wire cimport PREFIX_NBYTES, WIDEST_ITEMSIZE, load_le32, store_le32
+from ._walk cimport NONE, Walk, walk
+from ._wire cimport PREFIX_NBYTES, WIDEST_ITEMSIZE, store_le32
 
 import numpy as np
 
@@ -38,51 +39,6 @@ def set_release_gil_from(uint64_t n_elements):
     global release_gil_from
     before, release_gil_from = release_gil_from, n_elements
     return before
-
-
-cdef enum Fault:
-    NONE
-    SHORT_PREFIX
-    SHORT_PAYLOAD
-
-
-cdef struct Walk:
-    uint64_t position    # of the element where the walk stopped, from the start of the tensor
-    uint64_t n_elements  # walked whole
-    uint32_t declared    # what the last prefix said
-    Fault fault
-
-
-cdef void walk(
-    Walk* walked, const unsigned char* data, uint64_t nbytes,
-    int64_t* starts, uint64_t capacity, int64_t base,
-) noexcept nogil:
-    """Go on from `walked` until `capacity` elements, the end of `data`, or a fault.
-
-    `starts[i]` becomes `base` plus the position of element i's prefix, unless `starts` is NULL.
-    Bounds: position <= nbytes always. Both comparisons subtract what is known to fit, in unsigned
-    64 bit, so nothing wraps; a prefix is loaded once, so that a writer in another thread can make
-    the walk wrong but never leave the tensor.
-    """
-    cdef uint64_t position = walked.position
-    cdef uint64_t i = walked.n_elements
-    cdef uint32_t length = 0
-    walked.fault = NONE
-    while i < capacity and position < nbytes:
-        if nbytes - position < PREFIX_NBYTES:
-            walked.fault = SHORT_PREFIX
-            break
-        length = load_le32(data + position)
-        if length > nbytes - position - PREFIX_NBYTES:
-            walked.fault = SHORT_PAYLOAD
-            break
-        if starts != NULL:
-            starts[i] = base + <int64_t>position
-        position += PREFIX_NBYTES + <uint64_t>length
-        i += 1
-    walked.position = position
-    walked.n_elements = i
-    walked.declared = length
 
 
 cdef void walk_politely(

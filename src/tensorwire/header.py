@@ -111,16 +111,21 @@ def _text(value: object) -> str:
     return value
 
 
+_BLANKS = " \t"  # of HTTP; Python's strip takes others, too
+
+
 def _gateway_length(media_type: str) -> int | None:
     kind, _, parameters = media_type.partition(";")
-    if kind.strip().lower() not in _GATEWAY_TYPES:
+    if kind.strip(_BLANKS).lower() not in _GATEWAY_TYPES:
         return None
     found = None
     for parameter in parameters.split(";"):
         key, _, value = parameter.partition("=")
-        if key.strip().lower() != "json-header-size":
+        if key.strip(_BLANKS).lower() != "json-header-size":
             continue
-        length = parse_header_length(value.strip().strip('"'))
+        value = value.strip(_BLANKS)
+        is_quoted = len(value) >= 2 and value[0] == value[-1] == '"'
+        length = parse_header_length(value[1:-1] if is_quoted else value)
         found = _agreeing(found, length)
     return found
 

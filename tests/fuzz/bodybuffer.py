@@ -1,0 +1,117 @@
+"""The target for BodyBuffer: any sequence of calls."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import tensorwire as tw
+from fuzz.judge import check_error, exact
+
+SIZES = (62, 126, 998, 4_094, 65_535, 131_071, 2**62, 2**63 - 1, 2**64)
+CHUNK = bytes(range(256)) * 600
+MAX_CALLS = 20
+
+
+def bodybuffer(data: bytes) -> None:
+    """Whatever the calls: it holds what has arrived, aligned, and no more than was announced.
+
+    The data: which numbers are given, each as one byte, and then calls of two bytes each.
+    """
+    front, calls = data[:4].ljust(4, b"\0"), data[4:]
+    announced = number(front[1]) if front[0] & 1 else None
+    header_length = number(front[2]) if front[0] & 2 else None
+    most = number(front[3]) if front[0] & 4 else None
+    try:
+        buffer = tw.BodyBuffer(announced, header_length, max_nbytes=most)
+    except tw.HeaderError as error:
+        assert error.status == 413
+        assert announced is not None
+        assert announced >= 2**62 or (most is not None and announced > most)
+        return
+    assert announced is None or most is None or announced <= most
+    Run(buffer, announced, header_length or 0, most).calls(calls)
+
+
+def number(byte: int) -> int:
+    """Small ones, and those of SIZES with the next two."""
+    return byte if byte < 128 else SIZES[byte % len(SIZES)] + byte % 3
+
+
+class Run:
+    """A buffer beside the plain bytearray that it has to be like."""
+
+    def __init__(
+        self, buffer: tw.BodyBuffer, announced: int | None, header_length: int, most: int | None
+    ) -> None:
+        self.buffer, self.model, self.views = buffer, bytearray(), list[memoryview]()
+        self.announced, self.header_length, self.most = announced, header_length, most
+
+    def calls(self, calls: bytes) -> None:
+        actions = (self.write, self.write, self.receive, self.hold, self.let_go, self.advance)
+        for i in range(0, min(len(calls), 2 * MAX_CALLS) - 1, 2):
+            actions[calls[i] % len(actions)](number(calls[i + 1]) % len(CHUNK))
+            self.check()
+        assert bytes(self.buffer) == self.model
+        for view in self.views:
+            assert self.model.startswith(bytes(view))
+
+    def check(self) -> None:
+        assert len(self.buffer) == self.buffer.nbytes == len(self.model)
+        assert bytes(memoryview(self.buffer)[-100:]) == self.model[-100:]
+        assert self.buffer.complete is (self.announced in (None, len(self.model)))
+        if self.model:
+            address = np.frombuffer(memoryview(self.buffer), np.uint8).ctypes.data
+            assert (address + self.header_length) % 64 == 0
+
+    def fits(self, nbytes: int) -> bool:
+        bounds = [bound for bound in (self.announced, self.most) if bound is not None]
+        return len(self.model) + nbytes <= min(bounds, default=2**62)
+
+    def write(self, nbytes: int) -> None:
+        chunk = CHUNK[len(self.model) % 256 :][:nbytes]
+        try:
+            self.buffer.write(exact(chunk))
+        except tw.DecodeError as error:
+            check_error(error, len(self.model) + (self.announced or 0))
+            assert not self.fits(nbytes)
+        except BufferError:
+            assert self.views
+            assert self.announced is None
+        else:
+            assert self.fits(nbytes)
+            self.model += chunk
+
+    def receive(self, nbytes: int) -> None:
+        try:
+            room = self.buffer.remaining()
+        except BufferError:
+            assert self.views
+            assert self.announced is None
+            return
+        if self.announced is None:
+            assert len(room) > 0
+        else:
+            assert len(room) == self.announced - len(self.model)
+        room[:nbytes] = arrived = CHUNK[: min(nbytes, len(room))]
+        try:
+            self.buffer.advance(len(arrived))
+        except tw.HeaderError as error:
+            assert error.status == 413
+            assert not self.fits(len(arrived))
+        else:
+            assert self.fits(len(arrived))
+            self.model += arrived
+
+    def advance(self, nbytes: int) -> None:
+        """More than there is room for cannot have arrived."""
+        try:
+            self.buffer.advance(nbytes + 2**40)
+        except ValueError:
+            return
+        raise AssertionError(nbytes)
+
+    def hold(self, _: int) -> None:
+        self.views = [*self.views[-2:], memoryview(self.buffer)]
+
+    def let_go(self, _: int) -> None:
+        self.views.clear()

@@ -1,0 +1,323 @@
+"""The target for everything that a BytesTensor becomes, and for every way to write one."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import tensorwire as tw
+import wire
+from fuzz.judge import check_error, exact
+
+STRINGS = np.dtypes.StringDType()
+
+
+def exports(data: bytes) -> None:
+    """Whatever the elements, each export holds them all, or names the first that it cannot hold.
+
+    The data: one export, one way to make the tensor, one shape, n, n lengths, and the payload.
+    """
+    front = data[:4].ljust(4, b"\0")
+    lengths, payload = data[4 : 4 + front[3]], data[4 + front[3] :]
+    items = []
+    for length in lengths:
+        items.append(payload[:length])
+        payload = payload[length:]
+    shapes = shapes_of(len(items))
+    source, tensor = MAKERS[front[1] % len(MAKERS)](items, shapes[front[2] % len(shapes)])
+    assert (tensor.size, tensor.nbytes) == (len(items), sum(map(len, items)) + 4 * len(items))
+    EXPORTS[front[0] % len(EXPORTS)](tensor, items, payload)
+    del tensor
+    source.append(0)  # a BufferError when anything still holds it
+
+
+def shapes_of(n: int) -> list[tuple[int, ...]]:
+    shapes: list[tuple[int, ...]] = [(n,), (1, n), (n, 1)]
+    if n == 1:
+        shapes.append(())
+    shapes += [(factor, n // factor) for factor in (2, 3) if n % factor == 0]
+    return shapes
+
+
+def shaped(items: list[Any], shape: tuple[int, ...]) -> Any:
+    """An object array; numpy's own conversion would cut trailing NULs."""
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array.reshape(shape)
+
+
+# --- how a tensor comes to be --------------------------------------------------------------------
+
+
+def whole(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
+    source = exact(wire.elements(items))
+    return source, tw.decode_bytes(source, len(items)).reshape(shape)
+
+
+def within(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
+    """A run of rows between two others."""
+    source = exact(wire.elements([b"before", *items, b"behind"]))
+    return source, tw.decode_bytes(source)[1:-1].reshape(shape)
+
+
+def packed(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
+    """Written by us, and scanned when first read."""
+    tensor = tw.Tensor("x", shaped(items, shape)).data
+    assert isinstance(tensor, tw.BytesTensor)
+    return exact(b""), tensor
+
+
+def raw(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
+    """The one element of a raw request, which has no prefix."""
+    if len(items) != 1:
+        return chosen(items, shape)
+    source = exact(items[0])
+    spec = tw.TensorSpec("x", "BYTES", shape)
+    tensor = tw.decode_request(source, 0, raw_input=spec).inputs[0].data
+    assert isinstance(tensor, tw.BytesTensor)
+    return source, tensor
+
+
+def chosen(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
+    """Gathered one by one, in another order than they came in."""
+    tensor = tw.decode_bytes(exact(wire.elements(items[::-1])))[::-1]
+    return exact(b""), tensor.reshape(shape)
+
+
+def pickled(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
+    """Through pickle, with the bytes out of band; loaded over a buffer that ends where it must."""
+    source, tensor = raw(items, shape)
+    buffers: list[pickle.PickleBuffer] = []
+    text = pickle.dumps(tensor, 5, buffer_callback=buffers.append)
+    received = exact(b"".join(bytes(buffer.raw()) for buffer in buffers))
+    del tensor, buffers
+    source.append(0)
+    loaded: tw.BytesTensor = pickle.loads(text, buffers=[received])
+    return received, loaded
+
+
+def from_arrow(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
+    kinds = (pa.binary(), pa.large_binary(), pa.binary_view())
+    array = pa.array([b"before", *items], kinds[len(items) % 3])[1:]
+    chunked = pa.chunked_array([array[:1], array[1:]]) if len(items) % 2 else array
+    encoded = tw.encode_bytes(chunked)
+    assert encoded == wire.elements(items)
+    source = exact(encoded)
+    return source, tw.decode_bytes(source).reshape(shape)
+
+
+MAKERS: list[Callable[[list[bytes], tuple[int, ...]], tuple[Any, tw.BytesTensor]]] = [
+    *(whole, within, packed, raw, chosen, pickled, from_arrow)
+]
+
+# --- what it becomes -----------------------------------------------------------------------------
+
+
+def objects(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+    array = tensor.as_numpy()
+    assert array.shape == tensor.shape
+    assert array.reshape(-1).tolist() == items
+    assert tensor.tolist() == shaped(items, tensor.shape).tolist()
+    assert np.asarray(tensor).reshape(-1).tolist() == items
+
+
+def views(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+    assert [bytes(tensor.view(i)) for i in range(len(items))] == items
+    for index in np.ndindex(tensor.shape):
+        flat = int(np.ravel_multi_index(index, tensor.shape)) if index else 0
+        assert tensor.view(index) == items[flat] == tensor[index]
+        assert tensor.view(flat - len(items)) == items[flat]
+    for outside in (len(items), -len(items) - 1):
+        try:
+            tensor.view(outside)
+        except IndexError:
+            continue
+        raise AssertionError(outside)
+
+
+def wire_bytes(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+    assert bytes(tensor.wire) == wire.elements(items) == tw.encode_bytes(tensor)
+    copy = tensor.copy()
+    assert copy == tensor
+    assert copy.tolist() == tensor.tolist()
+    other = tw.decode_bytes(wire.elements([*items[:-1], rest[:8]]) if items else b"")
+    same = len(items) == 0 or items[-1] == rest[:8]
+    assert (tensor.reshape((len(items),)) == other) is same
+
+
+def selection(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+    """As numpy selects from an object array; what numpy refuses is refused alike."""
+    index = index_of(rest, tensor.shape)
+    expected: Any
+    try:
+        expected = shaped(items, tensor.shape)[index]
+    except IndexError:
+        expected = None
+    try:
+        found = tensor[index]
+    except IndexError:
+        assert expected is None
+        return
+    assert expected is not None
+    if isinstance(expected, np.ndarray):
+        assert found.shape == expected.shape
+        assert found.tolist() == expected.tolist()
+        assert bytes(found.wire) == wire.elements(expected.reshape(-1).tolist())
+    else:
+        assert found == expected
+
+
+def index_of(rest: bytes, shape: tuple[int, ...]) -> Any:
+    """One part for each dimension, or fewer: ints, slices, lists, masks."""
+    parts: list[Any] = []
+    for begin in range(0, min(len(rest), 4 * len(shape)), 4):
+        part = rest[begin : begin + 4].ljust(4, b"\0")
+        a, b, c = (int(byte) - 256 if byte > 127 else int(byte) for byte in part[1:])
+        if part[0] % 8 < 2:
+            parts.append(a)
+        elif part[0] % 8 < 5:
+            parts.append(slice(a or None, b or None, c or None))
+        elif part[0] % 8 == 5:
+            parts.append([a, b, c])
+        elif part[0] % 8 == 6:
+            parts.append(np.arange(shape[len(parts)]) % (a or 1) == b)
+        else:
+            parts.append(...)
+    if sum(part is ... for part in parts) > 1:
+        parts = [part for part in parts if part is not ...]
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def fixed_width(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+    """numpy drops trailing NULs, there and back."""
+    array = tensor.as_numpy("S")
+    trimmed = [item.rstrip(b"\0") for item in items]
+    assert array.reshape(-1).tolist() == trimmed
+    assert array.dtype.itemsize == max(1, *map(len, items), 1)
+    assert tw.encode_bytes(array) == wire.elements(trimmed)
+
+
+def texts(items: list[bytes]) -> list[str] | int:
+    """The elements as text, or the first that is none."""
+    found = []
+    for i, item in enumerate(items):
+        try:
+            found.append(item.decode())
+        except UnicodeDecodeError:
+            return i
+    return found
+
+
+def text_or_refusal(convert: Callable[[], Any], items: list[bytes]) -> Any:
+    """What `convert` makes of elements that are all UTF-8; None where it names the first other."""
+    expected = texts(items)
+    try:
+        made = convert()
+    except tw.ElementError as error:
+        check_error(error, sum(map(len, items)) + 4 * len(items) + 10)  # of `within`
+        assert error.element == expected
+        return None
+    assert isinstance(expected, list), f"element {expected} is no text"
+    return made
+
+
+def strings(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+    array = text_or_refusal(tensor.as_strings, items)
+    if array is not None:
+        assert array.shape == tensor.shape
+        assert array.reshape(-1).tolist() == texts(items)
+        assert tw.encode_bytes(array) == tw.encode_bytes(array.tolist()) == wire.elements(items)
+
+
+def npy_strings(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+    array = text_or_refusal(lambda: tensor.as_numpy(STRINGS), items)
+    if array is not None:
+        assert array.shape == tensor.shape
+        assert array.reshape(-1).tolist() == texts(items)
+        assert tw.encode_bytes(array) == wire.elements(items)
+
+
+def unicode(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+    """A `U` array of any 32-bit words: those that are code points are written as UTF-8."""
+    words = np.frombuffer(exact(b"".join(items) + bytes(4)), "<u4", len(b"".join(items)) // 4)
+    width = rest[0] % 5 + 1 if rest else 1
+    words = words[: len(words) // width * width]
+    array = words.view(f"U{width}") if len(words) else np.zeros(0, f"U{width}")
+    rows = [row[: max(np.flatnonzero(row), default=-1) + 1] for row in words.reshape(-1, width)]
+    expected = []
+    for i, row in enumerate(rows):
+        if any(0xD800 <= c <= 0xDFFF or c > 0x10FFFF for c in row):
+            try:
+                tw.encode_bytes(array)
+            except tw.EncodeError as error:
+                assert error.element == i
+                return
+            raise AssertionError(f"element {i} has no UTF-8 form")
+        expected.append("".join(map(chr, row)).encode())
+    assert tw.encode_bytes(array) == wire.elements(expected)
+
+
+def arrow(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+    array = pa.array(tensor)
+    array.validate(full=True)
+    assert array.type == pa.binary_view()
+    assert array.to_pylist() == items
+    assert tw.encode_bytes(array[1:]) == wire.elements(items[1:])
+
+
+def arrow_text(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+    array = text_or_refusal(lambda: pa.array(tensor, pa.string_view()), items)
+    if array is not None:
+        array.validate(full=True)
+        assert array.to_pylist() == texts(items)
+        assert tw.encode_bytes(array) == wire.elements(items)
+
+
+def into(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+    """Written into a buffer that may be too small, from values of every kind."""
+    values = [
+        (bytes, bytearray, memoryview)[rest[i % len(rest)] % 3 if rest else 0](item)
+        for i, item in enumerate(items)
+    ]
+    expected = wire.elements(items)
+    assert tw.encode_bytes(values) == expected
+    room = rest[0] + len(expected) - 20 if rest else len(expected)
+    buffer = exact(b"\xaa" * max(room, 0))
+    try:
+        nbytes = tw.encode_bytes_into(values, buffer)
+    except tw.EncodeError:
+        assert len(buffer) < len(expected)
+        assert buffer.tobytes() == b"\xaa" * len(buffer)
+        return
+    assert nbytes == len(expected) <= len(buffer)
+    assert buffer.tobytes() == expected.ljust(len(buffer), b"\xaa")
+
+
+def through_a_message(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", tensor), tw.Tensor("y", tensor)]))
+    body = bytes(frame)
+    said = wire.decode(body, frame.header_length, "request")["tensors"]
+    assert [one["values"] for one in said] == [items, items]
+    read = tw.decode_request(body, frame.header_length)
+    assert read["y"].data == tensor
+    spelt = tw.InferRequest([tw.Tensor("x", tensor, binary=False)])
+    expected = texts(items)
+    try:
+        frame = tw.encode_request(spelt)
+    except tw.EncodeError as error:
+        assert error.element == expected
+        return
+    assert isinstance(expected, list)
+    read = tw.decode_request(bytes(frame))
+    assert read["x"].data == tensor
+    assert read["x"].as_numpy().reshape(-1).tolist() == items
+
+
+EXPORTS: list[Callable[[tw.BytesTensor, list[bytes], bytes], None]] = [
+    *(objects, views, wire_bytes, selection, fixed_width, strings, npy_strings, unicode),
+    *(arrow, arrow_text, into, through_a_message),
+]

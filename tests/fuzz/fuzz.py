@@ -1,0 +1,34 @@
+"""One target under libFuzzer: `python -m fuzz.fuzz TARGET [libFuzzer's options] [corpus ...]`.
+
+Run by run.py, which prepares the environment.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+import atheris
+
+with atheris.instrument_imports(include=["tensorwire", "wire"]):
+    import tensorwire  # noqa: F401
+    import wire  # noqa: F401
+
+from fuzz.mutate import mutated
+from fuzz.targets import TARGETS
+
+
+def main() -> None:
+    name = sys.argv.pop(1)
+    # libFuzzer calls itself by it, through a shell, when it merges.
+    sys.argv[0] = shlex.join([sys.executable, "-m", "fuzz.fuzz", name])
+
+    def mutate(data: bytes, max_nbytes: int, seed: int) -> bytes:
+        return mutated(name, bytes(data), max_nbytes, seed, atheris.Mutate)
+
+    atheris.Setup(sys.argv, TARGETS[name], custom_mutator=mutate)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

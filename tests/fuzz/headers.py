@@ -1,0 +1,72 @@
+"""The target for `header_length`: any HTTP headers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorwire as tw
+from fuzz.judge import check_error
+
+NAME = "inference-header-content-length"
+MEDIA_TYPES = tuple(
+    f"application/vnd.{gateway}-triton.binary+json" for gateway in ("sagemaker", "vertex-ai")
+)
+MAX_DIGITS = 20
+
+
+def header_length(data: bytes) -> None:
+    """The one length that all places agree on, None where none has one, or a HeaderError.
+
+    The data: a byte of choices, then lines of ``name:value``.
+    """
+    choices = data[0] if data else 0
+    pairs = [line.partition(b":")[::2] for line in data[1:].split(b"\n") if line]
+    names = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs]
+    headers: Any = names
+    if choices & 1:
+        headers = pairs
+    elif choices & 2:
+        headers = {name: value.encode("latin-1") for name, value in names}
+    elif choices & 4:
+        headers = dict(names)
+    lengths = said(list(dict(names).items()) if choices & 7 in (2, 4, 6) else names)
+    try:
+        found = tw.header_length(headers)
+    except tw.HeaderError as error:
+        check_error(error, 0)
+        assert None in lengths or len(lengths) > 1
+        return
+    assert None not in lengths
+    assert lengths == (set() if found is None else {found})
+
+
+def said(headers: list[tuple[str, str]]) -> set[int | None]:
+    """Every length that is announced (WIRE.md 1); None among them for one that is no number."""
+    lengths: set[int | None] = set()
+    for name, value in headers:
+        key = lowered(name)
+        if key == NAME:
+            lengths.add(number(value))
+        elif key == "content-type":
+            media_type, *parameters = value.split(";")
+            if lowered(media_type.strip(" \t")) in MEDIA_TYPES:
+                for parameter in parameters:
+                    key, _, text = parameter.partition("=")
+                    if lowered(key.strip(" \t")) == "json-header-size":
+                        lengths.add(number(unquoted(text.strip(" \t"))))
+    return lengths
+
+
+def unquoted(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text.startswith('"') and text.endswith('"') else text
+
+
+def lowered(text: str) -> str:
+    """ASCII letters alone: what else may be in a header's name has no case."""
+    return "".join(chr(ord(c) + 32) if "A" <= c <= "Z" else c for c in text)
+
+
+def number(text: str) -> int | None:
+    if not 1 <= len(text) <= MAX_DIGITS or any(c not in "0123456789" for c in text):
+        return None
+    return int(text)

@@ -1,0 +1,188 @@
+"""The C kernels under libFuzzer: no interpreter runs, and every check is a plainer second reading.
+
+The first byte chooses the kernel. The input ends where its memory does, and what is written goes
+to memory of the size that was asked for, so that AddressSanitizer sees a step too far.
+"""
+
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport abort, free, malloc
+from libc.string cimport memcmp, memcpy
+
+from tensorwire._utf8 cimport (
+    ALL_VALID,
+    NO_UTF8,
+    CodeUnit,
+    first_invalid,
+    is_ascii,
+    utf8_nbytes,
+    write_utf8,
+)
+from tensorwire._walk cimport NONE, SHORT_PAYLOAD, SHORT_PREFIX, Fault, Walk, walk
+from tensorwire._wire cimport multiply, store_le32
+
+cdef extern from *:
+    """
+    typedef unsigned __int128 uint128;
+    """
+    ctypedef unsigned long long uint128
+
+
+cdef public int LLVMFuzzerTestOneInput(const uint8_t* data, size_t nbytes) noexcept nogil:
+    if nbytes == 0:
+        return 0
+    cdef uint8_t kernel = data[0] % 6
+    cdef uint8_t* rest = <uint8_t*>malloc(nbytes - 1)  # aligned, as the text of a str is
+    memcpy(rest, data + 1, nbytes - 1)
+    if kernel == 0:
+        walks(rest, nbytes - 1)
+    elif kernel == 1:
+        validates(rest, nbytes - 1)
+    elif kernel == 2:
+        encodes[uint8_t](<const uint8_t*>rest, <Py_ssize_t>nbytes - 1)
+    elif kernel == 3:
+        encodes[uint16_t](<const uint16_t*>rest, (<Py_ssize_t>nbytes - 1) // 2)
+    elif kernel == 4:
+        encodes[uint32_t](<const uint32_t*>rest, (<Py_ssize_t>nbytes - 1) // 4)
+    else:
+        multiplies(rest, nbytes - 1)
+    free(rest)
+    return 0
+
+
+cdef void check(bint holds) noexcept nogil:
+    if not holds:
+        abort()
+
+
+cdef void walks(const uint8_t* data, uint64_t nbytes) noexcept nogil:
+    """Two calls, one after the other, find the elements that a reader of single bytes finds."""
+    cdef uint64_t capacity, first, n = 0, position = 0, length
+    cdef Fault fault = NONE
+    cdef Walk walked
+    cdef int64_t* starts
+    if nbytes < 2:
+        return
+    capacity, first = data[0], data[1]
+    data, nbytes = data + 2, nbytes - 2
+    if first > capacity:
+        first = capacity
+    starts = <int64_t*>malloc(capacity * sizeof(int64_t))
+    walked.position = walked.n_elements = 0
+    walk(&walked, data, nbytes, starts, first, 1000)
+    if walked.fault == NONE:
+        walk(&walked, data, nbytes, starts, capacity, 1000)
+    while n < capacity and position < nbytes and fault == NONE:
+        if position + 4 > nbytes:
+            fault = SHORT_PREFIX
+            break
+        length = data[position] + 256 * (data[position + 1] + 256 * (
+            data[position + 2] + 256 * <uint64_t>data[position + 3]))
+        if position + 4 + length > nbytes:
+            fault = SHORT_PAYLOAD
+            check(walked.declared == length)
+            break
+        check(starts[n] == 1000 + <int64_t>position)
+        position += 4 + length
+        n += 1
+    check(walked.fault == fault and walked.n_elements == n and walked.position == position)
+    walked.position = walked.n_elements = 0
+    walk(&walked, data, nbytes, NULL, capacity, 0)
+    check(walked.fault == fault and walked.n_elements == n and walked.position == position)
+    free(starts)
+
+
+cdef Py_ssize_t decoded(const uint8_t* text, Py_ssize_t nbytes, uint32_t* point) noexcept nogil:
+    """Bytes of the code point at `text`, or 0: decoded first, and then judged by its value."""
+    cdef Py_ssize_t n, i
+    cdef uint32_t least
+    if text[0] < 0x80:
+        point[0] = text[0]
+        return 1
+    if text[0] & 0xE0 == 0xC0:
+        n, least, point[0] = 2, 0x80, text[0] & 0x1F
+    elif text[0] & 0xF0 == 0xE0:
+        n, least, point[0] = 3, 0x800, text[0] & 0x0F
+    elif text[0] & 0xF8 == 0xF0:
+        n, least, point[0] = 4, 0x10000, text[0] & 0x07
+    else:
+        return 0
+    if n > nbytes:
+        return 0
+    for i in range(1, n):
+        if text[i] & 0xC0 != 0x80:
+            return 0
+        point[0] = point[0] << 6 | (text[i] & 0x3F)
+    if point[0] < least or point[0] > 0x10FFFF or 0xD800 <= point[0] <= 0xDFFF:
+        return 0
+    return n
+
+
+cdef void validates(const uint8_t* text, Py_ssize_t nbytes) noexcept nogil:
+    """The first invalid byte, and whether all is ASCII; code points are written as they were."""
+    cdef uint32_t* points = <uint32_t*>malloc(nbytes * sizeof(uint32_t))
+    cdef uint8_t* written
+    cdef Py_ssize_t position = 0, n_points = 0, n, i
+    cdef bint ascii = True
+    for i in range(nbytes):
+        ascii = ascii and text[i] < 0x80
+    check(is_ascii(text, nbytes) == ascii)
+    while position < nbytes:
+        n = decoded(text + position, nbytes - position, points + n_points)
+        if n == 0:
+            break
+        position += n
+        n_points += 1
+    check(first_invalid(text, nbytes) == (ALL_VALID if position == nbytes else position))
+    check(utf8_nbytes(<const uint32_t*>points, n_points) == position)
+    written = <uint8_t*>malloc(position)
+    write_utf8(written, position, <const uint32_t*>points, n_points)
+    check(memcmp(written, text, position) == 0)
+    free(written)
+    free(points)
+
+
+cdef void encodes(const CodeUnit* text, Py_ssize_t n_characters) noexcept nogil:
+    """What is measured is written, is UTF-8, and says the same; too little room is kept to."""
+    cdef Py_ssize_t nbytes = utf8_nbytes(text, n_characters)
+    cdef Py_ssize_t position = 0, n = 0, i
+    cdef uint8_t* written
+    cdef uint32_t point
+    for i in range(n_characters):
+        if 0xD800 <= <uint32_t>text[i] <= 0xDFFF or <uint32_t>text[i] > 0x10FFFF:
+            check(nbytes == NO_UTF8)
+            nbytes = n_characters  # as if the text had changed since it was measured
+            written = <uint8_t*>malloc(nbytes)
+            write_utf8(written, nbytes, text, n_characters)
+            free(written)
+            return
+    written = <uint8_t*>malloc(nbytes)
+    write_utf8(written, nbytes, text, n_characters)
+    check(first_invalid(written, nbytes) == ALL_VALID)
+    for i in range(n_characters):
+        n = decoded(written + position, nbytes - position, &point)
+        check(n > 0 and point == text[i])
+        position += n
+    check(position == nbytes)
+    free(written)
+    written = <uint8_t*>malloc(nbytes // 2)
+    write_utf8(written, nbytes // 2, text, n_characters)
+    free(written)
+
+
+cdef void multiplies(const uint8_t* data, uint64_t nbytes) noexcept nogil:
+    """The product as 128 bits have it, or False and no change."""
+    cdef uint64_t product = 1, before, factor
+    cdef uint128 wide
+    while nbytes >= 8:
+        memcpy(&factor, data, 8)
+        factor >>= data[0] & 63  # numbers of every size
+        before, wide = product, product
+        wide *= factor
+        if multiply(&product, factor):
+            check(wide <= <uint128>INT64_MAX and product == <uint64_t>wide)
+        else:
+            check(wide > <uint128>INT64_MAX and product == before)
+        data, nbytes = data + 8, nbytes - 8
+    cdef uint8_t prefix[4]
+    store_le32(prefix, <uint32_t>product)
+    check(prefix[0] == (product & 255) and prefix[3] == (product >> 24 & 255))

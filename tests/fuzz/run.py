@@ -1,0 +1,214 @@
+"""Fuzz: `python tests/fuzz/run.py [TARGET ...] [--seconds 60] [--jobs 2]`; all targets by default.
+
+The first run makes .fuzz, which takes a minute: an environment with atheris, and the package and
+the C kernels compiled by clang with AddressSanitizer and UndefinedBehaviorSanitizer. Every run
+begins with the seeds (seeds.py), among them the saved inputs, and goes on with what earlier runs
+kept in .fuzz/corpus. A finding ends the run with exit code 1 and is a file in .fuzz/findings; to
+see it again, name it: `run.py TARGET --again FILE`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
+
+TESTS = Path(__file__).resolve().parents[1]
+ROOT = TESTS.parent
+FOLDER = ROOT / ".fuzz"
+VENV = FOLDER / "venv"
+PYTHON = VENV / "bin" / "python"
+TARGETS = ("request", "response", "decode_bytes", "exports", "header_length", "bodybuffer")
+KERNELS = "kernels"
+BUILD = ["setuptools>=77", "Cython>=3.1", "numpy>=2.0"]
+PACKAGES = ["atheris==3.0.0", *BUILD, "msgspec>=0.19", "ml_dtypes>=0.5", "pyarrow>=18"]
+SANITIZERS = "address,undefined"
+CONFIGURED = sysconfig.get_config_vars("LIBDIR", "LDVERSION")
+OPTIONS = ["-max_len=4096", "-timeout=30", "-rss_limit_mb=4096", "-print_final_stats=1"]
+# The largest thing that any input may allocate; numpy and Arrow start with less.
+MALLOC_LIMIT = "-malloc_limit_mb=32"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join((*TARGETS, KERNELS)))
+    parser.add_argument("--seconds", type=int, default=60, help="for each target")
+    parser.add_argument("--runs", type=int, default=-1, help="executions of each target, at most")
+    parser.add_argument("--jobs", type=int, default=1, help="targets at the same time")
+    parser.add_argument("--fast", action="store_true", help="without sanitizers")
+    parser.add_argument("--again", type=Path, action="append", help="only this input")
+    parser.add_argument("--keep", action="store_true", help="save what the seeds do not reach")
+    asked = parser.parse_args()
+    targets = asked.targets or [*TARGETS, KERNELS]
+    if unknown := set(targets) - {*TARGETS, KERNELS}:
+        parser.error(f"no such target: {', '.join(sorted(unknown))}")
+    set_up(asked.fast)
+    if asked.keep:
+        for target in targets:
+            keep(target, asked.fast)
+        return
+    if asked.again:
+        inputs = [str(path.resolve()) for path in asked.again]
+        codes = [run(target, asked.fast, inputs) for target in targets]
+        sys.exit(any(codes))
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        codes = list(
+            pool.map(lambda name: campaign(name, asked.fast, asked.seconds, asked.runs), targets)
+        )
+    sys.exit(any(codes))
+
+
+# --- the environment -----------------------------------------------------------------------------
+
+
+def do(*arguments: object, env: Mapping[str, str] = os.environ, cwd: Path = ROOT) -> str:
+    """What a program prints; where it fails, that is what this one ends with."""
+    done = subprocess.run(
+        [str(argument) for argument in arguments],
+        cwd=cwd,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"{shlex.join(map(str, arguments))}:\n{done.stdout}")
+    return done.stdout
+
+
+def set_up(fast: bool) -> None:
+    """Whatever is missing or older than the sources."""
+    if shutil.which("clang") is None:
+        sys.exit("run.py: clang is missing; on Debian: apt-get install clang libclang-rt-dev llvm")
+    marker, recipe = FOLDER / "ready.json", [sysconfig.get_python_version(), *PACKAGES]
+    if not marker.exists() or json.loads(marker.read_text()) != recipe:
+        do(sys.executable, "-m", "venv", "--clear", VENV)
+        do(PYTHON, "-m", "pip", "install", "-q", *PACKAGES)
+        marker.write_text(json.dumps(recipe))
+    symbolizer = FOLDER / "llvm-symbolizer"  # without what is preloaded for the interpreter
+    symbolizer.write_text('#!/bin/sh\nunset LD_PRELOAD\nexec llvm-symbolizer "$@"\n')
+    symbolizer.chmod(0o755)
+    build_package(fast)
+    build_kernels()
+    shutil.rmtree(FOLDER / "seeds", ignore_errors=True)
+    do(PYTHON, "-m", "fuzz.seeds", FOLDER / "seeds", cwd=TESTS, env=environment(fast))
+
+
+def library(fast: bool) -> Path:
+    return FOLDER / ("fast" if fast else "sanitized")
+
+
+def build_package(fast: bool) -> None:
+    """The package, in a folder of its own; only what has changed is compiled."""
+    switches = {"TENSORWIRE_FUZZ": "1", "TENSORWIRE_SANITIZE": "0" if fast else "1"}
+    compiler = {"CC": "clang", "CXX": "clang++", "LDSHARED": "clang -shared"}
+    folders = ["--build-lib", library(fast), "--build-temp", f"{library(fast)}-objects"]
+    parallel = f"--parallel={os.cpu_count()}"
+    do(PYTHON, "setup.py", "-q", "build", parallel, *folders, env=os.environ | switches | compiler)
+
+
+def build_kernels() -> None:
+    """The program that calls the kernels; libpython is linked, and never started."""
+    source, made = TESTS / "fuzz" / "kernels.pyx", FOLDER / "kernels.c"
+    do(PYTHON, "-m", "cython", "-3", "-I", "src", source, "-o", made)
+    include, folder, version = (sysconfig.get_path("include"), *CONFIGURED)
+    flags = ["-g", "-O1", f"-fsanitize=fuzzer,{SANITIZERS}", "-fno-sanitize-recover=undefined"]
+    link = [f"-L{folder}", f"-Wl,-rpath,{folder}", f"-lpython{version}"]
+    do("clang", *flags, "-o", FOLDER / KERNELS, f"-I{include}", made, *link)
+
+
+def environment(fast: bool, mutates: bool = False) -> dict[str, str]:
+    """What the sanitizers need: their runtime first of all, and memory from the system's malloc.
+
+    The runtime without ASan is there for the libFuzzer in it.
+    """
+    site = VENV / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+    runtime = f"{site}/{'ubsan' if fast else 'asan'}_with_fuzzer.so"
+    symbolizer = f"external_symbolizer_path={FOLDER}/llvm-symbolizer"
+    (mutator,) = (site / "atheris").glob("custom_mutator.*.so")
+    return os.environ | {
+        "PYTHONPATH": f"{library(fast)}:{TESTS}",
+        "PYTHONMALLOC": "" if fast else "malloc",
+        "ASAN_OPTIONS": f"detect_leaks=0:allocator_may_return_null=1:{symbolizer}",
+        "UBSAN_OPTIONS": f"halt_on_error=1:print_stacktrace=1:{symbolizer}",
+        # libFuzzer looks for a mutator when it is loaded; no program but Python loads that one.
+        "LD_PRELOAD": f"{runtime}:{mutator}" if mutates else runtime,
+    }
+
+
+# --- running -------------------------------------------------------------------------------------
+
+
+def run(target: str, fast: bool, arguments: list[str], log: int | IO[str] | None = None) -> int:
+    """The exit code of libFuzzer; what it prints goes to the log, if there is one."""
+    command = [str(PYTHON), "-m", "fuzz.fuzz", target]
+    variables = environment(fast, mutates="-merge=1" not in arguments)
+    if target == KERNELS:
+        command, variables = [str(FOLDER / KERNELS)], dict(os.environ)
+    return subprocess.run(
+        [*command, *arguments], cwd=TESTS, env=variables, stdout=log, stderr=log, check=False
+    ).returncode
+
+
+def campaign(target: str, fast: bool, seconds: int, runs: int) -> int:
+    """One run; its log is kept, its numbers are printed and added to .fuzz/counts.jsonl."""
+    corpus, findings = FOLDER / "corpus" / target, FOLDER / "findings"
+    for folder in (corpus, findings):
+        folder.mkdir(parents=True, exist_ok=True)
+    bounds = [f"-max_total_time={seconds}", f"-runs={runs}", MALLOC_LIMIT]
+    places = [f"-artifact_prefix={findings}/{target}-", str(corpus), str(FOLDER / "seeds" / target)]
+    log = FOLDER / f"{target}.log"
+    begun = time.monotonic()
+    with log.open("w") as written:
+        code = run(target, fast, [*OPTIONS, *bounds, *places], written)
+    text = log.read_text(errors="replace")
+    counted = {
+        "target": target,
+        "sanitized": target == KERNELS or not fast,
+        "executions": number(r"stat::number_of_executed_units: (\d+)", text),
+        "seconds": round(time.monotonic() - begun),
+        "coverage": number(r"cov: (\d+)", text),
+        "peak_rss_mb": number(r"stat::peak_rss_mb: +(\d+)", text),
+        "exit_code": code,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    with (FOLDER / "counts.jsonl").open("a") as counts:
+        counts.write(json.dumps(counted) + "\n")
+    print(json.dumps(counted), flush=True)
+    if code:
+        print(f"{target}: a finding; the end of {log}:\n{text[-4000:]}", flush=True)
+    return code
+
+
+def keep(target: str, fast: bool) -> None:
+    """Add to the saved inputs the fewest of the corpus that reach what the seeds do not."""
+    merged = FOLDER / "merged" / target
+    shutil.rmtree(merged, ignore_errors=True)
+    shutil.copytree(FOLDER / "seeds" / target, merged)
+    with (FOLDER / "merge.log").open("w") as log:
+        merge = ["-merge=1", "-max_len=512", str(merged), str(FOLDER / "corpus" / target)]
+        run(target, fast, merge, log)
+    made = do(PYTHON, "-m", "fuzz.seeds", target, merged, cwd=TESTS, env=environment(fast))
+    print(f"{target}: {made.strip()}", flush=True)
+
+
+def number(pattern: str, text: str) -> int:
+    """The last number that the pattern finds; -1 for none."""
+    found = re.findall(pattern, text)
+    return int(found[-1]) if found else -1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""The first inputs of each target: the tables of cases.py, and exchanges that Triton has had."""
+
+from __future__ import annotations
+
+import random
+import sys
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cases
+import wire
+from fuzz.targets import LENGTHS, SPECS
+
+MAX_NBYTES = 4096  # of an input; larger rows of the tables have tests of their own
+SAVED = Path(__file__).parent / "saved"
+TEXTS = [b"", b"a", b"\0", b"na\xc3\xafve", b"\xe2\x82\xac", b"\xf0\x9f\x98\x80", b"\xed\xa0\x80"]
+TEXTS += [b"\xff\xfe", b"eleven char", b"twelve chars", b"thirteen char", b"z" * 40, b"\xc2"]
+
+
+def seeds(target: str) -> list[bytes]:
+    """What the corpus of a target is made from: the tables, and the files that are kept."""
+    made = [data for data in MAKERS[target]() if len(data) <= MAX_NBYTES]
+    return list(dict.fromkeys([*made, *kept(target)]))
+
+
+def kept(target: str) -> list[bytes]:
+    """The inputs that were saved: findings, and what reaches code that the tables do not reach."""
+    path = SAVED / f"{target}.txt"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [b64decode(line) for line in lines if not line.startswith("#")]
+
+
+def keep(target: str, folder: Path) -> int:
+    """Save the files of a folder that are no seeds yet; returns how many."""
+    known = set(seeds(target))
+    files = sorted(path.read_bytes() for path in folder.iterdir())
+    new = [b64encode(data).decode() + "\n" for data in files if data not in known]
+    SAVED.mkdir(exist_ok=True)
+    with (SAVED / f"{target}.txt").open("a") as saved:
+        saved.writelines(new)
+    return len(new)
+
+
+def with_choices(choices: int, length: int, spec: int, body: bytes) -> bytes:
+    return bytes([choices]) + length.to_bytes(2, "little") + bytes([spec]) + body
+
+
+CASES: tuple[cases.Valid | cases.Malformed, ...] = (*cases.VALID, *cases.MALFORMED)
+RAW: tuple[cases.RawValid | cases.RawMalformed, ...] = (*cases.RAW_VALID, *cases.RAW_MALFORMED)
+
+
+def messages(kind: str) -> Iterator[bytes]:
+    """Every message of that kind, with its header length said in each way that it was."""
+    for case in CASES:
+        length = case.header_length
+        if case.kind != kind:  # a response has one word where a request has another
+            body = case.body.replace(b'"inputs"', b'"outputs"', 1)
+            if kind == "response" and isinstance(length, int) and 0 < length < 2**15:
+                yield with_choices(9, length + len(body) - len(case.body), 0, body)
+        elif length is None:
+            yield with_choices(0, 0, 0, case.body)
+        elif isinstance(length, int) and length >= 0:
+            yield with_choices(1, min(length, 2**16 - 1), 0, case.body)
+        else:
+            yield from (with_choices(form, 93, 0, case.body) for form in range(len(LENGTHS)))
+
+
+def requests() -> Iterator[bytes]:
+    yield from messages("request")
+    specs = {(spec.datatype, spec.dims, spec.batching): i for i, spec in enumerate(SPECS)}
+    for case in RAW:
+        i = specs.get((case.datatype, case.dims, case.batching))
+        if i is not None and i < 256:
+            yield with_choices(1, 0, i, case.body)
+    yield from (with_choices(form, 0, form, b"\0\1\0\1") for form in range(len(LENGTHS)))
+
+
+def elements() -> Iterator[bytes]:
+    for n in range(len(TEXTS)):
+        whole = wire.elements(TEXTS[:n])
+        yield b"\1\0\0" + whole
+        yield b"\0" + n.to_bytes(2, "little") + whole
+        yield b"\2" + n.to_bytes(2, "little") + whole[:-1]
+    for case in CASES:
+        if b'"BYTES"' in case.body and isinstance(case.header_length, int):
+            yield b"\1\0\0" + case.body[case.header_length :]
+
+
+def exports() -> Iterator[bytes]:
+    for export in range(12):
+        for maker in range(7):
+            texts = TEXTS[maker : maker + export]
+            front = bytes([export, maker, maker, len(texts), *map(len, texts)])
+            yield front + b"".join(texts) + b"\2\1\3\1\0\1\2\3"
+
+
+def headers() -> Iterator[bytes]:
+    for choices in (b"\0", b"\1", b"\2", b"\4"):
+        for value in (b"93", b"+93", b"0x5", b"", b"0", b"9" * 21, b"\xb2", b" 93", b"93, 93"):
+            yield choices + b"Inference-Header-Content-Length:" + value
+        for gateway in (b"sagemaker", b"vertex-ai"):
+            media_type = b"application/vnd." + gateway + b"-triton.binary+json"
+            for parameter in (
+                b"; json-header-size=93",
+                b';json-header-size="7"; q=1',
+                b"",
+                b";a=b",
+            ):
+                yield choices + b"Content-Type:" + media_type + parameter
+        yield choices + b"INFERENCE-HEADER-CONTENT-LENGTH:5\ninference-header-content-length:6"
+
+
+def buffers() -> Iterator[bytes]:
+    chooser = random.Random(0)
+    for front in range(8):
+        for _ in range(4):
+            numbers = bytes(chooser.choice((0, 60, 100, 128, 132, 200, 255)) for _ in range(3))
+            yield bytes([front]) + numbers + chooser.randbytes(2 * chooser.randrange(8))
+
+
+def kernels() -> Iterator[bytes]:
+    """A byte that chooses the kernel, and what that reads."""
+    for n in range(len(TEXTS)):
+        yield b"\0\xff\2" + wire.elements(TEXTS[:n])
+        yield b"\1" + b"".join(TEXTS[n:])
+        text = b"".join(TEXTS[:n]).decode(errors="replace")
+        yield b"\2" + text.encode("latin-1", "replace")
+        yield b"\3" + text.encode("utf-16-le")
+        yield b"\4" + text.encode("utf-32-le")
+        yield b"\5" + (2**n).to_bytes(8, "little") + (2**63 - n).to_bytes(8, "little")
+
+
+MAKERS: dict[str, Callable[[], Any]] = {
+    "request": requests,
+    "response": lambda: messages("response"),
+    "decode_bytes": elements,
+    "exports": exports,
+    "header_length": headers,
+    "bodybuffer": buffers,
+    "kernels": kernels,
+}
+
+
+def main() -> None:
+    """`FOLDER`: write the seeds of every target into it. `TARGET FOLDER`: save what is there."""
+    if len(sys.argv) == 3:
+        print(keep(sys.argv[1], Path(sys.argv[2])), "inputs were saved")
+        return
+    for target in MAKERS:
+        folder = Path(sys.argv[1], target)
+        folder.mkdir(parents=True, exist_ok=True)
+        for i, data in enumerate(seeds(target)):
+            (folder / f"{i:04}").write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()

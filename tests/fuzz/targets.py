@@ -1,0 +1,172 @@
+"""The fuzz targets: each takes any bytes, and its first line is what holds whatever they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorwire as tw
+import wire
+from fuzz.bodybuffer import bodybuffer
+from fuzz.exports import exports
+from fuzz.headers import header_length
+from fuzz.judge import (
+    check_error,
+    check_views,
+    exact,
+    has_equal_keys,
+    is_deep,
+    message_read,
+    message_said,
+    values_of,
+)
+
+LENGTHS: tuple[Callable[[int], Any], ...] = (  # how a header length may be said, and how not
+    lambda n: None,
+    lambda n: n,
+    str,
+    lambda n: str(n).encode(),
+    lambda n: f"{n:020}",
+    lambda n: f"+{n}",
+    lambda n: f"{n} ".encode(),
+    lambda n: -n,
+)
+DIMS: tuple[tuple[int, ...], ...] = (
+    *((), (-1,), (1,), (4,), (-1, 3), (2, -1, 2), (1, 1)),
+    *((0,), (-1, 0), (-1, -1), (-1, 2**32, 2**32), (2**61, -1)),
+)
+SPECS = [
+    tw.TensorSpec("raw", datatype, dims, batching)
+    for datatype in sorted(wire.DATATYPES)
+    for dims in DIMS
+    for batching in (False, True)
+]
+PLAIN, WORDS = tw.Limits(), tw.Limits(bf16_as_uint16=True)
+N_CHOICES = 4  # bytes in front of a body: how the length is said, the length (2 bytes), the spec
+
+
+def split(data: bytes) -> tuple[int, Any, tw.TensorSpec, bytes]:
+    """The choices in front of a body, and the body."""
+    front = data[:N_CHOICES].ljust(N_CHOICES, b"\0")
+    length = int.from_bytes(front[1:3], "little")
+    return front[0], LENGTHS[front[0] % 8](length), SPECS[front[3] % len(SPECS)], data[N_CHOICES:]
+
+
+def request(data: bytes) -> None:
+    """A request is understood as wire.py understands it, over the very bytes, or refused as there.
+
+    A header length of 0 is a raw request of one of SPECS.
+    """
+    choices, length, spec, body = split(data)
+    if length in (0, "0", b"0", "0" * 20):
+        raw_request(choices, length, spec, body)
+    else:
+        message(tw.decode_request, "request", choices, length, body)
+
+
+def response(data: bytes) -> None:
+    """A response is understood as wire.py understands it, over the very bytes, or refused."""
+    choices, length, _, body = split(data)
+    message(tw.decode_response, "response", choices, length, body)
+
+
+def message(decode: Any, kind: str, choices: int, length: Any, body: bytes) -> None:
+    source, view, limits = prepared(choices, body)
+    read = None
+    try:
+        read = decode(view, length, limits=limits)
+    except tw.DecodeError as error:
+        check_error(error, len(body))
+    said = message_said(body, length, kind, read is not None)
+    if read is None:
+        assert isinstance(said, wire.WireError) or may_be_refused(body, length), said
+    else:
+        assert repr(message_read(read)) == repr(said)
+        check_views(read, view, len(body) if length is None else int(length))
+    del read, view
+    source.append(0)  # a BufferError when anything still holds the body
+
+
+def raw_request(choices: int, length: Any, spec: tw.TensorSpec, body: bytes) -> None:
+    source, view, limits = prepared(choices, body)
+    said: Any
+    try:
+        said = wire.decode_raw(body, spec.datatype, spec.dims, spec.batching)
+    except wire.WireError as error:
+        said = error
+    read = None
+    try:
+        read = tw.decode_request(view, length, raw_input=spec, limits=limits)
+    except tw.DecodeError as error:
+        check_error(error, len(body))
+        assert isinstance(said, wire.WireError), said
+    if read is not None:
+        [tensor] = read.inputs
+        assert repr((tensor.shape, values_of(tensor))) == repr(said)
+        assert (tensor.name, tensor.datatype, tensor.binary) == ("raw", spec.datatype, True)
+        assert read.parameters == {"binary_data_output": True}
+        assert read.outputs is None
+        del tensor
+    del read, view
+    source.append(0)
+
+
+def prepared(choices: int, body: bytes) -> tuple[Any, Any, tw.Limits]:
+    """The body in memory of its own, the same as it is given to the decoder, and limits."""
+    source = exact(body)
+    view = memoryview(source).toreadonly() if choices & 8 else source
+    return source, view, WORDS if choices & 16 else PLAIN
+
+
+def may_be_refused(body: bytes, length: Any) -> bool:
+    """Whether WIRE.md 3 leaves it open, though wire.py can read the message."""
+    text = body if length is None else body[: int(length)]
+    return has_equal_keys(text) or is_deep(text)
+
+
+def decode_bytes(data: bytes) -> None:
+    """The elements that wire.py finds, in the buffer itself, or an error where it has one."""
+    choices, wire_bytes = data[:1].ljust(1, b"\0")[0], data[3:]
+    count: int | None = int.from_bytes(data[1:3], "little")
+    if choices & 1:
+        count = None
+    elif choices & 2:
+        count = (count or 0) << 40
+    said: Any
+    try:
+        said = wire.unpack("BYTES", wire_bytes, n_whole(wire_bytes) if count is None else count)
+    except wire.WireError as error:
+        said = error
+    source = exact(wire_bytes)
+    read = None
+    try:
+        read = tw.decode_bytes(source, count)
+    except tw.DecodeError as error:
+        check_error(error, len(wire_bytes))
+        assert isinstance(said, wire.WireError), said
+        if isinstance(error, tw.ElementError):
+            assert isinstance(said, wire.ElementError)
+            assert error.element == n_whole(wire_bytes)
+    if read is not None:
+        assert read.tolist() == said
+        assert (read.shape, read.nbytes) == ((len(said),), len(wire_bytes))
+        assert bytes(read.wire) == wire_bytes
+    del read
+    source.append(0)
+
+
+def n_whole(data: bytes) -> int:
+    """Elements in front of the end, or of the first that is cut."""
+    n, position = 0, 0
+    while position + 4 <= len(data):
+        position += 4 + int.from_bytes(data[position : position + 4], "little")
+        if position > len(data):
+            break
+        n += 1
+    return n
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    target.__name__: target
+    for target in (request, response, decode_bytes, exports, header_length, bodybuffer)
+}
