@@ -26,12 +26,12 @@ FLOORS = [
     ["_messages", "_frame", "_bodybuffer"],
     ["_decode", "_encode"],
     ["__init__"],
-    ["demo", "inspect", "asgi.exchange"],
+    ["demo", "inspect", "asgi.exchange", "integrations.patching"],
     ["asgi.app"],
     ["asgi"],
     ["asgi.serve", "client.calls"],
     ["client.sync", "client.aio"],
-    ["client"],
+    ["client", "integrations"],
     ["__main__"],
 ]
 FLOOR = {module: n for n, floor in enumerate(FLOORS) for module in floor}

@@ -22,6 +22,7 @@ from .errors import (
     ElementError,
     EncodeError,
     HeaderError,
+    IntegrationError,
     LayoutError,
     TensorwireError,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "HeaderError",
     "InferRequest",
     "InferResponse",
+    "IntegrationError",
     "LayoutError",
     "Limits",
     "RequestedOutput",

@@ -66,6 +66,27 @@ class EncodeError(TensorwireError, ValueError):
     """
 
 
+class IntegrationError(TensorwireError, ImportError):
+    """Another package is not the one that an integration knows; nothing of it was changed.
+
+    ``distribution``; ``installed``, its version, ``None`` when it is missing; ``tested``, what the
+    integration was tested with (``"2.40 to 2.73"``).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        distribution: str | None = None,
+        installed: str | None = None,
+        tested: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.distribution = distribution
+        self.installed = installed
+        self.tested = tested
+
+
 def subject(kind: str, name: str | None) -> str:
     """What a message speaks of: ``input 'image'``, or only ``the buffer`` when it has no name."""
     if name is None:

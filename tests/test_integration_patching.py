@@ -1,0 +1,229 @@
+"""Patch: all replacements or none, wherever the names stand, and everything back."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import tensorwire as tw
+from tensorwire.integrations import patching
+from tensorwire.integrations.patching import Patch, Replacement
+
+SOURCE = """
+def double(x, times=2):
+    "What the peer says."
+    return x * times
+
+class Thing:
+    def plain(self, x):
+        return ("plain", x)
+
+    @classmethod
+    def of(cls, x):
+        return (cls, x)
+
+    @staticmethod
+    def beside(x):
+        return ("beside", x)
+"""
+
+
+def module(name: str, source: str = "") -> ModuleType:
+    made = ModuleType(name)
+    sys.modules[name] = made
+    exec(source, made.__dict__)
+    return made
+
+
+@pytest.fixture
+def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.setattr(patching, "version", lambda distribution: "1.5.2")
+    before = set(sys.modules)
+    yield module("peer", SOURCE)
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def marked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A replacement for the functions of one argument: the old result, marked."""
+    news: dict[str, Callable[..., Any]] = {
+        "plain": lambda self, x: ("new", function(self, x)),
+        "of": lambda cls, x: ("new", function(cls, x)),
+        "beside": lambda x: ("new", function(x)),
+        "double": lambda x, times=2: ("new", function(x, times)),
+    }
+    return news[function.__name__]
+
+
+def everything(peer: ModuleType) -> list[Replacement]:
+    methods = [Replacement(peer.Thing, name, marked) for name in ("plain", "of", "beside")]
+    return [Replacement(peer, "double", marked), *methods]
+
+
+def state(peer: ModuleType) -> list[Any]:
+    return [peer.double, *vars(peer.Thing).values()]
+
+
+def test_every_kind_of_function(peer: ModuleType) -> None:
+    before, patch, thing = state(peer), Patch("peer", ("1.4", "1.5")), peer.Thing()
+    patch.install(lambda: everything(peer))
+    assert patch.installed
+    assert peer.double(3) == ("new", 6)
+    assert thing.plain(1) == ("new", ("plain", 1))
+    assert peer.Thing.of(1) == thing.of(1) == ("new", (peer.Thing, 1))
+    assert peer.Thing.beside(1) == thing.beside(1) == ("new", ("beside", 1))
+    assert peer.double.__doc__ == "What the peer says."
+    patch.uninstall()
+    assert not patch.installed
+    assert all(now is then for now, then in zip(state(peer), before, strict=True))
+
+
+def test_again_and_again(peer: ModuleType) -> None:
+    before, patch = state(peer), Patch("peer", ("1.4", "1.5"))
+    for _ in range(2):
+        patch.uninstall()
+        patch.install(lambda: everything(peer))
+        patch.install(lambda: everything(peer))
+        assert peer.double(3) == ("new", 6)
+        patch.uninstall()
+    assert state(peer) == before
+
+
+def test_wherever_a_function_is_bound(peer: ModuleType) -> None:
+    """Under any name, in modules imported before and in between."""
+    double, patch = peer.double, Patch("peer", ("1.4", "1.5"))
+    user = module("user", "from peer import double, double as twice; listed = [double]")
+    patch.install(lambda: everything(peer))
+    late = module("late", "from peer import *")
+    assert user.double is user.twice is late.double is peer.double is not double
+    patch.uninstall()
+    assert user.double is user.twice is late.double is peer.double is double
+
+
+def test_a_class_is_replaced_like_a_function(peer: ModuleType) -> None:
+    thing, patch = peer.Thing, Patch("peer", ("1.4", "1.5"))
+    user = module("user", "from peer import Thing")
+    patch.install(lambda: [Replacement(peer, "Thing", lambda old: type("Thing", (old,), {}))])
+    assert user.Thing is peer.Thing is not thing
+    assert issubclass(user.Thing, thing)
+    patch.uninstall()
+    assert user.Thing is peer.Thing is thing
+
+
+def test_what_others_put_there_stays(peer: ModuleType) -> None:
+    patch = Patch("peer", ("1.4", "1.5"))
+    patch.install(lambda: everything(peer))
+    vars(peer)["double"] = peer.Thing.plain = len
+    patch.uninstall()
+    assert peer.double is peer.Thing.plain is len
+
+
+@pytest.mark.parametrize(
+    ("versions", "is_known"),
+    [
+        (("1.5", "1.5"), True),
+        (("1", "1"), True),
+        (("1.5.2", "1.5.2"), True),
+        (("1.4.9", "1.6"), True),
+        (("1.5.3", "1.6"), False),
+        (("1.6", "1.10"), False),
+        (("1.2", "1.4"), False),
+        (("1.2", "1.5.1"), False),
+        (("0.9", "1.10"), True),
+    ],
+)
+def test_versions(peer: ModuleType, versions: tuple[str, str], is_known: bool) -> None:
+    before, patch = state(peer), Patch("peer", versions)
+    if is_known:
+        patch.install(lambda: everything(peer))
+        patch.uninstall()
+    else:
+        with pytest.raises(tw.IntegrationError) as caught:
+            patch.install(lambda: pytest.fail("asked before the version was checked"))
+        tested = versions[0] if versions[0] == versions[1] else " to ".join(versions)
+        assert str(caught.value) == (
+            f"peer 1.5.2 is installed; tensorwire was tested with peer {tested}, and has changed "
+            f"nothing"
+        )
+    assert state(peer) == before
+
+
+def test_a_missing_distribution() -> None:
+    with pytest.raises(tw.IntegrationError, match=r"^no-such-peer is not installed; tensor") as why:
+        Patch("no-such-peer", ("1", "2")).install(list)
+    assert isinstance(why.value, ImportError)
+    assert (why.value.distribution, why.value.installed) == ("no-such-peer", None)
+    again = pickle.loads(pickle.dumps(why.value))
+    assert (str(again), again.tested) == (str(why.value), "1 to 2")
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("del double", r"peer 1\.5\.2 has no peer\.double; tensorwire was tested with peer 1 to 2"),
+        ("del Thing.of", r"has no peer\.Thing\.of"),
+        (
+            "def of(cls, x, y): ...\nThing.of = classmethod(of)",
+            r"has peer\.Thing\.of\(cls, x, y\), not \(cls, x\)",
+        ),
+        ("def double(x, times=3): ...", r"has peer\.double\(x, times=3\), not \(x, times=2\)"),
+        ("Thing = type('Thing', (Thing,), {})", r"has no peer\.Thing\.plain"),
+    ],
+)
+def test_another_layout(peer: ModuleType, source: str, problem: str) -> None:
+    """The last of the replacements is refused, and the ones before it are not made."""
+    exec(source, peer.__dict__)
+    before, patch = state(peer) if "del double" not in source else [], Patch("peer", ("1", "2"))
+    with pytest.raises(tw.IntegrationError, match=problem) as caught:
+        patch.install(lambda: sorted(everything(peer), key=lambda r: r.name in source))
+    assert (caught.value.installed, caught.value.tested) == ("1.5.2", "1 to 2")
+    assert not patch.installed
+    assert not before or state(peer) == before
+
+
+def test_nothing_stays_when_a_class_refuses(peer: ModuleType) -> None:
+    class Locked(type):
+        def __setattr__(cls, name: str, value: Any) -> None:
+            raise TypeError("locked")
+
+    locked = Locked("locked", (), {"plain": vars(peer.Thing)["plain"]})
+    before, patch = state(peer), Patch("peer", ("1", "2"))
+    with pytest.raises(TypeError, match="locked"):
+        patch.install(lambda: [*everything(peer), Replacement(locked, "plain", marked)])
+    assert state(peer) == before
+    assert not patch.installed
+
+
+def test_annotations_are_no_difference(peer: ModuleType) -> None:
+    def new(x: int, times: int = 2) -> int:
+        return x * times + 1
+
+    patch = Patch("peer", ("1", "2"))
+    patch.install(lambda: [Replacement(peer, "double", lambda old: new)])
+    assert peer.double(3) == 7
+    patch.uninstall()
+
+
+def test_threads(peer: ModuleType) -> None:
+    """Whoever calls in between gets the old function or the new one, and one layer of it."""
+    before, patch, n_threads = state(peer), Patch("peer", ("1", "2")), 8
+    start = Barrier(n_threads)
+
+    def work(i: int) -> None:
+        start.wait()
+        for _ in range(50):
+            (patch.install if i % 2 else lambda _: patch.uninstall())(lambda: everything(peer))
+            assert peer.double(3) in (6, ("new", 6))
+            assert peer.Thing().plain(1) in (("plain", 1), ("new", ("plain", 1)))
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        list(pool.map(work, range(n_threads)))
+    patch.uninstall()
+    assert state(peer) == before
