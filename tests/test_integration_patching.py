@@ -117,6 +117,44 @@ def test_a_class_is_replaced_like_a_function(peer: ModuleType) -> None:
     assert user.Thing is peer.Thing is thing
 
 
+def test_what_a_class_inherits_is_its_own_for_a_while(peer: ModuleType) -> None:
+    """Its base, and the other classes of that, keep what they have."""
+    patch, thing, before = Patch("peer", ("1.4", "1.5")), peer.Thing(), state(peer)
+    child: Any = type("Child", (peer.Thing,), {})
+    names = ("plain", "of", "beside")
+    patch.install(lambda: [Replacement(child, name, marked, inherited=True) for name in names])
+    assert child().plain(1) == ("new", ("plain", 1))
+    assert child.of(1) == child().of(1) == ("new", (child, 1))
+    assert child.beside(1) == ("new", ("beside", 1))
+    assert thing.plain(1) == ("plain", 1)
+    assert all(now is then for now, then in zip(state(peer), before, strict=True))
+    patch.uninstall()
+    assert not {*names} & vars(child).keys()
+    assert child().plain(1) == ("plain", 1)
+
+
+def test_what_is_said_to_be_inherited_has_to_be(peer: ModuleType) -> None:
+    patch = Patch("peer", ("1.4", "1.5"))
+    with pytest.raises(tw.IntegrationError, match=r"has a peer\.Thing\.plain of its own"):
+        patch.install(lambda: [Replacement(peer.Thing, "plain", marked, inherited=True)])
+    with pytest.raises(tw.IntegrationError, match=r"has no peer\.Thing\.nothing"):
+        patch.install(lambda: [Replacement(peer.Thing, "nothing", marked, inherited=True)])
+
+
+def test_a_layout_that_cannot_be_imported(peer: ModuleType) -> None:
+    """Replacements come from modules of the peer, which may not be there."""
+
+    def replacements() -> list[Replacement]:
+        from peer import nothing  # type: ignore[import-not-found]  # noqa: PLC0415
+
+        return [nothing]
+
+    patch = Patch("peer", ("1.4", "1.5"))
+    with pytest.raises(tw.IntegrationError, match=r"peer 1.5.2 is not laid out .*'nothing'.*1.4"):
+        patch.install(replacements)
+    assert not patch.installed
+
+
 def test_what_others_put_there_stays(peer: ModuleType) -> None:
     patch = Patch("peer", ("1.4", "1.5"))
     patch.install(lambda: everything(peer))

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import update_wrapper
 from importlib.metadata import PackageNotFoundError, version
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, getattr_static, signature
 from threading import RLock
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -21,11 +21,17 @@ class Replacement(NamedTuple):
     What a module owns is exchanged in every loaded module that has it, under any name; what a class
     owns, in the class. Of a classmethod or staticmethod ``make`` gets the plain function, and the
     kind is kept. A function that it returns takes the parameters of the one that it was given.
+    ``inherited``: the class has it from a base, and gets one of its own until that is taken away.
     """
 
     owner: ModuleType | type
     name: str
     make: Callable[[Any], Any]
+    inherited: bool = False
+
+
+INHERITED = object()
+"""Stands for what a class has no entry of its own for."""
 
 
 class Change(NamedTuple):
@@ -66,7 +72,11 @@ class Patch:
             if self._changes:
                 return
             self._check_version()
-            changes = [self._prepared(replacement) for replacement in replacements()]
+            try:
+                wanted = list(replacements())
+            except (ImportError, AttributeError) as error:
+                raise self._layout(f"is not laid out as expected: {error}") from error
+            changes = [self._prepared(replacement) for replacement in wanted]
             exchange(changes)
             self._changes = changes
 
@@ -88,13 +98,16 @@ class Patch:
             raise self._refusal(found, f"{self.distribution} {found} is installed")
 
     def _prepared(self, replacement: Replacement) -> Change:
-        owner, name, make = replacement
+        owner, name, make, inherited = replacement
         where = f"{title(owner)}.{name}"
-        if name not in vars(owner):
+        old = vars(owner).get(name, INHERITED)
+        found = getattr_static(owner, name, INHERITED) if inherited else old
+        if found is INHERITED:
             raise self._layout(f"has no {where}")
-        old = vars(owner)[name]
-        is_wrapped = isinstance(old, classmethod | staticmethod)
-        function = old.__func__ if is_wrapped else old
+        if inherited and old is not INHERITED:
+            raise self._layout(f"has a {where} of its own")
+        is_wrapped = isinstance(found, classmethod | staticmethod)
+        function = found.__func__ if is_wrapped else found
         new = make(function)
         if callable(function):
             there, here = parameters(function), parameters(new)
@@ -102,7 +115,7 @@ class Patch:
                 raise self._layout(f"has {where}{there}, not {here}")
             if not isinstance(new, type):
                 update_wrapper(new, function)  # the name, and the help that users read
-        return Change(owner, name, old, type(old)(new) if is_wrapped else new)
+        return Change(owner, name, old, type(found)(new) if is_wrapped else new)
 
     def _layout(self, problem: str) -> IntegrationError:
         found = version(self.distribution)
@@ -148,14 +161,22 @@ def exchange(changes: Sequence[Change]) -> None:
     try:
         for change in changes:
             owner, name, old, new = change
-            if isinstance(owner, type) and vars(owner).get(name) is old:
-                setattr(owner, name, new)
+            if isinstance(owner, type) and vars(owner).get(name, INHERITED) is old:
+                put(owner, name, new)
                 done.append(change)
     except BaseException:
-        for owner, name, old, _ in done:
-            setattr(owner, name, old)
+        for change in done:
+            put(change.owner, change.name, change.old)
         raise
     rebind({id(c.old): c.new for c in changes if isinstance(c.owner, ModuleType)})
+
+
+def put(owner: ModuleType | type, name: str, value: Any) -> None:
+    """An entry of the class's own, or none where the value is INHERITED."""
+    if value is INHERITED:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, value)
 
 
 def rebind(by_id: Mapping[int, Any]) -> None:
