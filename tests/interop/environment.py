@@ -34,6 +34,17 @@ PROGRAMS = {
         ("kserve==0.21.0", "pytest==9.2.0", "pytest-asyncio==1.5.0", "pytest-httpx==0.36.2"),
         "kserve",
     ),
+    "mlserver": Program(
+        # The releases of pandas and uvloop, and behind them the test tools, that it was made with.
+        (
+            *("mlserver==1.7.1", "pandas==2.3.3", "uvloop==0.21.0", "pytest==7.4.4"),
+            *("pytest-asyncio==0.21.1", "pytest-cases==3.8.5", "pytest-lazy-fixture==0.6.3"),
+            *("pytest-mock==3.12.0", "httpx==0.27.0", "httpx-sse==0.4.0", "filelock==3.18.0"),
+            *("tenacity==8.4.1", "docker==7.1.0", "aiohttp-retry==2.8.3", "kafka-python-ng==2.2.3"),
+            *("pyyaml==6.0.1",),
+        ),
+        "mlserver",
+    ),
     "ray": Program(("ray[serve]==2.60.0",), "ray.serve"),
 }
 

@@ -52,6 +52,12 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
     def __repr_args__(self) -> list[tuple[str | None, Any]]:
         return [next(iter(self.__dict__.items()))]
 
+    def __copy__(self) -> ArrayData:
+        data = array_of(self)
+        if data is None:
+            return super().__copy__()  # type: ignore[no-any-return]
+        return ArrayData.over(data, self.__dict__["is_encoded"])
+
     def __reduce__(self) -> tuple[Any, ...]:
         data = array_of(self)
         if data is None:
@@ -138,7 +144,10 @@ def _from_root(values: Any, datatype: str, shape: list[int]) -> Any:
 
 
 def from_list(values: Any, datatype: str, shape: list[int]) -> Array | None:
-    """A flat list of numbers as an array; None where anything is to be decided or refused."""
+    """A flat list of numbers as an array; None where anything is to be decided or refused.
+
+    The array module checks and converts as struct does, without taking them as arguments.
+    """
     dtype = DATATYPES[datatype].dtype
     if not isinstance(values, list) or dtype is None or dtype.char not in "bBhHiIlLqQfd":
         return None
@@ -146,6 +155,4 @@ def from_list(values: Any, datatype: str, shape: list[int]) -> Array | None:
         made = np.frombuffer(array(dtype.char, values), dtype)
     except (TypeError, ValueError, OverflowError):
         return None
-    if made.size != prod(shape) or (dtype.kind == "f" and not np.isfinite(made).all()):
-        return None
-    return made
+    return made if made.size == prod(shape) else None

@@ -43,7 +43,9 @@ def inference_request(request: tw.InferRequest) -> InferenceRequest:
 
 def _request_input(tensor: tw.Tensor) -> RequestInput:
     if tensor.datatype not in Datatype.__members__:
-        raise _unknown(tensor, f"is {tensor.datatype}: MLServer has {', '.join(Datatype)}")
+        raise _unknown(
+            tensor, f"is {tensor.datatype}: MLServer has {', '.join(Datatype.__members__)}"
+        )
     if tensor.data is None:
         raise _unknown(tensor, "lives in shared memory, which MLServer does not read")
     data = ArrayData.over(tensor.data)
@@ -83,6 +85,13 @@ def selection(request: InferenceRequest) -> Callable[[str], bool]:
         for output in request.outputs or ()
     }
     return lambda name: listed.get(name, default)
+
+
+def wants_binary(request: InferenceRequest) -> bool:
+    """Whether any output may be wanted binary."""
+    is_wanted = selection(request)
+    names = [output.name for output in request.outputs or ()]
+    return any(map(is_wanted, names)) or _flag(request.parameters, "binary_data_output", False)
 
 
 def _flag(parameters: Parameters | None, name: str, default: bool) -> bool:

@@ -18,6 +18,7 @@ from mlserver.rest.endpoints import Endpoints
 from mlserver.rest.requests import Request
 from mlserver.rest.responses import Response
 from mlserver.types import Datatype, InferenceRequest, InferenceResponse
+from pydantic import ValidationError
 
 import tensorwire as tw
 
@@ -37,9 +38,9 @@ from ...asgi.exchange import (
 from ...errors import TensorwireError
 from ..patching import Replacement
 from .errors import refusal
-from .messages import frame_of, inference_request, selection
+from .messages import frame_of, inference_request, selection, wants_binary
 
-_ASKS_FOR_BINARY = re.compile(rb'"binary_data(?:_output)?"\s*:\s*true')
+_OF_THE_EXTENSION = re.compile(rb'"binary_data(?:_size"|(?:_output)?"\s*:\s*true)')
 
 Handle = Callable[[Any, Scope, Receive, Send], Any]
 
@@ -132,16 +133,28 @@ def again(body: bytes, receive: Receive) -> Receive:
 
 
 async def asking_for_binary(request: Request) -> InferenceRequest | None:
-    """The request, if it is in JSON and asks for binary outputs; None, too, if it is malformed."""
+    """The request, if it is in JSON and of the extension; None for what MLServer answers alone."""
     media_type = request.headers.get("content-type", "application/json").partition(";")[0]
     if not media_type.strip().lower().endswith(("/json", "+json")):
         return None
     try:
-        if not _ASKS_FOR_BINARY.search(await request.body()):
+        body = await request.body()
+        if not _OF_THE_EXTENSION.search(body):
             return None
-        return InferenceRequest.model_validate(await request.json())
-    except (ValueError, OSError, EOFError, zlib.error):  # of JSON, the schema, gzip
+        message = InferenceRequest.model_validate(await request.json())
+    except ValidationError:
+        return without_bytes(body) if b'"binary_data_size"' in body else None
+    except (ValueError, OSError, EOFError, zlib.error):  # of JSON, of gzip
         return None
+    return message if wants_binary(message) else None
+
+
+def without_bytes(body: bytes) -> InferenceRequest:
+    """A request whose binary tensors are all empty, and that has no header length therefore."""
+    try:
+        return inference_request(tw.decode_request(body))
+    except TensorwireError as error:
+        raise refusal(error) from error
 
 
 async def answer(
