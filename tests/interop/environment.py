@@ -35,13 +35,12 @@ PROGRAMS = {
         "kserve",
     ),
     "mlserver": Program(
-        # The releases of pandas and uvloop, and behind them the test tools, that it was made with.
+        # What it was made with; behind that, what its own tests need.
         (
-            *("mlserver==1.7.1", "pandas==2.3.3", "uvloop==0.21.0", "pytest==7.4.4"),
-            *("pytest-asyncio==0.21.1", "pytest-cases==3.8.5", "pytest-lazy-fixture==0.6.3"),
-            *("pytest-mock==3.12.0", "httpx==0.27.0", "httpx-sse==0.4.0", "filelock==3.18.0"),
-            *("tenacity==8.4.1", "docker==7.1.0", "aiohttp-retry==2.8.3", "kafka-python-ng==2.2.3"),
-            *("pyyaml==6.0.1",),
+            *("mlserver==1.7.1", "fastapi==0.115.14", "pandas==2.3.3", "uvloop==0.21.0"),
+            *("pytest==7.4.4", "pytest-asyncio==0.21.1", "pytest-cases==3.8.5"),
+            *("pytest-lazy-fixture==0.6.3", "pytest-mock==3.12.0", "httpx==0.27.0"),
+            *("httpx-sse==0.4.3", "aiohttp-retry==2.9.1", "filelock", "pyyaml"),
         ),
         "mlserver",
     ),
