@@ -44,6 +44,16 @@ PROGRAMS = {
         ),
         "kserve",
     ),
+    "mlserver": Program(
+        # What it was made with; behind that, what its own tests need.
+        (
+            *("mlserver==1.7.1", "fastapi==0.115.14", "pandas==2.3.3", "uvloop==0.21.0"),
+            *("pytest==7.4.4", "pytest-asyncio==0.21.1", "pytest-cases==3.8.5"),
+            *("pytest-lazy-fixture==0.6.3", "pytest-mock==3.12.0", "httpx==0.27.0"),
+            *("httpx-sse==0.4.3", "aiohttp-retry==2.9.1", "filelock", "pyyaml"),
+        ),
+        "mlserver",
+    ),
     "ray": Program(("ray[serve]==2.60.0",), "ray.serve"),
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import uvicorn
-from grpc.aio import _server  # type: ignore[import-untyped]
+from grpc.aio import _server
 from kserve import InferOutput, InferRequest, InferResponse, Model, ModelServer
 from kserve.protocol.rest.multiprocess.server import RESTServerProcess
 from kserve.utils.utils import get_predict_input, get_predict_response

@@ -1,0 +1,9 @@
+"""MLServer's own command, with the integration: `python -m tensorwire.integrations.mlserver`."""
+
+from tensorwire.integrations.mlserver import install
+
+if __name__ == "__main__":
+    install()
+    from mlserver.cli.main import main
+
+    main()

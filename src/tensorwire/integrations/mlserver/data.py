@@ -1,0 +1,158 @@
+"""ArrayData: an array in MLServer's types, and a list only when somebody asks for one."""
+
+from __future__ import annotations
+
+from array import array
+from math import prod
+from typing import Any
+
+import numpy as np
+from mlserver.types import Datatype, TensorData
+from numpy.typing import NDArray
+
+import tensorwire as tw
+
+from ..._datatypes import DATATYPES
+
+Array = NDArray[Any]
+
+
+class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
+    """A TensorData over an ndarray or a BytesTensor, made by ``over``.
+
+    ``root``, and with it all that reads it (iteration, indexing, JSON, gRPC contents, other
+    codecs, batching), is the flat list that MLServer would have. It is made when it is first asked
+    for and is the data from then on, so that a change to it counts. The array is referenced, not
+    copied; it pins what it is a view of.
+    """
+
+    @classmethod
+    def over(cls, data: Array | tw.BytesTensor, is_encoded: bool = False) -> ArrayData:
+        """``is_encoded``: made by MLServer's NumpyCodec, whose lists have None for NaN."""
+        made: ArrayData = cls.__new__(cls)
+        made.__setstate__(
+            {
+                "__dict__": {"array": data, "is_encoded": is_encoded},
+                "__pydantic_fields_set__": {"root"},
+                "__pydantic_extra__": None,
+                "__pydantic_private__": None,
+            }
+        )
+        return made
+
+    def __len__(self) -> int:
+        data = array_of(self)
+        return len(self.root) if data is None else _length(data)
+
+    def __eq__(self, other: object) -> bool:
+        return self.root == other.root if isinstance(other, TensorData) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as of any model that is not frozen
+
+    def __repr_args__(self) -> list[tuple[str | None, Any]]:
+        return [next(iter(self.__dict__.items()))]
+
+    def __copy__(self) -> ArrayData:
+        data = array_of(self)
+        if data is None:
+            return super().__copy__()  # type: ignore[no-any-return]
+        return ArrayData.over(data, self.__dict__["is_encoded"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        data = array_of(self)
+        if data is None:
+            return TensorData, (self.root,)
+        return ArrayData.over, (data, self.__dict__["is_encoded"])
+
+
+def _root(self: ArrayData) -> Any:
+    state = self.__dict__
+    if "root" not in state:
+        _set_root(self, as_list(state["array"], state["is_encoded"]))
+    return self.__dict__["root"]
+
+
+def _set_root(self: ArrayData, value: Any) -> None:
+    object.__setattr__(self, "__dict__", {"root": value})
+
+
+# Not in the class body, where pydantic would take it for the field's default.
+ArrayData.root = property(_root, _set_root)
+
+
+def array_of(data: Any) -> Array | tw.BytesTensor | None:
+    """What an ArrayData stands on, unless its list is the data by now; None for any other data."""
+    return data.__dict__.get("array") if isinstance(data, ArrayData) else None
+
+
+def as_list(data: Array | tw.BytesTensor, is_encoded: bool) -> list[Any]:
+    """The flat list that MLServer would have made."""
+    if isinstance(data, tw.BytesTensor):
+        return data.as_numpy().reshape(-1).tolist()
+    if data.dtype.kind == "S":  # which MLServer keeps in one piece
+        return [data.tobytes()]
+    values = data.reshape(-1).tolist()
+    if is_encoded and data.dtype.kind == "f" and np.isnan(data).any():
+        return [None if value != value else value for value in values]  # noqa: PLR0124
+    return values
+
+
+def _length(data: Array | tw.BytesTensor) -> int:
+    is_one = isinstance(data, np.ndarray) and data.dtype.kind == "S"
+    return 1 if is_one else data.size
+
+
+# --- inputs and outputs ----------------------------------------------------------------------
+
+
+def datatype_of(element: Any) -> str:
+    """The datatype of a RequestInput or ResponseOutput, which is not always validated."""
+    return str(Datatype(element.datatype).value)
+
+
+def numeric_array(element: Any) -> Array | None:
+    """The array of its datatype that an input or output stands on, in any shape; else None."""
+    data = array_of(element.data)
+    dtype = DATATYPES[datatype_of(element)].dtype
+    return data if isinstance(data, np.ndarray) and dtype and data.dtype == dtype else None
+
+
+def tensor_of(element: Any, is_binary: bool) -> tw.Tensor:
+    """An input or output as a Tensor, over the same memory where there is an array.
+
+    Raises EncodeError, TypeError.
+    """
+    datatype, data = datatype_of(element), array_of(element.data)
+    if data is None:
+        data = _from_root(getattr(element.data, "root", element.data), datatype, element.shape)
+    parameters = element.parameters.model_dump() if element.parameters else None
+    return tw.Tensor(
+        element.name,
+        data,
+        datatype=datatype,
+        shape=element.shape,
+        parameters=parameters,
+        binary=is_binary,
+    )
+
+
+def _from_root(values: Any, datatype: str, shape: list[int]) -> Any:
+    if not isinstance(values, list | np.ndarray):
+        return [values]  # which MLServer takes for one element
+    numbers = from_list(values, datatype, shape)
+    return values if numbers is None else numbers
+
+
+def from_list(values: Any, datatype: str, shape: list[int]) -> Array | None:
+    """A flat list of numbers as an array; None where anything is to be decided or refused.
+
+    The array module checks and converts as struct does, without taking them as arguments.
+    """
+    dtype = DATATYPES[datatype].dtype
+    if not isinstance(values, list) or dtype is None or dtype.char not in "bBhHiIlLqQfd":
+        return None
+    try:
+        made = np.frombuffer(array(dtype.char, values), dtype)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return made if made.size == prod(shape) else None

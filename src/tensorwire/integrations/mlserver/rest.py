@@ -1,0 +1,190 @@
+"""Binary REST: MLServer's own endpoint, with a binary request in front of it or a frame behind.
+
+The hook is the ``handle`` of MLServer's route class, which runs inside its middlewares and error
+handlers, and which a server that is up already runs for its next request.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import Response as PlainResponse
+from mlserver.errors import MLServerError
+from mlserver.rest.app import APIRoute
+from mlserver.rest.endpoints import Endpoints
+from mlserver.rest.requests import Request
+from mlserver.rest.responses import Response
+from mlserver.types import Datatype, InferenceRequest, InferenceResponse
+from pydantic import ValidationError
+
+import tensorwire as tw
+
+from ...asgi._head import framing
+from ...asgi.exchange import (
+    ClientDisconnected,
+    Message,
+    RawHeaders,
+    Receive,
+    Scope,
+    Send,
+    read_request,
+    send_frame,
+)
+from ...errors import TensorwireError
+from ...header import BINARY_TYPE, HEADER_LENGTH
+from ..patching import Replacement
+from .errors import refusal
+from .messages import frame_of, inference_request, selection, wants_binary
+
+HEADER_LENGTH_NAME, BINARY_NAME = HEADER_LENGTH.lower().encode(), BINARY_TYPE.encode()
+_OF_THE_EXTENSION = re.compile(rb'"binary_data(?:_size"|(?:_output)?"\s*:\s*true)')
+
+Handle = Callable[[Any, Scope, Receive, Send], Any]
+
+
+def replacements() -> list[Replacement]:
+    return [Replacement(APIRoute, "handle", handling, inherited=True)]
+
+
+def handling(old: Handle) -> Handle:
+    async def handle(self: Any, scope: Scope, receive: Receive, send: Send) -> None:
+        if not is_infer(self.endpoint) or scope["method"] != "POST":
+            await old(self, scope, receive, send)
+        elif is_binary(scope["headers"]):
+            await answer_binary(self.endpoint, scope, receive, send)
+        else:
+            await answer_json(self, old, scope, receive, send)
+
+    return handle
+
+
+def is_infer(endpoint: Any) -> bool:
+    """Whether this is MLServer's own infer, which stands behind ``generate``, too."""
+    owner = getattr(endpoint, "__self__", None)
+    return isinstance(owner, Endpoints) and endpoint.__name__ == "infer"
+
+
+def is_binary(headers: RawHeaders) -> bool:
+    """Whether a request is one that MLServer alone would not take."""
+    return any(
+        name == HEADER_LENGTH_NAME
+        or (name == b"content-type" and (BINARY_NAME in value or b"json-header-size" in value))
+        for name, value in headers
+    )
+
+
+async def answer_binary(endpoint: Any, scope: Scope, receive: Receive, send: Send) -> None:
+    """Read a request with a header length, and answer it."""
+    try:
+        length, _, _ = framing(scope["headers"])
+        spec = await declared_input(endpoint, scope) if length == 0 else None
+        request = inference_request(await read_request(scope, receive, raw_input=spec))
+    except ClientDisconnected:
+        return
+    except TensorwireError as error:
+        raise refusal(error) from error
+    await answer(endpoint, request, scope, receive, send)
+
+
+async def declared_input(endpoint: Any, scope: Scope) -> tw.TensorSpec | None:
+    """What a raw binary request is read by: the model's input, if its settings name just one."""
+    model = await endpoint.__self__.model_metadata(**scope["path_params"])
+    if not model.inputs or len(model.inputs) != 1:
+        return None
+    [declared] = model.inputs
+    return tw.TensorSpec(declared.name, Datatype(declared.datatype).value, declared.shape)
+
+
+async def answer_json(route: Any, old: Handle, scope: Scope, receive: Receive, send: Send) -> None:
+    """Leave a JSON request to MLServer, unless it asks for binary outputs."""
+    body = await read_ahead(receive)
+    if body is None:
+        return
+    request = await asking_for_binary(Request(scope, again(body, receive)))
+    if request is None:
+        await old(route, scope, again(body, receive), send)
+    else:
+        await answer(route.endpoint, request, scope, receive, send)
+
+
+async def read_ahead(receive: Receive) -> bytes | None:
+    """The body as it comes, compressed perhaps; None when the client has gone."""
+    chunks, more = [], True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        chunks.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(chunks)
+
+
+def again(body: bytes, receive: Receive) -> Receive:
+    """A ``receive`` that brings the body first."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_again
+
+
+async def asking_for_binary(request: Request) -> InferenceRequest | None:
+    """The request, if it is in JSON and of the extension; None for what MLServer answers alone."""
+    media_type = request.headers.get("content-type", "application/json").partition(";")[0]
+    if not media_type.strip().lower().endswith(("/json", "+json")):
+        return None
+    try:
+        body = await request.body()
+        if not _OF_THE_EXTENSION.search(body):
+            return None
+        message = InferenceRequest.model_validate(await request.json())
+    except ValidationError:
+        return without_bytes(body) if b'"binary_data_size"' in body else None
+    except (ValueError, OSError, EOFError, zlib.error):  # of JSON, of gzip
+        return None
+    return message if wants_binary(message) else None
+
+
+def without_bytes(body: bytes) -> InferenceRequest:
+    """A request whose binary tensors are all empty, and that has no header length therefore."""
+    try:
+        return inference_request(tw.decode_request(body))
+    except TensorwireError as error:
+        raise refusal(error) from error
+
+
+async def answer(
+    endpoint: Any, request: InferenceRequest, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Let MLServer infer, and answer in the forms that the request asks for."""
+    is_wanted_binary, headers = selection(request), PlainResponse()
+    del headers.headers["content-length"]
+    response = await endpoint(
+        raw_request=Request(scope, receive),
+        raw_response=headers,
+        payload=request,
+        **scope["path_params"],
+    )
+    try:
+        frame = frame_of(response, is_wanted_binary)
+    except TensorwireError as error:
+        raise refusal(error) from error
+    if frame is not None:
+        await send_frame(send, frame, headers=headers.raw_headers)
+        return
+    plain = in_json(response)
+    plain.headers.update(headers.headers)
+    await plain(scope, receive, send)
+
+
+def in_json(response: InferenceResponse) -> Response:
+    """MLServer's own JSON, with NaN as null and BYTES as text."""
+    try:
+        return Response(response.model_dump())
+    except (TypeError, UnicodeDecodeError) as error:  # orjson's, json's
+        cause = error.__cause__ or error
+        raise MLServerError(f"the outputs have no JSON form, ask for binary: {cause}") from error
