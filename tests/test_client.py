@@ -472,6 +472,21 @@ def test_limits(connect: Connect, server: str) -> None:
         client.infer("echo", {"x": X})
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"name":' + b"[" * 5000, "the JSON is nested too deep"),
+        (bytes(2000), "is too long: 2000"),
+    ],
+    ids=["deep", "long"],
+)
+def test_metadata_is_limited(connect: Connect, body: bytes, message: str) -> None:
+    limits = tw.Limits(max_header_nbytes=len(body) if message.endswith("deep") else 1999)
+    with Scripted([http(body)]) as server, connect(server.address, limits=limits) as client:
+        with pytest.raises(tw.HeaderError, match=message):
+            client.server_metadata()
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
@@ -520,7 +535,7 @@ def test_a_server_that_reads_nothing(connect: Connect) -> None:
         time.sleep(0.1)  # for the close to arrive
 
 
-@pytest.mark.parametrize("body", [b"[1]", b"", b"\xff", b"[" * 5000])
+@pytest.mark.parametrize("body", [b"[1]", b"", b"\xff", b"[" * 100])
 def test_metadata_that_is_none(connect: Connect, body: bytes) -> None:
     refused = pytest.raises(tw.DecodeError, match="the metadata is no JSON object")
     with Scripted([http(body)]) as server, connect(server.address) as client, refused:

@@ -17,7 +17,7 @@ PACKAGE = Path(tensorwire.__file__).parent
 FLOORS = [
     ["errors", "_wire", "_utf8", "_npystring", "_arrow_abi"],
     ["_limits", "_datatypes"],
-    ["_layout"],
+    ["_layout", "_nesting"],
     ["_body"],
     ["_elements", "_pack", "_jsondata"],
     ["_arrow_out", "_arrow_in"],
