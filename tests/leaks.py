@@ -11,6 +11,7 @@ import gc
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,21 +29,26 @@ Refused = (tw.TensorwireError, TypeError, ValueError, BufferError, KeyError, Ind
 
 
 def decoding(kind: str) -> Iterator[Case]:
-    function = tw.decode_request if kind == "request" else tw.decode_response
-    for case in (*cases.VALID, *cases.MALFORMED):
+    function: Callable[..., Any] = tw.decode_request if kind == "request" else tw.decode_response
+    every: list[cases.Valid | cases.Malformed] = [*cases.VALID, *cases.MALFORMED]
+    for case in every:
         if case.kind == kind:
             yield case.id, partial(function, case.body, case.header_length)
             if case.id.startswith("C"):
-                yield case.id, partial(lambda b, n: function(bytearray(b), n), case.body,
-                                       case.header_length)  # fmt: skip
+                yield case.id, partial(in_a_bytearray, function, case.body, case.header_length)
     for body in (None, "text", 5, np.zeros(8, np.float32), np.zeros(8, "u1")[::2]):
         yield f"a body of {type(body).__name__}", partial(function, body)
     for length in (True, 1.0, [1]):
         yield f"a length of {length}", partial(function, b"{}", length)
 
 
+def in_a_bytearray(function: Callable[..., Any], body: bytes, header_length: Any) -> Any:
+    return function(bytearray(body), header_length)
+
+
 def raw_decoding() -> Iterator[Case]:
-    for case in (*cases.RAW_VALID, *cases.RAW_MALFORMED):
+    every: list[cases.RawValid | cases.RawMalformed] = [*cases.RAW_VALID, *cases.RAW_MALFORMED]
+    for case in every:
         spec = tw.TensorSpec("x", case.datatype, case.dims, case.batching)
         yield case.id, partial(tw.decode_request, case.body, 0, raw_input=spec)
     yield "no raw_input", partial(tw.decode_request, b"abc", 0)
@@ -79,7 +85,7 @@ def encoding() -> Iterator[Case]:
     yield "headers", lambda: (frame.headers, len(frame), list(frame))
     for data in (x[::-1], x.astype(">f4"), x.astype("c8"), [[1], [1, 2]], [b"a", 1], ["\ud800"],
                  5, None, np.array([b"a", None]), np.array(["a", "bc"]), np.array([b"x"]),
-                 np.array(["a"], np.dtypes.StringDType()), [[["a"]]], [b"a", bytearray(b"b")]):  # fmt: skip
+                 np.array(["a"], np.dtypes.StringDType()), [[["a"]]]):  # fmt: skip
         yield f"Tensor of {data!r:.30}", partial(tw.Tensor, "x", data)
     yield "a NUL in a name", lambda: tw.Tensor("\0", x)
     yield "numbers", lambda: tw.Tensor("x", [1, 300], datatype="UINT8")
@@ -98,7 +104,7 @@ def elements() -> Iterator[Case]:
     unicode = np.array(["a", "\u20ac\U0001f600"])
     released = memoryview(b"x")
     released.release()
-    for name, work in {
+    yield from {
         "encode": lambda: tw.encode_bytes(tensor),
         "encode into": lambda: tw.encode_bytes_into(tensor, target),
         "too small": lambda: tw.encode_bytes_into(tensor, target[:9]),
@@ -112,20 +118,19 @@ def elements() -> Iterator[Case]:
         "slices": lambda: (tensor[1:], tensor[::-1], tensor[[0, 2]], tensor.reshape((2, 2))[1]),
         "no shape": lambda: tensor.reshape((3,)),
         "lists out": lambda: (tensor.tolist(), list(tensor), tensor.copy() == tensor),
-        "objects": lambda: tensor.as_numpy(),
+        "objects": tensor.as_numpy,
         "S": lambda: tensor.as_numpy("S"),
         "StringDType": lambda: tensor.as_numpy(text),
         "StringDType, no UTF-8": lambda: odd.as_numpy(text),
-        "str": lambda: tensor.as_strings(),
-        "str, no UTF-8": lambda: odd.as_strings(),
+        "str": tensor.as_strings,
+        "str, no UTF-8": odd.as_strings,
         "no such array": lambda: tensor.as_numpy("f4"),
         "StringDType in": lambda: tw.encode_bytes(strings),
         "StringDType with none": lambda: tw.encode_bytes(missing),
         "U in": lambda: tw.encode_bytes(unicode),
-        "Arrow capsules": lambda: tensor.__arrow_c_array__(),
+        "Arrow capsules": tensor.__arrow_c_array__,
         "pickle": lambda: pickle.loads(pickle.dumps(tensor, 5)),
-    }.items():
-        yield name, work
+    }.items()
 
 
 def arrow() -> Iterator[Case]:
@@ -177,7 +182,8 @@ def lengths() -> Iterator[Case]:
                     {"Content-Type": "application/vnd.vertex-ai-triton.binary+json;"
                                      "json-header-size=5"}):  # fmt: skip
         yield f"{headers}", partial(tw.header_length, headers)  # type: ignore[arg-type]
-    for bounds in ({}, {"max_rank": 3}, {"max_rank": 65}, {"check_bool": 1}):
+    wrong: Any = {"check_bool": 1}
+    for bounds in ({}, {"max_rank": 3}, {"max_rank": 65}, wrong):
         yield f"Limits {bounds}", partial(tw.Limits, **bounds)
 
 
@@ -212,13 +218,11 @@ class Counts:
         return ""
 
 
+MALLINFO = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+
+
 class _Mallinfo(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-        )
-    ]
+    _fields_ = [(name, ctypes.c_size_t) for name in MALLINFO.split()]
 
 
 def malloc_nbytes() -> int:
@@ -240,10 +244,8 @@ def resident_nbytes() -> int:
 
 def call(work: Callable[[], Any], n_calls: int) -> None:
     for _ in range(n_calls):
-        try:
+        with suppress(*Refused):
             work()
-        except Refused:
-            pass
 
 
 def leak_of(work: Callable[[], Any], n_calls: int) -> str:
@@ -282,7 +284,7 @@ def check(name: str, found: list[Case], n_calls: int) -> list[str]:
 
 
 def dtype_references() -> dict[str, int]:
-    rows = tw._datatypes.DATATYPES.values()  # type: ignore[attr-defined]
+    rows = tw._datatypes.DATATYPES.values()
     return {row.name: sys.getrefcount(row.dtype) for row in rows if row.dtype is not None}
 
 

@@ -482,9 +482,13 @@ def test_limits(connect: Connect, server: str) -> None:
 )
 def test_metadata_is_limited(connect: Connect, body: bytes, message: str) -> None:
     limits = tw.Limits(max_header_nbytes=len(body) if message.endswith("deep") else 1999)
-    with Scripted([http(body)]) as server, connect(server.address, limits=limits) as client:
-        with pytest.raises(tw.HeaderError, match=message):
-            client.server_metadata()
+    refused = pytest.raises(tw.HeaderError, match=message)
+    with (
+        Scripted([http(body)]) as server,
+        refused,
+        connect(server.address, limits=limits) as client,
+    ):
+        client.server_metadata()
 
 
 def free_port() -> int:

@@ -17,6 +17,8 @@ import leaks
 import tensorwire as tw
 import wire
 
+pytestmark = pytest.mark.thread_unsafe(reason="it counts what the process has")
+
 
 def test_no_entry_point_leaks() -> None:
     """Nor does anything print, as an exception in a destructor would."""

@@ -159,17 +159,18 @@ def test_levels(place: str, kind: str, most: int) -> None:
     )
 
 
+ESCAPED = r"\"[{" * 300
+
+
 def test_brackets_that_are_no_levels() -> None:
     """In strings, one behind another, and behind the end of the JSON."""
-    strings = HEAD % 1 + r'"id":"%s","z":{"%s":[]}}' % ("[{" * 300, r"\"[{" * 300)
+    strings = HEAD % 1 + f'"id":"{"[{" * 300}","z":{{"{ESCAPED}":[]}}}}'
     assert tw.decode_request(strings.encode()).id == "[{" * 300
     rows = '{"inputs":[{"name":"x","shape":[900,1],"datatype":"INT8","data":[%s]}]}'
     assert tw.decode_request((rows % ",".join(["[1]"] * 900)).encode())["x"].shape == (900, 1)
     many = wire.request([wire.entry(f"t{i}", "INT8", [1], [1]) for i in range(500)])
     assert len(tw.decode_request(*many).inputs) == 500
-    with pytest.raises(
-        tw.HeaderError, match="trailing characters at byte 73 .is Inference-.* missing"
-    ):
+    with pytest.raises(tw.HeaderError, match=r"trailing characters .* \(is Inference-.* missing"):
         tw.decode_request((HEAD % 1 + '"z":1}' + "[" * 500).encode())
 
 
@@ -180,6 +181,7 @@ def test_text_that_ends_anywhere(text: str, n_before: int) -> None:
         tw.decode_request(b"[" + b" " * n_before + text.encode())
 
 
+@pytest.mark.thread_unsafe(reason="it sets the stack of the process's threads")
 def test_a_small_stack_is_enough() -> None:
     """128 levels are parsed by a thread of 128 KB, and more are not tried."""
     found: list[Any] = []

@@ -15,11 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import tensorwire as tw
 import soak
+import tensorwire as tw
 from serving import HOST, uvicorn_server
 from tensorwire.asgi import create_app
 from tensorwire.client import AsyncClient, Client, InferenceServerError
+
+pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
 
 
 async def echo(request: tw.InferRequest) -> tw.InferResponse:

@@ -1,4 +1,7 @@
-"""Threads: one body for many, one that is written to meanwhile, and who waits for whom."""
+"""Threads: one body for many, one that is written to meanwhile, and who waits for whom.
+
+BYTES are in test_bytes_tensor.py: elements that change, and a scan that lets others run.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from tensorwire import _elements
+
+pytestmark = pytest.mark.thread_unsafe(reason="it makes threads of its own, and looks at the GIL")
 
 N_THREADS = 8
 WORDS = [b"w" * (i % 11) for i in range(1000)]
@@ -98,39 +102,6 @@ def writer(write: Callable[[], None]) -> Iterator[None]:
         thread.join()
 
 
-def test_elements_that_change() -> None:
-    """The scan has let go of the GIL: what it finds may be wrong, and is never out of bounds."""
-    n = 50_000
-    body = bytearray(tw.encode_bytes([b"abcd"] * n))
-    prefixes = np.frombuffer(body, "<u4")
-    rng = np.random.default_rng(0)
-
-    def write() -> None:
-        at = 2 * int(rng.integers(n))
-        prefixes[at] = rng.choice([0, 4, 5, 2**31, 2**32 - 1])
-        prefixes[at] = 4
-
-    verdicts = set()
-    before = _elements.set_release_gil_from(0)
-    try:
-        with writer(write):
-            for _ in range(40):
-                verdicts.add(read_elements(body, n))
-    finally:
-        _elements.set_release_gil_from(before)
-    assert verdicts <= {"read", "ElementError", "LayoutError"}
-    assert read_elements(body, n) == "read"
-
-
-def read_elements(body: Any, n: int) -> str:
-    try:
-        tensor = tw.decode_bytes(body, n)
-    except tw.DecodeError as error:
-        return type(error).__name__
-    assert sum(map(len, tensor.tolist())) + 4 * n == len(body)
-    return "read"
-
-
 def test_a_header_that_changes() -> None:
     """It is copied before it is read; the tensors behind it are where the copy says."""
     body = bytearray(bytes(FRAME))
@@ -201,30 +172,15 @@ def ticks_during(work: Callable[[], Any], n_times: int) -> int:
     return found
 
 
-MILLIONS = bytes(60_000_000)
+SIXTY_MB = bytes(60_000_000)
 FLAGS = tw.TensorSpec("x", "BOOL", [-1])
-
-
-def test_a_long_scan_lets_others_run() -> None:
-    """And would not, were the GIL held: 15 million elements take some 50 ms."""
-
-    def scan() -> None:
-        tw.decode_bytes(MILLIONS, 15_000_000)
-
-    before = _elements.set_release_gil_from(1 << 62)
-    try:
-        held = ticks_during(scan, 4)
-    finally:
-        _elements.set_release_gil_from(before)
-    released = max(ticks_during(scan, 4) for _ in range(3))
-    assert released > 3 * held + 20
 
 
 def test_a_long_check_of_bools_lets_others_run() -> None:
     """60 MB take several ms, and a tick half of one; with the GIL held there is one tick a call."""
 
     def check() -> None:
-        tw.decode_request(MILLIONS, 0, raw_input=FLAGS)
+        tw.decode_request(SIXTY_MB, 0, raw_input=FLAGS)
 
     found = max(ticks_during(check, 20) for _ in range(5))
     assert found > 40
