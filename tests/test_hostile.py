@@ -7,10 +7,12 @@ against what the process takes (RSS).
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import time
 import tracemalloc
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import pytest
 
 import tensorwire as tw
 import wire
+from tensorwire.asgi import read_request
 
 pytestmark = pytest.mark.thread_unsafe(reason="it measures the process")
 
@@ -280,6 +283,25 @@ def test_raw_requests_and_responses() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < len(deep) + SLACK_NBYTES
+
+
+def test_a_compressed_body_in_one_chunk() -> None:
+    """Some servers deliver it so; what is inflated step by step must not be copied at each."""
+
+    def seconds(nbytes: int) -> float:
+        body = zlib.compress(bytes(nbytes), 0)
+        scope = {"headers": [(b"content-encoding", b"deflate")]}
+        scope["headers"].append((b"inference-header-content-length", b"0"))
+        spec = tw.TensorSpec("x", "UINT8", [-1])
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body}
+
+        before = time.thread_time()
+        asyncio.run(read_request(scope, receive, raw_input=spec))
+        return time.thread_time() - before
+
+    assert min(seconds(64 << 20) for _ in range(2)) < 8 * 3 * seconds(8 << 20) + 0.01
 
 
 def test_a_claim_in_a_response_is_no_reason_to_allocate() -> None:
