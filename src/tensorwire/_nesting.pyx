@@ -18,12 +18,11 @@ cdef enum Kind:
     CLOSING
     NUL
 
-cdef unsigned char[256] KINDS
-for code in range(256):
-    KINDS[code] = ORDINARY
+cdef unsigned char[256] KINDS  # of each byte; ORDINARY, which is 0, unless it is said here
 KINDS[c"\\"], KINDS[c'"'], KINDS[0] = ESCAPE, QUOTE, NUL
 KINDS[c"["] = KINDS[c"{"] = OPENING
 KINDS[c"]"] = KINDS[c"}"] = CLOSING
+
 
 cpdef int check_nesting(bytes text, Limits limits) except -1:
     """Refuse JSON with more than ``limits.max_nesting`` lists and objects within each other."""
