@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import tensorwire as tw
 import wire
+from tensorwire._nesting import check_nesting
 
 BODY, LENGTH = wire.request(
     [
@@ -179,6 +181,40 @@ def test_brackets_that_are_no_levels() -> None:
 def test_text_that_ends_anywhere(text: str, n_before: int) -> None:
     with pytest.raises(tw.HeaderError):
         tw.decode_request(b"[" + b" " * n_before + text.encode())
+
+
+def plain_scan(text: bytes, most: int) -> int | None:
+    """Where level ``most`` + 1 begins, read once more."""
+    depth = i = 0
+    while i < len(text):
+        byte = text[i : i + 1]
+        if byte == b'"':
+            i += 1
+            while i < len(text) and text[i : i + 1] != b'"':
+                i += 2 if text[i : i + 1] == b"\\" else 1
+        elif byte in b"[{":
+            depth += 1
+            if depth > most:
+                return i
+        elif byte in b"]}":
+            depth -= 1
+            if depth <= 0:
+                return None
+        i += 1
+    return None
+
+
+def test_levels_of_any_bytes() -> None:
+    rng = random.Random(0)
+    for _ in range(20_000):
+        text = bytes(rng.choices(b'[[[{{]}"\\a\0', k=rng.randrange(30)))
+        most = rng.randrange(6)
+        try:
+            check_nesting(text, tw.Limits(max_nesting=most))
+            found = None
+        except tw.HeaderError as error:
+            found = error.offset
+        assert found == plain_scan(text, most)
 
 
 @pytest.mark.thread_unsafe(reason="it sets the stack of the process's threads")

@@ -12,10 +12,10 @@ cdef enum:
 
 cdef enum Kind:
     ORDINARY
-    ESCAPE
-    QUOTE
     OPENING
-    CLOSING
+    CLOSING  # within a string it is as ordinary as the two before it
+    QUOTE
+    ESCAPE
     NUL
 
 cdef unsigned char[256] KINDS  # of each byte; ORDINARY, which is 0, unless it is said here
@@ -65,19 +65,17 @@ cdef Py_ssize_t first_beyond(
 
     While the text is JSON, this is the depth that a parser has; behind the outermost value, and
     from the first fault on, a parser goes no further.
-    Bounds: the NUL that CPython puts behind every `bytes` is the only reason to look for the end.
+    Bounds: CPython puts a NUL behind every `bytes`, at which each inner loop stops.
     """
     cdef Py_ssize_t depth = 0
     cdef Py_ssize_t i = 0
     cdef unsigned char kind
     while True:
+        while KINDS[text[i]] == ORDINARY:
+            i += 1
         kind = KINDS[text[i]]
-        if kind == ORDINARY or kind == ESCAPE:
-            pass
-        elif kind == QUOTE:
+        if kind == QUOTE:
             i = closing_quote(text, nbytes, i)
-            if i >= nbytes:
-                return WITHIN
         elif kind == OPENING:
             depth += 1
             if depth > most:
@@ -86,7 +84,7 @@ cdef Py_ssize_t first_beyond(
             depth -= 1
             if depth <= 0:
                 return WITHIN
-        elif i >= nbytes:
+        if i >= nbytes:
             return WITHIN
         i += 1
 
@@ -94,15 +92,16 @@ cdef Py_ssize_t first_beyond(
 cdef inline Py_ssize_t closing_quote(
     const unsigned char* text, Py_ssize_t nbytes, Py_ssize_t i
 ) noexcept nogil:
-    """Where the string ends that begins at `i`; at or behind the end of the text when it does not.
+    """Where the string ends that begins at `i`; `nbytes` when it does not.
 
-    A backslash takes the byte behind it along, which may be the final NUL: hence the comparison.
+    A backslash takes the byte behind it along, but never the final NUL.
     """
-    cdef unsigned char kind
     i += 1
-    while i < nbytes:
-        kind = KINDS[text[i]]
-        if kind == QUOTE:
+    while True:
+        while KINDS[text[i]] <= CLOSING:
+            i += 1
+        if KINDS[text[i]] == QUOTE or i >= nbytes:
             return i
-        i += 2 if kind == ESCAPE else 1
-    return nbytes
+        if KINDS[text[i]] == ESCAPE and i + 1 < nbytes:
+            i += 1
+        i += 1
