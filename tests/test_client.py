@@ -27,6 +27,8 @@ from serving import Scripted, http, uvicorn_server
 from tensorwire.asgi import Model, create_app
 from tensorwire.client import AsyncClient, Client, InferenceServerError
 
+pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
+
 MiB = 1 << 20
 X = np.arange(1000, dtype=np.float32)
 FRAME = tw.encode_response(tw.InferResponse([tw.Tensor("x", X)]))

@@ -20,6 +20,8 @@ from tensorwire.__main__ import main
 MODELS = """
 import numpy as np
 
+pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
+
 def mean(request):
     return {"mean": request["x"].as_numpy().mean(keepdims=True)}
 
