@@ -17,10 +17,10 @@ import pytest
 import tensorwire as tw
 from tensorwire.__main__ import main
 
+pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
+
 MODELS = """
 import numpy as np
-
-pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
 
 def mean(request):
     return {"mean": request["x"].as_numpy().mean(keepdims=True)}
