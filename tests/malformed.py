@@ -103,6 +103,8 @@ LENGTHS = tuple(
 
 BASE = json.dumps({"inputs": [one()]})
 FLOATS = BASE.replace("INT32", "FP32").replace("7", "NaN")  # takes the second parser, if any
+DEEP = "[" * 128 + "]" * 128  # a member of the header's own object, which is the first level
+UNBOUNDED = "Triton bounds the nesting of data alone"
 PARSED = (
     text("B1 no header length, the bytes begin with NUL", HEADER, GOOD),
     text("B2 no header length, the bytes begin with A", HEADER, GOOD[:N] + b"ABCDEFGH"),
@@ -127,6 +129,10 @@ PARSED = (
     text("HEAD4 nested without end", HEADER, '{"inputs":' + "[" * 100_000),
     data("X19 101 nested lists", HEADER, "INT8", 1, f"{'[' * 101}7{']' * 101}"),
     data("HEAD4 data nested without end", HEADER, "INT8", 1, "[" * 100_000),
+    text("129 levels in an unknown member", HEADER, BASE[:-1] + f',"z":{DEEP}}}', UNBOUNDED),
+    text("129 levels in parameters", HEADER, BASE[:-1] + f',"parameters":{{"p":{DEEP[1:-1]}}}}}',
+         UNBOUNDED),
+    text("129 levels, a bare NaN", HEADER, FLOATS[:-1] + f',"z":{DEEP}}}', UNBOUNDED),
     *(data(f"J5 {token}", HEADER, "FP32", 1, f"[{token}]", differs="RapidJSON takes it")
       for token in ("Inf", "-Inf", "-NaN")),
     *(data(f"no number: {token}", HEADER, "FP32", 1, f"[{token}]")
@@ -135,6 +141,7 @@ PARSED = (
 
 REGION_ONLY = {"shared_memory_region": "in"}
 EMPTY = "Triton ignores the data of an empty tensor"
+LONG = "Triton compares it with the model's"
 CUT = "Triton cuts the name there"
 NO_SIZES: tuple[object, ...] = ("8", 8.0, None, True, "4, 4", [8], {})
 NO_SHAPES: tuple[object, ...] = ([1.0], [True], ["1"], [[1]], [None], [nan], "1", {})
@@ -151,6 +158,13 @@ MEMBERS = (
     said("C39 model_version 1", HEADER, one(), model_version=1, differs="Triton does not read it"),
     said("X6 NUL in a name", HEADER, one(name="x\0y"), differs=CUT),
     said("X6 NUL in a requested name", HEADER, one(), outputs=[output("o\0")], differs=CUT),
+    said("a name of 4097 bytes", HEADER, one(name="x" * 4097), differs=LONG),
+    said("a name of 1366 letters, 4098 bytes", HEADER, one(name="\u20ac" * 1366), differs=LONG),
+    said("a name of 4097 bytes, binary", HEADER, sized(8, name="x" * 4097), body=BLOB,
+         differs=LONG),
+    said("a name of 4097 bytes asked for", HEADER, one(), outputs=[output("o" * 4097)],
+         differs=LONG),
+    said("a name of 4097 bytes in a response", HEADER, one(name="x" * 4097), kind="response"),
     said("C23 two inputs of a name", HEADER, one(), one(shape=[1, 1])),
     said("C23 two outputs of a name", HEADER, one(), one(), kind="response"),
     said("C23 binary and JSON of a name", HEADER, one(), sized(8), body=BLOB),

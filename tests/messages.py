@@ -36,8 +36,23 @@ MESSAGES: dict[str, str] = {
     ),
     "Y16 a surrogate in a name": "the JSON header is malformed: ...",
     "9 KServe trailing comma": "the JSON header is malformed: ...",
-    "HEAD4 nested without end": "the JSON header does not fit the protocol: ...",
-    "HEAD4 data nested without end": "the JSON header is nested too deep",
+    "HEAD4 nested without end": (
+        "the JSON is nested too deep: level 129 begins at byte 137, at most 128 are accepted"
+    ),
+    "HEAD4 data nested without end": (
+        "the JSON is nested too deep: level 129 begins at byte 190, at most 128 are accepted"
+    ),
+    "129 levels in an unknown member": (
+        "the JSON is nested too deep: level 129 begins at byte 206, at most 128 are accepted"
+    ),
+    "129 levels, a bare NaN": (
+        "the JSON is nested too deep: level 129 begins at byte 207, at most 128 are accepted"
+    ),
+    "a name of 1366 letters, 4098 bytes": (
+        "the name of input '"
+        + "\u20ac" * 80
+        + "'... is too long: 4098 bytes, at most 4096 are accepted"
+    ),
     "J5 -NaN": "the JSON header is malformed: ...",
     "no number: 01": "the JSON header is malformed: ...",
     "no number: 0x1": "the JSON header is malformed: ...",

@@ -140,6 +140,7 @@ def test_a_refused_export_lets_go() -> None:
     body.append(0)
 
 
+@pytest.mark.thread_unsafe(reason="it measures the process")
 def test_an_export_takes_16_bytes_an_element() -> None:
     n = 50_000
     tensor = tensor_of([b"x" * 40] * n)

@@ -216,12 +216,13 @@ def test_a_client_that_goes_away() -> None:
         ([BODY], {"Content-Length": "x"}, 400, "Content-Length is not a number: 'x'"),
         ([BODY], {"Inference-Header-Content-Length": "x"}, 400, "is not a number: 'x'"),
         ([BODY], {"Inference-Header-Content-Length": "99999"}, 400, "the body has"),
-        ([b"{" * 50_000], {"Content-Length": "50000"}, 400, "the JSON header is malformed"),
+        ([b"{" * 50_000], {"Content-Length": "50000"}, 400, "the JSON is nested too deep"),
+        ([b"-" * 50_000], {"Content-Length": "50000"}, 400, "the JSON header is malformed"),
         (
             [b"[" * 50_000],
             {"Inference-Header-Content-Length": "50000", "Content-Length": "50000"},
             400,
-            "the JSON header does not fit the protocol",
+            "the JSON is nested too deep",
         ),
     ],
 )

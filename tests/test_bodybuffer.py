@@ -135,6 +135,7 @@ def resident_nbytes() -> int:
     return pages * 4096
 
 
+@pytest.mark.thread_unsafe(reason="it measures the process")
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux' /proc")
 def test_a_lying_content_length_costs_nothing() -> None:
     before = resident_nbytes()

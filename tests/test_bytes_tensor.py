@@ -424,6 +424,7 @@ def test_encode_into_the_same_memory() -> None:
 # --- memory that somebody writes to meanwhile ---
 
 
+@pytest.mark.thread_unsafe(reason="it sets what holds for the process")
 @pytest.mark.parametrize("release_from", [0, 1 << 62])
 def test_a_body_that_changes_while_it_is_scanned(release_from: int) -> None:
     """Whatever the scan sees, it stays within the body: elements or an error come out."""
@@ -480,6 +481,7 @@ def longest_wait(work: Callable[[], Any]) -> float:
     return waits[0]
 
 
+@pytest.mark.thread_unsafe(reason="it measures how long others wait")
 def test_a_long_scan_lets_other_threads_run() -> None:
     body = bytes(4 << 25)  # 32M empty elements: 50 ms and more
     held, free = [], []
@@ -491,6 +493,7 @@ def test_a_long_scan_lets_other_threads_run() -> None:
     assert min(free) < min(held) / 2
 
 
+@pytest.mark.thread_unsafe(reason="it takes the memory of the machine")
 def test_an_element_of_3_gb() -> None:
     if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 10 << 30:
         pytest.skip("needs 10 GiB of free memory")

@@ -27,6 +27,8 @@ from serving import Scripted, http, uvicorn_server
 from tensorwire.asgi import Model, create_app
 from tensorwire.client import AsyncClient, Client, InferenceServerError
 
+pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
+
 MiB = 1 << 20
 X = np.arange(1000, dtype=np.float32)
 FRAME = tw.encode_response(tw.InferResponse([tw.Tensor("x", X)]))
@@ -472,6 +474,25 @@ def test_limits(connect: Connect, server: str) -> None:
         client.infer("echo", {"x": X})
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"name":' + b"[" * 5000, "the JSON is nested too deep"),
+        (bytes(2000), "is too long: 2000"),
+    ],
+    ids=["deep", "long"],
+)
+def test_metadata_is_limited(connect: Connect, body: bytes, message: str) -> None:
+    limits = tw.Limits(max_header_nbytes=len(body) if message.endswith("deep") else 1999)
+    refused = pytest.raises(tw.HeaderError, match=message)
+    with (
+        Scripted([http(body)]) as server,
+        refused,
+        connect(server.address, limits=limits) as client,
+    ):
+        client.server_metadata()
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
@@ -520,7 +541,7 @@ def test_a_server_that_reads_nothing(connect: Connect) -> None:
         time.sleep(0.1)  # for the close to arrive
 
 
-@pytest.mark.parametrize("body", [b"[1]", b"", b"\xff", b"[" * 5000])
+@pytest.mark.parametrize("body", [b"[1]", b"", b"\xff", b"[" * 100])
 def test_metadata_that_is_none(connect: Connect, body: bytes) -> None:
     refused = pytest.raises(tw.DecodeError, match="the metadata is no JSON object")
     with Scripted([http(body)]) as server, connect(server.address) as client, refused:

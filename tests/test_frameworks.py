@@ -12,6 +12,8 @@ import pytest
 import tensorwire as tw
 from tensorwire.asgi import read_request, send_frame
 
+pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
+
 MISSING = "pip install '.[test]' for fastapi and httpx"
 if os.environ.get("CI"):
     import fastapi

@@ -17,7 +17,7 @@ PACKAGE = Path(tensorwire.__file__).parent
 FLOORS = [
     ["errors", "_wire", "_utf8", "_npystring", "_arrow_abi"],
     ["_walk", "_limits", "_datatypes"],
-    ["_layout"],
+    ["_layout", "_nesting"],
     ["_body"],
     ["_elements", "_pack", "_jsondata"],
     ["_arrow_out", "_arrow_in"],
@@ -116,3 +116,13 @@ def test_the_core_imports_only_its_dependencies() -> None:
 def test_files_stay_short() -> None:
     long = {p.name: n for p in SOURCES if (n := len(p.read_text().splitlines())) > 500}
     assert not long
+
+
+@pytest.mark.parametrize("other", ["byteorder = 'big'", "maxsize = 2**31 - 1"])
+def test_other_machines_are_refused(other: str) -> None:
+    script = f"import sys; sys.path = {sys.path!r}; sys.{other}; import tensorwire"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "ImportError: tensorwire needs a 64-bit little-endian machine" in done.stderr

@@ -216,6 +216,7 @@ def peak_nbytes(work: Callable[[], Any]) -> int:
     return peak
 
 
+@pytest.mark.thread_unsafe(reason="it measures the process")
 def test_decoding_numbers_allocates_the_same_at_any_size() -> None:
     def decoding(n: int) -> Callable[[], Any]:
         frame = response(x=np.zeros(n, np.float32))
@@ -227,6 +228,7 @@ def test_decoding_numbers_allocates_the_same_at_any_size() -> None:
     assert large < 4096
 
 
+@pytest.mark.thread_unsafe(reason="it measures the process")
 @pytest.mark.parametrize("count", [None, 100_000])
 def test_scanning_bytes_allocates_8_bytes_an_element(count: int | None) -> None:
     n = 100_000
@@ -237,6 +239,7 @@ def test_scanning_bytes_allocates_8_bytes_an_element(count: int | None) -> None:
     assert peak_nbytes(lambda: tw.decode_bytes(body, count)) < 8 * n + 4096
 
 
+@pytest.mark.thread_unsafe(reason="it measures the process")
 @pytest.mark.parametrize(
     ("datatype", "size"), [("BYTES", 8), ("FP32", 8), ("BYTES", 2**40), ("BOOL", 2**40)]
 )
@@ -256,6 +259,7 @@ def test_a_claim_allocates_nothing(datatype: str, size: int) -> None:
     assert peak_nbytes(decoding) < 64_000
 
 
+@pytest.mark.thread_unsafe(reason="it measures the process")
 def test_encoding_allocates_the_same_at_any_size() -> None:
     def encoding(n: int) -> Callable[[], Any]:
         request = tw.InferRequest([tw.Tensor("x", np.zeros(n, np.float32))])

@@ -18,6 +18,8 @@ import tensorwire as tw
 from serving import uvicorn_server
 from tensorwire.asgi import create_app
 
+pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
+
 # The frame itself, not iter(frame): requests chunks what has no length.
 IDENTITY = {"Accept-Encoding": "identity"}
 

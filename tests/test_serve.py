@@ -17,6 +17,8 @@ import pytest
 import tensorwire as tw
 from tensorwire.__main__ import main
 
+pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
+
 MODELS = """
 import numpy as np
 

@@ -15,10 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import soak
 import tensorwire as tw
 from serving import HOST, uvicorn_server
 from tensorwire.asgi import create_app
 from tensorwire.client import AsyncClient, Client, InferenceServerError
+
+pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
 
 
 async def echo(request: tw.InferRequest) -> tw.InferResponse:
@@ -108,3 +111,12 @@ def test_the_servers_memory() -> None:
         server.wait(10)
     finally:
         os.kill(server.pid, signal.SIGKILL) if server.poll() is None else None
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux' /proc")
+def test_a_short_soak() -> None:
+    """What `python tests/soak.py` does for minutes: nothing lost, nothing mixed up, memory flat."""
+    tally = soak.soak(3000, 8)
+    assert tally.wrong == []
+    assert tally.n_valid > 1000 < tally.n_refused + tally.n_broken_off
+    assert tally.n_all == 8 * 10 * (3000 // 80)

@@ -23,6 +23,10 @@ from .errors import ElementError, EncodeError, LayoutError, shape_text, subject
 
 cnp.import_array()
 
+cdef enum:
+    RELEASE_GIL_FROM = 8 << 20  # bytes: about 1 ms of reading
+
+
 cdef extern from "numpy/arrayobject.h":
     object PyArray_NewFromDescr(
         PyTypeObject* subtype, cnp.dtype descr, int nd, const cnp.npy_intp* dims,
@@ -121,13 +125,24 @@ cdef make_view(Body body, cnp.dtype dtype, Layout* layout, Py_ssize_t offset):
     return array
 
 
-cdef int check_bool(Body body, Py_ssize_t offset, uint64_t nbytes, kind, name) except -1:
-    # Bits above the lowest are gathered over all bytes first: a loop that the compiler vectorises.
-    cdef const unsigned char* data = body.data + offset
+cdef unsigned char all_bits(const unsigned char* data, uint64_t nbytes) noexcept nogil:
+    """The bits that any byte has: a loop that the compiler vectorises."""
     cdef unsigned char bits = 0
     cdef uint64_t i
     for i in range(nbytes):
         bits |= data[i]
+    return bits
+
+
+cdef int check_bool(Body body, Py_ssize_t offset, uint64_t nbytes, kind, name) except -1:
+    cdef const unsigned char* data = body.data + offset
+    cdef unsigned char bits
+    cdef uint64_t i
+    if nbytes < RELEASE_GIL_FROM:
+        bits = all_bits(data, nbytes)
+    else:
+        with nogil:
+            bits = all_bits(data, nbytes)
     if bits <= 1:
         return 0
     for i in range(nbytes):

@@ -1,6 +1,7 @@
 """The road in: body -> header -> extents -> views."""
 
 from cpython.long cimport PyLong_AsLongLongAndOverflow
+from libc.stdint cimport INT64_MAX
 
 from ._body cimport Body
 from ._datatypes cimport Datatype
@@ -14,6 +15,7 @@ from ._messages cimport (
     TensorSpec,
     make_tensor,
 )
+from ._nesting cimport check_nesting
 from ._wire cimport WIDEST_ITEMSIZE
 
 from msgspec.structs import astuple
@@ -59,6 +61,7 @@ def decode_request(
     if header_nbytes == 0 and header_length is not None:
         return raw_request(source, raw_input, limits)
     text = source.head(header_nbytes)
+    check_nesting(text, limits)
     try:
         header = decode_request_header(text)
     except (ValueError, RecursionError) as error:
@@ -88,6 +91,7 @@ def decode_response(
     cdef Body source = Body(body)
     cdef Py_ssize_t header_nbytes = header_extent(source, header_length, limits)
     text = source.head(header_nbytes)
+    check_nesting(text, limits)
     try:
         header = decode_response_header(text)
     except (ValueError, RecursionError) as error:
@@ -155,11 +159,15 @@ cdef list read_tensors(
     cdef tuple shape
     cdef dict parameters
     check_number(len(entries), kind, limits)
+    if limits.max_elements < INT64_MAX:
+        check_elements([(entry.name, entry.shape) for entry in entries], kind, limits)
     for entry in entries:
         name, datatype_name, shape, parameters, data = astuple(entry)
         datatype = DATATYPES.get(datatype_name)
         if datatype is None or "\0" in name:
             raise bad_entry(entry, kind)
+        if len(name) > limits.max_name_nbytes >> 2:
+            check_name(name, kind, limits)
         nbytes = None if parameters is None else parameters.pop("binary_data_size", None)
         if nbytes is None or data is not None:
             tensors.append(read_without_bytes(entry, datatype, nbytes, kind, limits))
@@ -265,6 +273,7 @@ cdef list read_outputs(list entries, Limits limits):
     for entry in entries:
         if "\0" in entry.name:
             raise bad_name(entry.name, "output")
+        check_name(entry.name, "output", limits)
         output = RequestedOutput(entry.name)
         if entry.parameters is not None:
             check_flag(entry.parameters, "binary_data", "output", entry.name)
@@ -286,9 +295,11 @@ cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
     batch = (1,) if spec.batching else ()
     if datatype.itemsize == 0:
         shape = batch + spec.dims
+        check_elements([(spec.name, shape)], "input", limits)
         data = raw_element(source, shape, spec, limits)
     else:
         shape = batch + deduce(source.nbytes, datatype, spec)
+        check_elements([(spec.name, shape)], "input", limits)
         data = take(source, spec.name, shape, datatype, 0, source.nbytes, "input", limits)
     tensor = make_tensor(spec.name, spec.datatype, shape, data, {}, True)
     # The client of a raw request cannot say it, and means it: every output is returned binary.
@@ -353,6 +364,45 @@ cdef int check_number(Py_ssize_t n_entries, str kind, Limits limits) except -1:
             actual=n_entries,
         )
     return 0
+
+
+cdef int check_name(str name, str kind, Limits limits) except -1:
+    """Refuse a name that is too long. One of a quarter as many characters needs no look."""
+    cdef Py_ssize_t nbytes = len(name.encode())
+    if nbytes > limits.max_name_nbytes:
+        raise HeaderError(
+            f"the name of {subject(kind, name)} is too long: {nbytes} bytes, at most "
+            f"{limits.max_name_nbytes} are accepted",
+            tensor=name, expected=limits.max_name_nbytes, actual=nbytes,
+        )
+    return 0
+
+
+cdef int check_elements(list shapes, str kind, Limits limits) except -1:
+    """Refuse more elements than are accepted, by what (name, shape) pairs declare."""
+    total = 0
+    for name, shape in shapes:
+        total += n_declared(shape)
+        if total > limits.max_elements:
+            raise LayoutError(
+                f"the message has too many elements: {number_text(total)} up to "
+                f"{subject(kind, name)}, at most {limits.max_elements} are accepted",
+                tensor=name, expected=limits.max_elements, actual=total,
+            )
+    return 0
+
+
+cdef n_declared(tuple shape):
+    """The product of the dimensions; anything over 2^63 where it is, and 0 for what cannot be."""
+    product = 1
+    if 0 in shape:
+        return 0
+    for dim in shape:
+        if dim < 0:
+            return 0
+        if product <= INT64_MAX:  # so that the factors stay small, however many there are
+            product *= dim
+    return product
 
 
 cdef int check_unique(list named, str kind) except -1:

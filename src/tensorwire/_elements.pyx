@@ -41,6 +41,12 @@ def set_release_gil_from(uint64_t n_elements):
     return before
 
 
+cdef enum:
+    # numpy's `S` arrays may be so much larger than the wire bytes, and at least so large.
+    MAX_PADDING = 64
+    SMALL_NBYTES = 64 << 20
+
+
 cdef void walk_politely(
     Walk* walked, const unsigned char* data, uint64_t nbytes,
     int64_t* starts, uint64_t capacity, int64_t base,
@@ -265,20 +271,37 @@ def check_utf8(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
 
 
 def fixed_width(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
-    """The elements as numpy `S`, copied and padded with NULs to the widest: array [n_elements]."""
+    """The elements as numpy `S`, copied and padded with NULs to the widest: array [n_elements].
+
+    Raises ElementError when one of them makes the array many times larger than the wire bytes.
+    """
     cdef Py_ssize_t n_elements = starts.shape[0]
     cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
     cdef Py_ssize_t width = 1  # numpy has no S0 arrays
+    cdef Py_ssize_t widest = 0
     cdef Element element
     cdef Py_ssize_t i
     for i in range(n_elements):
-        width = max(width, element_at(body, offsets, n_elements, end, i).nbytes)
+        element = element_at(body, offsets, n_elements, end, i)
+        if element.nbytes > width:
+            width, widest = element.nbytes, i
+    # n_elements is at most a quarter of the wire bytes, and those times 64 are no 2^63.
+    if n_elements > 0 and width > max(SMALL_NBYTES, MAX_PADDING * (end - offsets[0])) // n_elements:
+        raise too_wide(widest, width, n_elements)
     cdef cnp.ndarray array = np.zeros(n_elements, f"S{width}")
     cdef char* target = <char*>cnp.PyArray_DATA(array)
     for i in range(n_elements):
         element = element_at(body, offsets, n_elements, end, i)
         memcpy(target + i * width, element.data, element.nbytes)
     return array
+
+
+cdef too_wide(element, width, n_elements):
+    return ElementError(
+        f"element {element} is too long for numpy's S: it would make each of {n_elements} elements "
+        f"{width} bytes wide",
+        element=element, actual=width,
+    )
 
 
 def gather(Body body not None, cnp.ndarray starts not None, Py_ssize_t end, int64_t[::1] chosen):

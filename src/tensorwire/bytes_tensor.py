@@ -236,8 +236,9 @@ class BytesTensor:
         """A new array in ``shape``; every element is copied.
 
         ``object``: ``bytes`` objects. ``"S"``: fixed width, that of the longest element, padded
-        with NULs (one long element among many makes a large array); numpy takes trailing NULs of
-        an element for padding and drops them.
+        with NULs; numpy takes trailing NULs of an element for padding and drops them. ElementError
+        names one long element among many, which would make an array of more than 64 MiB that is
+        more than 64 times the wire bytes.
         ``numpy.dtypes.StringDType()``: UTF-8 text, ElementError names an element that is not.
         """
         array: NDArray[Any]

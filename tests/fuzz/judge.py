@@ -13,7 +13,7 @@ import tensorwire as tw
 import wire
 
 MAX_TEXT = 1_000  # characters of an error message
-DEEP = 300  # lists and objects within each other: from here on an interpreter's stack may end
+DEEP = 128  # lists and objects within each other: the default of Limits.max_nesting
 
 TOP = {
     "request": {"inputs", "outputs", "id", "model_name", "model_version", "parameters"},

@@ -109,6 +109,12 @@ async def _read_inflated(
 
 
 def _inflate(inflater: Any, chunk: bytes, buffer: BodyBuffer) -> None:
+    """In short pieces, for what is left of one is copied each time."""
+    for start in range(0, len(chunk), _INFLATE_NBYTES):
+        _inflate_piece(inflater, chunk[start : start + _INFLATE_NBYTES], buffer)
+
+
+def _inflate_piece(inflater: Any, chunk: bytes, buffer: BodyBuffer) -> None:
     if inflater.eof and chunk:
         raise HeaderError("the compressed body goes on after its end")
     try:

@@ -91,11 +91,12 @@ class AsyncClient(BaseClient):
 
     async def server_metadata(self) -> dict[str, Any]:
         """What the server says of itself: ``name``, ``version``, ``extensions``."""
-        return (await self._exchange(self.call("GET", "/v2", None))).json()
+        return (await self._exchange(self.call("GET", "/v2", None))).json(self.limits)
 
     async def model_metadata(self, model: str, version: str | None = None) -> dict[str, Any]:
         """What a model declares: ``inputs``, ``outputs``, ``versions``, ``platform``."""
-        return (await self._exchange(self.call("GET", model_path(model, version), None))).json()
+        call = self.call("GET", model_path(model, version), None)
+        return (await self._exchange(call)).json(self.limits)
 
     async def is_ready(self, model: str | None = None, version: str | None = None) -> bool:
         """Whether the server, or a model, is ready; False too when nobody answers."""

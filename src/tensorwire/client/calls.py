@@ -10,6 +10,8 @@ import msgspec
 
 import tensorwire as tw
 
+from .._nesting import check_nesting
+
 DEFAULT_TIMEOUT = 60.0
 """Seconds without progress; of tritonclient, too."""
 
@@ -117,9 +119,19 @@ class Answer(NamedTuple):
     def message(self, limits: tw.Limits) -> tw.InferResponse:
         return tw.decode_response(self.body, self.header_length, limits=limits)
 
-    def json(self) -> dict[str, Any]:
+    def json(self, limits: tw.Limits) -> dict[str, Any]:
+        """The body as metadata, which is held to the bounds of a message's JSON."""
+        if len(self.body) > limits.max_header_nbytes:
+            raise tw.HeaderError(
+                f"the metadata is too long: {len(self.body)} bytes, at most "
+                f"{limits.max_header_nbytes} are accepted",
+                expected=limits.max_header_nbytes,
+                actual=len(self.body),
+            )
+        text = bytes(self.body)
+        check_nesting(text, limits)
         try:
-            return msgspec.json.decode(self.body, type=dict[str, Any])
+            return msgspec.json.decode(text, type=dict[str, Any])
         except (ValueError, RecursionError) as error:
             raise tw.DecodeError(f"the metadata is no JSON object: {error}") from None
 

@@ -41,7 +41,7 @@ class Client(BaseClient):
     ``url``: ``http://host:8000``, https, or ``host:8000``, with a path in front of ``/v2`` if any.
     ``timeout``: seconds to connect, and without progress of what is sent or received; None waits
     forever. ``max_body``: bytes of a response that are accepted, None for any number.
-    ``limits``: of ``decode_response``. ``headers``: sent with each request.
+    ``limits``: of ``decode_response``, and of metadata. ``headers``: sent with each request.
     ``connections``: open at a time; more threads wait. ``ssl_context``: for https.
 
     Raises InferenceServerError for an answer that is an error, DecodeError for one that is no
@@ -106,11 +106,11 @@ class Client(BaseClient):
 
     def server_metadata(self) -> dict[str, Any]:
         """What the server says of itself: ``name``, ``version``, ``extensions``."""
-        return self._exchange(self.call("GET", "/v2", None)).json()
+        return self._exchange(self.call("GET", "/v2", None)).json(self.limits)
 
     def model_metadata(self, model: str, version: str | None = None) -> dict[str, Any]:
         """What a model declares: ``inputs``, ``outputs``, ``versions``, ``platform``."""
-        return self._exchange(self.call("GET", model_path(model, version), None)).json()
+        return self._exchange(self.call("GET", model_path(model, version), None)).json(self.limits)
 
     def is_ready(self, model: str | None = None, version: str | None = None) -> bool:
         """Whether the server, or a model, is ready; False too when nobody answers."""

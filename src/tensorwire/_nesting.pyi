@@ -1,0 +1,3 @@
+from ._limits import Limits
+
+def check_nesting(text: bytes, limits: Limits) -> int: ...

@@ -1,0 +1,314 @@
+"""Bodies made to cost more than they weigh: time linear in the bytes, memory within a multiple.
+
+The multiple is WIRE.md's (section 11): beside the body, 64 times the bytes of its JSON, and twice
+those of its BYTES tensors. It is held against what Python and numpy allocate (tracemalloc) and
+against what the process takes (RSS).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import time
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tensorwire as tw
+import wire
+from tensorwire.asgi import read_request
+
+pytestmark = pytest.mark.thread_unsafe(reason="it measures the process")
+
+JSON_MULTIPLE, BYTES_MULTIPLE = 64, 2
+SLACK_NBYTES = 64 << 10
+RSS_SLACK_NBYTES = 4 << 20  # the allocators take and keep whole arenas
+
+GENEROUS = tw.Limits(max_tensors=1 << 40, max_name_nbytes=1 << 40)
+Message = tuple[bytes, int | None]
+
+ONE = '{"name":"x","shape":[1],"datatype":"%s","data":[%s]}'
+NONE = '{"name":"x","shape":[0],"datatype":"FP32","data":[%s]}'
+
+
+def text(json_text: str) -> Message:
+    return json_text.encode(), None
+
+
+def request(tensor: str, more: str = "") -> Message:
+    return text(f'{{"inputs":[{tensor}]{more}}}')
+
+
+def repeated(unit: str, nbytes: int) -> str:
+    """``unit`` so often, with commas between, that it comes to about ``nbytes``."""
+    return ",".join([unit] * (nbytes // (len(unit.encode()) + 1)))
+
+
+def data(unit: str, nbytes: int) -> Message:
+    return request(NONE % repeated(unit, nbytes))
+
+
+def parameter(unit: str, nbytes: int, before: str = "") -> Message:
+    return request(NONE % "", f',"parameters":{{{before}"p":[{repeated(unit, nbytes)}]}}')
+
+
+def keys(key: str, nbytes: int) -> Message:
+    return request(NONE % "", f',"parameters":{{{repeated(key, nbytes)}}}')
+
+
+def different_parameters(nbytes: int) -> Message:
+    members = ",".join(f'"{i:06d}":{i}' for i in range(nbytes // 16))
+    return request(NONE % "", f',"parameters":{{{members}}}')
+
+
+def outputs(nbytes: int) -> Message:
+    asked = ",".join(f'{{"name":"{i:06d}"}}' for i in range(nbytes // 18))
+    return request(ONE % ("INT8", 1), f',"outputs":[{asked}]')
+
+
+def empty_tensors(nbytes: int) -> Message:
+    entry = '{"name":"%07d","shape":[0],"datatype":"FP32","parameters":{"binary_data_size":0}}'
+    return request(",".join(entry % i for i in range(nbytes // 84)))
+
+
+def overflowing(nbytes: int) -> Message:
+    """Shared memory, where no size says what is right: each product passes 2^63 at each step."""
+    region = '"parameters":{"shared_memory_region":"r"}'
+    shape = repeated(str(2**62), 1260)
+    return request(f'{{"name":"x","shape":[{shape}],"datatype":"FP64",{region}}}', " " * nbytes)
+
+
+def long_shape(nbytes: int) -> Message:
+    shape = repeated(str(2**62), nbytes)
+    return request(f'{{"name":"x","shape":[{shape}],"datatype":"FP32","data":[]}}')
+
+
+def elements(nbytes: int, last: bytes = b"") -> Message:
+    n = nbytes // 4
+    size = {"binary_data_size": 4 * n}
+    tensor = {"name": "x", "shape": [n], "datatype": "BYTES", "parameters": size}
+    return wire.message({"inputs": [tensor]}, bytes(4 * n - len(last)) + last)
+
+
+def deep(opening: str) -> Callable[[int], Message]:
+    return lambda nbytes: text(opening * (nbytes // len(opening)))
+
+
+def number(datatype: str, digits: Callable[[int], str]) -> Callable[[int], Message]:
+    return lambda nbytes: request(ONE % (datatype, digits(nbytes)))
+
+
+MB = 1_000_000
+OBJECTS = 400_000  # bytes that become objects, one in a few bytes
+NESTED_LISTS = "[" * 100 + "]" * 100
+NESTED_OBJECTS = '{"":' * 100 + "0" + "}" * 100
+# name: how to make one of so many bytes, and how many those are
+HOSTILE: dict[str, tuple[Callable[[int], Message], int]] = {
+    "2 MB of [": (deep("["), 2 * MB),
+    '2 MB of {"":': (deep('{"":'), 2 * MB),
+    "2 MB of [ as inputs": (lambda n: text('{"inputs":' + "[" * n), 2 * MB),
+    "2 MB of [ in an unknown member": (lambda n: text('{"z":' + "[" * n), 2 * MB),
+    "2 MB of [ behind the end": (lambda n: request(ONE % ("INT8", 1), "}" + "[" * n), 2 * MB),
+    "100,000 tensors of zero size": (empty_tensors, 84 * 100_000),
+    "10,000,000 empty elements": (elements, 40 * MB),
+    "10,000,000 elements, the last cut": (lambda n: elements(n, b"\1\0\0\0"), 40 * MB),
+    "products that overflow": (overflowing, 2 * MB),
+    "a shape of 100,000 dimensions": (long_shape, 2 * MB),
+    "1,000,000 equal keys": (lambda n: text("{" + repeated('"a":1', n) + "}"), 6 * MB),
+    "1,000,000 equal parameters": (lambda n: keys('"a":1', n), 6 * MB),
+    "1,000,000 times inputs": (lambda n: text("{" + repeated('"inputs":[]', n) + "}"), 12 * MB),
+    "different parameters": (different_parameters, OBJECTS),
+    **{f"1,000,000 digits, {name} {datatype}": (number(datatype, digits), MB)
+       for datatype in ("FP64", "INT64")
+       for name, digits in (
+           ("integer", lambda n: "9" * n), ("negative", lambda n: "-" + "9" * n),
+           ("fraction", lambda n: "0." + "9" * n), ("exponent", lambda n: "1e" + "9" * n),
+           ("zeros", lambda n: "0." + "0" * n + "1"))},
+    "1,000,000 digits, a dimension": (lambda n: request(
+        f'{{"name":"x","shape":[{"9" * n}],"datatype":"INT8","data":[]}}'), MB),
+    "1,000,000 digits, a size": (lambda n: request(
+        '{"name":"x","shape":[1],"datatype":"INT8","parameters":{"binary_data_size":%s}}'
+        % ("9" * n)), MB),
+    "1,000,000 digits beside NaN": (number("FP64", lambda n: "NaN," + "9" * n), MB),
+    "a fraction of 1,000,000 digits beside NaN": (number("FP64", lambda n: "NaN,0." + "9" * n), MB),
+    "integers of 4000 digits": (lambda n: data("9" * 4000, n), OBJECTS),
+    "integers of 4000 digits beside NaN": (lambda n: data("NaN," + "9" * 4000, n), OBJECTS),
+    "empty lists": (lambda n: data("[]", n), OBJECTS),
+    "lists of one": (lambda n: data("[0]", n), OBJECTS),
+    "lists within each other": (lambda n: data(NESTED_LISTS[2:-2], n), OBJECTS),
+    "lists within each other, parameters": (lambda n: parameter(NESTED_LISTS, n), OBJECTS),
+    "objects within each other": (lambda n: parameter(NESTED_OBJECTS, n), OBJECTS),
+    "objects of one": (lambda n: parameter('{"":0}', n), OBJECTS),
+    "lists beside NaN": (lambda n: parameter(NESTED_LISTS, n, '"y":NaN,'), OBJECTS),
+    "objects beside NaN": (lambda n: parameter(NESTED_OBJECTS, n, '"y":NaN,'), OBJECTS),
+    "surrogates beside NaN": (lambda n: parameter('{"":0}', n, r'"y":NaN,"s":"\ud83d\ude00",'),
+                              OBJECTS),
+    "a lone surrogate beside NaN": (lambda n: parameter('{"":0}', n, r'"y":NaN,"s":"\ud83d",'),
+                                    OBJECTS),
+    "wide letters beside NaN": (lambda n: parameter('"a"', n, '"y":NaN,"s":"\U0001f600",'),
+                                OBJECTS),
+    "NaN": (lambda n: data("NaN", n), OBJECTS),
+    "floats": (lambda n: data("1.5", n), OBJECTS),
+    "integers": (lambda n: data("300", n), OBJECTS),
+    "strings": (lambda n: request(NONE.replace("FP32", "BYTES") % repeated('"a\u20ac"', n)),
+                OBJECTS),
+    "a name of escapes": (lambda n: request(
+        (ONE % ("INT8", 1)).replace('"x"', '"' + r"\u0041" * (n // 6) + '"')), 2 * MB),
+    "a long string": (lambda n: request(ONE % ("BYTES", '"' + "a" * n + '"')), 2 * MB),
+    "a string without end": (lambda n: text('{"inputs":["' + "a" * n), 2 * MB),
+    "blanks": (lambda n: request(ONE % ("INT8", 1), " " * n), 2 * MB),
+    "a server's long error": (lambda n: text('{"error":"%s"}' % ("e" * n)), 2 * MB),
+    "outputs asked for": (outputs, 2 * MB),
+    "an unknown datatype": (lambda n: request(ONE % ("A" * n, 1)), 2 * MB),
+}  # fmt: skip
+
+
+def decode(message: Message, limits: tw.Limits = GENEROUS) -> tuple[Any, str]:
+    """The message or None, and the words of a refusal; nothing else may happen."""
+    try:
+        return tw.decode_request(*message, limits=limits), ""
+    except tw.DecodeError as error:
+        return None, str(error)
+
+
+def cpu_seconds(message: Message) -> float:
+    """Of this thread, so that what else the machine does counts little; without Python's own
+    collector, which takes steps of its own size."""
+    best = 1e9
+    gc.disable()
+    try:
+        for _ in range(2):
+            before = time.thread_time()
+            decode(message)
+            best = min(best, time.thread_time() - before)
+    finally:
+        gc.enable()
+    return best
+
+
+def allowed_nbytes(message: Message) -> int:
+    body, length = message
+    header_nbytes = len(body) if length is None else length
+    return JSON_MULTIPLE * header_nbytes + BYTES_MULTIPLE * (len(body) - header_nbytes)
+
+
+@pytest.fixture(params=HOSTILE.keys())
+def hostile(request: pytest.FixtureRequest) -> tuple[Message, Message]:
+    """A quarter of it, and all of it."""
+    make, nbytes = HOSTILE[request.param]
+    return make(nbytes // 4), make(nbytes)
+
+
+def test_time_and_memory(hostile: tuple[Message, Message]) -> None:
+    quarter, whole = hostile
+    gc.collect()
+    tracemalloc.start()
+    _, words = decode(whole)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= allowed_nbytes(whole) + SLACK_NBYTES
+    assert len(words) < 700  # a refusal does not send back what it got
+    gc.collect()
+    with_resident_peak(whole)
+    assert cpu_seconds(whole) < 4 * 2.5 * cpu_seconds(quarter) + 2e-3
+
+
+def with_resident_peak(message: Message) -> None:
+    """Hold the process's own peak against the bound, where Linux tells it."""
+    reset = Path("/proc/self/clear_refs")
+    if not reset.exists():
+        return
+    before = status_nbytes("VmRSS")
+    reset.write_text("5")  # VmHWM begins anew
+    decode(message)
+    assert status_nbytes("VmHWM") - before <= allowed_nbytes(message) + RSS_SLACK_NBYTES
+
+
+def status_nbytes(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    raise KeyError(field)
+
+
+def test_the_check_can_fail() -> None:
+    """The bound is within four times of what is reached."""
+    whole = HOSTILE["objects within each other"][0](OBJECTS)
+    tracemalloc.start()
+    held = decode(whole)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert held[0] is not None
+    assert peak > allowed_nbytes(whole) / 4
+
+
+def test_two_passes_over_elements_without_a_count() -> None:
+    blob = bytes(40 * MB)
+    tracemalloc.start()
+    tensor = tw.decode_bytes(blob)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(tensor) == 10 * MB
+    assert peak <= BYTES_MULTIPLE * len(blob) + SLACK_NBYTES
+
+
+def test_what_is_refused_by_default() -> None:
+    """Bounds meet what is large before anything is made of it."""
+    refusals = {
+        "100,000 tensors of zero size": "the message has 100000 inputs, at most 4096 are accepted",
+        "2 MB of [": "the JSON is nested too deep: level 129 begins at byte 128",
+        "a shape of 100,000 dimensions": "at most 64 are accepted",
+        "products that overflow": "passes 2^63 - 1 bytes",
+        "outputs asked for": "outputs, at most 4096 are accepted",
+        "a name of escapes": "is too long: 333333 bytes, at most 4096 are accepted",
+    }
+    for name, words in refusals.items():
+        make, nbytes = HOSTILE[name]
+        assert words in decode(make(nbytes), tw.Limits())[1]
+
+
+def test_raw_requests_and_responses() -> None:
+    spec = tw.TensorSpec("x", "BOOL", [-1])
+    body, deep = bytes(20 * MB) + b"\2", b'{"outputs":' + b"[" * MB
+    tracemalloc.start()
+    with pytest.raises(tw.ElementError, match="element 20000000 of input 'x'"):
+        tw.decode_request(body, 0, raw_input=spec)
+    with pytest.raises(tw.HeaderError):
+        tw.decode_response(deep)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < len(deep) + SLACK_NBYTES
+
+
+def test_a_compressed_body_in_one_chunk() -> None:
+    """Some servers deliver it so; what is inflated step by step must not be copied at each."""
+
+    def seconds(nbytes: int) -> float:
+        body = zlib.compress(bytes(nbytes), 0)
+        scope = {"headers": [(b"content-encoding", b"deflate")]}
+        scope["headers"].append((b"inference-header-content-length", b"0"))
+        spec = tw.TensorSpec("x", "UINT8", [-1])
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body}
+
+        before = time.thread_time()
+        asyncio.run(read_request(scope, receive, raw_input=spec))
+        return time.thread_time() - before
+
+    assert min(seconds(64 << 20) for _ in range(2)) < 8 * 3 * seconds(8 << 20) + 0.01
+
+
+def test_a_claim_in_a_response_is_no_reason_to_allocate() -> None:
+    tensor = {"name": "x", "shape": [2**20, 2**20], "datatype": "BYTES", "data": [""]}
+    body = json.dumps({"outputs": [tensor]}).encode()
+    tracemalloc.start()
+    with pytest.raises(tw.LayoutError, match=f"needs {2**40} elements, its JSON data has 1"):
+        tw.decode_response(body)
+    assert tracemalloc.get_traced_memory()[1] < 64 << 10
+    tracemalloc.stop()

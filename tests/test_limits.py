@@ -1,0 +1,290 @@
+"""Limits: each at, below and above its edge; what cannot be a limit; what nesting is."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+import wire
+from tensorwire._nesting import check_nesting
+
+BODY, LENGTH = wire.request(
+    [
+        wire.entry("aß", "BOOL", [2, 1, 1], [True, False]),
+        wire.entry("b", "BYTES", [3], [b"", b"x", b"yz"]),
+        wire.entry("c", "INT8", [2], [1, 2], binary=False),
+        wire.entry("d", "INT8", [0], []),
+    ],
+    outputs=[{"name": "öö"}, {"name": "o"}],
+    parameters={"deep": [[["[[{"]]]},
+)
+assert LENGTH is not None
+N: int = LENGTH
+
+
+def limits(**bounds: Any) -> tw.Limits:
+    return tw.Limits(**bounds)
+
+
+@pytest.mark.parametrize(
+    ("name", "edge", "error", "message"),
+    [
+        ("max_header_nbytes", N, tw.HeaderError, f"too long: {N} bytes, at most {N - 1} are"),
+        ("max_tensors", 4, tw.HeaderError, "the message has 4 inputs, at most 3 are accepted"),
+        ("max_rank", 3, tw.LayoutError, "input 'aß' has 3 dimensions, at most 2 are accepted"),
+        ("max_nesting", 5, tw.HeaderError, "level 5 begins at byte [0-9]+, at most 4 are accepted"),
+        (
+            "max_name_nbytes",
+            4,
+            tw.HeaderError,
+            "the name of output 'öö' is too long: 4 bytes, at most 3 are accepted",
+        ),
+        (
+            "max_elements",
+            7,
+            tw.LayoutError,
+            "the message has too many elements: 7 up to input 'c', at most 6 are accepted",
+        ),
+    ],
+)
+def test_the_edge(name: str, edge: int, error: type[tw.DecodeError], message: str) -> None:
+    for value in (edge, edge + 1):
+        assert len(tw.decode_request(BODY, N, limits=limits(**{name: value})).inputs) == 4
+    with pytest.raises(error, match=message) as caught:
+        tw.decode_request(BODY, N, limits=limits(**{name: edge - 1}))
+    assert (caught.value.expected, caught.value.actual) == (edge - 1, edge)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ({"max_header_nbytes": 50}, "the JSON header is too long"),
+        ({"max_tensors": 0}, "1 outputs, at most 0"),
+        ({"max_rank": 0}, "output 'x' has 1 dimensions"),
+        ({"max_name_nbytes": 0}, "the name of output 'x' is too long: 1 bytes"),
+        ({"max_nesting": 3}, "level 4 begins at byte 32"),
+        ({"max_elements": 199}, "too many elements: 200 up to output 'x'"),
+    ],
+)
+def test_responses_are_held_to_the_same(bounds: dict[str, int], message: str) -> None:
+    entry = wire.entry("x", "INT8", [200], list(range(100)) * 2)
+    body, n = wire.response([entry])
+    assert tw.decode_response(body, n)["x"].shape == (200,)
+    with pytest.raises(tw.DecodeError, match=message):
+        tw.decode_response(body, n, limits=limits(**bounds))
+
+
+def test_requested_outputs_are_counted() -> None:
+    outputs = [{"name": str(i)} for i in range(3)]
+    body, n = wire.request([wire.entry("x", "INT8", [1], [1])], outputs=outputs)
+    assert tw.decode_request(body, n, limits=limits(max_tensors=3)).outputs is not None
+    with pytest.raises(tw.HeaderError, match="has 3 outputs, at most 2"):
+        tw.decode_request(body, n, limits=limits(max_tensors=2))
+
+
+# --- elements ---
+
+
+@pytest.mark.parametrize("datatype", ["INT8", "BYTES"])
+def test_elements_of_a_raw_request(datatype: str) -> None:
+    spec = tw.TensorSpec("x", datatype, [1] if datatype == "BYTES" else [-1])
+    (body, n) = (b"text", 1) if datatype == "BYTES" else (b"text", 4)
+    assert tw.decode_request(body, 0, raw_input=spec, limits=limits(max_elements=n)).inputs
+    with pytest.raises(tw.LayoutError, match=f"too many elements: {n} up to input 'x'"):
+        tw.decode_request(body, 0, raw_input=spec, limits=limits(max_elements=n - 1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ([2**62, 2**62], "more than 2\\^64 up to"),
+        ([2**40] * 60, "more than 2\\^64 up to"),
+        ([1] * 64, "1 up to"),
+        ([5, -2], "negative dimension"),
+        ([0, 2**61], "too large to address"),
+        ([10**400], "more than 2\\^64 up to"),
+    ],
+    ids=str,
+)
+def test_elements_that_are_only_claimed(shape: list[int], message: str) -> None:
+    """In shared memory, where no bytes of the body stand behind them."""
+    region = {"shared_memory_region": "r"}
+    entry = {"name": "x", "datatype": "FP32", "shape": shape, "parameters": region}
+    body = json.dumps({"inputs": [entry]}).encode()
+    with pytest.raises(tw.LayoutError, match=message):
+        tw.decode_request(body, limits=limits(max_elements=0))
+
+
+# --- nesting ---
+
+
+def nested(depth: int, kind: str = "[") -> str:
+    """A member of the outermost object that makes the header `depth` levels deep."""
+    if kind == "[":
+        return "[" * (depth - 1) + "]" * (depth - 1)
+    return '{"k":' * (depth - 1) + "0" + "}" * (depth - 1)
+
+
+HEAD = '{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[%s]}],'
+PLACES = {
+    "unknown member": HEAD % 1 + '"z":%s}',
+    "parameter": HEAD % 1 + '"parameters":%s}',
+    "beside a bare NaN": HEAD % "NaN" + '"z":%s}',
+    "behind a string": HEAD % 1 + r'"id":"[[[\\\"]]]","z":%s}',
+    "behind an escape": HEAD % 1 + r'"id":"]]\\","z":%s}',
+}
+
+
+@pytest.mark.parametrize("kind", ["[", "{"])
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
+@pytest.mark.parametrize("most", [3, 128, 500])
+def test_levels(place: str, kind: str, most: int) -> None:
+    if '"parameters"' in place and kind == "[":
+        place = place.replace("%s", '{"p":%s}')
+        body = place % nested(most - 1), place % nested(most)
+    else:
+        body = place % nested(most, kind), place % nested(most + 1, kind)
+    bound = limits(max_nesting=max(most, 3))
+    if most > 3:  # the levels of a tensor's shape are four
+        assert tw.decode_request(body[0].encode(), limits=bound).inputs
+    with pytest.raises(tw.HeaderError, match=f"level {most + 1} begins at byte") as caught:
+        tw.decode_request(body[1].encode(), limits=bound)
+    assert caught.value.offset is not None
+    assert body[1].encode()[caught.value.offset : caught.value.offset + 1] == (
+        b"[" if most == 3 else kind.encode()
+    )
+
+
+ESCAPED = r"\"[{" * 300
+
+
+def test_brackets_that_are_no_levels() -> None:
+    """In strings, one behind another, and behind the end of the JSON."""
+    strings = HEAD % 1 + f'"id":"{"[{" * 300}","z":{{"{ESCAPED}":[]}}}}'
+    assert tw.decode_request(strings.encode()).id == "[{" * 300
+    rows = '{"inputs":[{"name":"x","shape":[900,1],"datatype":"INT8","data":[%s]}]}'
+    assert tw.decode_request((rows % ",".join(["[1]"] * 900)).encode())["x"].shape == (900, 1)
+    many = wire.request([wire.entry(f"t{i}", "INT8", [1], [1]) for i in range(500)])
+    assert len(tw.decode_request(*many).inputs) == 500
+    with pytest.raises(tw.HeaderError, match=r"trailing characters .* \(is Inference-.* missing"):
+        tw.decode_request((HEAD % 1 + '"z":1}' + "[" * 500).encode())
+
+
+@pytest.mark.parametrize("text", ['"' + "[" * 300, '"\\', '{"a":"' + "\\" * 301, "[" * 128 + '"'])
+@pytest.mark.parametrize("n_before", [0, 200])
+def test_text_that_ends_anywhere(text: str, n_before: int) -> None:
+    with pytest.raises(tw.HeaderError):
+        tw.decode_request(b"[" + b" " * n_before + text.encode())
+
+
+def plain_scan(text: bytes, most: int) -> int | None:
+    """Where level ``most`` + 1 begins, read once more."""
+    depth = i = 0
+    while i < len(text):
+        byte = text[i : i + 1]
+        if byte == b'"':
+            i += 1
+            while i < len(text) and text[i : i + 1] != b'"':
+                i += 2 if text[i : i + 1] == b"\\" else 1
+        elif byte in b"[{":
+            depth += 1
+            if depth > most:
+                return i
+        elif byte in b"]}":
+            depth -= 1
+            if depth <= 0:
+                return None
+        i += 1
+    return None
+
+
+def test_levels_of_any_bytes() -> None:
+    rng = random.Random(0)
+    for _ in range(20_000):
+        text = bytes(rng.choices(b'[[[{{]}"\\a\0', k=rng.randrange(30)))
+        most = rng.randrange(6)
+        try:
+            check_nesting(text, tw.Limits(max_nesting=most))
+            found = None
+        except tw.HeaderError as error:
+            found = error.offset
+        assert found == plain_scan(text, most)
+
+
+@pytest.mark.thread_unsafe(reason="it sets the stack of the process's threads")
+def test_a_small_stack_is_enough() -> None:
+    """128 levels are parsed by a thread of 128 KB, and more are not tried."""
+    found: list[Any] = []
+
+    def decode() -> None:
+        for depth in (128, 129, 100_000):
+            for place in PLACES.values():
+                try:
+                    body = place.replace("parameters", "zz") % nested(depth)
+                    found.append(len(tw.decode_request(body.encode()).inputs))
+                except tw.HeaderError as error:
+                    found.append(type(error))
+
+    before = threading.stack_size(128 << 10)
+    try:
+        thread = threading.Thread(target=decode)
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    assert found == [1] * 5 + [tw.HeaderError] * 10
+
+
+# --- not a decode call's: arrays that are much larger than the wire ---
+
+
+def test_one_long_element_among_many() -> None:
+    """Up to 64 MiB whatever the elements; beyond that, up to 64 times the wire bytes."""
+
+    def as_s(n_elements: int, width: int) -> Any:
+        elements = wire.elements([b"x" * width] + [b"y"] * (n_elements - 1))
+        return tw.decode_bytes(elements).as_numpy("S")
+
+    assert as_s(65536, 1024).dtype == np.dtype("S1024")  # 64 MiB
+    message = "element 0 is too long for numpy's S: it would make each of 65536 elements 1025 bytes"
+    with pytest.raises(tw.ElementError, match=message) as caught:
+        as_s(65536, 1025)
+    assert (caught.value.element, caught.value.actual) == (0, 1025)
+    assert as_s(64, 2 << 20).nbytes == 128 << 20  # 64 times 2 MiB, and less than 64 times the wire
+    with pytest.raises(tw.ElementError):
+        as_s(65, 2 << 20)
+
+
+# --- Limits itself ---
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"max_rank": 65},
+        {"max_rank": -1},
+        {"max_tensors": 1.5},
+        {"max_header_nbytes": True},
+        {"max_nesting": 1001},
+        {"max_elements": 2**63},
+        {"max_name_nbytes": None},
+    ],
+)
+def test_no_such_limits(bounds: Any) -> None:
+    with pytest.raises(ValueError, match="max_"):
+        tw.Limits(**bounds)
+
+
+def test_limits_show_themselves() -> None:
+    shown = repr(tw.Limits(max_nesting=7))
+    assert eval(shown, {"Limits": tw.Limits}).max_nesting == 7
+    for name in ("max_header_nbytes=67108864", "max_name_nbytes=4096", "max_elements=92233720"):
+        assert name in shown
+    with pytest.raises(AttributeError):
+        tw.Limits().max_nesting = 3  # type: ignore[misc]

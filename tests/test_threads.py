@@ -1,0 +1,186 @@
+"""Threads: one body for many, one that is written to meanwhile, and who waits for whom.
+
+BYTES are in test_bytes_tensor.py: elements that change, and a scan that lets others run.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+
+pytestmark = pytest.mark.thread_unsafe(reason="it makes threads of its own, and looks at the GIL")
+
+N_THREADS = 8
+WORDS = [b"w" * (i % 11) for i in range(1000)]
+X = np.arange(1000, dtype=np.float64)
+REQUEST = tw.InferRequest(
+    [
+        tw.Tensor("x", X),
+        tw.Tensor("words", WORDS),
+        tw.Tensor("flags", X > 500),
+        tw.Tensor("json", X[:10], binary=False),
+    ],
+    id="shared",
+)
+FRAME = tw.encode_request(REQUEST)
+
+
+def in_threads(work: Callable[[int], Any], n_each: int = 20) -> list[Any]:
+    """Start together, so that they meet."""
+    barrier = threading.Barrier(N_THREADS)
+
+    def run(number: int) -> list[Any]:
+        barrier.wait()
+        return [work(number) for _ in range(n_each)]
+
+    with ThreadPoolExecutor(N_THREADS) as pool:
+        return [item for part in pool.map(run, range(N_THREADS)) for item in part]
+
+
+@pytest.mark.parametrize("wrap", [bytes, bytearray])
+def test_one_body_for_all(wrap: Callable[[bytes], Any]) -> None:
+    body = wrap(bytes(FRAME))
+
+    def decode(_: int) -> bool:
+        request = tw.decode_request(body, FRAME.header_length)
+        return (
+            np.array_equal(request["x"].as_numpy(), X)
+            and request["words"].as_numpy().tolist() == WORDS
+            and request["flags"].as_numpy().sum() == 499
+            and request["json"].as_numpy().tolist() == X[:10].tolist()
+            and request.id == "shared"
+        )
+
+    assert all(in_threads(decode))
+    if isinstance(body, bytearray):
+        body.append(1)  # every export is released
+
+
+def test_one_message_for_all() -> None:
+    """A BytesTensor that was packed is scanned when it is first read: by all of them."""
+    expected = bytes(FRAME)
+    for _ in range(5):
+        words = tw.Tensor("words", WORDS)
+        request = tw.InferRequest([tw.Tensor("x", X), words])
+        alone = bytes(tw.encode_request(request))
+
+        def use(number: int, words: Any = words, request: Any = request) -> tuple[Any, Any]:
+            return bytes(tw.encode_request(request)), words.data[number * 100]
+
+        found = in_threads(use, 3)
+        assert {encoded for encoded, _ in found} == {alone}
+        assert [word for _, word in found] == [WORDS[n * 100] for n in range(8) for _ in range(3)]
+    assert bytes(tw.encode_request(REQUEST)) == expected
+
+
+# --- a body that is written to while it is decoded ---
+
+
+@contextmanager
+def writer(write: Callable[[], None]) -> Iterator[None]:
+    done = threading.Event()
+
+    def run() -> None:
+        while not done.is_set():
+            write()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_header_that_changes() -> None:
+    """It is copied before it is read; the tensors behind it are where the copy says."""
+    body = bytearray(bytes(FRAME))
+    assert FRAME.header_length is not None
+    rng = np.random.default_rng(1)
+    original = bytes(body[: FRAME.header_length])
+    view = np.frombuffer(body, np.uint8)
+
+    def write() -> None:
+        at = int(rng.integers(len(original)))
+        view[at] = rng.integers(256)
+        view[at] = original[at]
+
+    n_read = 0
+    with writer(write):
+        for _ in range(3000):
+            try:
+                request = tw.decode_request(body, FRAME.header_length)
+            except tw.DecodeError:
+                continue
+            n_read += 1
+            ends = [t.data.nbytes for t in request if t.binary and t.data is not None]
+            assert sum(ends) == len(body) - len(original)
+    assert n_read > 0
+
+
+def test_flags_that_change() -> None:
+    body = bytearray(16 << 20)
+    view = np.frombuffer(body, np.uint8)
+    spec = tw.TensorSpec("x", "BOOL", [-1])
+
+    def write() -> None:
+        view[12_345_678] = 2
+        view[12_345_678] = 0
+
+    verdicts = set()
+    with writer(write):
+        for _ in range(50):
+            try:
+                tw.decode_request(body, 0, raw_input=spec)
+                verdicts.add("read")
+            except tw.ElementError as error:
+                verdicts.add(str(error))
+    assert all(v == "read" or "element 12345678 of input 'x'" in v for v in verdicts)
+
+
+# --- who waits ---
+
+
+def ticks_during(work: Callable[[], Any], n_times: int) -> int:
+    """How often another thread, which sleeps half a millisecond each time, gets on meanwhile."""
+    done, n_ticks = threading.Event(), [0]
+
+    def tick() -> None:
+        while not done.is_set():
+            n_ticks[0] += 1
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    time.sleep(0.01)
+    before = n_ticks[0]
+    for _ in range(n_times):
+        work()
+    found = n_ticks[0] - before
+    done.set()
+    thread.join()
+    return found
+
+
+SIXTY_MB = bytes(60_000_000)
+FLAGS = tw.TensorSpec("x", "BOOL", [-1])
+
+
+def test_a_long_check_of_bools_lets_others_run() -> None:
+    """60 MB take several ms, and a tick half of one; with the GIL held there is one tick a call."""
+
+    def check() -> None:
+        tw.decode_request(SIXTY_MB, 0, raw_input=FLAGS)
+
+    found = max(ticks_during(check, 20) for _ in range(5))
+    assert found > 40
