@@ -56,7 +56,7 @@ def digits_in_front(message: Message) -> Message:
 
 
 def wrapped_length(message: Message) -> Message:
-    """B7: atoi returns an int of 32 bits."""
+    """B7, and more than 20 digits: atoi returns an int of 32 bits."""
     said = message.header_length or ""
     return as_read(message) if re.fullmatch("[0-9]{10,}", said) else message
 
@@ -330,6 +330,21 @@ def without_nul_parameters(root: Node) -> None:
     if isinstance(root, Members) and isinstance(root.get("parameters"), Members):
         parameters = root.get("parameters")
         parameters[:] = [member for member in parameters if "\0" not in member[0]]
+
+
+def shallow(node: Node, n_levels: int = 128) -> None:
+    """Lists and objects end at this level; what is below does not matter to Triton."""
+    if not isinstance(node, list):
+        return
+    pairs = isinstance(node, Members)
+    for i, member in enumerate(node):
+        value = member[1] if pairs else member
+        if n_levels > 1:
+            shallow(value, n_levels - 1)
+        elif isinstance(value, list) and pairs:
+            member[1] = None
+        elif isinstance(value, list):
+            node[i] = None
 
 
 def without_huge_numbers(node: Node) -> None:

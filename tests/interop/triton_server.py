@@ -183,7 +183,7 @@ def tail(log: Path, n_lines: int = 40) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-n_lines:])
 
 
-def stop(process: subprocess.Popen[bytes], seconds: float) -> None:
+def stop(process: subprocess.Popen[bytes], seconds: float = STOP_SECONDS) -> None:
     """Ask the server to end; then end whatever is left of it and of its stubs."""
     process.terminate()
     try:
