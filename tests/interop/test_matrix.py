@@ -24,7 +24,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from benchmarks.servers import LOOPBACK, Missing, Servers
+from benchmarks.missing import Missing
+from benchmarks.servers import LOOPBACK, Servers
 from interop import kserve_setup
 from interop.missing import refuse
 from interop.samples import TEXTS, Array, binary_sample, bits, bytes_array
