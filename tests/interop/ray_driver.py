@@ -1,4 +1,4 @@
-"""Run inside the environment of ray_setup.py: one application as two replicas of Ray Serve.
+"""Run inside the environment "ray" of environment.py: one application as two replicas of Ray Serve.
 
 `python ray_driver.py RESULT` writes to that file, as JSON, what it saw; test_ray.py judges it.
 """

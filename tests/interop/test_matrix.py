@@ -1,22 +1,18 @@
 """Every client with every server, over HTTP: the same conversations in each cell.
 
-KServe's client has an environment of its own (kserve_setup.py), and so a driver script.
+KServe's client has an environment of its own (environment.py), and so a driver script.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -24,9 +20,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from benchmarks.missing import Missing
-from benchmarks.servers import LOOPBACK, Servers
-from interop import kserve_setup
+from benchmarks.servers import LOOPBACK, Missing, Servers
+from interop import programs
 from interop.missing import refuse
 from interop.samples import TEXTS, Array, binary_sample, bits, bytes_array
 
@@ -341,15 +336,12 @@ def hexed(array: Array) -> list[str]:
 @pytest.fixture(scope="module")
 def kserve_answers(servers: Servers) -> list[dict[str, Any]]:
     """What KServe's client has got, in one run: it takes seconds to import."""
-    folder = Path(os.environ.get("TENSORWIRE_KSERVE") or kserve_setup.DEFAULT_FOLDER).resolve()
-    if kserve_setup.read_marker(folder) is None:
-        command = shlex.join([sys.executable, kserve_setup.__file__, str(folder)])
-        refuse("kserve", f"KServe's client is not installed; to install it: {command}")
+    python = programs.interpreter("kserve")
     cases = [kserve_case(f"identity_{name.lower()}", name) for name in KSERVE_ARRAYS]
     cases.append(kserve_case("identity_fp32", "BYTES"))
     port = port_of(servers, "uvicorn")
     run = subprocess.run(
-        [str(kserve_setup.python(folder)), "-c", DRIVER, f"http://{LOOPBACK}:{port}"],
+        [str(python), "-c", DRIVER, f"http://{LOOPBACK}:{port}"],
         input=json.dumps(cases),
         capture_output=True,
         text=True,

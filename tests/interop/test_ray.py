@@ -3,67 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
-import shlex
-import signal
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from interop import ray_setup
-from interop.missing import refuse
+from interop import programs
 
 DRIVER = Path(__file__).with_name("ray_driver.py")
 DRIVER_SECONDS = 200.0  # more than its own alarm
-STOP_SECONDS = 20.0
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the driver saw; without an environment to run it in, a skip, or in CI a failure."""
-    folder = Path(os.environ.get("TENSORWIRE_RAY") or ray_setup.DEFAULT_FOLDER).resolve()
-    if not ray_setup.is_ready(folder):
-        command = shlex.join([sys.executable, ray_setup.__file__, str(folder)])
-        refuse("ray", f"Ray is not installed, or with an older tensorwire; to install: {command}")
+    python = programs.interpreter("ray")
     work = tmp_path_factory.mktemp("ray")
-    run([str(ray_setup.interpreter(folder)), str(DRIVER), str(work / "result.json")], work)
+    programs.run([str(python), str(DRIVER), str(work / "result.json")], work, DRIVER_SECONDS)
     result: dict[str, Any] = json.loads((work / "result.json").read_text())
     return result
-
-
-def run(command: list[str], folder: Path) -> None:
-    """Run the command to its end; it and its children are gone afterwards."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
-    log = folder / "log"
-    with log.open("w") as output:
-        driver = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        driver.wait(DRIVER_SECONDS)
-    finally:
-        stop(driver)
-    assert driver.returncode == 0, log.read_text()
-
-
-def stop(driver: subprocess.Popen[bytes]) -> None:
-    """Let it shut Ray down; then end what is left of its session's group."""
-    if driver.poll() is None:
-        driver.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            driver.wait(STOP_SECONDS)
-    with suppress(ProcessLookupError):
-        os.killpg(driver.pid, signal.SIGKILL)
-    driver.wait(STOP_SECONDS)
 
 
 # --- Ray Serve -------------------------------------------------------------------------------

@@ -1,0 +1,162 @@
+"""Other people's programs, each in an environment: `python3 environment.py NAME [FOLDER]`.
+
+FOLDER/venv        the program, and tensorwire built from the checkout (not a link to it)
+FOLDER/.gitignore  all of it
+FOLDER/ready.json  written last; says what it was made from
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is installed, and an import that has to work then."""
+
+    packages: tuple[str, ...]
+    imported: str
+
+
+PROGRAMS = {
+    "kserve": Program(
+        # Its pins are no business of this project. Behind it, what its own tests need.
+        ("kserve==0.21.0", "pytest==9.2.0", "pytest-asyncio==1.5.0", "pytest-httpx==0.36.2"),
+        "kserve",
+    ),
+    "ray": Program(("ray[serve]==2.60.0",), "ray.serve"),
+}
+
+SOURCES = ("src", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
+BUILT = shutil.ignore_patterns("*.so", "*.c", "*.pyc", "__pycache__", "*.egg-info")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a folder was made from; the marker's content."""
+
+    packages: list[str]
+    folder: str  # an environment does not survive being moved
+    sources: str  # their digest
+
+
+class SetupError(Exception):
+    """The folder cannot be set up here; the text says why."""
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    if not 1 <= len(arguments) <= 2 or arguments[0] not in PROGRAMS:
+        sys.exit(f"usage: environment.py {{{','.join(PROGRAMS)}}} [FOLDER]")
+    name = arguments[0]
+    folder = Path(arguments[1]).resolve() if len(arguments) > 1 else default_folder(name)
+    try:
+        set_up(name, folder)
+    except SetupError as error:
+        sys.exit(f"environment: {error}")
+    print(f"{name} is ready in {folder}")
+
+
+def set_up(name: str, folder: Path) -> None:
+    """Make the environment, or what is out of date in it: the program, or tensorwire alone."""
+    with TemporaryDirectory() as copy:
+        copy_sources(Path(copy))
+        wanted = recipe(name, folder, Path(copy))
+        found = read_marker(folder)
+        if found == wanted:
+            return
+        marker(folder).unlink(missing_ok=True)
+        if found is None or (found.packages, found.folder) != (wanted.packages, wanted.folder):
+            make_environment(folder)
+            pip(folder, *wanted.packages)
+        # Out of a copy: a build in the checkout would leave its files there, or pick up old ones.
+        pip(folder, copy)
+    run([str(interpreter(folder)), "-c", f"import tensorwire, {PROGRAMS[name].imported}"])
+    marker(folder).write_text(json.dumps(asdict(wanted), indent=1))
+
+
+def is_ready(name: str, folder: Path) -> bool:
+    """Whether the folder was made from what the checkout is now."""
+    with TemporaryDirectory() as copy:
+        copy_sources(Path(copy))
+        return read_marker(folder) == recipe(name, folder, Path(copy))
+
+
+def folder_of(name: str) -> Path:
+    """Where the environment is: in the folder that TENSORWIRE_<NAME> names, or in the checkout."""
+    named = os.environ.get(f"TENSORWIRE_{name.upper()}")
+    return Path(named).resolve() if named else default_folder(name)
+
+
+def default_folder(name: str) -> Path:
+    return REPOSITORY_ROOT / f".{name}"
+
+
+def interpreter(folder: Path) -> Path:
+    return folder / "venv" / "bin" / "python"
+
+
+def marker(folder: Path) -> Path:
+    return folder / "ready.json"
+
+
+def read_marker(folder: Path) -> Recipe | None:
+    """What the folder was made from, or None when it is absent or half made."""
+    try:
+        return Recipe(**json.loads(marker(folder).read_text()))
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
+        return None
+
+
+def recipe(name: str, folder: Path, sources: Path) -> Recipe:
+    digest = hashlib.sha256()
+    for path in sorted(sources.rglob("*")):
+        if path.is_file() and path.suffix != ".md":
+            digest.update(f"{path.relative_to(sources)}\0".encode())
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return Recipe(list(PROGRAMS[name].packages), str(folder), digest.hexdigest())
+
+
+def copy_sources(target: Path) -> None:
+    for name in SOURCES:
+        source = REPOSITORY_ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, target / name, ignore=BUILT)
+        else:
+            shutil.copy2(source, target)
+
+
+def make_environment(folder: Path) -> None:
+    shutil.rmtree(folder / "venv", ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ".gitignore").write_text("*\n")
+    run([sys.executable, "-m", "venv", str(folder / "venv")])
+
+
+def pip(folder: Path, *packages: str) -> None:
+    options = ["--quiet", "--no-input", "--disable-pip-version-check"]
+    run([str(interpreter(folder)), "-m", "pip", "install", *options, *packages])
+
+
+def run(command: list[str]) -> None:
+    if code := subprocess.run(command, check=False, env=clean_environ()).returncode:
+        raise SetupError(f"exit code {code} of {command[1:]}; its output is above")
+
+
+def clean_environ() -> dict[str, str]:
+    """The variables without the caller's packages, which are no part of another environment."""
+    return {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Scripts that tests run in the environment of another program."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from interop import environment
+from interop.missing import refuse
+
+STOP_SECONDS = 20.0
+
+
+def interpreter(name: str) -> Path:
+    """The interpreter of an environment; where it is not set up, a skip, or in CI a failure."""
+    folder = environment.folder_of(name)
+    if not environment.is_ready(name, folder):
+        command = shlex.join([sys.executable, environment.__file__, name, str(folder)])
+        refuse(name, f"{name} is not installed, or with an older tensorwire; to install: {command}")
+    return environment.interpreter(folder)
+
+
+def run(command: list[str], folder: Path, seconds: float) -> str:
+    """Run a command in ``folder`` to its end, and return its output.
+
+    It and its children are gone afterwards. An exit code fails the test, with the output.
+    """
+    log = folder / "log"
+    with log.open("w") as output:
+        program = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment.clean_environ(),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        program.wait(seconds)
+    finally:
+        stop(program)
+    text = log.read_text()
+    assert program.returncode == 0, text
+    return text
+
+
+def stop(program: subprocess.Popen[bytes]) -> None:
+    """Let it clean up; then end what is left of its session's group."""
+    if program.poll() is None:
+        program.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            program.wait(STOP_SECONDS)
+    with suppress(ProcessLookupError):
+        os.killpg(program.pid, signal.SIGKILL)
+    program.wait(STOP_SECONDS)
