@@ -17,7 +17,7 @@ from . import plots, report
 from .environments import HERE, Interpreter, all_interpreters
 from .missing import Missing
 from .results import FOLDER, Results, empty, read
-from .suites import SUITES, WITH_PEERS, run_suite
+from .suites import SLOW, SUITES, WITH_PEERS, run_suite
 
 
 def arguments() -> argparse.Namespace:
@@ -57,7 +57,8 @@ class Bar:
 def measure(options: argparse.Namespace) -> tuple[dict[str, Results], list[str]]:
     """Results by suite, and what went wrong."""
     command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
-    names = [name for name in SUITES if name in options.suites or not options.suites]
+    chosen = options.suites or [name for name in SUITES if not (options.quick and name in SLOW)]
+    names = [name for name in SUITES if name in chosen]
     left_out: dict[str, str] = {}
     interpreters = [HERE]
     if not options.no_peers and WITH_PEERS & set(names):

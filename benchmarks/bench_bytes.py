@@ -12,7 +12,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 import tensorwire as tw
 
 from .bytes_steps import BYTES_STEPS, Elements
-from .measure import measuring
+from .measure import measure, measuring
 from .workloads import BYTES, message_of
 
 ROWS = [(step, contender) for step, ways in BYTES_STEPS.items() for contender in ways]
@@ -41,5 +41,4 @@ def check(found: Any, elements: Elements) -> None:
 def test_bytes(benchmark: BenchmarkFixture, workload: str, step: str, contender: str) -> None:
     elements, run = elements_of(workload), BYTES_STEPS[step][contender]
     with measuring(benchmark, workload, step, contender, n_elements=len(elements.objects)):
-        check(run(elements), elements)
-        benchmark(run, elements)
+        measure(benchmark, lambda found: check(found, elements), run, elements)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from .contender import Found
 from .contenders import CONTENDERS
-from .measure import check, measuring, touch
+from .measure import check, measure, measuring, touch
 from .memory import require
 from .workloads import SIZES, WORKLOADS, message_of, size_of
 
@@ -38,10 +43,15 @@ def run(benchmark: BenchmarkFixture, workload: str, contender: str, is_read: boo
     message = message_of(workload)
     way.accept(message)
     body, header_length = way.body_of(message)
-    names = list(message.arrays)
+    function = read if is_read else decode
+    given = (decode,) if is_read else ()
     with way.setting():
-        check(decode(body, header_length, names), message)
-        if is_read:
-            benchmark(lambda: touch(decode(body, header_length, names)))
-        else:
-            benchmark(decode, body, header_length, names)
+        right = partial(check, message=message)
+        measure(benchmark, right, function, *given, body, header_length, list(message.arrays))
+
+
+def read(decode: Callable[..., Found], *args: Any) -> Found:
+    """Decode, and read every element."""
+    found = decode(*args)
+    touch(found)
+    return found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from .contender import Contender
 from .contenders import CONTENDERS, PREPARED
-from .measure import check, measuring
+from .measure import check, measure, measuring
 from .memory import require
 from .workloads import SIZES, WORKLOADS, message_of, size_of
 
@@ -41,6 +43,9 @@ def run(benchmark: BenchmarkFixture, workload: str, way: Contender) -> None:
     message = message_of(workload)
     way.accept(message)
     with way.setting():
-        prepared = way.prepare(message)
-        check(way.read_back(way.join(encode(prepared)), list(message.arrays)), message)
-        benchmark(encode, prepared)
+        names = list(message.arrays)
+
+        def right(encoded: Any) -> None:
+            check(way.read_back(way.join(encoded), names), message)
+
+        measure(benchmark, right, encode, way.prepare(message))

@@ -15,9 +15,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import tensorwire as tw
 
-from .contender import module
-from .contenders import HTTP, TRITON_BACKEND, installed
-from .measure import measuring
+from .contender import installed, module
+from .contenders import HTTP, TRITON_BACKEND
+from .measure import measure, measuring
 from .servers import LOOPBACK, Servers, receive_into
 from .workloads import floats, texts
 
@@ -154,8 +154,7 @@ def test_echo(benchmark: BenchmarkFixture, servers: Servers, workload: str, cont
         measuring(benchmark, "HTTP echo", workload, contender),
         client(servers.port(server), array) as echo,
     ):
-        check(echo(), array)
-        benchmark(echo)
+        measure(benchmark, lambda found: check(found, array), echo)
 
 
 def check(found: Array, sent: Array) -> None:

@@ -15,6 +15,7 @@ from .measure import measuring
 from .missing import Missing, Unsupported
 from .workloads import message_of
 
+QUICK = {"100 MB FP32", "BYTES 300k x 0-40 B"}
 WORKLOADS = [
     *("128 B FP32", "100 MB FP32", "logits FP16 [8,128,32000]"),
     *("BYTES 300k x 0-40 B", "BYTES 8 x 8 MB"),

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 
 from .contenders import CONTENDERS
-from .measure import Listener
+from .measure import Listener, Slow
 from .workloads import QUICK
 
 PACKAGES = ["numpy", "tritonclient", "kserve", "mlserver", "pyarrow", "safetensors"]
@@ -25,6 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--quick"):
+        Slow.rounds = 1
     if (descriptor := config.getoption("--listener")) is not None:
         Listener.stream = os.fdopen(descriptor, "w", buffering=1)
 

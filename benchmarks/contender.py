@@ -6,8 +6,8 @@ header length out; and back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -40,6 +40,20 @@ def module(name: str) -> Any:
         return import_module(name)
     except (ImportError, RuntimeError) as error:  # RuntimeError: tritonclient without its extra
         raise Missing(f"{name} cannot be imported: {str(error).splitlines()[0]}") from None
+
+
+@contextmanager
+def installed(integration: str) -> Iterator[None]:
+    """With our codec in the place of the peer's. Raises Missing where it refuses the peer."""
+    backend = module(integration)
+    try:
+        backend.install()
+    except tw.TensorwireError as error:
+        raise Missing(str(error)) from None
+    try:
+        yield
+    finally:
+        backend.uninstall()
 
 
 def as_it_is(value: Any) -> Any:

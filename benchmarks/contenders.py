@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,6 +21,7 @@ from .contender import (
     Encoded,
     Found,
     Names,
+    installed,
     joined,
     module,
     our_tensors,
@@ -70,17 +69,6 @@ def triton_decode(body: bytes, header_length: int | None, names: Names) -> Found
     parse = module(HTTP).InferenceServerClient.parse_response_body
     result = parse(body, header_length=header_length)
     return [result.as_numpy(name) for name in names]
-
-
-@contextmanager
-def installed(integration: str) -> Iterator[None]:
-    """With our codec in the place of the peer's."""
-    backend = module(integration)
-    backend.install()
-    try:
-        yield
-    finally:
-        backend.uninstall()
 
 
 TRITON_BACKEND = "tensorwire.integrations.tritonclient"

@@ -1,7 +1,8 @@
 """The interpreters that measure: this one, and those of peers with pins of their own.
 
-A peer's environment is the one that its setup in ``tests/interop`` makes, and stays as that left
-it: our codec, pytest and its plugin come to it by ``PYTHONPATH``, from a folder of their own.
+A peer's environment is the one that ``tests/interop/environment.py`` makes, and stays as that left
+it: our codec, the very one that this interpreter has, and pytest with its plugin come to it by
+``PYTHONPATH``, from a folder of their own.
 """
 
 from __future__ import annotations
@@ -44,29 +45,27 @@ def peers() -> list[str]:
 
 def interpreter(name: str, *, make: bool) -> Interpreter:
     """The peer's, made if need be and allowed. Raises Missing."""
-    setup = setup_of(name)
-    folder = Path(os.environ.get(f"TENSORWIRE_{name.upper()}") or setup.DEFAULT_FOLDER)
+    setup = environment()
+    folder = setup.folder_of(name)
     if setup.read_marker(folder) is None:
         if not make:
-            raise Missing(f"it has no environment yet; to make it: python {setup.__file__}")
+            script = Path(setup.__file__).relative_to(ROOT)
+            raise Missing(f"it has no environment yet (`python {script} {name}` makes it)")
         try:
-            setup.set_up(folder)
+            setup.set_up(name, folder)
         except (setup.SetupError, OSError) as error:
             raise Missing(f"its environment could not be made: {error}") from None
     add_tools()
     path = os.pathsep.join([str(ROOT), str(TOOLS)])
-    return Interpreter(name, str(setup.python(folder)), {"PYTHONPATH": path})
+    return Interpreter(name, str(setup.interpreter(folder)), {"PYTHONPATH": path})
 
 
-def setup_of(name: str) -> Any:
-    """The module that makes the environment. Raises Missing."""
+def environment() -> Any:
+    """The tests' own module for environments, which pytest finds by itself."""
     folder = str(ROOT / "tests")
     if folder not in sys.path:
         sys.path.append(folder)
-    try:
-        return import_module(f"interop.{name}_setup")
-    except ImportError as error:
-        raise Missing(f"nothing makes its environment: {error}") from None
+    return import_module("interop.environment")
 
 
 def add_tools() -> None:

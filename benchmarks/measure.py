@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any, TextIO
 
 import numpy as np
@@ -60,6 +61,31 @@ def measuring(
         stats = benchmark.stats.stats
         times = {"median": stats.median, "iqr": stats.iqr, "rounds": stats.rounds}
         Listener.tell(row={**times, **benchmark.extra_info})
+
+
+class Slow:
+    """From when on a call is slow, and how often it is measured then; ``--quick`` says once."""
+
+    seconds = 0.5
+    rounds = 3
+
+
+def measure(
+    benchmark: BenchmarkFixture,
+    right: Callable[[Any], None],
+    function: Callable[..., Any],
+    *args: Any,
+) -> None:
+    """Check what it returns with ``right``, then measure it."""
+    began = perf_counter()
+    found = function(*args)
+    is_slow = perf_counter() - began > Slow.seconds
+    right(found)
+    del found
+    if is_slow:
+        benchmark.pedantic(function, args, rounds=Slow.rounds)  # type: ignore[no-untyped-call]
+    else:
+        benchmark(function, *args)
 
 
 def check(found: list[NDArray[Any]], message: Message) -> None:

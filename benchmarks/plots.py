@@ -11,7 +11,7 @@ from typing import Any
 
 from .missing import Missing
 from .results import Results
-from .table import Table, tables_of
+from .table import LIMIT, Table, nbytes_text, tables_of, time_text
 
 FOLDER = Path(__file__).resolve().parent / "plots"
 GREY = "#808890"  # of text and axes: 3.5:1 and more on white and on black
@@ -56,7 +56,8 @@ def svg(figure: Any) -> str:
     target = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(target, format="svg", transparent=True, bbox_inches="tight", metadata=nothing)
-    return re.sub(r"(\d+\.\d{2})\d+", r"\1", target.getvalue())
+    text = re.sub(r"(\d+\.\d{2})\d+", r"\1", target.getvalue())
+    return re.sub(r"\s*\n\s*", "\n", text)
 
 
 def lines(axes: Any, table: Table, contenders: list[str], nbytes: dict[str, int]) -> None:
@@ -64,11 +65,14 @@ def lines(axes: Any, table: Table, contenders: list[str], nbytes: dict[str, int]
     for number, who in enumerate(contenders):
         rows = [(nbytes[w], row[who]["median"]) for w, row in table.rows.items() if who in row]
         rows = [(size, seconds) for size, seconds in rows if size]
-        style = "--" if who in ("memcpy", "limit") else "-"
+        style = "--" if who in ("memcpy", LIMIT) else "-"
         colour = GREY if style == "--" else COLOURS[number % len(COLOURS)]
         width = 2.6 if who.startswith(OURS) else 1.3
         axes.plot(*zip(*rows, strict=True), style, color=colour, lw=width, label=who, marker=".")
-    axes.set(xscale="log", yscale="log", xlabel="bytes")
+    axes.set(xscale="log", yscale="log")
+    axes.xaxis.set_major_formatter(lambda value, _: nbytes_text(int(value)).replace(".0 ", " "))
+    axes.yaxis.set_major_formatter(lambda value, _: time_text(value))
+    axes.minorticks_off()
 
 
 def by_size(plt: Any, tables: Mapping[str, Table]) -> Any:
@@ -85,7 +89,6 @@ def by_size(plt: Any, tables: Mapping[str, Table]) -> Any:
         sizes = {w: next(iter(row.values()))["nbytes"] for w, row in table.rows.items()}
         lines(axes, table, contenders, sizes)
         axes.set_title(title)
-    panels[0].set_ylabel("seconds")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper center", ncols=6, bbox_to_anchor=(0.5, 0))
     return figure
@@ -105,16 +108,24 @@ def by_step(plt: Any, tables: Mapping[str, Table]) -> Any:
             for place, row in enumerate(table.rows.values())
             if who in row
         ]
-        colour = GREY if who == "limit" else COLOURS[number]
+        colour = GREY if who == LIMIT else COLOURS[number]
         places, values = zip(*bars, strict=True)
         axes.barh(places, values, height, color=colour, label=who, align="edge")
-    axes.set(xscale="log", xlabel="ns per element", title=table.name)
+    axes.set(xscale="log", title=f"{table.name}, ns per element")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.minorticks_off()
+    axes.grid(visible=False, axis="y")
     axes.set_yticks([place + 0.4 for place in range(len(table.rows))], list(table.rows))
     axes.invert_yaxis()
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 
+ECHOES = {
+    f"{client}, {server}"
+    for client in (OURS, "tritonclient", f"tritonclient on {OURS}")
+    for server in ("uvicorn", "Triton")
+} | {LIMIT}
 UNITS = {"KB": 1e3, "MB": 1e6}
 
 
@@ -128,7 +139,7 @@ def by_body(plt: Any, tables: Mapping[str, Table]) -> Any:
         number, unit, kind = [*workload.split(), ""][:3]
         sizes[workload] = int(float(number) * UNITS[unit]) if kind == "FP32" else 0
     figure, axes = plt.subplots(figsize=(6, 3.6))
-    lines(axes, table, table.contenders(), sizes)
-    axes.set(ylabel="seconds", title="HTTP echo on the loopback, FP32, client and server")
+    lines(axes, table, [who for who in table.contenders() if who in ECHOES], sizes)
+    axes.set(title="HTTP echo on the loopback, FP32: client, server")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure

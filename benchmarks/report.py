@@ -95,7 +95,7 @@ def some(suite: str, wanted: Callable[[str], bool]) -> Callable[[Measured], str]
     """The region of these tables of one suite; other formats and limits apart."""
 
     def text(measured: Measured) -> str:
-        parts = []
+        parts: list[str] = []
         for table in tables_of(measured[suite]):
             if not wanted(table.name):
                 continue
@@ -105,29 +105,36 @@ def some(suite: str, wanted: Callable[[str], bool]) -> Callable[[Measured], str]
             if apart:
                 parts.append("For orientation, other formats and limits:")
                 parts.append(markdown(table, [OURS, *apart], f"{table.name} (orientation)"))
-            parts += table.remarks()
+            if remarks := table.remarks():
+                parts.append("\n".join(remarks))
         return "\n\n".join([*parts, provenance(measured, suite)])
 
     return text
 
 
 def provenance(measured: Measured, *suites: str) -> str:
-    """When, where, with what, and the command; what was left out."""
+    """When, on what, and the command."""
     chosen = [measured[suite] for suite in suites if suite in measured]
-    dates = " to ".join(sorted({min(r.date for r in chosen), max(r.date for r in chosen)}))
-    versions: dict[str, str] = {}
-    for results in chosen:
+    said = dict.fromkeys(f"`{r.command}`, {r.date}, {r.machine}" for r in chosen)
+    return f"Medians ± half the interquartile range. {'; '.join(said)}."
+
+
+def run_text(measured: Measured) -> str:
+    """What was measured with what, and what was left out."""
+    lines = []
+    versions: dict[str, dict[str, str]] = {}
+    left_out: dict[str, list[str]] = {}
+    for results in measured.values():
         for environment, found in results.versions.items():
-            label = f" ({environment}'s environment)" if environment else ""
-            text = ", ".join(f"{name} {number}" for name, number in found.items())
-            versions[label] = max(versions.get(label, ""), text, key=len)
-    said = "; ".join(f"{text}{label}" for label, text in versions.items())
-    commands = ", ".join(f"`{command}`" for command in dict.fromkeys(r.command for r in chosen))
-    lines = [f"Medians, half the interquartile range as ±, {dates}: {chosen[0].machine}; {said}."]
-    lines.append(f"{commands}")
-    left_out = {name: reason for r in chosen for name, reason in r.left_out.items()}
-    lines += [f"Left out: {name}, as {reason}." for name, reason in left_out.items()]
-    return "\\\n".join(lines)
+            versions.setdefault(environment, {}).update(found)
+        for name, reason in results.left_out.items():
+            left_out.setdefault(reason, []).append(name)
+    for environment, found in versions.items():
+        where = f"In {environment}'s environment" if environment else "Here"
+        lines.append(f"- {where}: {', '.join(f'{name} {n}' for name, n in found.items())}.")
+    for reason, names in left_out.items():
+        lines.append(f"- Left out: {', '.join(dict.fromkeys(names))}: {reason}.")
+    return "\n".join(lines)
 
 
 Region = tuple[tuple[str, ...], Callable[[Measured], str]]  # the suites it needs, its text
@@ -138,6 +145,7 @@ PAGES: dict[Path, dict[str, Region]] = {
         "losses": (("decode", "encode"), lambda measured: losses_text(measured, 8)),
     },
     HERE / "README.md": {
+        "run": ((), run_text),
         "decode": (("decode",), some("decode", lambda name: name.startswith("decode"))),
         "encode": (("encode",), some("encode", lambda name: name.startswith("encode"))),
         "decode by size": (("decode",), some("decode", lambda name: name.startswith("by size"))),

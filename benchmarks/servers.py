@@ -26,6 +26,8 @@ from tensorwire.asgi import Model, create_app
 
 from .missing import Missing
 
+__all__ = ["LOOPBACK", "Missing", "Servers", "receive_into"]
+
 ROOT = Path(__file__).resolve().parent.parent
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 20.0

@@ -18,6 +18,7 @@ from .environments import Interpreter
 HERE = Path(__file__).resolve().parent
 SUITES = {name: HERE / f"bench_{name}.py" for name in ("decode", "encode", "bytes", "http")}
 SUITES |= {name: HERE / f"bench_{name}.py" for name in ("memory", "gil")}
+SLOW = {"gil"}  # not among the quick, unless it is named
 WITH_PEERS = {"decode", "encode", "memory"}
 
 FULL = ["--benchmark-max-time=0.25", "--benchmark-min-rounds=5"]

@@ -21,8 +21,9 @@ class Table:
     notes: list[dict[str, Any]]
 
     def contenders(self) -> list[str]:
-        """Those that were measured at least once, in the order of the first row that has each."""
-        return list(dict.fromkeys(who for row in self.rows.values() for who in row))
+        """Those that were measured at least once, in the order of the rows; a limit comes last."""
+        found = dict.fromkeys(who for row in self.rows.values() for who in row)
+        return sorted(found, key=lambda who: who == LIMIT)
 
     def note(self, workload: str, contender: str) -> str:
         """What stands in place of a number: cannot, wrong, fails, crashes."""
@@ -77,7 +78,8 @@ def cell(row: Row, base: Row | None) -> str:
     n_elements = row.get("n_elements", 0)
     time = row["median"]
     text = f"{1e9 * time / n_elements:.1f} ns" if n_elements else time_text(time)
-    text += f" ±{100 * row['iqr'] / 2 / time:.0f}%"
+    if row["rounds"] > 1:
+        text += f" ±{100 * row['iqr'] / 2 / time:.0f}%"
     return text if base is None or row is base else f"{text} ({ratio_text(time / base['median'])})"
 
 

@@ -114,7 +114,7 @@ SIZES: dict[str, Callable[[], Message]] = {
 # What `--quick` keeps.
 QUICK = {
     *("128 B FP32", "100 MB FP32", "50 x 128 B FP32", "4 FP32 as JSON", "BYTES 300k x 0-40 B"),
-    *("tokens INT64 [64,2048]", "1 KB", "16 KB", "256 KB", "4 MB", "64 MB"),
+    *("tokens INT64 [64,2048]", "1 KB", "16 KB", "256 KB", "4 MB", "16 MB"),
 }
 
 
