@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
@@ -43,12 +44,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def is_wanted(item: pytest.Item, config: pytest.Config) -> bool:
     assert isinstance(item, pytest.Function)
     parameters = item.callspec.params
-    peer = CONTENDERS.get(str(parameters.get("contender")))
-    environment = peer.environment if peer is not None else ""
-    if environment != config.getoption("--environment"):
+    environment_of = getattr(item.module, "environment_of", environment_of_contender)
+    if environment_of(parameters) != config.getoption("--environment"):
         return False
     quick = getattr(item.module, "QUICK", QUICK)
     return not config.getoption("--quick") or parameters.get("workload", "") in {*quick, ""}
+
+
+def environment_of_contender(parameters: Mapping[str, object]) -> str:
+    contender = CONTENDERS.get(str(parameters.get("contender")))
+    return contender.environment if contender is not None else ""
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

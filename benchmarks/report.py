@@ -57,7 +57,7 @@ def losses(measured: Measured) -> Iterator[tuple[float, str, str, Row, Row]]:
             continue
         for workload, row in table.rows.items():
             for who, theirs in row.items():
-                ours = row.get(rival(who))
+                ours = row.get(rival(who)) or row.get(f"{who} on {OURS}")
                 if ours and theirs["median"] < CLOSE * ours["median"]:
                     what = f"{table.name.removeprefix('by size: ')}, {workload}"
                     yield theirs["median"] / ours["median"], what, who, ours, theirs
@@ -152,6 +152,7 @@ PAGES: dict[Path, dict[str, Region]] = {
         "encode by size": (("encode",), some("encode", lambda name: name.startswith("by size"))),
         "bytes": (("bytes",), some("bytes", lambda name: name in BYTES)),
         "http": (("http",), some("http", lambda name: True)),
+        "integrations": (("integrations",), some("integrations", lambda name: True)),
         "memory": (("memory",), some("memory", lambda name: True)),
         "gil": (("gil",), some("gil", lambda name: True)),
         "losses": (("decode", "encode"), losses_text),

@@ -17,9 +17,9 @@ from .environments import Interpreter
 
 HERE = Path(__file__).resolve().parent
 SUITES = {name: HERE / f"bench_{name}.py" for name in ("decode", "encode", "bytes", "http")}
-SUITES |= {name: HERE / f"bench_{name}.py" for name in ("memory", "gil")}
+SUITES |= {name: HERE / f"bench_{name}.py" for name in ("integrations", "memory", "gil")}
 SLOW = {"gil"}  # not among the quick, unless it is named
-WITH_PEERS = {"decode", "encode", "memory"}
+WITH_PEERS = {"decode", "encode", "integrations", "memory"}
 
 FULL = ["--benchmark-max-time=0.25", "--benchmark-min-rounds=5"]
 QUICK = ["--quick", "--benchmark-max-time=0.03", "--benchmark-min-rounds=3"]
