@@ -34,10 +34,12 @@ def arguments() -> argparse.Namespace:
 
 
 class Bar:
-    """What runs, on one line of a terminal; elsewhere a line per suite."""
+    """What runs, on one line of a terminal; elsewhere a line when a suite begins and ends."""
 
     def __init__(self, title: str) -> None:
         self.title, self.began = title, time.monotonic()
+        if not sys.stderr.isatty():
+            print(f"{title} ...", file=sys.stderr, flush=True)
 
     def __call__(self, done: int, total: int, what: str) -> None:
         if sys.stderr.isatty():

@@ -12,7 +12,7 @@ import pytest
 
 from .contenders import CONTENDERS
 from .measure import Listener, Slow
-from .workloads import QUICK
+from .workloads import LARGE, QUICK
 
 PACKAGES = ["numpy", "tritonclient", "kserve", "mlserver", "pyarrow", "safetensors"]
 PACKAGES += ["uvicorn", "granian", "urllib3"]
@@ -45,9 +45,10 @@ def is_wanted(item: pytest.Item, config: pytest.Config) -> bool:
     assert isinstance(item, pytest.Function)
     parameters = item.callspec.params
     environment_of = getattr(item.module, "environment_of", environment_of_contender)
-    if environment_of(parameters) != config.getoption("--environment"):
+    environment = environment_of(parameters)
+    if environment != config.getoption("--environment"):
         return False
-    quick = getattr(item.module, "QUICK", QUICK)
+    quick = getattr(item.module, "QUICK", QUICK) - (LARGE if environment else set())
     return not config.getoption("--quick") or parameters.get("workload", "") in {*quick, ""}
 
 

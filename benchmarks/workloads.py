@@ -116,6 +116,7 @@ QUICK = {
     *("128 B FP32", "100 MB FP32", "50 x 128 B FP32", "4 FP32 as JSON", "BYTES 300k x 0-40 B"),
     *("tokens INT64 [64,2048]", "1 KB", "16 KB", "256 KB", "4 MB", "16 MB"),
 }
+LARGE = {"100 MB FP32", "16 MB"}  # of those, what takes some peers seconds
 
 
 @lru_cache(1)
