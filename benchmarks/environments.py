@@ -46,6 +46,8 @@ def peers() -> list[str]:
 def interpreter(name: str, *, make: bool) -> Interpreter:
     """The peer's, made if need be and allowed. Raises Missing."""
     setup = environment()
+    if name not in setup.PROGRAMS:
+        raise Missing(f"nothing in {Path(setup.__file__).relative_to(ROOT)} makes its environment")
     folder = setup.folder_of(name)
     if setup.read_marker(folder) is None:
         if not make:

@@ -65,13 +65,13 @@ def losses(measured: Measured) -> Iterator[tuple[float, str, str, Row, Row]]:
 
 def rival(who: str) -> str:
     """Whom of ours it is compared with; nobody, when it is ours, a limit or another format."""
-    client, comma, server = who.partition(", ")
+    client, _, server = who.partition(", ")
     if server == "Triton":  # its server against ours, with the same client
         return f"{client}, uvicorn"
-    is_ours = client in (OURS, "http.client") or client.endswith(f" on {OURS}")
+    is_ours = client in (OURS, "http.client") or f"on {OURS}" in who
     if is_ours or who in ORIENTATION or who.startswith("limit"):
         return ""
-    return f"{OURS}, {server}" if comma else OURS
+    return f"{OURS}, {server}" if server in ("uvicorn", "granian") else OURS
 
 
 def losses_text(measured: Measured, most: int | None = None) -> str:

@@ -25,6 +25,9 @@ FULL = ["--benchmark-max-time=0.25", "--benchmark-min-rounds=5"]
 QUICK = ["--quick", "--benchmark-max-time=0.03", "--benchmark-min-rounds=3"]
 # Whatever a peer warns of is not our business; the tables are ours to print.
 ALWAYS = ["-q", "-W", "default", "--no-header", "--benchmark-columns=median"]
+# A peer's environment may have plugins that are older than this pytest.
+ALWAYS += ["-p", "pytest_benchmark.plugin"]
+VARIABLES = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 STALL_SECONDS = 180.0
 STOP_SECONDS = 20.0
@@ -101,7 +104,7 @@ def run_once(suite: str, by: Interpreter, run: Run, *, is_quick: bool) -> tuple[
             process = subprocess.Popen(
                 command,
                 cwd=HERE.parent,
-                env={**os.environ, **by.variables},
+                env={**os.environ, **VARIABLES, **by.variables},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
