@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 
 from . import plots, report
-from .environments import HERE, Interpreter, all_interpreters
+from .environments import HERE, all_interpreters
 from .missing import Missing
 from .results import FOLDER, Results, empty, read
-from .suites import SLOW, SUITES, WITH_PEERS, run_suite
+from .suites import QUICK_PEERS, SLOW, SUITES, WITH_PEERS, run_suite
 
 
 def arguments() -> argparse.Namespace:
@@ -25,6 +25,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}; all")
     parser.add_argument("--quick", action="store_true", help="few workloads, few rounds; < 2 min")
     parser.add_argument("--no-peers", action="store_true", help="this interpreter alone")
+    parser.add_argument("--render", action="store_true", help="measure nothing: pages from results")
     parser.add_argument("--no-pages", action="store_true", help="leave the READMEs as they are")
     parser.add_argument("--results", type=Path, default=FOLDER, metavar="FOLDER")
     found = parser.parse_args()
@@ -65,7 +66,8 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, Results], list[str]]
     interpreters = [HERE]
     if not options.no_peers and WITH_PEERS & set(names):
         interpreters = list(all_interpreters(make=not options.quick, left_out=left_out))
-    jobs = [(name, by) for name in names for by in interpreters if may_run(name, by)]
+    with_peers = QUICK_PEERS if options.quick else WITH_PEERS
+    jobs = [(name, by) for name in names for by in interpreters if by == HERE or name in with_peers]
     measured: dict[str, Results] = {}
     troubles: list[str] = []
     for n, (name, by) in enumerate(jobs, 1):
@@ -82,21 +84,17 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, Results], list[str]]
     return {name: results for name, results in measured.items() if results.rows}, troubles
 
 
-def may_run(suite: str, by: Interpreter) -> bool:
-    return by == HERE or suite in WITH_PEERS
-
-
 def main() -> None:
     options = arguments()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        measured, troubles = measure(options)
+        measured, troubles = ({}, []) if options.render else measure(options)
     except KeyboardInterrupt:
         sys.exit("\ninterrupted: nothing was written")
     texts = {options.results / f"{name}.json": r.text() for name, r in measured.items()}
     known = {**read(options.results), **measured}
     left_out = {who: why for r in measured.values() for who, why in r.left_out.items()}
-    if not options.no_pages:
+    if known and not options.no_pages:
         texts |= report.written(known)
         try:
             texts |= plots.drawn(known)

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.report``: the tables of results/*.json, written into the two READMEs.
+"""The tables of results/*.json, written into the two READMEs.
 
 A page has regions, ``<!-- begin NAME -->`` to ``<!-- end NAME -->``; PAGES says what goes where. A
 region for which nothing was measured stays as it is.
@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from . import results as files
 from .formats import LIMITS, OTHER_FORMATS
 from .results import Results
 from .table import Row, Table, markdown, ratio_text, tables_of, time_text
@@ -128,7 +127,7 @@ def run_text(measured: Measured) -> str:
         for environment, found in results.versions.items():
             versions.setdefault(environment, {}).update(found)
         for name, reason in results.left_out.items():
-            left_out.setdefault(reason, []).append(name)
+            left_out.setdefault(reason, []).append(f"*{name}*")
     for environment, found in versions.items():
         where = f"In {environment}'s environment" if environment else "Here"
         lines.append(f"- {where}: {', '.join(f'{name} {n}' for name, n in found.items())}.")
@@ -191,11 +190,3 @@ def replace(texts: Mapping[Path, str]) -> None:
     finally:
         for new in made.values():
             new.unlink(missing_ok=True)
-
-
-def main() -> None:
-    replace(written(files.read(files.FOLDER)))
-
-
-if __name__ == "__main__":
-    main()

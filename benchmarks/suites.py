@@ -18,8 +18,9 @@ from .environments import Interpreter
 HERE = Path(__file__).resolve().parent
 SUITES = {name: HERE / f"bench_{name}.py" for name in ("decode", "encode", "bytes", "http")}
 SUITES |= {name: HERE / f"bench_{name}.py" for name in ("integrations", "memory", "gil")}
-SLOW = {"gil"}  # not among the quick, unless it is named
+SLOW = {"gil", "integrations"}  # not among the quick, unless named
 WITH_PEERS = {"decode", "encode", "integrations", "memory"}
+QUICK_PEERS = {"decode", "encode", "integrations"}
 
 FULL = ["--benchmark-max-time=0.25", "--benchmark-min-rounds=5"]
 QUICK = ["--quick", "--benchmark-max-time=0.03", "--benchmark-min-rounds=3"]
