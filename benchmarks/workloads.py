@@ -48,8 +48,13 @@ def sentences(n: int) -> NDArray[np.object_]:
     """UTF-8 of one, two, three and four bytes a character, 1 to 12 words an element."""
     words = ["the", "quick", "brown", "Füchse", "прыгают", "über", "東京", "🙂", "café", "ελληνικά"]
     rng = np.random.default_rng(7)
+    picks = rng.integers(0, len(words), (n, 12)).tolist()
+    counts = rng.integers(1, 13, n).tolist()
     return objects(
-        [" ".join(rng.choice(words, count)).encode() for count in rng.integers(1, 13, n)]
+        [
+            " ".join([words[i] for i in pick[:count]]).encode()
+            for pick, count in zip(picks, counts, strict=True)
+        ]
     )
 
 
