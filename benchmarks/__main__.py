@@ -86,7 +86,8 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, Results], list[str]]
 
 def main() -> None:
     options = arguments()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores the first
+        signal.signal(number, signal.default_int_handler)
     try:
         measured, troubles = ({}, []) if options.render else measure(options)
     except KeyboardInterrupt:
