@@ -2,34 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-import tensorwire as tw
-
-from .conftest import check
-from .contenders import CONTENDERS, PREPARED, Contender
-from .workloads import WORKLOADS, Arrays
+from .contender import Contender
+from .contenders import CONTENDERS, PREPARED
+from .measure import check, measure, measuring
+from .memory import require
+from .workloads import SIZES, WORKLOADS, message_of, size_of
 
 
 @pytest.mark.parametrize("contender", CONTENDERS)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_encode(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
-    benchmark.extra_info.update(table="encode", workload=workload, contender=contender)
-    run(benchmark, WORKLOADS[workload](), CONTENDERS[contender])
+    with measuring(benchmark, "encode", workload, contender):
+        run(benchmark, workload, CONTENDERS[contender])
 
 
 @pytest.mark.parametrize("contender", PREPARED)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_encode_prepared(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
-    benchmark.extra_info.update(table="encode again", workload=workload, contender=contender)
-    run(benchmark, WORKLOADS[workload](), PREPARED[contender])
+    with measuring(benchmark, "encode again", workload, contender):
+        run(benchmark, workload, PREPARED[contender])
 
 
-def run(benchmark: BenchmarkFixture, arrays: Arrays, way: Contender) -> None:
+@pytest.mark.parametrize("contender", CONTENDERS)
+@pytest.mark.parametrize("workload", SIZES)
+def test_encode_by_size(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+    nbytes = size_of(workload)
+    with measuring(benchmark, "by size: encode", workload, contender, nbytes=nbytes):
+        require(6 * nbytes)
+        run(benchmark, workload, CONTENDERS[contender])
+
+
+def run(benchmark: BenchmarkFixture, workload: str, way: Contender) -> None:
     """Check what it encodes, then measure."""
-    prepared = way.prepare(arrays)
-    request = tw.decode_request(*way.join(way.encode(prepared)))
-    check([request[name].as_numpy() for name in arrays], arrays)
-    del request
-    benchmark(way.encode, prepared)
+    encode = way.encoder()
+    message = message_of(workload)
+    way.accept(message)
+    with way.setting():
+        names = list(message.arrays)
+
+        def right(encoded: Any) -> None:
+            check(way.read_back(way.join(encoded), names), message)
+
+        measure(benchmark, right, encode, way.prepare(message))

@@ -16,6 +16,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 import tensorwire as tw
 from tensorwire import _elements
 
+from .measure import measuring
 from .workloads import texts
 
 SIZES = [1 << 14, 1 << 17, 1 << 19, 1 << 21]
@@ -47,9 +48,9 @@ def test_scan(
     wire = tw.encode_bytes(texts(n_elements, 0, 40))
     contender = "GIL held" if release_from == NEVER else "GIL released"
     workload = f"{n_elements:,} elements, {company}"
-    benchmark.extra_info.update(table="scan", workload=workload, contender=contender)
     before = _elements.set_release_gil_from(release_from)
     try:
-        benchmark(tw.decode_bytes, wire, n_elements)
+        with measuring(benchmark, "scan", workload, contender):
+            benchmark(tw.decode_bytes, wire, n_elements)
     finally:
         _elements.set_release_gil_from(before)

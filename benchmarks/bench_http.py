@@ -6,8 +6,6 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from http.client import HTTPConnection
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -17,8 +15,10 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import tensorwire as tw
 
-from .contenders import http as tritonclient
-from .servers import LOOPBACK, Missing, Servers, receive_into
+from .contender import installed, module
+from .contenders import HTTP, TRITON_BACKEND
+from .measure import measure, measuring
+from .servers import LOOPBACK, Servers, receive_into
 from .workloads import floats, texts
 
 Array = NDArray[Any]
@@ -31,6 +31,7 @@ WORKLOADS: dict[str, Callable[[], Array]] = {
     "100 MB FP32": lambda: floats(25_000_000),
     "BYTES 200k x 0-40 B": lambda: texts(200_000, 0, 40),
 }
+QUICK = {"1 KB FP32", "16 MB FP32", "BYTES 200k x 0-40 B"}
 TIMEOUT_SECONDS = 60.0
 
 
@@ -91,10 +92,8 @@ def by_http_client(port: int, array: Array) -> Iterator[Echo]:
 
 @contextmanager
 def by_our_client(port: int, array: Array) -> Iterator[Echo]:
-    if find_spec("tensorwire.client") is None:
-        raise Missing("there is no tensorwire.client")
     model, url = model_of(array), f"http://{LOOPBACK}:{port}"
-    with closing(import_module("tensorwire.client").Client(url)) as client:
+    with closing(module("tensorwire.client").Client(url)) as client:
 
         def echo() -> Array:
             found: Array = client.infer(model, {"INPUT0": array})["OUTPUT0"].as_numpy()
@@ -105,11 +104,7 @@ def by_our_client(port: int, array: Array) -> Iterator[Echo]:
 
 @contextmanager
 def by_tritonclient(port: int, array: Array) -> Iterator[Echo]:
-    try:
-        http = tritonclient()
-    except (ImportError, RuntimeError) as error:  # RuntimeError: installed without its [http]
-        raise Missing(f"tritonclient cannot be imported: {error}") from None
-    model = model_of(array)
+    http, model = module(HTTP), model_of(array)
     url = f"{LOOPBACK}:{port}"
     with closing(http.InferenceServerClient(url, network_timeout=TIMEOUT_SECONDS)) as client:
 
@@ -122,6 +117,12 @@ def by_tritonclient(port: int, array: Array) -> Iterator[Echo]:
         yield echo
 
 
+@contextmanager
+def by_tritonclient_on_ours(port: int, array: Array) -> Iterator[Echo]:
+    with installed(TRITON_BACKEND), by_tritonclient(port, array) as echo:
+        yield echo
+
+
 Client = Callable[[int, Array], AbstractContextManager[Echo]]
 
 CONTENDERS: dict[str, tuple[Client, str]] = {
@@ -130,7 +131,11 @@ CONTENDERS: dict[str, tuple[Client, str]] = {
     "http.client, uvicorn": (by_http_client, "uvicorn"),
     "http.client, granian": (by_http_client, "granian"),
     "tritonclient, uvicorn": (by_tritonclient, "uvicorn"),
+    "tritonclient on tensorwire, uvicorn": (by_tritonclient_on_ours, "uvicorn"),
+    "tensorwire, Triton": (by_our_client, "Triton"),
+    "http.client, Triton": (by_http_client, "Triton"),
     "tritonclient, Triton": (by_tritonclient, "Triton"),
+    "tritonclient on tensorwire, Triton": (by_tritonclient_on_ours, "Triton"),
     "limit (raw sockets)": (by_sockets, "raw sockets"),
 }
 
@@ -145,13 +150,11 @@ def servers() -> Iterator[Servers]:
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_echo(benchmark: BenchmarkFixture, servers: Servers, workload: str, contender: str) -> None:
     array, (client, server) = WORKLOADS[workload](), CONTENDERS[contender]
-    benchmark.extra_info.update(table="HTTP echo", workload=workload, contender=contender)
-    try:
-        with client(servers.port(server), array) as echo:
-            check(echo(), array)
-            benchmark(echo)
-    except Missing as reason:
-        pytest.skip(str(reason))
+    with (
+        measuring(benchmark, "HTTP echo", workload, contender),
+        client(servers.port(server), array) as echo,
+    ):
+        measure(benchmark, lambda found: check(found, array), echo)
 
 
 def check(found: Array, sent: Array) -> None:

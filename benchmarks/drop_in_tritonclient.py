@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +9,10 @@ import numpy as np
 
 import tensorwire as tw
 
-from .contenders import TRITONCLIENT, triton_utils
+from .contender import module
+from .contenders import triton_decode, triton_encode, triton_inputs
 from .drop_in import Case
-from .workloads import Arrays, floats, texts
+from .workloads import Message, floats, one, texts
 
 
 def response(*arrays: Any) -> tuple[bytes, int | None, list[str]]:
@@ -29,26 +29,26 @@ def region(elements: Any) -> tuple[Any, tuple[int, ...]]:
 
 
 def serialize(elements: Any) -> Any:
-    return triton_utils().serialize_byte_tensor(elements).item()
+    return module("tritonclient.utils").serialize_byte_tensor(elements).item()
 
 
 def deserialize(wire: bytes) -> Any:
-    return triton_utils().deserialize_bytes_tensor(wire)
+    return module("tritonclient.utils").deserialize_bytes_tensor(wire)
 
 
 def read_region(made: tuple[Any, tuple[int, ...]]) -> Any:
-    shared_memory = import_module("tritonclient.utils.shared_memory")
+    shared_memory = module("tritonclient.utils.shared_memory")
     return shared_memory.get_contents_as_numpy(made[0], np.object_, made[1])
 
 
-def build(arrays: Arrays) -> Any:
+def build(message: Message) -> Any:
     """An InferInput with its data, and the body of a request with it."""
-    return TRITONCLIENT.encode(TRITONCLIENT.prepare(arrays))
+    return triton_encode(triton_inputs(message))
 
 
 def parse(made: tuple[bytes, int | None, list[str]]) -> Any:
     """The InferResult of a body, and each of its outputs."""
-    return TRITONCLIENT.decode(*made)
+    return triton_decode(*made)
 
 
 SHORT, LONG = "300k x 0-40 B", "100k x 100-300 B"
@@ -62,10 +62,10 @@ CASES = {
     f"deserialize {SHORT}": Case(lambda: tw.encode_bytes(texts(300_000, 0, 40)), deserialize),
     f"deserialize {LONG}": Case(lambda: tw.encode_bytes(texts(100_000, 100, 300)), deserialize),
     f"shared memory {SHORT}": Case(lambda: region(texts(300_000, 0, 40)), read_region),
-    "request body 128 B FP32": Case(lambda: {"x": floats(32)}, build),
-    "request body 1 MB FP32": Case(lambda: {"x": floats(250_000)}, build),
-    "request body 40 MB FP32": Case(lambda: {"x": floats(10_000_000)}, build),
-    f"request body BYTES {SHORT}": Case(lambda: {"x": texts(300_000, 0, 40)}, build),
+    "request body 128 B FP32": Case(lambda: one(floats(32)), build),
+    "request body 1 MB FP32": Case(lambda: one(floats(250_000)), build),
+    "request body 40 MB FP32": Case(lambda: one(floats(10_000_000)), build),
+    f"request body BYTES {SHORT}": Case(lambda: one(texts(300_000, 0, 40)), build),
     "response 128 B FP32": Case(lambda: response(floats(32)), parse),
     "response 1 MB FP32": Case(lambda: response(floats(250_000)), parse),
     "response 100 MB FP32": Case(lambda: response(floats(25_000_000)), parse),

@@ -1,93 +1,192 @@
-"""``python -m benchmarks.report RESULTS.json``: the measured tables, written into the READMEs.
+"""The tables of results/*.json, written into the two READMEs.
 
-RESULTS.json is what ``pytest benchmarks/bench_*.py --benchmark-json RESULTS.json`` wrote.
+A page has regions, ``<!-- begin NAME -->`` to ``<!-- end NAME -->``; PAGES says what goes where. A
+region for which nothing was measured stays as it is.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-HERE = Path(__file__).parent
-PAGES = {
-    HERE.parent / "README.md": ("decode", "encode"),
-    HERE / "README.md": ("BYTES", "scan", "HTTP echo", "drop in"),
+from .formats import LIMITS, OTHER_FORMATS
+from .results import Results
+from .table import Row, Table, markdown, ratio_text, tables_of, time_text
+from .workloads import BYTES
+
+HERE = Path(__file__).resolve().parent
+OURS = "tensorwire"
+ORIENTATION = {*OTHER_FORMATS, *LIMITS}
+Measured = Mapping[str, Results]
+
+# --- the few rows of the first page ---
+
+HTTP = {OURS: "tensorwire, uvicorn", "tritonclient": "tritonclient, uvicorn"}
+PLAIN = {name: name for name in (OURS, "tritonclient", "kserve", "by hand")}
+HEADLINES = [
+    ("decode", "128 B FP32", "decode one small tensor", PLAIN),
+    ("decode", "100 MB FP32", "decode 100 MB FP32", PLAIN),
+    ("decode", "BYTES 300k x 0-40 B", "decode 300,000 strings to objects", PLAIN),
+    ("HTTP echo", "16 MB FP32", "HTTP echo of 16 MB FP32", HTTP),
+]
+
+
+def headline(measured: Measured) -> str:
+    """One table out of several."""
+    table, tables = Table("", {}, []), all_tables(measured)
+    for name, workload, title, columns in HEADLINES:
+        found = tables[name].rows.get(workload, {}) if name in tables else {}
+        row = {column: found[who] for column, who in columns.items() if who in found}
+        if OURS in row:
+            table.rows[title] = row
+    return f"{markdown(table, list(PLAIN))}\n\n{provenance(measured, 'decode', 'http')}"
+
+
+# --- where we do not win ---
+
+CLOSE = 1.05  # a lead that is smaller is none
+
+
+def losses(measured: Measured) -> Iterator[tuple[float, str, str, Row, Row]]:
+    """Every row where another way takes no longer than ours: ratio, what, who, ours, theirs."""
+    for table in all_tables(measured).values():
+        if table.name == "scan" or table.name.startswith("memory"):
+            continue
+        for workload, row in table.rows.items():
+            for who, theirs in row.items():
+                ours = row.get(rival(who)) or row.get(f"{who} on {OURS}")
+                if ours and theirs["median"] < CLOSE * ours["median"]:
+                    what = f"{table.name.removeprefix('by size: ')}, {workload}"
+                    yield theirs["median"] / ours["median"], what, who, ours, theirs
+
+
+def rival(who: str) -> str:
+    """Whom of ours it is compared with; nobody, when it is ours, a limit or another format."""
+    client, _, server = who.partition(", ")
+    if server == "Triton":  # its server against ours, with the same client
+        return f"{client}, uvicorn"
+    is_ours = client in (OURS, "http.client") or f"on {OURS}" in who
+    if is_ours or who in ORIENTATION or who.startswith("limit"):
+        return ""
+    return f"{OURS}, {server}" if server in ("uvicorn", "granian") else OURS
+
+
+def losses_text(measured: Measured, most: int | None = None) -> str:
+    """A table, the worst first."""
+    found = sorted(losses(measured), key=lambda loss: loss[0])
+    lines = ["| where we do not win | tensorwire | faster, or as fast |", "|---|---|---|"]
+    for ratio, what, who, ours, theirs in found[:most]:
+        cells = f"{time_text(ours['median'])} | {who}: {time_text(theirs['median'])}"
+        lines.append(f"| {what} | {cells} ({ratio_text(ratio)}) |")
+    return "\n".join([*lines, "", provenance(measured, *measured)])
+
+
+# --- the tables ---
+
+
+def all_tables(measured: Measured) -> dict[str, Table]:
+    return {t.name: t for results in measured.values() for t in tables_of(results)}
+
+
+def some(suite: str, wanted: Callable[[str], bool]) -> Callable[[Measured], str]:
+    """The region of these tables of one suite; other formats and limits apart."""
+
+    def text(measured: Measured) -> str:
+        parts: list[str] = []
+        for table in tables_of(measured[suite]):
+            if not wanted(table.name):
+                continue
+            columns = table.contenders()
+            apart = [who for who in columns if who in ORIENTATION]
+            parts.append(markdown(table, [who for who in columns if who not in apart]))
+            if apart:
+                parts.append("For orientation, other formats and limits:")
+                parts.append(markdown(table, [OURS, *apart], f"{table.name} (orientation)"))
+            if remarks := table.remarks():
+                parts.append("\n".join(remarks))
+        return "\n\n".join([*parts, provenance(measured, suite)])
+
+    return text
+
+
+def provenance(measured: Measured, *suites: str) -> str:
+    """When, on what, and the command."""
+    chosen = [measured[suite] for suite in suites if suite in measured]
+    said = dict.fromkeys(f"`{r.command}`, {r.date}, {r.machine}" for r in chosen)
+    return f"Medians ± half the interquartile range. {'; '.join(said)}."
+
+
+def run_text(measured: Measured) -> str:
+    """What was measured with what, and what was left out."""
+    lines = []
+    versions: dict[str, dict[str, str]] = {}
+    left_out: dict[str, list[str]] = {}
+    for results in measured.values():
+        for environment, found in results.versions.items():
+            versions.setdefault(environment, {}).update(found)
+        for name, reason in results.left_out.items():
+            left_out.setdefault(reason, []).append(f"*{name}*")
+    for environment, found in versions.items():
+        where = f"In {environment}'s environment" if environment else "Here"
+        lines.append(f"- {where}: {', '.join(f'{name} {n}' for name, n in found.items())}.")
+    for reason, names in left_out.items():
+        lines.append(f"- Left out: {', '.join(dict.fromkeys(names))}: {reason}.")
+    return "\n".join(lines)
+
+
+Region = tuple[tuple[str, ...], Callable[[Measured], str]]  # the suites it needs, its text
+
+PAGES: dict[Path, dict[str, Region]] = {
+    HERE.parent / "README.md": {
+        "headline": (("decode",), headline),
+        "losses": (("decode", "encode"), lambda measured: losses_text(measured, 8)),
+    },
+    HERE / "README.md": {
+        "run": ((), run_text),
+        "decode": (("decode",), some("decode", lambda name: name.startswith("decode"))),
+        "encode": (("encode",), some("encode", lambda name: name.startswith("encode"))),
+        "decode by size": (("decode",), some("decode", lambda name: name.startswith("by size"))),
+        "encode by size": (("encode",), some("encode", lambda name: name.startswith("by size"))),
+        "bytes": (("bytes",), some("bytes", lambda name: name in BYTES)),
+        "http": (("http",), some("http", lambda name: True)),
+        "integrations": (("integrations",), some("integrations", lambda name: True)),
+        "memory": (("memory",), some("memory", lambda name: True)),
+        "gil": (("gil",), some("gil", lambda name: True)),
+        "losses": (("decode", "encode"), losses_text),
+    },
 }
-BEGIN, END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
 
 
-def tables_of(results: dict[str, Any], names: tuple[str, ...]) -> str:
-    """Medians of one run, and how many times the first contender's each of the others takes."""
-    lines: list[str] = []
-    tables: dict[str, dict[str, dict[str, float]]] = {}
-    units: dict[str, float] = {}
-    for row in results["benchmarks"]:
-        info = row["extra_info"]
-        if not info["table"].startswith(names):
+def rendered(page: str, regions: Mapping[str, Region], measured: Measured) -> str:
+    """The page with its regions written anew. ValueError for a region that is not there."""
+    for name, (suites, text) in regions.items():
+        if not set(suites) <= set(measured):
             continue
-        units[info["table"]] = info.get("n_elements", 0)
-        rows = tables.setdefault(info["table"], {})
-        rows.setdefault(info["workload"], {})[info["contender"]] = row["stats"]["median"]
-    for name, rows in tables.items():
-        contenders = list(dict.fromkeys(contender for row in rows.values() for contender in row))
-        limits = [contender for contender in contenders if contender.startswith("limit")]
-        others = [contender for contender in contenders if contender not in limits]
-        columns = [*others, "limit"] if limits else others
-        lines += [f"| {name} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-        for workload, medians in rows.items():
-            limit = next((time for who, time in medians.items() if who in limits), None)
-            times = [medians.get(contender) for contender in others] + [limit] * bool(limits)
-            lines.append(f"| {workload} | {' | '.join(cells(times, units[name]))} |")
-        lines.append("")
-    return "\n".join([*lines, provenance(results)])
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+        replacement = f"{begin}\n{text(measured)}\n{end}"
+        page, n = pattern.subn(lambda _, new=replacement: new, page)  # type: ignore[misc]
+        if n != 1:
+            raise ValueError(f"a page has {n} regions {name!r}, not one")
+    return page
 
 
-def cells(times: Sequence[float | None], n_elements: float) -> list[str]:
-    """Times, or ns per element, with their ratio to the first."""
-    base = times[0]
-    assert base is not None
-    texts = []
-    for time in times:
-        if time is None:
-            texts.append("")
-            continue
-        text = f"{time / n_elements * 1e9:.1f} ns" if n_elements else time_text(time)
-        texts.append(text if time is base else f"{text} ({ratio_text(time / base)})")
-    return texts
+def written(measured: Measured) -> dict[Path, str]:
+    """The pages as they shall be."""
+    return {p: rendered(p.read_text(), regions, measured) for p, regions in PAGES.items()}
 
 
-def ratio_text(ratio: float) -> str:
-    """Three digits, as the machine has no more to say."""
-    return f"{ratio:.2g}x" if ratio < 10 else f"{float(f'{ratio:.3g}'):,.0f}x"
-
-
-def time_text(seconds: float) -> str:
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e9:.0f} ns"
-
-
-def provenance(results: dict[str, Any]) -> str:
-    machine = results["machine_info"]
-    cpu = machine["cpu"]
-    return (
-        f"Medians of one run on {results['datetime'][:10]}: {cpu['brand_raw']}, {cpu['count']} "
-        f"CPUs, Python {machine['python_version']}. `pytest benchmarks/bench_*.py "
-        f"--benchmark-json results.json; python -m benchmarks.report results.json`"
-    )
-
-
-def main(path: str) -> None:
-    results = json.loads(Path(path).read_text())
-    for page, names in PAGES.items():
-        before, rest = page.read_text().split(BEGIN)
-        _, after = rest.split(END)
-        page.write_text(f"{before}{BEGIN}\n{tables_of(results, names)}\n{END}{after}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+def replace(texts: Mapping[Path, str]) -> None:
+    """Each file as a whole, or not at all; all are written before the first is replaced."""
+    made = {path: path.with_name(f".{path.name}.new") for path in texts}
+    try:
+        for path, new in made.items():
+            new.parent.mkdir(parents=True, exist_ok=True)
+            new.write_text(texts[path])
+        for path, new in made.items():
+            os.replace(new, path)
+    finally:
+        for new in made.values():
+            new.unlink(missing_ok=True)

@@ -24,13 +24,13 @@ from typing import Any
 import tensorwire as tw
 from tensorwire.asgi import Model, create_app
 
+from .missing import Missing
+
+__all__ = ["LOOPBACK", "Missing", "Servers", "receive_into"]
+
 ROOT = Path(__file__).resolve().parent.parent
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 20.0
-
-
-class Missing(Exception):
-    """A program is not installed here; the text says which."""
 
 
 # --- what they serve -------------------------------------------------------------------------

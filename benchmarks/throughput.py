@@ -22,7 +22,8 @@ import numpy as np
 
 import tensorwire as tw
 
-from .servers import LOOPBACK, Missing, Servers
+from .missing import Missing
+from .servers import LOOPBACK, Servers
 from .workloads import floats
 
 BASE = "bare app, uvicorn"

@@ -1,0 +1,34 @@
+"""Instructions instead of time: what is flat in size stays flat, and nothing grows by a tenth."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import counts
+from benchmarks.missing import Missing
+from interop.missing import refuse
+
+TOLERANCE = 0.1
+
+
+@pytest.fixture(scope="module")
+def counted() -> dict[str, float]:
+    try:
+        return counts.counted()
+    except Missing as reason:
+        refuse("valgrind", reason)
+
+
+@pytest.mark.parametrize("way", ["decode", "encode"])
+def test_flat_in_size(counted: dict[str, float], way: str) -> None:
+    small, large = counted[f"{way} 1 KB"], counted[f"{way} 16 MB"]
+    assert large == pytest.approx(small, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("case", [*counts.CASES, *counts.PER_ELEMENT])
+def test_no_more_than_before(counted: dict[str, float], case: str) -> None:
+    try:
+        before = counts.baseline()[case]
+    except Missing as reason:
+        pytest.skip(str(reason))
+    assert counted[case] <= before * (1 + TOLERANCE), "python -m benchmarks.counts"
