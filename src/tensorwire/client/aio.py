@@ -160,10 +160,10 @@ class AsyncClient(BaseClient):
     async def _read(self, response: aiohttp.ClientResponse) -> Answer:
         if not 200 <= response.status < 300:
             raise server_error(response.status, response.reason, await _error_text(response))
-        body = self.body_buffer(response.content_length, response.headers.items())
+        answer = self.answer(response.content_length, response.headers.items())
         async for chunk in response.content.iter_any():
-            body.write(chunk)
-        return Answer(body, tw.header_length(response.headers))
+            answer.body.write(chunk)
+        return answer
 
 
 def _data(

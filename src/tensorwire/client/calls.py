@@ -101,17 +101,18 @@ class BaseClient:
             return self.call("GET", "/v2/health/ready", None)
         return self.call("GET", f"{model_path(model, version)}/ready", None)
 
-    def body_buffer(self, length: int | None, headers: Iterable[tuple[str, str]]) -> tw.BodyBuffer:
+    def answer(self, length: int | None, headers: Iterable[tuple[str, str]]) -> Answer:
         """Memory for a response, aligned for its tensors. Raises HeaderError when too long."""
         pairs = list(headers)
         for key, value in pairs:
             if key.lower() == "content-encoding" and value.strip().lower() not in ("", "identity"):
                 raise tw.HeaderError(f"the response has Content-Encoding {value[:40]!r}: unasked")
-        return tw.BodyBuffer(length, tw.header_length(pairs), max_nbytes=self.max_body)
+        header_length = tw.header_length(pairs)
+        return Answer(tw.BodyBuffer(length, header_length, max_nbytes=self.max_body), header_length)
 
 
 class Answer(NamedTuple):
-    """The body of a good response."""
+    """The body of a good response, which may be under way."""
 
     body: tw.BodyBuffer
     header_length: int | None

@@ -165,10 +165,10 @@ class Client(BaseClient):
         if not 200 <= response.status < 300:
             raise server_error(response.status, response.reason, _error_text(response))
         length = getattr(response, "length_remaining", None)
-        body = self.body_buffer(length, response.headers.items())
+        answer = self.answer(length, response.headers.items())
         while chunk := response.read(_READ_NBYTES):
-            body.write(chunk)
-        return Answer(body, tw.header_length(response.headers))
+            answer.body.write(chunk)
+        return answer
 
 
 def _error_text(response: urllib3.BaseHTTPResponse) -> bytes:
