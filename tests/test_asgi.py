@@ -161,12 +161,50 @@ def raw_deflate(body: bytes) -> bytes:
 @pytest.mark.parametrize("n_chunk", [1, 100, 1 << 20])
 @pytest.mark.parametrize(
     ("encoding", "compress"),
-    [("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", gzip.compress)],
+    [
+        ("gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("deflate", gzip.compress),
+        (" GZip ", gzip.compress),
+        ("x-gzip", gzip.compress),
+    ],
 )
 def test_compressed(encoding: str, compress: Any, n_chunk: int) -> None:
     packed = compress(BODY)
     headers = FRAME.headers | {"Content-Encoding": encoding, "Content-Length": str(len(packed))}
     assert same(read(headers, cut(packed, n_chunk)))
+
+
+@pytest.mark.parametrize(
+    ("encodings", "refused"),
+    [
+        ([b""], None),
+        ([b"Identity", b"identity"], None),
+        ([b"gzip", b"identity"], None),
+        ([b"identity", b"gzip"], None),
+        ([b"gzip", b"gzip"], "'gzip, gzip'"),
+        ([b"gzip", b"identity", b"deflate"], "'gzip, deflate'"),
+    ],
+)
+def test_encodings_in_several_headers(encodings: list[bytes], refused: str | None) -> None:
+    """They are one list; which of them stands last does not matter."""
+    headers = [(k.lower().encode(), v.encode()) for k, v in FRAME.headers.items()]
+    headers += [(b"content-encoding", encoding) for encoding in encodings]
+    body = gzip.compress(BODY) if b"gzip" in encodings else BODY
+    headers = [(k, v) for k, v in headers if k != b"content-length"]
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    async def request() -> tw.InferRequest:
+        return await read_request({"headers": headers}, receive)
+
+    if refused is None:
+        assert same(asyncio.run(request()))
+    else:
+        with pytest.raises(tw.DecodeError, match=f"Content-Encoding {refused} is not") as caught:
+            asyncio.run(request())
+        assert caught.value.status == 415
 
 
 @pytest.mark.parametrize(
@@ -395,6 +433,48 @@ def leak(request: tw.InferRequest) -> Any:
 def test_a_models_own_error_of_our_kind_stays_inside() -> None:
     answer = infer(create_app({"m": leak}), "m")
     assert (answer.status, answer.error) == (500, "model 'm' failed")
+
+
+def stop(request: tw.InferRequest) -> Any:
+    return next(iter(()))
+
+
+async def stop_later(request: tw.InferRequest) -> Any:
+    return next(iter(()))
+
+
+def without_json_form(request: tw.InferRequest) -> Any:
+    return tw.InferResponse([X], parameters={"k": object()})
+
+
+def twice(request: tw.InferRequest) -> Any:
+    return tw.InferResponse([X, X])
+
+
+def exchanged(request: tw.InferRequest) -> Any:
+    tensor = tw.Tensor("y", X.as_numpy())
+    tensor.data = 5  # type: ignore[assignment]
+    return tw.InferResponse([tensor])
+
+
+@pytest.mark.parametrize(
+    ("model", "logged"),
+    [
+        (stop, "StopIteration"),
+        (stop_later, "StopIteration"),
+        (without_json_form, "objects of type object is unsupported"),
+        (twice, "output 'x' appears twice"),
+        (exchanged, "the data of tensor 'y' is now int"),
+    ],
+)
+def test_answers_that_cannot_be_written(
+    model: Any, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The model's fault: the client is told that it failed, and the log why."""
+    with caplog.at_level(logging.ERROR, "tensorwire.asgi"):
+        answer = infer(create_app({"m": model}), "m")
+    assert (answer.status, answer.error) == (500, "model 'm' failed")
+    assert logged in caplog.text
 
 
 # --- the other routes ---

@@ -93,7 +93,7 @@ async def _read_inflated(
     encoding: bytes, header_length: int | None, receive: Receive, max_body: int
 ) -> BodyBuffer:
     """Inflate zlib or gzip data as it arrives; which of the labels it has does not matter."""
-    if encoding not in (b"gzip", b"deflate"):
+    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
         name = encoding[:40].decode("latin-1")
         raise UnsupportedEncoding(f"Content-Encoding {name!r} is not known")
     buffer = BodyBuffer(None, header_length, max_nbytes=max_body)
