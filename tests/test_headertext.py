@@ -57,6 +57,7 @@ def tensors(draw: st.DrawFn) -> list[tuple[tw.Tensor, dict[str, Any]]]:
     for name in draw(st.lists(NAMES, min_size=1, max_size=4, unique=True)):
         parameters = draw(PARAMETERS)
         how = draw(st.sampled_from(["binary", "JSON", "text", "elsewhere"]))
+        own: dict[str, Any] = {}
         more: dict[str, Any] = {}
         if how == "elsewhere":
             shape = draw(SHAPES)
@@ -65,13 +66,15 @@ def tensors(draw: st.DrawFn) -> list[tuple[tw.Tensor, dict[str, Any]]]:
             tensor = tw.Tensor(name, None, datatype="INT8", shape=shape, parameters=parameters)
         elif how == "text":
             texts = draw(st.lists(TEXT, max_size=3))
-            shape, own, more = (len(texts),), {}, {"data": texts}
+            shape, more = (len(texts),), {"data": texts}
             tensor = tw.Tensor(name, texts, datatype="BYTES", binary=False, parameters=parameters)
         else:
             array = np.arange(draw(st.integers(0, 12)), dtype=np.int8)
             shape = (1, len(array))
-            own = {"binary_data_size": len(array)} if how == "binary" else {}
-            more = {} if how == "binary" else {"data": array.tolist()}
+            if how == "binary":
+                own = {"binary_data_size": len(array)}
+            else:
+                more = {"data": array.tolist()}
             tensor = tw.Tensor(
                 name, array, shape=shape, binary=how == "binary", parameters=parameters
             )
@@ -82,7 +85,7 @@ def tensors(draw: st.DrawFn) -> list[tuple[tw.Tensor, dict[str, Any]]]:
     return made
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(tensors(), SOMETIMES, SOMETIMES, SOMETIMES, PARAMETERS, st.data())
 def test_any_message(
     made: Any, id: Any, model: Any, version: Any, parameters: Any, data: st.DataObject
@@ -110,6 +113,33 @@ def test_any_message(
     assert header_of(tw.encode_request(request)) == without_none(
         inputs=entries, outputs=expected, **said
     )
+
+
+@pytest.mark.parametrize(
+    "character", [*map(chr, range(1, 0x100)), "\u2028", "\uffff", "\U0001f600"]
+)
+def test_each_character(character: str) -> None:
+    for text in (character, f"ab{character}cd", character * 100):
+        about: dict[str, Any] = {
+            "id": text,
+            "model_name": text,
+            "model_version": text,
+            "parameters": {text: text},
+        }
+        tensor = tw.Tensor(text, np.zeros(1, np.int8), parameters={text: text})
+        header = header_of(tw.encode_response(tw.InferResponse([tensor], **about)))
+        (entry,) = header.pop("outputs")
+        assert (header, entry["name"]) == (about, text)
+        assert entry["parameters"] == {text: text, "binary_data_size": 1}
+
+
+def test_no_more_spaces_than_are_needed() -> None:
+    for n in range(200):
+        tensor = tw.Tensor("x" * n, np.zeros(1, np.int8))
+        for align in (1, 7, 64):
+            text = tw.encode_request(tw.InferRequest([tensor]), align=align).buffers[0]
+            bare = bytes(text).rstrip(b" ")
+            assert len(text) == -(-len(bare) // align) * align
 
 
 @pytest.mark.parametrize("n_more", range(0, 600, 7))
