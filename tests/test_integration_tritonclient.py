@@ -482,6 +482,19 @@ def test_a_large_array_is_referred_to(http: ModuleType, installed: None) -> None
     assert body_of(http, mapped, "UINT8")[0].endswith(mapped.tobytes())
 
 
+def test_a_subclass_packs_its_own(http: ModuleType) -> None:
+    class Reversed(http.InferInput):  # type: ignore[misc, name-defined]
+        def _get_binary_data(self) -> bytes:
+            return bytes(super()._get_binary_data()[::-1])
+
+    def body() -> Any:
+        tensor = Reversed("x", [len(FLOATS)], "FP32").set_data_from_numpy(FLOATS)
+        return http.InferenceServerClient.generate_request_body([tensor])
+
+    both(body)
+    assert body()[0].endswith(FLOATS.tobytes()[::-1])
+
+
 # --- the extras ------------------------------------------------------------------------------
 
 TEXT_ARRAYS = {

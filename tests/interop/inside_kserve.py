@@ -168,6 +168,24 @@ def test_a_request_is_passed_on_as_it_was(case: str) -> None:
         backend.uninstall()
 
 
+class Text(str):
+    """Not what it prints."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "printed"
+
+
+ODD: dict[str, Any] = {
+    "a subclass of str": np.array([Text("held"), b"a"], object),
+    "mutable bytes": np.array([bytearray(b"a"), [b"b"]], object),
+    "a lone surrogate": np.array(["\udc80", "a"], object),
+    "masked BYTES": np.ma.array(np.array([b"a", b"b"], object), mask=[False, True]),
+    "masked INT64": np.ma.array([1, 2], mask=[False, True]),
+}
+
+
 def outputs() -> list[Any]:
     """Data given in every way that there is; whether it can be JSON is seen by its datatype."""
     made = []
@@ -195,6 +213,9 @@ def outputs() -> list[Any]:
     dates.set_data_from_numpy(np.array(["2020-01-01", "2021-02-03"], "datetime64[D]"))
     padded = InferOutput("S", [2], "BYTES")
     padded.set_data_from_numpy(np.array([b"a", b"bcd"]))
+    for name, array in ODD.items():
+        datatype = "BYTES" if array.dtype == object else "INT64"
+        made.append(InferOutput(name, [2], datatype, array))
     return [*made, dates, padded]
 
 

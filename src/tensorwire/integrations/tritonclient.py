@@ -12,6 +12,7 @@ results and errors are its own). ``http.InferInput`` refers to a large array ins
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from math import prod
 from operator import index
@@ -77,7 +78,9 @@ def _replacements() -> list[Replacement]:
             Replacement(http.InferInput, "set_data_from_numpy", _http_setter),
             Replacement(http.InferInput, "_get_binary_data", _http_getter),
             Replacement(
-                import_module("tritonclient.http._utils"), "_get_inference_request", _http_builder
+                import_module("tritonclient.http._utils"),
+                "_get_inference_request",
+                partial(_http_builder, http.InferInput),
             ),
             Replacement(http.InferResult, "__init__", _http_result),
             Replacement(http.InferResult, "from_response_body", _http_parser),
@@ -238,7 +241,12 @@ class _Joined:
         return self._raw_data
 
 
-def _http_builder(original: Callable[..., Any]) -> Callable[..., Any]:
+def _http_builder(infer_input: type[Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    def joinable(given: Any) -> Any:
+        # A subclass may have a _get_binary_data of its own.
+        is_referring = type(given) is infer_input and type(given._raw_data) is np.ndarray
+        return _Joined(given) if is_referring else given
+
     def _get_inference_request(
         inputs: Any,
         request_id: Any,
@@ -251,10 +259,7 @@ def _http_builder(original: Callable[..., Any]) -> Callable[..., Any]:
         custom_parameters: Any,
     ) -> Any:
         return original(
-            [
-                _Joined(i) if type(getattr(i, "_raw_data", None)) is np.ndarray else i
-                for i in inputs
-            ],
+            [joinable(given) for given in inputs],
             request_id,
             outputs,
             sequence_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 from ..._datatypes import RAW_BF16, bf16_dtype
 from ..._decode import read_binary
 from ..._messages import Tensor
+from ..._pack import all_plain
 from ...bytes_tensor import BytesTensor, decode_bytes, encode_bytes
-from ...errors import DecodeError, ElementError, TensorwireError
+from ...errors import DecodeError, ElementError, EncodeError
 from ...header import TensorEntry
 from .options import Options
 
@@ -173,7 +175,10 @@ def plain_list(array: Array) -> list[Any]:
     """The elements as JSON has them; InferenceError for a BYTES element that is not UTF-8."""
     if array.dtype.kind == "M":
         array = array.astype(object)
-    if array.dtype.kind not in "OSU":
+    is_bytes = array.dtype.kind in "OSU"
+    if isinstance(array, np.ma.MaskedArray):  # as KServe reads them, element by element
+        array = array.data if is_bytes else array.filled(0)
+    if not is_bytes:
         return flat_list(array)
     elements = array.ravel().tolist()
     try:
@@ -189,6 +194,8 @@ def packed(array: Array) -> Buffer:
     """The elements as the wire has them: the array's own memory if that is contiguous."""
     if array.dtype.kind in "OSUM":
         return pack_bytes(array)
+    if type(array).tobytes is not np.ndarray.tobytes:  # a masked array fills in
+        return array.tobytes()
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
@@ -229,16 +236,16 @@ def set_data(tensor: Any, array: Any, binary_data: bool) -> None:
 
 
 def pack_bytes(array: Array) -> bytes:
-    """Elements with their lengths; those that are neither bytes nor text go as their ``str()``."""
-    if array.dtype.kind == "M":
-        array = array.astype(object)
-    if array.dtype.kind == "O":
-        try:
-            return encode_bytes(array)
-        except TensorwireError:
-            elements = [v if isinstance(v, bytes) else str(v) for v in array.ravel().tolist()]
+    """Elements with their lengths; what is neither bytes nor text goes as its ``str()``."""
+    if array.dtype.kind not in "MO":
+        return encode_bytes(array)
+    elements = np.require(array, object, ["C", "A", "E"])
+    with suppress(EncodeError):  # a lone surrogate: below, Python's own error
+        if all_plain(elements):
             return encode_bytes(elements)
-    return encode_bytes(array)
+    return encode_bytes(
+        [v if isinstance(v, bytes) else str(v).encode() for v in elements.ravel().tolist()]
+    )
 
 
 def serialize(array: Array) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..patching import Patch, Replacement
 
-__all__ = ["install", "uninstall"]
+__all__ = ["install", "is_installed", "uninstall"]
 
 _PATCH = Patch("mlserver", ("1.6.1", "1.7.1"))
 
@@ -29,13 +29,17 @@ def uninstall() -> None:
     _PATCH.uninstall()
 
 
+def is_installed() -> bool:
+    """Whether the codec is in."""
+    return _PATCH.installed
+
+
 def _replacements() -> list[Replacement]:
-    from . import codecs, metadata, raw, rest, workers  # noqa: PLC0415 - they import mlserver
+    from . import codecs, raw, rest, serving  # noqa: PLC0415 - they import mlserver
 
     return [
         *codecs.replacements(),
         *raw.replacements(),
         *rest.replacements(),
-        *metadata.replacements(),
-        *workers.replacements(install),
+        *serving.replacements(install),
     ]

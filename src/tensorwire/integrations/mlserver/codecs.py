@@ -17,8 +17,7 @@ import tensorwire as tw
 
 from ...errors import TensorwireError
 from ..patching import Replacement
-from .data import Array, ArrayData, array_of, numeric_array
-from .errors import refusal
+from .data import Array, ArrayData, array_of, numeric_array, refusal
 
 # The methods change, not the classes: these stand in registries and in the signatures of runtimes,
 # and their other methods (encode_input, decode_output, the request codecs) go through these.

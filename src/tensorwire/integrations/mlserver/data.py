@@ -7,12 +7,14 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from mlserver.errors import MLServerError
 from mlserver.types import Datatype, TensorData
 from numpy.typing import NDArray
 
 import tensorwire as tw
 
 from ..._datatypes import DATATYPES
+from ...errors import TensorwireError
 
 Array = NDArray[Any]
 
@@ -156,3 +158,8 @@ def from_list(values: Any, datatype: str, shape: list[int]) -> Array | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return made if made.size == prod(shape) else None
+
+
+def refusal(error: TensorwireError) -> Exception:
+    """The exception that MLServer's REST and gRPC servers turn into an answer of that status."""
+    return MLServerError(str(error), error.status)  # type: ignore[no-any-return]

@@ -20,8 +20,7 @@ from pydantic import ValidationError
 import tensorwire as tw
 
 from ...errors import EncodeError, LayoutError, subject
-from .data import ArrayData, tensor_of
-from .errors import refusal
+from .data import ArrayData, refusal, tensor_of
 
 # --- in --------------------------------------------------------------------------------------
 

@@ -13,8 +13,16 @@ import tensorwire as tw
 
 from ...errors import LayoutError, TensorwireError, shape_text, subject
 from ..patching import Replacement
-from .data import Array, ArrayData, array_of, as_list, datatype_of, from_list, numeric_array
-from .errors import refusal
+from .data import (
+    Array,
+    ArrayData,
+    array_of,
+    as_list,
+    datatype_of,
+    from_list,
+    numeric_array,
+    refusal,
+)
 
 
 def replacements() -> list[Replacement]:

@@ -36,7 +36,7 @@ from ...asgi.exchange import (
 from ...errors import TensorwireError
 from ...header import BINARY_TYPE, HEADER_LENGTH
 from ..patching import Replacement
-from .errors import refusal
+from .data import refusal
 from .messages import frame_of, inference_request, selection, wants_binary
 
 HEADER_LENGTH_NAME, BINARY_NAME = HEADER_LENGTH.lower().encode(), BINARY_TYPE.encode()
