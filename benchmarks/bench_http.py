@@ -140,12 +140,6 @@ CONTENDERS: dict[str, tuple[Client, str]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def servers() -> Iterator[Servers]:
-    with Servers() as started:
-        yield started
-
-
 @pytest.mark.parametrize("contender", CONTENDERS)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_echo(benchmark: BenchmarkFixture, servers: Servers, workload: str, contender: str) -> None:
