@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from interop.kserve_server import stay_at_home
 from kserve import InferOutput, InferRequest, InferResponse, Model, ModelServer
 
+from interop.kserve_server import stay_at_home
 from tensorwire.integrations import kserve as backend
 
 

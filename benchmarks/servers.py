@@ -112,6 +112,7 @@ class Servers:
 
     def __init__(self) -> None:
         self._ports: dict[str, int] = {}
+        self._failures: dict[str, Exception] = {}
         self._running = ExitStack()
 
     def __enter__(self) -> Servers:
@@ -121,9 +122,15 @@ class Servers:
         self._running.close()
 
     def port(self, name: str) -> int:
-        """Where the server listens. Raises Missing."""
+        """Where the server listens. Raises Missing; a failure to start is not tried again."""
+        if name in self._failures:
+            raise self._failures[name]
         if name not in self._ports:
-            self._ports[name] = self._running.enter_context(SERVERS[name]())
+            try:
+                self._ports[name] = self._running.enter_context(SERVERS[name]())
+            except Exception as error:
+                self._failures[name] = error
+                raise
         return self._ports[name]
 
     def versions(self) -> dict[str, str]:
@@ -149,7 +156,12 @@ def kserve_command(mode: str, port: int) -> list[str]:
     if find_spec("kserve"):
         return [sys.executable, *program]
     by = interpreter("kserve", make=False)
-    return ["env", *(f"{name}={value}" for name, value in by.variables.items()), by.python, *program]
+    return [
+        "env",
+        *(f"{name}={value}" for name, value in by.variables.items()),
+        by.python,
+        *program,
+    ]
 
 
 def raw_command(port: int) -> list[str]:

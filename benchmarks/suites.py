@@ -21,7 +21,6 @@ SUITES |= {name: HERE / f"bench_{name}.py" for name in ("throughput", "integrati
 SUITES |= {name: HERE / f"bench_{name}.py" for name in ("memory", "gil")}
 SLOW = {"gil", "integrations", "throughput"}  # not among the quick, unless named
 WITH_PEERS = {"decode", "encode", "http", "integrations", "memory"}
-SERVED_BY_PEERS = {"http", "throughput"}  # whose servers they need, whoever measures
 QUICK_PEERS = {"decode", "encode", "integrations"}
 
 FULL = ["--benchmark-max-time=0.25", "--benchmark-min-rounds=5"]

@@ -72,7 +72,7 @@ def markdown(table: Table, columns: Sequence[str], title: str | None = None) -> 
 
 
 def cell(row: Row, base: Row | None) -> str:
-    """A rate, memory, or a time (of one element where it has many) with its spread, and its ratio."""
+    """A rate, memory, or a time (of one of many elements) with its spread; and its ratio."""
     if "rate" in row:
         return f"{row['rate']:,.0f}" + (f" ({row['ratio']:.2g}x)" if "ratio" in row else "")
     if "peak_nbytes" in row:
