@@ -1,4 +1,4 @@
-"""The JSON header: its length, its schema (which is its validation), and reading and writing it."""
+"""The JSON header: its length, its schema (which is its validation), and how it is read."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _GATEWAY_TYPES = (
     "application/vnd.vertex-ai-triton.binary+json",
 )
 
-# Members are written in the order of these fields, and `None` is neither written nor told from
-# absence (WIRE.md 3). gc=False: they live for one call, and nothing refers back to them.
+# `None` is not told from absence (WIRE.md 3), and not written of an OutputEntry, the only one that
+# is written. gc=False: they live for one call, and nothing refers back to them.
 
 
-class TensorEntry(msgspec.Struct, omit_defaults=True, gc=False):
+class TensorEntry(msgspec.Struct, gc=False):
     """One entry of ``inputs`` in a request, or of ``outputs`` in a response."""
 
     name: str
@@ -38,13 +38,13 @@ class TensorEntry(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class OutputEntry(msgspec.Struct, omit_defaults=True, gc=False):
-    """One entry of ``outputs`` in a request."""
+    """One entry of ``outputs`` in a request, read or written."""
 
     name: str
     parameters: dict[str, Any] | None = None
 
 
-class RequestHeader(msgspec.Struct, omit_defaults=True, gc=False):
+class RequestHeader(msgspec.Struct, gc=False):
     """The JSON of a request."""
 
     inputs: list[TensorEntry]
@@ -55,7 +55,7 @@ class RequestHeader(msgspec.Struct, omit_defaults=True, gc=False):
     outputs: list[OutputEntry] | None = None
 
 
-class ResponseHeader(msgspec.Struct, omit_defaults=True, gc=False):
+class ResponseHeader(msgspec.Struct, gc=False):
     """The JSON of a response."""
 
     outputs: list[TensorEntry]
