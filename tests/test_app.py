@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -171,3 +172,19 @@ def test_one_declared_tensor_may_have_a_batch_dimension() -> None:
     fits = tw.InferRequest([tw.Tensor("x", X.as_numpy(), shape=[10, 100]), WORDS])
     assert infer(app, "m", tw.encode_request(fits)).status == 200
     assert infer(app, "m").status == 400
+
+
+def test_a_sync_model_sees_the_context_of_its_request() -> None:
+    who = ContextVar("who", default="nobody")
+
+    def model(request: tw.InferRequest) -> dict[str, Any]:
+        return {"y": [who.get()]}
+
+    app = create_app({"m": model})
+
+    async def middleware(scope: Any, receive: Any, send: Any) -> None:
+        who.set("somebody")
+        await app(scope, receive, send)
+
+    answer = infer(middleware, "m").response()
+    assert answer["y"].data.tolist() == [b"somebody"]

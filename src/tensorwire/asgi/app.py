@@ -7,6 +7,7 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import copy_context
 from typing import Any
 
 import tensorwire as tw
@@ -69,7 +70,8 @@ class Model:
         """Call the function; what it returns is to be awaited."""
         if self.is_async:
             return self.function(request)  # type: ignore[return-value]
-        return asyncio.get_running_loop().run_in_executor(None, self.run, request)
+        run = copy_context().run  # so that the thread sees what a middleware has set
+        return asyncio.get_running_loop().run_in_executor(None, run, self.run, request)
 
     def run(self, request: tw.InferRequest) -> Any:
         """Call a function that is not async, in its thread."""
