@@ -187,4 +187,4 @@ def test_a_sync_model_sees_the_context_of_its_request() -> None:
         await app(scope, receive, send)
 
     answer = infer(middleware, "m").response()
-    assert answer["y"].data.tolist() == [b"somebody"]
+    assert answer["y"].as_numpy().tolist() == [b"somebody"]
