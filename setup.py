@@ -47,4 +47,7 @@ extensions = [
     )
     for path in sorted(Path("src/tensorwire").rglob("*.pyx"))
 ]
-setup(ext_modules=cythonize(extensions, compiler_directives=directives))
+setup(
+    ext_modules=cythonize(extensions, compiler_directives=directives),
+    options={"build_ext": {"parallel": os.cpu_count() or 1}},
+)

@@ -81,7 +81,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, Results], list[str]]
         troubles += outcome.troubles
         missing = {n["contender"]: n["text"] for n in outcome.notes if n["kind"] == "missing"}
         results.left_out |= (left_out if name in WITH_PEERS else {}) | missing
-    return {name: results for name, results in measured.items() if results.rows}, troubles
+    return measured, troubles
 
 
 def main() -> None:
@@ -92,9 +92,10 @@ def main() -> None:
         measured, troubles = ({}, []) if options.render else measure(options)
     except KeyboardInterrupt:
         sys.exit("\ninterrupted: nothing was written")
+    left_out = {who: why for r in measured.values() for who, why in r.left_out.items()}
+    measured = {name: results for name, results in measured.items() if results.rows}
     texts = {options.results / f"{name}.json": r.text() for name, r in measured.items()}
     known = {**read(options.results), **measured}
-    left_out = {who: why for r in measured.values() for who, why in r.left_out.items()}
     if known and not options.no_pages:
         texts |= report.written(known)
         try:

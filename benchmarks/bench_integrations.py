@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from . import drop_in_kserve, drop_in_tritonclient
+from . import drop_in_kserve, drop_in_mlserver, drop_in_tritonclient
 from .contender import installed
 from .drop_in import Case, is_same
 from .measure import measure, measuring
@@ -17,8 +17,9 @@ from .measure import measure, measuring
 PACKAGES: Mapping[str, Mapping[str, Case]] = {
     "tritonclient": drop_in_tritonclient.CASES,
     "kserve": drop_in_kserve.CASES,
+    "mlserver": drop_in_mlserver.CASES,
 }
-ENVIRONMENTS = {"kserve"}
+ENVIRONMENTS = {"kserve", "mlserver"}
 ROWS = [(package, case) for package, cases in PACKAGES.items() for case in cases]
 QUICK = {case for _, case in ROWS if "128 B" in case or "300k" in case or "4 MB" in case}
 
@@ -46,4 +47,4 @@ def test_drop_in(
             measure(benchmark, right, case.run, made)
             return
         with installed(f"tensorwire.integrations.{package}"):
-            measure(benchmark, right, case.run, made)
+            measure(benchmark, right, case.run_on_tensorwire or case.run, made)

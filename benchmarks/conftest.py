@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 
+import tensorwire as tw
+
 from .contenders import CONTENDERS
 from .measure import Listener, Slow
+from .servers import Servers
 from .workloads import LARGE, QUICK
 
 PACKAGES = ["numpy", "tritonclient", "kserve", "mlserver", "pyarrow", "safetensors"]
@@ -65,9 +68,16 @@ def pytest_runtest_logstart(nodeid: str) -> None:
     Listener.tell(start=nodeid)
 
 
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    with Servers() as started:
+        yield started
+        Listener.tell(versions=started.versions())
+
+
 def versions() -> dict[str, str]:
     """Of what is measured, as far as it is installed here."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "tensorwire": tw.__version__}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
             found[package] = version(package)

@@ -11,10 +11,15 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Case:
-    """``run`` is measured, on what ``prepare`` made; it calls the package as programs do."""
+    """``run`` is measured, on what ``prepare`` made; it calls the package as programs do.
+
+    ``run_on_tensorwire`` is what a program does with the same where the codec is, when it can do
+    better there; its result is the same.
+    """
 
     prepare: Callable[[], Any]
     run: Callable[[Any], Any]
+    run_on_tensorwire: Callable[[Any], Any] | None = None
 
 
 def is_same(one: Any, other: Any) -> bool:

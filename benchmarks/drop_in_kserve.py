@@ -36,22 +36,24 @@ def decoded(body: Body) -> Any:
     return module("kserve").InferRequest.from_bytes(*body, "m").inputs[0]
 
 
-def response(array: Any) -> bytes:
+def response(array: Any, *, is_binary: bool = True) -> Any:
     """What a model's answer becomes: a tensor made of an array, and its body."""
     kserve = module("kserve")
     tensor = kserve.InferOutput("x", list(array.shape), datatype_of(array))
-    tensor.set_data_from_numpy(array)
-    made = kserve.InferResponse("1", "m", [tensor], use_binary_outputs=True)
-    body: bytes = made.to_rest()[0]
-    return body
+    tensor.set_data_from_numpy(array, binary_data=is_binary)
+    return kserve.InferResponse("1", "m", [tensor], use_binary_outputs=is_binary).to_rest()[0]
 
 
 CASES = {
     f"{step}, {name}": Case(lambda make=make, prepare=prepare: prepare(make()), run)  # type: ignore[misc]
     for step, prepare, run in (
+        ("request", request, lambda body: decoded(body).shape),
         ("request, as_numpy", request, lambda body: decoded(body).as_numpy()),
         ("request, data", request, lambda body: list(decoded(body).data)),
         ("response", lambda array: array, response),
     )
     for name, make in ARRAYS.items()
 }
+CASES[f"response as JSON, {NUMBERS}"] = Case(
+    ARRAYS[NUMBERS], lambda array: response(array, is_binary=False)
+)

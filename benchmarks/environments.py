@@ -58,7 +58,7 @@ def interpreter(name: str, *, make: bool) -> Interpreter:
         except (setup.SetupError, OSError) as error:
             raise Missing(f"its environment could not be made: {error}") from None
     add_tools()
-    path = os.pathsep.join([str(ROOT), str(TOOLS)])
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "tests", TOOLS)))
     return Interpreter(name, str(setup.interpreter(folder)), {"PYTHONPATH": path})
 
 

@@ -64,9 +64,13 @@ def measuring(
 
 
 class Slow:
-    """From when on a call is slow, and how often it is measured then; ``--quick`` says once."""
+    """From when on a call is slow, and how often it is measured then; ``--quick`` says once.
+
+    Once is enough, too, for what takes long.
+    """
 
     seconds = 0.5
+    long_seconds = 3.0
     rounds = 3
 
 
@@ -79,11 +83,12 @@ def measure(
     """Check what it returns with ``right``, then measure it."""
     began = perf_counter()
     found = function(*args)
-    is_slow = perf_counter() - began > Slow.seconds
+    seconds = perf_counter() - began
     right(found)
     del found
-    if is_slow:
-        benchmark.pedantic(function, args, rounds=Slow.rounds)  # type: ignore[no-untyped-call]
+    if seconds > Slow.seconds:
+        rounds = Slow.rounds if seconds < Slow.long_seconds else 1
+        benchmark.pedantic(function, args, rounds=rounds)  # type: ignore[no-untyped-call]
     else:
         benchmark(function, *args)
 

@@ -23,7 +23,8 @@ Measured = Mapping[str, Results]
 
 # --- the few rows of the first page ---
 
-HTTP = {OURS: "tensorwire, uvicorn", "tritonclient": "tritonclient, uvicorn"}
+OURS_HTTP = "tensorwire, uvicorn"
+HTTP = {OURS: OURS_HTTP, "tritonclient": "tritonclient, uvicorn"}
 PLAIN = {name: name for name in (OURS, "tritonclient", "kserve", "by hand")}
 HEADLINES = [
     ("decode", "128 B FP32", "decode one small tensor", PLAIN),
@@ -44,15 +45,56 @@ def headline(measured: Measured) -> str:
     return f"{markdown(table, list(PLAIN))}\n\n{provenance(measured, 'decode', 'http')}"
 
 
+# --- the first page: servers side by side ---
+
+ECHOES = {
+    OURS_HTTP: OURS_HTTP,
+    "limit": "raw sockets",
+    "tritonclient, Triton": "tritonclient, Triton",
+    "kserve, KServe": "kserve, KServe",
+}
+AT_ONCE = re.compile(r"(.*), 8 at once")
+
+
+def echoes(measured: Measured) -> str:
+    """Large bodies, there and back: ours, the limit, the peers' clients with their servers."""
+    (table,), apart = tables_of(measured["http"]), Table("HTTP echo", {}, [])
+    for workload in ("16 MB FP32", "64 MB FP32"):
+        found = table.rows.get(workload, {})
+        apart.rows[workload] = {name: found[who] for who, name in ECHOES.items() if who in found}
+        apart.notes += [
+            {**note, "contender": ECHOES[note["contender"]]}
+            for note in table.notes
+            if note["workload"] == workload and note["contender"] in ECHOES
+        ]
+    apart.rows = {workload: row for workload, row in apart.rows.items() if OURS_HTTP in row}
+    return f"{markdown(apart, list(ECHOES.values()))}\n\n{provenance(measured, 'http')}"
+
+
+def rates(measured: Measured, wanted: re.Pattern[str] | None = None) -> str:
+    """Requests per second; with ``wanted``, of the workloads that it matches, by its group."""
+    (table,) = tables_of(measured["throughput"])
+    remarks = table.remarks()
+    if wanted is not None:
+        names = {name: found[1] for name in table.rows if (found := wanted.fullmatch(name))}
+        notes = [{**note, "workload": names.get(note["workload"], "")} for note in table.notes]
+        rows = {new: table.rows[name] for name, new in names.items()}
+        table, remarks = Table(f"{table.name}, 8 at once", rows, notes), []
+    said = provenance(measured, "throughput", of="Medians; in brackets, the ratio to the bare app")
+    parts = [markdown(table, table.contenders()), *(["\n".join(remarks)] if remarks else []), said]
+    return "\n\n".join(parts)
+
+
 # --- where we do not win ---
 
 CLOSE = 1.05  # a lead that is smaller is none
+NO_RACE = {"scan", "requests per second"}  # the second says itself who is faster
 
 
 def losses(measured: Measured) -> Iterator[tuple[float, str, str, Row, Row]]:
     """Every row where another way takes no longer than ours: ratio, what, who, ours, theirs."""
     for table in all_tables(measured).values():
-        if table.name == "scan" or table.name.startswith("memory"):
+        if table.name in NO_RACE or table.name.startswith("memory"):
             continue
         for workload, row in table.rows.items():
             for who, theirs in row.items():
@@ -65,7 +107,9 @@ def losses(measured: Measured) -> Iterator[tuple[float, str, str, Row, Row]]:
 def rival(who: str) -> str:
     """Whom of ours it is compared with; nobody, when it is ours, a limit or another format."""
     client, _, server = who.partition(", ")
-    if server == "Triton":  # its server against ours, with the same client
+    if who == "kserve, KServe":
+        return OURS_HTTP
+    if server in ("Triton", "KServe"):  # its server against ours, with the same client
         return f"{client}, uvicorn"
     is_ours = client in (OURS, "http.client") or f"on {OURS}" in who
     if is_ours or who in ORIENTATION or who.startswith("limit"):
@@ -111,11 +155,35 @@ def some(suite: str, wanted: Callable[[str], bool]) -> Callable[[Measured], str]
     return text
 
 
-def provenance(measured: Measured, *suites: str) -> str:
+HTTP_TABLES = {  # the servers of each, a limit is on none
+    "HTTP echo, our server": {"uvicorn", "granian", ""},
+    "HTTP echo, Triton": {"Triton"},
+    "HTTP echo, KServe": {"KServe"},
+}
+
+
+def by_server(measured: Measured) -> str:
+    """The HTTP echoes: our server; then Triton's and KServe's, beside ours."""
+    (table,) = tables_of(measured["http"])
+    servers = {
+        who: who.partition(", ")[2].removesuffix(f" on {OURS}") for who in table.contenders()
+    }
+    parts = []
+    for title, chosen in HTTP_TABLES.items():
+        who = [who for who, server in servers.items() if server in chosen]
+        if who:
+            parts.append(markdown(table, list(dict.fromkeys([OURS_HTTP, *who])), title))
+    remarks = ["\n".join(table.remarks())] if table.notes else []
+    return "\n\n".join([*parts, *remarks, provenance(measured, "http")])
+
+
+def provenance(
+    measured: Measured, *suites: str, of: str = "Medians ± half the interquartile range"
+) -> str:
     """When, on what, and the command."""
     chosen = [measured[suite] for suite in suites if suite in measured]
     said = dict.fromkeys(f"`{r.command}`, {r.date}, {r.machine}" for r in chosen)
-    return f"Medians ± half the interquartile range. {'; '.join(said)}."
+    return f"{of}. {'; '.join(said)}."
 
 
 def run_text(measured: Measured) -> str:
@@ -142,6 +210,8 @@ PAGES: dict[Path, dict[str, Region]] = {
     HERE.parent / "README.md": {
         "headline": (("decode",), headline),
         "losses": (("decode", "encode"), lambda measured: losses_text(measured, 8)),
+        "echoes": (("http",), echoes),
+        "rates": (("throughput",), lambda measured: rates(measured, AT_ONCE)),
     },
     HERE / "README.md": {
         "run": ((), run_text),
@@ -150,7 +220,8 @@ PAGES: dict[Path, dict[str, Region]] = {
         "decode by size": (("decode",), some("decode", lambda name: name.startswith("by size"))),
         "encode by size": (("encode",), some("encode", lambda name: name.startswith("by size"))),
         "bytes": (("bytes",), some("bytes", lambda name: name in BYTES)),
-        "http": (("http",), some("http", lambda name: True)),
+        "http": (("http",), by_server),
+        "throughput": (("throughput",), rates),
         "integrations": (("integrations",), some("integrations", lambda name: True)),
         "memory": (("memory",), some("memory", lambda name: True)),
         "gil": (("gil",), some("gil", lambda name: True)),

@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import cache, partial
 from http.client import HTTPConnection, HTTPException
 from importlib import import_module
@@ -24,13 +25,14 @@ from typing import Any
 import tensorwire as tw
 from tensorwire.asgi import Model, create_app
 
+from .environments import interpreter
 from .missing import Missing
 
 __all__ = ["LOOPBACK", "Missing", "Servers", "receive_into"]
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOPBACK = "127.0.0.1"
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 
 
 # --- what they serve -------------------------------------------------------------------------
@@ -110,6 +112,7 @@ class Servers:
 
     def __init__(self) -> None:
         self._ports: dict[str, int] = {}
+        self._failures: dict[str, Exception] = {}
         self._running = ExitStack()
 
     def __enter__(self) -> Servers:
@@ -119,10 +122,20 @@ class Servers:
         self._running.close()
 
     def port(self, name: str) -> int:
-        """Where the server listens. Raises Missing."""
+        """Where the server listens. Raises Missing; a failure to start is not tried again."""
+        if name in self._failures:
+            raise self._failures[name]
         if name not in self._ports:
-            self._ports[name] = self._running.enter_context(SERVERS[name]())
+            try:
+                self._ports[name] = self._running.enter_context(SERVERS[name]())
+            except Exception as error:
+                self._failures[name] = error
+                raise
         return self._ports[name]
+
+    def versions(self) -> dict[str, str]:
+        """Of the servers that no package here tells the version of."""
+        return {"Triton": version_of(self._ports["Triton"])} if "Triton" in self._ports else {}
 
 
 def asgi_command(server: str, name: str, port: int) -> list[str]:
@@ -135,6 +148,20 @@ def asgi_command(server: str, name: str, port: int) -> list[str]:
         raise Missing(f"{server} is not installed")
     target = f"benchmarks.servers:{name}"
     return [sys.executable, "-m", server, *options, "--host", LOOPBACK, "--port", str(port), target]
+
+
+def kserve_command(mode: str, port: int) -> list[str]:
+    """By the interpreter of its environment, which may be the one at hand."""
+    program = ["-m", "benchmarks.kserve_server", mode, str(port)]
+    if find_spec("kserve"):
+        return [sys.executable, *program]
+    by = interpreter("kserve", make=False)
+    return [
+        "env",
+        *(f"{name}={value}" for name, value in by.variables.items()),
+        by.python,
+        *program,
+    ]
 
 
 def raw_command(port: int) -> list[str]:
@@ -187,6 +214,13 @@ def answers(port: int) -> bool:
         connection.close()
 
 
+def version_of(port: int) -> str:
+    """What the server says of itself."""
+    with closing(HTTPConnection(LOOPBACK, port, timeout=5)) as connection:
+        connection.request("GET", "/v2")
+        return str(json.load(connection.getresponse())["version"])
+
+
 @contextmanager
 def running_triton() -> Iterator[int]:
     """The port of a real Triton, in the folder that triton_setup.py has made."""
@@ -218,6 +252,8 @@ SERVERS: dict[str, Callable[[], AbstractContextManager[int]]] = {
     "uvicorn": partial(asgi, "uvicorn", "app"),
     "granian": partial(asgi, "granian", "app"),
     "Triton": running_triton,
+    "KServe": partial(running, partial(kserve_command, "plain"), answers),
+    "KServe on tensorwire": partial(running, partial(kserve_command, "installed"), answers),
 }
 
 

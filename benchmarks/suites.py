@@ -17,9 +17,10 @@ from .environments import Interpreter
 
 HERE = Path(__file__).resolve().parent
 SUITES = {name: HERE / f"bench_{name}.py" for name in ("decode", "encode", "bytes", "http")}
-SUITES |= {name: HERE / f"bench_{name}.py" for name in ("integrations", "memory", "gil")}
-SLOW = {"gil", "integrations"}  # not among the quick, unless named
-WITH_PEERS = {"decode", "encode", "integrations", "memory"}
+SUITES |= {name: HERE / f"bench_{name}.py" for name in ("throughput", "integrations")}
+SUITES |= {name: HERE / f"bench_{name}.py" for name in ("memory", "gil")}
+SLOW = {"gil", "integrations", "throughput"}  # not among the quick, unless named
+WITH_PEERS = {"decode", "encode", "http", "integrations", "memory"}
 QUICK_PEERS = {"decode", "encode", "integrations"}
 
 FULL = ["--benchmark-max-time=0.25", "--benchmark-min-rounds=5"]
@@ -69,8 +70,9 @@ class Run:
             self.started.append(event["start"])
             self.progress(len(self.started) - 1, self.total, event["start"].partition("::")[2])
         else:
-            self.total = len(self.started) + event["total"]
             self.outcome.versions |= event["versions"]
+            if "total" in event:
+                self.total = len(self.started) + event["total"]
 
 
 def run_suite(suite: str, by: Interpreter, *, is_quick: bool, progress: Progress) -> Outcome:

@@ -72,7 +72,10 @@ def markdown(table: Table, columns: Sequence[str], title: str | None = None) -> 
 
 
 def cell(row: Row, base: Row | None) -> str:
-    """Memory, or a time (of one element where it has many) with its spread, and its ratio."""
+    """A rate, memory, or a time (of one of many elements) with its spread; and its ratio."""
+    if "rate" in row:
+        rate = f"{row['rate']:,.0f}" if row["rate"] >= 100 else f"{row['rate']:.3g}"
+        return f"{rate} ({row['ratio']:.2f})" if "ratio" in row else rate
     if "peak_nbytes" in row:
         return nbytes_text(row["peak_nbytes"])
     n_elements = row.get("n_elements", 0)

@@ -171,6 +171,8 @@ def test_headers(client: Any) -> None:
     assert sent["user-agent"] == f"tensorwire/{tw.__version__}"
     assert int(sent["content-length"]) > 4 * MiB
     assert "transfer-encoding" not in sent
+    client.infer("echo", {"x": X}, headers={"User-Agent": "mine"})
+    assert seen[-1]["user-agent"] == "mine"
     with pytest.raises(ValueError, match="content-length is set by the client itself"):
         client.infer("echo", {"x": X}, headers={"content-length": "3"})
 
@@ -421,6 +423,12 @@ def test_chunked(connect: Connect, n_chunk: int) -> None:
         assert server.n_connections == 1
 
 
+def test_an_encoding_that_is_none(connect: Connect) -> None:
+    answer = http(BODY, HEADERS | {"Content-Encoding": "Identity"})
+    with Scripted([answer]) as server, connect(server.address) as client:
+        assert np.array_equal(client.infer("m", {"x": X})["x"].data, X)
+
+
 def test_until_the_connection_closes(connect: Connect) -> None:
     with Scripted([http(BODY, HEADERS, length="")]) as server, connect(server.address) as client:
         assert np.array_equal(client.infer("m", {"x": X})["x"].as_numpy(), X)
@@ -523,6 +531,56 @@ def test_timeouts(connect: Connect, answer: Any) -> None:
     late = pytest.raises(TimeoutError)
     with Scripted([answer]) as server, connect(server.address) as client, late:
         client.infer("m", {"x": X}, timeout=0.2)
+
+
+def test_a_slow_answer_may_take_longer_than_the_timeout(connect: Connect) -> None:
+    """Which is one of progress, also behind a request that went in several pieces."""
+
+    def drip(connection: socket.socket) -> None:
+        for start in range(0, len(GOOD), len(GOOD) // 5 + 1):
+            time.sleep(0.25)
+            connection.sendall(GOOD[start : start + len(GOOD) // 5 + 1])
+
+    with Scripted([drip]) as server, connect(server.address, timeout=0.8) as client:
+        assert client.infer("m", {"x": np.zeros(MiB, np.float32)})["x"].shape == X.shape
+
+
+def test_nothing_is_repeated(connect: Connect) -> None:
+    with Scripted([b""]) as server, connect(server.address) as client:
+        with pytest.raises(ConnectionError):
+            client.infer("m", {"x": X})
+        assert server.n_connections == 1
+        with pytest.raises(ConnectionError):
+            client.server_metadata()
+        assert server.n_connections == (2 if connect is Client else 3)  # aiohttp repeats a GET
+
+
+def test_no_cookies_are_kept(connect: Connect) -> None:
+    answer = http(BODY, HEADERS | {"Set-Cookie": "a=b; Path=/"})
+    server = Scripted([answer] * 2)
+    named = server.address.replace("127.0.0.1", "localhost")  # of which cookies would be kept
+    with server, connect(named) as client:
+        for _ in range(2):
+            client.infer("m", {"x": X})
+    assert len(server.heads) == 2
+    assert "cookie" not in server.heads[1]
+
+
+def test_of_a_long_error_only_its_beginning_is_read(connect: Connect) -> None:
+    done = threading.Event()
+
+    def endless(connection: socket.socket) -> None:
+        connection.sendall(http(b"no " * 40_000, status="500 No", length=1 << 30))
+        done.wait(10)
+
+    with Scripted([endless]) as server, connect(server.address) as client:
+        started = time.perf_counter()
+        with pytest.raises(InferenceServerError, match="no no no") as caught:
+            client.infer("m", {"x": X})
+        assert time.perf_counter() - started < 5
+        assert (caught.value.status, len(str(caught.value))) == (500, 2000)
+        done.set()
+        time.sleep(0.1)  # for the close to arrive
 
 
 def test_a_server_that_reads_nothing(connect: Connect) -> None:

@@ -176,7 +176,9 @@ def test_brackets_that_are_no_levels() -> None:
         tw.decode_request((HEAD % 1 + '"z":1}' + "[" * 500).encode())
 
 
-@pytest.mark.parametrize("text", ['"' + "[" * 300, '"\\', '{"a":"' + "\\" * 301, "[" * 128 + '"'])
+@pytest.mark.parametrize(
+    "text", ['"' + "[" * 300, '"' + "[" * 300 + "\\", '"\\', '{"a":"' + "\\" * 301, "[" * 128 + '"']
+)
 @pytest.mark.parametrize("n_before", [0, 200])
 def test_text_that_ends_anywhere(text: str, n_before: int) -> None:
     with pytest.raises(tw.HeaderError):
@@ -215,6 +217,16 @@ def test_levels_of_any_bytes() -> None:
         except tw.HeaderError as error:
             found = error.offset
         assert found == plain_scan(text, most)
+
+
+def test_every_bracket_counts() -> None:
+    """Also those at the edges of what is counted at a time."""
+    for depth in range(1, 700):
+        text = b"[" * depth
+        check_nesting(text, tw.Limits(max_nesting=depth))
+        with pytest.raises(tw.HeaderError) as caught:
+            check_nesting(text, tw.Limits(max_nesting=depth - 1))
+        assert caught.value.offset == depth - 1
 
 
 @pytest.mark.thread_unsafe(reason="it sets the stack of the process's threads")
@@ -279,6 +291,12 @@ def test_one_long_element_among_many() -> None:
 def test_no_such_limits(bounds: Any) -> None:
     with pytest.raises(ValueError, match="max_"):
         tw.Limits(**bounds)
+
+
+@pytest.mark.parametrize("name", ["check_bool", "bf16_as_uint16"])
+def test_flags_are_flags(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is True or False, not 1"):
+        limits(**{name: 1})
 
 
 def test_limits_show_themselves() -> None:

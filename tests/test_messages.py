@@ -45,6 +45,17 @@ def test_lookups_in_any_order_of_a_list_that_changes() -> None:
         response["t0"]
 
 
+def test_names_of_another_kind_of_str() -> None:
+    """They become exactly `str`, which is what the header is written of."""
+    tensor = tw.Tensor(np.str_("x"), np.zeros(1))
+    output = tw.RequestedOutput(np.str_("y"))
+    assert (type(tensor.name), type(output.name)) == (str, str)
+    request = tw.InferRequest([tensor], [output])
+    assert request[np.str_("x")] is tensor
+    assert np.str_("x") in request
+    assert b'"name":"y"' in bytes(tw.encode_request(request))
+
+
 def test_representation() -> None:
     assert repr(X) == "<Tensor 'x' INT16 [2, 3]>"
     assert repr(tw.InferResponse([X])) == "<InferResponse [<Tensor 'x' INT16 [2, 3]>]>"

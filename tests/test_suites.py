@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import environments, report, results, suites, table, workloads
+from benchmarks import environments, report, results, servers, suites, table, workloads
 
 ROOT = Path(__file__).parent.parent
 
@@ -105,6 +105,54 @@ def test_what_is_wrong_has_no_number() -> None:
     lines = table.markdown(made, ["tensorwire", "tritonclient", "pickle 5"]).splitlines()
     assert lines[2] == "| w | 1 us ±5% | 2 us ±5% (2x) | wrong |"
     assert made.remarks() == ["- pickle 5 wrong: w (y is not what was sent)"]
+
+
+def test_rates_have_their_ratio() -> None:
+    found = results.Results("python -m benchmarks throughput", "2026-01-02", "a CPU")
+    for n_connections in (1, 8):
+        place = {"table": "requests per second", "workload": f"32 floats, {n_connections} at once"}
+        base = {"contender": "bare app, uvicorn", "rate": 8000.0, "ratio": 1.0, "rounds": 3}
+        ours = {"contender": "tensorwire, uvicorn", "rate": 12.34, "ratio": 0.0015, "rounds": 3}
+        found.rows += [{**place, **base}, {**place, **ours}]
+    measured = {"throughput": found}
+    assert "| 32 floats, 1 at once | 8,000 (1.00) | 12.3 (0.00) |" in report.rates(measured)
+    lines = report.rates(measured, report.AT_ONCE).splitlines()
+    assert [line.split(" |")[0] for line in lines[2:4]] == ["| 32 floats", ""]
+    assert "32 floats" not in report.losses_text(measured)
+
+
+def echo(contender: str, median: float) -> dict[str, Any]:
+    return {**row(contender, median), "table": "HTTP echo", "workload": "64 MB FP32"}
+
+
+def test_each_server_has_a_table_beside_ours() -> None:
+    found = results.Results("python -m benchmarks http", "2026-01-02", "a CPU")
+    found.rows = [echo("tensorwire, uvicorn", 0.2), echo("tritonclient, Triton", 0.8)]
+    found.rows += [echo("tensorwire, KServe on tensorwire", 0.4), echo("limit (raw)", 0.1)]
+    note = {"table": "HTTP echo", "workload": "64 MB FP32", "contender": "kserve, KServe"}
+    found.notes = [{**note, "kind": "cannot", "text": "not tried"}]
+    text = report.by_server({"http": found})
+    assert "| 64 MB FP32 | 200 ms ±5% | 100 ms ±5% (0.5x) |" in text
+    assert "| 64 MB FP32 | 200 ms ±5% | 800 ms ±5% (4x) |" in text
+    assert "| 64 MB FP32 | 200 ms ±5% | 400 ms ±5% (2x) |" in text
+    assert "- kserve, KServe cannot: 64 MB FP32 (not tried)" in text
+    echoes = report.echoes({"http": found})
+    assert "| 64 MB FP32 | 200 ms ±5% | 100 ms ±5% (0.5x) | 800 ms ±5% (4x) |" in echoes
+
+
+def test_a_server_that_does_not_start_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+
+    def broken() -> Any:
+        tries.append(1)
+        raise RuntimeError("it did not start")
+
+    monkeypatch.setitem(servers.SERVERS, "broken", broken)
+    with servers.Servers() as started:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="did not start"):
+                started.port("broken")
+    assert len(tries) == 1
 
 
 def test_losses_are_said() -> None:

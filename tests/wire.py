@@ -274,9 +274,9 @@ def _split(header_length: int | str | bytes | None, body_length: int) -> int:
 def _parse(text: bytes) -> dict[str, Any]:
     try:
         # Decoded here: json.loads given bytes would guess UTF-16 and swallow a byte order mark
-        header = json.loads(text.decode("utf-8"), parse_float=_finite)
-        # A lone surrogate escape gets through json.loads, but it has no UTF-8
-        json.dumps(header, ensure_ascii=False).encode()
+        header = _READER.decode(text.decode("utf-8"))
+        if b"\\u" in text:  # a lone surrogate's escape is read like any, but it has no UTF-8
+            _WRITER.encode(header).encode()
     except (ValueError, RecursionError) as error:
         raise HeaderError(f"not JSON: {error}") from error
     if type(header) is not dict:
@@ -289,6 +289,11 @@ def _finite(text: str) -> float:
     if math.isinf(number):
         raise ValueError(f"{text} is out of range")  # 1e400; Infinity does not come this way
     return number
+
+
+# json.loads and json.dumps make one of these for each call
+_READER = json.JSONDecoder(parse_float=_finite)
+_WRITER = json.JSONEncoder(ensure_ascii=False)
 
 
 def _get(owner: dict[str, Any], key: str, kind: type, default: Any = REQUIRED) -> Any:

@@ -2,6 +2,7 @@
 
 cimport cython
 cimport numpy as cnp
+from libc.stdint cimport INT64_MAX
 
 from ._body cimport payload
 from ._datatypes cimport Datatype
@@ -16,7 +17,7 @@ import numpy as np
 
 from .bytes_tensor import BytesTensor
 from ._datatypes import DATATYPES, RAW_BF16, bf16_dtype
-from .errors import ElementError, EncodeError
+from .errors import ElementError, EncodeError, shape_text
 from .header import OutputEntry
 
 cnp.import_array()
@@ -161,7 +162,7 @@ cdef class Draft:
             text.parameters(tensor.parameters, nbytes)
             text.member(b'"data":', data)
             text.close(b'}')
-        except EncodeError as error:  # a lone surrogate somewhere
+        except EncodeError as error:  # a lone surrogate somewhere, or a dict within itself
             error.tensor = tensor.name
             raise
         self.tensors.append(tensor)
@@ -237,6 +238,13 @@ cdef int check_elsewhere(Tensor tensor) except -1:
             f"parameters",
             tensor=tensor.name,
         )
+    for dim in tensor.shape:  # which no data stands behind
+        if not 0 <= dim <= INT64_MAX:
+            raise EncodeError(
+                f"tensor {tensor.name!r} has a dimension that no header can have: "
+                f"{shape_text(tensor.shape)}",
+                tensor=tensor.name,
+            )
     return 0
 
 
@@ -309,9 +317,11 @@ cdef list output_entries(list outputs, default):
     entries = []
     check_unique(outputs, "requested output")
     for output in outputs:
+        if output.name is None or "\0" in output.name:
+            raise EncodeError(f"requested output {output.name!r} has no name, or one with a NUL")
         binary = default if output.binary is None else output.binary
         own = {} if binary is None else {"binary_data": binary}
-        entries.append(OutputEntry(output.name, {**output.parameters, **own} or None))
+        entries.append(OutputEntry(output.name, {**(output.parameters or {}), **own} or None))
     return entries
 
 

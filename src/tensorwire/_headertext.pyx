@@ -37,7 +37,7 @@ cdef class HeaderText:
         cdef void* memory
         if n_more <= self.capacity - self.nbytes:
             return 0
-        # No overflow: both are sizes of memory that is there.
+        # No overflow: sizes of memory that is there; and with spaces, a first multiple of `align`.
         capacity = max(self.nbytes + n_more, 2 * self.capacity, FIRST_CAPACITY)
         memory = PyMem_Realloc(self.memory, capacity)
         if memory == NULL:
@@ -161,3 +161,5 @@ cdef bytes encoded(value):
         raise EncodeError(
             f"the header has a lone surrogate at character {error.start} of "
             f"{error.object[:40]!r}, and no UTF-8 form") from None
+    except RecursionError:
+        raise EncodeError("the header is nested too deep: a parameter may contain itself") from None

@@ -70,7 +70,7 @@ class IntegrationError(TensorwireError, ImportError):
     """Another package is not the one that an integration knows; nothing of it was changed.
 
     ``distribution``; ``installed``, its version, ``None`` when it is missing; ``tested``, what the
-    integration was tested with (``"2.40 to 2.73"``).
+    integration was tested with (``"2.60 to 2.73"``).
     """
 
     def __init__(

@@ -53,7 +53,7 @@ class Run:
             self.check()
         assert bytes(self.buffer) == self.model
         for view in self.views:
-            assert self.model.startswith(bytes(view))
+            assert self.model.startswith(view)
 
     def check(self) -> None:
         assert len(self.buffer) == self.buffer.nbytes == len(self.model)
@@ -68,7 +68,8 @@ class Run:
         return len(self.model) + nbytes <= min(bounds, default=2**62)
 
     def write(self, nbytes: int) -> None:
-        chunk = CHUNK[len(self.model) % 256 :][:nbytes]
+        begin = len(self.model) % 256
+        chunk = CHUNK[begin : begin + nbytes]
         try:
             self.buffer.write(exact(chunk))
         except tw.DecodeError as error:

@@ -230,7 +230,8 @@ def strings(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
     if array is not None:
         assert array.shape == tensor.shape
         assert array.reshape(-1).tolist() == texts(items)
-        assert tw.encode_bytes(array) == tw.encode_bytes(array.tolist()) == wire.elements(items)
+        nested = array.tolist() if array.ndim else [array.item()]
+        assert tw.encode_bytes(array) == tw.encode_bytes(nested) == wire.elements(items)
 
 
 def npy_strings(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:

@@ -5,6 +5,7 @@ Run by run.py, which prepares the environment.
 
 from __future__ import annotations
 
+import gc
 import shlex
 import sys
 
@@ -26,6 +27,8 @@ def main() -> None:
     def mutate(data: bytes, max_nbytes: int, seed: int) -> bytes:
         return mutated(name, bytes(data), max_nbytes, seed, atheris.Mutate)
 
+    gc.collect()
+    gc.freeze()  # what was imported is not looked through again
     atheris.Setup(sys.argv, TARGETS[name], custom_mutator=mutate)
     atheris.Fuzz()
 

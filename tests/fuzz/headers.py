@@ -12,6 +12,7 @@ MEDIA_TYPES = tuple(
     f"application/vnd.{gateway}-triton.binary+json" for gateway in ("sagemaker", "vertex-ai")
 )
 MAX_DIGITS = 20
+LOWER = {ord(c): ord(c) + 32 for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 
 
 def header_length(data: bytes) -> None:
@@ -63,7 +64,7 @@ def unquoted(text: str) -> str:
 
 def lowered(text: str) -> str:
     """ASCII letters alone: what else may be in a header's name has no case."""
-    return "".join(chr(ord(c) + 32) if "A" <= c <= "Z" else c for c in text)
+    return text.translate(LOWER)
 
 
 def number(text: str) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any
 import wire
 from fuzz.targets import N_CHOICES
 
+CHOOSER = random.Random()  # seeded for each change: a new one would take longer than a change
 Bytewise = Callable[[bytes, int], bytes]
 DATATYPES = (*sorted(wire.DATATYPES), "STRING", "fp32", "")
 NUMBERS = (
@@ -37,9 +38,12 @@ TOKENS = (
 
 def mutated(target: str, data: bytes, max_nbytes: int, seed: int, bytewise: Bytewise) -> bytes:
     """A changed copy of at most `max_nbytes`."""
-    chooser = random.Random(seed)
     mutate = MUTATORS.get(target)
-    if mutate is None or chooser.random() < 0.25:
+    if mutate is None:
+        return bytewise(data, max_nbytes)
+    chooser = CHOOSER
+    chooser.seed(seed)
+    if chooser.random() < 0.25:
         return bytewise(data, max_nbytes)
     for _ in range(chooser.choice((1, 1, 2, 4))):
         data = mutate(data, chooser, bytewise)

@@ -35,7 +35,8 @@ BUILD = ["setuptools>=77", "Cython>=3.1", "numpy>=2.0"]
 PACKAGES = ["atheris==3.0.0", *BUILD, "msgspec>=0.19", "ml_dtypes>=0.5", "pyarrow>=18"]
 SANITIZERS = "address,undefined"
 CONFIGURED = sysconfig.get_config_vars("LIBDIR", "LDVERSION")
-OPTIONS = ["-max_len=4096", "-timeout=30", "-rss_limit_mb=4096", "-print_final_stats=1"]
+MAX_NBYTES = {"bodybuffer": 44}  # of an input, where less than 4096 is all that is looked at
+OPTIONS = ["-timeout=30", "-rss_limit_mb=4096", "-print_final_stats=1"]
 # The largest thing that any input may allocate; numpy and Arrow start with less.
 MALLOC_LIMIT = "-malloc_limit_mb=32"
 
@@ -167,7 +168,8 @@ def campaign(target: str, fast: bool, seconds: int, runs: int) -> int:
     corpus, findings = FOLDER / "corpus" / target, FOLDER / "findings"
     for folder in (corpus, findings):
         folder.mkdir(parents=True, exist_ok=True)
-    bounds = [f"-max_total_time={seconds}", f"-runs={runs}", MALLOC_LIMIT]
+    largest = f"-max_len={MAX_NBYTES.get(target, 4096)}"
+    bounds = [largest, f"-max_total_time={seconds}", f"-runs={runs}", MALLOC_LIMIT]
     places = [f"-artifact_prefix={findings}/{target}-", str(corpus), str(FOLDER / "seeds" / target)]
     log = FOLDER / f"{target}.log"
     begun = time.monotonic()

@@ -17,11 +17,11 @@ from pathlib import Path
 REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_FOLDER = REPOSITORY_ROOT / ".trixie"
 PACKAGES = "ca-certificates,gcc,git,libc6-dev,python3,python3-dev,python3-venv"
-CHECKOUT = "/work/checkout"
+CHECKOUT = "/build/checkout"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 TEST = """
-cd /work
+cd /build
 test -d venv || python3 -m venv venv
 venv/bin/pip install --quiet --upgrade pip
 cd checkout

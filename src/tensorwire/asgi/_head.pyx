@@ -31,9 +31,9 @@ def framing(headers):
         ):
             lengths.append((name, value))
         elif name == b"content-encoding":
-            encoding = value.strip().lower()
-            if encoding == b"identity":
-                encoding = b""
+            value = value.strip().lower()
+            if value not in (b"", b"identity"):
+                encoding = encoding + b", " + value if encoding else value
     if len(lengths) == 1:
         length = digits(lengths[0][1])
     if length is None and lengths:  # a gateway's, a malformed one, or more than one

@@ -69,7 +69,14 @@ class Model:
         """Call the function; what it returns is to be awaited."""
         if self.is_async:
             return self.function(request)  # type: ignore[return-value]
-        return asyncio.get_running_loop().run_in_executor(None, self.function, request)
+        return asyncio.get_running_loop().run_in_executor(None, self.run, request)
+
+    def run(self, request: tw.InferRequest) -> Any:
+        """Call a function that is not async, in its thread."""
+        try:
+            return self.function(request)
+        except StopIteration as error:  # which no future can hold: nobody would be told
+            raise RuntimeError("the model raised StopIteration") from error
 
     def finish(self, result: Any) -> tw.InferResponse:
         """The response of what the function returned. Raises WrongOutput."""
@@ -188,15 +195,24 @@ class App:
                 response = model.finish(await model.start(request))
             except Exception as error:
                 raise failure(name, error) from None
-            if response.model_name is None:
-                response.model_name = name
-            frame = tw.encode_response(response, request, selection=self.selection)
+            frame = self.encode(name, response, request)
         except ClientDisconnected:
             return
         except tw.TensorwireError as error:
             await send_error(send, str(error), error.status)
         else:
             await send_frame(send, frame)
+
+    def encode(self, name: str, response: tw.InferResponse, request: tw.InferRequest) -> tw.Frame:
+        """What the model answers, as the request wants it."""
+        if response.model_name is None:
+            response.model_name = name
+        try:
+            return tw.encode_response(response, request, selection=self.selection)
+        except Exception as error:
+            if isinstance(error, tw.EncodeError) and error.status == 400:  # the client's choice
+                raise
+            raise failure(name, error) from None
 
     async def others(self, scope: Scope, receive: Receive, send: Send) -> str | None:
         """Answer whatever is not an inference request; else the name of its model."""

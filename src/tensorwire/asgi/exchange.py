@@ -24,7 +24,7 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 DEFAULT_MAX_BODY = 2**31 - 1
 """Bytes of a request's body, inflated: what Triton accepts, too."""
 
-_NO_LIMITS = Limits()
+_DEFAULT_LIMITS = Limits()
 _INFLATE_NBYTES = 1 << 20  # inflated at a time, so that a bomb is seen before it bursts
 _PIECE_NBYTES = 1 << 20  # sent at a time: what the server has not sent yet stays small
 _DRAIN_NBYTES = 16 << 20
@@ -51,7 +51,7 @@ async def read_request(
     receive: Receive,
     *,
     max_body: int = DEFAULT_MAX_BODY,
-    limits: Limits = _NO_LIMITS,
+    limits: Limits = _DEFAULT_LIMITS,
     raw_input: TensorSpec | None = None,
 ) -> InferRequest:
     """The request that an ASGI scope brings, as views of one aligned, writable BodyBuffer.
@@ -93,7 +93,7 @@ async def _read_inflated(
     encoding: bytes, header_length: int | None, receive: Receive, max_body: int
 ) -> BodyBuffer:
     """Inflate zlib or gzip data as it arrives; which of the labels it has does not matter."""
-    if encoding not in (b"gzip", b"deflate"):
+    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
         name = encoding[:40].decode("latin-1")
         raise UnsupportedEncoding(f"Content-Encoding {name!r} is not known")
     buffer = BodyBuffer(None, header_length, max_nbytes=max_body)
@@ -115,8 +115,6 @@ def _inflate(inflater: Any, chunk: bytes, buffer: BodyBuffer) -> None:
 
 
 def _inflate_piece(inflater: Any, chunk: bytes, buffer: BodyBuffer) -> None:
-    if inflater.eof and chunk:
-        raise HeaderError("the compressed body goes on after its end")
     try:
         while chunk:
             buffer.write(inflater.decompress(chunk, _INFLATE_NBYTES))

@@ -38,7 +38,8 @@ from .calls import (
 class AsyncClient(BaseClient):
     """``Client`` for one event loop: the same options, calls and exceptions, awaited.
 
-    It connects with the first call; what aiohttp says of a failure is the ``__cause__``.
+    It connects with the first call; what aiohttp says of a failure is the ``__cause__``. aiohttp
+    asks once more for metadata and readiness when the connection breaks before the answer.
     """
 
     def __init__(

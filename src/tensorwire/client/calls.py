@@ -23,7 +23,7 @@ PIECE_NBYTES = 1 << 20  # sent at a time: a timeout is one of progress, not of a
 _MESSAGE_LENGTH = 2000
 _REASON_LENGTH = 500
 _JOIN_NBYTES = 64 << 10  # frames up to this size: one send is sooner than several
-_NO_LIMITS = tw.Limits()
+_DEFAULT_LIMITS = tw.Limits()
 _OWN_HEADERS = {
     "accept-encoding",
     "content-encoding",
@@ -77,7 +77,7 @@ class BaseClient:
         self.origin, self.prefix = parse_url(url)
         self.timeout = timeout
         self.max_body = max_body
-        self.limits = limits or _NO_LIMITS
+        self.limits = limits or _DEFAULT_LIMITS
         self.headers = {"User-Agent": f"tensorwire/{tw.__version__}"} | checked(headers)
 
     def __repr__(self) -> str:
