@@ -16,6 +16,7 @@ from .errors import HeaderError, number_text
 HEADER_LENGTH = "Inference-Header-Content-Length"
 BINARY_TYPE = "application/octet-stream"
 JSON_TYPE = "application/json"
+EXTENSION = "binary_tensor_data"
 
 # Gateways that carry the header length in the media type instead (WIRE.md 1).
 _GATEWAY_TYPES = (

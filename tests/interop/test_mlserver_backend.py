@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
@@ -249,6 +249,15 @@ REFUSED = [
     ),
     pytest.param(b"[]", 2, "does not fit", id="no message"),
 ]
+
+
+@pytest.mark.parametrize("spelled", [str, str.upper])
+def test_a_gateways_header_length(server: Server, spelled: Callable[[str], str]) -> None:
+    """In the media type, in upper case or lower."""
+    kind = f"application/vnd.sagemaker-triton.binary+json; json-header-size={len(header())}"
+    body = header() + F2.tobytes()
+    status, answer = post(server, "echo", body, headers={"Content-Type": spelled(kind)})
+    assert (status, answer["outputs"][0]["data"]) == (200, F2.tolist())
 
 
 @pytest.mark.parametrize(("body", "length", "message"), REFUSED)

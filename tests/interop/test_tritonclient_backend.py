@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from importlib import import_module
 from types import ModuleType
@@ -210,3 +211,41 @@ def test_the_servers_errors(triton: TritonServer, road: str) -> None:
     with pytest.raises(refused, match="unexpected shape for input 'INPUT0'") as found:
         ROADS[road](triton, call)
     assert str(found.value) == str(without.value)
+
+
+@pytest.mark.usefixtures("without_leftovers")
+@pytest.mark.parametrize("api", ["http", "grpc"])
+def test_classification(triton: TritonServer, api: str) -> None:
+    """The server's texts, "score:index", as BYTES."""
+    module_of = module(api)
+    call = "identity_fp32", {"INPUT0": np.array([0.25, 4, -1], np.float32)}
+    outputs = [module_of.InferRequestedOutput("OUTPUT0", class_count=2)]
+    port = triton.port if api == "http" else triton.grpc_port
+
+    def classes() -> Any:
+        with closing(module_of.InferenceServerClient(f"{triton.host}:{port}")) as client:
+            result = client.infer(call[0], inputs_of(module_of, call), outputs=outputs)
+            return result.as_numpy("OUTPUT0")
+
+    without = classes()
+    tritonclient.install()
+    assert bits(classes()) == bits(without)
+    assert [text.split(b":")[1] for text in without.ravel()] == [b"1", b"0"]
+
+
+@pytest.mark.usefixtures("without_leftovers")
+def test_one_input_in_many_requests_at_once(triton: TritonServer) -> None:
+    """While the codec goes in and out."""
+    http = module("http")
+    sent = np.arange(1 << 18, dtype=np.float32)
+    tritonclient.install()
+    given = [http.InferInput("INPUT0", [sent.size], "FP32").set_data_from_numpy(sent)]
+
+    def exchange(i: int) -> bool:
+        (tritonclient.install if i % 2 else tritonclient.uninstall)()
+        with closing(http.InferenceServerClient(f"{triton.host}:{triton.port}")) as client:
+            result = client.infer("identity_fp32", given)
+        return bits(result.as_numpy("OUTPUT0")) == bits(sent)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(exchange, range(32)))

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorwire as tw
 
+from ..header import EXTENSION
 from .exchange import (
     DEFAULT_MAX_BODY,
     ClientDisconnected,
@@ -32,7 +33,6 @@ Result = tw.InferResponse | Mapping[str, Any]
 Declared = dict[str, tw.TensorSpec]
 Function = Callable[[tw.InferRequest], Result | Awaitable[Result]]
 
-EXTENSIONS = ["binary_tensor_data"]
 SERVER_PATHS = {"/v2": "server", "/v2/health/live": "live", "/v2/health/ready": "ready"}
 MODEL_PATH = re.compile(r"/v2/models/(?P<name>.+?)(/versions/[^/]+)?(/(?P<wanted>infer|ready))?")
 
@@ -251,7 +251,7 @@ class App:
     def about(self, wanted: str, name: str | None) -> dict[str, Any]:
         """The JSON that answers a GET."""
         if name is None:
-            about = {"name": "tensorwire", "version": tw.__version__, "extensions": EXTENSIONS}
+            about = {"name": "tensorwire", "version": tw.__version__, "extensions": [EXTENSION]}
             return about if wanted == "server" else {wanted: True}
         return (
             metadata(name, self.models[name]) if wanted == "model" else {"name": name, wanted: True}

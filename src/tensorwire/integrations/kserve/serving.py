@@ -11,11 +11,9 @@ from kserve.errors import InvalidInput
 from kserve.protocol.dataplane import DataPlane
 
 from ...errors import DecodeError
-from ...header import header_length
+from ...header import EXTENSION, header_length
 from .messages import read_request, write_response
 from .options import Options
-
-EXTENSION = "binary_tensor_data"
 
 
 def decode_request(body: bytes, headers: dict[str, str], model_name: str, options: Options) -> Any:

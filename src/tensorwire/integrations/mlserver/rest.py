@@ -39,7 +39,8 @@ from ..patching import Replacement
 from .data import refusal
 from .messages import frame_of, inference_request, selection, wants_binary
 
-HEADER_LENGTH_NAME, BINARY_NAME = HEADER_LENGTH.lower().encode(), BINARY_TYPE.encode()
+HEADER_LENGTH_NAME = HEADER_LENGTH.lower().encode()
+BINARY_WORDS = (BINARY_TYPE.encode(), b"json-header-size")  # of a Content-Type
 _OF_THE_EXTENSION = re.compile(rb'"binary_data(?:_size"|(?:_output)?"\s*:\s*true)')
 
 Handle = Callable[[Any, Scope, Receive, Send], Any]
@@ -71,7 +72,7 @@ def is_binary(headers: RawHeaders) -> bool:
     """Whether a request is one that MLServer alone would not take."""
     return any(
         name == HEADER_LENGTH_NAME
-        or (name == b"content-type" and (BINARY_NAME in value or b"json-header-size" in value))
+        or (name == b"content-type" and any(word in value.lower() for word in BINARY_WORDS))
         for name, value in headers
     )
 

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 from mlserver.handlers import DataPlane
 from mlserver.parallel import worker
 
+from ...header import EXTENSION
 from ..patching import Replacement
-
-EXTENSION = "binary_tensor_data"
 
 
 def replacements(install: Callable[[], None]) -> list[Replacement]:
