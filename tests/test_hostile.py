@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import json
+import os
 import time
 import tracemalloc
 import zlib
