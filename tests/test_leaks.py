@@ -40,10 +40,14 @@ LEAKS: dict[str, Callable[[], Any]] = {
     "a body": lambda: kept.append(tw.decode_bytes(bytes(400))),
     "a reference to a dtype": lambda: kept.append(np.dtype("<f4")),
 }
+# As numpy 2.5 has them on CPython 3.12 and later: their references are not counted
+IMMORTAL_DTYPES = sys.getrefcount(np.dtype("<f4")) > 2**30
 
 
 @pytest.mark.parametrize("name", LEAKS)
 def test_a_leak_is_seen(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if IMMORTAL_DTYPES and name == "a reference to a dtype":
+        pytest.skip("numpy's dtypes are immortal here")
     found = leaks.check("x", [("this", LEAKS[name])], 2000)
     kept.clear()
     assert found, capsys.readouterr().out

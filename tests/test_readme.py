@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import re
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,13 +19,16 @@ EXAMPLES = EXAMPLE.findall(README)
 
 
 def run(code: str) -> str:
-    """What the code prints, and the last line of the error that it ends with."""
+    """What the code prints, and the last line of the error that it ends with.
+
+    It has a print of its own: with sys.stdout replaced in several threads, CPython's may crash.
+    """
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        try:
-            exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
-        except tw.TensorwireError as error:
-            print(f"{type(error).__module__}.{type(error).__name__}: {error}")
+    write = partial(print, file=printed)
+    try:
+        exec(compile(code, "README.md", "exec"), {"__name__": "readme", "print": write})
+    except tw.TensorwireError as error:
+        write(f"{type(error).__module__}.{type(error).__name__}: {error}")
     return printed.getvalue()
 
 
