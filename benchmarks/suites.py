@@ -132,6 +132,7 @@ def listen(stream: IO[str], process: subprocess.Popen[bytes], run: Run) -> None:
 def watched(stream: IO[str], process: subprocess.Popen[bytes]) -> Callable[[], str]:
     def readline() -> str:
         timer = threading.Timer(STALL_SECONDS, stop, [process])
+        timer.daemon = True  # so that an interrupted run ends at once
         timer.start()
         try:
             return stream.readline()
