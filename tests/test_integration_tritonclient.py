@@ -713,6 +713,7 @@ def peak_nbytes(call: Callable[[], Any]) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.thread_unsafe(reason="it measures the process")
 def test_one_copy_of_a_request_and_none_of_a_response(http: ModuleType, either: bool) -> None:
     array = np.ones(1 << 22, np.float32)
     body, length = response(array, array)
@@ -767,6 +768,7 @@ def functions() -> list[Any]:
     ]
 
 
+@pytest.mark.thread_unsafe(reason="it changes the client for the process")
 def test_everything_is_put_back(http: ModuleType) -> None:
     before = functions()
     for _ in range(2):

@@ -36,6 +36,7 @@ PACKAGES = ["atheris==3.0.0", *BUILD, "msgspec>=0.19", "ml_dtypes>=0.5", "pyarro
 SANITIZERS = "address,undefined"
 CONFIGURED = sysconfig.get_config_vars("LIBDIR", "LDVERSION")
 MAX_NBYTES = {"bodybuffer": 44}  # of an input, where less than 4096 is all that is looked at
+# A process that is stopped for as long as the timeout, within an input, reports that one.
 OPTIONS = ["-timeout=30", "-rss_limit_mb=4096", "-print_final_stats=1"]
 # The largest thing that any input may allocate; numpy and Arrow start with less.
 MALLOC_LIMIT = "-malloc_limit_mb=32"
