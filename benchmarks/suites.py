@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 SUITES = {name: HERE / f"bench_{name}.py" for name in ("decode", "encode", "bytes", "http")}
 SUITES |= {name: HERE / f"bench_{name}.py" for name in ("throughput", "integrations")}
 SUITES |= {name: HERE / f"bench_{name}.py" for name in ("memory", "gil")}
-SLOW = {"gil", "integrations", "throughput"}  # not among the quick, unless named
+SLOW = {"gil", "integrations", "memory", "throughput"}  # not among the quick, unless named
 WITH_PEERS = {"decode", "encode", "http", "integrations", "memory"}
 QUICK_PEERS = {"decode", "encode", "integrations"}
 
