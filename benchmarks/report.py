@@ -20,6 +20,7 @@ HERE = Path(__file__).resolve().parent
 OURS = "tensorwire"
 ORIENTATION = {*OTHER_FORMATS, *LIMITS}
 Measured = Mapping[str, Results]
+Region = tuple[tuple[str, ...], Callable[[Measured], str]]  # the suites it needs, its text
 
 # --- the few rows of the first page ---
 
@@ -83,6 +84,50 @@ def rates(measured: Measured, wanted: re.Pattern[str] | None = None) -> str:
     said = provenance(measured, "throughput", of="Medians; in brackets, the ratio to the bare app")
     parts = [markdown(table, table.contenders()), *(["\n".join(remarks)] if remarks else []), said]
     return "\n\n".join(parts)
+
+
+# --- the first page: a package without us, and with us in it ---
+
+DROP_INS = {
+    "tritonclient": [
+        "serialize 300k x 0-40 B",
+        "serialize 100k x 100-300 B",
+        "deserialize 300k x 0-40 B",
+        "deserialize 100k x 100-300 B",
+        "shared memory 300k x 0-40 B",
+        "request body 128 B FP32",
+        "request body 40 MB FP32",
+        "response 100 MB FP32",
+    ],
+    "kserve": [
+        "request, as_numpy, 4 MB FP32",
+        "request, as_numpy, BYTES 100k x 0-40 B",
+        "request, data, BYTES 100k x 0-40 B",
+        "response, 4 MB FP32",
+        "response, BYTES 100k x 0-40 B",
+    ],
+    "mlserver": [
+        "REST JSON; binary, 4 MB FP32",
+        "REST JSON, 4 MB FP32",
+        "NumpyCodec.encode_output, 4 MB FP32",
+        "raw gRPC contents to an array, 4 MB FP32",
+        "raw gRPC contents to str, BYTES 100k x 16 B",
+        "str to raw gRPC contents, BYTES 100k x 16 B",
+    ],
+}
+
+
+def drop_in(package: str) -> Region:
+    """The chosen steps of one package, before and after."""
+
+    def text(measured: Measured) -> str:
+        tables = {table.name: table for table in tables_of(measured["integrations"])}
+        found = tables.get(f"drop in: {package}", Table("", {}, []))
+        rows = {step: found.rows[step] for step in DROP_INS[package] if step in found.rows}
+        chosen = Table(package, rows, [])
+        return f"{markdown(chosen, found.contenders())}\n\n{provenance(measured, 'integrations')}"
+
+    return ("integrations",), text
 
 
 # --- where we do not win ---
@@ -204,14 +249,13 @@ def run_text(measured: Measured) -> str:
     return "\n".join(lines)
 
 
-Region = tuple[tuple[str, ...], Callable[[Measured], str]]  # the suites it needs, its text
-
 PAGES: dict[Path, dict[str, Region]] = {
     HERE.parent / "README.md": {
         "headline": (("decode",), headline),
         "losses": (("decode", "encode"), lambda measured: losses_text(measured, 8)),
         "echoes": (("http",), echoes),
         "rates": (("throughput",), lambda measured: rates(measured, AT_ONCE)),
+        **{f"drop in {package}": drop_in(package) for package in DROP_INS},
     },
     HERE / "README.md": {
         "run": ((), run_text),
