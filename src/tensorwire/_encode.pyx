@@ -157,7 +157,7 @@ cdef class Draft:
             text.member(b'"name":', tensor.name)
             text.member(b'"datatype":', tensor.datatype)
             text.item()
-            text.open(b'"shape":')
+            text.put_bytes(b'"shape":')
             text.numbers(tensor.shape)
             text.parameters(tensor.parameters, nbytes)
             text.member(b'"data":', data)

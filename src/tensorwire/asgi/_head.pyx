@@ -42,11 +42,11 @@ def framing(headers):
 
 
 cdef digits(bytes value):
-    """The number that up to 18 ASCII digits say, which a Py_ssize_t holds; else None."""
+    """The number that up to 20 ASCII digits say, as those of 2^64; else None."""
     cdef const unsigned char* text = value
     cdef Py_ssize_t i, number = 0
-    if not 0 < len(value) <= 18:
-        return None
+    if not 0 < len(value) <= 18:  # what a Py_ssize_t holds for sure
+        return int(value) if len(value) in (19, 20) and value.isdigit() else None
     for i in range(len(value)):
         if not c"0" <= text[i] <= c"9":
             return None

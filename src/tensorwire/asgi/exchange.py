@@ -170,8 +170,8 @@ async def send_error(send: Send, message: str, status: int, headers: RawHeaders 
 
 
 async def send_json(send: Send, value: Any, status: int = 200, headers: RawHeaders = ()) -> None:
-    """Answer with JSON; with an empty body for None."""
-    body = b"" if value is None else json.dumps(value).encode()
+    """Answer with JSON."""
+    body = json.dumps(value).encode()
     own = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
