@@ -7,7 +7,6 @@ import gc
 import mmap
 import os
 import tracemalloc
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 
 import tensorwire as tw
 import wire
+from lifetimes import Owned, assert_held_until_it_goes
 
 MISSING = "pip install '.[test]' for pyarrow, polars and duckdb"
 if os.environ.get("CI"):
@@ -113,23 +113,9 @@ def test_the_element_of_a_raw_request() -> None:
     assert pa.array(tensor).to_pylist() == [b"z" * 40]
 
 
-class Owned(bytearray):
-    """A buffer that can be watched."""
-
-
 @pytest.mark.parametrize("consume", [pa.array, pl.from_arrow, lambda t: t.__arrow_c_array__()])
 def test_the_array_holds_the_body_and_lets_go(consume: Callable[[Any], Any]) -> None:
-    body = Owned(wire.elements(ANY))
-    watch = weakref.ref(body)
-    held = consume(tw.decode_bytes(body))
-    with pytest.raises(BufferError):
-        body.append(0)
-    del body
-    gc.collect()
-    assert watch() is not None
-    del held
-    gc.collect()
-    assert watch() is None
+    assert_held_until_it_goes(wire.elements(ANY), lambda body: consume(tw.decode_bytes(body)))
 
 
 def test_a_refused_export_lets_go() -> None:

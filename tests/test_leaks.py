@@ -16,6 +16,7 @@ import pytest
 import leaks
 import tensorwire as tw
 import wire
+from lifetimes import Owned, assert_held_until_it_goes
 
 pytestmark = pytest.mark.thread_unsafe(reason="it counts what the process has")
 
@@ -58,10 +59,6 @@ def test_a_leak_is_seen(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 # --- what holds a body (tests/test_ownership.py has the views of a decoded message) ---
 
 
-class Owned(bytearray):
-    """A buffer that can be watched."""
-
-
 ELEMENTS = wire.elements([b"a", b"bc", b"x" * 50])
 HOLDERS: dict[str, Callable[[Any], Any]] = {
     "BytesTensor": tw.decode_bytes,
@@ -86,18 +83,7 @@ HOLDERS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS.keys())
 def test_held_until_the_last_goes(hold: Callable[[Any], Any]) -> None:
-    body = Owned(ELEMENTS)
-    watch = weakref.ref(body)
-    held = hold(body)
-    with pytest.raises(BufferError):
-        body.append(1)  # exported: it cannot move
-    assert bytes(body) == ELEMENTS
-    del body
-    gc.collect()
-    assert watch() is not None
-    del held
-    gc.collect()
-    assert watch() is None
+    assert_held_until_it_goes(ELEMENTS, hold)
 
 
 BAD: dict[str, Callable[[Any], Any]] = {

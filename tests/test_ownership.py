@@ -14,10 +14,7 @@ import pytest
 
 import tensorwire as tw
 import wire
-
-
-class Owned(bytearray):
-    """A buffer that can be watched: `bytearray` itself takes no weak references."""
+from lifetimes import Owned, assert_held_until_it_goes
 
 
 def response(**arrays: Any) -> tw.Frame:
@@ -125,17 +122,9 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
 def test_the_last_view_keeps_the_body(view: Callable[[tw.InferResponse], Any]) -> None:
-    body = Owned(bytes(FRAME))
-    watch = weakref.ref(body)
-    held = view(tw.decode_response(body, FRAME.header_length))
-    with pytest.raises(BufferError):
-        body.append(1)  # exported: it cannot move
-    del body
-    gc.collect()
-    assert watch() is not None
-    del held
-    gc.collect()
-    assert watch() is None
+    assert_held_until_it_goes(
+        bytes(FRAME), lambda body: view(tw.decode_response(body, FRAME.header_length))
+    )
 
 
 COPIES: dict[str, Callable[[Any], Any]] = {
