@@ -602,6 +602,9 @@ def test_nothing_but_bytes_and_str() -> None:
         odd[3] = value
         assert not _pack.all_plain(odd)
     assert not _pack.all_plain(np.empty(2, object))
+    for other in (plain[::2], plain.astype("S"), np.zeros(3)):
+        with pytest.raises(ValueError, match="not a contiguous, aligned array of objects"):
+            _pack.all_plain(other)
     others: list[Any] = [["a"], None]
     for other in others:
         with pytest.raises(TypeError):

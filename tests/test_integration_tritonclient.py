@@ -339,6 +339,14 @@ def test_shared_memory(datatype: Any, shape: Any, offset: Any) -> None:
     both(lambda: shm.get_contents_as_numpy(handle, datatype, shape, offset))
 
 
+def test_shared_memory_before_its_beginning() -> None:
+    """Where a slice would take the beginning for it."""
+    shm = module("utils.shared_memory", "http")
+    region = memoryview(bytearray(tw.encode_bytes([b"a", b"b"])))
+    handle = SimpleNamespace(_mpsm_handle=SimpleNamespace(buf=region))
+    both(lambda: shm.get_contents_as_numpy(handle, np.object_, [1], -100))
+
+
 def test_shared_memory_there_and_back(either: bool) -> None:
     shm, utils = module("utils.shared_memory", "http"), module("utils", "http")
     handle = shm.create_shared_memory_region("tensorwire", "tensorwire_test", 4096)

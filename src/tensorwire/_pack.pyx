@@ -165,10 +165,16 @@ cdef class Objects(Source):
 
 
 def all_plain(cnp.ndarray values not None):
-    """Whether a contiguous object array holds nothing but `bytes` and `str`, and no subclass."""
+    """Whether an object array holds nothing but `bytes` and `str`, and no subclass.
+
+    Raises ValueError for an array that is not contiguous, not aligned, or of anything else.
+    """
     cdef Py_ssize_t n_elements = 0
-    cdef PyObject** items = items_of(values, &n_elements)
+    cdef PyObject** items
     cdef Py_ssize_t i
+    if cnp.PyArray_TYPE(values) != cnp.NPY_OBJECT or not cnp.PyArray_ISCARRAY_RO(values):
+        raise ValueError("not a contiguous, aligned array of objects")
+    items = items_of(values, &n_elements)
     for i in range(n_elements):
         value = value_at(items, i)
         if not PyBytes_CheckExact(value) and not PyUnicode_CheckExact(value):
