@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from kserve import InferOutput, InferRequest, InferResponse, Model, ModelServer
+from kserve import InferRequest, InferResponse, Model, ModelServer
 
-from interop.kserve_server import stay_at_home
+from interop.kserve_server import answer, stay_at_home
 from tensorwire.integrations import kserve as backend
 
 
@@ -19,20 +19,11 @@ class Identity(Model):  # type: ignore[misc]
     """INPUT0 as OUTPUT0, as an author of models would write it."""
 
     def predict(self, payload: InferRequest, headers: Any = None) -> InferResponse:
-        outputs = []
-        for tensor in payload.inputs:
-            array = tensor.as_numpy()
-            name = tensor.name.replace("INPUT", "OUTPUT")
-            output = InferOutput(name, list(array.shape), tensor.datatype)
-            output.set_data_from_numpy(array)
-            outputs.append(output)
-        return InferResponse(
-            payload.id or "1",  # KServe refuses to send JSON without one
-            self.name,
-            outputs,
-            use_binary_outputs=payload.use_binary_outputs,
-            requested_outputs=payload.request_outputs,
-        )
+        arrays = {
+            tensor.name.replace("INPUT", "OUTPUT"): (tensor.datatype, tensor.as_numpy())
+            for tensor in payload.inputs
+        }
+        return answer(self, payload, arrays)
 
 
 def main() -> None:

@@ -602,10 +602,11 @@ def test_nothing_but_bytes_and_str() -> None:
         odd[3] = value
         assert not _pack.all_plain(odd)
     assert not _pack.all_plain(np.empty(2, object))
-    for other in (plain[::2], np.array([b"a"]), np.zeros(3)):
+    others: list[Any] = [plain[::2], np.array([b"a"]), np.zeros(3)]
+    for other in others:
         with pytest.raises(ValueError, match="not a contiguous, aligned array of objects"):
             _pack.all_plain(other)
-    others: list[Any] = [["a"], None]
-    for other in others:
+    nothings: list[Any] = [["a"], None]
+    for nothing in nothings:
         with pytest.raises(TypeError):
-            _pack.all_plain(other)
+            _pack.all_plain(nothing)

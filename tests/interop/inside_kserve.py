@@ -418,6 +418,7 @@ REFUSED: dict[str, tuple[Any, int]] = {
     "no object": (b"[]", 2),
     "empty": (b"", 0),
     "not UTF-8": (b'{"inputs": [], "id": "\xff"}', 25),
+    "nested too deep": wire({**NAMED, "data": json.loads("[" * 128 + "1" + "]" * 128)}),
     "parameters no object": wire({**NAMED, "data": [1]}, parameters=[1]),
 }
 

@@ -14,6 +14,7 @@ from numpy import ndarray
 
 from ..._body import Body
 from ..._decode import read_binary
+from ..._nesting import check_nesting
 from ...errors import DecodeError
 from ...header import (
     RequestHeader,
@@ -52,7 +53,7 @@ def read_request(
     """
     try:
         source = Body(body)
-        header = read_header(source, json_length, decode_request_header, RequestHeader)
+        header = read_header(source, json_length, decode_request_header, RequestHeader, options)
         inputs = read_tensors(
             source, json_length, header.inputs, InferInput, InputOnWire, model_name, options
         )
@@ -75,7 +76,7 @@ def read_response(cls: type[Any], body: Any, json_length: int, options: Options)
     """A response, as ``read_request`` makes requests."""
     try:
         source = Body(body)
-        header = read_header(source, json_length, decode_response_header, ResponseHeader)
+        header = read_header(source, json_length, decode_response_header, ResponseHeader, options)
         outputs = read_tensors(
             source,
             json_length,
@@ -97,12 +98,17 @@ def read_response(cls: type[Any], body: Any, json_length: int, options: Options)
 
 
 def read_header(
-    body: Body, json_length: int, decode: Callable[[bytes], _Header], schema: type[_Header]
+    body: Body,
+    json_length: int,
+    decode: Callable[[bytes], _Header],
+    schema: type[_Header],
+    options: Options,
 ) -> _Header:
     """The JSON, validated by its schema; DecodeError."""
     if not 0 <= json_length <= body.nbytes:
         read_binary(body, json_length, [], "tensor")  # refuses it, in its words
     text = body.head(json_length)
+    check_nesting(text, options.limits)
     try:
         return decode(text)
     except (ValueError, RecursionError) as error:
