@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--quick"):
-        Slow.rounds = 1
+        Slow.seconds, Slow.rounds = 0.1, 1
     if (descriptor := config.getoption("--listener")) is not None:
         Listener.stream = os.fdopen(descriptor, "w", buffering=1)
 
