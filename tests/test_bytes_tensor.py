@@ -1,8 +1,7 @@
-"""BYTES on their own: a sequence over wire bytes, and wire bytes from values."""
+"""BYTES as a sequence over wire bytes: decode_bytes, and all that BytesTensor does."""
 
 from __future__ import annotations
 
-import mmap
 import os
 import pickle
 import sys
@@ -17,11 +16,9 @@ import pytest
 
 import tensorwire as tw
 import wire
-from tensorwire import _elements, _pack
+from elements import WIRE, WORDS
+from tensorwire import _elements
 from tensorwire._body import Body
-
-WORDS = [b"a", b"", b"b\0\0", "é".encode(), b"12345678901234567890"]
-WIRE = wire.elements(WORDS)
 
 
 def grid() -> tuple[tw.BytesTensor, np.ndarray[Any, Any]]:
@@ -119,6 +116,20 @@ def test_rows_are_views_and_choices_are_copies() -> None:
     assert not np.shares_memory(memory, np.frombuffer(tensor[:, ::2].wire, np.uint8))
 
 
+def test_rows_cost_what_they_hold() -> None:
+    """Iterating [n, 1] is linear: no index array of the whole tensor is made for each row."""
+    tensor = tw.decode_bytes(bytes(4 * 20_000)).reshape((20_000, 1))
+    tracemalloc.start()
+    assert [row.shape for row in tensor] == [(1,)] * 20_000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    assert tensor[np.int64(-1)].tolist() == [b""]
+    assert tracemalloc.get_traced_memory()[1] - before < 4_000
+    tracemalloc.stop()
+    assert peak < 8_000_000
+
+
 def test_whole_arrays() -> None:
     tensor, array = grid()
     assert tensor.as_numpy().tolist() == np.asarray(tensor).tolist() == array.tolist()
@@ -173,15 +184,21 @@ def test_no_constructor() -> None:
         tw.BytesTensor()
 
 
-def test_not_utf8_is_named() -> None:
-    tensor = tw.decode_bytes(wire.elements([b"fine", b"ab\xff"]))
-    for convert in (tensor.as_strings, lambda: tensor.as_numpy(np.dtypes.StringDType())):
-        with pytest.raises(tw.ElementError) as caught:
-            convert()
-        assert str(caught.value) == (
-            "element 1 is not UTF-8: invalid start byte at its byte 2 (body byte 14)"
-        )
-        assert (caught.value.element, caught.value.offset) == (1, 14)
+def test_the_shape_cannot_be_forged() -> None:
+    tensor = tw.decode_bytes(WIRE)
+    with pytest.raises(AttributeError):
+        tensor.shape = (5_000,)  # type: ignore[misc]
+
+
+def test_views_leak_no_reference() -> None:
+    tensor = tw.decode_bytes(WIRE)
+    request = tw.InferRequest([tw.Tensor("x", np.zeros(3))])
+    before = sys.getrefcount(None)
+    for _ in range(1_000):
+        tensor.view(0)
+        tw.encode_request(request)
+        memoryview(tw.BodyBuffer(5))
+    assert abs(sys.getrefcount(None) - before) < 100
 
 
 # --- decode_bytes refuses ---
@@ -231,194 +248,6 @@ def test_wrong_arguments() -> None:
         tw.decode_bytes(np.zeros(4, np.int32))
     with pytest.raises(TypeError):
         tw.decode_bytes("text")
-
-
-# --- encode_bytes ---
-
-TEXT = ["a", "", "é", "日本", "🜚x", "\x7f\x80\u07ff\u0800\uffff\U00010000"]
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (WORDS, WORDS),
-        (tuple(WORDS), WORDS),
-        ([bytearray(b"ab"), memoryview(b"cd"), np.bytes_(b"ef"), np.str_("gh")],
-         [b"ab", b"cd", b"ef", b"gh"]),
-        (TEXT, [text.encode() for text in TEXT]),
-        ([["a", b"b"], [b"c", "d"]], [b"a", b"b", b"c", b"d"]),
-        (np.array(WORDS, object), WORDS),
-        (np.array(WORDS * 2, object)[::2], (WORDS * 2)[::2]),
-        (np.array([WORDS, WORDS], object).T, [word for word in WORDS for _ in range(2)]),
-        (np.array([b"ab", b"", b"c\0d\0"]), [b"ab", b"", b"c\0d"]),
-        (np.array([b"ab", b"cde", b"f"])[::-1], [b"f", b"cde", b"ab"]),
-        (np.array(TEXT), [text.encode() for text in TEXT]),
-        (np.array(TEXT).astype(">U6"), [text.encode() for text in TEXT]),
-        (np.array(TEXT, np.dtypes.StringDType()), [text.encode() for text in TEXT]),
-        (tw.decode_bytes(WIRE), WORDS),
-        (tw.decode_bytes(WIRE)[::2], WORDS[::2]),
-        (np.array("scalar", object), [b"scalar"]),
-        ([], []),
-        (np.empty((0, 3), object), []),
-        ([[], []], []),
-    ],
-)  # fmt: skip
-def test_encode(values: Any, expected: list[bytes]) -> None:
-    assert tw.encode_bytes(values) == wire.elements(expected)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (["a", None], "element 1 is None, and BYTES has no missing values"),
-        (np.array(["a", 5], object), "element 1 is int, not bytes or str"),
-        (np.array([["a", "b"], ["c", 1.5]], object), "element 3 [1, 1] is float, not bytes or str"),
-        ([["a"], ["b", "c"]], "the list is ragged: item 1 has shape [2], those before it [1]"),
-        ([["a"], "b"], "the list is ragged: item 1 is no list"),
-        (["a", ["b"]], "element 1 is list, not bytes or str"),
-        (["ab", "c\ud800"],
-         "element 1 has a lone surrogate, U+D800 at character 1, and no UTF-8 form"),
-        (np.array(["ab", "c\udfff"]),
-         "element 1 has a lone surrogate, U+DFFF at character 1, and no UTF-8 form"),
-        (np.zeros(3), "the array of float64 is not BYTES: those are object, S, U and StringDType"),
-    ],
-)  # fmt: skip
-def test_no_such_elements(values: Any, message: str) -> None:
-    with pytest.raises(tw.EncodeError) as caught:
-        tw.encode_bytes(values)
-    assert message in str(caught.value)
-    with pytest.raises(tw.EncodeError):
-        tw.Tensor("x", values, datatype="BYTES")
-
-
-def test_the_tensor_is_named() -> None:
-    with pytest.raises(tw.EncodeError) as caught:
-        tw.Tensor("text", [["a", "b"], ["c", None]])
-    assert str(caught.value) == (
-        "element 3 [1, 1] of tensor 'text' is None, and BYTES has no missing values"
-    )
-    assert (caught.value.tensor, caught.value.element) == ("text", 3)
-
-
-@pytest.mark.parametrize("values", [5, "text", b"bytes", {"a": 1}, None])
-def test_encode_of_the_wrong_type(values: Any) -> None:
-    with pytest.raises(TypeError):
-        tw.encode_bytes(values)
-
-
-def test_an_element_of_4_gib_is_refused() -> None:
-    memory = mmap.mmap(-1, 2**32)  # virtual; nothing is written, so nothing is backed
-    with pytest.raises(tw.EncodeError) as caught:
-        tw.encode_bytes(["a", memoryview(memory)])
-    assert str(caught.value) == (
-        "element 1 is too long: 4294967296 bytes, a length prefix counts to 4294967295"
-    )
-
-
-# --- StringDType, without str objects in between ---
-
-
-class Missing:
-    """A value that numpy takes for missing."""
-
-
-STRING_DTYPES = [
-    np.dtypes.StringDType(),
-    np.dtypes.StringDType(coerce=False),
-    np.dtypes.StringDType(na_object=None),
-    np.dtypes.StringDType(na_object=np.nan),
-]
-LONG_AND_SHORT = ["", "a", "é" * 7, "x" * 15, "y" * 16, "z" * 300, "a\0b\0", "🜚" * 99]
-
-
-@pytest.mark.parametrize("dtype", STRING_DTYPES, ids=str)
-def test_strings_to_the_wire(dtype: Any) -> None:
-    array = np.array(LONG_AND_SHORT * 3, dtype)
-    expected = [text.encode() for text in LONG_AND_SHORT * 3]
-    assert tw.encode_bytes(array) == wire.elements(expected)
-    assert tw.encode_bytes(array[::-2]) == wire.elements(expected[::-2])
-    grid = array.reshape(4, 6).T
-    assert tw.Tensor("x", grid).shape == (6, 4)
-    assert tw.encode_bytes(grid) == wire.elements([text.encode() for text in grid.ravel().tolist()])
-
-
-def test_strings_from_the_wire() -> None:
-    tensor = tw.decode_bytes(tw.encode_bytes(LONG_AND_SHORT * 3)).reshape((4, 6))
-    array = tensor.as_numpy(np.dtypes.StringDType())
-    assert (array.dtype, array.shape) == (np.dtypes.StringDType(), (4, 6))
-    assert array.ravel().tolist() == LONG_AND_SHORT * 3
-    array[0, 0] = "it is a copy"
-    assert tensor[0, 0] == b""
-    assert tw.encode_bytes(tensor.as_numpy(np.dtypes.StringDType())) == tensor.wire
-
-
-@pytest.mark.parametrize("na_object", [None, np.nan, Missing()])
-def test_missing_strings_are_refused(na_object: Any) -> None:
-    dtype = np.dtypes.StringDType(na_object=na_object)
-    array = np.array([["a", "b"], ["c", na_object]], dtype)
-    with pytest.raises(tw.EncodeError) as caught:
-        tw.Tensor("text", array)
-    assert str(caught.value) == (
-        "element 3 [1, 1] of tensor 'text' is missing, and BYTES has no missing values"
-    )
-    assert (caught.value.tensor, caught.value.element) == ("text", 3)
-
-
-# Every boundary of the ranges in RFC 3629, on both sides, and in every place of a word.
-EDGES_OF_UTF8 = [
-    "00", "7f", "80", "bf", "c0 80", "c1 bf", "c2 80", "c2 7f", "c2 c0", "df bf", "e0 9f 80",
-    "e0 a0 80", "e0 a0 7f", "ec 80 80", "ed 9f bf", "ed a0 80", "ee 80 80", "ef bf bf", "ef bf c0",
-    "f0 8f bf bf", "f0 90 80 80", "f0 90 80 7f", "f3 bf bf bf", "f4 8f bf bf", "f4 90 80 80",
-    "f5 80 80 80", "f8 88 80 80 80", "fe", "ff", "c2", "e1 80", "f1 80 80", "e1 80 41",
-    "f1 80 80 41",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("edge", EDGES_OF_UTF8)
-@pytest.mark.parametrize("before", [0, 1, 3, 4, 7, 8, 9, 17])
-def test_utf8_is_what_python_says(edge: str, before: int) -> None:
-    for after in (0, 1, 8, 11):
-        data = b"a" * before + bytes.fromhex(edge) + b"z" * after
-        tensor = tw.decode_bytes(wire.elements([b"first", data]))
-        try:
-            expected = data.decode()
-        except UnicodeDecodeError as error:
-            with pytest.raises(tw.ElementError) as caught:
-                tensor.as_numpy(np.dtypes.StringDType())
-            assert caught.value.element == 1
-            assert caught.value.offset == 13 + error.start
-        else:
-            assert tensor.as_numpy(np.dtypes.StringDType()).tolist()[1] == expected
-
-
-# --- memory that is used again ---
-
-
-@pytest.mark.parametrize("values", [WORDS, np.array(WORDS, object), tw.decode_bytes(WIRE)])
-def test_encode_into(values: Any) -> None:
-    for extra in (0, 5):
-        buffer = bytearray(b"\xee" * (len(WIRE) + extra))
-        assert tw.encode_bytes_into(values, buffer) == len(WIRE)
-        assert buffer == WIRE + b"\xee" * extra
-    target = np.zeros(len(WIRE), np.uint8)
-    tw.encode_bytes_into(values, target)
-    assert target.tobytes() == WIRE
-    small = bytearray(b"\xee" * (len(WIRE) - 1))
-    with pytest.raises(tw.EncodeError) as caught:
-        tw.encode_bytes_into(values, small)
-    assert str(caught.value) == "the elements take 46 bytes, the buffer has 45"
-    assert (caught.value.expected, caught.value.actual) == (46, 45)
-    assert small == b"\xee" * 45
-    with pytest.raises(BufferError):
-        tw.encode_bytes_into(values, bytes(99))
-    with pytest.raises(TypeError):
-        tw.encode_bytes_into(values, "text")
-
-
-def test_encode_into_the_same_memory() -> None:
-    buffer = bytearray(WIRE)
-    assert tw.encode_bytes_into(tw.decode_bytes(buffer)[1:], buffer) == len(WIRE) - 5
-    assert buffer[:-5] == WIRE[5:]
 
 
 # --- memory that somebody writes to meanwhile ---
@@ -493,6 +322,9 @@ def test_a_long_scan_lets_other_threads_run() -> None:
     assert min(free) < min(held) / 2
 
 
+# --- more than 2 GiB ---
+
+
 @pytest.mark.thread_unsafe(reason="it takes the memory of the machine")
 def test_an_element_of_3_gb() -> None:
     if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 10 << 30:
@@ -505,80 +337,7 @@ def test_an_element_of_3_gb() -> None:
     assert (len(tensor.view(0)), tensor[1]) == (n, b"tail")
 
 
-# --- what reviewers found ---
-
-
-def test_rows_cost_what_they_hold() -> None:
-    """Iterating [n, 1] is linear: no index array of the whole tensor is made for each row."""
-    tensor = tw.decode_bytes(bytes(4 * 20_000)).reshape((20_000, 1))
-    tracemalloc.start()
-    assert [row.shape for row in tensor] == [(1,)] * 20_000
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.reset_peak()
-    before = tracemalloc.get_traced_memory()[0]
-    assert tensor[np.int64(-1)].tolist() == [b""]
-    assert tracemalloc.get_traced_memory()[1] - before < 4_000
-    tracemalloc.stop()
-    assert peak < 8_000_000
-
-
-def test_views_leak_no_reference() -> None:
-    tensor = tw.decode_bytes(WIRE)
-    request = tw.InferRequest([tw.Tensor("x", np.zeros(3))])
-    before = sys.getrefcount(None)
-    for _ in range(1_000):
-        tensor.view(0)
-        tw.encode_request(request)
-        memoryview(tw.BodyBuffer(5))
-    assert abs(sys.getrefcount(None) - before) < 100
-
-
-def test_the_shape_cannot_be_forged() -> None:
-    tensor = tw.decode_bytes(WIRE)
-    with pytest.raises(AttributeError):
-        tensor.shape = (5_000,)  # type: ignore[misc]
-
-
-def test_misaligned_arrays() -> None:
-    for array in (np.array(["abé", "x"]), np.array([b"ab", b"c"])):
-        memory = np.frombuffer(b"x" + array.tobytes(), np.uint8)[1:]
-        misaligned = memory.view(array.dtype)
-        assert tw.encode_bytes(misaligned) == tw.encode_bytes(array)
-
-
-def test_what_is_no_code_point() -> None:
-    array = np.array([0x41, 0x110000], np.uint32).view("U2")
-    with pytest.raises(tw.EncodeError) as caught:
-        tw.encode_bytes(array)
-    assert str(caught.value) == (
-        "element 0 has no code point, U+110000 at character 1, and no UTF-8 form"
-    )
-
-
-def test_memoryviews_that_cannot_be_read() -> None:
-    released = memoryview(b"abc")
-    released.release()
-    for view in (released, memoryview(b"abcd")[::2]):
-        with pytest.raises(tw.EncodeError) as caught:
-            tw.encode_bytes(["a", view])
-        assert str(caught.value) == (
-            "element 1 is a memoryview that is released, or not contiguous"
-        )
-
-
-def test_lists_without_end() -> None:
-    endless: list[Any] = []
-    endless.append(endless)
-    deep: Any = "x"
-    for _ in range(2_000):
-        deep = [deep]
-    for values in (endless, deep):
-        for datatype in ("BYTES", "FP32", None):
-            with pytest.raises(tw.EncodeError):
-                tw.Tensor("x", values, datatype=datatype)
-
-
-# --- for the integrations --------------------------------------------------------------------
+# --- for the integrations ---
 
 
 def test_the_bytes_of_the_next_elements() -> None:
@@ -588,25 +347,3 @@ def test_the_bytes_of_the_next_elements() -> None:
     for n_elements, offset in ((4, 2), (1 << 62, 2), (1, body.nbytes), (1, body.nbytes - 3)):
         with pytest.raises(tw.ElementError, match=r"^element \d is truncated: .* \(region byte "):
             _elements.nbytes_of(body, offset, n_elements, "region", None)
-
-
-def test_nothing_but_bytes_and_str() -> None:
-    class Text(str):
-        pass
-
-    plain = np.array([b"a", "b", "\xe9", b""], object)
-    assert _pack.all_plain(plain)
-    assert _pack.all_plain(plain[:0])
-    for value in (None, 1, np.str_("a"), np.bytes_(b"a"), Text("a"), bytearray(b"a")):
-        odd = plain.copy()
-        odd[3] = value
-        assert not _pack.all_plain(odd)
-    assert not _pack.all_plain(np.empty(2, object))
-    others: list[Any] = [plain[::2], np.array([b"a"]), np.zeros(3)]
-    for other in others:
-        with pytest.raises(ValueError, match="not a contiguous, aligned array of objects"):
-            _pack.all_plain(other)
-    nothings: list[Any] = [["a"], None]
-    for nothing in nothings:
-        with pytest.raises(TypeError):
-            _pack.all_plain(nothing)

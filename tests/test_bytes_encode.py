@@ -1,0 +1,187 @@
+"""BYTES from values: any array or list of bytes and text, into new memory or old."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+import wire
+from elements import WIRE, WORDS
+from tensorwire import _pack
+
+TEXT = ["a", "", "é", "日本", "🜚x", "\x7f\x80\u07ff\u0800\uffff\U00010000"]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (WORDS, WORDS),
+        (tuple(WORDS), WORDS),
+        ([bytearray(b"ab"), memoryview(b"cd"), np.bytes_(b"ef"), np.str_("gh")],
+         [b"ab", b"cd", b"ef", b"gh"]),
+        (TEXT, [text.encode() for text in TEXT]),
+        ([["a", b"b"], [b"c", "d"]], [b"a", b"b", b"c", b"d"]),
+        (np.array(WORDS, object), WORDS),
+        (np.array(WORDS * 2, object)[::2], (WORDS * 2)[::2]),
+        (np.array([WORDS, WORDS], object).T, [word for word in WORDS for _ in range(2)]),
+        (np.array([b"ab", b"", b"c\0d\0"]), [b"ab", b"", b"c\0d"]),
+        (np.array([b"ab", b"cde", b"f"])[::-1], [b"f", b"cde", b"ab"]),
+        (np.array(TEXT), [text.encode() for text in TEXT]),
+        (np.array(TEXT).astype(">U6"), [text.encode() for text in TEXT]),
+        (np.array(TEXT, np.dtypes.StringDType()), [text.encode() for text in TEXT]),
+        (tw.decode_bytes(WIRE), WORDS),
+        (tw.decode_bytes(WIRE)[::2], WORDS[::2]),
+        (np.array("scalar", object), [b"scalar"]),
+        ([], []),
+        (np.empty((0, 3), object), []),
+        ([[], []], []),
+    ],
+)  # fmt: skip
+def test_encode(values: Any, expected: list[bytes]) -> None:
+    assert tw.encode_bytes(values) == wire.elements(expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["a", None], "element 1 is None, and BYTES has no missing values"),
+        (np.array(["a", 5], object), "element 1 is int, not bytes or str"),
+        (np.array([["a", "b"], ["c", 1.5]], object), "element 3 [1, 1] is float, not bytes or str"),
+        ([["a"], ["b", "c"]], "the list is ragged: item 1 has shape [2], those before it [1]"),
+        ([["a"], "b"], "the list is ragged: item 1 is no list"),
+        (["a", ["b"]], "element 1 is list, not bytes or str"),
+        (["ab", "c\ud800"],
+         "element 1 has a lone surrogate, U+D800 at character 1, and no UTF-8 form"),
+        (np.array(["ab", "c\udfff"]),
+         "element 1 has a lone surrogate, U+DFFF at character 1, and no UTF-8 form"),
+        (np.zeros(3), "the array of float64 is not BYTES: those are object, S, U and StringDType"),
+    ],
+)  # fmt: skip
+def test_no_such_elements(values: Any, message: str) -> None:
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_bytes(values)
+    assert message in str(caught.value)
+    with pytest.raises(tw.EncodeError):
+        tw.Tensor("x", values, datatype="BYTES")
+
+
+def test_the_tensor_is_named() -> None:
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.Tensor("text", [["a", "b"], ["c", None]])
+    assert str(caught.value) == (
+        "element 3 [1, 1] of tensor 'text' is None, and BYTES has no missing values"
+    )
+    assert (caught.value.tensor, caught.value.element) == ("text", 3)
+
+
+@pytest.mark.parametrize("values", [5, "text", b"bytes", {"a": 1}, None])
+def test_encode_of_the_wrong_type(values: Any) -> None:
+    with pytest.raises(TypeError):
+        tw.encode_bytes(values)
+
+
+def test_an_element_of_4_gib_is_refused() -> None:
+    memory = mmap.mmap(-1, 2**32)  # virtual; nothing is written, so nothing is backed
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_bytes(["a", memoryview(memory)])
+    assert str(caught.value) == (
+        "element 1 is too long: 4294967296 bytes, a length prefix counts to 4294967295"
+    )
+
+
+def test_misaligned_arrays() -> None:
+    for array in (np.array(["abé", "x"]), np.array([b"ab", b"c"])):
+        memory = np.frombuffer(b"x" + array.tobytes(), np.uint8)[1:]
+        misaligned = memory.view(array.dtype)
+        assert tw.encode_bytes(misaligned) == tw.encode_bytes(array)
+
+
+def test_what_is_no_code_point() -> None:
+    array = np.array([0x41, 0x110000], np.uint32).view("U2")
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_bytes(array)
+    assert str(caught.value) == (
+        "element 0 has no code point, U+110000 at character 1, and no UTF-8 form"
+    )
+
+
+def test_memoryviews_that_cannot_be_read() -> None:
+    released = memoryview(b"abc")
+    released.release()
+    for view in (released, memoryview(b"abcd")[::2]):
+        with pytest.raises(tw.EncodeError) as caught:
+            tw.encode_bytes(["a", view])
+        assert str(caught.value) == (
+            "element 1 is a memoryview that is released, or not contiguous"
+        )
+
+
+def test_lists_without_end() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    deep: Any = "x"
+    for _ in range(2_000):
+        deep = [deep]
+    for values in (endless, deep):
+        for datatype in ("BYTES", "FP32", None):
+            with pytest.raises(tw.EncodeError):
+                tw.Tensor("x", values, datatype=datatype)
+
+
+# --- memory that is used again ---
+
+
+@pytest.mark.parametrize("values", [WORDS, np.array(WORDS, object), tw.decode_bytes(WIRE)])
+def test_encode_into(values: Any) -> None:
+    for extra in (0, 5):
+        buffer = bytearray(b"\xee" * (len(WIRE) + extra))
+        assert tw.encode_bytes_into(values, buffer) == len(WIRE)
+        assert buffer == WIRE + b"\xee" * extra
+    target = np.zeros(len(WIRE), np.uint8)
+    tw.encode_bytes_into(values, target)
+    assert target.tobytes() == WIRE
+    small = bytearray(b"\xee" * (len(WIRE) - 1))
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_bytes_into(values, small)
+    assert str(caught.value) == "the elements take 46 bytes, the buffer has 45"
+    assert (caught.value.expected, caught.value.actual) == (46, 45)
+    assert small == b"\xee" * 45
+    with pytest.raises(BufferError):
+        tw.encode_bytes_into(values, bytes(99))
+    with pytest.raises(TypeError):
+        tw.encode_bytes_into(values, "text")
+
+
+def test_encode_into_the_same_memory() -> None:
+    buffer = bytearray(WIRE)
+    assert tw.encode_bytes_into(tw.decode_bytes(buffer)[1:], buffer) == len(WIRE) - 5
+    assert buffer[:-5] == WIRE[5:]
+
+
+# --- for the integrations ---
+
+
+def test_nothing_but_bytes_and_str() -> None:
+    class Text(str):
+        pass
+
+    plain = np.array([b"a", "b", "\xe9", b""], object)
+    assert _pack.all_plain(plain)
+    assert _pack.all_plain(plain[:0])
+    for value in (None, 1, np.str_("a"), np.bytes_(b"a"), Text("a"), bytearray(b"a")):
+        odd = plain.copy()
+        odd[3] = value
+        assert not _pack.all_plain(odd)
+    assert not _pack.all_plain(np.empty(2, object))
+    others: list[Any] = [plain[::2], np.array([b"a"]), np.zeros(3)]
+    for other in others:
+        with pytest.raises(ValueError, match="not a contiguous, aligned array of objects"):
+            _pack.all_plain(other)
+    nothings: list[Any] = [["a"], None]
+    for nothing in nothings:
+        with pytest.raises(TypeError):
+            _pack.all_plain(nothing)

@@ -1,0 +1,95 @@
+"""BYTES and StringDType, without str objects in between; what is UTF-8."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+import wire
+
+
+class Missing:
+    """A value that numpy takes for missing."""
+
+
+STRING_DTYPES = [
+    np.dtypes.StringDType(),
+    np.dtypes.StringDType(coerce=False),
+    np.dtypes.StringDType(na_object=None),
+    np.dtypes.StringDType(na_object=np.nan),
+]
+LONG_AND_SHORT = ["", "a", "é" * 7, "x" * 15, "y" * 16, "z" * 300, "a\0b\0", "🜚" * 99]
+
+
+@pytest.mark.parametrize("dtype", STRING_DTYPES, ids=str)
+def test_strings_to_the_wire(dtype: Any) -> None:
+    array = np.array(LONG_AND_SHORT * 3, dtype)
+    expected = [text.encode() for text in LONG_AND_SHORT * 3]
+    assert tw.encode_bytes(array) == wire.elements(expected)
+    assert tw.encode_bytes(array[::-2]) == wire.elements(expected[::-2])
+    grid = array.reshape(4, 6).T
+    assert tw.Tensor("x", grid).shape == (6, 4)
+    assert tw.encode_bytes(grid) == wire.elements([text.encode() for text in grid.ravel().tolist()])
+
+
+def test_strings_from_the_wire() -> None:
+    tensor = tw.decode_bytes(tw.encode_bytes(LONG_AND_SHORT * 3)).reshape((4, 6))
+    array = tensor.as_numpy(np.dtypes.StringDType())
+    assert (array.dtype, array.shape) == (np.dtypes.StringDType(), (4, 6))
+    assert array.ravel().tolist() == LONG_AND_SHORT * 3
+    array[0, 0] = "it is a copy"
+    assert tensor[0, 0] == b""
+    assert tw.encode_bytes(tensor.as_numpy(np.dtypes.StringDType())) == tensor.wire
+
+
+@pytest.mark.parametrize("na_object", [None, np.nan, Missing()])
+def test_missing_strings_are_refused(na_object: Any) -> None:
+    dtype = np.dtypes.StringDType(na_object=na_object)
+    array = np.array([["a", "b"], ["c", na_object]], dtype)
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.Tensor("text", array)
+    assert str(caught.value) == (
+        "element 3 [1, 1] of tensor 'text' is missing, and BYTES has no missing values"
+    )
+    assert (caught.value.tensor, caught.value.element) == ("text", 3)
+
+
+# Every boundary of the ranges in RFC 3629, on both sides, and in every place of a word.
+EDGES_OF_UTF8 = [
+    "00", "7f", "80", "bf", "c0 80", "c1 bf", "c2 80", "c2 7f", "c2 c0", "df bf", "e0 9f 80",
+    "e0 a0 80", "e0 a0 7f", "ec 80 80", "ed 9f bf", "ed a0 80", "ee 80 80", "ef bf bf", "ef bf c0",
+    "f0 8f bf bf", "f0 90 80 80", "f0 90 80 7f", "f3 bf bf bf", "f4 8f bf bf", "f4 90 80 80",
+    "f5 80 80 80", "f8 88 80 80 80", "fe", "ff", "c2", "e1 80", "f1 80 80", "e1 80 41",
+    "f1 80 80 41",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("edge", EDGES_OF_UTF8)
+@pytest.mark.parametrize("before", [0, 1, 3, 4, 7, 8, 9, 17])
+def test_utf8_is_what_python_says(edge: str, before: int) -> None:
+    for after in (0, 1, 8, 11):
+        data = b"a" * before + bytes.fromhex(edge) + b"z" * after
+        tensor = tw.decode_bytes(wire.elements([b"first", data]))
+        try:
+            expected = data.decode()
+        except UnicodeDecodeError as error:
+            with pytest.raises(tw.ElementError) as caught:
+                tensor.as_numpy(np.dtypes.StringDType())
+            assert caught.value.element == 1
+            assert caught.value.offset == 13 + error.start
+        else:
+            assert tensor.as_numpy(np.dtypes.StringDType()).tolist()[1] == expected
+
+
+def test_not_utf8_is_named() -> None:
+    tensor = tw.decode_bytes(wire.elements([b"fine", b"ab\xff"]))
+    for convert in (tensor.as_strings, lambda: tensor.as_numpy(np.dtypes.StringDType())):
+        with pytest.raises(tw.ElementError) as caught:
+            convert()
+        assert str(caught.value) == (
+            "element 1 is not UTF-8: invalid start byte at its byte 2 (body byte 14)"
+        )
+        assert (caught.value.element, caught.value.offset) == (1, 14)
