@@ -29,6 +29,14 @@ def test_a_tensor_by_name() -> None:
         REQUEST["z"]
 
 
+def test_messages_are_collections_of_tensors() -> None:
+    request = tw.InferRequest([X, WORDS])
+    assert list(request) == [X, WORDS]
+    assert "x" in request
+    assert "z" not in request
+    assert list(tw.InferResponse([WORDS])) == [WORDS]
+
+
 def test_lookups_in_any_order_of_a_list_that_changes() -> None:
     names = [f"t{n}" for n in range(9)]
     response = tw.InferResponse([tw.Tensor(name, np.zeros(1)) for name in names])
