@@ -1,0 +1,193 @@
+"""The clients' connections: reused, shared, encrypted; servers that are late, deaf or gone."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import clients
+from clients import BODY, GOOD, HEADERS, Connect, MiB, X, app, free_port, seen
+from serving import Scripted, http, uvicorn_server
+from tensorwire.client import AsyncClient, Client, InferenceServerError
+
+pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
+connect, server, client = clients.connect, clients.server, clients.client  # fixtures
+
+
+def test_one_connection_is_reused(client: Any) -> None:
+    before = len(seen)
+    for _ in range(5):
+        client.infer("echo", {"x": X})
+        client.server_metadata()
+        with pytest.raises(InferenceServerError):
+            client.infer("fail", {"x": X})
+    assert len({call["peer"] for call in seen[before:]}) == 1
+
+
+def test_a_connection_that_the_server_closed_is_replaced(connect: Connect) -> None:
+    with Scripted([GOOD, GOOD]) as server, connect(server.address, connections=1) as client:
+        for _ in range(5):
+            client.infer("m", {"x": X})
+            time.sleep(0.05)  # for the close to arrive
+        assert server.n_connections == 3
+
+
+def test_threads_share_a_client(server: str) -> None:
+    with Client(server, connections=4) as client, ThreadPoolExecutor(16) as threads:
+        before = len(seen)
+        sizes = [1, 1000, 300_000] * 20
+        answers = threads.map(lambda n: client.infer("echo", {"x": np.full(n, n)}), sizes)
+        for n, answer in zip(sizes, answers, strict=True):
+            assert (answer["x"].as_numpy() == n).all()
+            assert answer["x"].shape == (n,)
+    assert len({call["peer"] for call in seen[before:]}) <= 4
+
+
+def test_tasks_run_at_once(server: str) -> None:
+    async def main() -> float:
+        async with AsyncClient(server) as client:
+            await client.infer("echo", {"x": X})
+            start = time.perf_counter()
+            answers = await asyncio.gather(
+                *(client.infer("slow", {"x": np.full(1000 * i, i)}) for i in range(20))
+            )
+            for i, answer in enumerate(answers):
+                assert answer["x"].as_numpy().tolist() == [i] * 1000 * i
+            return time.perf_counter() - start
+
+    assert asyncio.run(main()) < 2  # of 4 seconds one after another
+
+
+def test_a_cancelled_call_leaves_the_client_usable(server: str) -> None:
+    async def main() -> None:
+        async with AsyncClient(server, connections=1) as client:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.infer("slow", {"x": X}), 0.05)
+            answer = await client.infer("echo", {"x": X[:3]})
+            assert answer["x"].shape == (3,)
+
+    asyncio.run(main())
+
+
+def test_closed(connect: Connect, server: str) -> None:
+    with connect(server) as client:
+        assert client.is_ready()
+        client.close()
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            client.infer("echo", {"x": X})
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://x", "http://", "http://u:p@x", "http://x?q", "http://x#f", "http://x:99999"]
+)
+def test_urls_that_are_none(connect: Connect, url: str) -> None:
+    with pytest.raises(ValueError):
+        (Client if connect is Client else AsyncClient)(url)
+
+
+def test_tls(connect: Connect, tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=test"
+    name = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    out = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*make.split(), *name, *out], check=True, capture_output=True)
+    options = {"ssl_keyfile": str(key), "ssl_certfile": str(certificate)}
+    with uvicorn_server(app, **options) as address:
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        with connect(f"https://{address}", ssl_context=trusting) as client:
+            assert np.array_equal(client.infer("echo", {"x": X})["x"].as_numpy(), X)
+        refused = pytest.raises(ConnectionError, match=r"(?i)certificate")
+        with connect(f"https://{address}") as client, refused:
+            client.infer("echo", {"x": X})
+
+
+def test_nothing_is_repeated(connect: Connect) -> None:
+    with Scripted([b""]) as server, connect(server.address) as client:
+        with pytest.raises(ConnectionError):
+            client.infer("m", {"x": X})
+        assert server.n_connections == 1
+        with pytest.raises(ConnectionError):
+            client.server_metadata()
+        assert server.n_connections == (2 if connect is Client else 3)  # aiohttp repeats a GET
+
+
+def test_no_cookies_are_kept(connect: Connect) -> None:
+    answer = http(BODY, HEADERS | {"Set-Cookie": "a=b; Path=/"})
+    server = Scripted([answer] * 2)
+    named = server.address.replace("127.0.0.1", "localhost")  # of which cookies would be kept
+    with server, connect(named) as client:
+        for _ in range(2):
+            client.infer("m", {"x": X})
+    assert len(server.heads) == 2
+    assert "cookie" not in server.heads[1]
+
+
+# --- servers that are late, deaf or gone ---
+
+
+def test_nobody_there(connect: Connect) -> None:
+    port = free_port()
+    with connect(f"127.0.0.1:{port}") as client:
+        with pytest.raises(ConnectionError, match=f"POST http://127.0.0.1:{port}/v2") as caught:
+            client.infer("m", {"x": X})
+        assert caught.value.__cause__ is not None
+
+
+def silent(_: socket.socket) -> None:
+    time.sleep(1)
+
+
+def stalling(connection: socket.socket) -> None:
+    connection.sendall(GOOD[:-10])
+    time.sleep(1)
+
+
+@pytest.mark.parametrize("answer", [silent, stalling])
+def test_timeouts(connect: Connect, answer: Any) -> None:
+    late = pytest.raises(TimeoutError, match="POST http://")
+    with Scripted([answer]) as server, connect(server.address, timeout=0.2) as client, late:
+        client.infer("m", {"x": X})
+    late = pytest.raises(TimeoutError)
+    with Scripted([answer]) as server, connect(server.address) as client, late:
+        client.infer("m", {"x": X}, timeout=0.2)
+
+
+def test_a_slow_answer_may_take_longer_than_the_timeout(connect: Connect) -> None:
+    """Which is one of progress, also behind a request that went in several pieces."""
+
+    def drip(connection: socket.socket) -> None:
+        for start in range(0, len(GOOD), len(GOOD) // 5 + 1):
+            time.sleep(0.25)
+            connection.sendall(GOOD[start : start + len(GOOD) // 5 + 1])
+
+    with Scripted([drip]) as server, connect(server.address, timeout=0.8) as client:
+        assert client.infer("m", {"x": np.zeros(MiB, np.float32)})["x"].shape == X.shape
+
+
+def test_a_server_that_reads_nothing(connect: Connect) -> None:
+    done = threading.Event()
+
+    class Deaf(Scripted):
+        def read(self, connection: socket.socket) -> bool:
+            return not done.wait(5)
+
+    with Deaf([b""]) as server, connect(server.address, timeout=0.3) as client:
+        started = time.perf_counter()
+        with pytest.raises(TimeoutError):
+            client.infer("m", {"x": np.zeros(8 * MiB, np.float32)})
+        assert time.perf_counter() - started < 3
+        done.set()
+        time.sleep(0.1)  # for the close to arrive
