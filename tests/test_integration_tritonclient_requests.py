@@ -1,0 +1,236 @@
+"""tritonclient's requests, with the codec and without, and what more it takes with it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+import tritonclient_both_ways as ways
+from interop.samples import DTYPES, Array, binary_sample, bits, bytes_array
+from tritonclient_both_ways import (
+    ARRAYS,
+    FLOATS,
+    LARGE,
+    Sub,
+    body_of,
+    both,
+    large,
+    object_array,
+    parsed,
+    response,
+)
+
+http, grpc, utils = ways.http, ways.grpc, ways.utils  # fixtures
+either, installed = ways.either, ways.installed
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("datatype", DTYPES)
+def test_request(http: ModuleType, datatype: str, is_large: bool) -> None:
+    array = large(datatype) if is_large else binary_sample(datatype)
+    both(lambda: body_of(http, array, datatype))
+    both(lambda: body_of(http, array[::-1], datatype))
+    both(lambda: body_of(http, array[:0].reshape(2, 0), datatype))
+    both(lambda: body_of(http, array[:, None].T, datatype))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("datatype", ["FP32", "UINT8", "BYTES"])
+def test_request_of_many_dimensions(http: ModuleType, datatype: str, order: Any) -> None:
+    values = np.arange(40 * 50 * 60).reshape(40, 50, 60, order=order)
+    array = values.astype(DTYPES[datatype], order="K")
+    both(lambda: body_of(http, array, datatype))
+    both(lambda: body_of(http, array[3:, :, ::2], datatype))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pytest.param(FLOATS.astype(">f4"), id="big-endian"),
+        pytest.param(FLOATS.astype(np.float64), id="another datatype"),
+        pytest.param(np.ma.masked_array(FLOATS, FLOATS > 3, fill_value=7), id="masked"),
+        pytest.param(FLOATS.view(Sub), id="subclass"),
+        pytest.param(FLOATS[:5], id="small"),
+        pytest.param(np.array(1, np.float32), id="0-d"),
+        pytest.param(np.broadcast_to(np.float32(1), LARGE), id="repeated"),
+        pytest.param(FLOATS.astype("U"), id="U"),
+    ],
+)
+def test_request_of_odd_arrays(http: ModuleType, array: Array) -> None:
+    both(lambda: body_of(http, array, "FP32"))
+    both(lambda: body_of(http, array, "BF16"))  # which older clients make of float32
+
+
+@pytest.mark.parametrize("value", [None, [1.0], b"abcd", memoryview(b"abcd"), np.float32(1)])
+@pytest.mark.parametrize("datatype", ["FP32", "BYTES", "BF16", "none such"])
+def test_request_of_no_array(http: ModuleType, datatype: str, value: Any) -> None:
+    both(lambda: http.InferInput("x", [1], datatype).set_data_from_numpy(value))
+    both(lambda: http.InferInput("x", [1], datatype).set_data_from_numpy(value, False))
+
+
+@pytest.mark.parametrize("shape", [[2], [len(FLOATS) + 1], [1, len(FLOATS)], []])
+def test_request_of_another_shape(http: ModuleType, shape: list[int]) -> None:
+    both(lambda: http.InferInput("x", shape, "FP32").set_data_from_numpy(FLOATS))
+    both(lambda: http.InferInput("x", shape, "FP16").set_data_from_numpy(FLOATS))
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize("is_binary", [True, False])
+def test_request_of_bytes(http: ModuleType, name: str, is_binary: bool) -> None:
+    both(lambda: body_of(http, ARRAYS[name], "BYTES", binary_data=is_binary))
+
+
+@pytest.mark.parametrize("datatype", DTYPES)
+def test_json_request(http: ModuleType, datatype: str) -> None:
+    array = binary_sample(datatype)[:7]
+    both(lambda: body_of(http, array, datatype, binary_data=False))
+
+
+def test_request_with_everything(http: ModuleType) -> None:
+    def body() -> Any:
+        inputs = [http.InferInput(name, [len(FLOATS)], "FP32") for name in "abc"]
+        inputs[0].set_data_from_numpy(FLOATS)
+        inputs[1].set_data_from_numpy(FLOATS, binary_data=False)
+        inputs[2].set_data_from_numpy(FLOATS).set_shared_memory("region", 8, 4)
+        last = http.InferInput("d", [2], "BYTES").set_data_from_numpy(bytes_array([b"x", b""]))
+        outputs = [http.InferRequestedOutput("o", binary_data=False)]
+        generate = http.InferenceServerClient.generate_request_body
+        return generate([*inputs, last], outputs, "7\xe9", 3, True, priority=2, parameters={"p": 1})
+
+    both(body)
+
+
+def test_data_given_again(http: ModuleType, either: bool) -> None:
+    """The last counts, whatever kind it is of."""
+    generate = http.InferenceServerClient.generate_request_body
+    tensor = http.InferInput("x", [len(FLOATS)], "FP32").set_data_from_numpy(FLOATS)
+    tensor.set_data_from_numpy(FLOATS + 1)
+    body, length = generate([tensor])
+    assert body[length:] == (FLOATS + 1).tobytes()
+    assert type(body) is bytes
+    tensor.set_data_from_numpy(FLOATS, binary_data=False)
+    assert generate([tensor])[1] is None
+    tensor.set_shape([2]).set_data_from_numpy(FLOATS[:2])
+    body, length = generate([tensor])
+    assert body[length:] == FLOATS[:2].tobytes()
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_inputs_and_results_are_copied(
+    http: ModuleType, either: bool, copied: Callable[[Any], Any]
+) -> None:
+    generate = http.InferenceServerClient.generate_request_body
+    tensor = http.InferInput("x", [len(FLOATS)], "FP32").set_data_from_numpy(FLOATS)
+    assert generate([copied(tensor)]) == generate([tensor])
+    result = parsed(http, *response(FLOATS))
+    assert bits(copied(result).as_numpy("OUTPUT0")) == bits(FLOATS)
+
+
+def test_a_large_array_is_referred_to(http: ModuleType, installed: None) -> None:
+    """Until the body is built: then it is copied, once, and may change."""
+    array = FLOATS.copy()
+    tensor = http.InferInput("x", [len(array)], "FP32").set_data_from_numpy(array)
+    assert np.shares_memory(tensor._raw_data, array)
+    assert not tensor._raw_data.flags.writeable
+    array[0] = 42
+    body, length = http.InferenceServerClient.generate_request_body([tensor])
+    assert body[length:] == array.tobytes()
+    array[0] = 0
+    assert body[length:] != array.tobytes()
+    mapped = np.memmap.__new__(np.memmap, __file__, np.uint8, "r", shape=(1000,))
+    assert type(tensor.set_shape([1000])) is http.InferInput
+    assert body_of(http, mapped, "UINT8")[0].endswith(mapped.tobytes())
+
+
+def test_a_subclass_packs_its_own(http: ModuleType) -> None:
+    class Reversed(http.InferInput):  # type: ignore[misc, name-defined]
+        def _get_binary_data(self) -> bytes:
+            return bytes(super()._get_binary_data()[::-1])
+
+    def body() -> Any:
+        tensor = Reversed("x", [len(FLOATS)], "FP32").set_data_from_numpy(FLOATS)
+        return http.InferenceServerClient.generate_request_body([tensor])
+
+    both(body)
+    assert body()[0].endswith(FLOATS.tobytes()[::-1])
+
+
+# --- gRPC ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("datatype", DTYPES)
+def test_grpc(grpc: ModuleType, datatype: str) -> None:
+    service = import_module("tritonclient.grpc.service_pb2")
+
+    def echo(array: Array) -> Any:
+        tensor = grpc.InferInput("x", list(array.shape), datatype).set_data_from_numpy(array)
+        content = tensor._get_content()
+        reply = service.ModelInferResponse(raw_output_contents=[content])
+        reply.outputs.add(name="y", datatype=datatype, shape=array.shape)
+        return content, grpc.InferResult(reply).as_numpy("y")
+
+    for array in (binary_sample(datatype), large(datatype)[::-1], binary_sample(datatype)[:0]):
+        both(echo, array)
+
+
+@pytest.mark.parametrize("value", [None, b"a", FLOATS, np.array(["a"]), object_array([1, None])])
+@pytest.mark.parametrize("datatype", ["FP16", "BYTES"])
+def test_grpc_of_odd_values(grpc: ModuleType, datatype: str, value: Any) -> None:
+    if datatype == "BYTES" and isinstance(value, np.ndarray) and value.dtype.kind == "U":
+        value = value.astype("S")  # U is an extra
+    both(lambda: grpc.InferInput("x", [2], datatype).set_data_from_numpy(value)._get_content())
+
+
+# --- the extras ------------------------------------------------------------------------------
+
+TEXT_ARRAYS = {
+    "U": np.array([["a", "\xe9"], ["", "\U0001f600"]]),
+    "U, big-endian": np.array([["a", "\xe9"], ["", "\U0001f600"]], ">U3"),
+    "U, transposed": np.array([["a", "\xe9"], ["", "\U0001f600"]]).T,
+    "StringDType": np.array([["a", "\xe9"], ["", "\U0001f600"]], np.dtypes.StringDType()),
+    "BytesTensor": tw.Tensor("x", [["a", "\xe9"], ["", "\U0001f600"]]).data,
+}
+
+
+@pytest.mark.parametrize("name", TEXT_ARRAYS)
+@pytest.mark.parametrize("is_binary", [True, False])
+def test_more_kinds_of_bytes(
+    http: ModuleType, utils: ModuleType, installed: None, name: str, is_binary: bool
+) -> None:
+    """Where the client alone has an error, the same as an object array of the elements."""
+    values: Any = TEXT_ARRAYS[name]
+    plain = values.as_numpy() if isinstance(values, tw.BytesTensor) else values.astype(object)
+    found = body_of(http, values, "BYTES", binary_data=is_binary)
+    assert found == body_of(http, plain, "BYTES", binary_data=is_binary)
+    assert bits(utils.serialize_byte_tensor(values)) == bits(utils.serialize_byte_tensor(plain))
+    with pytest.raises(utils.InferenceServerException, match=r"shape \[2, 2\], expected \[3\]"):
+        http.InferInput("x", [3], "BYTES").set_data_from_numpy(values)
+
+
+@pytest.mark.parametrize("name", TEXT_ARRAYS)
+def test_more_kinds_of_bytes_over_grpc(grpc: ModuleType, installed: None, name: str) -> None:
+    values: Any = TEXT_ARRAYS[name]
+    tensor = grpc.InferInput("x", [2, 2], "BYTES").set_data_from_numpy(values)
+    assert tensor._get_content() == tw.encode_bytes(values)
+    assert type(tensor._get_content()) is bytes
+
+
+def test_an_extra_with_a_bad_element(utils: ModuleType, installed: None) -> None:
+    with pytest.raises(tw.EncodeError, match="element 1 "):
+        utils.serialize_byte_tensor(np.array(["a", "\ud800"]))
+
+
+def test_no_elements_of_more_kinds(http: ModuleType, installed: None) -> None:
+    empty: list[Any] = [np.empty((2, 0), "U1"), tw.decode_bytes(b"").reshape((2, 0))]
+    for values in empty:
+        assert body_of(http, values, "BYTES") == body_of(http, np.empty((2, 0), object), "BYTES")
