@@ -131,8 +131,8 @@ def infer(port: int, model: str, *inputs: tw.Tensor) -> tw.InferResponse:
 def test_inside(python: Path, tmp_path: Path) -> None:
     """What can be seen only beside KServe: its classes, patched and not."""
     options = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={tmp_path}"]
-    script = HERE / "inside_kserve.py"
-    programs.run([str(python), "-m", "pytest", *options, str(script)], tmp_path, CLIENT_SECONDS)
+    files = map(str, sorted(HERE.glob("inside_kserve_*.py")))
+    programs.run([str(python), "-m", "pytest", *options, *files], tmp_path, CLIENT_SECONDS)
 
 
 # --- KServe's clients ------------------------------------------------------------------------

@@ -1,0 +1,339 @@
+"""KServe's messages on our codec, and off it: what it accepts means the same, and is lazy."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from kserve import InferInput, InferOutput, InferResponse
+
+from interop import kserve_bodies as bodies
+from interop.kserve_bodies import AS_JSON, NO_TEXT, ONE, TEXT, WORDS, X, decoded, entry, wire
+from tensorwire.integrations import kserve as backend
+
+installed = bodies.installed  # the fixture
+
+
+# --- what KServe's own code accepts means the same -------------------------------------------
+
+RAW = {
+    "BOOL": np.array([True, False, True]),
+    "UINT8": np.array([0, 1, 255], np.uint8),
+    "UINT64": np.array([0, 1, 2**64 - 1], np.uint64),
+    "INT16": np.array([-(2**15), 0, 5], np.int16),
+    "INT64": np.array([-(2**63), 0, 5]),
+    "FP16": np.array([1.5, 65504, -0.0], np.float16),
+    "FP32": np.array([0.1, 3e38, -0.0], np.float32),
+    "FP64": np.array([0.1, 1e300, -0.0]),
+}
+ACCEPTED: dict[str, tuple[bytes, int]] = {
+    name: wire(entry("x", [3], name, array.nbytes), tail=array.tobytes())
+    for name, array in RAW.items()
+} | {
+    "BYTES": TEXT,
+    "2-D": ONE,
+    "scalar": wire(entry("x", [], "INT32", 4), tail=b"\1\0\0\0"),
+    "empty": wire(entry("x", [0, 3], "FP32", 0)),
+    "empty BYTES": wire(entry("t", [0], "BYTES", 0)),
+    "lower case": wire(entry("x", [1], "fp32", 4), tail=b"\0\0\x80\x3f"),
+    "parameters": wire(
+        entry("x", [1], "INT8", 1, a="b", c=1), tail=b"\7", id="1", parameters={"p": True}
+    ),
+    "JSON": AS_JSON,
+    "JSON and binary": wire(
+        {"name": "t", "shape": [2], "datatype": "BYTES", "data": ["a", "b"], "parameters": {}},
+        entry("x", [2], "UINT16", 4),
+        {"name": "y", "shape": [1], "datatype": "INT64", "data": [5]},
+        tail=b"\1\0\2\0",
+    ),
+    "outputs": wire(
+        entry("x", [1], "INT8", 1),
+        tail=b"\7",
+        outputs=[{"name": "y", "parameters": {"binary_data": True}}, {"name": "z"}],
+    ),
+    "null data": wire(entry("x", [1], "INT8", 1) | {"data": None}, tail=b"\7"),
+}
+
+
+def result(function: Callable[[], Any]) -> Any:
+    """What it returns, or the type of what it raises."""
+    try:
+        return function()
+    except Exception as error:
+        return type(error)
+
+
+def encoded(message: Any) -> Any:
+    return result(message.to_rest)
+
+
+def seen(request: Any) -> Any:
+    """All that a model can see of a request, in the order that disturbs least."""
+    arrays = [tensor.as_numpy() for tensor in request.inputs]
+    return (
+        [(array.dtype, array.shape, array.tolist()) for array in arrays],
+        [(t.name, t.shape, t.datatype, t.parameters, t.data, t._raw_data) for t in request.inputs],
+        [array.tolist() for array in (tensor.as_numpy() for tensor in request.inputs)],
+        request.id,
+        request.model_name,
+        request.parameters,
+        request.request_outputs,
+        request.use_binary_outputs,
+        result(lambda: repr(request.as_dataframe())),
+        request.to_dict(),
+        repr(request),
+    )
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_a_model_sees_what_it_saw(case: str) -> None:
+    plain = decoded(*ACCEPTED[case])
+    backend.install()
+    try:
+        ours = decoded(*ACCEPTED[case])
+        assert ours == decoded(*ACCEPTED[case])
+        assert ours == plain
+        assert plain == ours
+        assert seen(decoded(*ACCEPTED[case])) == seen(plain)
+    finally:
+        backend.uninstall()
+    assert ours == plain
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_a_request_is_passed_on_as_it_was(case: str) -> None:
+    """JSON, as a transformer has always sent it; what JSON cannot hold is refused."""
+    body = wire(*json.loads(ACCEPTED[case][0][: ACCEPTED[case][1]])["inputs"], id="1")
+    tail = ACCEPTED[case][0][ACCEPTED[case][1] :]
+    plain = encoded(decoded(body[0] + tail, body[1]))
+    backend.install()
+    try:
+        assert encoded(decoded(body[0] + tail, body[1])) == plain
+    finally:
+        backend.uninstall()
+
+
+class Text(str):
+    """Not what it prints."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "printed"
+
+
+ODD: dict[str, Any] = {
+    "a subclass of str": np.array([Text("held"), b"a"], object),
+    "mutable bytes": np.array([bytearray(b"a"), [b"b"]], object),
+    "a lone surrogate": np.array(["\udc80", "a"], object),
+    "masked BYTES": np.ma.array(np.array([b"a", b"b"], object), mask=[False, True]),
+    "masked INT64": np.ma.array([1, 2], mask=[False, True]),
+}
+
+
+def outputs() -> list[Any]:
+    """Data given in every way that there is; whether it can be JSON is seen by its datatype."""
+    made = []
+    for datatype, array in RAW.items():
+        for how in ("array", "list", "binary", "JSON"):
+            output = InferOutput(f"{datatype} {how}", [3], datatype)
+            if how == "array":
+                output.data = array
+            elif how == "list":
+                output.data = array.tolist()
+            else:
+                output.set_data_from_numpy(array, binary_data=how == "binary")
+            made.append(output)
+    words = np.array([b"a", "\u20ac", 5, None], object)
+    for how in ("array", "list", "binary", "JSON"):
+        output = InferOutput(f"BYTES {how}", [2, 2], "BYTES", parameters={"user": 1})
+        if how == "array":
+            output.data = words.reshape(2, 2)
+        elif how == "list":
+            output.data = ["a", "b", "c", "d"]
+        else:
+            output.set_data_from_numpy(words.reshape(2, 2), binary_data=how == "binary")
+        made.append(output)
+    dates = InferOutput("dates", [2], "BYTES")
+    dates.set_data_from_numpy(np.array(["2020-01-01", "2021-02-03"], "datetime64[D]"))
+    padded = InferOutput("S", [2], "BYTES")
+    padded.set_data_from_numpy(np.array([b"a", b"bcd"]))
+    for name, array in ODD.items():
+        datatype = "BYTES" if array.dtype == object else "INT64"
+        made.append(InferOutput(name, [2], datatype, array))
+    return [*made, dates, padded]
+
+
+@pytest.mark.parametrize("is_binary", [True, False])
+@pytest.mark.parametrize("i", range(len(outputs())))
+def test_an_output_is_sent_as_it_was(i: int, is_binary: bool) -> None:
+    def response() -> InferResponse:
+        return InferResponse("1", "m", [outputs()[i]], "2", use_binary_outputs=is_binary)
+
+    plain = encoded(response())
+    backend.install()
+    try:
+        ours = response()
+        assert encoded(ours) == plain
+        assert encoded(ours) == plain  # and again
+    finally:
+        backend.uninstall()
+
+
+def test_responses_mean_the_same() -> None:
+    text = {
+        "model_name": "m",
+        "id": "1",
+        "parameters": {"p": 1},
+        "outputs": [
+            entry("x", [2, 3], "FP32", 24),
+            {"name": "y", "shape": [1], "datatype": "FP64", "data": [1.5]},
+            entry("t", [3], "BYTES", len(WORDS), user=1),
+        ],
+    }
+    header = orjson.dumps(text)
+    body = header + X.tobytes() + WORDS
+    plain = InferResponse.from_bytes(body, len(header))
+    backend.install()
+    try:
+        ours = InferResponse.from_bytes(body, len(header))
+        arrays = [output.as_numpy() for output in ours.outputs]
+        assert [a.tolist() for a in arrays] == [o.as_numpy().tolist() for o in plain.outputs]
+        assert np.shares_memory(arrays[0], np.frombuffer(body, np.uint8))
+        assert ours == plain
+        assert ours.to_rest() == plain.to_rest()
+        ours = InferResponse.from_bytes(body, len(header))
+        ours._use_binary_outputs = True  # a gateway's: the bytes go on as they came
+        assert ours.to_rest()[0].endswith(X.tobytes() + np.float64(1.5).tobytes() + WORDS)
+    finally:
+        backend.uninstall()
+
+
+# --- lazy ------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("installed")
+class TestLazy:
+    def test_as_numpy_is_a_view(self) -> None:
+        body, json_length = ONE
+        array = decoded(body, json_length).inputs[0].as_numpy()
+        assert np.shares_memory(array, np.frombuffer(body, np.uint8))
+        assert not array.flags.writeable
+        writable = decoded(bytearray(body), json_length).inputs[0].as_numpy()
+        assert writable.flags.writeable
+
+    def test_the_list_takes_over(self) -> None:
+        body = bytearray(ONE[0])
+        tensor = decoded(body, ONE[1]).inputs[0]
+        with pytest.raises(BufferError):
+            body.append(0)  # held
+        tensor.data[0] = 7
+        body.append(0)  # let go of
+        assert tensor.data == [7, 1, 2, 3, 4, 5]
+        assert tensor.as_numpy().tolist() == [[7, 1, 2], [3, 4, 5]]
+
+    def test_what_is_set_is_the_data(self) -> None:
+        tensor = decoded(*ONE).inputs[0]
+        tensor.data = [1, 2, 3, 4, 5, 6]
+        assert tensor.as_numpy().tolist() == [[1, 2, 3], [4, 5, 6]]
+        tensor = decoded(*ONE).inputs[0]
+        tensor.set_data_from_numpy(X + 1)
+        assert tensor.data is None
+        assert tensor.as_numpy().tolist() == (X + 1).tolist()
+        assert tensor.parameters == {"binary_data_size": 24}
+
+    def test_another_shape(self) -> None:
+        tensor = decoded(*ONE).inputs[0]
+        tensor.shape = [3, 2]
+        assert tensor.as_numpy().shape == (3, 2)
+
+    @pytest.mark.parametrize("message", [ONE, TEXT, NO_TEXT], ids=["FP32", "BYTES", "no text"])
+    @pytest.mark.parametrize("is_listed", [False, True])
+    def test_it_pickles(self, message: tuple[bytes, int], is_listed: bool) -> None:
+        request = decoded(*message)
+        if is_listed:
+            assert request.inputs[0].data
+        copies = [
+            copy.copy(request),
+            copy.deepcopy(request),
+            *(pickle.loads(pickle.dumps(request, n)) for n in range(2, 6)),
+        ]
+        expected = request.inputs[0].as_numpy().tolist()
+        for made in copies:
+            assert made.inputs[0].as_numpy().tolist() == expected
+            assert made == request
+
+    def test_it_pickles_without_the_rest_of_the_body(self) -> None:
+        body, json_length = wire(
+            entry("x", [1 << 20], "UINT8", 1 << 20), entry("y", [1], "INT8", 1), tail=bytes(1 << 20)
+        )
+        request = decoded(body + b"\7", json_length)
+        assert len(pickle.dumps(request.inputs[1])) < 1000
+
+    def test_it_is_read_where_nothing_is_installed(self) -> None:
+        script = (
+            "import pickle, sys; request = pickle.load(sys.stdin.buffer);"
+            "print(request.inputs[0].as_numpy().tolist(), request.inputs[0].data)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            input=pickle.dumps(decoded(*ONE)),
+            capture_output=True,
+            check=True,
+        )
+        assert done.stdout == f"{X.tolist()} {X.ravel().tolist()}\n".encode()
+
+    def test_it_outlives_the_backend(self) -> None:
+        request = decoded(*ONE)
+        backend.uninstall()
+        assert request.inputs[0].as_numpy().tolist() == X.tolist()
+        assert request.inputs[0].data == X.ravel().tolist()
+
+    def test_threads_read_the_same(self) -> None:
+        body, json_length = wire(entry("x", [1 << 16], "UINT8", 1 << 16), tail=bytes(1 << 16))
+        tensor = decoded(body, json_length).inputs[0]
+        found: list[Any] = []
+        threads = [threading.Thread(target=lambda: found.append(tensor.data)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert all(data == [0] * (1 << 16) for data in found)
+        assert len(found) == 8
+
+
+def test_arrays_to_write_in() -> None:
+    backend.install(writable=True)
+    try:
+        tensor = decoded(*ONE).inputs[0]
+        array = tensor.as_numpy()
+        array += 1
+        assert tensor.as_numpy().tolist() == X.tolist()
+        raw = InferInput("x", [2, 3], "FP32")
+        raw._raw_data = X.tobytes()  # as from_grpc does
+        raw.as_numpy()[0] = 5
+        backend.install()  # again: other options
+        assert not decoded(*ONE).inputs[0].as_numpy().flags.writeable
+    finally:
+        backend.uninstall()
+
+
+def test_aligned_arrays() -> None:
+    backend.install(aligned=True)
+    try:
+        for blanks in range(8):
+            body = ONE[0][: ONE[1]] + b" " * blanks + X.tobytes()
+            array = decoded(body, ONE[1] + blanks).inputs[0].as_numpy()
+            assert array.flags.aligned
+            assert array.tolist() == X.tolist()
+    finally:
+        backend.uninstall()

@@ -1,0 +1,179 @@
+"""The codec goes into KServe and out again, or beside it as a data plane; the README's examples."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kserve import (
+    InferInput,
+    InferOutput,
+    InferRequest,
+    InferResponse,
+    Model,
+    ModelRepository,
+    ModelServer,
+)
+from kserve.errors import InvalidInput
+from kserve.protocol import infer_type
+from kserve.protocol.dataplane import DataPlane
+from kserve.protocol.infer_type import RequestedOutput
+from kserve.utils import numpy_codec, utils
+
+import tensorwire as tw
+from interop.kserve_bodies import AS_JSON, ONE, X, decoded
+from tensorwire.integrations import kserve as backend
+from tensorwire.integrations import patching
+from tensorwire.integrations.kserve import patches
+
+# --- in and out ------------------------------------------------------------------------------
+
+
+def state() -> list[Any]:
+    modules = (infer_type, numpy_codec, utils)
+    classes = (InferInput, InferOutput, InferRequest, InferResponse, DataPlane)
+    return [dict(vars(owner)) for owner in (*modules, *classes)]
+
+
+def test_installed_twice_and_put_back() -> None:
+    before = state()
+    backend.install()
+    once = state()
+    assert utils.from_np_dtype is numpy_codec.from_np_dtype is infer_type.from_np_dtype
+    assert once != before
+    backend.install()
+    assert state() == once
+    backend.uninstall()
+    assert state() == before
+    backend.uninstall()
+    assert state() == before
+
+
+def test_threads() -> None:
+    before = state()
+
+    def work() -> None:
+        for _ in range(5):
+            backend.install()
+            assert decoded(*ONE).inputs[0].data == X.ravel().tolist()
+            backend.uninstall()
+
+    failures: list[Any] = []
+    hook = threading.excepthook
+    threading.excepthook = failures.append
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        threading.excepthook = hook
+    assert not failures
+    assert state() == before
+
+
+@pytest.mark.parametrize("version", ["0.16.9", "0.22.0", "1.0"])
+def test_an_unknown_version(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    before = state()
+    monkeypatch.setattr(patching, "version", lambda name: version)
+    for attempt in (backend.install, lambda: backend.BinaryDataPlane):
+        with pytest.raises(tw.IntegrationError, match=rf"kserve {version}.*0\.17.*0\.21"):
+            attempt()
+    assert state() == before
+    assert not backend.is_installed()
+
+
+@pytest.mark.parametrize("method", ["from_bytes", "to_rest"])
+def test_an_unknown_layout(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    monkeypatch.setattr(InferResponse, method, lambda self, something: None)
+    before = state()
+    with pytest.raises(tw.IntegrationError, match=f"InferResponse.{method}"):
+        backend.install()
+    assert state() == before
+    monkeypatch.delattr(InferResponse, method)
+    with pytest.raises(tw.IntegrationError, match=f"InferResponse.{method}"):
+        backend.install()
+
+
+def test_a_module_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, patches.__name__)
+    monkeypatch.setitem(sys.modules, "kserve.protocol.rest.multiprocess.server", None)
+    with pytest.raises(tw.IntegrationError, match="not laid out as expected"):
+        backend.install()
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "import tensorwire.integrations.kserve as ours; ours.install(); from kserve import *",
+        "from kserve import *; import tensorwire.integrations.kserve as ours; ours.install()",
+        "from kserve.utils.utils import *; from tensorwire.integrations import kserve as ours;"
+        "ours.install(); from kserve import *",
+    ],
+)
+def test_any_order_of_imports(order: str) -> None:
+    script = (
+        f"{order}; import sys; from kserve import InferRequest; from kserve.utils import utils;"
+        "body = sys.stdin.buffer.read();"
+        f"view = InferRequest.from_bytes(body, {ONE[1]}, 'm').inputs[0].as_numpy();"
+        "print(view.flags.owndata,"
+        "utils.from_np_dtype.__code__.co_filename.count('tensorwire'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=ONE[0], capture_output=True, check=True
+    )
+    assert done.stdout == b"False 1\n"
+
+
+# --- the data plane --------------------------------------------------------------------------
+
+LENGTH = "inference-header-content-length"
+
+
+def test_the_data_plane_patches_nothing() -> None:
+    before = vars(InferRequest)["from_bytes"]
+    plane = backend.BinaryDataPlane(ModelRepository(), writable=True)
+    assert isinstance(plane, DataPlane)
+    request, _ = plane.decode(ONE[0], {LENGTH: str(ONE[1])}, "v2", "m")
+    array = request.inputs[0].as_numpy()
+    array += 1
+    output = InferOutput("y", [2, 3], "FP32", data=array)
+    wanted = [RequestedOutput("y", {"binary_data": True})]
+    response = InferResponse("1", "m", [output], requested_outputs=wanted)
+    body, headers = plane.encode("m", response, {}, {})
+    found = tw.decode_response(body, headers[LENGTH])
+    assert found["y"].as_numpy().tolist() == (X + 1).tolist()
+    assert plane.metadata()["extensions"].count("binary_tensor_data") == 1
+    text = AS_JSON[0]
+    assert plane.decode(text, {}, "v2", "m")[0].inputs[0].data == [[1, 2], [3, 4]]
+    with pytest.raises(InvalidInput, match="is Inference-Header-Content-Length missing"):
+        plane.decode(ONE[0], {}, "v2", "m")
+    for bad in ({LENGTH: "abc"}, {LENGTH: "9999"}, {LENGTH: "-1"}, {}):
+        with pytest.raises(InvalidInput):
+            plane.decode(ONE[0], bad, "v2", "m")
+    assert vars(InferRequest)["from_bytes"] is before
+    assert not backend.is_installed()
+
+
+# --- the README ------------------------------------------------------------------------------
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+EXAMPLES = re.findall(r"```py\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+def test_the_readmes_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the only ones in its `py` blocks; those in `python` blocks run without KServe."""
+    install, serve = (compile(code, "README.md", "exec") for code in EXAMPLES)
+    exec(install, {})
+    assert backend.is_installed()
+    backend.uninstall()
+    planes = []
+    monkeypatch.setattr(ModelServer, "start", lambda self, models: planes.append(self.dataplane))
+    exec(serve, {"model": Model("m")})
+    assert [type(plane) for plane in planes] == [backend.BinaryDataPlane]

@@ -1,0 +1,44 @@
+"""Bodies for KServe's classes, and the fixture that puts them on our codec: for its environment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from kserve import InferRequest
+
+from tensorwire.integrations import kserve as backend
+
+
+@pytest.fixture
+def installed() -> Iterator[None]:
+    backend.install()
+    yield
+    backend.uninstall()
+
+
+def wire(*inputs: dict[str, Any], tail: bytes = b"", **members: Any) -> tuple[bytes, int]:
+    """A body, and the length of its JSON."""
+    text = json.dumps({"inputs": inputs, **members}).encode()
+    return text + tail, len(text)
+
+
+def entry(name: str, shape: list[int], datatype: str, nbytes: int, **more: Any) -> dict[str, Any]:
+    parameters = {"binary_data_size": nbytes, **more}
+    return {"name": name, "shape": shape, "datatype": datatype, "parameters": parameters}
+
+
+def decoded(body: bytes | bytearray, json_length: int) -> Any:
+    return InferRequest.from_bytes(body, json_length, "m")
+
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+ONE = wire(entry("x", [2, 3], "FP32", 24), tail=X.tobytes())
+WORDS = b"\x05\0\0\0a cat" + b"\3\0\0\0\xe2\x82\xac" + b"\0\0\0\0"
+TEXT = wire(entry("t", [3], "BYTES", len(WORDS)), tail=WORDS)
+IMAGE = b"\2\0\0\0\xff\xd8" + b"\1\0\0\0a"
+NO_TEXT = wire(entry("t", [2], "BYTES", len(IMAGE)), tail=IMAGE)
+AS_JSON = wire({"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [[1, 2], [3, 4]]})
