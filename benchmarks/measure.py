@@ -64,7 +64,7 @@ def measuring(
 
 
 class Slow:
-    """From when on a call is slow, and how often it is measured then; ``--quick`` says sooner, once.
+    """From when on a call is slow, and how often it is measured then (``--quick``: sooner, once).
 
     Once is enough, too, for what takes long.
     """
