@@ -165,6 +165,16 @@ def test_timeouts(connect: Connect, answer: Any) -> None:
         client.infer("m", {"x": X}, timeout=0.2)
 
 
+@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+def test_no_time_at_all_is_refused(connect: Connect, seconds: float) -> None:
+    """aiohttp takes it for as long as it lasts."""
+    refused = f"a number of seconds above 0, or None, not {seconds}"
+    with pytest.raises(ValueError, match=refused), connect("127.0.0.1:1", timeout=seconds):
+        pass
+    with connect("127.0.0.1:1") as client, pytest.raises(ValueError, match=refused):
+        client.infer("m", {"x": X}, timeout=seconds)
+
+
 def test_a_slow_answer_may_take_longer_than_the_timeout(connect: Connect) -> None:
     """Which is one of progress, also behind a request that went in several pieces."""
 

@@ -28,6 +28,7 @@ from .calls import (
     InferenceServerError,
     Inputs,
     Outputs,
+    checked_timeout,
     encode,
     failure,
     model_path,
@@ -138,7 +139,7 @@ class AsyncClient(BaseClient):
 
     async def _exchange(self, call: Call, timeout: float | None = None) -> Answer:
         session = self._open()
-        seconds = self.timeout if timeout is None else timeout
+        seconds = self.timeout if timeout is None else checked_timeout(timeout)
         limit = aiohttp.ClientTimeout(sock_connect=seconds, sock_read=seconds)
         # The server may have closed a pooled connection while this program was busy elsewhere. The
         # loop hears of it in one round, and aiohttp in the next.

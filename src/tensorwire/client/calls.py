@@ -75,7 +75,7 @@ class BaseClient:
         headers: Headers | None,
     ) -> None:
         self.origin, self.prefix = parse_url(url)
-        self.timeout = timeout
+        self.timeout = checked_timeout(timeout)
         self.max_body = max_body
         self.limits = limits or _DEFAULT_LIMITS
         self.headers = {"User-Agent": f"tensorwire/{tw.__version__}"} | checked(headers)
@@ -163,6 +163,13 @@ def checked(headers: Headers | None) -> dict[str, str]:
         if name.lower() in _OWN_HEADERS:
             raise ValueError(f"{name} is set by the client itself")
     return dict(headers or {})
+
+
+def checked_timeout(seconds: float | None) -> float | None:
+    """Raises ValueError for no time at all, which aiohttp takes for as long as it lasts."""
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"a timeout is a number of seconds above 0, or None, not {seconds}")
+    return seconds
 
 
 def encode(

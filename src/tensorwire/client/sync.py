@@ -26,6 +26,7 @@ from .calls import (
     InferenceServerError,
     Inputs,
     Outputs,
+    checked_timeout,
     encode,
     failure,
     model_path,
@@ -139,7 +140,7 @@ class Client(BaseClient):
     def _exchange(self, call: Call, timeout: float | None = None) -> Answer:
         if self._closed:
             raise RuntimeError("the client is closed")
-        seconds = self.timeout if timeout is None else timeout
+        seconds = self.timeout if timeout is None else checked_timeout(timeout)
         with _translated(call, self.origin):
             response = self._pool.urlopen(
                 call.method,
