@@ -188,3 +188,15 @@ def test_a_sync_model_sees_the_context_of_its_request() -> None:
 
     answer = infer(middleware, "m").response()
     assert answer["y"].as_numpy().tolist() == [b"somebody"]
+
+
+def test_a_function_around_an_async_one_is_awaited() -> None:
+    """As decorators make them: nobody sees beforehand that it returns something to await."""
+    app = create_app({"m": lambda request: echo(request)})  # noqa: PLW0108
+    assert infer(app, "m").response()["x"].shape == X.shape
+
+
+@pytest.mark.parametrize("model", ["echo", None, {}])
+def test_what_is_no_function_is_refused_at_once(model: Any) -> None:
+    with pytest.raises(TypeError, match=f"a model is a function or .*not {type(model).__name__}"):
+        create_app({"m": model})

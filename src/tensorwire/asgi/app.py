@@ -44,7 +44,7 @@ class Model:
     awaited, any other runs in a thread. ``inputs`` and ``outputs``: what is declared is checked, of
     a request with an answer of 400, of a response with one of 500; empty means anything goes.
     ``batching``: every declared shape has a batch dimension in front of its dims.
-    One declared input is what a raw binary request needs.
+    One declared input is what a raw binary request needs. Raises TypeError for what is no function.
     """
 
     def __init__(
@@ -54,6 +54,8 @@ class Model:
         outputs: Sequence[tw.TensorSpec] = (),
         batching: bool = False,
     ) -> None:
+        if not callable(function):
+            raise TypeError(f"a model is a function or a Model, not {type(function).__name__}")
         self.function = function
         self.inputs = _declared(inputs, batching)
         self.outputs = _declared(outputs, batching)
@@ -70,8 +72,14 @@ class Model:
         """Call the function; what it returns is to be awaited."""
         if self.is_async:
             return self.function(request)  # type: ignore[return-value]
+        return self.in_thread(request)
+
+    async def in_thread(self, request: tw.InferRequest) -> Any:
+        """Call a function that is not async; one around an async one returns what is to await."""
         run = copy_context().run  # so that the thread sees what a middleware has set
-        return asyncio.get_running_loop().run_in_executor(None, run, self.run, request)
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(None, run, self.run, request)
+        return await result if inspect.isawaitable(result) else result
 
     def run(self, request: tw.InferRequest) -> Any:
         """Call a function that is not async, in its thread."""

@@ -33,16 +33,25 @@ def run(models: str | None, with_echo: bool, host: str, port: int) -> int:
 
 
 def load(models: str | None, with_echo: bool) -> Any:
-    """The app for ``module:name``, a mapping of models or an ASGI app, and the echo model."""
+    """The app for ``module:name``, a mapping of models or an ASGI app, and the echo model.
+
+    Raises NoModels.
+    """
     found: Any = {} if models is None else find(models)
     if not isinstance(found, Mapping):
         if with_echo:
             raise NoModels(f"{models} is an app: --echo goes with a mapping of models")
+        if not callable(found):
+            kind = type(found).__name__
+            raise NoModels(f"{models} is neither a mapping of models nor an app, but {kind}")
         return found
     served = {"echo": echo, **found} if with_echo else found
     if not served:
         raise NoModels("no models: give module:name of a mapping, or --echo")
-    return create_app(served)
+    try:
+        return create_app(served)
+    except (TypeError, ValueError) as error:  # of a model, or of its name
+        raise NoModels(f"cannot serve {models}: {error}") from error
 
 
 def find(models: str) -> Any:
