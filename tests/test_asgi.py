@@ -164,16 +164,19 @@ def test_encodings_in_several_headers(encodings: list[bytes], refused: str | Non
         assert caught.value.status == 415
 
 
+SHORT = gzip.compress(BODY)[:-1]
+
+
 @pytest.mark.parametrize(
     ("body", "encoding", "message", "status"),
     [
-        (gzip.compress(BODY)[:-1], "gzip", "the compressed body ends too early", 400),
-        (gzip.compress(BODY) + b"x", "gzip", "goes on after its end", 400),
+        (SHORT, "gzip", f"early: its {len(SHORT)} bytes are {len(BODY)} inflated", 400),
+        (gzip.compress(BODY) + b"x", "gzip", f"after its end, which is at {len(BODY)} bytes", 400),
         (gzip.compress(BODY) + bytes(1 << 20), "gzip", "goes on after its end", 400),
         (gzip.compress(BODY) * 2, "gzip", "goes on after its end", 400),
-        (b"what?", "gzip", "the body cannot be inflated", 400),
-        (raw_deflate(BODY), "deflate", "the body cannot be inflated", 400),
-        (b"", "gzip", "the compressed body ends too early", 400),
+        (b"what?", "gzip", "the body cannot be inflated beyond 0 bytes", 400),
+        (raw_deflate(BODY), "deflate", "the body cannot be inflated beyond 0 bytes", 400),
+        (b"", "gzip", "the compressed body ends too early: its 0 bytes are 0 inflated", 400),
         (BODY, "br", "Content-Encoding 'br' is not known", 415),
         (gzip.compress(bytes(200_000)), "gzip", "at most 100000 are accepted", 413),
     ],

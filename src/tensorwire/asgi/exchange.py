@@ -98,13 +98,17 @@ async def _read_inflated(
         raise UnsupportedEncoding(f"Content-Encoding {name!r} is not known")
     buffer = BodyBuffer(None, header_length, max_nbytes=max_body)
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: either header
-    more = True
+    n_read, more = 0, True
     while more:
         message = await receive()
-        _inflate(inflater, _chunk(message), buffer)
+        chunk = _chunk(message)
+        _inflate(inflater, chunk, buffer)
+        n_read += len(chunk)
         more = message.get("more_body", False)
     if not inflater.eof:
-        raise HeaderError("the compressed body ends too early")
+        raise HeaderError(
+            f"the compressed body ends too early: its {n_read} bytes are {len(buffer)} inflated"
+        )
     return buffer
 
 
@@ -120,9 +124,13 @@ def _inflate_piece(inflater: Any, chunk: bytes, buffer: BodyBuffer) -> None:
             buffer.write(inflater.decompress(chunk, _INFLATE_NBYTES))
             chunk = inflater.unconsumed_tail
     except zlib.error as error:
-        raise HeaderError(f"the body cannot be inflated: {error}") from None
+        raise HeaderError(
+            f"the body cannot be inflated beyond {len(buffer)} bytes: {error}"
+        ) from None
     if inflater.unused_data:
-        raise HeaderError("the compressed body goes on after its end")
+        raise HeaderError(
+            f"the compressed body goes on after its end, which is at {len(buffer)} bytes inflated"
+        )
 
 
 # --- out -------------------------------------------------------------------------------------
