@@ -66,6 +66,24 @@ BIG = tw.encode_request(
 )
 
 
+@pytest.mark.parametrize(
+    ("nbytes", "answers"), [(len(BIG), [b"100 Continue", b"200 OK"]), (1 << 32, [b"413 "])]
+)
+def test_expect_100_continue(address: str, nbytes: int, answers: list[bytes]) -> None:
+    """The server asks for the body, but not for one that is too long."""
+    host, port = address.split(":")
+    head, _, body = request_text(BIG).partition(b"\r\n\r\n")
+    head = head.replace(
+        f"Content-Length: {len(BIG)}".encode(), f"Content-Length: {nbytes}".encode()
+    )
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
+        for answer in answers:
+            assert connection.recv(1000).startswith(b"HTTP/1.1 " + answer)
+            if answer == b"100 Continue":
+                connection.sendall(body)
+
+
 @pytest.mark.parametrize("n_sent", [10, 1000, len(BIG) // 2, None])
 def test_clients_that_go_away(address: str, n_sent: int | None) -> None:
     """In the middle of the request, or of a response that they do not read."""
