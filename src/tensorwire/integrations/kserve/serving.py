@@ -27,6 +27,11 @@ def decode_request(body: bytes, headers: dict[str, str], model_name: str, option
         raise InvalidInput(str(error)) from error
     if json_length is None:
         json_length = len(body)
+    if json_length == 0 and body:
+        raise InvalidInput(
+            f"Inference-Header-Content-Length is 0, a raw binary request of {len(body)} bytes: "
+            f"model '{model_name}' of KServe declares no input to read it by"
+        )
     return read_request(InferRequest, body, json_length, model_name, options)
 
 
