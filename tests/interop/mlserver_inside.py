@@ -242,7 +242,7 @@ def test_what_is_no_text(backend: bool, texts: list[Any]) -> None:
 
 def test_bytes_that_are_no_text(backend: bool) -> None:
     words = ArrayData.over(tw.decode_bytes(tw.encode_bytes([b"a", b"\xff"])))
-    with pytest.raises(errors.MLServerError, match=r"element 1 .*not UTF-8") as caught:
+    with pytest.raises(errors.MLServerError, match=r"tensor 'y': element 1 .*not UTF-8") as caught:
         StringCodec.decode_output(output(words, "BYTES", [2]))
     assert caught.value.status_code == 400
 

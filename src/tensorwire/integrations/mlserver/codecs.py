@@ -15,7 +15,7 @@ from mlserver.types import Parameters, ResponseOutput
 
 import tensorwire as tw
 
-from ...errors import TensorwireError
+from ...errors import ElementError, TensorwireError, subject
 from ..patching import Replacement
 from .data import Array, ArrayData, array_of, numeric_array, refusal
 
@@ -95,8 +95,9 @@ def decode_strings(old: Callable[..., Any]) -> Callable[..., Any]:
             return old(input_or_output)
         try:
             return data.as_strings().reshape(-1).tolist()
-        except TensorwireError as error:
-            raise refusal(error) from error
+        except ElementError as error:
+            named = ElementError(f"{subject('tensor', input_or_output.name)}: {error}")
+            raise refusal(named) from error
 
     return _decode_input_or_output
 
