@@ -143,6 +143,11 @@ def test_the_apps_own_selection(selection: str, binary: bool) -> None:
     assert answer.response()["x"].binary is binary
 
 
+def test_another_selection_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="selection is 'spec' or 'triton', not 'Triton'"):
+        create_app({"echo": echo}, selection="Triton")
+
+
 def test_model_names() -> None:
     """The path's is what the model sees; the response's own, if it has one, what is answered."""
     seen: list[str | None] = []
@@ -200,3 +205,10 @@ def test_a_function_around_an_async_one_is_awaited() -> None:
 def test_what_is_no_function_is_refused_at_once(model: Any) -> None:
     with pytest.raises(TypeError, match=f"a model is a function or .*not {type(model).__name__}"):
         create_app({"m": model})
+
+
+def test_a_name_is_declared_once() -> None:
+    with pytest.raises(ValueError, match="tensor 'x' is declared twice"):
+        Model(double, [SPEC, tw.TensorSpec("x", "FP64", [-1])])
+    with pytest.raises(ValueError, match="tensor 'y' is declared twice"):
+        Model(double, [SPEC], [OUT, OUT])

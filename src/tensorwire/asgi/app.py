@@ -44,7 +44,8 @@ class Model:
     awaited, any other runs in a thread. ``inputs`` and ``outputs``: what is declared is checked, of
     a request with an answer of 400, of a response with one of 500; empty means anything goes.
     ``batching``: every declared shape has a batch dimension in front of its dims.
-    One declared input is what a raw binary request needs. Raises TypeError for what is no function.
+    One declared input is what a raw binary request needs. Raises TypeError for what is no function,
+    ValueError for a name that is declared twice.
     """
 
     def __init__(
@@ -97,10 +98,13 @@ class Model:
 
 
 def _declared(specs: Sequence[tw.TensorSpec], batching: bool) -> Declared:
-    return {
-        spec.name: tw.TensorSpec(spec.name, spec.datatype, spec.dims, spec.batching or batching)
-        for spec in specs
-    }
+    declared: Declared = {}
+    for spec in specs:
+        if spec.name in declared:
+            raise ValueError(f"tensor {spec.name!r} is declared twice")
+        is_batched = spec.batching or batching
+        declared[spec.name] = tw.TensorSpec(spec.name, spec.datatype, spec.dims, is_batched)
+    return declared
 
 
 class WrongInput(tw.TensorwireError):
@@ -164,6 +168,8 @@ class App:
         limits: tw.Limits,
         selection: str,
     ) -> None:
+        if selection not in ("spec", "triton"):  # which encode_response would refuse every time
+            raise ValueError(f"selection is 'spec' or 'triton', not {selection!r}")
         self.models = {
             name: model if isinstance(model, Model) else Model(model)
             for name, model in models.items()
