@@ -175,6 +175,13 @@ def test_no_time_at_all_is_refused(connect: Connect, seconds: float) -> None:
         client.infer("m", {"x": X}, timeout=seconds)
 
 
+def test_no_connection_at_all_is_refused(connect: Connect) -> None:
+    """urllib3 would wait for one forever."""
+    refused = pytest.raises(ValueError, match="connections are 1 or more, not 0")
+    with refused, connect("127.0.0.1:1", connections=0):
+        pass
+
+
 def test_a_slow_answer_may_take_longer_than_the_timeout(connect: Connect) -> None:
     """Which is one of progress, also behind a request that went in several pieces."""
 

@@ -54,7 +54,14 @@ class AsyncClient(BaseClient):
         connections: int = 32,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        super().__init__(url, timeout=timeout, max_body=max_body, limits=limits, headers=headers)
+        super().__init__(
+            url,
+            timeout=timeout,
+            max_body=max_body,
+            limits=limits,
+            headers=headers,
+            connections=connections,
+        )
         self._connections = connections
         self._ssl = True if ssl_context is None else ssl_context
         self._session: aiohttp.ClientSession | None = None

@@ -73,7 +73,10 @@ class BaseClient:
         max_body: int | None,
         limits: tw.Limits | None,
         headers: Headers | None,
+        connections: int,
     ) -> None:
+        if connections < 1:  # urllib3 would wait for one forever, aiohttp open any number
+            raise ValueError(f"connections are 1 or more, not {connections}")
         self.origin, self.prefix = parse_url(url)
         self.timeout = checked_timeout(timeout)
         self.max_body = max_body

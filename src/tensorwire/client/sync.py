@@ -62,7 +62,14 @@ class Client(BaseClient):
         connections: int = 32,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        super().__init__(url, timeout=timeout, max_body=max_body, limits=limits, headers=headers)
+        super().__init__(
+            url,
+            timeout=timeout,
+            max_body=max_body,
+            limits=limits,
+            headers=headers,
+            connections=connections,
+        )
         secure = {"ssl_context": ssl_context} if self.origin.startswith("https:") else {}
         self._pool = urllib3.connection_from_url(
             self.origin, maxsize=connections, block=True, **secure
