@@ -170,8 +170,8 @@ EXAMPLES = re.findall(r"```py\n(.*?)```", README.read_text(), re.DOTALL)
 
 
 def test_the_readmes_examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are the only ones in its `py` blocks; those in `python` blocks run without KServe."""
-    install, serve = (compile(code, "README.md", "exec") for code in EXAMPLES)
+    """They are in its `py` blocks; those in `python` blocks run without KServe."""
+    install, serve = (compile(code, "README.md", "exec") for code in EXAMPLES if "kserve" in code)
     exec(install, {})
     assert backend.is_installed()
     backend.uninstall()

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import signal
 import socket
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPConnection
@@ -51,7 +53,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:  # short: sockets live in it
         try:
             start(port, folder)
-            result = {"served": served(port), "exposed": exposed(), "stored": stored()}
+            result = {
+                "served": served(port),
+                "exposed": exposed(),
+                "stored": stored(),
+                "README": readme(),
+            }
         finally:
             if ray.is_initialized():
                 serve.shutdown()
@@ -114,6 +121,29 @@ class Replica:
 
 
 Ingress = serve.deployment(num_replicas=2)(serve.ingress(APP)(Replica))
+
+
+# --- the README ---------------------------------------------------------------------------------
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+EXAMPLES = re.findall(r"```py\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+def readme() -> list[tuple[str, int]]:
+    """What its example would run: the deployment's class and how many replicas of it."""
+    [example] = [code for code in EXAMPLES if "from ray" in code]
+    sys.modules["module"] = types.ModuleType("module")
+    sys.modules["module"].models = {"echo": echo}  # type: ignore[attr-defined]
+    run = serve.run
+    seen: list[Any] = []
+    serve.run = seen.append  # it would put it in the place of ours
+    try:
+        exec(compile(example, "README.md", "exec"), {})
+    finally:
+        serve.run = run
+        del sys.modules["module"]
+    deployments = [application._bound_deployment for application in seen]
+    return [(deployment.name, deployment.num_replicas) for deployment in deployments]
 
 
 # --- over HTTP --------------------------------------------------------------------------------

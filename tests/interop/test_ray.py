@@ -49,6 +49,10 @@ def test_both_replicas_answer(seen: dict[str, Any]) -> None:
     assert seen["served"]["own pid"] not in pids
 
 
+def test_the_readmes_example(seen: dict[str, Any]) -> None:
+    assert seen["README"] == [["ASGIIngressDeployment", 2]]
+
+
 def test_nobody_else_can_reach_it(seen: dict[str, Any]) -> None:
     """Ray's servers run code for those who ask: none listens outside the loopback."""
     assert seen["exposed"] == []
