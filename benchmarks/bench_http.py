@@ -109,6 +109,24 @@ def by_our_client(port: int, array: Array) -> Iterator[Echo]:
 
 
 @contextmanager
+def by_our_async_client(port: int, array: Array) -> Iterator[Echo]:
+    """In a loop that is kept; what starting a task costs is measured, too."""
+    model, url = model_of(array), f"http://{LOOPBACK}:{port}"
+    with asyncio.Runner() as loop:
+        client = module("tensorwire.client").AsyncClient(url)
+
+        def echo() -> Array:
+            response = loop.run(client.infer(model, {"INPUT0": array}))
+            found: Array = response["OUTPUT0"].as_numpy()
+            return found
+
+        try:
+            yield echo
+        finally:
+            loop.run(client.close())
+
+
+@contextmanager
 def by_tritonclient(port: int, array: Array) -> Iterator[Echo]:
     http, model = module(HTTP), model_of(array)
     url = f"{LOOPBACK}:{port}"
@@ -165,6 +183,7 @@ Client = Callable[[int, Array], AbstractContextManager[Echo]]
 CONTENDERS: dict[str, tuple[Client, str]] = {
     "tensorwire, uvicorn": (by_our_client, "uvicorn"),
     "tensorwire, granian": (by_our_client, "granian"),
+    "tensorwire async, uvicorn": (by_our_async_client, "uvicorn"),
     "http.client, uvicorn": (by_http_client, "uvicorn"),
     "http.client, granian": (by_http_client, "granian"),
     "tritonclient, uvicorn": (by_tritonclient, "uvicorn"),

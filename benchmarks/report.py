@@ -156,7 +156,7 @@ def rival(who: str) -> str:
         return OURS_HTTP
     if server in ("Triton", "KServe"):  # its server against ours, with the same client
         return f"{client}, uvicorn"
-    is_ours = client in (OURS, "http.client") or f"on {OURS}" in who
+    is_ours = client in (OURS, f"{OURS} async", "http.client") or f"on {OURS}" in who
     if is_ours or who in ORIENTATION or who.startswith("limit"):
         return ""
     return f"{OURS}, {server}" if server in ("uvicorn", "granian") else OURS
@@ -268,6 +268,7 @@ PAGES: dict[Path, dict[str, Region]] = {
         "throughput": (("throughput",), rates),
         "integrations": (("integrations",), some("integrations", lambda name: True)),
         "memory": (("memory",), some("memory", lambda name: True)),
+        "body": (("body",), some("body", lambda name: True)),
         "gil": (("gil",), some("gil", lambda name: True)),
         "losses": (("decode", "encode"), losses_text),
     },
