@@ -61,12 +61,19 @@ def svg(figure: Any) -> str:
 
 
 def lines(axes: Any, table: Table, contenders: list[str], nbytes: dict[str, int]) -> None:
-    """Time against size, a line per contender, both logarithmic."""
-    for number, who in enumerate(contenders):
+    """Time against size, a line per contender, both logarithmic.
+
+    A package with our codec in it has the package's colour, dotted.
+    """
+    colours: dict[str, str] = {}
+    for who in contenders:
         rows = [(nbytes[w], row[who]["median"]) for w, row in table.rows.items() if who in row]
         rows = [(size, seconds) for size, seconds in rows if size]
-        style = "--" if who in ("memcpy", LIMIT) else "-"
-        colour = GREY if style == "--" else COLOURS[number % len(COLOURS)]
+        package = who.replace(f", on {OURS}", "").replace(f" on {OURS}", "")
+        style = "--" if who in ("memcpy", LIMIT) else "-" if who == package else ":"
+        colour = GREY if style == "--" else colours.get(package) or COLOURS[len(colours)]
+        if style != "--":
+            colours[package] = colour
         width = 2.6 if who.startswith(OURS) else 1.3
         axes.plot(*zip(*rows, strict=True), style, color=colour, lw=width, label=who, marker=".")
     axes.set(xscale="log", yscale="log")

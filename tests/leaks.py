@@ -200,7 +200,7 @@ ENTRY_POINTS: dict[str, Iterable[Case]] = {
 
 
 class Counts:
-    """What there is now: Python's memory blocks, what it has from malloc, tracked objects."""
+    """What there is now: Python's memory blocks, each object among them, and bytes of malloc."""
 
     def __init__(self) -> None:
         gc.collect()

@@ -249,6 +249,24 @@ def test_bad_bodies(chunks: Any, headers: Any, status: int, message: str) -> Non
     assert message in answer.error
 
 
+ARRIVALS: dict[str, tuple[dict[str, str], bytes]] = {
+    "announced": ({"Content-Length": str(len(BODY))}, BODY),
+    "unannounced": ({}, BODY),
+    "inflated": ({"Content-Encoding": "gzip"}, gzip.compress(BODY)),
+}
+
+
+@pytest.mark.parametrize(("headers", "sent"), ARRIVALS.values(), ids=ARRIVALS.keys())
+def test_the_edge_of_max_body(headers: dict[str, str], sent: bytes) -> None:
+    headers = headers | {"Inference-Header-Content-Length": str(FRAME.header_length)}
+    chunks = [sent[:100], sent[100:]]
+    for most in (len(BODY), len(BODY) + 1):
+        assert read(headers, chunks, max_body=most)["x"].shape == X.shape
+    with pytest.raises(tw.HeaderError, match="the body is too long") as caught:
+        read(headers, chunks, max_body=len(BODY) - 1)
+    assert (caught.value.status, caught.value.expected) == (413, len(BODY) - 1)
+
+
 def test_too_long_is_refused_before_it_is_read() -> None:
     headers = FRAME.headers | {"Content-Length": "100001"}
     answer = infer(APP, headers=headers)

@@ -183,8 +183,9 @@ def test_too_long_for_the_client(connect: Connect, length: Any) -> None:
         with pytest.raises(tw.HeaderError, match="the body is too long") as caught:
             client.infer("m", {"x": X})
         assert caught.value.status == 413
-    with Scripted([answer]) as server, connect(server.address, max_body=None) as client:
-        assert client.infer("m", {"x": X})["x"].shape == (1000,)
+    for most in (len(BODY), len(BODY) + 1, None):
+        with Scripted([answer]) as server, connect(server.address, max_body=most) as client:
+            assert client.infer("m", {"x": X})["x"].shape == (1000,)
 
 
 def test_limits(connect: Connect, server: str) -> None:

@@ -215,3 +215,15 @@ def test_a_buffer_that_cannot_be_read() -> None:
     view.release()
     with pytest.raises(BufferError, match="the body cannot be read"):
         tw.decode_request(view)
+
+
+@pytest.mark.parametrize("position", [0, 32_767, 32_768, 65_535, 65_536, 70_000])
+def test_the_first_wrong_bool_of_many(position: int) -> None:
+    """They are looked at in pieces; what is wrong behind the first does not matter."""
+    body = bytearray(70_001)
+    body[position] = 7
+    body[-1] = max(body[-1], 2)
+    spec = tw.TensorSpec("x", "BOOL", [-1])
+    with pytest.raises(tw.ElementError, match=f"element {position} of") as caught:
+        tw.decode_request(body, 0, raw_input=spec)
+    assert (caught.value.actual, caught.value.offset) == (body[position], position)

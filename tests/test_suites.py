@@ -161,6 +161,23 @@ def test_losses_are_said() -> None:
     assert "tritonclient" not in text
 
 
+def test_losses_of_a_package_with_us_in_it_are_said() -> None:
+    found = results.Results("python -m benchmarks", "2026-01-02", "a CPU")
+    found.rows = [row("tensorwire", 1e-6), row("kserve", 2e-6), row("kserve on tensorwire", 4e-6)]
+    found.rows += [row("mlserver, gRPC raw", 3e-6), row("mlserver, gRPC raw, on tensorwire", 5e-6)]
+    http = results.Results("python -m benchmarks http", "2026-01-02", "a CPU")
+    http.rows = [echo("tensorwire, uvicorn", 0.1), echo("kserve, KServe", 0.5)]
+    http.rows += [echo("kserve on tensorwire, KServe on tensorwire", 1.0)]
+    lines = report.losses_text({"decode": found, "http": http}).splitlines()
+    assert lines[2:5] == [
+        "| decode, w | kserve on tensorwire: 4 us | kserve: 2 us (0.5x) |",
+        "| HTTP echo, 64 MB FP32 | kserve on tensorwire, KServe on tensorwire: 1 s "
+        "| kserve, KServe: 500 ms (0.5x) |",
+        "| decode, w | mlserver, gRPC raw, on tensorwire: 5 us | mlserver, gRPC raw: 3 us (0.6x) |",
+    ]
+    assert lines[5] == ""
+
+
 def test_regions() -> None:
     page = (
         "a\n<!-- begin one -->\nold\n<!-- end one -->\n<!-- begin two -->\nkept\n<!-- end two -->"

@@ -25,6 +25,7 @@ cnp.import_array()
 
 cdef enum:
     RELEASE_GIL_FROM = 8 << 20  # bytes: about 1 ms of reading
+    PIECE_NBYTES = 32 << 10
 
 
 cdef extern from "numpy/arrayobject.h":
@@ -134,25 +135,44 @@ cdef unsigned char all_bits(const unsigned char* data, uint64_t nbytes) noexcept
     return bits
 
 
+cdef struct Flag:
+    uint64_t position
+    unsigned char value
+
+
+cdef Flag first_wrong_flag(const unsigned char* data, uint64_t nbytes) noexcept nogil:
+    """The first byte above 1, loaded once; its value is 0 when there is none."""
+    cdef Flag flag
+    cdef uint64_t begin = 0, end, i
+    flag.position = flag.value = 0
+    while begin < nbytes:
+        end = min(begin + PIECE_NBYTES, nbytes)
+        if all_bits(data + begin, end - begin) > 1:
+            for i in range(begin, end):
+                flag.position, flag.value = i, data[i]
+                if flag.value > 1:
+                    return flag
+            flag.value = 0  # another thread has mended its bytearray meanwhile
+        begin = end
+    return flag
+
+
 cdef int check_bool(Body body, Py_ssize_t offset, uint64_t nbytes, kind, name) except -1:
     cdef const unsigned char* data = body.data + offset
-    cdef unsigned char bits
-    cdef uint64_t i
+    cdef Flag flag
     if nbytes < RELEASE_GIL_FROM:
-        bits = all_bits(data, nbytes)
+        flag = first_wrong_flag(data, nbytes)
     else:
         with nogil:
-            bits = all_bits(data, nbytes)
-    if bits <= 1:
-        return 0
-    for i in range(nbytes):
-        if data[i] > 1:
-            raise ElementError(
-                f"element {i} of {subject(kind, name)} is not a BOOL: its byte is {data[i]}, "
-                f"0 or 1 is allowed (body byte {offset + i})",
-                tensor=name, element=i, offset=offset + i, expected=1, actual=data[i],
-            )
-    return 0  # another thread has mended its bytearray meanwhile
+            flag = first_wrong_flag(data, nbytes)
+    if flag.value > 1:
+        i = flag.position
+        raise ElementError(
+            f"element {i} of {subject(kind, name)} is not a BOOL: its byte is {flag.value}, "
+            f"0 or 1 is allowed (body byte {offset + i})",
+            tensor=name, element=i, offset=offset + i, expected=1, actual=flag.value,
+        )
+    return 0
 
 
 cdef wrong_size(shape, expected, nbytes, kind, name, Datatype datatype):

@@ -37,6 +37,9 @@ cdef enum:
     ALIGNMENT = 64
     HUGE_FROM = 4 << 20  # smaller bodies would take whole pages of 2 MiB for a part
     FIRST_CAPACITY = 64 << 10
+    RELEASE_GIL_FROM = 1 << 20  # bytes: up to 1 ms of copying, where the kernel has to find pages
+
+VIEWS_HELD = "the body cannot grow: views of it are held"
 
 
 @cython.final
@@ -100,10 +103,23 @@ cdef class BodyBuffer:
             ask_for_huge_pages(memory, n_allocated)
         data = memory + (-(<uintptr_t>memory + self.header_length)) % ALIGNMENT
         if self.nbytes > 0:
-            memcpy(data, self.data, self.nbytes)
+            self.copy_in(data, self.data, self.nbytes)
+            if self.n_exports > 0:  # another thread has got hold of it meanwhile
+                PyMem_RawFree(memory)
+                raise BufferError(VIEWS_HELD)
         PyMem_RawFree(self.memory)
         self.memory, self.data, self.capacity = memory, data, nbytes
         return 0
+
+    cdef void copy_in(self, char* target, const void* source, Py_ssize_t nbytes) noexcept:
+        """Copy to memory of the body, without the GIL when it takes long; it stays meanwhile."""
+        if nbytes < RELEASE_GIL_FROM:
+            memcpy(target, source, nbytes)
+            return
+        self.n_exports += 1
+        with nogil:
+            memcpy(target, source, nbytes)
+        self.n_exports -= 1
 
     cdef int make_room(self, Py_ssize_t n_more) except -1:
         """Make sure that `n_more` bytes fit behind those that have arrived, or refuse them."""
@@ -115,7 +131,7 @@ cdef class BodyBuffer:
                 f"is {self.content_length}",
                 offset=self.capacity, expected=self.content_length, actual=self.nbytes + n_more)
         if self.n_exports > 0:
-            raise BufferError("the body cannot grow: views of it are held")
+            raise BufferError(VIEWS_HELD)
         needed = self.nbytes + n_more
         grown = max(needed, 2 * self.capacity, FIRST_CAPACITY)
         if self.max_nbytes is not None:
@@ -145,8 +161,8 @@ cdef class BodyBuffer:
                 self.check_limit(self.nbytes + view.len)
             self.make_room(view.len)
             if view.len > 0:  # nothing may be at no address
-                memcpy(self.data + self.nbytes, view.buf, view.len)
-            self.nbytes += view.len
+                self.nbytes += view.len  # first: what another thread writes comes behind it
+                self.copy_in(self.data + self.nbytes - view.len, view.buf, view.len)
         finally:
             PyBuffer_Release(&view)
 

@@ -30,7 +30,7 @@ from .errors import ElementError, LayoutError, shape_text, subject
 
 cnp.import_array()
 
-# Scans of so many elements let other threads run meanwhile (benchmarks/bench_gil.py).
+# Scans of so many elements let other threads run meanwhile (benchmarks/bench_gil.py): about 1 ms.
 cdef uint64_t release_gil_from = 500_000
 
 
@@ -47,12 +47,20 @@ cdef enum:
     SMALL_NBYTES = 64 << 20
 
 
+cdef inline uint64_t as_if_close(uint64_t n_elements, uint64_t nbytes) noexcept nogil:
+    """How many elements of a few bytes take as long: a step to a far one waits for memory.
+
+    From 16 bytes an element on the time goes with the bytes, from 2 KiB on with the elements again.
+    """
+    return max(n_elements, 128 * min(n_elements, nbytes // 2048))
+
+
 cdef void walk_politely(
     Walk* walked, const unsigned char* data, uint64_t nbytes,
     int64_t* starts, uint64_t capacity, int64_t base,
 ) noexcept:
     """`walk`, without the GIL when it takes long. The caller's Body pins the memory."""
-    if capacity - walked.n_elements < release_gil_from:
+    if as_if_close(capacity - walked.n_elements, nbytes) < release_gil_from:
         walk(walked, data, nbytes, starts, capacity, base)
     else:
         with nogil:
