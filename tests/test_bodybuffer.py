@@ -173,6 +173,17 @@ def test_views_stop_it_from_moving() -> None:
     room.release()
 
 
+def test_the_room_moves_with_the_body() -> None:
+    """What a memoryview was made from outlives it."""
+    buffer = tw.BodyBuffer(None)
+    with buffer.remaining() as room:
+        maker = room.obj
+    buffer.write(b"x" * (9 << 20))
+    with memoryview(maker) as again:
+        assert again.nbytes == 64 << 10
+        assert address(again) == address(buffer)
+
+
 def test_the_views_keep_the_memory() -> None:
     buffer = tw.BodyBuffer(len(BODY), N)
     buffer.write(BODY)

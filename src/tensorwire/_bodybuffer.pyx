@@ -7,10 +7,10 @@ from cpython.buffer cimport (
     PyBuffer_Release,
     PyObject_GetBuffer,
 )
-from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from cpython.memoryview cimport PyMemoryView_FromObject
 from libc.stdint cimport uintptr_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memmove
 
 from ._body cimport export_bytes
 
@@ -88,28 +88,49 @@ cdef class BodyBuffer:
         return 0
 
     cdef int allocate(self, nbytes) except -1:
-        """Room for `nbytes` at the right alignment, with what has arrived moved into it."""
-        cdef char* memory = NULL
-        cdef char* data
-        cdef size_t n_allocated
+        """Room for `nbytes` at the right alignment, with what has arrived in it."""
+        cdef Py_ssize_t n_allocated = 0
         if nbytes < 2 ** 62:
-            n_allocated = <size_t>nbytes + ALIGNMENT
-            memory = <char*>PyMem_RawMalloc(n_allocated)
+            n_allocated = nbytes + ALIGNMENT
+            if n_allocated < HUGE_FROM and self.resize(n_allocated):
+                return 0
+            if n_allocated >= HUGE_FROM and self.replace(n_allocated):
+                return 0
+        raise HeaderError(
+            f"the body is too long: there is no memory for {nbytes} bytes",
+            actual=nbytes, status=413)
+
+    cdef char* aligned(self, char* memory) noexcept:
+        """Where in it the body begins: less than ALIGNMENT behind its start."""
+        return memory + (-(<uintptr_t>memory + self.header_length)) % ALIGNMENT
+
+    cdef bint resize(self, Py_ssize_t n_allocated) noexcept:
+        """Let the allocator extend small memory, mostly in place. False: there is none."""
+        cdef Py_ssize_t start = self.data - self.memory
+        cdef char* memory = <char*>PyMem_RawRealloc(self.memory, n_allocated)
         if memory == NULL:
-            raise HeaderError(
-                f"the body is too long: there is no memory for {nbytes} bytes",
-                actual=nbytes, status=413)
-        if n_allocated >= HUGE_FROM:
-            ask_for_huge_pages(memory, n_allocated)
-        data = memory + (-(<uintptr_t>memory + self.header_length)) % ALIGNMENT
+            return False
+        self.memory, self.data = memory, self.aligned(memory)
+        self.capacity = n_allocated - ALIGNMENT
+        if self.nbytes > 0 and self.data != memory + start:
+            memmove(self.data, memory + start, self.nbytes)
+        return True
+
+    cdef int replace(self, Py_ssize_t n_allocated) except -1:
+        """Move to new memory of huge pages, which would be lost in a resize. 0: there is none."""
+        cdef char* memory = <char*>PyMem_RawMalloc(n_allocated)
+        if memory == NULL:
+            return False
+        ask_for_huge_pages(memory, n_allocated)
         if self.nbytes > 0:
-            self.copy_in(data, self.data, self.nbytes)
+            self.copy_in(self.aligned(memory), self.data, self.nbytes)
             if self.n_exports > 0:  # another thread has got hold of it meanwhile
                 PyMem_RawFree(memory)
                 raise BufferError(VIEWS_HELD)
         PyMem_RawFree(self.memory)
-        self.memory, self.data, self.capacity = memory, data, nbytes
-        return 0
+        self.memory, self.data = memory, self.aligned(memory)
+        self.capacity = n_allocated - ALIGNMENT
+        return True
 
     cdef void copy_in(self, char* target, const void* source, Py_ssize_t nbytes) noexcept:
         """Copy to memory of the body, without the GIL when it takes long; it stays meanwhile."""
@@ -133,7 +154,8 @@ cdef class BodyBuffer:
         if self.n_exports > 0:
             raise BufferError(VIEWS_HELD)
         needed = self.nbytes + n_more
-        grown = max(needed, 2 * self.capacity, FIRST_CAPACITY)
+        # Large memory is copied to grow, and costs address space only until bytes arrive.
+        grown = max(needed, (2 if needed < HUGE_FROM else 4) * self.capacity, FIRST_CAPACITY)
         if self.max_nbytes is not None:
             grown = max(needed, min(grown, self.max_nbytes + 1))  # see `remaining`
         self.allocate(grown)
@@ -209,16 +231,17 @@ cdef class Tail:
     """The room behind what has arrived, as it was when this was made."""
 
     cdef BodyBuffer body
-    cdef char* data
+    cdef Py_ssize_t position
     cdef Py_ssize_t nbytes
 
     def __cinit__(self, BodyBuffer body not None):
         self.body = body
-        self.data = body.data + body.nbytes
+        self.position = body.nbytes
         self.nbytes = body.capacity - body.nbytes
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
-        export_bytes(buffer, self, self.data, self.nbytes, False, flags)
+        # The body may have moved since, but never shrinks.
+        export_bytes(buffer, self, self.body.data + self.position, self.nbytes, False, flags)
         self.body.n_exports += 1
 
     def __releasebuffer__(self, Py_buffer* buffer):
