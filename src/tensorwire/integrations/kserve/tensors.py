@@ -11,7 +11,7 @@ from kserve.errors import InferenceError, InvalidInput
 from kserve.utils.numpy_codec import from_np_dtype
 from numpy.typing import NDArray
 
-from ..._datatypes import RAW_BF16, bf16_dtype
+from ..._datatypes import BY_DTYPE, RAW_BF16, bf16_dtype
 from ..._decode import read_binary
 from ..._messages import Tensor
 from ..._pack import all_plain
@@ -203,7 +203,8 @@ def check_array(tensor: Any, array: Any) -> None:
     """Refuse what KServe refuses, in its words: InferenceError."""
     if not isinstance(array, np.ndarray):
         raise InferenceError("input_tensor must be a numpy array")
-    datatype = datatype_of(array.dtype)
+    row = BY_DTYPE.get(array.dtype)
+    datatype = datatype_of(array.dtype) if row is None else row.name
     is_bf16 = tensor.datatype == "BF16" and array.dtype == RAW_BF16
     if tensor.datatype != datatype and not is_bf16:
         raise InferenceError(
@@ -226,7 +227,7 @@ def set_data(tensor: Any, array: Any, binary_data: bool) -> None:
         tensor._data = plain_list(array)
         return
     tensor._data = None
-    tensor._raw_data = bytes(packed(array))
+    tensor._raw_data = pack_bytes(array) if array.dtype.kind in "OSUM" else array.tobytes()
     if tensor.parameters is None:
         tensor.parameters = {}
     tensor.parameters["binary_data_size"] = len(tensor._raw_data)
