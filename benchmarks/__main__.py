@@ -24,7 +24,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}; all")
     parser.add_argument(
-        "--quick", action="store_true", help="few workloads, few rounds; about 2 min"
+        "--quick", action="store_true", help="few workloads, few rounds; about 1.5 min"
     )
     parser.add_argument("--no-peers", action="store_true", help="this interpreter alone")
     parser.add_argument("--render", action="store_true", help="measure nothing: pages from results")
