@@ -92,9 +92,7 @@ cdef class BodyBuffer:
         cdef Py_ssize_t n_allocated = 0
         if nbytes < 2 ** 62:
             n_allocated = nbytes + ALIGNMENT
-            if n_allocated < HUGE_FROM and self.resize(n_allocated):
-                return 0
-            if n_allocated >= HUGE_FROM and self.replace(n_allocated):
+            if self.resize(n_allocated) if n_allocated < HUGE_FROM else self.replace(n_allocated):
                 return 0
         raise HeaderError(
             f"the body is too long: there is no memory for {nbytes} bytes",

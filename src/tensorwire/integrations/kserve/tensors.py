@@ -203,8 +203,7 @@ def check_array(tensor: Any, array: Any) -> None:
     """Refuse what KServe refuses, in its words: InferenceError."""
     if not isinstance(array, np.ndarray):
         raise InferenceError("input_tensor must be a numpy array")
-    row = BY_DTYPE.get(array.dtype)
-    datatype = datatype_of(array.dtype) if row is None else row.name
+    datatype = datatype_of(array.dtype)
     is_bf16 = tensor.datatype == "BF16" and array.dtype == RAW_BF16
     if tensor.datatype != datatype and not is_bf16:
         raise InferenceError(
@@ -269,7 +268,9 @@ def deserialize(encoded: Any) -> Array:
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str | None:
-    """KServe's name for it, or ours."""
+    """KServe's name for it, or ours; most of them are the same, and found at once."""
+    if (row := BY_DTYPE.get(dtype)) is not None:
+        return row.name
     found: str | None = our_datatype_of(dtype) or from_np_dtype(dtype)
     return found
 
