@@ -1,9 +1,8 @@
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buffer
-
+from libc.stdint cimport uint64_t
 from numpy cimport dtype, ndarray
 
-from ._datatypes cimport Datatype
-from ._limits cimport Limits
+from ._layout cimport Layout
 
 
 cdef class Body:
@@ -12,10 +11,10 @@ cdef class Body:
     cdef readonly Py_ssize_t nbytes
     cdef readonly bint readonly
 
+    cdef bytes unchanging(self, Py_ssize_t nbytes)
     cdef int check_extent(self, Py_ssize_t offset, Py_ssize_t nbytes, kind, name) except -1
-    cdef array(
-        self, dtype dtype, tuple shape, Py_ssize_t offset, Py_ssize_t nbytes,
-        Limits limits, kind, name, Datatype datatype)
+    cdef int check_bool(self, Py_ssize_t offset, uint64_t nbytes, kind, name) except -1
+    cdef array(self, dtype dtype, Layout* layout, Py_ssize_t offset)
 
 
 cdef payload(ndarray array, dtype dtype, tuple shape, name)

@@ -8,18 +8,20 @@ from cpython.buffer cimport (
     PyObject_CheckBuffer,
     PyObject_GetBuffer,
 )
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport (
+    PyBytes_AS_STRING,
+    PyBytes_CheckExact,
+    PyBytes_FromStringAndSize,
+)
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport uint64_t
 from libc.string cimport memcmp
 
-from ._datatypes cimport Datatype
-from ._layout cimport Layout, measure
-from ._limits cimport Limits
+from ._layout cimport Layout
 
-from .errors import ElementError, EncodeError, LayoutError, shape_text, subject
+from .errors import ElementError, EncodeError, LayoutError, subject
 
 cnp.import_array()
 
@@ -71,9 +73,17 @@ cdef class Body:
     def __len__(self):
         return self.nbytes
 
-    def head(self, Py_ssize_t nbytes):
-        """A copy of the first `nbytes` bytes; the caller has checked that they are there."""
-        assert 0 <= nbytes <= self.nbytes
+    cdef bytes unchanging(self, Py_ssize_t nbytes):
+        """The first `nbytes` bytes (the caller has checked that they are there), or more of them.
+
+        A `bytes` object is returned as it is. Of any other memory, which could be written to
+        later, the bytes are copied.
+        """
+        owner = self.buffer.obj
+        if PyBytes_CheckExact(owner) and (
+            <const unsigned char*>PyBytes_AS_STRING(owner) == self.data
+        ):
+            return <bytes>owner
         return PyBytes_FromStringAndSize(<const char*>self.data, nbytes)
 
     def view(self, Py_ssize_t offset, Py_ssize_t nbytes):
@@ -81,24 +91,40 @@ cdef class Body:
         assert 0 <= offset <= self.nbytes and 0 <= nbytes <= self.nbytes - offset
         return PyMemoryView_FromObject(self)[offset:offset + nbytes]
 
-    cdef array(
-        self, cnp.dtype dtype, tuple shape, Py_ssize_t offset, Py_ssize_t nbytes,
-        Limits limits, kind, name, Datatype datatype,
-    ):
-        """An ndarray over `nbytes` bytes from `offset`, which are exactly `dtype` x `shape`.
+    cdef array(self, cnp.dtype dtype, Layout* layout, Py_ssize_t offset):
+        """An ndarray over the bytes from `offset`, of the dimensions in `layout`.
 
-        Nothing is copied: the array points into the body and holds it, is as writable as the body
-        is, and may be misaligned. `offset` lies within the body, `nbytes` is 0 or more.
-        Raises LayoutError (size, shape or coverage), ElementError (a BOOL byte other than 0 and 1).
+        The caller has checked that the body has `layout.nbytes` bytes there, and that they are
+        `layout.n_elements` times the size of `dtype`. Nothing is copied: the array points into the
+        body and holds it, is as writable as the body is, and may be misaligned.
         """
-        cdef Layout layout
-        measure(&layout, shape, dtype.itemsize, limits, kind, name, datatype)
-        if <uint64_t>nbytes != layout.nbytes:
-            raise wrong_size(shape, layout.nbytes, nbytes, kind, name, datatype)
-        self.check_extent(offset, nbytes, kind, name)
-        if dtype.type_num == cnp.NPY_BOOL and limits.check_bool:
-            check_bool(self, offset, layout.nbytes, kind, name)
-        return make_view(self, dtype, &layout, offset)
+        cdef int flags = 0 if self.readonly else cnp.NPY_ARRAY_WRITEABLE
+        Py_INCREF(dtype)  # PyArray_NewFromDescr steals one reference
+        # numpy works out contiguity and alignment itself from the address and the dimensions.
+        cdef cnp.ndarray array = PyArray_NewFromDescr(
+            <PyTypeObject*>cnp.ndarray, dtype, layout.rank, layout.dims, NULL,
+            <void*>(self.data + offset), flags, NULL
+        )
+        cnp.set_array_base(array, self)
+        return array
+
+    cdef int check_bool(self, Py_ssize_t offset, uint64_t nbytes, kind, name) except -1:
+        """Raise ElementError for the first byte other than 0 and 1 among those from `offset`."""
+        cdef const unsigned char* data = self.data + offset
+        cdef Flag flag
+        if nbytes < RELEASE_GIL_FROM:
+            flag = first_wrong_flag(data, nbytes)
+        else:
+            with nogil:
+                flag = first_wrong_flag(data, nbytes)
+        if flag.value > 1:
+            i = flag.position
+            raise ElementError(
+                f"element {i} of {subject(kind, name)} is not a BOOL: its byte is {flag.value}, "
+                f"0 or 1 is allowed (body byte {offset + i})",
+                tensor=name, element=i, offset=offset + i, expected=1, actual=flag.value,
+            )
+        return 0
 
     cdef int check_extent(self, Py_ssize_t offset, Py_ssize_t nbytes, kind, name) except -1:
         """Refuse `nbytes` (0 or more) from `offset` unless the body has them."""
@@ -112,18 +138,6 @@ def same_bytes(first, second):
     cdef Body one = Body(first)
     cdef Body other = Body(second)
     return one.nbytes == other.nbytes and memcmp(one.data, other.data, one.nbytes) == 0
-
-
-cdef make_view(Body body, cnp.dtype dtype, Layout* layout, Py_ssize_t offset):
-    cdef int flags = 0 if body.readonly else cnp.NPY_ARRAY_WRITEABLE
-    Py_INCREF(dtype)  # PyArray_NewFromDescr steals one reference
-    # numpy works out contiguity and alignment itself from the address and the dimensions.
-    cdef cnp.ndarray array = PyArray_NewFromDescr(
-        <PyTypeObject*>cnp.ndarray, dtype, layout.rank, layout.dims, NULL,
-        <void*>(body.data + offset), flags, NULL
-    )
-    cnp.set_array_base(array, body)
-    return array
 
 
 cdef unsigned char all_bits(const unsigned char* data, uint64_t nbytes) noexcept nogil:
@@ -155,32 +169,6 @@ cdef Flag first_wrong_flag(const unsigned char* data, uint64_t nbytes) noexcept 
             flag.value = 0  # another thread has mended its bytearray meanwhile
         begin = end
     return flag
-
-
-cdef int check_bool(Body body, Py_ssize_t offset, uint64_t nbytes, kind, name) except -1:
-    cdef const unsigned char* data = body.data + offset
-    cdef Flag flag
-    if nbytes < RELEASE_GIL_FROM:
-        flag = first_wrong_flag(data, nbytes)
-    else:
-        with nogil:
-            flag = first_wrong_flag(data, nbytes)
-    if flag.value > 1:
-        i = flag.position
-        raise ElementError(
-            f"element {i} of {subject(kind, name)} is not a BOOL: its byte is {flag.value}, "
-            f"0 or 1 is allowed (body byte {offset + i})",
-            tensor=name, element=i, offset=offset + i, expected=1, actual=flag.value,
-        )
-    return 0
-
-
-cdef wrong_size(shape, expected, nbytes, kind, name, Datatype datatype):
-    return LayoutError(
-        f"{subject(kind, name)} does not match its datatype: {datatype.name} {shape_text(shape)} "
-        f"needs {expected} bytes, binary_data_size is {nbytes}",
-        tensor=name, expected=expected, actual=nbytes,
-    )
 
 
 cdef beyond_body(Body body, offset, nbytes, kind, name):

@@ -1,11 +1,60 @@
-"""The road in: body -> header -> extents -> views."""
+"""The decoder: a body becomes a message, whose tensors are views of that body.
 
-from cpython.long cimport PyLong_AsLongLongAndOverflow
-from libc.stdint cimport INT64_MAX
+The JSON header is read once, from its first byte to its last. A tensor is complete when its entry
+ends: a binary one takes the bytes behind those of the tensors before it, and the data of a JSON
+tensor is read from the text straight into its array. Members may stand in any order: `data` that
+comes before the datatype or the shape is validated first, and read when the entry has ended.
+"""
+
+cimport cython
+cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.long cimport PyLong_FromSsize_t
+from cpython.memoryview cimport PyMemoryView_FromObject
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from cpython.set cimport PySet_Add, PySet_GET_SIZE
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from libc.stdint cimport INT64_MAX, uint64_t
+from libc.string cimport memcpy
 
 from ._body cimport Body
 from ._datatypes cimport Datatype
-from ._layout cimport Layout, measure
+from ._json_reader cimport (
+    DATA_TOO_DEEP,
+    DUPLICATE_KEY,
+    MAX_DATA_DEPTH,
+    NO_FAULT,
+    OUT_OF_RANGE,
+    WRONG_TYPE,
+    Cursor,
+    Fault,
+    Text,
+    at,
+    begin_reading,
+    end_reading,
+    excerpt,
+    next_item,
+    next_member,
+    open_at,
+    pop_keys,
+    push_key,
+    raise_fault,
+    read_numbers,
+    read_object,
+    read_strings,
+    read_value,
+    says,
+    scan_int64,
+    scan_string,
+    set_member,
+    skip_any,
+    skip_blanks,
+    skip_data,
+    skip_literal,
+    string_of,
+)
+from ._layout cimport Layout, count_elements, measure
 from ._limits cimport Limits
 from ._messages cimport (
     InferRequest,
@@ -15,98 +64,96 @@ from ._messages cimport (
     TensorSpec,
     make_tensor,
 )
-from ._nesting cimport check_nesting
-from ._wire cimport WIDEST_ITEMSIZE
+from ._wire cimport MAX_RANK, WIDEST_ITEMSIZE
 
-from msgspec.structs import astuple
+import numpy as np
 
-from . import _jsondata, _pack
 from .bytes_tensor import BytesTensor
 from ._datatypes import BYTES, DATATYPES, RAW_BF16, bf16_dtype
 from .errors import (
+    DecodeError,
+    ElementError,
     HeaderError,
     LayoutError,
     number_text,
+    plural,
     shape_text,
     subject,
 )
-from .header import (
-    HEADER_LENGTH,
-    RequestHeader,
-    ResponseHeader,
-    decode_request_header,
-    decode_response_header,
-    parse_header_length,
-    read_tolerantly,
-)
+from .header import HEADER_LENGTH, parse_header_length
+
+cnp.import_array()
 
 cdef Limits DEFAULT_LIMITS = Limits()
 cdef dict ROWS = DATATYPES  # typed, which makes the lookup a call in C
+
+# The same table for C: each name as a word, and the row, which DATATYPES keeps.
+cdef struct Row:
+    uint64_t name
+    PyObject* datatype
+
+cdef enum:
+    N_ROWS = 14
+cdef Row[N_ROWS] NAMED_ROWS
+for row_number, row in enumerate(DATATYPES.values()):
+    NAMED_ROWS[row_number].name = int.from_bytes(row.name.encode(), "little")
+    NAMED_ROWS[row_number].datatype = <PyObject*>row
 
 
 def decode_request(
     body, header_length=None, *, TensorSpec raw_input=None, Limits limits not None=DEFAULT_LIMITS,
 ):
-    """Validate a request and return its tensors as views of ``body``.
+    """Validate a request, and return its tensors as views of ``body``.
 
-    ``body``: any C-contiguous buffer of bytes. It is pinned, whole, until the last view of it goes,
-    and no payload byte is copied; arrays are writable when it is. JSON tensors get memory of their
-    own. ``header_length``: what ``Inference-Header-Content-Length`` said; None when it was absent.
-    ``raw_input``: what the model declares, needed when the header length is 0 (WIRE.md 5).
+    Parameters
+    ----------
+    body
+        The HTTP body: any C-contiguous buffer of bytes. It is kept, whole, until the last view of
+        it is released, and no byte of a binary tensor is copied. Arrays are writable when the body
+        is. JSON tensors get memory of their own.
+    header_length
+        The value of ``Inference-Header-Content-Length`` as int, str or bytes; None when that header
+        was absent.
+    raw_input
+        The input that the model declares. It is needed when the header length is 0 (WIRE.md 5).
+    limits
+        What is accepted; see ``Limits``.
 
-    Raises DecodeError (HeaderError, LayoutError, ElementError) whatever the bytes; TypeError for
-    arguments of the wrong type, BufferError for a strided or multi-byte buffer.
+    Raises
+    ------
+    DecodeError
+        ``HeaderError``, ``LayoutError`` or ``ElementError``, whatever the bytes are.
+    TypeError
+        An argument has the wrong type.
+    BufferError
+        The body is not contiguous, or its items are not bytes.
     """
     cdef Body source = Body(body)
-    cdef Py_ssize_t header_nbytes = header_extent(source, header_length, limits)
+    cdef Py_ssize_t header_nbytes = checked_header_length(source, header_length, limits)
     if header_nbytes == 0 and header_length is not None:
         return raw_request(source, raw_input, limits)
-    text = source.head(header_nbytes)
-    check_nesting(text, limits)
-    try:
-        header = decode_request_header(text)
-    except (ValueError, RecursionError) as error:
-        header = read_tolerantly(text, RequestHeader, error, header_length is None)
-    cdef InferRequest request = InferRequest.__new__(InferRequest)
-    # In the order of RequestHeader's fields.
-    (inputs, request.id, request.model_name, request.model_version, parameters,
-     outputs) = astuple(header)
-    if not inputs:
-        raise HeaderError("the request has no inputs")
-    if parameters is not None:
-        check_flag(parameters, "binary_data_output", "request", None)
-    request.inputs = read_tensors(source, header_nbytes, inputs, "input", limits)
-    request.outputs = None if outputs is None else read_outputs(outputs, limits)
-    request.parameters = {} if parameters is None else parameters
-    return request
+    cdef MessageReader reader = MessageReader.__new__(MessageReader)
+    reader.begin(source, header_nbytes, limits)
+    return reader.read_request()
 
 
 def decode_response(
     body, header_length=None, *, Limits limits not None=DEFAULT_LIMITS,
 ):
-    """Validate a response and return its tensors as views of ``body``.
+    """Validate a response, and return its tensors as views of ``body``.
 
-    Arguments, ownership and errors are those of ``decode_request``. The outputs stand in the order
-    in which the server wrote them. A server's ``{"error": ...}`` is a HeaderError that quotes it.
+    Arguments, memory and errors are those of ``decode_request``. The outputs are in the order in
+    which the server wrote them. The ``{"error": ...}`` of a server is a HeaderError that quotes it.
     """
     cdef Body source = Body(body)
-    cdef Py_ssize_t header_nbytes = header_extent(source, header_length, limits)
-    text = source.head(header_nbytes)
-    check_nesting(text, limits)
-    try:
-        header = decode_response_header(text)
-    except (ValueError, RecursionError) as error:
-        header = read_tolerantly(text, ResponseHeader, error, header_length is None)
-    cdef InferResponse response = InferResponse.__new__(InferResponse)
-    # In the order of ResponseHeader's fields.
-    (outputs, response.model_name, response.model_version, response.id,
-     parameters) = astuple(header)
-    response.outputs = read_tensors(source, header_nbytes, outputs, "output", limits)
-    response.parameters = {} if parameters is None else parameters
-    return response
+    cdef Py_ssize_t header_nbytes = checked_header_length(source, header_length, limits)
+    cdef MessageReader reader = MessageReader.__new__(MessageReader)
+    reader.begin(source, header_nbytes, limits)
+    return reader.read_response()
 
 
-cdef Py_ssize_t header_extent(Body source, header_length, Limits limits) except -1:
+cdef Py_ssize_t checked_header_length(Body source, header_length, Limits limits) except -1:
+    """Bytes of JSON at the beginning of the body."""
     cdef Py_ssize_t nbytes = source.nbytes
     if header_length is not None:
         announced = header_length
@@ -125,83 +172,807 @@ cdef Py_ssize_t header_extent(Body source, header_length, Limits limits) except 
     return nbytes
 
 
-# --- tensors ---------------------------------------------------------------------------------
+# --- the header ----------------------------------------------------------------------------------
+
+# Members that have been seen, of the object that is being read.
+cdef enum Seen:
+    NAME = 1
+    DATATYPE = 2
+    SHAPE = 4
+    PARAMETERS = 8
+    DATA = 16
+    TENSORS = 32
+    OUTPUTS = 64
+    ID = 128
+    MODEL_NAME = 256
+    MODEL_VERSION = 512
+    OTHER = 1024
 
 
-def read_binary(
-    body, Py_ssize_t offset, list entries not None, str kind not None,
-    Limits limits not None=DEFAULT_LIMITS,
-):
-    """The binary tensors of ``entries``, which cover ``body`` from ``offset`` to its end.
-
-    For edges that read the JSON themselves: ``entries`` are TensorEntry, each with its
-    ``binary_data_size``, which is taken out of its parameters. ``kind``: what errors call a tensor.
-    Ownership and errors are those of ``decode_request``; HeaderError, too, for an ``offset`` that
-    is not within the body.
-    """
-    cdef Body source = body if isinstance(body, Body) else Body(body)
-    if offset < 0:
-        raise HeaderError(f"{HEADER_LENGTH} is negative: {offset}", expected=0, actual=offset)
-    if offset > source.nbytes:
-        raise beyond(offset, source.nbytes)
-    return read_tensors(source, offset, entries, kind, limits)
+cdef struct Entry:
+    # The members of a tensor's entry, as far as they have been read. Pointers are into the text.
+    const unsigned char* shape
+    const unsigned char* size  # the value of binary_data_size; NULL without one
+    const unsigned char* data  # the value of data; NULL without one
+    const unsigned char* data_end
+    Fault size_fault
+    long long nbytes  # what binary_data_size says, unless that has a fault
+    bint is_list  # `data` is
+    bint is_tried  # reading `data` has been tried
+    bint has_nul  # the name has
+    bint is_measurable  # the dimensions stand in `layout`, which they fit, and none is negative
+    Layout layout
 
 
-cdef list read_tensors(
-    Body source, Py_ssize_t header_nbytes, list entries, str kind, Limits limits
-):
-    """Walk the entries in wire order; the binary ones cover the body exactly (WIRE.md 1)."""
-    cdef list tensors = []
-    cdef Py_ssize_t offset = header_nbytes  # at most source.nbytes, now and after each tensor
-    cdef long long declared
-    cdef int overflow = 0
-    cdef Datatype datatype
-    cdef Tensor tensor
+@cython.final
+@cython.freelist(8)
+cdef class MessageReader:
+    """One message being read: where in its JSON header and where in its body."""
+
+    cdef Body body
+    cdef object text  # keeps the memory of the text
+    cdef Cursor cursor
+    cdef Limits limits
+    cdef str kind  # of the tensors: "input" or "output"
+    cdef Py_ssize_t header_nbytes
+    cdef Py_ssize_t offset  # in the body, where the next binary tensor begins; at most its length
+    cdef object n_elements  # declared so far; counted only where they are limited
+    cdef str server_error
+    cdef bint is_lenient  # as other packages are with JSON data
+    # The entry that is being read; Python objects stand beside the struct, where they are counted.
+    cdef Entry entry
     cdef str name
-    cdef tuple shape
+    cdef Datatype datatype
+    cdef str unknown_datatype
     cdef dict parameters
-    check_number(len(entries), kind, limits)
-    if limits.max_elements < INT64_MAX:
-        check_elements([(entry.name, entry.shape) for entry in entries], kind, limits)
-    for entry in entries:
-        name, datatype_name, shape, parameters, data = astuple(entry)
-        datatype = ROWS.get(datatype_name)
-        if datatype is None or "\0" in name:
-            raise bad_entry(entry, kind)
-        if len(name) > limits.max_name_nbytes >> 2:
-            check_name(name, kind, limits)
-        nbytes = None if parameters is None else parameters.pop("binary_data_size", None)
-        if nbytes is None or data is not None:
-            tensors.append(read_without_bytes(entry, datatype, nbytes, kind, limits))
-            continue
-        if type(nbytes) is not int:
-            raise bad_size(nbytes, name, kind)
-        declared = PyLong_AsLongLongAndOverflow(nbytes, &overflow)
-        if declared < 0 or overflow != 0:
-            raise bad_size(nbytes, name, kind)
-        if parameters and check_region(parameters, name, kind):
-            raise not_one_source(entry, nbytes, kind)
-        data = take(source, name, shape, datatype, offset, declared, kind, limits)
-        offset += declared  # which `take` found within the body
-        tensors.append(make_tensor(name, datatype.name, shape, data, parameters, True))
-    if offset != source.nbytes:
-        raise tail(source, offset, len(entries), header_nbytes)
-    if len(tensors) > 1:
-        check_unique([tensor.name for tensor in tensors], kind)
-    return tensors
+    cdef object data
+    # Where that is, for error messages: "input", 0. The index is -1 outside of entries.
+    cdef str item_kind
+    cdef Py_ssize_t index
+
+    cdef int begin(self, Body body, Py_ssize_t header_nbytes, Limits limits) except -1:
+        self.body = body
+        self.limits = limits
+        self.header_nbytes = self.offset = header_nbytes
+        self.n_elements = 0
+        self.index = -1
+        # The text must not change while it is read. A bytes object cannot; anything else could be
+        # written to by another thread, at the latest when the GIL is released.
+        self.text = body.unchanging(header_nbytes)
+        begin_reading(
+            &self.cursor, PyBytes_AS_STRING(self.text), header_nbytes, <int>limits.max_nesting)
+        return 0
+
+    def __dealloc__(self):
+        end_reading(&self.cursor)
+
+    cdef InferRequest read_request(self):
+        cdef InferRequest request = InferRequest.__new__(InferRequest)
+        cdef Text key
+        cdef int seen = 0
+        cdef Cursor* cursor = &self.cursor
+        self.kind = "input"
+        request.parameters = {}
+        self.open_header()
+        while next_member(cursor, &key, seen == 0):
+            if says(&key, b"inputs", 6):
+                self.see(&seen, TENSORS, &key)
+                if not self.is_absent():
+                    request.inputs = self.read_tensors()
+            elif says(&key, b"id", 2):
+                self.see(&seen, ID, &key)
+                request.id = self.read_text("id")
+            elif says(&key, b"outputs", 7):
+                self.see(&seen, OUTPUTS, &key)
+                if not self.is_absent():
+                    request.outputs = self.read_outputs()
+            elif says(&key, b"parameters", 10):
+                self.see(&seen, PARAMETERS, &key)
+                request.parameters = self.read_parameters()
+            elif says(&key, b"model_name", 10):
+                self.see(&seen, MODEL_NAME, &key)
+                request.model_name = self.read_text("model_name")
+            elif says(&key, b"model_version", 13):
+                self.see(&seen, MODEL_VERSION, &key)
+                request.model_version = self.read_text("model_version")
+            else:
+                self.skip_member(&seen, &key)
+        self.close_header(request.inputs)
+        if not request.inputs and not self.is_lenient:
+            raise HeaderError("the request has no inputs")
+        check_flag(request.parameters, "binary_data_output")
+        return request
+
+    cdef InferResponse read_response(self):
+        cdef InferResponse response = InferResponse.__new__(InferResponse)
+        cdef Text key
+        cdef int seen = 0
+        cdef Cursor* cursor = &self.cursor
+        self.kind = "output"
+        response.parameters = {}
+        self.open_header()
+        while next_member(cursor, &key, seen == 0):
+            if says(&key, b"outputs", 7):
+                self.see(&seen, TENSORS, &key)
+                if not self.is_absent():
+                    response.outputs = self.read_tensors()
+            elif says(&key, b"model_name", 10):
+                self.see(&seen, MODEL_NAME, &key)
+                response.model_name = self.read_text("model_name")
+            elif says(&key, b"model_version", 13):
+                self.see(&seen, MODEL_VERSION, &key)
+                response.model_version = self.read_text("model_version")
+            elif says(&key, b"id", 2):
+                self.see(&seen, ID, &key)
+                response.id = self.read_text("id")
+            elif says(&key, b"parameters", 10):
+                self.see(&seen, PARAMETERS, &key)
+                response.parameters = self.read_parameters()
+            else:
+                self.skip_member(&seen, &key)
+        self.close_header(response.outputs)
+        return response
+
+    cdef int open_header(self) except -1:
+        if self.header_nbytes == 0:
+            raise HeaderError("the JSON header is empty", offset=0)
+        skip_blanks(&self.cursor)
+        if self.cursor.position == self.cursor.end:
+            raise HeaderError("the JSON header is empty: it has only white space", offset=0)
+        if not at(&self.cursor, c"{"):
+            raise self.misfit("its value", "an object")
+        return open_at(&self.cursor)
+
+    cdef int close_header(self, list tensors) except -1:
+        """Check what follows the header, and that it was one."""
+        cdef Py_ssize_t n_following
+        self.close_keys(0)
+        skip_blanks(&self.cursor)
+        n_following = self.cursor.end - self.cursor.position
+        if n_following > 0:
+            offset = self.cursor.position - self.cursor.start
+            hint = f" (is {HEADER_LENGTH} missing?)" if self.header_nbytes == self.body.nbytes else ""
+            raise HeaderError(
+                f"the JSON header is malformed: it ends at byte {offset}, and {n_following} bytes "
+                f"other than white space follow{hint}", offset=offset)
+        if tensors is None:
+            if self.server_error is not None:
+                raise HeaderError(
+                    f"the body is a server's error, not a message: {self.server_error[:500]}")
+            raise HeaderError(
+                f'the JSON header does not fit the protocol: it has no "{self.kind}s"')
+        if self.offset != self.body.nbytes:
+            raise tail(self.body, self.offset, len(tensors), self.header_nbytes)
+        return 0
+
+    # --- members ---
+
+    cdef inline int see(self, int* seen, int member, const Text* key) except -1:
+        """Note that a member is there, or raise HeaderError when it was there before."""
+        if seen[0] & member:
+            self.cursor.position = key.begin - 1
+            raise_fault(&self.cursor, DUPLICATE_KEY)
+        seen[0] |= member
+        return 0
+
+    cdef int skip_member(self, int* seen, const Text* key) except -1:
+        """Validate a member that the protocol does not know, and remember its key."""
+        cdef Text text
+        cdef const unsigned char* begin
+        cdef Fault fault = push_key(&self.cursor, key.begin)
+        if fault != NO_FAULT:
+            raise_fault(&self.cursor, fault)
+        seen[0] |= OTHER
+        begin = self.cursor.position
+        skip_any(&self.cursor)
+        if self.cursor.level == 1 and says(key, b"error", 5):
+            # What a server answers instead of a message. (Validated: this finds the same again.)
+            end, self.cursor.position = self.cursor.position - begin, begin
+            if at(&self.cursor, c'"'):
+                scan_string(&self.cursor, &text)
+                self.server_error = string_of(&text)
+            self.cursor.position = begin + <Py_ssize_t>end
+        return 0
+
+    cdef int close_keys(self, Py_ssize_t first) except -1:
+        """Check the keys of an object that were remembered, from the `first` of them."""
+        cdef Fault fault
+        if self.cursor.keys.n_keys > first:
+            fault = pop_keys(&self.cursor, first)
+            if fault != NO_FAULT:
+                raise_fault(&self.cursor, fault)
+        return 0
+
+    cdef bint is_absent(self) except -1:
+        """Step behind a null, which equals absence; whether there was one."""
+        cdef Fault fault
+        if not at(&self.cursor, c"n"):
+            return False
+        fault = skip_literal(&self.cursor, "null")
+        if fault != NO_FAULT:
+            raise_fault(&self.cursor, fault)
+        return True
+
+    cdef int scan_text(self, Text* text, str member) except -1:
+        """Validate the string that a member is."""
+        cdef Fault fault
+        if not at(&self.cursor, c'"'):
+            raise self.misfit(member, "a string")
+        fault = scan_string(&self.cursor, text)
+        if fault != NO_FAULT:
+            raise_fault(&self.cursor, fault)
+        return 0
+
+    cdef str read_text(self, str member):
+        """A string, or None."""
+        cdef Text text
+        if self.is_absent():
+            return None
+        self.scan_text(&text, member)
+        return string_of(&text)
+
+    cdef dict read_parameters(self):
+        if self.is_absent():
+            return {}
+        if not at(&self.cursor, c"{"):
+            raise self.misfit("parameters", "an object")
+        return read_object(&self.cursor)
+
+    cdef dict read_framing(self, const char* own, Py_ssize_t n_own, const unsigned char** value):
+        """Parameters, but for the one that says how the tensor travels.
+
+        `value` becomes where that one's value stands, or stays NULL when it is null or missing; if it
+        is an integer, `entry.nbytes` becomes that.
+        """
+        cdef Cursor* cursor = &self.cursor
+        cdef dict members = {}
+        cdef Text key
+        cdef bint is_first = True
+        cdef bint has_own = False
+        if self.is_absent():
+            return members
+        if not at(cursor, c"{"):
+            raise self.misfit("parameters", "an object")
+        open_at(cursor)
+        while next_member(cursor, &key, is_first):
+            is_first = False
+            if not says(&key, own, n_own):
+                set_member(cursor, members, &key, read_value(cursor))
+                continue
+            if has_own:
+                cursor.position = key.begin - 1
+                raise_fault(cursor, DUPLICATE_KEY)
+            has_own = True
+            if not self.is_absent():
+                value[0] = cursor.position
+                self.entry.size_fault = scan_int64(cursor, &self.entry.nbytes)
+                if self.entry.size_fault != NO_FAULT:
+                    cursor.position = value[0]
+                    skip_any(cursor)
+        return members
+
+    cdef misfit(self, str member, str wanted):
+        """The error for the value at the cursor, which is JSON, but not what the protocol wants."""
+        offset = self.cursor.position - self.cursor.start
+        of = f" of {self.item_kind} {self.index}" if self.index >= 0 else ""
+        return HeaderError(
+            f"the JSON header does not fit the protocol: {member}{of} is {excerpt(&self.cursor)}, "
+            f"not {wanted} (byte {offset})", offset=offset)
+
+    # --- tensors ---
+
+    cdef list read_tensors(self):
+        """The entries in wire order; the binary ones cover the body exactly (WIRE.md 1)."""
+        cdef list tensors = []
+        if not at(&self.cursor, c"["):
+            raise self.misfit(f"{self.kind}s", "a list")
+        open_at(&self.cursor)
+        self.item_kind = self.kind
+        while next_item(&self.cursor, self.index < 0):
+            self.index += 1
+            self.check_number()
+            self.read_entry()
+            tensors.append(self.peer_tensor() if self.is_lenient else self.tensor())
+        self.index = -1
+        if len(tensors) > 1 and not self.is_lenient:
+            check_unique([(<Tensor>tensor).name for tensor in tensors], self.kind)
+        return tensors
+
+    cdef int read_entry(self) except -1:
+        """Read the members of an entry to `entry` and the fields beside it."""
+        cdef Cursor* cursor = &self.cursor
+        cdef Entry* entry = &self.entry
+        cdef Py_ssize_t first_key = cursor.keys.n_keys
+        cdef Text key, text
+        cdef int seen = 0
+        if not at(cursor, c"{"):
+            raise self.misfit("the entry", "an object")
+        open_at(cursor)
+        entry.shape = entry.size = entry.data = entry.data_end = NULL
+        entry.is_list = entry.is_tried = False
+        self.name = self.unknown_datatype = self.datatype = self.parameters = self.data = None
+        while next_member(cursor, &key, seen == 0):
+            if says(&key, b"name", 4):
+                self.see(&seen, NAME, &key)
+                self.scan_text(&text, "name")
+                self.name = string_of(&text)
+                entry.has_nul = text.has_escapes and "\0" in self.name
+            elif says(&key, b"datatype", 8):
+                self.see(&seen, DATATYPE, &key)
+                self.read_datatype()
+            elif says(&key, b"shape", 5):
+                self.see(&seen, SHAPE, &key)
+                self.read_shape()
+            elif says(&key, b"parameters", 10):
+                self.see(&seen, PARAMETERS, &key)
+                self.parameters = self.read_framing(b"binary_data_size", 16, &entry.size)
+            elif says(&key, b"data", 4):
+                self.see(&seen, DATA, &key)
+                if not self.is_absent():
+                    self.read_data(seen & (NAME | SHAPE) == (NAME | SHAPE))
+            else:
+                self.skip_member(&seen, &key)
+        self.close_keys(first_key)
+        if seen & (NAME | DATATYPE | SHAPE) != NAME | DATATYPE | SHAPE:
+            raise self.incomplete(seen)
+        if entry.has_nul:
+            raise bad_name(self.name, self.kind)
+        if len(self.name) > self.limits.max_name_nbytes >> 2:
+            check_name(self.name, self.kind, self.limits)
+        return 0
+
+    cdef int read_datatype(self) except -1:
+        cdef Text text
+        cdef uint64_t word = 0
+        cdef int i
+        self.scan_text(&text, "datatype")
+        if text.nbytes <= 8:
+            memcpy(&word, text.begin, text.nbytes)
+            for i in range(N_ROWS):
+                if word == NAMED_ROWS[i].name:
+                    self.datatype = <Datatype>NAMED_ROWS[i].datatype
+                    return 0
+        self.unknown_datatype = string_of(&text)  # unless it is escaped, or in another case
+        if self.is_lenient:
+            self.unknown_datatype = self.unknown_datatype.upper()
+        self.datatype = ROWS.get(self.unknown_datatype)
+        return 0
+
+    cdef int read_shape(self) except -1:
+        """Read the dimensions to `layout`; those that do not fit it are only counted."""
+        cdef Cursor* cursor = &self.cursor
+        cdef Entry* entry = &self.entry
+        cdef Py_ssize_t n_dims = 0
+        cdef long long dim = 0
+        cdef Fault fault
+        if not at(cursor, c"["):
+            raise self.misfit("shape", "a list of integers")
+        entry.shape = cursor.position
+        entry.is_measurable = True
+        open_at(cursor)
+        while next_item(cursor, n_dims == 0):
+            fault = scan_int64(cursor, &dim)
+            if fault == WRONG_TYPE:
+                raise self.misfit(f"dimension {n_dims}", "an integer")
+            if fault == OUT_OF_RANGE or dim < 0 or n_dims >= MAX_RANK:
+                entry.is_measurable = False
+            elif fault != NO_FAULT:
+                raise_fault(cursor, fault)
+            else:
+                entry.layout.dims[n_dims] = dim
+            n_dims += 1
+        entry.layout.rank = <int>n_dims if entry.is_measurable else 0
+        if n_dims > self.limits.max_rank:
+            entry.is_measurable = False
+        return 0
+
+    cdef tuple shape(self):
+        """The dimensions as Python has them."""
+        cdef Cursor cursor
+        cdef int axis
+        cdef tuple dims
+        if not self.entry.is_measurable:
+            cursor = self.cursor
+            cursor.position, cursor.level = self.entry.shape, 0
+            return tuple(read_value(&cursor))
+        dims = PyTuple_New(self.entry.layout.rank)
+        for axis in range(self.entry.layout.rank):
+            dim = PyLong_FromSsize_t(self.entry.layout.dims[axis])
+            Py_INCREF(dim)  # PyTuple_SET_ITEM steals one reference
+            PyTuple_SET_ITEM(dims, axis, dim)
+        return dims
+
+    cdef int lay_out(self) except -1:
+        """Count the elements and bytes of the entry's shape, or raise LayoutError."""
+        cdef Entry* entry = &self.entry
+        cdef uint64_t itemsize = self.datatype.itemsize or WIDEST_ITEMSIZE
+        if self.limits.max_elements < INT64_MAX:
+            self.n_elements += n_declared(self.shape())
+            check_elements(self.n_elements, self.kind, self.name, self.limits)
+        if not (entry.is_measurable and count_elements(&entry.layout, itemsize)):
+            # This raises, and says why.
+            measure(&entry.layout, self.shape(), itemsize, self.limits, self.kind, self.name,
+                    self.datatype)
+        return 0
+
+    cdef Tensor tensor(self):
+        """The tensor of the entry that was read, whose data comes from exactly one place."""
+        cdef Entry* entry = &self.entry
+        cdef bint is_json = entry.data != NULL
+        cdef bint is_binary = entry.size != NULL
+        cdef bint has_region = False
+        if self.datatype is None:
+            raise self.unknown()
+        if self.parameters:
+            has_region = check_region(self.parameters, self.name, self.kind)
+        if is_json + is_binary + has_region != 1:
+            # OVMS sends an empty output without any of them (WIRE.md 3).
+            is_binary = not (is_json or is_binary or has_region) and self.has_no_elements()
+            if not is_binary:
+                raise self.not_one_source(has_region)
+        if is_binary:
+            self.take(self.declared_nbytes())
+        elif has_region:
+            self.lay_out()
+        elif self.data is None:
+            self.read_late()
+        return make_tensor(
+            self.name, self.datatype.name, self.shape(), self.data,
+            {} if self.parameters is None else self.parameters, is_binary)
+
+    cdef bint has_no_elements(self):
+        return self.kind == "output" and 0 in self.shape()
+
+    # --- binary data ---
+
+    cdef Py_ssize_t declared_nbytes(self) except -1:
+        """The value of binary_data_size, or 0 without one."""
+        cdef Entry* entry = &self.entry
+        cdef Cursor cursor
+        if entry.size == NULL:
+            return 0
+        if entry.size_fault == NO_FAULT and entry.nbytes >= 0:
+            return entry.nbytes
+        cursor = self.cursor
+        cursor.position = entry.size
+        offset = entry.size - cursor.start
+        if entry.size_fault == WRONG_TYPE:
+            raise HeaderError(
+                f"binary_data_size of {subject(self.kind, self.name)} is {excerpt(&cursor)}, not "
+                f"an integer", tensor=self.name, offset=offset)
+        is_negative = entry.size[0] == c"-"
+        problem = "is negative" if is_negative else "passes 2^63 - 1 bytes"
+        raise LayoutError(
+            f"binary_data_size of {subject(self.kind, self.name)} {problem}: {excerpt(&cursor)}",
+            tensor=self.name, offset=offset, expected=0 if is_negative else INT64_MAX,
+            actual=read_value(&cursor))
+
+    cdef int take(self, Py_ssize_t nbytes) except -1:
+        """View the next `nbytes` bytes of the body as the entry's tensor."""
+        cdef Datatype datatype = self.datatype
+        cdef Layout* layout = &self.entry.layout
+        dtype = datatype.dtype
+        self.lay_out()
+        if dtype is None and datatype.itemsize == 0:
+            self.data = BytesTensor.scan(
+                self.body, self.shape(), self.offset, nbytes, self.limits, self.kind, self.name)
+        else:
+            if dtype is None:
+                dtype = bf16(self.name, self.kind, self.limits)
+            if <uint64_t>nbytes != layout.nbytes:
+                raise wrong_size(self.shape(), layout.nbytes, nbytes, self.kind, self.name, datatype)
+            self.body.check_extent(self.offset, nbytes, self.kind, self.name)
+            if (<cnp.dtype>dtype).type_num == cnp.NPY_BOOL and self.limits.check_bool:
+                self.body.check_bool(self.offset, nbytes, self.kind, self.name)
+            self.data = self.body.array(dtype, layout, self.offset)
+        self.offset += nbytes
+        return 0
+
+    # --- JSON data ---
+
+    cdef int read_data(self, bint is_described) except -1:
+        """Read the data at the cursor, now or, where the entry may say more about it, later."""
+        cdef Entry* entry = &self.entry
+        cdef Cursor* cursor = &self.cursor
+        cdef int level = cursor.level
+        entry.data = cursor.position
+        entry.is_list = at(cursor, c"[")
+        if not entry.is_list:
+            skip_any(cursor)
+        elif not is_described or self.datatype is None:
+            skip_data(cursor)
+        elif not self.is_lenient:
+            self.read_elements()
+        elif not self.try_elements():
+            self.data = None
+            cursor.position, cursor.level = entry.data, level
+            skip_data(cursor)
+        entry.data_end = cursor.position
+        return 0
+
+    cdef bint try_elements(self) except -1:
+        self.entry.is_tried = True
+        try:
+            self.read_elements()
+        except DecodeError:
+            return False
+        return True
+
+    cdef int read_late(self) except -1:
+        """Read the data that came before the datatype, the shape or the name."""
+        cdef const unsigned char* position = self.cursor.position
+        self.cursor.position = self.entry.data
+        if not self.entry.is_list:
+            offset = self.entry.data - self.cursor.start
+            raise HeaderError(
+                f"the JSON data of {subject(self.kind, self.name)} is {excerpt(&self.cursor)}, "
+                f"not a list (byte {offset})", tensor=self.name, offset=offset)
+        self.read_elements()
+        self.cursor.position = position
+        return 0
+
+    cdef int read_elements(self) except -1:
+        """Read the lists at the cursor, in memory of their own (WIRE.md 4).
+
+        Nothing is allocated for more elements than the text can hold: each takes two bytes of it.
+        """
+        cdef Layout* layout = &self.entry.layout
+        cdef Datatype datatype = self.datatype
+        cdef uint64_t n_expected, n_read = 0
+        cdef Fault fault = NO_FAULT
+        cdef cnp.ndarray array
+        cdef bytes wire = None
+        if not datatype.in_json:
+            raise HeaderError(
+                f"{subject(self.kind, self.name)} is {datatype.name} with JSON data: it travels "
+                f"only binary", tensor=self.name)
+        self.lay_out()
+        n_expected = layout.n_elements
+        if n_expected > <uint64_t>(self.cursor.end - self.cursor.position) // 2:
+            n_expected = 0  # the count will tell
+        if datatype.dtype is None:
+            wire = read_strings(&self.cursor, n_expected, &n_read, &fault)
+        elif n_expected == layout.n_elements:
+            array = cnp.PyArray_EMPTY(layout.rank, layout.dims, datatype.dtype.type_num, 0)
+            fault = read_numbers(
+                &self.cursor, datatype.dtype, <char*>cnp.PyArray_DATA(array), n_expected, &n_read)
+            self.data = array
+        else:
+            fault = read_numbers(&self.cursor, datatype.dtype, NULL, 0, &n_read)
+        if fault != NO_FAULT:
+            self.raise_data_fault(fault, n_read)
+        if n_read != layout.n_elements:
+            raise LayoutError(
+                f"{subject(self.kind, self.name)} does not match its shape: {datatype.name} "
+                f"{shape_text(self.shape())} needs {layout.n_elements} elements, its JSON data has "
+                f"{n_read}",
+                tensor=self.name, expected=layout.n_elements, actual=n_read)
+        if wire is not None:
+            self.data = BytesTensor.packed(wire, self.shape())
+        return 0
+
+    cdef int raise_data_fault(self, Fault fault, uint64_t element) except -1:
+        cdef Datatype datatype = self.datatype
+        offset = self.cursor.position - self.cursor.start
+        self.data = None
+        if fault == DATA_TOO_DEEP:
+            raise HeaderError(
+                f"the JSON data of {subject(self.kind, self.name)} is nested deeper than "
+                f"{MAX_DATA_DEPTH} lists (byte {offset})",
+                tensor=self.name, expected=MAX_DATA_DEPTH, offset=offset)
+        if fault not in (WRONG_TYPE, OUT_OF_RANGE):
+            raise_fault(&self.cursor, fault)
+        takes = "strings of less than 2^32 bytes" if fault == OUT_OF_RANGE else "strings"
+        if datatype.dtype is not None:
+            kind = datatype.dtype.kind
+            if fault == WRONG_TYPE:
+                takes = {"b": "true and false", "f": "numbers"}.get(kind, "integers")
+            elif kind == "f":
+                takes = f"magnitudes up to {np.finfo(datatype.dtype).max}"
+            else:
+                takes = f"{np.iinfo(datatype.dtype).min} to {np.iinfo(datatype.dtype).max}"
+        raise ElementError(
+            f"element {element} of {subject(self.kind, self.name)} does not fit its datatype: "
+            f"{datatype.name} takes {takes}, the value is {excerpt(&self.cursor)} (byte {offset})",
+            tensor=self.name, element=element, offset=offset)
+
+    # --- requested outputs ---
+
+    cdef list read_outputs(self):
+        cdef list outputs = []
+        if not at(&self.cursor, c"["):
+            raise self.misfit("outputs", "a list")
+        open_at(&self.cursor)
+        self.item_kind = "requested output"
+        while next_item(&self.cursor, self.index < 0):
+            self.index += 1
+            self.check_number()
+            outputs.append(self.read_output())
+        self.index = -1
+        if len(outputs) > 1:
+            check_unique([(<RequestedOutput>output).name for output in outputs], "output")
+        return outputs
+
+    cdef RequestedOutput read_output(self):
+        cdef Cursor* cursor = &self.cursor
+        cdef Py_ssize_t first_key = cursor.keys.n_keys
+        cdef RequestedOutput output = RequestedOutput.__new__(RequestedOutput)
+        cdef const unsigned char* binary = NULL
+        cdef Text key, text
+        cdef int seen = 0
+        if not at(cursor, c"{"):
+            raise self.misfit("the entry", "an object")
+        open_at(cursor)
+        output.parameters = {}
+        while next_member(cursor, &key, seen == 0):
+            if says(&key, b"name", 4):
+                self.see(&seen, NAME, &key)
+                self.scan_text(&text, "name")
+                output.name = string_of(&text)
+                if text.has_escapes and "\0" in output.name:
+                    raise bad_name(output.name, "output")
+            elif says(&key, b"parameters", 10):
+                self.see(&seen, PARAMETERS, &key)
+                output.parameters = self.read_framing(b"binary_data", 11, &binary)
+            else:
+                self.skip_member(&seen, &key)
+        self.close_keys(first_key)
+        if not seen & NAME:
+            raise self.incomplete(seen | DATATYPE | SHAPE)
+        check_name(output.name, "output", self.limits)
+        if binary != NULL:
+            output.binary = binary[0] == c"t"
+            if binary[0] != c"t" and binary[0] != c"f":
+                cursor.position = binary
+                raise HeaderError(
+                    f"binary_data of {subject('output', output.name)} is {excerpt(cursor)}, not "
+                    f"true or false", tensor=output.name, offset=binary - cursor.start)
+        return output
+
+    # --- errors ---
+
+    cdef int check_number(self) except -1:
+        """Reject one entry more than are accepted; `index` is that of the entry at the cursor."""
+        if self.index >= self.limits.max_tensors:
+            raise HeaderError(
+                f"the message has more than {self.limits.max_tensors} {self.item_kind}s, which is "
+                f"the limit", expected=self.limits.max_tensors, actual=self.index + 1,
+                offset=self.cursor.position - self.cursor.start)
+        return 0
+
+    cdef incomplete(self, int seen):
+        member = "name" if not seen & NAME else "datatype" if not seen & DATATYPE else "shape"
+        return HeaderError(
+            f'the JSON header does not fit the protocol: {self.item_kind} {self.index} has no '
+            f'"{member}"', offset=self.cursor.position - self.cursor.start)
+
+    cdef unknown(self):
+        return HeaderError(
+            f"{subject(self.kind, self.name)} has an unknown datatype: "
+            f"{self.unknown_datatype[:40]!r}", tensor=self.name)
+
+    cdef not_one_source(self, bint has_region):
+        present = [
+            name
+            for name, is_present in (
+                ("data", self.entry.data != NULL),
+                ("binary_data_size", self.entry.size != NULL),
+                ("shared_memory_region", has_region),
+            )
+            if is_present
+        ]
+        return HeaderError(
+            f"{subject(self.kind, self.name)} needs exactly one of data, binary_data_size and "
+            f"shared_memory_region, it has {' and '.join(present) or 'none'}",
+            tensor=self.name,
+        )
+
+    # --- other packages' messages ---
+
+    cdef PeerTensor peer_tensor(self):
+        """The entry as KServe takes it: more tolerant where its data is JSON."""
+        cdef Entry* entry = &self.entry
+        cdef PeerTensor made = PeerTensor.__new__(PeerTensor)
+        cdef const unsigned char* position = self.cursor.position
+        made.name = self.name
+        made.datatype = self.unknown_datatype if self.datatype is None else self.datatype.name
+        made.parameters = self.parameters
+        if entry.data != NULL:
+            if not entry.is_tried and entry.is_list and self.datatype is not None:
+                self.cursor.position = entry.data
+                if not self.try_elements():
+                    self.data = None
+                self.cursor.position = position
+            made.text = PyMemoryView_FromObject(self.text)[
+                entry.data - self.cursor.start:entry.data_end - self.cursor.start]
+            if entry.size != NULL:  # which counts for nothing beside the data
+                self.cursor.position = entry.size
+                self.parameters["binary_data_size"] = read_value(&self.cursor)
+                self.cursor.position = position
+        elif entry.size != NULL:
+            if self.datatype is None:
+                raise self.unknown()
+            self.take(self.declared_nbytes())
+        made.shape = self.shape()
+        if self.data is not None:
+            made.tensor = make_tensor(
+                made.name, made.datatype, made.shape, self.data,
+                {} if self.parameters is None else self.parameters, entry.data == NULL)
+        return made
 
 
-cdef take(
-    Body source, str name, tuple shape, Datatype datatype, Py_ssize_t offset, Py_ssize_t nbytes,
-    str kind, Limits limits,
+@cython.final
+cdef class PeerTensor:
+    """An entry of another package's message: what it says, and the tensor, where it is one.
+
+    ``tensor`` is None for an entry without data, and for JSON data that is not of its datatype and
+    shape. ``text`` is the JSON of the
+    data as a memoryview; None without any.
+    """
+
+    cdef readonly str name
+    cdef readonly str datatype
+    cdef readonly tuple shape
+    cdef readonly dict parameters
+    cdef readonly Tensor tensor
+    cdef readonly object text
+
+
+def read_peer_message(body, Py_ssize_t header_nbytes, bint is_request, Limits limits not None):
+    """A message as KServe takes it: its members but for the tensors, and a list of PeerTensor.
+
+    Raises DecodeError.
+    """
+    cdef Body source = Body(body)
+    cdef MessageReader reader
+    cdef InferRequest request
+    cdef InferResponse response
+    if header_nbytes < 0:
+        raise HeaderError(
+            f"{HEADER_LENGTH} is negative: {header_nbytes}", expected=0, actual=header_nbytes)
+    reader = MessageReader.__new__(MessageReader)
+    reader.begin(source, checked_header_length(source, header_nbytes, limits), limits)
+    reader.is_lenient = True
+    if is_request:
+        request = reader.read_request()
+        tensors, request.inputs = request.inputs, []
+        return request, tensors
+    response = reader.read_response()
+    tensors, response.outputs = response.outputs, []
+    return response, tensors
+
+
+def view_tensor(buffer, str name not None, str datatype, tuple shape not None, str kind,
+                Limits limits not None=DEFAULT_LIMITS):
+    """A tensor that fills a buffer, which is not copied. Raises DecodeError.
+
+    ``kind``: what an error message calls it, "input" or "output".
+    """
+    cdef Body source = Body(buffer)
+    return whole_body(source, name, datatype, shape, kind, limits)
+
+
+cdef Tensor whole_body(
+    Body source, str name, str datatype, tuple shape, str kind, Limits limits
 ):
-    """The array or BytesTensor over `nbytes` bytes from `offset`."""
-    dtype = datatype.dtype
-    if dtype is None:
-        if datatype.itemsize == 0:
-            return BytesTensor.scan(source, shape, offset, nbytes, limits, kind, name)
-        dtype = bf16(name, kind, limits)
-    return source.array(dtype, shape, offset, nbytes, limits, kind, name, datatype)
+    cdef Layout layout
+    cdef Datatype row = ROWS.get(datatype)
+    if row is None:
+        raise HeaderError(
+            f"{subject(kind, name)} has an unknown datatype: {datatype!r:.40}", tensor=name)
+    dtype = row.dtype
+    if dtype is None and row.itemsize == 0:
+        data = BytesTensor.scan(source, shape, 0, source.nbytes, limits, kind, name)
+    else:
+        if dtype is None:
+            dtype = bf16(name, kind, limits)
+        measure(&layout, shape, row.itemsize, limits, kind, name, row)
+        if <uint64_t>source.nbytes != layout.nbytes:
+            raise wrong_size(shape, layout.nbytes, source.nbytes, kind, name, row)
+        if row.name == "BOOL" and limits.check_bool:
+            source.check_bool(0, source.nbytes, kind, name)
+        data = source.array(dtype, &layout, 0)
+    return make_tensor(name, datatype, shape, data, {}, True)
 
 
 cdef bf16(str name, str kind, Limits limits):
@@ -215,28 +986,6 @@ cdef bf16(str name, str kind, Limits limits):
     return dtype
 
 
-cdef Tensor read_without_bytes(entry, Datatype datatype, nbytes, str kind, Limits limits):
-    """A tensor in JSON, in shared memory, or empty; more than one of them is refused."""
-    cdef Layout layout
-    parameters = {} if entry.parameters is None else entry.parameters
-    is_elsewhere = check_region(parameters, entry.name, kind)
-    is_json = entry.data is not None
-    if (nbytes is not None) + is_json + is_elsewhere > 1:
-        raise not_one_source(entry, nbytes, kind)
-    if is_json:
-        data = read_json(entry, datatype, kind, limits)
-    elif is_elsewhere:
-        measure(&layout, entry.shape, datatype.itemsize or WIDEST_ITEMSIZE, limits, kind,
-                entry.name, datatype)
-        data = None
-    elif kind == "output" and 0 in entry.shape:  # as OVMS sends an empty output (WIRE.md 3)
-        data = take(Body(b""), entry.name, entry.shape, datatype, 0, 0, kind, limits)
-    else:
-        raise not_one_source(entry, nbytes, kind)
-    is_binary = not (is_json or is_elsewhere)
-    return make_tensor(entry.name, entry.datatype, entry.shape, data, parameters, is_binary)
-
-
 cdef bint check_region(dict parameters, str name, str kind) except -1:
     region = parameters.get("shared_memory_region")
     if region is not None and type(region) is not str:
@@ -247,43 +996,7 @@ cdef bint check_region(dict parameters, str name, str kind) except -1:
     return region is not None
 
 
-cdef read_json(entry, Datatype datatype, str kind, Limits limits):
-    """The array or BytesTensor of JSON ``data``, in memory of its own (WIRE.md 4)."""
-    name = entry.name
-    if not datatype.in_json:
-        raise HeaderError(
-            f"{subject(kind, name)} is {entry.datatype} with JSON data: it travels only binary",
-            tensor=name,
-        )
-    scalars = _jsondata.flatten(entry.data, kind, name)
-    if datatype.dtype is not None:
-        return _jsondata.numbers(
-            scalars, datatype.dtype, entry.shape, limits, kind, name, datatype
-        )
-    _jsondata.texts(scalars, entry.shape, limits, kind, name)
-    wire = _pack.pack(_pack.Objects(scalars, entry.shape, name))
-    return BytesTensor.packed(wire, entry.shape)
-
-
-# --- requested outputs, raw requests ---------------------------------------------------------
-
-
-cdef list read_outputs(list entries, Limits limits):
-    cdef RequestedOutput output
-    cdef list outputs = []
-    check_number(len(entries), "output", limits)
-    for entry in entries:
-        if "\0" in entry.name:
-            raise bad_name(entry.name, "output")
-        check_name(entry.name, "output", limits)
-        output = RequestedOutput(entry.name)
-        if entry.parameters is not None:
-            check_flag(entry.parameters, "binary_data", "output", entry.name)
-            output.binary = entry.parameters.pop("binary_data", None)
-            output.parameters = entry.parameters
-        outputs.append(output)
-    check_unique([output.name for output in outputs], "output")
-    return outputs
+# --- raw requests ---------------------------------------------------------------------------------
 
 
 cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
@@ -297,13 +1010,13 @@ cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
     batch = (1,) if spec.batching else ()
     if datatype.itemsize == 0:
         shape = batch + spec.dims
-        check_elements([(spec.name, shape)], "input", limits)
+        check_elements(n_declared(shape), "input", spec.name, limits)
         data = raw_element(source, shape, spec, limits)
+        tensor = make_tensor(spec.name, spec.datatype, shape, data, {}, True)
     else:
         shape = batch + deduce(source.nbytes, datatype, spec)
-        check_elements([(spec.name, shape)], "input", limits)
-        data = take(source, spec.name, shape, datatype, 0, source.nbytes, "input", limits)
-    tensor = make_tensor(spec.name, spec.datatype, shape, data, {}, True)
+        check_elements(n_declared(shape), "input", spec.name, limits)
+        tensor = whole_body(source, spec.name, spec.datatype, shape, "input", limits)
     # The client of a raw request cannot say it, and means it: every output is returned binary.
     return InferRequest([tensor], parameters={"binary_data_output": True})
 
@@ -355,17 +1068,7 @@ cdef tuple deduce(Py_ssize_t nbytes, Datatype datatype, TensorSpec spec):
     return tuple(nbytes // row_nbytes if dim == -1 else dim for dim in spec.dims)
 
 
-# --- checks and their words ------------------------------------------------------------------
-
-
-cdef int check_number(Py_ssize_t n_entries, str kind, Limits limits) except -1:
-    if n_entries > <Py_ssize_t>limits.max_tensors:
-        raise HeaderError(
-            f"the message has {n_entries} {kind}s, at most {limits.max_tensors} are accepted",
-            expected=limits.max_tensors,
-            actual=n_entries,
-        )
-    return 0
+# --- checks --------------------------------------------------------------------------------------
 
 
 cdef int check_name(str name, str kind, Limits limits) except -1:
@@ -380,17 +1083,14 @@ cdef int check_name(str name, str kind, Limits limits) except -1:
     return 0
 
 
-cdef int check_elements(list shapes, str kind, Limits limits) except -1:
-    """Refuse more elements than are accepted, by what (name, shape) pairs declare."""
-    total = 0
-    for name, shape in shapes:
-        total += n_declared(shape)
-        if total > limits.max_elements:
-            raise LayoutError(
-                f"the message has too many elements: {number_text(total)} up to "
-                f"{subject(kind, name)}, at most {limits.max_elements} are accepted",
-                tensor=name, expected=limits.max_elements, actual=total,
-            )
+cdef int check_elements(n_elements, str kind, str name, Limits limits) except -1:
+    """Reject more elements than are accepted: those declared up to this tensor."""
+    if n_elements > limits.max_elements:
+        raise LayoutError(
+            f"the message has too many elements: {number_text(n_elements)} up to "
+            f"{subject(kind, name)}, at most {limits.max_elements} are accepted",
+            tensor=name, expected=limits.max_elements, actual=n_elements,
+        )
     return 0
 
 
@@ -408,20 +1108,29 @@ cdef n_declared(tuple shape):
 
 
 cdef int check_unique(list names, str kind) except -1:
-    seen = set()
+    cdef set seen = set()
+    cdef Py_ssize_t n = 0
     for name in names:
-        if name in seen:
+        PySet_Add(seen, name)
+        n += 1
+        if PySet_GET_SIZE(seen) < n:
             raise HeaderError(f"{subject(kind, name)} appears twice", tensor=name)
-        seen.add(name)
     return 0
 
 
-cdef int check_flag(dict parameters, str key, str kind, str name) except -1:
+cdef int check_flag(dict parameters, str key) except -1:
     value = parameters.get(key)
     if value is not None and type(value) is not bool:
-        raise HeaderError(
-            f"{key} of {subject(kind, name)} is true or false, not {value!r:.40}", tensor=name)
+        raise HeaderError(f"{key} of the request is true or false, not {value!r:.40}")
     return 0
+
+
+cdef wrong_size(tuple shape, expected, nbytes, str kind, str name, Datatype datatype):
+    return LayoutError(
+        f"{subject(kind, name)} does not match its datatype: {datatype.name} {shape_text(shape)} "
+        f"needs {expected} bytes, binary_data_size is {nbytes}",
+        tensor=name, expected=expected, actual=nbytes,
+    )
 
 
 cdef beyond(announced, Py_ssize_t nbytes):
@@ -432,59 +1141,16 @@ cdef beyond(announced, Py_ssize_t nbytes):
     )
 
 
-cdef bad_entry(entry, str kind):
-    if "\0" in entry.name:
-        return bad_name(entry.name, kind)
-    return HeaderError(
-        f"{subject(kind, entry.name)} has an unknown datatype: {entry.datatype[:40]!r}",
-        tensor=entry.name,
-    )
-
-
 cdef bad_name(str name, str kind):
     return HeaderError(f"the name of {subject(kind, name)} contains a NUL", tensor=name)
 
 
-cdef bad_size(nbytes, str name, str kind):
-    """A binary_data_size that is no integer, is negative, or passes 2^63 - 1."""
-    if type(nbytes) is not int:
-        return HeaderError(
-            f"binary_data_size of {subject(kind, name)} is an integer, not {nbytes!r:.40}",
-            tensor=name,
-        )
-    if nbytes < 0:
-        return LayoutError(
-            f"binary_data_size of {subject(kind, name)} is negative: {number_text(nbytes)}",
-            tensor=name, expected=0, actual=nbytes,
-        )
-    return LayoutError(
-        f"binary_data_size of {subject(kind, name)} passes 2^63 - 1 bytes: {number_text(nbytes)}",
-        tensor=name, expected=2 ** 63 - 1, actual=nbytes,
-    )
-
-
-cdef not_one_source(entry, nbytes, str kind):
-    parameters = entry.parameters or {}
-    present = [
-        key
-        for key, is_present in (
-            ("data", entry.data is not None),
-            ("binary_data_size", nbytes is not None),
-            ("shared_memory_region", parameters.get("shared_memory_region") is not None),
-        )
-        if is_present
-    ]
-    return HeaderError(
-        f"{subject(kind, entry.name)} needs exactly one of data, binary_data_size and "
-        f"shared_memory_region, it has {' and '.join(present) or 'none'}",
-        tensor=entry.name,
-    )
-
-
 cdef tail(Body source, Py_ssize_t offset, Py_ssize_t n_tensors, Py_ssize_t header_nbytes):
+    n_following = source.nbytes - offset
     return LayoutError(
-        f"the body has {source.nbytes - offset} bytes after its last tensor: the header of "
-        f"{header_nbytes} bytes and {n_tensors} tensors end at byte {offset} of {source.nbytes}",
+        f"the body has {n_following} {plural('byte', n_following)} after its last tensor: the header "
+        f"of {header_nbytes} bytes and {n_tensors} {plural('tensor', n_tensors)} end at byte "
+        f"{offset} of {source.nbytes}",
         offset=offset,
         expected=offset,
         actual=source.nbytes,

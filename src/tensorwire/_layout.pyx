@@ -1,11 +1,10 @@
-"""A shape from the header becomes dimensions, an element count and a byte count, all checked."""
+"""Shapes as tuples of Python numbers, which may be anything: measured, or rejected."""
 
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport uint64_t
 
 from ._datatypes cimport Datatype
 from ._limits cimport Limits
-from ._wire cimport multiply
 
 from .errors import LayoutError, shape_text, subject
 
@@ -13,50 +12,31 @@ from .errors import LayoutError, shape_text, subject
 cdef int measure(
     Layout* layout, tuple shape, uint64_t itemsize, Limits limits, kind, name, Datatype datatype
 ) except -1:
-    """Fill `layout`, or raise the LayoutError that says why `shape` cannot be.
+    """Fill `layout`, or raise the LayoutError that says what is wrong with `shape`.
 
-    The product of the dimensions that are not zero times `itemsize` stays below 2^63 even for an
-    empty tensor, because numpy computes it. The rank stays within the 64 that Layout has room for:
-    Limits refuses to be made with more.
+    The rank stays within the 64 dimensions that Layout has room for, because Limits allows no more.
     """
-    cdef uint64_t span = itemsize
-    cdef bint empty = False
     cdef int overflow = 0
     cdef long long dim
     cdef Py_ssize_t axis
     cdef Py_ssize_t rank = len(shape)
     if rank > limits.max_rank:
-        raise too_many_dimensions(shape, limits, kind, name)
+        raise LayoutError(
+            f"{subject(kind, name)} has {rank} dimensions, at most {limits.max_rank} are accepted",
+            tensor=name, expected=limits.max_rank, actual=rank)
     for axis in range(rank):
         dim = PyLong_AsLongLongAndOverflow(shape[axis], &overflow)
-        if dim < 0 or overflow != 0:
-            raise impossible_dimension(shape, axis, kind, name, datatype)
-        if dim == 0:
-            empty = True
-        elif not multiply(&span, <uint64_t>dim):
+        if dim < 0 and shape[axis] < 0:  # -1 stands for an overflow, too
+            raise LayoutError(
+                f"{subject(kind, name)} has a negative dimension: shape {shape_text(shape)}",
+                tensor=name, expected=0, actual=shape[axis])
+        if overflow != 0:
             raise too_large(shape, kind, name, datatype)
         layout.dims[axis] = dim
     layout.rank = <int>rank
-    layout.nbytes = 0 if empty else span
-    layout.n_elements = 0 if empty else span // itemsize
+    if not count_elements(layout, itemsize):
+        raise too_large(shape, kind, name, datatype)
     return 0
-
-
-cdef too_many_dimensions(shape, Limits limits, kind, name):
-    return LayoutError(
-        f"{subject(kind, name)} has {len(shape)} dimensions, at most {limits.max_rank} are "
-        f"accepted",
-        tensor=name, expected=limits.max_rank, actual=len(shape),
-    )
-
-
-cdef impossible_dimension(shape, axis, kind, name, Datatype datatype):
-    if shape[axis] >= 0:
-        return too_large(shape, kind, name, datatype)
-    return LayoutError(
-        f"{subject(kind, name)} has a negative dimension: shape {shape_text(shape)}",
-        tensor=name, expected=0, actual=shape[axis],
-    )
 
 
 cdef too_large(shape, kind, name, Datatype datatype):

@@ -99,6 +99,11 @@ def number_text(number: int) -> str:
     return str(number) if number.bit_length() <= 64 else "more than 2^64"
 
 
+def plural(noun: str, number: int) -> str:
+    """The noun as it stands behind a number: ``byte`` for 1, ``bytes`` for any other."""
+    return noun if number == 1 else f"{noun}s"
+
+
 def shape_text(shape: Sequence[int]) -> str:
     """A shape from a stranger in bounded space: ``[2, 3]``, ``[1, 1, ... 900 dimensions]``."""
     dims = [number_text(dim) for dim in shape[:8]]
