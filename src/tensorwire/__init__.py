@@ -26,7 +26,7 @@ from .errors import (
     LayoutError,
     TensorwireError,
 )
-from .header import header_length
+from .http import header_length
 
 __version__ = "0.1.0"
 

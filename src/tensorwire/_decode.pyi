@@ -2,7 +2,20 @@ from typing import Any
 
 from ._limits import Limits
 from ._messages import InferRequest, InferResponse, Tensor, TensorSpec
-from .header import TensorEntry
+
+class PeerTensor:
+    @property
+    def name(self) -> str: ...
+    @property
+    def datatype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def parameters(self) -> dict[str, Any] | None: ...
+    @property
+    def tensor(self) -> Tensor | None: ...
+    @property
+    def text(self) -> memoryview | None: ...
 
 def decode_request(
     body: Any,
@@ -17,6 +30,14 @@ def decode_response(
     *,
     limits: Limits = ...,
 ) -> InferResponse: ...
-def read_binary(
-    body: Any, offset: int, entries: list[TensorEntry], kind: str, limits: Limits = ...
-) -> list[Tensor]: ...
+def read_peer_message(
+    body: Any, header_nbytes: int, is_request: bool, limits: Limits
+) -> tuple[InferRequest | InferResponse, list[PeerTensor]]: ...
+def view_tensor(
+    buffer: Any,
+    name: str,
+    datatype: str,
+    shape: tuple[int, ...],
+    kind: str,
+    limits: Limits = ...,
+) -> Tensor: ...

@@ -80,7 +80,7 @@ from .errors import (
     shape_text,
     subject,
 )
-from .header import HEADER_LENGTH, parse_header_length
+from .http import HEADER_LENGTH, parse_header_length
 
 cnp.import_array()
 

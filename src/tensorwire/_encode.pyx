@@ -18,7 +18,7 @@ import numpy as np
 from .bytes_tensor import BytesTensor
 from ._datatypes import DATATYPES, RAW_BF16, bf16_dtype
 from .errors import ElementError, EncodeError, shape_text
-from .header import OutputEntry
+from .http import OutputEntry
 
 cnp.import_array()
 

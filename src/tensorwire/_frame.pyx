@@ -2,7 +2,7 @@
 
 cimport cython
 
-from .header import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
+from .http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
 
 @cython.final

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _jsondata
 from ._datatypes import DATATYPES, Datatype, bf16_dtype, datatype_of
-from ._limits import Limits
+from ._numbers import numbers
 from ._pack import pack as pack_source
 from .bytes_tensor import MAX_RANK, BytesTensor, Shape, is_arrow, leaves, pack, source
-from .errors import DecodeError, EncodeError
+from .errors import EncodeError
 
 Data = NDArray[Any] | BytesTensor | None
 
@@ -158,27 +157,13 @@ def _as_ndarray(name: str, data: Any) -> NDArray[Any]:
 def _array_of_numbers(
     name: str, data: list[Any] | tuple[Any, ...], datatype: str | None
 ) -> tuple[Datatype, NDArray[Any]]:
-    """Nested lists of Python numbers, checked as JSON data is; the datatype must be given."""
+    """Convert nested lists of Python numbers; the datatype must be given."""
     if datatype is None:
         raise EncodeError(f"tensor {name!r} is a list of numbers: give datatype=", tensor=name)
     row = DATATYPES[datatype]
     shape, scalars = leaves(data, name)
-    for element, value in enumerate(scalars):
-        if value is None:
-            raise EncodeError(
-                f"element {element} of tensor {name!r} is None, and no number",
-                tensor=name,
-                element=element,
-            )
     plain = [value.item() if isinstance(value, np.generic) else value for value in scalars]
-    checked_as = row if row.in_json else DATATYPES["FP64"]
-    assert checked_as.dtype is not None
-    try:
-        array = _jsondata.numbers(
-            plain, checked_as.dtype, shape, Limits(), "tensor", name, checked_as
-        )
-    except DecodeError as error:
-        raise EncodeError(str(error), tensor=name, element=error.element) from None
+    array = numbers(plain, row if row.in_json else DATATYPES["FP64"], name).reshape(shape)
     return row, array if row.in_json else _half(name, array, row)
 
 

@@ -3,7 +3,7 @@
 from .._frame cimport Frame
 
 from ..errors import HeaderError
-from ..header import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE, header_length
+from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE, header_length
 
 cdef bytes HEADER_LENGTH_NAME = HEADER_LENGTH.lower().encode()
 cdef Py_ssize_t PLAIN = len(BINARY_TYPE)  # a type that also holds a length is longer

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorwire as tw
 
-from ..header import EXTENSION
+from ..http import EXTENSION
 from .exchange import (
     DEFAULT_MAX_BODY,
     ClientDisconnected,

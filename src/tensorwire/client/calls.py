@@ -6,11 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-import msgspec
-
 import tensorwire as tw
 
-from .._nesting import check_nesting
+from .._json_reader import read_json
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds without progress; of tritonclient, too."""
@@ -132,12 +130,13 @@ class Answer(NamedTuple):
                 expected=limits.max_header_nbytes,
                 actual=len(self.body),
             )
-        text = bytes(self.body)
-        check_nesting(text, limits)
         try:
-            return msgspec.json.decode(text, type=dict[str, Any])
-        except (ValueError, RecursionError) as error:
-            raise tw.DecodeError(f"the metadata is no JSON object: {error}") from None
+            metadata = read_json(bytes(self.body), limits.max_nesting)
+        except tw.HeaderError as error:
+            raise tw.DecodeError(f"the metadata cannot be read: {error}") from None
+        if not isinstance(metadata, dict):
+            raise tw.DecodeError("the metadata is not a JSON object")
+        return metadata
 
 
 # --- requests --------------------------------------------------------------------------------
@@ -201,10 +200,6 @@ def encode(
 # --- errors ----------------------------------------------------------------------------------
 
 
-class _ErrorBody(msgspec.Struct):
-    error: str
-
-
 def failure(call: Call, origin: str, error: Exception) -> str:
     """The words for a transport that failed; the library's own may hold a whole answer."""
     reason = str(error)[:_REASON_LENGTH] or type(error).__name__
@@ -214,8 +209,10 @@ def failure(call: Call, origin: str, error: Exception) -> str:
 def server_error(status: int, reason: str | None, body: bytes) -> InferenceServerError:
     """The error that an answer is: its ``{"error": ...}`` whatever its type, else its text."""
     try:
-        message = msgspec.json.decode(body, type=_ErrorBody).error
-    except (ValueError, RecursionError):
+        message = read_json(body, _DEFAULT_LIMITS.max_nesting)["error"]
+        if not isinstance(message, str):
+            raise TypeError
+    except (ValueError, TypeError, LookupError):
         message = body.decode("utf-8", "replace").strip()
     message = message[:_MESSAGE_LENGTH] or f"HTTP status {status} {reason or ''}".rstrip()
     return InferenceServerError(message, status=status)

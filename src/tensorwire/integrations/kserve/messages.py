@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 from kserve import InferInput, InferOutput
@@ -12,18 +11,9 @@ from kserve.errors import InvalidInput
 from kserve.protocol.infer_type import RequestedOutput, to_http_parameters
 from numpy import ndarray
 
-from ..._body import Body
-from ..._decode import read_binary
-from ..._nesting import check_nesting
+from ..._decode import PeerTensor, read_peer_message
+from ..._json_reader import read_json
 from ...errors import DecodeError
-from ...header import (
-    RequestHeader,
-    ResponseHeader,
-    TensorEntry,
-    decode_request_header,
-    decode_response_header,
-    read_tolerantly,
-)
 from .options import Options
 from .tensors import (
     Buffer,
@@ -38,8 +28,6 @@ from .tensors import (
 
 NOT_IN_JSON = ("FP16", "BF16")
 
-_Header = TypeVar("_Header", RequestHeader, ResponseHeader)
-
 
 # --- from a body -----------------------------------------------------------------------------
 
@@ -47,116 +35,81 @@ _Header = TypeVar("_Header", RequestHeader, ResponseHeader)
 def read_request(
     cls: type[Any], body: Any, json_length: int, model_name: str, options: Options
 ) -> Any:
-    """A request whose binary inputs stay where they are in ``body``.
+    """A request whose tensors are arrays until someone asks for their lists.
 
     Raises InvalidInput for whatever is wrong with it.
     """
     try:
-        source = Body(body)
-        header = read_header(source, json_length, decode_request_header, RequestHeader, options)
-        inputs = read_tensors(
-            source, json_length, header.inputs, InferInput, InputOnWire, model_name, options
-        )
+        request, entries = read_peer_message(body, json_length, True, options.limits)
     except DecodeError as error:
         raise InvalidInput(str(error)) from error
-    outputs = header.outputs
+    outputs = request.outputs
     return cls(
         model_name=model_name,
-        request_id=header.id,
-        parameters=header.parameters,
-        infer_inputs=inputs,
+        request_id=request.id,
+        parameters=request.parameters or None,
+        infer_inputs=[
+            read_tensor(entry, InferInput, InputOnWire, model_name, options) for entry in entries
+        ],
         request_outputs=(
-            None if outputs is None else [RequestedOutput(o.name, o.parameters) for o in outputs]
+            None if outputs is None else [RequestedOutput(o.name, framed(o)) for o in outputs]
         ),
-        model_version=header.model_version,
+        model_version=request.model_version,
     )
 
 
 def read_response(cls: type[Any], body: Any, json_length: int, options: Options) -> Any:
     """A response, as ``read_request`` makes requests."""
     try:
-        source = Body(body)
-        header = read_header(source, json_length, decode_response_header, ResponseHeader, options)
-        outputs = read_tensors(
-            source,
-            json_length,
-            header.outputs,
-            InferOutput,
-            OutputOnWire,
-            header.model_name,
-            options,
-        )
+        response, entries = read_peer_message(body, json_length, False, options.limits)
     except DecodeError as error:
         raise InvalidInput(str(error)) from error
     return cls(
-        model_name=header.model_name,
-        model_version=header.model_version,
-        response_id=header.id,
-        parameters=header.parameters,
-        infer_outputs=outputs,
+        model_name=response.model_name,
+        model_version=response.model_version,
+        response_id=response.id,
+        parameters=response.parameters or None,
+        infer_outputs=[
+            read_tensor(entry, InferOutput, OutputOnWire, response.model_name, options)
+            for entry in entries
+        ],
     )
 
 
-def read_header(
-    body: Body,
-    json_length: int,
-    decode: Callable[[bytes], _Header],
-    schema: type[_Header],
-    options: Options,
-) -> _Header:
-    """The JSON, validated by its schema; DecodeError."""
-    if not 0 <= json_length <= body.nbytes:
-        read_binary(body, json_length, [], "tensor")  # refuses it, in its words
-    text = body.head(json_length)
-    check_nesting(text, options.limits)
-    try:
-        return decode(text)
-    except (ValueError, RecursionError) as error:
-        return read_tolerantly(text, schema, error, json_length == body.nbytes)
+def framed(output: Any) -> dict[str, Any] | None:
+    """The parameters of a requested output, with the one that says how it travels."""
+    if output.binary is None:
+        return output.parameters or None
+    return {**output.parameters, "binary_data": output.binary}
 
 
-def read_tensors(
-    body: Body,
-    json_length: int,
-    entries: list[TensorEntry],
+def read_tensor(
+    entry: PeerTensor,
     in_json: type[Any],
     lazy: type[OnWire],
     model_name: str | None,
     options: Options,
-) -> list[Any]:
-    """The tensors in wire order; those in JSON hold their data as it stands there."""
-    kind = "input" if in_json is InferInput else "output"
-    for entry in entries:
-        entry.datatype = entry.datatype.upper()
-        check_source(entry, kind, model_name)
-    binary = [entry for entry in entries if entry.data is None]
-    found = iter(read_binary(body, json_length, binary, kind, options.limits))
-    tensors = []
-    for entry in entries:
-        shape = list(entry.shape)
-        if entry.data is None:
-            tensor = lazy.over(next(found), shape, options)
-        else:
-            tensor = in_json(entry.name, shape, entry.datatype, entry.data, entry.parameters)
-        tensors.append(tensor)
-    return tensors
+) -> Any:
+    """A tensor over its array; one that KServe takes, and that has no array, over its list.
 
-
-def check_source(entry: TensorEntry, kind: str, model_name: str | None) -> None:
-    """InvalidInput for a tensor that is nowhere, and where KServe allows no JSON.
-
-    Where there is JSON data, it is the data; a size beside it counts for nothing, as in KServe.
+    Raises InvalidInput for a tensor without data, and where KServe allows no JSON. Where there is
+    JSON data, a size beside it counts for nothing, as in KServe.
     """
-    if entry.data is None:
-        if entry.parameters is None or entry.parameters.get("binary_data_size") is None:
-            raise InvalidInput(
-                f"'data' field is missing for {kind} '{entry.name}' for model '{model_name}'"
-            )
-    elif kind == "input" and entry.datatype in NOT_IN_JSON:
+    kind = "input" if in_json is InferInput else "output"
+    shape = list(entry.shape)
+    if entry.text is None and entry.tensor is None:
+        raise InvalidInput(
+            f"'data' field is missing for {kind} '{entry.name}' for model '{model_name}'"
+        )
+    if entry.text is not None and kind == "input" and entry.datatype in NOT_IN_JSON:
         raise InvalidInput(
             f"Receiving {entry.datatype} data via JSON is not supported. Please use the binary "
             f"data format for input {entry.name}"
         )
+    if entry.tensor is not None:
+        return lazy.over(entry, shape, options)
+    data = read_json(bytes(entry.text), options.limits.max_nesting)
+    return in_json(entry.name, shape, entry.datatype, data, entry.parameters)
 
 
 # --- to a body -------------------------------------------------------------------------------

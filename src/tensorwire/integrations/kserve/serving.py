@@ -11,7 +11,7 @@ from kserve.errors import InvalidInput
 from kserve.protocol.dataplane import DataPlane
 
 from ...errors import DecodeError
-from ...header import EXTENSION, header_length
+from ...http import EXTENSION, header_length
 from .messages import read_request, write_response
 from .options import Options
 

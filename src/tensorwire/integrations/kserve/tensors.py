@@ -12,12 +12,12 @@ from kserve.utils.numpy_codec import from_np_dtype
 from numpy.typing import NDArray
 
 from ..._datatypes import BY_DTYPE, RAW_BF16, bf16_dtype
-from ..._decode import read_binary
+from ..._decode import PeerTensor, view_tensor
+from ..._json_reader import read_json
 from ..._messages import Tensor
 from ..._pack import all_plain
 from ...bytes_tensor import BytesTensor, decode_bytes, encode_bytes
 from ...errors import DecodeError, ElementError, EncodeError
-from ...header import TensorEntry
 from .options import Options
 
 Array = NDArray[Any]
@@ -31,42 +31,51 @@ AS_IT_IS = Options()
 class OnWire:
     """An InferInput or InferOutput whose data still lies in the body that it came in.
 
-    ``as_numpy()`` is a view that pins the whole body (a copy where the options ask for what the
-    view is not; a new object array for BYTES). The first use of ``data`` makes the flat list and
-    lets the body go: from then on the list is the data, and may be changed. So does setting it.
+    Binary data: ``as_numpy()`` is a view, which keeps the whole body (a copy where the options ask
+    for what the view is not; a new object array for BYTES). JSON data: ``as_numpy()`` is a new array
+    in each call, as in KServe. The first use of ``data`` makes the list, and releases the body: from
+    then on the list is the data, and may be changed. So does setting it.
     """
 
     _tensor: Tensor | None = None
+    _text: memoryview | None = None  # of JSON data
     _list: Any = None
     _options: Options
 
     @classmethod
-    def over(cls, tensor: Tensor, shape: list[int], options: Options) -> Any:
-        """The tensor of a body; ``shape`` as KServe keeps it."""
-        made: Any = cls(tensor.name, shape, tensor.datatype, parameters=tensor.parameters)  # type: ignore[call-arg]
-        made._tensor = tensor
+    def over(cls, entry: PeerTensor, shape: list[int], options: Options) -> Any:
+        """The tensor of an entry that has one; ``shape`` as KServe keeps it."""
+        made: Any = cls(entry.name, shape, entry.datatype, parameters=entry.parameters)  # type: ignore[call-arg]
+        made._tensor = entry.tensor
+        made._text = entry.text
         made._options = options
         return made
 
-    # Where KServe's classes keep the data; they, and whoever knows, read and write it there.
+    # Where KServe's classes keep the data. They, and other code that knows of it, use this name.
     @property
     def _data(self) -> Any:
         tensor = self._tensor
         if tensor is not None:
-            self._list, self._tensor = flat_list(array_of(tensor, AS_IT_IS)), None
+            if self._text is None:
+                self._list = flat_list(array_of(tensor, AS_IT_IS))
+            else:  # as it was sent: nested, perhaps, and of int where floats are meant
+                self._list = read_json(bytes(self._text), self._options.limits.max_nesting)
+            self._tensor = self._text = None
         return self._list
 
     @_data.setter
     def _data(self, data: Any) -> None:
-        self._list, self._tensor = data, None
+        self._list, self._tensor, self._text = data, None, None
 
     def as_numpy(self) -> Array:
-        """The data as an array in ``shape``; see the class for ownership."""
+        """The data as an array in ``shape``; see the class for what memory it refers to."""
         tensor = self._tensor
         if tensor is None:
             listed: Array = super().as_numpy()  # type: ignore[misc]
             return listed
         array = array_of(tensor, self._options)
+        if self._text is not None and array is tensor.data:
+            array = array.copy()
         shaped: Array = reshaped(array, self._shape)  # type: ignore[attr-defined]
         return shaped
 
@@ -126,10 +135,7 @@ def raw_array(tensor: Any, kind: str, options: Options) -> Array:
 def read_raw(tensor: Any, kind: str, options: Options) -> Tensor:
     """``_raw_data``, checked; DecodeError."""
     raw = tensor._raw_data
-    parameters = {"binary_data_size": len(raw)}
-    entry = TensorEntry(tensor.name, tensor.datatype, tuple(tensor.shape), parameters)
-    [found] = read_binary(raw, 0, [entry], kind, options.limits)
-    return found
+    return view_tensor(raw, tensor.name, tensor.datatype, tuple(tensor.shape), kind, options.limits)
 
 
 def wire_bytes(tensor: Any, options: Options) -> Buffer:

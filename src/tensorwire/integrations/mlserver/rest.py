@@ -34,7 +34,7 @@ from ...asgi.exchange import (
     send_frame,
 )
 from ...errors import TensorwireError
-from ...header import BINARY_TYPE, HEADER_LENGTH
+from ...http import BINARY_TYPE, HEADER_LENGTH
 from ..patching import Replacement
 from .data import refusal
 from .messages import frame_of, inference_request, selection, wants_binary

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from mlserver.handlers import DataPlane
 from mlserver.parallel import worker
 
-from ...header import EXTENSION
+from ...http import EXTENSION
 from ..patching import Replacement
 
 

@@ -1,0 +1,3 @@
+from typing import Any
+
+def read_json(text: bytes, max_level: int) -> Any: ...

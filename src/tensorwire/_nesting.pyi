@@ -1,3 +1,0 @@
-from ._limits import Limits
-
-def check_nesting(text: bytes, limits: Limits) -> int: ...
