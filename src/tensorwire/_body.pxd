@@ -18,6 +18,7 @@ cdef class Body:
         Limits limits, kind, name, Datatype datatype)
 
 
+cdef int check_array(ndarray array, dtype dtype, tuple shape, name) except -1
 cdef payload(ndarray array, dtype dtype, tuple shape, name)
 
 

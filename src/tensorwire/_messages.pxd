@@ -3,7 +3,7 @@ cdef class Tensor:
     cdef public str name
     cdef public str datatype
     cdef public tuple shape
-    cdef public dict parameters
+    cdef dict _parameters  # None until the first access, which makes a dict
     cdef public bint binary
     cdef public object data
 
@@ -11,7 +11,7 @@ cdef class Tensor:
 cdef class RequestedOutput:
     cdef public str name
     cdef public object binary  # True, False or None
-    cdef public dict parameters
+    cdef dict _parameters  # None until the first access, which makes a dict
 
 
 cdef class InferRequest:
@@ -22,7 +22,7 @@ cdef class InferRequest:
     cdef public str id
     cdef public str model_name
     cdef public str model_version
-    cdef public dict parameters
+    cdef dict _parameters  # None until the first access, which makes a dict
 
 
 cdef class InferResponse:
@@ -32,7 +32,7 @@ cdef class InferResponse:
     cdef public str model_name
     cdef public str model_version
     cdef public str id
-    cdef public dict parameters
+    cdef dict _parameters  # None until the first access, which makes a dict
 
 
 cdef class TensorSpec:

@@ -31,9 +31,7 @@ cdef bint checked_flag(value, name) except -1:
 
 
 cdef dict copied(parameters):
-    if parameters is None:
-        return {}
-    if not isinstance(parameters, Mapping):
+    if type(parameters) is not dict and not isinstance(parameters, Mapping):
         raise TypeError(f"parameters are a mapping, not {type(parameters).__name__}")
     return dict(parameters)
 
@@ -47,6 +45,7 @@ cdef list all_of(kind, items, name):
 
 
 @cython.final
+@cython.freelist(8)
 cdef class Tensor:
     """A named tensor, in a message that came or for one that goes.
 
@@ -71,8 +70,18 @@ cdef class Tensor:
         self.name = checked_name(name, "a tensor")
         if type(data) is not cnp.ndarray or not take_array(self, data, datatype, shape):
             self.datatype, self.shape, self.data = wire_ready(name, data, datatype, shape)
-        self.parameters = copied(parameters)
+        self._parameters = None if parameters is None else copied(parameters)
         self.binary = checked_flag(binary, "binary")
+
+    @property
+    def parameters(self):
+        if self._parameters is None:
+            self._parameters = {}
+        return self._parameters
+
+    @parameters.setter
+    def parameters(self, dict parameters):
+        self._parameters = parameters
 
     def as_numpy(self, *, bint aligned=False, bint writable=False):
         """The tensor as an array in ``shape``.
@@ -139,7 +148,7 @@ cdef Tensor make_tensor(
     tensor.datatype = datatype
     tensor.shape = shape
     tensor.data = data
-    tensor.parameters = parameters
+    tensor._parameters = parameters
     tensor.binary = binary
     return tensor
 
@@ -171,6 +180,7 @@ cdef Py_ssize_t position(list tensors, str name, Py_ssize_t first) except -2:
 
 
 @cython.final
+@cython.freelist(8)
 cdef class RequestedOutput:
     """An output that a request asks for: ``binary`` True, False, or None where it does not say."""
 
@@ -179,13 +189,24 @@ cdef class RequestedOutput:
     ):
         self.name = checked_name(name, "an output")
         self.binary = None if binary is None else checked_flag(binary, "binary")
-        self.parameters = copied(parameters)
+        self._parameters = None if parameters is None else copied(parameters)
+
+    @property
+    def parameters(self):
+        if self._parameters is None:
+            self._parameters = {}
+        return self._parameters
+
+    @parameters.setter
+    def parameters(self, dict parameters):
+        self._parameters = parameters
 
     def __repr__(self):
         return f"<RequestedOutput {self.name!r} binary={self.binary}>"
 
 
 @cython.final
+@cython.freelist(8)
 cdef class InferRequest:
     """A request: ``inputs`` in wire order; ``outputs``, or None for all that the model has.
 
@@ -201,7 +222,17 @@ cdef class InferRequest:
         self.id = id
         self.model_name = model_name
         self.model_version = model_version
-        self.parameters = copied(parameters)
+        self._parameters = None if parameters is None else copied(parameters)
+
+    @property
+    def parameters(self):
+        if self._parameters is None:
+            self._parameters = {}
+        return self._parameters
+
+    @parameters.setter
+    def parameters(self, dict parameters):
+        self._parameters = parameters
 
     def __getitem__(self, name):
         cdef Py_ssize_t at = find(self.inputs, name, min(self.expected, len(self.inputs)))
@@ -219,6 +250,7 @@ cdef class InferRequest:
 
 
 @cython.final
+@cython.freelist(8)
 cdef class InferResponse:
     """A response: ``outputs`` in wire order, which need not be the order they were asked in."""
 
@@ -229,7 +261,17 @@ cdef class InferResponse:
         self.model_name = model_name
         self.model_version = model_version
         self.id = id
-        self.parameters = copied(parameters)
+        self._parameters = None if parameters is None else copied(parameters)
+
+    @property
+    def parameters(self):
+        if self._parameters is None:
+            self._parameters = {}
+        return self._parameters
+
+    @parameters.setter
+    def parameters(self, dict parameters):
+        self._parameters = parameters
 
     def __getitem__(self, name):
         cdef Py_ssize_t at = find(self.outputs, name, min(self.expected, len(self.outputs)))
