@@ -11,26 +11,20 @@ The text is that of Python's `repr`: `0.0001`, `1e-05`, `1.0`, `1e+16`.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 cdef extern from *:
     """
     typedef unsigned __int128 tensorwire_uint128;
-
-    static const char tensorwire_digit_pairs[] =
-        "00010203040506070809101112131415161718192021222324252627282930313233343536373839"
-        "40414243444546474849505152535455565758596061626364656667686970717273747576777879"
-        "8081828384858687888990919293949596979899";
     """
     ctypedef unsigned long long uint128 "tensorwire_uint128"
-    const char* DIGIT_PAIRS "tensorwire_digit_pairs"
+    int leading_zeros "__builtin_clzll"(unsigned long long word) nogil  # of a word that is not 0
+    int trailing_zeros "__builtin_ctzll"(unsigned long long word) nogil
 
 cdef enum:
-    # The longest texts: of 64-bit integers "-9223372036854775808", of a double
-    # "-2.2250738585072014e-308"; in fixed notation "-0.00012345678901234567" and
-    # "-1234567890123456.0" are shorter.
+    # What is written for one number: a sign and 20 digits, or a sign and 23 bytes, see
+    # `write_decimal`. It includes bytes behind the text, which the next text replaces.
     MAX_NUMBER_NBYTES = 24
-    MAX_DIGITS = 20  # of an unsigned 64-bit integer
     # The powers of ten that doubles are multiplied by: 10^-292 to 10^324.
     FIRST_POWER = -292
     N_POWERS = 617
@@ -57,86 +51,63 @@ cdef struct Power:
 
 
 cdef struct Decimal:
-    uint64_t digits  # at most 17 of them
+    uint64_t digits  # at most 17 of them, trailing zeros included
     int exponent  # the number is digits * 10^exponent
 
 
 # --- integers --------------------------------------------------------------------------------
 
 
-cdef inline int n_digits(uint64_t number) noexcept nogil:
-    """Decimal digits of `number`, 1 for 0."""
-    cdef int n = 1
-    while number >= 10000:
-        number //= 10000
-        n += 4
-    if number >= 100:
-        return n + 2 + (number >= 1000)
-    return n + (number >= 10)
+cdef inline uint64_t digits_8(uint32_t number) noexcept nogil:
+    """The 8 decimal digits of a number below 10^8, one in each byte, the first in the lowest.
+
+    The number is split into lanes of 4 digits, of 2 and of 1. Lanes are divided by multiplying:
+    n * 10486 >> 20 is n // 100 for all n < 10000, and n * 103 >> 10 is n // 10 for all n < 100.
+    """
+    cdef uint64_t fours = number // 10000 | <uint64_t>(number % 10000) << 32
+    cdef uint64_t hundreds = fours * 10486 >> 20 & <uint64_t>0x0000007F0000007F
+    cdef uint64_t twos = hundreds | (fours - 100 * hundreds) << 16
+    cdef uint64_t tens = twos * 103 >> 10 & <uint64_t>0x000F000F000F000F
+    return tens | (twos - 10 * tens) << 8
 
 
-cdef inline void write_8(char* target, uint32_t number) noexcept nogil:
-    """Exactly 8 digits of a number below 10^8."""
-    cdef uint32_t high = number // 10000, low = number % 10000
-    memcpy(target, DIGIT_PAIRS + 2 * (high // 100), 2)
-    memcpy(target + 2, DIGIT_PAIRS + 2 * (high % 100), 2)
-    memcpy(target + 4, DIGIT_PAIRS + 2 * (low // 100), 2)
-    memcpy(target + 6, DIGIT_PAIRS + 2 * (low % 100), 2)
-
-
-cdef inline char* write_below_10000(char* target, uint32_t number) noexcept nogil:
-    cdef uint32_t high = number // 100
-    if high != 0:
-        if high >= 10:
-            memcpy(target, DIGIT_PAIRS + 2 * high, 2)
-            target += 2
-        else:
-            target[0] = <char>(c"0" + high)
-            target += 1
-        memcpy(target, DIGIT_PAIRS + 2 * (number % 100), 2)
-        return target + 2
-    if number >= 10:
-        memcpy(target, DIGIT_PAIRS + 2 * number, 2)
-        return target + 2
-    target[0] = <char>(c"0" + number)
-    return target + 1
+cdef inline void write_8(char* target, uint64_t digits) noexcept nogil:
+    digits |= <uint64_t>0x3030303030303030  # ASCII
+    memcpy(target, &digits, 8)
 
 
 cdef inline char* write_below_1e8(char* target, uint32_t number) noexcept nogil:
-    cdef uint32_t low
-    if number < 10000:
-        return write_below_10000(target, number)
-    target = write_below_10000(target, number // 10000)
-    low = number % 10000
-    memcpy(target, DIGIT_PAIRS + 2 * (low // 100), 2)
-    memcpy(target + 2, DIGIT_PAIRS + 2 * (low % 100), 2)
-    return target + 4
+    """Write 1 to 8 digits, and 8 bytes in any case; returns where the digits end."""
+    cdef uint64_t digits = digits_8(number)
+    cdef int n_zeros = trailing_zeros(digits | <uint64_t>1 << 56) >> 3  # in front; 7 for 0
+    write_8(target, digits >> 8 * n_zeros)
+    return target + 8 - n_zeros
 
 
 cdef inline char* write_unsigned(char* target, uint64_t number) noexcept nogil:
-    """Write up to MAX_DIGITS digits; returns where they end."""
+    """Write up to 20 digits, and 8 bytes in any case; returns where the digits end."""
     cdef uint64_t high
     if number < 100000000:
         return write_below_1e8(target, <uint32_t>number)
     high = number // 100000000
     if high < 100000000:
         target = write_below_1e8(target, <uint32_t>high)
-    else:  # below 2^64 / 10^16 = 1845
-        target = write_below_10000(target, <uint32_t>(high // 100000000))
-        write_8(target, <uint32_t>(high % 100000000))
+    else:  # below 2^64 / 10^8
+        target = write_below_1e8(target, <uint32_t>(high // 100000000))
+        write_8(target, digits_8(<uint32_t>(high % 100000000)))
         target += 8
-    write_8(target, <uint32_t>(number % 100000000))
+    write_8(target, digits_8(<uint32_t>(number % 100000000)))
     return target + 8
 
 
 cdef inline char* write_integer(char* target, Integer number) noexcept nogil:
-    """Write up to MAX_NUMBER_NBYTES; returns where the text ends."""
+    """Write a number, in up to MAX_NUMBER_NBYTES; returns where the text ends."""
     cdef uint64_t magnitude = <uint64_t>number
     if Integer is int8_t or Integer is int16_t or Integer is int32_t or Integer is int64_t:
-        if number < 0:
-            target[0] = c"-"
-            target += 1
-            magnitude = 0 - magnitude  # unsigned: also the magnitude of -2^63
+        # Without a branch, since signs are hard to predict. Unsigned: -2^63 has a magnitude, too.
+        target[0] = c"-"
+        target += number < 0
+        magnitude = 0 - magnitude if number < 0 else magnitude
     return write_unsigned(target, magnitude)
 
 
@@ -171,15 +142,15 @@ cdef inline uint64_t scaled(Power power, uint64_t number, bint is_single) noexce
     return <uint64_t>(high >> 64) | (rest > 1)
 
 
-cdef inline Decimal shortest(
+cdef inline Decimal shortest_exactly(
     const Power* powers, uint64_t c, int q, bint is_irregular, bint is_single
 ) noexcept nogil:
-    """The shortest decimal of `c * 2^q`, c > 0; trailing zeros are still among its digits.
+    """The shortest decimal of `c * 2^q`, c > 0, by comparing with both ends of the interval.
 
     `is_irregular`: the next smaller number is only half as far as the next greater one.
     """
     cdef Decimal decimal
-    cdef uint64_t is_odd = c & 1  # the bounds of the interval round to the number if c is even
+    cdef uint64_t is_odd = c & 1  # the ends of the interval round to the number if c is even
     cdef int k = floor_log10_3_2(q) if is_irregular else floor_log10_2(q)
     cdef int shift = q + floor_log2_10(-k) + 1  # 1 to 4, since 10^k <= 2^q < 10^(k + 1)
     cdef Power power = powers[-k - FIRST_POWER]
@@ -187,85 +158,155 @@ cdef inline Decimal shortest(
     cdef uint64_t value = scaled(power, 4 * c << shift, is_single)
     cdef uint64_t upper = scaled(power, (4 * c + 2) << shift, is_single) - is_odd
     cdef uint64_t whole = value // 4
-    cdef uint64_t tens
-    cdef bint is_under, is_over
-    if whole >= 10:  # a multiple of ten, if there is one in the interval
-        tens = whole // 10
-        is_under = lower <= 40 * tens
-        is_over = 40 * tens + 40 <= upper
-        if is_under != is_over:
-            decimal.digits = tens + is_over
-            decimal.exponent = k + 1
-            return decimal
+    cdef uint64_t tens = whole // 10
+    cdef bint is_under = lower <= 40 * tens
+    cdef bint is_over = 40 * tens + 40 <= upper
+    decimal.exponent = k
+    if whole >= 10 and is_under != is_over:  # the multiple of ten in the interval
+        decimal.digits = 10 * (tens + is_over)
+        return decimal
     is_under = lower <= 4 * whole
     is_over = 4 * whole + 4 <= upper
     if is_under == is_over:  # both, or neither: the closer one, the even one of two
-        is_over = value > 4 * whole + 2 or (value == 4 * whole + 2 and whole & 1)
+        is_over = value + (whole & 1) > 4 * whole + 2
     decimal.digits = whole + is_over
+    return decimal
+
+
+cdef inline Decimal shortest(
+    const Power* powers, uint64_t c, int q, bint is_irregular, bint is_single
+) noexcept nogil:
+    """The shortest decimal of `c * 2^q`, c > 0.
+
+    One product is enough unless something lies so close to an end of the interval, or to the middle
+    between two integers, that its error could matter. The product is `whole` and a fraction of 64
+    bits that is wrong by less than 1 unit, 2^28 units if single: as much as `c << shift` is of the
+    last bit of the power. Fractions are compared in units of 2^-60, so that 0 to 10 fit 64 bits.
+    """
+    cdef Decimal decimal
+    cdef int k = floor_log10_2(q)
+    cdef int shift = q + floor_log2_10(-k) + 1
+    cdef Power power = powers[-k - FIRST_POWER]
+    cdef uint128 product
+    cdef uint64_t whole, fraction, tens, under, over, half_width
+    cdef uint64_t error = (<uint64_t>1 << 25) if is_single else 4  # several times the bound
+    cdef uint64_t ten = <uint64_t>10 << 60, half = <uint64_t>1 << 59
+    cdef bint is_under, is_over
+    if is_single:
+        product = <uint128>(power.high + (power.low != 0)) * (c << shift)
+    else:
+        product = <uint128>power.low * (c << shift) >> 64
+        product += <uint128>power.high * (c << shift)
+    whole = <uint64_t>(product >> 64)
+    fraction = <uint64_t>product >> 4
+    tens = whole // 10
+    half_width = power.high >> (5 - shift)
+    under = (whole - 10 * tens << 60) + fraction  # the distance from the multiple of ten below
+    over = ten - under
+    if (
+        is_irregular or whole < 10
+        or (under - half_width + error <= 2 * error)  # unsigned: |a - b| <= error
+        or (over - half_width + error <= 2 * error)
+        or (fraction - half + error <= 2 * error)
+    ):
+        return shortest_exactly(powers, c, q, is_irregular, is_single)
+    # The interval is at most 10 wide, so that at most one multiple of ten is in it. It is at least
+    # 1 wide, so that the closest integer is in it. No branch: nothing could predict it.
+    is_under = under < half_width
+    is_over = over < half_width
+    decimal.digits = 10 * (tens + is_over) if is_under or is_over else whole + (fraction > half)
     decimal.exponent = k
     return decimal
 
 
-cdef inline void strip_zeros(Decimal* decimal) noexcept nogil:
-    """Move trailing zeros from the digits, at most 16 of 17, to the exponent."""
-    if decimal.digits % 100000000 == 0:
-        decimal.digits //= 100000000
-        decimal.exponent += 8
-    if decimal.digits % 10000 == 0:
-        decimal.digits //= 10000
-        decimal.exponent += 4
-    if decimal.digits % 100 == 0:
-        decimal.digits //= 100
-        decimal.exponent += 2
-    while decimal.digits % 10 == 0:
-        decimal.digits //= 10
-        decimal.exponent += 1
+cdef inline int n_significant(uint64_t digits) noexcept nogil:
+    """Digits in front of the trailing zeros among the 8 of `digits_8`."""
+    return 8 - (leading_zeros(digits | 1) >> 3) if digits != 0 else 0
 
 
-cdef inline char* write_decimal(char* target, Decimal decimal) noexcept nogil:
-    """Write digits that are not 0, in the notation of Python's `repr`.
+cdef inline char* write_decimal(char* target, Decimal decimal, bint is_single) noexcept nogil:
+    """Write a number that is not 0 in the notation of Python's `repr`; returns where it ends.
 
-    At most 17 digits, and "0.000" before or "." and "e-308" among them: 22 bytes.
+    The digits are scaled to 17, or to 9 if single: the first, the next 8 and perhaps the last 8.
+    Then they are stored where they belong, all of them, and the end of the text is put behind the
+    last one that is not a trailing zero. Most bytes are written for 17 digits, a point and "e-308",
+    23 in all; "0.000" in front of 17 digits are 22.
     """
-    cdef int n, point, i, exponent
-    cdef char* end
-    if decimal.digits % 10 == 0:
-        strip_zeros(&decimal)
-    n = n_digits(decimal.digits)
-    point = n + decimal.exponent  # digits in front of the decimal point
+    cdef uint64_t first, middle, last = 0, head, mask, moved
+    cdef int exponent, i, n
+    cdef uint64_t scaled_up = decimal.digits
+    cdef uint64_t least = 100000000 if is_single else <uint64_t>10000000000000000
+    cdef int point = decimal.exponent + (9 if is_single else 17)  # digits in front of the point
+    cdef bint is_below = scaled_up < least
+    # Without a branch for the first step, or two: normal numbers have 16 or 17 digits, or 7 to 9.
+    scaled_up = 10 * scaled_up if is_below else scaled_up
+    point -= is_below
+    if is_single:
+        is_below = scaled_up < least
+        scaled_up = 10 * scaled_up if is_below else scaled_up
+        point -= is_below
+    while scaled_up < least:
+        scaled_up *= 10
+        point -= 1
+    if is_single:
+        first = scaled_up // 100000000
+        middle = digits_8(<uint32_t>(scaled_up % 100000000))
+        n = 1 + n_significant(middle)
+    else:
+        last = digits_8(<uint32_t>(scaled_up % 100000000))
+        scaled_up //= 100000000
+        first = scaled_up // 100000000
+        middle = digits_8(<uint32_t>(scaled_up % 100000000))
+        n = 9 + n_significant(last) if last != 0 else 1 + n_significant(middle)
+    first += c"0"
     if -4 < point <= 0:  # 0.00ddd
         memcpy(target, b"0.000", 5)
-        return write_unsigned(target + 2 - point, decimal.digits)
+        target += 2 - point
+        target[0] = <char>first
+        write_8(target + 1, middle)
+        if not is_single:
+            write_8(target + 9, last)
+        return target + n
     if n <= point <= 16:  # ddd00.0
-        end = write_unsigned(target, decimal.digits)
-        memset(end, c"0", point - n)
-        end += point - n
-        memcpy(end, b".0", 2)
-        return end + 2
-    # The digits go one byte further, and those before the point come back.
-    end = write_unsigned(target + 1, decimal.digits)
+        target[0] = <char>first
+        write_8(target + 1, middle)
+        write_8(target + 9, last)  # zeros if single
+        memcpy(target + point, b".0", 2)
+        return target + point + 2
+    # The point stands among the digits, or behind the first: those behind it go one byte further.
+    write_8(target + 2, middle)
+    if not is_single:
+        write_8(target + 10, last)
     if 0 < point <= 16:  # dd.ddd
-        for i in range(point):
-            target[i] = target[i + 1]
-        target[point] = c"."
-        return end
-    target[0] = target[1]  # d.ddde+dd
-    if n == 1:
-        end = target + 1
-    else:
-        target[1] = c"."
+        # In the first 8 bytes: the digits in front of the point, the point, those behind it.
+        head = first | (middle | <uint64_t>0x3030303030303030) << 8
+        if point < 8:
+            mask = ((<uint64_t>1) << 8 * point) - 1
+            moved = (head & ~mask) << 8
+            head = head & mask | <uint64_t>c"." << 8 * point | moved
+            memcpy(target, &head, 8)
+        else:
+            target[0] = <char>first
+            for i in range(1, point):
+                target[i] = target[i + 1]
+            target[point] = c"."
+        return target + n + 1
+    target[0] = <char>first  # d.ddde+dd
+    target[1] = c"."
+    target += n + 1 if n > 1 else 1
     exponent = point - 1
-    end[0] = c"e"
-    end[1] = c"-" if exponent < 0 else c"+"
-    end += 2
+    target[0] = c"e"
+    target[1] = c"-" if exponent < 0 else c"+"
+    target += 2
     if exponent < 0:
         exponent = -exponent
     if exponent >= 100:
-        end[0] = <char>(c"0" + exponent // 100)
-        end += 1
+        target[0] = <char>(c"0" + exponent // 100)
+        target += 1
         exponent %= 100
-    memcpy(end, DIGIT_PAIRS + 2 * exponent, 2)
-    return end + 2
+    target[0] = <char>(c"0" + exponent // 10)
+    target[1] = <char>(c"0" + exponent % 10)
+    return target + 2
 
 
 cdef inline char* write_float(char* target, const Power* powers, Float number) noexcept nogil:
@@ -282,9 +323,14 @@ cdef inline char* write_float(char* target, const Power* powers, Float number) n
         q = -149
         if biased == 0xFF:
             return NULL
-        if bits32 >> 31:
-            target[0] = c"-"
-            target += 1
+        target[0] = c"-"
+        target += bits32 >> 31
+        if bits32 & 0x7FFFFFFF == 0x15AE43FD:
+            # The only number whose shortest decimal, 7.038531e-26, becomes its neighbour when it is
+            # read as a double that is rounded to single precision, as many readers do. (Found by
+            # trying all.) One digit more is safe.
+            memcpy(target, b"7.0385307e-26", 13)
+            return target + 13
     else:
         memcpy(&bits, &number, 8)
         n_bits = 52
@@ -292,9 +338,8 @@ cdef inline char* write_float(char* target, const Power* powers, Float number) n
         q = -1074
         if biased == 0x7FF:
             return NULL
-        if bits >> 63:
-            target[0] = c"-"
-            target += 1
+        target[0] = c"-"
+        target += bits >> 63
     fraction = c = bits & (((<uint64_t>1) << n_bits) - 1)
     if biased != 0:  # not subnormal
         c |= (<uint64_t>1) << n_bits
@@ -309,4 +354,4 @@ cdef inline char* write_float(char* target, const Power* powers, Float number) n
         memcpy(target, b".0", 2)
         return target + 2
     decimal = shortest(powers, c, q, fraction == 0 and biased > 1, Float is float)
-    return write_decimal(target, decimal)
+    return write_decimal(target, decimal, Float is float)
