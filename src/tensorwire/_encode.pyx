@@ -8,7 +8,7 @@ from ._body cimport check_array, payload
 from ._datatypes cimport Datatype
 from ._frame cimport Frame, new_frame
 from ._json_writer cimport AS_ERROR, AS_LITERAL, AS_NULL, JsonWriter, Nonfinite, literal
-from ._messages cimport InferRequest, InferResponse, RequestedOutput, Tensor
+from ._messages cimport InferRequest, InferResponse, RequestedOutput, Tensor, has_nul
 
 from ._datatypes import DATATYPES, RAW_BF16, bf16_dtype
 from .bytes_tensor import BytesTensor
@@ -103,8 +103,11 @@ def encode_raw_request(array):
         raise EncodeError(
             f"tensor {tensor.name!r} lives in shared memory: a raw request carries its bytes",
             tensor=tensor.name)
+    cdef Datatype row = ROWS.get(tensor.datatype)
+    if row is None:
+        raise bad_tensor(tensor)
     if not isinstance(tensor.data, BytesTensor):
-        return Frame((wire_of(tensor),), 0)
+        return Frame((wire_of(tensor, row),), 0)
     if tensor.data.size != 1:
         raise EncodeError(
             f"a raw BYTES request is one element, the tensor has {tensor.data.size}",
@@ -123,7 +126,8 @@ cdef class Draft:
     """A header under construction, and the memory that will follow it."""
 
     cdef JsonWriter writer
-    cdef list buffers  # of the non-empty binary tensors, in wire order; None for none
+    cdef object buffer  # of the first binary tensor that is not empty
+    cdef list more_buffers  # of those behind it, in wire order, or None
     cdef Py_ssize_t nbytes  # of the buffers
     cdef str kind  # of its tensors: "input" or "output"
     cdef Nonfinite nonfinite
@@ -133,22 +137,25 @@ cdef class Draft:
         cdef JsonWriter writer = self.writer
         cdef Py_ssize_t nbytes = -1
         cdef bint in_json = False
-        if tensor.name is None or "\0" in tensor.name or tensor.datatype not in ROWS:
+        cdef Datatype row = ROWS.get(tensor.datatype)
+        if tensor.name is None or has_nul(tensor.name) or row is None:
             raise bad_tensor(tensor)
         if tensor.data is None:
             check_elsewhere(tensor)
         elif binary:
-            wire = wire_of(tensor)
+            wire = wire_of(tensor, row)
             nbytes = len(wire)
             if nbytes > 0:
                 self.nbytes += nbytes
-                if self.buffers is None:
-                    self.buffers = [wire]
+                if self.buffer is None:
+                    self.buffer = wire
+                elif self.more_buffers is None:
+                    self.more_buffers = [wire]
                 else:
-                    self.buffers.append(wire)
+                    self.more_buffers.append(wire)
         else:
             in_json = True
-            check_json(tensor, self.kind)
+            check_json(tensor, row, self.kind)
         if tensor.data is not None and tensor._parameters:
             check_reserved(tensor)
         try:
@@ -208,14 +215,13 @@ cdef class Draft:
         if len(tensors) > 1:
             check_unique(tensors, self.kind)
         self.writer.close(c"}")
-        if self.buffers is None:
+        if self.buffer is None:
             text = self.writer.finish(1)
             return new_frame((text,), None, len(text))
         text = self.writer.finish(align)
-        if len(self.buffers) == 1:
-            buffers = (text, self.buffers[0])
-        else:
-            buffers = (text, *self.buffers)
+        buffers = (text, self.buffer)
+        if self.more_buffers is not None:
+            buffers += tuple(self.more_buffers)
         return new_frame(buffers, len(text), len(text) + self.nbytes)
 
 
@@ -260,11 +266,11 @@ cdef int check_unique(list entries, str what) except -1:
     return 0
 
 
-cdef wire_of(Tensor tensor):
+cdef wire_of(Tensor tensor, Datatype row):
     """The tensor's own memory, after checking that it still is what the tensor says."""
     data = tensor.data
     if isinstance(data, cnp.ndarray):
-        return payload(data, dtype_of(tensor), tensor.shape, tensor.name)
+        return payload(data, dtype_of(tensor, row), tensor.shape, tensor.name)
     check_bytes(tensor)
     return data.wire
 
@@ -285,16 +291,15 @@ cdef int check_bytes(Tensor tensor) except -1:
 
 cdef bad_tensor(Tensor tensor):
     what = f"an unknown datatype: {tensor.datatype!r}"
-    if tensor.name is None or "\0" in tensor.name:
+    if tensor.name is None or has_nul(tensor.name):
         what = "no name, or one with a NUL"
     return EncodeError(f"tensor {tensor.name!r} has {what}", tensor=tensor.name)
 
 
-cdef dtype_of(Tensor tensor):
-    cdef Datatype datatype = ROWS[tensor.datatype]
-    if datatype.dtype is not None:
-        return datatype.dtype
-    if datatype.itemsize == 0:
+cdef dtype_of(Tensor tensor, Datatype row):
+    if row.dtype is not None:
+        return row.dtype
+    if row.itemsize == 0:
         raise EncodeError(
             f"tensor {tensor.name!r} was made as BYTES, its data is now {tensor.data.dtype}",
             tensor=tensor.name)
@@ -334,14 +339,13 @@ cdef int check_reserved(Tensor tensor) except -1:
     return 0
 
 
-cdef int check_json(Tensor tensor, str kind) except -1:
+cdef int check_json(Tensor tensor, Datatype row, str kind) except -1:
     """Check that the tensor's data is what the tensor says, of a datatype that JSON can carry."""
-    cdef Datatype datatype = ROWS[tensor.datatype]
     if isinstance(tensor.data, cnp.ndarray):
-        check_array(tensor.data, dtype_of(tensor), tensor.shape, tensor.name)
+        check_array(tensor.data, dtype_of(tensor, row), tensor.shape, tensor.name)
     else:
         check_bytes(tensor)
-    if not datatype.in_json:
+    if not row.in_json:
         raise EncodeError(
             f"{kind} {tensor.name!r} is {tensor.datatype}, which has no JSON form: send it binary",
             tensor=tensor.name,
@@ -367,7 +371,7 @@ cdef int write_requested(JsonWriter writer, list outputs, default) except -1:
     check_unique(outputs, "requested output")
     literal(writer, b'"outputs":[')
     for output in outputs:
-        if output.name is None or "\0" in output.name:
+        if output.name is None or has_nul(output.name):
             raise EncodeError(f"requested output {output.name!r} has no name, or one with a NUL")
         binary = default if output.binary is None else output.binary
         parameters = output._parameters

@@ -1,3 +1,13 @@
+cdef extern from "Python.h":
+    Py_ssize_t PyUnicode_FindChar(
+        str text, Py_UCS4 character, Py_ssize_t start, Py_ssize_t end, int direction)
+    Py_ssize_t PyUnicode_GET_LENGTH(str text)
+
+
+cdef inline bint has_nul(str text):
+    return PyUnicode_FindChar(text, 0, 0, PyUnicode_GET_LENGTH(text), 1) >= 0
+
+
 cdef class Tensor:
     cdef object __weakref__
     cdef public str name
