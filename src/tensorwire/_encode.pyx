@@ -19,7 +19,7 @@ cnp.import_array()
 cdef dict ROWS = DATATYPES
 
 cdef enum:
-    # Lists and objects around a message's parameters, and around those of a tensor or an output.
+    # Open lists and objects where a message's parameters begin, and those of a tensor or an output.
     MESSAGE_DEPTH = 2
     TENSOR_DEPTH = 4
 

@@ -185,7 +185,7 @@ cdef class JsonWriter:
         return self.close(c"]")
 
     cdef int value(self, value, int depth) except -1:
-        """Any value that JSON has a type for, `depth` lists and objects below the top.
+        """Any value that JSON has a type for, within `depth` lists and objects.
 
         Subclasses are written as the type that they extend, numpy's scalars as Python's, and
         floating-point numbers that are not finite as null. Raises EncodeError, TypeError.
@@ -228,7 +228,7 @@ cdef class JsonWriter:
             f"which JSON cannot represent")
 
     cdef int members(self, dict members, int depth) except -1:
-        """The members of an object, without its braces."""
+        """The members of an object within `depth` others, without its braces."""
         for key, value in members.items():
             if not isinstance(key, str):
                 raise TypeError(
@@ -240,14 +240,17 @@ cdef class JsonWriter:
         return 0
 
     cdef int parameters(self, dict parameters, int depth) except -1:
-        """The parameters of a message or a tensor, without braces; errors name the parameter."""
+        """The parameters of a message or a tensor, without braces; errors name the parameter.
+
+        `depth`: how many lists and objects are open, theirs included.
+        """
         for key, value in parameters.items():
             if not isinstance(key, str):
                 raise TypeError(f"the name of a parameter is a str, not {type(key).__name__}")
             self.parameter = key
             self.string(key if type(key) is str else str.__str__(key))
             self.cursor.position[-1] = c":"
-            self.value(value, depth + 1)
+            self.value(value, depth)
         return 0
 
     # --- tensors ---
