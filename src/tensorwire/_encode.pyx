@@ -406,7 +406,6 @@ cdef list add_outputs(
     return sent
 
 
-
 cdef dict listed_outputs(InferResponse response, InferRequest request, bint default):
     """Names of the outputs that the request lists, and whether each goes binary."""
     cdef Tensor tensor

@@ -46,7 +46,7 @@ cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject** text, Py_ssize_t nbytes) except -1
 
 cdef enum:
-    # As deep as `Limits` lets a decoder read by default; a level takes a few hundred bytes of stack.
+    # What `Limits` lets a decoder read by default; a level takes a few hundred bytes of stack.
     MAX_DEPTH = 128
     # An element of an array, its comma included. "-Infinity" and "false" are shorter than numbers.
     MAX_ELEMENT_NBYTES = MAX_NUMBER_NBYTES + 1
@@ -87,6 +87,7 @@ def fill_tables():
     memset(escapes, c"u", 0x20)
     for character, letter in zip(b'"\\\b\f\n\r\t', b'"\\bfnrt'):
         escapes[<int>character] = letter
+
 
 fill_tables()
 del globals()["fill_tables"]
