@@ -15,14 +15,14 @@ PACKAGE = Path(tensorwire.__file__).parent
 
 # From the ground up. A module may import those of the lines above its own.
 FLOORS = [
-    ["errors", "_wire", "_utf8", "_npystring", "_arrow_abi"],
+    ["errors", "_wire", "_utf8", "_npystring", "_arrow_abi", "_shortest"],
     ["_walk", "_limits", "_datatypes"],
     ["_layout", "_json_reader", "_numbers"],
     ["_body"],
-    ["_elements", "_pack"],
+    ["_elements", "_pack", "_json_writer"],
     ["_arrow_out", "_arrow_in"],
     ["bytes_tensor"],
-    ["payload", "http", "_headertext"],
+    ["payload", "http"],
     ["_messages", "_frame", "_bodybuffer"],
     ["_decode", "_encode"],
     ["__init__"],

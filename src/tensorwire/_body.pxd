@@ -17,6 +17,7 @@ cdef class Body:
     cdef array(self, dtype dtype, Layout* layout, Py_ssize_t offset)
 
 
+cdef int check_array(ndarray array, dtype dtype, tuple shape, name) except -1
 cdef payload(ndarray array, dtype dtype, tuple shape, name)
 
 

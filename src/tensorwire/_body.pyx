@@ -181,6 +181,7 @@ cdef beyond_body(Body body, offset, nbytes, kind, name):
 
 
 @cython.final
+@cython.freelist(8)
 cdef class Payload:
     """The memory of an array as flat read-only bytes; it holds the array."""
 
@@ -194,17 +195,16 @@ cdef class Payload:
             buffer, self, cnp.PyArray_DATA(self.array), cnp.PyArray_NBYTES(self.array), True, flags)
 
 
-cdef payload(cnp.ndarray array, cnp.dtype dtype, tuple shape, name):
-    """The memory of `array` as a flat, read-only memoryview: no copy, the array is held.
+cdef int check_array(cnp.ndarray array, cnp.dtype dtype, tuple shape, name) except -1:
+    """Check that an array is what its tensor says: C-contiguous, of the dtype and shape given.
 
-    The array must be what the tensor says, C-contiguous and of the dtype and shape given; anything
-    else is an EncodeError that names the tensor.
+    Anything else is an EncodeError that names the tensor.
     """
     # The identity test is the common case; equality of dtypes costs ten times as much.
     if array.descr is not dtype and array.dtype != dtype:
         raise EncodeError(
             f"tensor {name!r} was made for {dtype}, its data is now {array.dtype}", tensor=name)
-    if (<object>array).shape != shape:
+    if not has_shape(array, shape):
         raise EncodeError(
             f"tensor {name!r} was made with shape {list(shape)}, its data is now "
             f"{list((<object>array).shape)}", tensor=name)
@@ -212,4 +212,20 @@ cdef payload(cnp.ndarray array, cnp.dtype dtype, tuple shape, name):
         raise EncodeError(
             f"the data of tensor {name!r} is not contiguous: build a new Tensor from it",
             tensor=name)
+    return 0
+
+
+cdef bint has_shape(cnp.ndarray array, tuple shape) except -1:
+    cdef Py_ssize_t axis, rank = cnp.PyArray_NDIM(array)
+    if len(shape) != rank:
+        return False
+    for axis in range(rank):
+        if cnp.PyArray_DIM(array, <int>axis) != shape[axis]:
+            return False
+    return True
+
+
+cdef payload(cnp.ndarray array, cnp.dtype dtype, tuple shape, name):
+    """The memory of an array that passes `check_array`: a flat, read-only memoryview, no copy."""
+    check_array(array, dtype, shape, name)
     return PyMemoryView_FromObject(Payload(array))

@@ -1,26 +1,27 @@
-"""The road out: arrays -> header -> buffers."""
+"""The encoder: messages become a JSON header and the buffers that follow it."""
 
 cimport cython
 cimport numpy as cnp
 from libc.stdint cimport INT64_MAX
 
-from ._body cimport payload
+from ._body cimport check_array, payload
 from ._datatypes cimport Datatype
-from ._frame cimport Frame
-from ._headertext cimport HeaderText
-from ._messages cimport InferRequest, InferResponse, RequestedOutput, Tensor
+from ._frame cimport Frame, new_frame
+from ._json_writer cimport AS_ERROR, AS_LITERAL, AS_NULL, JsonWriter, Nonfinite, literal
+from ._messages cimport InferRequest, InferResponse, RequestedOutput, Tensor, has_nul
 
-import json
-
-import msgspec
-import numpy as np
-
-from .bytes_tensor import BytesTensor
 from ._datatypes import DATATYPES, RAW_BF16, bf16_dtype
-from .errors import ElementError, EncodeError, shape_text
-from .http import OutputEntry
+from .bytes_tensor import BytesTensor
+from .errors import EncodeError, shape_text
 
 cnp.import_array()
+
+cdef dict ROWS = DATATYPES
+
+cdef enum:
+    # Open lists and objects where a message's parameters begin, and those of a tensor or an output.
+    MESSAGE_DEPTH = 2
+    TENSOR_DEPTH = 4
 
 
 def encode_request(
@@ -39,20 +40,21 @@ def encode_request(
     """
     if not request.inputs:
         raise EncodeError("a request has at least one input")
-    cdef Draft draft = Draft("input", nonfinite, b'{"inputs":[')
+    cdef Draft draft = new_draft("input", nonfinite)
+    cdef JsonWriter writer = draft.writer
     cdef Tensor tensor
+    literal(writer, b'{"inputs":[')
     for tensor in request.inputs:
         draft.add(tensor, tensor.binary)
-    default = binary_data_output(request.parameters)
-    requested = None if request.outputs is None else output_entries(request.outputs, default)
-    cdef HeaderText text = draft.text
-    text.close(b"]")
-    text.member(b'"id":', request.id)
-    text.member(b'"model_name":', request.model_name)
-    text.member(b'"model_version":', request.model_version)
-    text.member(b'"parameters":', request.parameters or None)
-    text.member(b'"outputs":', requested)
-    return draft.frame(align)
+    writer.close(c"]")
+    default = binary_data_output(request._parameters)
+    write_text(writer, b'"id":', request.id)
+    write_text(writer, b'"model_name":', request.model_name)
+    write_text(writer, b'"model_version":', request.model_version)
+    write_parameters(writer, request._parameters)
+    if request.outputs is not None:
+        write_requested(writer, request.outputs, default)
+    return draft.frame(request.inputs, align)
 
 
 def encode_response(
@@ -73,16 +75,18 @@ def encode_response(
     """
     if selection not in ("spec", "triton"):
         raise ValueError(f"selection is 'spec' or 'triton', not {selection!r}")
-    cdef Draft draft = Draft("output", nonfinite, b'{"outputs":[')
-    add_outputs(draft, response, request, selection)
-    cdef HeaderText text = draft.text
-    text.close(b"]")
-    text.member(b'"model_name":', response.model_name)
-    text.member(b'"model_version":', response.model_version)
-    text.member(
-        b'"id":', request.id if response.id is None and request is not None else response.id)
-    text.member(b'"parameters":', response.parameters or None)
-    return draft.frame(align)
+    cdef Draft draft = new_draft("output", nonfinite)
+    cdef JsonWriter writer = draft.writer
+    literal(writer, b'{"outputs":[')
+    sent = add_outputs(draft, response, request, selection)
+    writer.close(c"]")
+    write_text(writer, b'"model_name":', response.model_name)
+    write_text(writer, b'"model_version":', response.model_version)
+    write_text(
+        writer, b'"id":',
+        request.id if response.id is None and request is not None else response.id)
+    write_parameters(writer, response._parameters)
+    return draft.frame(sent, align)
 
 
 def encode_raw_request(array):
@@ -99,8 +103,11 @@ def encode_raw_request(array):
         raise EncodeError(
             f"tensor {tensor.name!r} lives in shared memory: a raw request carries its bytes",
             tensor=tensor.name)
+    cdef Datatype row = ROWS.get(tensor.datatype)
+    if row is None:
+        raise bad_tensor(tensor)
     if not isinstance(tensor.data, BytesTensor):
-        return Frame((wire_of(tensor),), 0)
+        return Frame((wire_of(tensor, row),), 0)
     if tensor.data.size != 1:
         raise EncodeError(
             f"a raw BYTES request is one element, the tensor has {tensor.data.size}",
@@ -114,72 +121,140 @@ def encode_raw_request(array):
 
 
 @cython.final
+@cython.freelist(8)
 cdef class Draft:
-    """The header entries of a message under way, and the memory that will follow its header."""
+    """A header under construction, and the memory that will follow it."""
 
-    cdef HeaderText text
-    cdef list tensors  # that have been added
-    cdef list buffers  # of the non-empty binary tensors, in wire order
-    cdef str kind
-    cdef str nonfinite
-
-    def __cinit__(self, str kind, str nonfinite, bytes opening):
-        if nonfinite not in ("null", "literal", "error"):
-            raise ValueError(f"nonfinite is 'null', 'literal' or 'error', not {nonfinite!r}")
-        self.text = HeaderText()
-        self.text.open(opening)
-        self.tensors = []
-        self.buffers = []
-        self.kind = kind
-        self.nonfinite = nonfinite
+    cdef JsonWriter writer
+    cdef object buffer  # of the first binary tensor that is not empty
+    cdef list more_buffers  # of those behind it, in wire order, or None
+    cdef Py_ssize_t nbytes  # of the buffers
+    cdef str kind  # of its tensors: "input" or "output"
+    cdef Nonfinite nonfinite
 
     cdef int add(self, Tensor tensor, bint binary) except -1:
-        """Append the tensor's entry, and its memory when it travels binary and is not empty."""
-        cdef HeaderText text = self.text
+        """Write the tensor's entry; keep its memory when it is sent binary and is not empty."""
+        cdef JsonWriter writer = self.writer
         cdef Py_ssize_t nbytes = -1
-        data = None
-        if tensor.name is None or "\0" in tensor.name or tensor.datatype not in DATATYPES:
+        cdef bint in_json = False
+        cdef Datatype row = ROWS.get(tensor.datatype)
+        if tensor.name is None or has_nul(tensor.name) or row is None:
             raise bad_tensor(tensor)
         if tensor.data is None:
             check_elsewhere(tensor)
         elif binary:
-            wire = wire_of(tensor)
+            wire = wire_of(tensor, row)
             nbytes = len(wire)
             if nbytes > 0:
-                self.buffers.append(wire)
+                self.nbytes += nbytes
+                if self.buffer is None:
+                    self.buffer = wire
+                elif self.more_buffers is None:
+                    self.more_buffers = [wire]
+                else:
+                    self.more_buffers.append(wire)
         else:
-            data = json_data(tensor, self.kind, self.nonfinite)
-        if tensor.data is not None and tensor.parameters:
+            in_json = True
+            check_json(tensor, row, self.kind)
+        if tensor.data is not None and tensor._parameters:
             check_reserved(tensor)
         try:
-            text.item()
-            text.open(b'{')
-            text.member(b'"name":', tensor.name)
-            text.member(b'"datatype":', tensor.datatype)
-            text.item()
-            text.put_bytes(b'"shape":')
-            text.numbers(tensor.shape)
-            text.parameters(tensor.parameters, nbytes)
-            text.member(b'"data":', data)
-            text.close(b'}')
-        except EncodeError as error:  # a lone surrogate somewhere, or a dict within itself
+            literal(writer, b'{"name":')
+            writer.string(tensor.name)
+            literal(writer, b'"datatype":')
+            writer.string(tensor.datatype)
+            literal(writer, b'"shape":')
+            writer.dimensions(tensor.shape)
+            if tensor._parameters or nbytes >= 0:
+                literal(writer, b'"parameters":{')
+                if tensor._parameters:
+                    writer.parameters(tensor._parameters, TENSOR_DEPTH)
+                if nbytes >= 0:
+                    literal(writer, b'"binary_data_size":')
+                    writer.integer(nbytes)
+                writer.close(c"}")
+            if in_json:
+                literal(writer, b'"data":')
+                self.add_data(tensor)
+            writer.close(c"}")
+        except EncodeError as error:  # a lone surrogate, or parameters that are nested too deep
             error.tensor = tensor.name
             raise
-        self.tensors.append(tensor)
         return 0
 
-    cdef Frame frame(self, Py_ssize_t align):
+    cdef int add_data(self, Tensor tensor) except -1:
+        """Write the elements as JSON, in a flat list as Triton does."""
+        cdef Py_ssize_t element
+        data = tensor.data
+        if isinstance(data, BytesTensor):
+            element = self.writer.texts(data._body, data._offsets(), data._end)
+            if element >= 0:
+                raise EncodeError(
+                    f"element {element} of tensor {tensor.name!r} is not UTF-8, and JSON carries "
+                    f"nothing else: send it binary",
+                    tensor=tensor.name,
+                    element=element,
+                    status=400,
+                )
+        else:
+            element = self.writer.elements(data, self.nonfinite)
+            if element >= 0:
+                raise EncodeError(
+                    f"element {element} of {self.kind} {tensor.name!r} is "
+                    f"{data.reshape(-1)[element]}, which has no JSON form",
+                    tensor=tensor.name,
+                    element=element,
+                )
+        return 0
+
+    cdef Frame frame(self, list tensors, Py_ssize_t align):
         """The header's JSON, padded when bytes follow it, and those bytes."""
         cdef bytes text
         if align < 1:
             raise ValueError(f"align is 1 or more, not {align}")
-        if len(self.tensors) > 1:
-            check_unique(self.tensors, self.kind)
-        self.text.close(b"}")
-        if not self.buffers:
-            return Frame((self.text.padded(1),), None)
-        text = self.text.padded(align)
-        return Frame((text, *self.buffers), len(text))
+        if len(tensors) > 1:
+            check_unique(tensors, self.kind)
+        self.writer.close(c"}")
+        if self.buffer is None:
+            text = self.writer.finish(1)
+            return new_frame((text,), None, len(text))
+        text = self.writer.finish(align)
+        buffers = (text, self.buffer)
+        if self.more_buffers is not None:
+            buffers += tuple(self.more_buffers)
+        return new_frame(buffers, len(text), len(text) + self.nbytes)
+
+
+cdef Draft new_draft(str kind, str nonfinite):
+    cdef Draft draft = Draft.__new__(Draft)
+    draft.writer = JsonWriter.__new__(JsonWriter)
+    draft.kind = kind
+    if nonfinite == "null":
+        draft.nonfinite = AS_NULL
+    elif nonfinite == "literal":
+        draft.nonfinite = AS_LITERAL
+    elif nonfinite == "error":
+        draft.nonfinite = AS_ERROR
+    else:
+        raise ValueError(f"nonfinite is 'null', 'literal' or 'error', not {nonfinite!r}")
+    return draft
+
+
+cdef int write_text(JsonWriter writer, const char* name, str value) except -1:
+    """A member of the message, unless the value is None. `name` has its quotes and its colon."""
+    if value is None:
+        return 0
+    literal(writer, name)
+    return writer.string(value)
+
+
+cdef int write_parameters(JsonWriter writer, dict parameters) except -1:
+    """A message's parameters, if it has any."""
+    if not parameters:
+        return 0
+    literal(writer, b'"parameters":{')
+    writer.parameters(parameters, MESSAGE_DEPTH)
+    return writer.close(c"}")
 
 
 cdef int check_unique(list entries, str what) except -1:
@@ -191,11 +266,18 @@ cdef int check_unique(list entries, str what) except -1:
     return 0
 
 
-cdef wire_of(Tensor tensor):
+cdef wire_of(Tensor tensor, Datatype row):
     """The tensor's own memory, after checking that it still is what the tensor says."""
     data = tensor.data
     if isinstance(data, cnp.ndarray):
-        return payload(data, dtype_of(tensor), tensor.shape, tensor.name)
+        return payload(data, dtype_of(tensor, row), tensor.shape, tensor.name)
+    check_bytes(tensor)
+    return data.wire
+
+
+cdef int check_bytes(Tensor tensor) except -1:
+    """Check that data that is no array is BYTES, and still what the tensor says."""
+    data = tensor.data
     if not isinstance(data, BytesTensor):
         raise TypeError(f"the data of tensor {tensor.name!r} is now {type(data).__name__}")
     if tensor.datatype != "BYTES" or data.shape != tensor.shape:
@@ -204,21 +286,20 @@ cdef wire_of(Tensor tensor):
             f"is now BYTES {list(data.shape)}",
             tensor=tensor.name,
         )
-    return data.wire
+    return 0
 
 
 cdef bad_tensor(Tensor tensor):
     what = f"an unknown datatype: {tensor.datatype!r}"
-    if tensor.name is None or "\0" in tensor.name:
+    if tensor.name is None or has_nul(tensor.name):
         what = "no name, or one with a NUL"
     return EncodeError(f"tensor {tensor.name!r} has {what}", tensor=tensor.name)
 
 
-cdef dtype_of(Tensor tensor):
-    cdef Datatype datatype = DATATYPES[tensor.datatype]
-    if datatype.dtype is not None:
-        return datatype.dtype
-    if datatype.itemsize == 0:
+cdef dtype_of(Tensor tensor, Datatype row):
+    if row.dtype is not None:
+        return row.dtype
+    if row.itemsize == 0:
         raise EncodeError(
             f"tensor {tensor.name!r} was made as BYTES, its data is now {tensor.data.dtype}",
             tensor=tensor.name)
@@ -226,7 +307,7 @@ cdef dtype_of(Tensor tensor):
 
 
 cdef int check_elsewhere(Tensor tensor) except -1:
-    parameters = tensor.parameters or {}
+    parameters = tensor._parameters or {}
     if not isinstance(parameters.get("shared_memory_region"), str):
         raise EncodeError(
             f"tensor {tensor.name!r} has no data, and no shared_memory_region among its parameters",
@@ -250,7 +331,7 @@ cdef int check_elsewhere(Tensor tensor) except -1:
 
 cdef int check_reserved(Tensor tensor) except -1:
     for key in ("binary_data_size", "shared_memory_region"):
-        if key in (tensor.parameters or {}):
+        if key in (tensor._parameters or {}):
             raise EncodeError(
                 f"tensor {tensor.name!r} has data, and {key} among its parameters",
                 tensor=tensor.name,
@@ -258,48 +339,19 @@ cdef int check_reserved(Tensor tensor) except -1:
     return 0
 
 
-# --- JSON tensors ----------------------------------------------------------------------------
-
-
-cdef json_data(Tensor tensor, str kind, str nonfinite):
-    """JSON ``data``, flat as Triton writes it; msgspec turns what is not finite to null."""
-    data = tensor.data
-    wire_of(tensor)  # for its checks
-    if isinstance(data, BytesTensor):
-        return json_strings(data, tensor)
-    if not DATATYPES[tensor.datatype].in_json:
+cdef int check_json(Tensor tensor, Datatype row, str kind) except -1:
+    """Check that the tensor's data is what the tensor says, of a datatype that JSON can carry."""
+    if isinstance(tensor.data, cnp.ndarray):
+        check_array(tensor.data, dtype_of(tensor, row), tensor.shape, tensor.name)
+    else:
+        check_bytes(tensor)
+    if not row.in_json:
         raise EncodeError(
             f"{kind} {tensor.name!r} is {tensor.datatype}, which has no JSON form: send it binary",
             tensor=tensor.name,
             status=400,
         )
-    flat = data.reshape(-1)
-    if nonfinite == "null" or data.dtype.kind != "f":
-        return flat.tolist()
-    finite = np.isfinite(flat)
-    if finite.all():
-        return flat.tolist()
-    if nonfinite == "literal":
-        return msgspec.Raw(json.dumps(flat.tolist(), separators=(",", ":")).encode())
-    element = int(finite.argmin())
-    raise EncodeError(
-        f"element {element} of {kind} {tensor.name!r} is {flat[element]}, which has no JSON form",
-        tensor=tensor.name,
-        element=element,
-    )
-
-
-cdef list json_strings(data, Tensor tensor):
-    try:
-        return data.as_strings().reshape(-1).tolist()
-    except ElementError as error:
-        raise EncodeError(
-            f"element {error.element} of tensor {tensor.name!r} is not UTF-8, and JSON carries "
-            f"nothing else: send it binary",
-            tensor=tensor.name,
-            element=error.element,
-            status=400,
-        ) from None
+    return 0
 
 
 # --- outputs: which, and how -----------------------------------------------------------------
@@ -312,35 +364,46 @@ cdef binary_data_output(dict parameters):
     return value
 
 
-cdef list output_entries(list outputs, default):
+cdef int write_requested(JsonWriter writer, list outputs, default) except -1:
+    """The outputs that a request asks for; `default`: its binary_data_output, or None."""
     cdef RequestedOutput output
-    entries = []
+    cdef dict parameters
     check_unique(outputs, "requested output")
+    literal(writer, b'"outputs":[')
     for output in outputs:
-        if output.name is None or "\0" in output.name:
+        if output.name is None or has_nul(output.name):
             raise EncodeError(f"requested output {output.name!r} has no name, or one with a NUL")
         binary = default if output.binary is None else output.binary
-        own = {} if binary is None else {"binary_data": binary}
-        entries.append(OutputEntry(output.name, {**(output.parameters or {}), **own} or None))
-    return entries
+        parameters = output._parameters
+        if binary is not None:
+            parameters = {**(parameters or {}), "binary_data": binary}
+        literal(writer, b'{"name":')
+        writer.string(output.name)
+        if parameters:
+            literal(writer, b'"parameters":{')
+            writer.parameters(parameters, TENSOR_DEPTH)
+            writer.close(c"}")
+        writer.close(c"}")
+    return writer.close(c"]")
 
 
-cdef int add_outputs(
+cdef list add_outputs(
     Draft draft, InferResponse response, InferRequest request, str selection,
-) except -1:
-    """Draft the outputs that the request wants, each as it wants it (WIRE.md 7)."""
+):
+    """Add the outputs that the request wants, each as it wants it (WIRE.md 7); returns them."""
     cdef Tensor tensor
     cdef dict listed
-    default = None if request is None else bool(binary_data_output(request.parameters))
+    cdef list sent
+    default = None if request is None else bool(binary_data_output(request._parameters))
     if request is None or not request.outputs:
         for tensor in response.outputs:
             draft.add(tensor, tensor.binary if default is None else default)
-        return 0
+        return response.outputs
     listed = listed_outputs(response, request, default if selection == "spec" else False)
-    for tensor in response.outputs:
-        if tensor.name in listed:
-            draft.add(tensor, listed[tensor.name])
-    return 0
+    sent = [tensor for tensor in response.outputs if tensor.name in listed]
+    for tensor in sent:
+        draft.add(tensor, listed[tensor.name])
+    return sent
 
 
 cdef dict listed_outputs(InferResponse response, InferRequest request, bint default):

@@ -6,6 +6,7 @@ from .http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
 
 @cython.final
+@cython.freelist(8)
 cdef class Frame:
     """A message ready to be sent: ``buffers``, and what the HTTP headers must say of them.
 
@@ -64,3 +65,12 @@ cdef class Frame:
             f"<Frame of {self.nbytes} bytes in {len(self.buffers)} buffers, "
             f"header_length={self.header_length}>"
         )
+
+
+cdef Frame new_frame(tuple buffers, header_length, Py_ssize_t nbytes):
+    """A frame of buffers that have `nbytes` bytes together."""
+    cdef Frame frame = Frame.__new__(Frame)
+    frame.buffers = buffers
+    frame.header_length = header_length
+    frame.nbytes = nbytes
+    return frame

@@ -1,9 +1,19 @@
+cdef extern from "Python.h":
+    Py_ssize_t PyUnicode_FindChar(
+        str text, Py_UCS4 character, Py_ssize_t start, Py_ssize_t end, int direction)
+    Py_ssize_t PyUnicode_GET_LENGTH(str text)
+
+
+cdef inline bint has_nul(str text):
+    return PyUnicode_FindChar(text, 0, 0, PyUnicode_GET_LENGTH(text), 1) >= 0
+
+
 cdef class Tensor:
     cdef object __weakref__
     cdef public str name
     cdef public str datatype
     cdef public tuple shape
-    cdef public dict parameters
+    cdef dict _parameters  # None until the first access, which makes a dict
     cdef public bint binary
     cdef public object data
 
@@ -11,7 +21,7 @@ cdef class Tensor:
 cdef class RequestedOutput:
     cdef public str name
     cdef public object binary  # True, False or None
-    cdef public dict parameters
+    cdef dict _parameters  # None until the first access, which makes a dict
 
 
 cdef class InferRequest:
@@ -22,7 +32,7 @@ cdef class InferRequest:
     cdef public str id
     cdef public str model_name
     cdef public str model_version
-    cdef public dict parameters
+    cdef dict _parameters  # None until the first access, which makes a dict
 
 
 cdef class InferResponse:
@@ -32,7 +42,7 @@ cdef class InferResponse:
     cdef public str model_name
     cdef public str model_version
     cdef public str id
-    cdef public dict parameters
+    cdef dict _parameters  # None until the first access, which makes a dict
 
 
 cdef class TensorSpec:

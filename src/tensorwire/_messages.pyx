@@ -3,6 +3,10 @@
 cimport cython
 cimport numpy as cnp
 
+from cpython.long cimport PyLong_FromSsize_t
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+
 from ._datatypes cimport Datatype
 
 from .bytes_tensor import BytesTensor
@@ -15,25 +19,36 @@ from .payload import wire_ready
 
 cnp.import_array()
 
+# The datatypes of numpy's own dtypes, by their numbers; None for those that have none.
+cdef list BY_TYPE_NUM = [None] * cnp.NPY_NTYPES_LEGACY
+for dtype, row in BY_DTYPE.items():
+    BY_TYPE_NUM[dtype.num] = row
+del dtype, row
+
 
 cdef str checked_name(name, what):
+    cdef str checked
     if not isinstance(name, str):
         raise TypeError(f"the name of {what} is a str, not {type(name).__name__}")
-    if "\0" in name:
+    checked = name if type(name) is str else str(name)
+    if has_nul(checked):
         raise EncodeError(f"the name of {what} contains a NUL: {name!r}")
-    return str(name)  # exactly str, also from a subclass
+    return checked
 
 
 cdef bint checked_flag(value, name) except -1:
-    if not isinstance(value, bool):
+    if value is True:
+        return True
+    if value is not False:
         raise TypeError(f"{name} is True or False, not {value!r}")
-    return value
+    return False
 
 
 cdef dict copied(parameters):
+    """A dict of its own, or None for None."""
     if parameters is None:
-        return {}
-    if not isinstance(parameters, Mapping):
+        return None
+    if type(parameters) is not dict and not isinstance(parameters, Mapping):
         raise TypeError(f"parameters are a mapping, not {type(parameters).__name__}")
     return dict(parameters)
 
@@ -41,12 +56,13 @@ cdef dict copied(parameters):
 cdef list all_of(kind, items, name):
     made = list(items)
     for item in made:
-        if not isinstance(item, kind):
+        if type(item) is not kind:  # which are final
             raise TypeError(f"{name} are {kind.__name__} objects, not {type(item).__name__}")
     return made
 
 
 @cython.final
+@cython.freelist(8)
 cdef class Tensor:
     """A named tensor, in a message that came or for one that goes.
 
@@ -71,8 +87,18 @@ cdef class Tensor:
         self.name = checked_name(name, "a tensor")
         if type(data) is not cnp.ndarray or not take_array(self, data, datatype, shape):
             self.datatype, self.shape, self.data = wire_ready(name, data, datatype, shape)
-        self.parameters = copied(parameters)
+        self._parameters = copied(parameters)
         self.binary = checked_flag(binary, "binary")
+
+    @property
+    def parameters(self):
+        if self._parameters is None:
+            self._parameters = {}
+        return self._parameters
+
+    @parameters.setter
+    def parameters(self, dict parameters):
+        self._parameters = parameters
 
     def as_numpy(self, *, bint aligned=False, bint writable=False):
         """The tensor as an array in ``shape``.
@@ -115,12 +141,13 @@ def _unpickled(name, datatype, shape, data, parameters, binary, dtype):
 cdef bint take_array(Tensor tensor, cnp.ndarray array, datatype, shape) except -1:
     """Take an array as it is; False, and nothing done, when there is anything to decide."""
     cdef Datatype row
-    if not cnp.PyArray_IS_C_CONTIGUOUS(array):
+    cdef int type_num = cnp.PyArray_TYPE(array)
+    if type_num >= cnp.NPY_NTYPES_LEGACY or not cnp.PyArray_IS_C_CONTIGUOUS(array):
         return False
-    row = BY_DTYPE.get(array.descr)
-    if row is None or row.dtype is not array.descr:
+    row = BY_TYPE_NUM[type_num]
+    if row is None or row.dtype is not array.descr:  # another byte order, for example
         return False
-    own_shape = (<object>array).shape
+    own_shape = shape_of(array)
     if (datatype is not None and datatype != row.name) or (
             shape is not None and (type(shape) is not tuple or shape != own_shape)):
         return False
@@ -128,6 +155,17 @@ cdef bint take_array(Tensor tensor, cnp.ndarray array, datatype, shape) except -
     tensor.shape = own_shape
     tensor.data = array
     return True
+
+
+cdef tuple shape_of(cnp.ndarray array):
+    """`array.shape`, without the look-up of an attribute."""
+    cdef int axis, rank = cnp.PyArray_NDIM(array)
+    cdef tuple shape = PyTuple_New(rank)
+    for axis in range(rank):
+        dim = PyLong_FromSsize_t(cnp.PyArray_DIM(array, axis))
+        Py_INCREF(dim)  # the tuple takes one reference
+        PyTuple_SET_ITEM(shape, axis, dim)
+    return shape
 
 
 cdef Tensor make_tensor(
@@ -139,7 +177,7 @@ cdef Tensor make_tensor(
     tensor.datatype = datatype
     tensor.shape = shape
     tensor.data = data
-    tensor.parameters = parameters
+    tensor._parameters = parameters
     tensor.binary = binary
     return tensor
 
@@ -171,6 +209,7 @@ cdef Py_ssize_t position(list tensors, str name, Py_ssize_t first) except -2:
 
 
 @cython.final
+@cython.freelist(8)
 cdef class RequestedOutput:
     """An output that a request asks for: ``binary`` True, False, or None where it does not say."""
 
@@ -179,13 +218,24 @@ cdef class RequestedOutput:
     ):
         self.name = checked_name(name, "an output")
         self.binary = None if binary is None else checked_flag(binary, "binary")
-        self.parameters = copied(parameters)
+        self._parameters = copied(parameters)
+
+    @property
+    def parameters(self):
+        if self._parameters is None:
+            self._parameters = {}
+        return self._parameters
+
+    @parameters.setter
+    def parameters(self, dict parameters):
+        self._parameters = parameters
 
     def __repr__(self):
         return f"<RequestedOutput {self.name!r} binary={self.binary}>"
 
 
 @cython.final
+@cython.freelist(8)
 cdef class InferRequest:
     """A request: ``inputs`` in wire order; ``outputs``, or None for all that the model has.
 
@@ -201,7 +251,17 @@ cdef class InferRequest:
         self.id = id
         self.model_name = model_name
         self.model_version = model_version
-        self.parameters = copied(parameters)
+        self._parameters = copied(parameters)
+
+    @property
+    def parameters(self):
+        if self._parameters is None:
+            self._parameters = {}
+        return self._parameters
+
+    @parameters.setter
+    def parameters(self, dict parameters):
+        self._parameters = parameters
 
     def __getitem__(self, name):
         cdef Py_ssize_t at = find(self.inputs, name, min(self.expected, len(self.inputs)))
@@ -219,6 +279,7 @@ cdef class InferRequest:
 
 
 @cython.final
+@cython.freelist(8)
 cdef class InferResponse:
     """A response: ``outputs`` in wire order, which need not be the order they were asked in."""
 
@@ -229,7 +290,17 @@ cdef class InferResponse:
         self.model_name = model_name
         self.model_version = model_version
         self.id = id
-        self.parameters = copied(parameters)
+        self._parameters = copied(parameters)
+
+    @property
+    def parameters(self):
+        if self._parameters is None:
+            self._parameters = {}
+        return self._parameters
+
+    @parameters.setter
+    def parameters(self, dict parameters):
+        self._parameters = parameters
 
     def __getitem__(self, name):
         cdef Py_ssize_t at = find(self.outputs, name, min(self.expected, len(self.outputs)))

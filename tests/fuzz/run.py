@@ -29,7 +29,10 @@ ROOT = TESTS.parent
 FOLDER = ROOT / ".fuzz"
 VENV = FOLDER / "venv"
 PYTHON = VENV / "bin" / "python"
-TARGETS = ("request", "response", "decode_bytes", "exports", "header_length", "bodybuffer")
+TARGETS = (
+    *("request", "response", "decode_bytes", "exports", "header_length", "bodybuffer"),
+    "json_writer",
+)
 KERNELS = "kernels"
 BUILD = ["setuptools>=77", "Cython>=3.1", "numpy>=2.0"]
 PACKAGES = ["atheris==3.0.0", *BUILD, "msgspec>=0.19", "ml_dtypes>=0.5", "pyarrow>=18"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
@@ -120,6 +121,28 @@ def buffers() -> Iterator[bytes]:
             yield bytes([front]) + numbers + chooser.randbytes(2 * chooser.randrange(8))
 
 
+def written() -> Iterator[bytes]:
+    """For the JSON writer: numbers of each datatype, texts, and parameters."""
+    powers = b"".join((2**e).to_bytes(8, "little") for e in range(0, 64, 5))
+    singles = struct.pack("<8f", 0.1, -0.0, 1e-45, 3.4e38, 1 / 3, 16777216, 1e10, float("nan"))
+    doubles = struct.pack("<8d", 0.1, -0.0, 5e-324, 1.7e308, 1 / 3, 2.0**53, 1e16, float("-inf"))
+    for dtype in range(11):
+        for options in (0, 1, 6, 255):
+            yield bytes([dtype, options]) + powers
+            yield bytes([dtype, options]) + singles + doubles
+    texts = [*TEXTS, b'"', b"\\", b"\n\t\x1f\x7f", b"12345678" * 4]
+    for options in (0, 1, 255):
+        yield bytes([11, options]) + b"".join(bytes([len(text)]) + text for text in texts)
+        yield from (bytes([11, options, len(text)]) + text for text in texts)
+    for options in range(8):
+        yield from (bytes([13, options]) + text for text in texts)
+        yield bytes([13, options]) + "é€\ud800x".encode("utf-16-le", "surrogatepass")
+    chooser = random.Random(1)
+    for options in (0, 0, 0, 125, 127, 129, 249):
+        yield bytes([15, options]) + chooser.randbytes(60)
+        yield bytes([15, options, 7, 3, 97, 4]) + doubles
+
+
 def kernels() -> Iterator[bytes]:
     """A byte that chooses the kernel, and what that reads."""
     for n in range(len(TEXTS)):
@@ -139,6 +162,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "exports": exports,
     "header_length": headers,
     "bodybuffer": buffers,
+    "json_writer": written,
     "kernels": kernels,
 }
 

@@ -10,6 +10,7 @@ import wire
 from fuzz.bodybuffer import bodybuffer
 from fuzz.exports import exports
 from fuzz.headers import header_length
+from fuzz.json_writer import json_writer
 from fuzz.judge import (
     check_error,
     check_views,
@@ -168,5 +169,13 @@ def n_whole(data: bytes) -> int:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
-    for target in (request, response, decode_bytes, exports, header_length, bodybuffer)
+    for target in (
+        request,
+        response,
+        decode_bytes,
+        exports,
+        header_length,
+        bodybuffer,
+        json_writer,
+    )
 }

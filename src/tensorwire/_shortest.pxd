@@ -1,0 +1,357 @@
+"""Decimal text of integers and of floating-point numbers. No Python object is touched.
+
+A floating-point number is written with the fewest digits that read back as the same number, and
+of those the digits closest to it. The algorithm is Schubfach (R. Giulietti, "The Schubfach way to
+render doubles"): a number `c * 2^q` is multiplied by a power of ten so that the interval of
+decimals which round to it has a width between 1 and 10, hence contains an integer and at most one
+multiple of ten. The product is computed in 64 or 128 bits more than the result has, and every bit
+below the result is folded into the last one ("round to odd"), which preserves the comparisons.
+
+The text is that of Python's `repr`: `0.0001`, `1e-05`, `1.0`, `1e+16`.
+"""
+
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+cdef extern from *:
+    """
+    typedef unsigned __int128 tensorwire_uint128;
+    """
+    ctypedef unsigned long long uint128 "tensorwire_uint128"
+    int leading_zeros "__builtin_clzll"(unsigned long long word) nogil  # of a word that is not 0
+    int trailing_zeros "__builtin_ctzll"(unsigned long long word) nogil
+
+cdef enum:
+    # What is written for one number: a sign and 20 digits, or a sign and 23 bytes, see
+    # `write_decimal`. It includes bytes behind the text, which the next text replaces.
+    MAX_NUMBER_NBYTES = 24
+    # The powers of ten that doubles are multiplied by: 10^-292 to 10^324.
+    FIRST_POWER = -292
+    N_POWERS = 617
+
+ctypedef fused Integer:
+    int8_t
+    int16_t
+    int32_t
+    int64_t
+    uint8_t
+    uint16_t
+    uint32_t
+    uint64_t
+
+ctypedef fused Float:
+    float
+    double
+
+
+cdef struct Power:
+    # 10^e in 128 bits, rounded up: 10^e <= (high * 2^64 + low) * 2^(floor(log2(10^e)) - 127).
+    uint64_t high
+    uint64_t low
+
+
+cdef struct Decimal:
+    uint64_t digits  # at most 17 of them, trailing zeros included
+    int exponent  # the number is digits * 10^exponent
+
+
+# --- integers --------------------------------------------------------------------------------
+
+
+cdef inline uint64_t digits_8(uint32_t number) noexcept nogil:
+    """The 8 decimal digits of a number below 10^8, one in each byte, the first in the lowest.
+
+    The number is split into lanes of 4 digits, of 2 and of 1. Lanes are divided by multiplying:
+    n * 10486 >> 20 is n // 100 for all n < 10000, and n * 103 >> 10 is n // 10 for all n < 100.
+    """
+    cdef uint64_t fours = number // 10000 | <uint64_t>(number % 10000) << 32
+    cdef uint64_t hundreds = fours * 10486 >> 20 & <uint64_t>0x0000007F0000007F
+    cdef uint64_t twos = hundreds | (fours - 100 * hundreds) << 16
+    cdef uint64_t tens = twos * 103 >> 10 & <uint64_t>0x000F000F000F000F
+    return tens | (twos - 10 * tens) << 8
+
+
+cdef inline void write_8(char* target, uint64_t digits) noexcept nogil:
+    digits |= <uint64_t>0x3030303030303030  # ASCII
+    memcpy(target, &digits, 8)
+
+
+cdef inline char* write_below_1e8(char* target, uint32_t number) noexcept nogil:
+    """Write 1 to 8 digits, and 8 bytes in any case; returns where the digits end."""
+    cdef uint64_t digits = digits_8(number)
+    cdef int n_zeros = trailing_zeros(digits | <uint64_t>1 << 56) >> 3  # in front; 7 for 0
+    write_8(target, digits >> 8 * n_zeros)
+    return target + 8 - n_zeros
+
+
+cdef inline char* write_unsigned(char* target, uint64_t number) noexcept nogil:
+    """Write up to 20 digits, and 8 bytes in any case; returns where the digits end."""
+    cdef uint64_t high
+    if number < 100000000:
+        return write_below_1e8(target, <uint32_t>number)
+    high = number // 100000000
+    if high < 100000000:
+        target = write_below_1e8(target, <uint32_t>high)
+    else:  # below 2^64 / 10^8
+        target = write_below_1e8(target, <uint32_t>(high // 100000000))
+        write_8(target, digits_8(<uint32_t>(high % 100000000)))
+        target += 8
+    write_8(target, digits_8(<uint32_t>(number % 100000000)))
+    return target + 8
+
+
+cdef inline char* write_integer(char* target, Integer number) noexcept nogil:
+    """Write a number, in up to MAX_NUMBER_NBYTES; returns where the text ends."""
+    cdef uint64_t magnitude = <uint64_t>number
+    if Integer is int8_t or Integer is int16_t or Integer is int32_t or Integer is int64_t:
+        # Without a branch, since signs are hard to predict. Unsigned: -2^63 has a magnitude, too.
+        target[0] = c"-"
+        target += number < 0
+        magnitude = 0 - magnitude if number < 0 else magnitude
+    return write_unsigned(target, magnitude)
+
+
+# --- floating point --------------------------------------------------------------------------
+
+
+cdef inline int floor_log10_2(int q) noexcept nogil:
+    """floor(log10(2^q)) for |q| <= 1100: `>>` rounds down."""
+    return (q * 1262611) >> 22
+
+
+cdef inline int floor_log10_3_2(int q) noexcept nogil:
+    """floor(log10(3/4 * 2^q)) for |q| <= 1100."""
+    return (q * 1262611 - 524031) >> 22
+
+
+cdef inline int floor_log2_10(int e) noexcept nogil:
+    """floor(log2(10^e)) for |e| <= 330."""
+    return (e * 1741647) >> 19
+
+
+cdef inline uint64_t scaled(Power power, uint64_t number, bint is_single) noexcept nogil:
+    """`number * power / 2^128`, rounded to odd. `number` is below 2^60, or 2^31 if single."""
+    cdef uint128 low, high
+    cdef uint64_t rest
+    if is_single:  # 64 bits of the power are enough
+        high = <uint128>(power.high + (power.low != 0)) * number
+        return <uint64_t>(high >> 64) | (<uint64_t>high >> 32 > 1)
+    low = <uint128>power.low * number
+    high = <uint128>power.high * number + <uint64_t>(low >> 64)
+    rest = <uint64_t>high
+    return <uint64_t>(high >> 64) | (rest > 1)
+
+
+cdef inline Decimal shortest_exactly(
+    const Power* powers, uint64_t c, int q, bint is_irregular, bint is_single
+) noexcept nogil:
+    """The shortest decimal of `c * 2^q`, c > 0, by comparing with both ends of the interval.
+
+    `is_irregular`: the next smaller number is only half as far as the next greater one.
+    """
+    cdef Decimal decimal
+    cdef uint64_t is_odd = c & 1  # the ends of the interval round to the number if c is even
+    cdef int k = floor_log10_3_2(q) if is_irregular else floor_log10_2(q)
+    cdef int shift = q + floor_log2_10(-k) + 1  # 1 to 4, since 10^k <= 2^q < 10^(k + 1)
+    cdef Power power = powers[-k - FIRST_POWER]
+    cdef uint64_t lower = scaled(power, (4 * c - 2 + is_irregular) << shift, is_single) + is_odd
+    cdef uint64_t value = scaled(power, 4 * c << shift, is_single)
+    cdef uint64_t upper = scaled(power, (4 * c + 2) << shift, is_single) - is_odd
+    cdef uint64_t whole = value // 4
+    cdef uint64_t tens = whole // 10
+    cdef bint is_under = lower <= 40 * tens
+    cdef bint is_over = 40 * tens + 40 <= upper
+    decimal.exponent = k
+    if whole >= 10 and is_under != is_over:  # the multiple of ten in the interval
+        decimal.digits = 10 * (tens + is_over)
+        return decimal
+    is_under = lower <= 4 * whole
+    is_over = 4 * whole + 4 <= upper
+    if is_under == is_over:  # both, or neither: the closer one, the even one of two
+        is_over = value + (whole & 1) > 4 * whole + 2
+    decimal.digits = whole + is_over
+    return decimal
+
+
+cdef inline Decimal shortest(
+    const Power* powers, uint64_t c, int q, bint is_irregular, bint is_single
+) noexcept nogil:
+    """The shortest decimal of `c * 2^q`, c > 0.
+
+    One product is enough unless something lies so close to an end of the interval, or to the middle
+    between two integers, that its error could matter. The product is `whole` and a fraction of 64
+    bits that is wrong by less than 1 unit, 2^28 units if single: as much as `c << shift` is of the
+    last bit of the power. Fractions are compared in units of 2^-60, so that 0 to 10 fit 64 bits.
+    """
+    cdef Decimal decimal
+    cdef int k = floor_log10_2(q)
+    cdef int shift = q + floor_log2_10(-k) + 1
+    cdef Power power = powers[-k - FIRST_POWER]
+    cdef uint128 product
+    cdef uint64_t whole, fraction, tens, under, over, half_width
+    cdef uint64_t error = (<uint64_t>1 << 25) if is_single else 4  # several times the bound
+    cdef uint64_t ten = <uint64_t>10 << 60, half = <uint64_t>1 << 59
+    cdef bint is_under, is_over
+    if is_single:
+        product = <uint128>(power.high + (power.low != 0)) * (c << shift)
+    else:
+        product = <uint128>power.low * (c << shift) >> 64
+        product += <uint128>power.high * (c << shift)
+    whole = <uint64_t>(product >> 64)
+    fraction = <uint64_t>product >> 4
+    tens = whole // 10
+    half_width = power.high >> (5 - shift)
+    under = (whole - 10 * tens << 60) + fraction  # the distance from the multiple of ten below
+    over = ten - under
+    if (
+        is_irregular or whole < 10
+        or (under - half_width + error <= 2 * error)  # unsigned: |a - b| <= error
+        or (over - half_width + error <= 2 * error)
+        or (fraction - half + error <= 2 * error)
+    ):
+        return shortest_exactly(powers, c, q, is_irregular, is_single)
+    # The interval is at most 10 wide, so that at most one multiple of ten is in it. It is at least
+    # 1 wide, so that the closest integer is in it. No branch: nothing could predict it.
+    is_under = under < half_width
+    is_over = over < half_width
+    decimal.digits = 10 * (tens + is_over) if is_under or is_over else whole + (fraction > half)
+    decimal.exponent = k
+    return decimal
+
+
+cdef inline int n_significant(uint64_t digits) noexcept nogil:
+    """Digits in front of the trailing zeros among the 8 of `digits_8`."""
+    return 8 - (leading_zeros(digits | 1) >> 3) if digits != 0 else 0
+
+
+cdef inline char* write_decimal(char* target, Decimal decimal, bint is_single) noexcept nogil:
+    """Write a number that is not 0 in the notation of Python's `repr`; returns where it ends.
+
+    The digits are scaled to 17, or to 9 if single: the first, the next 8 and perhaps the last 8.
+    Then they are stored where they belong, all of them, and the end of the text is put behind the
+    last one that is not a trailing zero. Most bytes are written for 17 digits, a point and "e-308",
+    23 in all; "0.000" in front of 17 digits are 22.
+    """
+    cdef uint64_t first, middle, last = 0, head, mask, moved
+    cdef int exponent, i, n
+    cdef uint64_t scaled_up = decimal.digits
+    cdef uint64_t least = 100000000 if is_single else <uint64_t>10000000000000000
+    cdef int point = decimal.exponent + (9 if is_single else 17)  # digits in front of the point
+    cdef bint is_below = scaled_up < least
+    # Without a branch for the first step, or two: normal numbers have 16 or 17 digits, or 7 to 9.
+    scaled_up = 10 * scaled_up if is_below else scaled_up
+    point -= is_below
+    if is_single:
+        is_below = scaled_up < least
+        scaled_up = 10 * scaled_up if is_below else scaled_up
+        point -= is_below
+    while scaled_up < least:
+        scaled_up *= 10
+        point -= 1
+    if is_single:
+        first = scaled_up // 100000000
+        middle = digits_8(<uint32_t>(scaled_up % 100000000))
+        n = 1 + n_significant(middle)
+    else:
+        last = digits_8(<uint32_t>(scaled_up % 100000000))
+        scaled_up //= 100000000
+        first = scaled_up // 100000000
+        middle = digits_8(<uint32_t>(scaled_up % 100000000))
+        n = 9 + n_significant(last) if last != 0 else 1 + n_significant(middle)
+    first += c"0"
+    if -4 < point <= 0:  # 0.00ddd
+        memcpy(target, b"0.000", 5)
+        target += 2 - point
+        target[0] = <char>first
+        write_8(target + 1, middle)
+        if not is_single:
+            write_8(target + 9, last)
+        return target + n
+    if n <= point <= 16:  # ddd00.0
+        target[0] = <char>first
+        write_8(target + 1, middle)
+        write_8(target + 9, last)  # zeros if single
+        memcpy(target + point, b".0", 2)
+        return target + point + 2
+    # The point stands among the digits, or behind the first: those behind it go one byte further.
+    write_8(target + 2, middle)
+    if not is_single:
+        write_8(target + 10, last)
+    if 0 < point <= 16:  # dd.ddd
+        # In the first 8 bytes: the digits in front of the point, the point, those behind it.
+        head = first | (middle | <uint64_t>0x3030303030303030) << 8
+        if point < 8:
+            mask = ((<uint64_t>1) << 8 * point) - 1
+            moved = (head & ~mask) << 8
+            head = head & mask | <uint64_t>c"." << 8 * point | moved
+            memcpy(target, &head, 8)
+        else:
+            target[0] = <char>first
+            for i in range(1, point):
+                target[i] = target[i + 1]
+            target[point] = c"."
+        return target + n + 1
+    target[0] = <char>first  # d.ddde+dd
+    target[1] = c"."
+    target += n + 1 if n > 1 else 1
+    exponent = point - 1
+    target[0] = c"e"
+    target[1] = c"-" if exponent < 0 else c"+"
+    target += 2
+    if exponent < 0:
+        exponent = -exponent
+    if exponent >= 100:
+        target[0] = <char>(c"0" + exponent // 100)
+        target += 1
+        exponent %= 100
+    target[0] = <char>(c"0" + exponent // 10)
+    target[1] = <char>(c"0" + exponent % 10)
+    return target + 2
+
+
+cdef inline char* write_float(char* target, const Power* powers, Float number) noexcept nogil:
+    """Write a finite number, up to MAX_NUMBER_NBYTES; returns NULL for one that is not finite."""
+    cdef Decimal decimal
+    cdef uint64_t bits, fraction, c
+    cdef uint32_t bits32
+    cdef int n_bits, biased, q
+    if Float is float:
+        memcpy(&bits32, &number, 4)
+        n_bits = 23
+        bits = bits32
+        biased = bits32 >> 23 & 0xFF
+        q = -149
+        if biased == 0xFF:
+            return NULL
+        target[0] = c"-"
+        target += bits32 >> 31
+        if bits32 & 0x7FFFFFFF == 0x15AE43FD:
+            # The only number whose shortest decimal, 7.038531e-26, becomes its neighbour when it is
+            # read as a double that is rounded to single precision, as many readers do. (Found by
+            # trying all.) One digit more is safe.
+            memcpy(target, b"7.0385307e-26", 13)
+            return target + 13
+    else:
+        memcpy(&bits, &number, 8)
+        n_bits = 52
+        biased = bits >> 52 & 0x7FF
+        q = -1074
+        if biased == 0x7FF:
+            return NULL
+        target[0] = c"-"
+        target += bits >> 63
+    fraction = c = bits & (((<uint64_t>1) << n_bits) - 1)
+    if biased != 0:  # not subnormal
+        c |= (<uint64_t>1) << n_bits
+        q += biased - 1
+    if c == 0:
+        memcpy(target, b"0.0", 3)
+        return target + 3
+    if -n_bits <= q <= 0 and c & (((<uint64_t>1) << -q) - 1) == 0:
+        # A whole number below 2^53 (2^24). Its neighbours are at most 1 away, so that no other
+        # whole number rounds to it: its own digits are the shortest.
+        target = write_unsigned(target, c >> -q)
+        memcpy(target, b".0", 2)
+        return target + 2
+    decimal = shortest(powers, c, q, fraction == 0 and biased > 1, Float is float)
+    return write_decimal(target, decimal, Float is float)

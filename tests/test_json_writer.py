@@ -1,0 +1,814 @@
+"""The JSON that is written, judged by the standard library's parser and by msgspec."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import threading
+import tracemalloc
+from collections import OrderedDict, UserDict, defaultdict
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from enum import Enum, IntEnum
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensorwire as tw
+
+# Characters that JSON escapes, that it need not, and of each width that Python keeps text in.
+CHARACTERS = st.one_of(
+    st.sampled_from('"\\/\0\x01\x1f \x7f\x80\xffĀ\u2028\uffff\U0001f600{}[],:'),
+    st.characters(exclude_categories=["Cs"]),
+)
+TEXT = st.text(CHARACTERS, max_size=12)
+NAMES = TEXT.map(lambda text: text.replace("\0", ""))
+NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+FRAMING = ("binary_data_size", "shared_memory_region", "binary_data", "binary_data_output")
+PARAMETERS = st.dictionaries(TEXT.filter(lambda key: key not in FRAMING), VALUES, max_size=4)
+DIMS = st.integers(0, 2**63 - 1) | st.sampled_from([0, 1, 9, 10, 99, 100, 2**63 - 1])
+SHAPES = st.lists(DIMS, max_size=5).map(tuple)
+SOMETIMES = st.none() | TEXT
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are all different."""
+    found = dict(pairs)
+    assert len(found) == len(pairs)
+    return found
+
+
+def header_of(frame: tw.Frame) -> Any:
+    text = bytes(frame.buffers[0])
+    assert frame.header_length in (None, len(text))
+    return json.loads(text, object_pairs_hook=once)
+
+
+def without_none(**members: Any) -> dict[str, Any]:
+    return {key: value for key, value in members.items() if value is not None}
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> list[tuple[tw.Tensor, dict[str, Any]]]:
+    """Tensors of every kind, each with the entry that it must have."""
+    made = []
+    for name in draw(st.lists(NAMES, min_size=1, max_size=4, unique=True)):
+        parameters = draw(PARAMETERS)
+        how = draw(st.sampled_from(["binary", "JSON", "text", "elsewhere"]))
+        own: dict[str, Any] = {}
+        more: dict[str, Any] = {}
+        if how == "elsewhere":
+            shape = draw(SHAPES)
+            own = {"shared_memory_region": draw(TEXT)}
+            parameters |= own
+            tensor = tw.Tensor(name, None, datatype="INT8", shape=shape, parameters=parameters)
+        elif how == "text":
+            texts = draw(st.lists(TEXT, max_size=3))
+            shape, more = (len(texts),), {"data": texts}
+            tensor = tw.Tensor(name, texts, datatype="BYTES", binary=False, parameters=parameters)
+        else:
+            array = np.arange(draw(st.integers(0, 12)), dtype=np.int8)
+            shape = (1, len(array))
+            if how == "binary":
+                own = {"binary_data_size": len(array)}
+            else:
+                more = {"data": array.tolist()}
+            tensor = tw.Tensor(
+                name, array, shape=shape, binary=how == "binary", parameters=parameters
+            )
+        entry = {"name": name, "datatype": tensor.datatype, "shape": list(shape), **more}
+        if parameters or own:
+            entry["parameters"] = parameters | own
+        made.append((tensor, entry))
+    return made
+
+
+@settings(max_examples=150, deadline=None)
+@given(tensors(), SOMETIMES, SOMETIMES, SOMETIMES, PARAMETERS, st.data())
+def test_any_message(
+    made: Any, id: Any, model: Any, version: Any, parameters: Any, data: st.DataObject
+) -> None:
+    entries = [entry for _, entry in made]
+    about = {"id": id, "model_name": model, "model_version": version}
+    said = {**about, "parameters": parameters or None}
+    response = tw.InferResponse([tensor for tensor, _ in made], **about, parameters=parameters)
+    assert header_of(tw.encode_response(response)) == without_none(outputs=entries, **said)
+
+    names = data.draw(st.none() | st.lists(NAMES, max_size=3, unique=True))
+    outputs, expected = None, None
+    if names is not None:
+        asked = [
+            (name, data.draw(st.none() | st.booleans()), data.draw(PARAMETERS)) for name in names
+        ]
+        outputs = [tw.RequestedOutput(n, binary=b, parameters=p) for n, b, p in asked]
+        expected = [
+            without_none(name=n, parameters={**p, **without_none(binary_data=b)} or None)
+            for n, b, p in asked
+        ]
+    request = tw.InferRequest(
+        [tensor for tensor, _ in made], outputs, **about, parameters=parameters
+    )
+    assert header_of(tw.encode_request(request)) == without_none(
+        inputs=entries, outputs=expected, **said
+    )
+
+
+@pytest.mark.parametrize(
+    "character", [*map(chr, range(1, 0x100)), "\u2028", "\uffff", "\U0001f600"]
+)
+def test_each_character(character: str) -> None:
+    for text in (character, f"ab{character}cd", character * 100):
+        about: dict[str, Any] = {
+            "id": text,
+            "model_name": text,
+            "model_version": text,
+            "parameters": {text: text},
+        }
+        tensor = tw.Tensor(text, np.zeros(1, np.int8), parameters={text: text})
+        header = header_of(tw.encode_response(tw.InferResponse([tensor], **about)))
+        (entry,) = header.pop("outputs")
+        assert (header, entry["name"]) == (about, text)
+        assert entry["parameters"] == {text: text, "binary_data_size": 1}
+
+
+def test_no_more_spaces_than_are_needed() -> None:
+    for n in range(200):
+        tensor = tw.Tensor("x" * n, np.zeros(1, np.int8))
+        for align in (1, 7, 64):
+            text = tw.encode_request(tw.InferRequest([tensor]), align=align).buffers[0]
+            bare = bytes(text).rstrip(b" ")
+            assert len(text) == -(-len(bare) // align) * align
+
+
+@pytest.mark.parametrize("n_more", range(0, 600, 7))
+def test_texts_of_any_length(n_more: int) -> None:
+    """Where the memory grows: in a name, a number, a list, the padding."""
+    tensors = [tw.Tensor(f"{'n' * n_more}{i}", np.zeros(n_more % 5 + 1, np.int8)) for i in range(3)]
+    frame = tw.encode_request(tw.InferRequest(tensors, id="x" * n_more), align=1 << (n_more % 11))
+    header = header_of(frame)
+    assert [entry["name"] for entry in header["inputs"]] == [tensor.name for tensor in tensors]
+    assert (header["id"], len(frame.buffers[0]) % (1 << (n_more % 11))) == ("x" * n_more, 0)
+
+
+# --- what has no form, in each of the places ---
+
+X = np.zeros(2, np.float32)
+ITSELF: list[Any] = []
+ITSELF.append(ITSELF)
+
+
+PARAMETERS_WITH: dict[str, Callable[[Any], dict[Any, Any]]] = {
+    "a value": lambda value: {"k": value},
+    "a value within": lambda value: {"k": [{"l": value}]},
+    "a key": lambda value: {value: 1},
+    "a key within": lambda value: {"k": [{value: 1}]},
+}
+PLACES = ["a name", "an output's name", "id", "model_name", "model_version"] + [
+    f"{where}: {kind}" for where in ("tensor", "output", "message") for kind in PARAMETERS_WITH
+]
+
+
+def request_with(value: Any, place: str) -> tw.InferRequest:
+    where, _, kind = place.partition(": ")
+    parameters = PARAMETERS_WITH[kind](value) if kind else None
+    return tw.InferRequest(
+        [
+            tw.Tensor("fine", X),
+            tw.Tensor(
+                value if place == "a name" else "x",
+                X,
+                parameters=parameters if where == "tensor" else None,
+            ),
+        ],
+        [
+            tw.RequestedOutput(
+                value if place == "an output's name" else "y",
+                parameters=parameters if where == "output" else None,
+            )
+        ],
+        parameters=parameters if where == "message" else None,
+        **({place: value} if place in ("id", "model_name", "model_version") else {}),
+    )
+
+
+@pytest.mark.parametrize("text", ["\ud800", "plain \udfff", "é\ud83d", "\U0001f600\udc00"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_lone_surrogate(place: str, text: str) -> None:
+    request = request_with(text, place)
+    for _ in range(2):  # nothing of the first attempt is left
+        with pytest.raises(tw.EncodeError, match="a lone surrogate at character") as caught:
+            tw.encode_request(request)
+        expected = text if place == "a name" else "x" if place.startswith("tensor") else None
+        assert caught.value.tensor == expected
+    fine = request_with("fine\U0001f600", place)
+    assert json.loads(bytes(tw.encode_request(fine).buffers[0]))["inputs"][0]["name"] == "fine"
+
+
+@pytest.mark.parametrize("place", ["tensor: a value", "output: a value", "message: a value"])
+def test_a_parameter_that_contains_itself(place: str) -> None:
+    with pytest.raises(tw.EncodeError, match="nested too deep: parameter 'k'"):
+        tw.encode_request(request_with(ITSELF, place))
+
+
+@pytest.mark.parametrize("dim", [-1, 2**63, 2**70])
+def test_dimensions_without_data(dim: int) -> None:
+    where = {"shared_memory_region": "r"}
+    tensor = tw.Tensor("x", None, datatype="FP32", shape=[1], parameters=where)
+    tensor.shape = (2, dim)
+    with pytest.raises(tw.EncodeError, match=r"tensor 'x' has a dimension that no header can have"):
+        tw.encode_request(tw.InferRequest([tensor]))
+
+
+def test_an_output_that_has_lost_its_name_or_parameters() -> None:
+    output = tw.RequestedOutput("y", binary=True)
+    request = tw.InferRequest([tw.Tensor("x", X)], [output])
+    output.parameters = None  # type: ignore[assignment]
+    assert header_of(tw.encode_request(request))["outputs"] == [
+        {"name": "y", "parameters": {"binary_data": True}}
+    ]
+    for name in (None, "y\0"):
+        output.name = name  # type: ignore[assignment]
+        with pytest.raises(tw.EncodeError, match="has no name, or one with a NUL"):
+            tw.encode_request(request)
+
+
+# --- JSON tensors ---
+
+
+def data_text(array: Any, *, kind: str = "input", **options: Any) -> str:
+    """The text between the brackets of an array's ``data``."""
+    tensor = tw.Tensor("x", array, binary=False)
+    text = bytes(tw.encode_request(tw.InferRequest([tensor]), **options).buffers[0]).decode()
+    front, _, data = text.partition(',"data":[')
+    assert front.startswith('{"inputs":[{"name":"x","datatype":"')
+    assert data.endswith("]}]}")
+    return data.removesuffix("]}]}")
+
+
+def texts_of(array: Any, **options: Any) -> list[str]:
+    text = data_text(array, **options)
+    return text.split(",") if text else []
+
+
+def check_doubles(array: Any) -> None:
+    """The very text of `repr`, which json and msgspec read as the same bits."""
+    array = np.ascontiguousarray(array, np.float64)
+    text = data_text(array)
+    assert text.split(",") == [repr(number) for number in array.tolist()]
+    for read in (json.loads, msgspec.json.decode):
+        assert np.array(read(f"[{text}]")).tobytes() == array.tobytes()
+
+
+strtof = ctypes.CDLL(None).strtof
+strtof.argtypes, strtof.restype = [ctypes.c_char_p, ctypes.c_void_p], ctypes.c_float
+
+
+def check_singles(array: Any) -> None:
+    """As few digits as numpy needs, which are read as the same bits, also by way of a double."""
+    array = np.ascontiguousarray(array, np.float32)
+    texts = texts_of(array)
+    read = np.array([json.loads(text) for text in texts])
+    assert all(isinstance(json.loads(text), float) for text in texts)
+    assert read.astype(np.float32).tobytes() == array.tobytes()
+    assert np.array([strtof(t.encode(), None) for t in texts], np.float32).tobytes() == (
+        array.tobytes()
+    )
+    for text, number in zip(texts, array, strict=True):
+        if text.lstrip("-") == "7.0385307e-26":
+            continue  # see test_the_number_that_doubles_misread
+        shortest = np.format_float_scientific(number, unique=True, trim="-")
+        assert Fraction(text) == Fraction(shortest), (text, shortest)
+        # Python's notation: fixed from 1e-4 to 1e16.
+        assert ("e" in text) == (
+            number != 0 and not Fraction(1, 10**4) <= abs(Fraction(text)) < 10**16
+        )
+
+
+def neighbours(array: Any) -> Any:
+    """The numbers, those next to them, and all of these with the other sign."""
+    array = np.asarray(array)
+    far = array.dtype.type(np.inf)
+    with np.errstate(over="ignore"):
+        near = np.concatenate([array, np.nextafter(array, far), np.nextafter(array, -far)])
+    near = near[np.isfinite(near)]
+    return np.concatenate([near, -near])
+
+
+def random_bits(dtype: Any, n: int) -> Any:
+    unsigned = np.dtype(f"u{np.dtype(dtype).itemsize}")
+    bits = np.random.default_rng(7).integers(0, np.iinfo(unsigned).max, n, unsigned, endpoint=True)
+    few = bits & ~np.array(2 ** (np.finfo(dtype).nmant - 3) - 1, unsigned)  # of the fraction
+    numbers = np.concatenate([bits, few]).view(dtype)
+    return numbers[np.isfinite(numbers)]
+
+
+@pytest.mark.parametrize(("dtype", "check"), [("f4", check_singles), ("f8", check_doubles)])
+def test_numbers_that_are_hard_to_write(dtype: str, check: Callable[[Any], None]) -> None:
+    info = np.finfo(dtype)
+    smallest = float(info.smallest_subnormal)
+    least, most = round(math.log2(smallest)), info.maxexp
+    check(neighbours(np.array([2.0**e for e in range(least, most)], dtype)))
+    tens = [float(f"1e{e}") for e in range(-400, 400)]
+    check(neighbours(np.array([x for x in tens if smallest <= x <= float(info.max)], dtype)))
+    check(neighbours(np.array([0, smallest, info.tiny, info.max, info.eps, 1 / 3], dtype)))
+    check(neighbours(np.arange(0, 70_000, 7).astype(dtype)))
+    check(np.arange(0, 1000, dtype=dtype) * np.dtype(dtype).type(smallest))
+    # Whole numbers about 2^24, 2^53, 10^15, 10^16, and numbers of few digits.
+    for base in (2**24, 2**53, 10**15, 10**16, 10**17, 2**63):
+        check(neighbours(np.array([base + i for i in range(-50, 50)], dtype)))
+    check(np.array([i / 100 for i in range(-2000, 2000)], dtype))
+    check(np.array([float(f"{m}e{e}") for m in (1, 15, 123456) for e in range(-8, 20)], dtype))
+
+
+@pytest.mark.parametrize(("dtype", "check"), [("f4", check_singles), ("f8", check_doubles)])
+def test_random_bits(dtype: str, check: Callable[[Any], None]) -> None:
+    check(random_bits(dtype, 10_000))
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (9007199254740993.0, "9007199254740992.0"),
+        (5e-324, "5e-324"),
+        (2.2250738585072014e-308, "2.2250738585072014e-308"),
+        (1.7976931348623157e308, "1.7976931348623157e+308"),
+        (1e23, "1e+23"),  # halfway between two doubles
+        (9.5367431640625e-07, "9.5367431640625e-07"),  # 2^-20
+        (2.0**-44, "5.684341886080802e-14"),  # an irregular interval
+        (1.2345678901234567e-4, "0.00012345678901234567"),
+        (1234567890123456.0, "1234567890123456.0"),
+        (123456789012345.6, "123456789012345.6"),
+        (12345678.5, "12345678.5"),
+        (1234567.5, "1234567.5"),
+        (-0.0, "-0.0"),
+        (9e15, "9000000000000000.0"),
+        (9.5e15 + 2, "9500000000000002.0"),
+    ],
+)
+def test_the_text_of_a_double(number: float, text: str) -> None:
+    assert (data_text(np.array([number])), repr(number)) == (text, text)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0.1, "0.1"),
+        (16777216.0, "16777216.0"),
+        (33554432.0, "33554432.0"),
+        (1.5e10, "15000000000.0"),
+        (123456.79, "123456.79"),
+        (3.4028235e38, "3.4028235e+38"),
+        (1e-45, "1e-45"),
+        (9999999e9, "9999999000000000.0"),
+    ],
+)
+def test_the_text_of_a_single(number: float, text: str) -> None:
+    assert data_text(np.array([number], np.float32)) == text
+    assert data_text(np.array([-number], np.float32)) == f"-{text}"
+
+
+def test_the_number_that_doubles_misread() -> None:
+    """7.038531e-26 is the shortest; as a double, it lies halfway to the next single."""
+    number = np.array([0x15AE43FD], np.uint32).view(np.float32)
+    assert strtof(b"7.038531e-26", None) == number[0]
+    assert np.float32(float("7.038531e-26")) != number[0]
+    assert data_text(number) == "7.0385307e-26"
+    check_singles(neighbours(number))
+
+
+INTEGERS = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers(dtype: str) -> None:
+    info = np.iinfo(dtype)
+    numbers = [sign * 10**e + d for e in range(20) for d in (-1, 0, 1) for sign in (-1, 1)]
+    numbers += [2**e + d for e in range(65) for d in (-1, 0, 1)]
+    numbers += [info.min, info.min + 1, info.max - 1, info.max, *range(300), *range(9_990, 10_010)]
+    inside = [number for number in numbers if info.min <= number <= info.max]
+    chosen = np.random.default_rng(3).integers(info.min, info.max, 10_000, dtype, endpoint=True)
+    array = np.concatenate([np.array(inside, dtype), chosen])
+    assert texts_of(array) == [str(number) for number in array.tolist()]
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u2"])
+def test_every_small_integer(dtype: str) -> None:
+    info = np.iinfo(dtype)
+    array = np.arange(info.min, info.max + 1).astype(dtype)
+    assert texts_of(array) == [str(number) for number in array.tolist()]
+
+
+def test_bool() -> None:
+    array = np.arange(256, dtype=np.uint8).view(bool)  # any byte but 0 is true
+    assert texts_of(array) == ["false"] + ["true"] * 255
+    flags = np.random.default_rng(1).integers(0, 2, 5000).astype(bool)
+    assert json.loads(f"[{data_text(flags)}]") == flags.tolist()
+
+
+NUMERIC = ["?", *INTEGERS, "f4", "f8"]
+
+
+@pytest.mark.parametrize("dtype", NUMERIC)
+def test_arrays_of_any_layout(dtype: str) -> None:
+    flat = np.array([1, 0, 3, 1, 5, 6], dtype)
+    expected = texts_of(flat)
+    assert texts_of(flat.reshape(1, 2, 3)) == expected
+    assert texts_of(flat.reshape(2, 3).T) == [expected[i] for i in (0, 3, 1, 4, 2, 5)]
+    assert texts_of(np.repeat(flat, 2)[::2]) == expected
+    assert texts_of(flat.astype(np.dtype(dtype).newbyteorder(">"))) == expected
+    assert texts_of(np.array(7, dtype)) == texts_of(np.array([7], dtype))
+    for shape in ((0,), (3, 0), (0, 2**40)):
+        assert data_text(np.zeros(shape, dtype)) == ""
+    memory = np.zeros(flat.nbytes + 1, np.uint8)
+    misaligned = memory[1:].view(dtype)
+    misaligned[:] = flat
+    assert texts_of(misaligned) == expected
+    misaligned.flags.writeable = False
+    assert texts_of(misaligned) == expected
+
+
+LONGEST = {"?": 0, "f4": -1.1754943508e-38, "f8": -2.2250738585072014e-308}
+SIZES = [1, 2, 17, 18, 1023, 1024, 1025, 2048, 2049, 5000, 49_999, 50_000, 50_001, 70_000]
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("dtype", NUMERIC)
+def test_arrays_of_any_size(dtype: str, n: int) -> None:
+    """Where batches end and memory grows: texts of one length, and after 1500 short ones."""
+    longest = LONGEST.get(dtype)
+    if longest is None:
+        info = np.iinfo(dtype)
+        longest = info.min or info.max
+    array = np.full(n, longest, dtype)
+    for _ in range(2):
+        text = array[-1:].tolist()[0]
+        expected = data_text(array[-1:])
+        assert len(expected) <= 24, text
+        head = n if array[0] == array[-1] else min(n, 1500)
+        first = data_text(array[:1])
+        assert data_text(array) == ",".join([first] * head + [expected] * (n - head))
+        array[:1500] = 1
+
+
+def test_the_memory_for_a_long_array() -> None:
+    """The text is written once: no more than it takes and what the growth leaves free."""
+    array = np.random.default_rng(0).standard_normal(300_000)
+    request = tw.InferRequest([tw.Tensor("x", array, binary=False)])
+    tracemalloc.start()
+    frame = tw.encode_request(request)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(frame) > 5_000_000
+    assert peak < 1.3 * len(frame)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("n", [5, 60_000])
+def test_numbers_that_are_not_finite(dtype: str, n: int) -> None:
+    array = np.arange(n, dtype=dtype) + np.dtype(dtype).type(0.5)
+    array[[-4, -3, -1]] = np.nan, np.inf, -np.inf
+    finite = texts_of(array[:-4])
+    last = f"{n - 2}.5"
+    assert texts_of(array) == [*finite, "null", "null", last, "null"]
+    literal = data_text(array, nonfinite="literal")
+    assert literal.split(",") == [*finite, "NaN", "Infinity", last, "-Infinity"]
+    assert np.array_equal(np.array(json.loads(f"[{literal}]"), dtype), array, equal_nan=True)
+    for kind, encode in (("input", tw.encode_request), ("output", tw.encode_response)):
+        message: Any = tw.InferRequest if kind == "input" else tw.InferResponse
+        tensor = tw.Tensor("x", array, binary=False)
+        with pytest.raises(tw.EncodeError) as caught:
+            encode(message([tensor]), nonfinite="error")
+        assert str(caught.value) == (
+            f"element {n - 4} of {kind} 'x' is nan, which has no JSON form"
+        )
+        assert (caught.value.tensor, caught.value.element) == ("x", n - 4)
+    array[-4:] = 0
+    assert data_text(array, nonfinite="error") == data_text(array)
+
+
+@pytest.mark.parametrize("bits", [0x7F800001, 0x7FC00000, 0xFFC00000, 0xFFFFFFFF])
+def test_nan_of_any_bits(bits: int) -> None:
+    array = np.array([bits], np.uint32).view(np.float32)
+    assert (data_text(array), data_text(array, nonfinite="literal")) == ("null", "NaN")
+
+
+def test_values_that_change_while_they_are_written() -> None:
+    array = np.zeros(200_000, np.int64)
+    stop = threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            array[:] = -(2**63)
+            array[:] = 1
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(20):
+            found = set(json.loads(f"[{data_text(array)}]"))
+            assert found <= {0, 1, -(2**63)}
+    finally:
+        stop.set()
+        thread.join()
+
+
+# --- BYTES as JSON ---
+
+
+def strings(elements: list[bytes]) -> Any:
+    tensor = tw.Tensor("x", elements, datatype="BYTES", binary=False)
+    text = bytes(tw.encode_request(tw.InferRequest([tensor])).buffers[0])
+    for read in (json.loads, msgspec.json.decode):
+        (entry,) = read(text)["inputs"]
+        assert entry["data"] == [element.decode() for element in elements]
+    return entry["data"]
+
+
+def is_utf8(element: bytes) -> bool:
+    try:
+        element.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def sequences() -> Iterator[bytes]:
+    """Every byte; every two bytes; three and four bytes about each bound of RFC 3629."""
+    yield from (bytes([first]) for first in range(256))
+    yield from (bytes([first, second]) for first in range(0x7F, 256) for second in range(256))
+    edges = [0x00, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xFF]
+    for first in (0xE0, 0xE1, 0xEC, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5):
+        for second in edges:
+            for third in edges:
+                yield bytes([first, second, third])
+                yield from (bytes([first, second, third, last]) for last in edges)
+
+
+def test_utf8_is_checked_as_python_does() -> None:
+    valid = [sequence for sequence in sequences() if is_utf8(sequence)]
+    assert len(valid) > 2000
+    strings(valid)
+    strings([b"1234567" + sequence + b"1234567" for sequence in valid])
+    for sequence in sequences():
+        if is_utf8(sequence):
+            continue
+        for element in (sequence, b"123456" + sequence, sequence + b"12345678"):
+            if is_utf8(element):
+                continue
+            with pytest.raises(tw.EncodeError, match="element 2 of tensor 'x' is not") as caught:
+                strings([b"", b"fine", element, b"\xff"])
+            assert (caught.value.element, caught.value.status) == (2, 400)
+
+
+SPECIAL = ["a", '"', "\\", "\0", "\x1f", "\n", "\x7f", "é", "€", "\U0001f600"]
+
+
+@pytest.mark.parametrize("character", SPECIAL)
+def test_escapes_at_any_place(character: str) -> None:
+    elements = []
+    for front in range(20):
+        for behind in range(12):
+            elements.append(("x" * front + character + "y" * behind).encode())
+    strings(elements)
+    strings([(character * n).encode() for n in range(40)])
+
+
+@pytest.mark.parametrize("character", SPECIAL)
+def test_escapes_where_pieces_end(character: str) -> None:
+    lengths = [*range(1010, 1036), 2047, 2048, 2049, 10_000]
+    strings([("x" * n + character * 3).encode() for n in lengths])
+    strings([(character * n).encode() for n in lengths])
+    name = "n" * 1020 + character.replace("\0", "") * 2000
+    assert header_of(tw.encode_request(tw.InferRequest([tw.Tensor(name, X)], id=name * 3))) == {
+        "inputs": [
+            {
+                "name": name,
+                "datatype": "FP32",
+                "shape": [2],
+                "parameters": {"binary_data_size": 8},
+            }
+        ],
+        "id": name * 3,
+    }
+
+
+@pytest.mark.parametrize("text", ["x" * 3_000_000, '"' * 1_500_000, "\x01é" * 500_000])
+def test_long_elements(text: str) -> None:
+    strings([text.encode(), b"", text.encode()])
+
+
+def test_many_elements() -> None:
+    strings([str(i).encode() for i in range(300_000)])
+    strings([])
+    array = np.array([[b"a", b"b"], [b"c", b"d"]], object)
+    assert json.loads(f"[{data_text(array)}]") == ["a", "b", "c", "d"]
+    assert data_text(np.zeros((0, 3), object)) == ""
+
+
+def test_an_element_without_a_prefix_and_parts_of_a_body() -> None:
+    raw = tw.decode_request("é".encode(), 0, raw_input=tw.TensorSpec("x", "BYTES", [1]))
+    assert data_text(raw["x"].data) == '"é"'
+    whole = tw.decode_bytes(tw.encode_bytes(["a", "b", "c", "d"]))
+    assert data_text(whole[1:3]) == '"b","c"'
+    assert data_text(whole[3:]) == '"d"'
+    assert data_text(whole[4:]) == ""
+
+
+# --- parameters ---
+
+
+class Text(str):
+    pass
+
+
+class Whole(int):
+    def __repr__(self) -> str:
+        return "not this"
+
+
+class Real(float):
+    def __repr__(self) -> str:
+        return "not this"
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+class Color(Enum):
+    RED = 1
+
+
+def parameter_text(value: Any) -> str:
+    frames = [
+        tw.encode_request(tw.InferRequest([tw.Tensor("x", X)], parameters={"k": value})),
+        tw.encode_request(tw.InferRequest([tw.Tensor("x", X, parameters={"k": value})])),
+        tw.encode_request(
+            tw.InferRequest([tw.Tensor("x", X)], [tw.RequestedOutput("y", parameters={"k": value})])
+        ),
+    ]
+    texts = [bytes(frame.buffers[0]).decode().partition('{"k":')[2] for frame in frames]
+    ends = ["}}", ',"binary_data_size":8}}]}', "}}]}"]
+    (found,) = {text.rstrip(" ").removesuffix(end) for text, end in zip(texts, ends, strict=True)}
+    return found
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, True, False, 0, -1, 2**63 - 1, -(2**63), 2**63, 2**64, -(10**100), 10**4000),
+        *(0.0, -0.0, 1.5, 1e16, 1e-5, 5e-324, 1.7976931348623157e308, 1e22, 100.0),
+        *("", "a", "é", '"\\\b\f\n\r\t\0\x1f\x7f/', "\u2028\U0001f600", "x" * 2000, "é" * 2000),
+        *([], {}, (), [1, [2.5, [None]]], {"a": {"b": [True, {}]}, "": ""}, (1, "2")),
+        *(OrderedDict(a=1, b=2), defaultdict(list, a=[1]), Text("t"), Level.HIGH),
+        {"a" * i: list(range(i)) for i in range(100)},
+    ],
+)
+def test_parameters_are_written_as_json_dumps_does(value: Any) -> None:
+    expected = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    assert parameter_text(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((math.nan, "null"), (math.inf, "null"), (-math.inf, "null")),
+        *((np.float64(0.1), "0.1"), (np.float32(0.5), "0.5"), (np.float16(2), "2.0")),
+        *((np.int64(-3), "-3"), (np.uint64(2**64 - 1), "18446744073709551615")),
+        *((np.bool_(True), "true"), (np.str_("é"), '"é"'), (np.float32("nan"), "null")),
+        *((Whole(7), "7"), (Whole(2**70), str(2**70)), (Real(1.5), "1.5")),
+        ({Text("k"): [Text("v")]}, '{"k":["v"]}'),
+        (OrderedDict([("b", 1), ("a", 2)]), '{"b":1,"a":2}'),
+    ],
+)
+def test_values_that_extend_the_types_of_json(value: Any, text: str) -> None:
+    assert parameter_text(value) == text
+
+
+def test_an_ordered_dict_keeps_its_order() -> None:
+    ordered = OrderedDict(a=1, b=2)
+    ordered.move_to_end("a")
+    assert parameter_text(ordered) == '{"b":2,"a":1}'
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(object(), 1j, iter([1]), {1}, b"bytes", bytearray(b"b"), Color.RED, Decimal(1)),
+        *(np.zeros(2), np.longdouble(1), np.complex64(1), np.datetime64(0, "s"), UserDict()),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: [{"l": (value,)}]])
+@pytest.mark.parametrize("place", ["tensor: a value", "output: a value", "message: a value"])
+def test_a_parameter_that_json_has_no_type_for(place: str, wrap: Any, value: Any) -> None:
+    message = f"parameter 'k' contains an object of type {type(value).__name__}, which JSON cannot"
+    with pytest.raises(TypeError, match=message):
+        tw.encode_request(request_with(wrap(value), place))
+
+
+@pytest.mark.parametrize("key", [1, 1.5, None, True, (), b"b"])
+def test_a_key_that_is_no_str(key: Any) -> None:
+    for place in ("tensor", "output", "message"):
+        with pytest.raises(TypeError, match="the name of a parameter is a str, not"):
+            tw.encode_request(request_with(key, f"{place}: a key"))
+        with pytest.raises(
+            TypeError, match="keys of a JSON object are str, parameter 'k' contains"
+        ):
+            tw.encode_request(request_with(key, f"{place}: a key within"))
+
+
+def test_an_integer_that_python_does_not_convert() -> None:
+    with pytest.raises(tw.EncodeError, match="'k' contains an integer of 33220 bits"):
+        parameter_text(10**10_000)
+
+
+@pytest.mark.parametrize(("place", "around"), [("message", 2), ("tensor", 4), ("output", 4)])
+def test_nesting_up_to_the_limit_of_the_decoder(place: str, around: int) -> None:
+    most = tw.Limits().max_nesting
+    for nest in (lambda value: [value], lambda value: {"l": value}, lambda value: (value,)):
+        value: Any = 1
+        for _ in range(most - around):
+            value = nest(value)
+        frame = tw.encode_request(request_with(value, f"{place}: a value"))
+        tw.decode_request(bytes(frame), frame.header_length)
+        with pytest.raises(tw.EncodeError) as caught:
+            tw.encode_request(request_with(nest(value), f"{place}: a value"))
+        assert (caught.value.expected, caught.value.actual) == (most, most + 1)
+        assert str(caught.value) == (
+            "the header is nested too deep: parameter 'k' contains lists or objects on level 129, "
+            "at most 128 levels are written"
+        )
+        assert caught.value.tensor == ("x" if place == "tensor" else None)
+
+
+class Hostile(dict[str, Any]):
+    """Changes what is being written."""
+
+    def __init__(self, victim: Any) -> None:
+        super().__init__(a=1)
+        self.victim = victim
+
+    def keys(self) -> Any:
+        self.victim.clear()
+        if isinstance(self.victim, list):
+            return super().keys()
+        self.victim.update({str(i): "x" * 100 for i in range(1000)})
+        return super().keys()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+
+@pytest.mark.parametrize("kind", ["list", "dict", "parameters"])
+def test_containers_that_change_while_they_are_written(kind: str) -> None:
+    victim: Any = [] if kind == "list" else {}
+    value = [Hostile(victim), "x" * 50]
+    if kind == "list":
+        victim += [value[0], "y" * 100, "z" * 100]
+    else:
+        victim.update(h=value[0], y="y" * 100, z="z" * 100)
+    request = tw.InferRequest([tw.Tensor("x", X)])
+    request.parameters = victim if kind == "parameters" else {"k": victim}
+    try:
+        frame = tw.encode_request(request)
+    except RuntimeError as error:
+        assert "changed size during iteration" in str(error)
+    else:
+        json.loads(bytes(frame.buffers[0]))
+
+
+def test_parameters_are_a_dict_of_their_own() -> None:
+    makers: list[Callable[..., Any]] = [
+        lambda **given: tw.Tensor("x", X, **given),
+        lambda **given: tw.RequestedOutput("y", **given),
+        lambda **given: tw.InferRequest([], **given),
+        lambda **given: tw.InferResponse([], **given),
+    ]
+    for make in makers:
+        made = make()
+        assert made.parameters == {}
+        made.parameters["k"] = 1
+        assert made.parameters == {"k": 1}
+        assert make().parameters == {}
+        given = {"k": 2}
+        made = make(parameters=given)
+        assert made.parameters == given
+        assert made.parameters is not given
+        made.parameters = given
+        assert made.parameters is given
+        made.parameters = None
+        assert made.parameters == {}
+        with pytest.raises(TypeError):
+            made.parameters = [("k", 1)]
