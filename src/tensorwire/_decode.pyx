@@ -252,7 +252,6 @@ cdef class MessageReader:
         cdef int seen = 0
         cdef Cursor* cursor = &self.cursor
         self.kind = "input"
-        request.parameters = {}
         self.open_header()
         while next_member(cursor, &key, seen == 0):
             if says(&key, b"inputs", 6):
@@ -268,7 +267,7 @@ cdef class MessageReader:
                     request.outputs = self.read_outputs()
             elif says(&key, b"parameters", 10):
                 self.see(&seen, PARAMETERS, &key)
-                request.parameters = self.read_parameters()
+                request._parameters = self.read_parameters()
             elif says(&key, b"model_name", 10):
                 self.see(&seen, MODEL_NAME, &key)
                 request.model_name = self.read_text("model_name")
@@ -280,7 +279,7 @@ cdef class MessageReader:
         self.close_header(request.inputs)
         if not request.inputs and not self.is_lenient:
             raise HeaderError("the request has no inputs")
-        check_flag(request.parameters, "binary_data_output")
+        check_flag(request._parameters, "binary_data_output")
         return request
 
     cdef InferResponse read_response(self):
@@ -289,7 +288,6 @@ cdef class MessageReader:
         cdef int seen = 0
         cdef Cursor* cursor = &self.cursor
         self.kind = "output"
-        response.parameters = {}
         self.open_header()
         while next_member(cursor, &key, seen == 0):
             if says(&key, b"outputs", 7):
@@ -307,7 +305,7 @@ cdef class MessageReader:
                 response.id = self.read_text("id")
             elif says(&key, b"parameters", 10):
                 self.see(&seen, PARAMETERS, &key)
-                response.parameters = self.read_parameters()
+                response._parameters = self.read_parameters()
             else:
                 self.skip_member(&seen, &key)
         self.close_header(response.outputs)
@@ -412,31 +410,34 @@ cdef class MessageReader:
         return string_of(&text)
 
     cdef dict read_parameters(self):
+        """The parameters of the message; None for none."""
         if self.is_absent():
-            return {}
+            return None
         if not at(&self.cursor, c"{"):
             raise self.misfit("parameters", "an object")
         return read_object(&self.cursor)
 
     cdef dict read_framing(self, const char* own, Py_ssize_t n_own, const unsigned char** value):
-        """Parameters, but for the one that says how the tensor travels.
+        """Parameters but for the one that says how the tensor travels; None without others.
 
         `value` becomes where that one's value stands, or stays NULL when it is null or missing; if it
         is an integer, `entry.nbytes` becomes that.
         """
         cdef Cursor* cursor = &self.cursor
-        cdef dict members = {}
+        cdef dict members = None
         cdef Text key
         cdef bint is_first = True
         cdef bint has_own = False
         if self.is_absent():
-            return members
+            return None
         if not at(cursor, c"{"):
             raise self.misfit("parameters", "an object")
         open_at(cursor)
         while next_member(cursor, &key, is_first):
             is_first = False
             if not says(&key, own, n_own):
+                if members is None:
+                    members = {}
                 set_member(cursor, members, &key, read_value(cursor))
                 continue
             if has_own:
@@ -617,8 +618,7 @@ cdef class MessageReader:
         elif self.data is None:
             self.read_late()
         return make_tensor(
-            self.name, self.datatype.name, self.shape(), self.data,
-            {} if self.parameters is None else self.parameters, is_binary)
+            self.name, self.datatype.name, self.shape(), self.data, self.parameters, is_binary)
 
     cdef bint has_no_elements(self):
         return self.kind == "output" and 0 in self.shape()
@@ -803,7 +803,6 @@ cdef class MessageReader:
         if not at(cursor, c"{"):
             raise self.misfit("the entry", "an object")
         open_at(cursor)
-        output.parameters = {}
         while next_member(cursor, &key, seen == 0):
             if says(&key, b"name", 4):
                 self.see(&seen, NAME, &key)
@@ -813,7 +812,7 @@ cdef class MessageReader:
                     raise bad_name(output.name, "output")
             elif says(&key, b"parameters", 10):
                 self.see(&seen, PARAMETERS, &key)
-                output.parameters = self.read_framing(b"binary_data", 11, &binary)
+                output._parameters = self.read_framing(b"binary_data", 11, &binary)
             else:
                 self.skip_member(&seen, &key)
         self.close_keys(first_key)
@@ -887,7 +886,9 @@ cdef class MessageReader:
                 entry.data - self.cursor.start:entry.data_end - self.cursor.start]
             if entry.size != NULL:  # which counts for nothing beside the data
                 self.cursor.position = entry.size
-                self.parameters["binary_data_size"] = read_value(&self.cursor)
+                self.parameters = {
+                    **(self.parameters or {}), "binary_data_size": read_value(&self.cursor)}
+                made.parameters = self.parameters
                 self.cursor.position = position
         elif entry.size != NULL:
             if self.datatype is None:
@@ -896,8 +897,8 @@ cdef class MessageReader:
         made.shape = self.shape()
         if self.data is not None:
             made.tensor = make_tensor(
-                made.name, made.datatype, made.shape, self.data,
-                {} if self.parameters is None else self.parameters, entry.data == NULL)
+                made.name, made.datatype, made.shape, self.data, self.parameters,
+                entry.data == NULL)
         return made
 
 
@@ -972,7 +973,7 @@ cdef Tensor whole_body(
         if row.name == "BOOL" and limits.check_bool:
             source.check_bool(0, source.nbytes, kind, name)
         data = source.array(dtype, &layout, 0)
-    return make_tensor(name, datatype, shape, data, {}, True)
+    return make_tensor(name, datatype, shape, data, None, True)
 
 
 cdef bf16(str name, str kind, Limits limits):
@@ -1012,7 +1013,7 @@ cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
         shape = batch + spec.dims
         check_elements(n_declared(shape), "input", spec.name, limits)
         data = raw_element(source, shape, spec, limits)
-        tensor = make_tensor(spec.name, spec.datatype, shape, data, {}, True)
+        tensor = make_tensor(spec.name, spec.datatype, shape, data, None, True)
     else:
         shape = batch + deduce(source.nbytes, datatype, spec)
         check_elements(n_declared(shape), "input", spec.name, limits)
@@ -1119,7 +1120,7 @@ cdef int check_unique(list names, str kind) except -1:
 
 
 cdef int check_flag(dict parameters, str key) except -1:
-    value = parameters.get(key)
+    value = None if parameters is None else parameters.get(key)
     if value is not None and type(value) is not bool:
         raise HeaderError(f"{key} of the request is true or false, not {value!r:.40}")
     return 0

@@ -108,13 +108,14 @@ cdef class Tensor:
         of ``bytes``. Raises TensorwireError for a tensor in shared memory.
         """
         data = self.data
-        if data is None:
-            raise TensorwireError(
-                f"tensor {self.name!r} lives in shared memory: the message has no bytes of it",
-                tensor=self.name,
-            )
-        if isinstance(data, BytesTensor):
-            return data.as_numpy()
+        if type(data) is not cnp.ndarray:
+            if data is None:
+                raise TensorwireError(
+                    f"tensor {self.name!r} lives in shared memory: the message has no bytes of it",
+                    tensor=self.name,
+                )
+            if isinstance(data, BytesTensor):
+                return data.as_numpy()
         if (aligned and not data.flags.aligned) or (writable and not data.flags.writeable):
             return data.copy()
         return data
