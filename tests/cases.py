@@ -328,11 +328,6 @@ EDGES = (
          '{"binary_data_size":null}}]}'),
     sent("unknown members", X, text='{"new":[{"a":[1,null]}],"inputs":[{"unit":"m","name":"x",'
          '"datatype":"FP32","shape":[1],"data":[1.5],"extra":{}}],"error":1}'),
-    sent("J24 the last of equal keys", X, text=f'{{"inputs":[],"inputs":[{JSON_X[:-1]},'
-         '"data":[2.5],"shape":[9],"data":[1.5],"shape":[1]}]}', why="Triton takes the first"),
-    sent("J24 the last of equal sizes", tensor("x", "INT8", [2], [1, 2]), blob=b"\1\2",
-         text='{"inputs":[{"name":"x","datatype":"INT8","shape":[2],"parameters":'
-         '{"binary_data_size":1,"binary_data_size":2}}]}'),
     sent("a response of nothing", kind="response", model_name="m"),
 )  # fmt: skip
 

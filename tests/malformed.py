@@ -101,6 +101,7 @@ LENGTHS = tuple(
     for value in values
 )
 
+TWICE = "Triton takes the first"
 BASE = json.dumps({"inputs": [one()]})
 FLOATS = BASE.replace("INT32", "FP32").replace("7", "NaN")  # takes the second parser, if any
 DEEP = "[" * 128 + "]" * 128  # a member of the header's own object, which is the first level
@@ -124,6 +125,29 @@ PARSED = (
          .encode("latin-1"), "passed through"),
     text("a control character in a name", HEADER, BASE.replace("x", "\n")),
     text("Y16 a surrogate in a name", ANY, BASE.replace("x", r"\ud800")),
+    *(text(f"J24 {member} twice", HEADER, body, TWICE) for member, body in (
+        ("inputs", BASE.replace("{", '{"inputs":[],', 1)),
+        ("name", BASE.replace('"name"', '"name":"x","name"')),
+        ("shape", BASE.replace('"data"', '"shape":[1],"data"')),
+        ("data", BASE.replace('"data"', '"data":[7],"data"')),
+        ("an escaped name", BASE.replace('"name"', r'"name":"x","n\u0061me"')),
+        ("a null id", BASE[:-1] + ',"id":null,"id":null}'),
+        ("an unknown member", BASE[:-1] + ',"z":1,"y":2,"z":3}'),
+        ("a member of an unknown member", BASE[:-1] + r',"z":[{"a":1,"b":2,"\u0061":3}]}'),
+        ("a parameter", BASE[:-1] + ',"parameters":{"p":1,"p":1}}'),
+        ("a member of a parameter", BASE[:-1] + ',"parameters":{"p":{"q":1,"q":1}}}'),
+        ("a requested name", BASE[:-1] + ',"outputs":[{"name":"o","name":"o"}]}'),
+        ("binary_data", BASE[:-1] + ',"outputs":[{"name":"o","parameters":'
+         '{"binary_data":true,"binary_data":true}}]}'),
+    )),
+    Malformed("J24 binary_data_size twice", "request",
+              b'{"inputs":[{"name":"x","datatype":"INT8","shape":[2],"parameters":'
+              b'{"binary_data_size":2,"binary_data_size":2}}]}12', 111, HEADER, differs=TWICE),
+    *(text(f"NaN in {place}", HEADER, body, "RapidJSON takes it") for place, body in (
+        ("an unknown member", BASE[:-1] + ',"z":NaN}'),
+        ("a parameter", BASE[:-1] + ',"parameters":{"p":NaN}}'),
+        ("a shape", BASE.replace("[1]", "[NaN]")),
+    )),
     text("single quotes", HEADER, BASE.replace('"', "'")),
     text("9 KServe trailing comma", HEADER, KSERVE_ALL_BINARY % ","),
     text("HEAD4 nested without end", HEADER, '{"inputs":' + "[" * 100_000),

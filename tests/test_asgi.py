@@ -233,7 +233,7 @@ def test_a_client_that_goes_away() -> None:
         ([BODY], {"Content-Type": f"{GATEWAY};json-header-size=5"}, 400, "is announced twice"),
         ([BODY], {"Inference-Header-Content-Length": "x"}, 400, "is not a number: 'x'"),
         ([BODY], {"Inference-Header-Content-Length": "99999"}, 400, "the body has"),
-        ([b"{" * 50_000], {"Content-Length": "50000"}, 400, "the JSON is nested too deep"),
+        ([b"{" * 50_000], {"Content-Length": "50000"}, 400, "the JSON header is malformed"),
         ([b"-" * 50_000], {"Content-Length": "50000"}, 400, "the JSON header is malformed"),
         (
             [b"[" * 50_000],
@@ -477,7 +477,7 @@ def exchanged(request: tw.InferRequest) -> Any:
     [
         (stop, "StopIteration"),
         (stop_later, "StopIteration"),
-        (without_json_form, "objects of type object is unsupported"),
+        (without_json_form, "contains an object of type object, which JSON cannot represent"),
         (twice, "output 'x' appears twice"),
         (exchanged, "the data of tensor 'y' is now int"),
     ],

@@ -87,7 +87,7 @@ def test_inspect_a_response(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (
             bytes(FRAME),
             [],
-            ["HeaderError: the JSON header is malformed: trailing characters at byte",
+            ["HeaderError: the JSON header is malformed: it ends at byte",
              f"try --header-length {FRAME.header_length}"],
         ),
         (b"what?", [], ["HeaderError: the JSON header is malformed"]),

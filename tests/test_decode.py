@@ -168,8 +168,6 @@ def test_raw_input_of_the_wrong_type() -> None:
 
 # --- what reviewers found ---
 
-SURROGATE = r"a\ud800b"
-
 
 @pytest.mark.parametrize(
     "text",
@@ -185,23 +183,15 @@ SURROGATE = r"a\ud800b"
         '{"shared_memory_region":"%(s)s"}}]',
     ],
 )
-@pytest.mark.parametrize("tolerated", ["", ',"zz":[NaN]'])
-def test_a_lone_surrogate_anywhere(text: str, tolerated: str) -> None:
+def test_a_lone_surrogate_anywhere(text: str) -> None:
     tensor = '{"name":"x","shape":[0],"datatype":"FP32","data":[]}'
-    for surrogate, is_bad in ((SURROGATE, True), (r"a\ud83d\ude00b", False)):
-        body = "{" + text % {"tensor": tensor, "s": surrogate} + tolerated + "}"
-        if not is_bad:
-            assert tw.decode_request(body.encode()).inputs
-            continue
-        with pytest.raises(tw.HeaderError):
-            tw.decode_request(body.encode())
-
-
-@pytest.mark.parametrize("first", ["1", "null", '[{"name":1}]', '["x"]', "{}"])
-def test_what_comes_before_an_equal_key_is_typed(first: str) -> None:
-    text = f'{{"inputs":{first},"inputs":[{cases.JSON_X}]}}'
-    with pytest.raises(tw.HeaderError, match="does not fit the protocol"):
-        tw.decode_request(text.encode())
+    good, bad = (
+        "{" + text % {"tensor": tensor, "s": string} + "}"
+        for string in (r"a\ud83d\ude00b", r"a\ud800b")
+    )
+    assert tw.decode_request(good.encode()).inputs
+    with pytest.raises(tw.HeaderError):
+        tw.decode_request(bad.encode())
 
 
 def test_a_raw_element_keeps_the_limits() -> None:

@@ -56,8 +56,8 @@ def test_data_of_the_wrong_type(data: Any) -> None:
 @pytest.mark.parametrize(
     ("values", "datatype", "message"),
     [
-        ([1.5, None], "FP16", "element 1 of tensor 'x' is None, and no number"),
-        ([None], "FP32", "element 0 of tensor 'x' is None, and no number"),
+        ([1.5, None], "FP16", "FP64 takes numbers, the value is None"),
+        ([None], "FP32", "FP32 takes numbers, the value is None"),
         (["1.5"], "FP16", "element 0 of tensor 'x' does not fit its datatype"),
         ([True], "BF16", "element 0 of tensor 'x' does not fit its datatype"),
         ([1, 1e300], "FP16", "element 1 of tensor 'x' is beyond FP16: 1e+300"),

@@ -261,11 +261,11 @@ def test_two_passes_over_elements_without_a_count() -> None:
 def test_what_is_refused_by_default() -> None:
     """Bounds meet what is large before anything is made of it."""
     refusals = {
-        "100,000 tensors of zero size": "the message has 100000 inputs, at most 4096 are accepted",
+        "100,000 tensors of zero size": "the message has more than 4096 inputs, which is the limit",
         "2 MB of [": "the JSON is nested too deep: level 129 begins at byte 128",
         "a shape of 100,000 dimensions": "at most 64 are accepted",
         "products that overflow": "passes 2^63 - 1 bytes",
-        "outputs asked for": "outputs, at most 4096 are accepted",
+        "outputs asked for": "the message has more than 4096 requested outputs",
         "a name of escapes": "is too long: 333333 bytes, at most 4096 are accepted",
     }
     for name, words in refusals.items():

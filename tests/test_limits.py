@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import threading
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 
 import tensorwire as tw
 import wire
-from tensorwire._nesting import check_nesting
 
 BODY, LENGTH = wire.request(
     [
@@ -36,7 +34,7 @@ def limits(**bounds: Any) -> tw.Limits:
     ("name", "edge", "error", "message"),
     [
         ("max_header_nbytes", N, tw.HeaderError, f"too long: {N} bytes, at most {N - 1} are"),
-        ("max_tensors", 4, tw.HeaderError, "the message has 4 inputs, at most 3 are accepted"),
+        ("max_tensors", 4, tw.HeaderError, "the message has more than 3 inputs"),
         ("max_rank", 3, tw.LayoutError, "input 'aß' has 3 dimensions, at most 2 are accepted"),
         ("max_nesting", 5, tw.HeaderError, "level 5 begins at byte [0-9]+, at most 4 are accepted"),
         (
@@ -65,7 +63,7 @@ def test_the_edge(name: str, edge: int, error: type[tw.DecodeError], message: st
     ("bounds", "message"),
     [
         ({"max_header_nbytes": 50}, "the JSON header is too long"),
-        ({"max_tensors": 0}, "1 outputs, at most 0"),
+        ({"max_tensors": 0}, "more than 0 outputs"),
         ({"max_rank": 0}, "output 'x' has 1 dimensions"),
         ({"max_name_nbytes": 0}, "the name of output 'x' is too long: 1 bytes"),
         ({"max_nesting": 3}, "level 4 begins at byte 32"),
@@ -84,7 +82,7 @@ def test_requested_outputs_are_counted() -> None:
     outputs = [{"name": str(i)} for i in range(3)]
     body, n = wire.request([wire.entry("x", "INT8", [1], [1])], outputs=outputs)
     assert tw.decode_request(body, n, limits=limits(max_tensors=3)).outputs is not None
-    with pytest.raises(tw.HeaderError, match="has 3 outputs, at most 2"):
+    with pytest.raises(tw.HeaderError, match="more than 2 requested outputs"):
         tw.decode_request(body, n, limits=limits(max_tensors=2))
 
 
@@ -172,7 +170,7 @@ def test_brackets_that_are_no_levels() -> None:
     assert tw.decode_request((rows % ",".join(["[1]"] * 900)).encode())["x"].shape == (900, 1)
     many = wire.request([wire.entry(f"t{i}", "INT8", [1], [1]) for i in range(500)])
     assert len(tw.decode_request(*many).inputs) == 500
-    with pytest.raises(tw.HeaderError, match=r"trailing characters .* \(is Inference-.* missing"):
+    with pytest.raises(tw.HeaderError, match=r"it ends at byte .* \(is Inference-.* missing"):
         tw.decode_request((HEAD % 1 + '"z":1}' + "[" * 500).encode())
 
 
@@ -183,50 +181,6 @@ def test_brackets_that_are_no_levels() -> None:
 def test_text_that_ends_anywhere(text: str, n_before: int) -> None:
     with pytest.raises(tw.HeaderError):
         tw.decode_request(b"[" + b" " * n_before + text.encode())
-
-
-def plain_scan(text: bytes, most: int) -> int | None:
-    """Where level ``most`` + 1 begins, read once more."""
-    depth = i = 0
-    while i < len(text):
-        byte = text[i : i + 1]
-        if byte == b'"':
-            i += 1
-            while i < len(text) and text[i : i + 1] != b'"':
-                i += 2 if text[i : i + 1] == b"\\" else 1
-        elif byte in b"[{":
-            depth += 1
-            if depth > most:
-                return i
-        elif byte in b"]}":
-            depth -= 1
-            if depth <= 0:
-                return None
-        i += 1
-    return None
-
-
-def test_levels_of_any_bytes() -> None:
-    rng = random.Random(0)
-    for _ in range(20_000):
-        text = bytes(rng.choices(b'[[[{{]}"\\a\0', k=rng.randrange(30)))
-        most = rng.randrange(6)
-        try:
-            check_nesting(text, tw.Limits(max_nesting=most))
-            found = None
-        except tw.HeaderError as error:
-            found = error.offset
-        assert found == plain_scan(text, most)
-
-
-def test_every_bracket_counts() -> None:
-    """Also those at the edges of what is counted at a time."""
-    for depth in range(1, 700):
-        text = b"[" * depth
-        check_nesting(text, tw.Limits(max_nesting=depth))
-        with pytest.raises(tw.HeaderError) as caught:
-            check_nesting(text, tw.Limits(max_nesting=depth - 1))
-        assert caught.value.offset == depth - 1
 
 
 @pytest.mark.thread_unsafe(reason="it sets the stack of the process's threads")

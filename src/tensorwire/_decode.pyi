@@ -1,8 +1,9 @@
-from typing import Any
+from typing import Any, final
 
 from ._limits import Limits
 from ._messages import InferRequest, InferResponse, Tensor, TensorSpec
 
+@final
 class PeerTensor:
     @property
     def name(self) -> str: ...

@@ -98,6 +98,7 @@ cdef Row[N_ROWS] NAMED_ROWS
 for row_number, row in enumerate(DATATYPES.values()):
     NAMED_ROWS[row_number].name = int.from_bytes(row.name.encode(), "little")
     NAMED_ROWS[row_number].datatype = <PyObject*>row
+del row_number, row
 
 
 def decode_request(
@@ -321,18 +322,25 @@ cdef class MessageReader:
             raise self.misfit("its value", "an object")
         return open_at(&self.cursor)
 
-    cdef int close_header(self, list tensors) except -1:
-        """Check what follows the header, and that it was one."""
+    cdef int check_end(self) except -1:
+        """Raise HeaderError where anything but white space follows the header."""
         cdef Py_ssize_t n_following
-        self.close_keys(0)
         skip_blanks(&self.cursor)
         n_following = self.cursor.end - self.cursor.position
         if n_following > 0:
             offset = self.cursor.position - self.cursor.start
-            hint = f" (is {HEADER_LENGTH} missing?)" if self.header_nbytes == self.body.nbytes else ""
+            follow = "more byte follows" if n_following == 1 else "more bytes follow"
+            whole = self.header_nbytes == self.body.nbytes
+            hint = f" (is {HEADER_LENGTH} missing?)" if whole else ""
             raise HeaderError(
-                f"the JSON header is malformed: it ends at byte {offset}, and {n_following} bytes "
-                f"other than white space follow{hint}", offset=offset)
+                f"the JSON header is malformed: it ends at byte {offset}, and {n_following} "
+                f"{follow}{hint}", offset=offset)
+        return 0
+
+    cdef int close_header(self, list tensors) except -1:
+        """Check that the header was one of a message, and that its tensors are the whole body."""
+        self.close_keys(0)
+        self.check_end()
         if tensors is None:
             if self.server_error is not None:
                 raise HeaderError(
@@ -420,8 +428,8 @@ cdef class MessageReader:
     cdef dict read_framing(self, const char* own, Py_ssize_t n_own, const unsigned char** value):
         """Parameters but for the one that says how the tensor travels; None without others.
 
-        `value` becomes where that one's value stands, or stays NULL when it is null or missing; if it
-        is an integer, `entry.nbytes` becomes that.
+        `value` becomes where that one's value stands, or stays NULL when it is null or missing. If
+        it is an integer, `entry.nbytes` becomes that.
         """
         cdef Cursor* cursor = &self.cursor
         cdef dict members = None
@@ -473,11 +481,27 @@ cdef class MessageReader:
             self.index += 1
             self.check_number()
             self.read_entry()
-            tensors.append(self.peer_tensor() if self.is_lenient else self.tensor())
+            try:
+                tensors.append(self.peer_tensor() if self.is_lenient else self.tensor())
+            except (LayoutError, ElementError):
+                self.check_rest()
+                raise
         self.index = -1
         if len(tensors) > 1 and not self.is_lenient:
             check_unique([(<Tensor>tensor).name for tensor in tensors], self.kind)
         return tensors
+
+    cdef int check_rest(self) except -1:
+        """Raise HeaderError where the header has a fault behind the entry that was read.
+
+        A tensor that does not fit the body is often the result of a wrong header length.
+        """
+        cdef Text key
+        while next_item(&self.cursor, False):
+            skip_any(&self.cursor)
+        while next_member(&self.cursor, &key, False):
+            skip_any(&self.cursor)
+        return self.check_end()
 
     cdef int read_entry(self) except -1:
         """Read the members of an entry to `entry` and the fields beside it."""
@@ -660,7 +684,8 @@ cdef class MessageReader:
             if dtype is None:
                 dtype = bf16(self.name, self.kind, self.limits)
             if <uint64_t>nbytes != layout.nbytes:
-                raise wrong_size(self.shape(), layout.nbytes, nbytes, self.kind, self.name, datatype)
+                raise wrong_size(
+                    self.shape(), layout.nbytes, nbytes, self.kind, self.name, datatype)
             self.body.check_extent(self.offset, nbytes, self.kind, self.name)
             if (<cnp.dtype>dtype).type_num == cnp.NPY_BOOL and self.limits.check_bool:
                 self.body.check_bool(self.offset, nbytes, self.kind, self.name)
@@ -764,7 +789,7 @@ cdef class MessageReader:
             raise_fault(&self.cursor, fault)
         takes = "strings of less than 2^32 bytes" if fault == OUT_OF_RANGE else "strings"
         if datatype.dtype is not None:
-            kind = datatype.dtype.kind
+            kind = (<object>datatype.dtype).kind
             if fault == WRONG_TYPE:
                 takes = {"b": "true and false", "f": "numbers"}.get(kind, "integers")
             elif kind == "f":
@@ -1149,9 +1174,9 @@ cdef bad_name(str name, str kind):
 cdef tail(Body source, Py_ssize_t offset, Py_ssize_t n_tensors, Py_ssize_t header_nbytes):
     n_following = source.nbytes - offset
     return LayoutError(
-        f"the body has {n_following} {plural('byte', n_following)} after its last tensor: the header "
-        f"of {header_nbytes} bytes and {n_tensors} {plural('tensor', n_tensors)} end at byte "
-        f"{offset} of {source.nbytes}",
+        f"the body has {n_following} {plural('byte', n_following)} after its last tensor: the "
+        f"header of {header_nbytes} bytes and {n_tensors} {plural('tensor', n_tensors)} end at "
+        f"byte {offset} of {source.nbytes}",
         offset=offset,
         expected=offset,
         actual=source.nbytes,

@@ -9,10 +9,10 @@ past `end`. The text must not change while it is read: the caller copies it wher
 could write to it.
 
 The upper half makes Python objects, and turns a fault into a HeaderError. The numbers and strings
-of a tensor's `data` do not become objects: `read_numbers` writes them to the memory of an array, and
-`read_strings` as the length-prefixed bytes of a BYTES tensor. What takes long is read without the
-GIL: a value is first tried with the GIL within the next SHORT_NBYTES bytes, and where it does not
-end there, it is read again from its beginning without.
+of a tensor's `data` do not become objects: `read_numbers` writes them to the memory of an array,
+and `read_strings` as the length-prefixed bytes of a BYTES tensor. What takes long is read without
+the GIL: a value is first tried with the GIL within the next SHORT_NBYTES bytes, and where it does
+not end there, it is read again from its beginning without.
 
 An object must not have the same key twice, because two readers of one message could then see two
 different messages. Dictionaries notice it themselves. For objects that are skipped, the positions
@@ -20,7 +20,6 @@ of the keys are kept on a stack until the object ends, sorted then, and neighbou
 this takes 8 bytes for a key, and no hash that a sender could attack.
 """
 
-cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.exc cimport PyErr_Clear
@@ -67,9 +66,9 @@ cdef extern from *:
     /* The double nearest to digits * 10^exponent, for digits > 0 and |exponent| <= MAX_FIVES.
 
        The number is brought to the form quotient * 2^binary, where `quotient` has 64 bits and its
-       highest bit set, and `is_more` says whether anything was cut off behind it. So the rounding to
-       the 53 bits of a double, half to even, sees all there is to see. The result is between 1e-27
-       and 2^64 * 1e27: no subnormal number, and no infinity. */
+       highest bit set, and `is_more` says whether anything was cut off behind it. This is all that
+       the rounding to the 53 bits of a double, half to even, depends on. The result is between
+       1e-27 and 2^64 * 1e27: neither a subnormal number nor an infinity. */
     static double nearest_double(unsigned long long digits, int exponent) {
         int shift = __builtin_clzll(digits), binary = exponent - shift, is_more;
         unsigned long long quotient, mantissa, cut, bits;
@@ -1031,7 +1030,7 @@ cdef int raise_fault(Cursor* cursor, Fault fault) except -1:
     if fault == NOT_UTF8:
         raise HeaderError(f"the JSON header is not UTF-8 (byte {offset})", offset=offset)
     if fault == CONTROL_CHARACTER:
-        what = f"a string has the control character U+{cursor.position[0]:04X}, which is not escaped"
+        what = f"a string has a control character, U+{cursor.position[0]:04X}, without an escape"
     elif fault == BAD_ESCAPE:
         what = "a string has an escape that JSON does not know"
     elif fault == LONE_SURROGATE:
@@ -1059,7 +1058,7 @@ cdef str excerpt(Cursor* cursor):
     cdef Cursor ahead = cursor[0]
     cdef Fault fault = skip_element(&ahead, NULL)
     cursor.keys = ahead.keys
-    if fault != NO_FAULT and fault not in (TOO_DEEP, DUPLICATE_KEY):
+    if fault != NO_FAULT:
         raise_fault(&ahead, fault)
     cdef Py_ssize_t nbytes = ahead.position - cursor.position
     if nbytes <= MAX_EXCERPT:

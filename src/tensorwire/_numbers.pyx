@@ -113,9 +113,9 @@ cdef Verdict store_bool(char* target, object value) noexcept:
 
 
 cdef bad_scalar(Verdict verdict, value, element, Datatype datatype, name):
-    dtype = datatype.dtype
+    dtype = <object>datatype.dtype
     if verdict == WRONG_TYPE:
-        takes = {"b": "True and False", "f": "int and float"}.get(dtype.kind, "int")
+        takes = {"b": "booleans", "f": "numbers"}.get(dtype.kind, "integers")
     elif dtype.kind == "f":
         takes = f"magnitudes up to {np.finfo(dtype).max}"
     else:

@@ -1,4 +1,4 @@
-"""What HTTP headers say about a body: their names, media types, and the length of the JSON header."""
+"""What HTTP headers say about a body: header names, media types, the length of the JSON header."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ _GATEWAY_TYPES = (
     "application/vnd.sagemaker-triton.binary+json",
     "application/vnd.vertex-ai-triton.binary+json",
 )
+
 
 class HasItems(Protocol):
     """A mapping, or the headers of an HTTP library that may hold a name twice."""

@@ -133,9 +133,9 @@ class Answer(NamedTuple):
         try:
             metadata = read_json(bytes(self.body), limits.max_nesting)
         except tw.HeaderError as error:
-            raise tw.DecodeError(f"the metadata cannot be read: {error}") from None
+            raise tw.HeaderError(f"the metadata cannot be read: {error}") from None
         if not isinstance(metadata, dict):
-            raise tw.DecodeError("the metadata is not a JSON object")
+            raise tw.HeaderError("the metadata cannot be read: it is not a JSON object")
         return metadata
 
 

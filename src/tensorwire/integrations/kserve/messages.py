@@ -108,6 +108,7 @@ def read_tensor(
         )
     if entry.tensor is not None:
         return lazy.over(entry, shape, options)
+    assert entry.text is not None
     data = read_json(bytes(entry.text), options.limits.max_nesting)
     return in_json(entry.name, shape, entry.datatype, data, entry.parameters)
 

@@ -32,9 +32,9 @@ class OnWire:
     """An InferInput or InferOutput whose data still lies in the body that it came in.
 
     Binary data: ``as_numpy()`` is a view, which keeps the whole body (a copy where the options ask
-    for what the view is not; a new object array for BYTES). JSON data: ``as_numpy()`` is a new array
-    in each call, as in KServe. The first use of ``data`` makes the list, and releases the body: from
-    then on the list is the data, and may be changed. So does setting it.
+    for what the view is not; a new object array for BYTES). JSON data: ``as_numpy()`` is a new
+    array in each call, as in KServe. The first use of ``data`` makes the list, and releases the
+    body: from then on the list is the data, and may be changed. So does setting it.
     """
 
     _tensor: Tensor | None = None
