@@ -15,7 +15,7 @@ COMPILED = sorted(
     ".".join(path.relative_to(PACKAGE).parts).removesuffix(SUFFIX)
     for path in PACKAGE.rglob(f"*{SUFFIX}")
 )
-WITHOUT_PYTHON_NAMES = {"_layout", "_headertext"}
+WITHOUT_PYTHON_NAMES = {"_layout", "_json_writer"}
 
 
 def stub(module: str) -> Path:
