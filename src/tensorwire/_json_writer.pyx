@@ -71,9 +71,10 @@ cdef Power[N_POWERS] powers_of_ten
 cdef char[128] escapes  # of ASCII: 0 for none, u for \u00xx, else the letter after the backslash
 
 
-def fill_tables():
+cdef int fill_tables() except -1:
+    cdef int i
     for i in range(N_POWERS):
-        exponent = i + FIRST_POWER
+        exponent = <object>i + FIRST_POWER  # Python's integers from here on
         # The 128 leading bits, rounded up: 10^e * 2^-s, s = floor(log2(10^e)) - 127.
         if exponent >= 0:
             shift = (10 ** exponent).bit_length() - 128
@@ -90,7 +91,6 @@ def fill_tables():
 
 
 fill_tables()
-del globals()["fill_tables"]
 
 
 @cython.final
