@@ -375,17 +375,16 @@ def test_long_chains_can_be_freed(chain: str) -> None:
 
 
 def test_arrow_there_and_back_many_times() -> None:
+    """Each array is over the buffer of the one before, which only pyarrow could collapse."""
     pytest.importorskip("pyarrow")
     run("""
 import pyarrow as pa
-last = b"\\x20\\0\\0\\0" + bytes(32)
-for _ in range(20_000):
-    array = pa.array(tw.decode_bytes(last, 1))
-    element = array.buffers()[2]
-    last = b"\\x20\\0\\0\\0" + bytes(32)
-    held = tw.decode_request(element, 0, raw_input=tw.TensorSpec("x", "BYTES", [1]))["x"].data
-    array = pa.array(held)
-del array, held, element
+spec = tw.TensorSpec("x", "BYTES", [1])
+last = bytes(40)
+for _ in range(100_000):
+    last = pa.array(tw.decode_request(last, 0, raw_input=spec)["x"].data).buffers()[2]
+assert bytes(last) == bytes(40)
+del last
 """)
 
 
@@ -412,10 +411,14 @@ def test_a_view_of_a_view_keeps_what_the_first_owner_has() -> None:
 def test_collected_with_the_views_of_it() -> None:
     """The collector may clear objects in any order, also what a view is about to release."""
     run("""
+import ctypes
+
 def cycle(*held):
     held = list(held)
     held.append(held)
 
+# A view that is released after its owner was set to None would count exports in the bytes behind it.
+behind_none = ctypes.string_at(id(None) + 16, 112)
 for _ in range(100):
     body = tw.BodyBuffer(100)
     cycle(body.remaining(), memoryview(body))
@@ -423,6 +426,7 @@ for _ in range(100):
     cycle(tw.decode_bytes(bytearray(b"\\1\\0\\0\\0x")).view(0))
     del body
     gc.collect()
+assert ctypes.string_at(id(None) + 16, 112) == behind_none
 """)
 
 
