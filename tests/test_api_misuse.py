@@ -417,7 +417,7 @@ def cycle(*held):
     held = list(held)
     held.append(held)
 
-# A view that is released after its owner was set to None would count exports in the bytes behind it.
+# A view that outlived its owner would count its exports in the bytes behind None.
 behind_none = ctypes.string_at(id(None) + 16, 112)
 for _ in range(100):
     body = tw.BodyBuffer(100)
