@@ -43,11 +43,16 @@ cdef void free_schema(object capsule) noexcept:
 
 
 def wants_text(requested):
-    """Whether a requested schema (a capsule, or None) is of text rather than of bytes."""
+    """Whether a requested schema (a capsule, or None) is of text rather than of bytes.
+
+    Raises ValueError for a schema that has been released: its format may be freed memory.
+    """
     cdef ArrowSchema* asked
     if requested is None:
         return False
     asked = <ArrowSchema*>PyCapsule_GetPointer(requested, "arrow_schema")
+    if asked.release == NULL or asked.format == NULL:
+        raise ValueError("the requested schema has been released")
     return asked.format in (b"u", b"U", b"vu")
 
 

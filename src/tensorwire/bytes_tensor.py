@@ -35,7 +35,8 @@ class BytesTensor:
 
     __slots__ = ("__weakref__", "_begin", "_body", "_end", "_shape", "_starts")
 
-    def __init__(self) -> None:
+    def __new__(cls) -> BytesTensor:
+        """Raise TypeError: an object without the fields below would be of no use."""
         raise TypeError("a BytesTensor is made by decode_bytes, a decoded message or a Tensor")
 
     # --- making (for the modules above) ---
@@ -79,7 +80,7 @@ class BytesTensor:
     def _over(
         cls, body: Body, starts: NDArray[np.int64] | None, begin: int, end: int, shape: Shape
     ) -> BytesTensor:
-        tensor = cls.__new__(cls)
+        tensor = object.__new__(cls)
         tensor._body = body
         tensor._starts = starts
         tensor._begin = begin
@@ -367,6 +368,12 @@ def source(values: Any, name: str | None) -> tuple[_pack.Source, Shape]:
         return _arrow_in.source(values, name)
     if not isinstance(values, np.ndarray):
         raise TypeError(f"BYTES are lists or arrays of bytes or str, not {type(values).__name__}")
+    if isinstance(values, np.ma.MaskedArray):
+        raise EncodeError(
+            f"{subject('array', name)} is masked, and the wire has no missing values", tensor=name
+        )
+    # The base class: a subclass may convert itself to an array of another type.
+    values = np.asarray(values)
     kind = _SOURCES.get(values.dtype.kind)
     if kind is None:
         raise EncodeError(
