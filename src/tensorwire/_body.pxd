@@ -7,11 +7,13 @@ from ._limits cimport Limits
 
 
 cdef class Body:
-    cdef Py_buffer buffer
+    cdef Py_buffer buffer  # released, and its obj NULL, when there is an owner
+    cdef Body owner  # whose memory this is a part of, or None
     cdef const unsigned char* data
     cdef readonly Py_ssize_t nbytes
     cdef readonly bint readonly
 
+    cdef bint contains(self, const unsigned char* data, Py_ssize_t nbytes) noexcept
     cdef int check_extent(self, Py_ssize_t offset, Py_ssize_t nbytes, kind, name) except -1
     cdef array(
         self, dtype dtype, tuple shape, Py_ssize_t offset, Py_ssize_t nbytes,

@@ -2,47 +2,64 @@
 
 cimport cython
 cimport numpy as cnp
-from libc.stdint cimport INT64_MAX
 
 from ._body cimport payload
 from ._datatypes cimport Datatype
 from ._frame cimport Frame
 from ._headertext cimport HeaderText
-from ._messages cimport InferRequest, InferResponse, RequestedOutput, Tensor
+from ._layout cimport shape_to_send
+from ._messages cimport (
+    InferRequest,
+    InferResponse,
+    RequestedOutput,
+    Tensor,
+    checked_list,
+    output_at,
+    tensor_at,
+)
 
 import json
+from operator import index
 
 import msgspec
 import numpy as np
 
 from .bytes_tensor import BytesTensor
 from ._datatypes import DATATYPES, RAW_BF16, bf16_dtype
-from .errors import ElementError, EncodeError, shape_text
+from .errors import ElementError, EncodeError, number_text
 from .header import OutputEntry
 
 cnp.import_array()
 
+cdef enum:
+    MAX_ALIGN = 16 << 20  # spaces that a header may be padded with
+
 
 def encode_request(
-    InferRequest request not None, *, Py_ssize_t align=64, str nonfinite="null",
+    InferRequest request not None, *, align=64, str nonfinite="null",
 ):
     """The buffers of a request; the tensors' memory is referenced, never copied or joined.
 
     ``align``: the JSON is padded with spaces so that the first binary tensor begins at a multiple
-    of so many bytes from the start of the body; 1 for no padding (WIRE.md 6).
+    of so many bytes from the start of the body; 1 for no padding, at most 2^24 (WIRE.md 6).
     ``nonfinite``: NaN and infinities in JSON tensors as ``null``, as the ``NaN`` and ``Infinity``
     that Triton understands, or as an error (WIRE.md 4).
     A ``binary_data_output`` among the parameters is repeated on every listed output that has no
     ``binary`` of its own, which every server understands alike (WIRE.md 7).
 
-    Raises EncodeError naming the tensor and element, TypeError.
+    Raises EncodeError naming the tensor and element; TypeError for an attribute, or an item of a
+    list, of another type than the message was made with; ValueError for ``align``.
     """
-    if not request.inputs:
+    cdef list inputs = checked_list(request.inputs, "inputs")
+    if not inputs:
         raise EncodeError("a request has at least one input")
     cdef Draft draft = Draft("input", nonfinite, b'{"inputs":[')
     cdef Tensor tensor
-    for tensor in request.inputs:
+    cdef Py_ssize_t i = 0
+    while i < len(inputs):  # which may change meanwhile
+        tensor = tensor_at(inputs, i, "inputs")
         draft.add(tensor, tensor.binary)
+        i += 1
     default = binary_data_output(request.parameters)
     requested = None if request.outputs is None else output_entries(request.outputs, default)
     cdef HeaderText text = draft.text
@@ -57,7 +74,7 @@ def encode_request(
 
 def encode_response(
     InferResponse response not None, InferRequest request=None, *,
-    str selection="spec", Py_ssize_t align=64, str nonfinite="null",
+    str selection="spec", align=64, str nonfinite="null",
 ):
     """The buffers of a response; the tensors' memory is referenced, never copied or joined.
 
@@ -69,7 +86,7 @@ def encode_response(
     ``align`` and ``nonfinite`` are those of ``encode_request``.
 
     Raises EncodeError, with status 400 where the request asked for what cannot be (FP16 as JSON, an
-    output that is not there), TypeError.
+    output that is not there); TypeError and ValueError as ``encode_request`` does.
     """
     if selection not in ("spec", "triton"):
         raise ValueError(f"selection is 'spec' or 'triton', not {selection!r}")
@@ -99,8 +116,11 @@ def encode_raw_request(array):
         raise EncodeError(
             f"tensor {tensor.name!r} lives in shared memory: a raw request carries its bytes",
             tensor=tensor.name)
+    if tensor.datatype not in DATATYPES:
+        raise bad_tensor(tensor)
+    wire = wire_of(tensor, shape_to_send(tensor.shape, DATATYPES[tensor.datatype], tensor.name))
     if not isinstance(tensor.data, BytesTensor):
-        return Frame((wire_of(tensor),), 0)
+        return Frame((wire,), 0)
     if tensor.data.size != 1:
         raise EncodeError(
             f"a raw BYTES request is one element, the tensor has {tensor.data.size}",
@@ -137,18 +157,20 @@ cdef class Draft:
         """Append the tensor's entry, and its memory when it travels binary and is not empty."""
         cdef HeaderText text = self.text
         cdef Py_ssize_t nbytes = -1
+        cdef tuple shape
         data = None
         if tensor.name is None or "\0" in tensor.name or tensor.datatype not in DATATYPES:
             raise bad_tensor(tensor)
+        shape = shape_to_send(tensor.shape, DATATYPES[tensor.datatype], tensor.name)
         if tensor.data is None:
             check_elsewhere(tensor)
         elif binary:
-            wire = wire_of(tensor)
+            wire = wire_of(tensor, shape)
             nbytes = len(wire)
             if nbytes > 0:
                 self.buffers.append(wire)
         else:
-            data = json_data(tensor, self.kind, self.nonfinite)
+            data = json_data(tensor, shape, self.kind, self.nonfinite)
         if tensor.data is not None and tensor.parameters:
             check_reserved(tensor)
         try:
@@ -158,7 +180,7 @@ cdef class Draft:
             text.member(b'"datatype":', tensor.datatype)
             text.item()
             text.put_bytes(b'"shape":')
-            text.numbers(tensor.shape)
+            text.numbers(shape)
             text.parameters(tensor.parameters, nbytes)
             text.member(b'"data":', data)
             text.close(b'}')
@@ -168,11 +190,12 @@ cdef class Draft:
         self.tensors.append(tensor)
         return 0
 
-    cdef Frame frame(self, Py_ssize_t align):
+    cdef Frame frame(self, align):
         """The header's JSON, padded when bytes follow it, and those bytes."""
         cdef bytes text
-        if align < 1:
-            raise ValueError(f"align is 1 or more, not {align}")
+        align = int(index(align))
+        if not 1 <= align <= MAX_ALIGN:
+            raise ValueError(f"align is 1 or more, to {MAX_ALIGN}, not {number_text(align)}")
         if len(self.tensors) > 1:
             check_unique(self.tensors, self.kind)
         self.text.close(b"}")
@@ -191,16 +214,19 @@ cdef int check_unique(list entries, str what) except -1:
     return 0
 
 
-cdef wire_of(Tensor tensor):
-    """The tensor's own memory, after checking that it still is what the tensor says."""
+cdef wire_of(Tensor tensor, tuple shape):
+    """The tensor's own memory, after checking that it still is what the tensor says.
+
+    `shape` is the tensor's, as `shape_to_send` returned it.
+    """
     data = tensor.data
     if isinstance(data, cnp.ndarray):
-        return payload(data, dtype_of(tensor), tensor.shape, tensor.name)
+        return payload(data, dtype_of(tensor), shape, tensor.name)
     if not isinstance(data, BytesTensor):
         raise TypeError(f"the data of tensor {tensor.name!r} is now {type(data).__name__}")
-    if tensor.datatype != "BYTES" or data.shape != tensor.shape:
+    if tensor.datatype != "BYTES" or data.shape != shape:
         raise EncodeError(
-            f"tensor {tensor.name!r} was made as {tensor.datatype} {list(tensor.shape)}, its data "
+            f"tensor {tensor.name!r} was made as {tensor.datatype} {list(shape)}, its data "
             f"is now BYTES {list(data.shape)}",
             tensor=tensor.name,
         )
@@ -238,13 +264,6 @@ cdef int check_elsewhere(Tensor tensor) except -1:
             f"parameters",
             tensor=tensor.name,
         )
-    for dim in tensor.shape:  # which no data stands behind
-        if not 0 <= dim <= INT64_MAX:
-            raise EncodeError(
-                f"tensor {tensor.name!r} has a dimension that no header can have: "
-                f"{shape_text(tensor.shape)}",
-                tensor=tensor.name,
-            )
     return 0
 
 
@@ -261,10 +280,10 @@ cdef int check_reserved(Tensor tensor) except -1:
 # --- JSON tensors ----------------------------------------------------------------------------
 
 
-cdef json_data(Tensor tensor, str kind, str nonfinite):
+cdef json_data(Tensor tensor, tuple shape, str kind, str nonfinite):
     """JSON ``data``, flat as Triton writes it; msgspec turns what is not finite to null."""
     data = tensor.data
-    wire_of(tensor)  # for its checks
+    wire_of(tensor, shape)  # for its checks
     if isinstance(data, BytesTensor):
         return json_strings(data, tensor)
     if not DATATYPES[tensor.datatype].in_json:
@@ -273,7 +292,7 @@ cdef json_data(Tensor tensor, str kind, str nonfinite):
             tensor=tensor.name,
             status=400,
         )
-    flat = data.reshape(-1)
+    flat = np.asarray(data).reshape(-1)  # of a subclass only the memory counts
     if nonfinite == "null" or data.dtype.kind != "f":
         return flat.tolist()
     finite = np.isfinite(flat)
@@ -314,44 +333,63 @@ cdef binary_data_output(dict parameters):
 
 cdef list output_entries(list outputs, default):
     cdef RequestedOutput output
+    cdef Py_ssize_t i
     entries = []
+    outputs = [output_at(outputs, i, "outputs") for i in range(len(outputs))]
     check_unique(outputs, "requested output")
     for output in outputs:
-        if output.name is None or "\0" in output.name:
-            raise EncodeError(f"requested output {output.name!r} has no name, or one with a NUL")
-        binary = default if output.binary is None else output.binary
+        checked_output_name(output)
+        binary = checked_binary(output, default)
         own = {} if binary is None else {"binary_data": binary}
         entries.append(OutputEntry(output.name, {**(output.parameters or {}), **own} or None))
     return entries
+
+
+cdef str checked_output_name(RequestedOutput output):
+    if output.name is None or "\0" in output.name:
+        raise EncodeError(f"requested output {output.name!r} has no name, or one with a NUL")
+    return output.name
+
+
+cdef checked_binary(RequestedOutput output, default):
+    """How the output is asked for; `default` when it does not say."""
+    if output.binary is not None and not isinstance(output.binary, bool):
+        raise TypeError(
+            f"binary of requested output {output.name!r} is True, False or None, not "
+            f"{type(output.binary).__name__}")
+    return default if output.binary is None else output.binary
 
 
 cdef int add_outputs(
     Draft draft, InferResponse response, InferRequest request, str selection,
 ) except -1:
     """Draft the outputs that the request wants, each as it wants it (WIRE.md 7)."""
+    cdef list outputs = checked_list(response.outputs, "outputs")
     cdef Tensor tensor
-    cdef dict listed
+    cdef dict listed = None
+    cdef Py_ssize_t i = 0
     default = None if request is None else bool(binary_data_output(request.parameters))
-    if request is None or not request.outputs:
-        for tensor in response.outputs:
+    if request is not None and request.outputs:
+        listed = listed_outputs(outputs, request, default if selection == "spec" else False)
+    while i < len(outputs):  # which may change meanwhile
+        tensor = tensor_at(outputs, i, "outputs")
+        if listed is None:
             draft.add(tensor, tensor.binary if default is None else default)
-        return 0
-    listed = listed_outputs(response, request, default if selection == "spec" else False)
-    for tensor in response.outputs:
-        if tensor.name in listed:
+        elif tensor.name in listed:
             draft.add(tensor, listed[tensor.name])
+        i += 1
     return 0
 
 
-cdef dict listed_outputs(InferResponse response, InferRequest request, bint default):
+cdef dict listed_outputs(list outputs, InferRequest request, bint default):
     """Names of the outputs that the request lists, and whether each goes binary."""
-    cdef Tensor tensor
     cdef RequestedOutput output
-    binary = {
-        output.name: default if output.binary is None else output.binary
-        for output in request.outputs
-    }
-    names = [tensor.name for tensor in response.outputs]
+    cdef dict binary = {}
+    cdef Py_ssize_t i
+    for i in range(len(request.outputs)):
+        output = output_at(request.outputs, i, "the request's outputs")
+        binary[checked_output_name(output)] = checked_binary(output, default)
+    names = [tensor_at(outputs, i, "outputs").name for i in range(len(outputs))]
     missing = binary.keys() - set(names)
     if missing:
         raise EncodeError(

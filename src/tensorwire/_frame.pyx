@@ -1,8 +1,16 @@
 """Frame: an encoded message, as the buffers that go on the wire one after another."""
 
 cimport cython
+from cpython.buffer cimport Py_buffer
 
+from operator import index
+
+from .errors import number_text
 from .header import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
+
+
+cdef extern from "Python.h":
+    Py_buffer* PyMemoryView_GET_BUFFER(object view)
 
 
 @cython.final
@@ -16,11 +24,24 @@ cdef class Frame:
     """
 
     def __init__(self, tuple buffers not None, header_length):
+        cdef Py_ssize_t nbytes = 0
+        cdef bint is_flat = True
+        for buffer in buffers:
+            if not is_bytes(buffer):
+                is_flat = False
+        if not is_flat:
+            buffers = tuple([as_bytes(buffer) for buffer in buffers])
+        for buffer in buffers:
+            nbytes += len(buffer)
+        if header_length is not None and type(header_length) is not int:
+            header_length = int(index(header_length))
+        if header_length is not None and not 0 <= header_length <= nbytes:
+            raise ValueError(
+                f"header_length is 0 to the {nbytes} bytes of the frame, not "
+                f"{number_text(header_length)}")
         self.buffers = buffers
         self.header_length = header_length
-        self.nbytes = 0
-        for buffer in buffers:
-            self.nbytes += len(buffer)
+        self.nbytes = nbytes
 
     @property
     def headers(self):
@@ -48,12 +69,15 @@ cdef class Frame:
         """
         return iter(self.buffers)
 
-    def pieces(self, Py_ssize_t most):
-        """The buffers as memoryviews of at most ``most`` bytes, in order; nothing is copied."""
-        for buffer in self.buffers:
-            view = memoryview(buffer)
-            for start in range(0, len(view), most):
-                yield view[start:start + most]
+    def pieces(self, most):
+        """The buffers as memoryviews of at most ``most`` bytes, in order; nothing is copied.
+
+        Raises ValueError when ``most`` is less than 1.
+        """
+        most = int(index(most))
+        if most < 1:
+            raise ValueError(f"pieces have 1 byte or more, not {number_text(most)}")
+        return pieces_of(self.buffers, most)
 
     def __bytes__(self):
         """The whole body joined: one copy."""
@@ -64,3 +88,36 @@ cdef class Frame:
             f"<Frame of {self.nbytes} bytes in {len(self.buffers)} buffers, "
             f"header_length={self.header_length}>"
         )
+
+
+def pieces_of(tuple buffers not None, most):
+    """Slices of `most` bytes of each buffer, the last of each with what is left."""
+    for buffer in buffers:
+        view = memoryview(buffer)
+        for start in range(0, len(view), most):
+            yield view[start:start + most]
+
+
+cdef bint is_bytes(buffer) noexcept:
+    """Whether it is a run of single bytes already, whose len() is its number of bytes."""
+    cdef Py_buffer* view
+    if type(buffer) is memoryview:
+        view = PyMemoryView_GET_BUFFER(buffer)
+        return (
+            view.ndim == 1 and view.itemsize == 1
+            and (view.len <= 1 or view.strides == NULL or view.strides[0] == 1)
+        )
+    return type(buffer) is bytes or type(buffer) is bytearray
+
+
+cdef as_bytes(buffer):
+    """The same memory as flat bytes. Raises BufferError when it is not contiguous."""
+    if is_bytes(buffer):
+        return buffer
+    view = memoryview(buffer)
+    if view.nbytes == 0:
+        return b""
+    try:
+        return view.cast("B")
+    except (TypeError, ValueError) as error:
+        raise BufferError(f"a buffer of a frame cannot be sent as bytes: {error}") from None

@@ -16,3 +16,6 @@ cdef struct Layout:
 cdef int measure(
     Layout* layout, tuple shape, uint64_t itemsize, Limits limits, kind, name, Datatype datatype
 ) except -1
+
+
+cdef tuple shape_to_send(tuple shape, Datatype datatype, name)
