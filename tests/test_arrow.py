@@ -291,9 +291,20 @@ class FailingStream:
         say = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
         self.text = None if reason is None else ctypes.create_string_buffer(reason)
         at = None if self.text is None else ctypes.addressof(self.text)
-        self.calls = (fail(lambda *_: 5), fail(lambda *_: 5), say(lambda _: at))
+        release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+        self.n_releases = 0
+        self.calls = (
+            fail(lambda *_: 5),
+            fail(lambda *_: 5),
+            say(lambda _: at),
+            release(self.released),
+        )
         addresses = [ctypes.cast(call, ctypes.c_void_p).value for call in self.calls]
-        self.stream = (ctypes.c_void_p * 5)(*addresses, None, None)
+        self.stream = (ctypes.c_void_p * 5)(*addresses, None)
+
+    def released(self, at: int) -> None:
+        self.n_releases += 1
+        (ctypes.c_void_p * 5).from_address(at)[3] = None
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         make = ctypes.pythonapi.PyCapsule_New
@@ -309,6 +320,8 @@ STREAM_NAME = b"arrow_array_stream"  # a capsule keeps the pointer, so it must s
     ("reason", "text"), [(b"the disk is gone", "the disk is gone"), (None, "no reason given")]
 )
 def test_a_failing_stream_is_told(reason: bytes | None, text: str) -> None:
+    stream = FailingStream(reason)
     with pytest.raises(tw.EncodeError) as caught:
-        tw.Tensor("x", FailingStream(reason))
+        tw.Tensor("x", stream)
+    assert stream.n_releases == 1
     assert str(caught.value) == f"Arrow stream 'x' failed: {text}"

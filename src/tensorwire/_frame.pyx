@@ -77,7 +77,8 @@ cdef class Frame:
         most = int(index(most))
         if most < 1:
             raise ValueError(f"pieces have 1 byte or more, not {number_text(most)}")
-        return pieces_of(self.buffers, most)
+        views = [memoryview(buffer) for buffer in self.buffers]
+        return (view[start:start + most] for view in views for start in range(0, len(view), most))
 
     def __bytes__(self):
         """The whole body joined: one copy."""
@@ -88,14 +89,6 @@ cdef class Frame:
             f"<Frame of {self.nbytes} bytes in {len(self.buffers)} buffers, "
             f"header_length={self.header_length}>"
         )
-
-
-def pieces_of(tuple buffers not None, most):
-    """Slices of `most` bytes of each buffer, the last of each with what is left."""
-    for buffer in buffers:
-        view = memoryview(buffer)
-        for start in range(0, len(view), most):
-            yield view[start:start + most]
 
 
 cdef bint is_bytes(buffer) noexcept:
