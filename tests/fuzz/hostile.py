@@ -86,12 +86,15 @@ class EqualIndex(Index, Compares):
 
 
 class Iterates:
-    """An iterable whose length is not that of what it yields."""
+    """An iterable whose length is not that of what it yields.
+
+    (A length that no `len` can return is an OverflowError of CPython's own.)
+    """
 
     def __len__(self) -> int:
         meddle()
-        length: int = answer(2)
-        return length
+        length = answer(2)
+        return length if type(length) is int and 0 <= length < 2**63 else 5
 
     def __iter__(self) -> Iterator[Any]:
         for _ in range(3):
