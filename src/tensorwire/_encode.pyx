@@ -327,7 +327,8 @@ cdef list json_strings(data, Tensor tensor):
 cdef binary_data_output(dict parameters):
     value = None if parameters is None else parameters.get("binary_data_output")
     if value is not None and not isinstance(value, bool):
-        raise EncodeError(f"binary_data_output of the request is True or False, not {value!r}")
+        what = repr(value) if isinstance(value, (str, int)) else type(value).__name__
+        raise EncodeError(f"binary_data_output of the request is True or False, not {what}")
     return value
 
 
