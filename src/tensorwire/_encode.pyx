@@ -34,6 +34,8 @@ cnp.import_array()
 cdef enum:
     MAX_ALIGN = 16 << 20  # spaces that a header may be padded with
 
+cdef dict ROWS = DATATYPES  # typed, which makes the lookup a call in C
+
 
 def encode_request(
     InferRequest request not None, *, align=64, str nonfinite="null",
@@ -116,9 +118,10 @@ def encode_raw_request(array):
         raise EncodeError(
             f"tensor {tensor.name!r} lives in shared memory: a raw request carries its bytes",
             tensor=tensor.name)
-    if tensor.datatype not in DATATYPES:
+    cdef Datatype datatype = ROWS.get(tensor.datatype)
+    if datatype is None:
         raise bad_tensor(tensor)
-    wire = wire_of(tensor, shape_to_send(tensor.shape, DATATYPES[tensor.datatype], tensor.name))
+    wire = wire_of(tensor, datatype, shape_to_send(tensor.shape, datatype, tensor.name))
     if not isinstance(tensor.data, BytesTensor):
         return Frame((wire,), 0)
     if tensor.data.size != 1:
@@ -138,7 +141,7 @@ cdef class Draft:
     """The header entries of a message under way, and the memory that will follow its header."""
 
     cdef HeaderText text
-    cdef list tensors  # that have been added
+    cdef list names  # of the tensors that have been added
     cdef list buffers  # of the non-empty binary tensors, in wire order
     cdef str kind
     cdef str nonfinite
@@ -148,7 +151,7 @@ cdef class Draft:
             raise ValueError(f"nonfinite is 'null', 'literal' or 'error', not {nonfinite!r}")
         self.text = HeaderText()
         self.text.open(opening)
-        self.tensors = []
+        self.names = []
         self.buffers = []
         self.kind = kind
         self.nonfinite = nonfinite
@@ -157,47 +160,53 @@ cdef class Draft:
         """Append the tensor's entry, and its memory when it travels binary and is not empty."""
         cdef HeaderText text = self.text
         cdef Py_ssize_t nbytes = -1
+        cdef Datatype datatype = ROWS.get(tensor.datatype)
         cdef tuple shape
         data = None
-        if tensor.name is None or "\0" in tensor.name or tensor.datatype not in DATATYPES:
+        # Each attribute is read once: keys of `parameters` may run code that assigns to them.
+        cdef str name = tensor.name
+        cdef dict parameters = tensor.parameters
+        has_data = tensor.data is not None
+        if name is None or "\0" in name or datatype is None:
             raise bad_tensor(tensor)
-        shape = shape_to_send(tensor.shape, DATATYPES[tensor.datatype], tensor.name)
-        if tensor.data is None:
-            check_elsewhere(tensor)
+        shape = shape_to_send(tensor.shape, datatype, name)
+        if not has_data:
+            check_elsewhere(parameters, name)
         elif binary:
-            wire = wire_of(tensor, shape)
+            wire = wire_of(tensor, datatype, shape)
             nbytes = len(wire)
             if nbytes > 0:
                 self.buffers.append(wire)
         else:
-            data = json_data(tensor, shape, self.kind, self.nonfinite)
-        if tensor.data is not None and tensor.parameters:
-            check_reserved(tensor)
+            data = json_data(tensor, datatype, shape, self.kind, self.nonfinite)
+        if has_data and parameters:
+            check_reserved(parameters, name)
         try:
             text.item()
             text.open(b'{')
-            text.member(b'"name":', tensor.name)
-            text.member(b'"datatype":', tensor.datatype)
+            text.member(b'"name":', name)
+            text.member(b'"datatype":', datatype.name)
             text.item()
             text.put_bytes(b'"shape":')
             text.numbers(shape)
-            text.parameters(tensor.parameters, nbytes)
+            text.parameters(parameters, nbytes)
             text.member(b'"data":', data)
             text.close(b'}')
         except EncodeError as error:  # a lone surrogate somewhere, or a dict within itself
-            error.tensor = tensor.name
+            error.tensor = name
             raise
-        self.tensors.append(tensor)
+        self.names.append(name)
         return 0
 
     cdef Frame frame(self, align):
         """The header's JSON, padded when bytes follow it, and those bytes."""
         cdef bytes text
-        align = int(index(align))
+        if type(align) is not int:
+            align = int(index(align))
         if not 1 <= align <= MAX_ALIGN:
             raise ValueError(f"align is 1 or more, to {MAX_ALIGN}, not {number_text(align)}")
-        if len(self.tensors) > 1:
-            check_unique(self.tensors, self.kind)
+        if len(self.names) > 1:
+            check_unique(self.names, self.kind)
         self.text.close(b"}")
         if not self.buffers:
             return Frame((self.text.padded(1),), None)
@@ -205,28 +214,28 @@ cdef class Draft:
         return Frame((text, *self.buffers), len(text))
 
 
-cdef int check_unique(list entries, str what) except -1:
-    names = set()
-    for entry in entries:
-        if entry.name in names:
-            raise EncodeError(f"{what} {entry.name!r} appears twice", tensor=entry.name)
-        names.add(entry.name)
+cdef int check_unique(list names, str what) except -1:
+    seen = set()
+    for name in names:
+        if name in seen:
+            raise EncodeError(f"{what} {name!r} appears twice", tensor=name)
+        seen.add(name)
     return 0
 
 
-cdef wire_of(Tensor tensor, tuple shape):
+cdef wire_of(Tensor tensor, Datatype datatype, tuple shape):
     """The tensor's own memory, after checking that it still is what the tensor says.
 
-    `shape` is the tensor's, as `shape_to_send` returned it.
+    `datatype` and `shape` are the tensor's, the latter as `shape_to_send` returned it.
     """
     data = tensor.data
     if isinstance(data, cnp.ndarray):
-        return payload(data, dtype_of(tensor), shape, tensor.name)
+        return payload(data, dtype_of(data, datatype, tensor.name), shape, tensor.name)
     if not isinstance(data, BytesTensor):
         raise TypeError(f"the data of tensor {tensor.name!r} is now {type(data).__name__}")
-    if tensor.datatype != "BYTES" or data.shape != shape:
+    if datatype.itemsize != 0 or data.shape != shape:
         raise EncodeError(
-            f"tensor {tensor.name!r} was made as {tensor.datatype} {list(shape)}, its data "
+            f"tensor {tensor.name!r} was made as {datatype.name} {list(shape)}, its data "
             f"is now BYTES {list(data.shape)}",
             tensor=tensor.name,
         )
@@ -240,39 +249,36 @@ cdef bad_tensor(Tensor tensor):
     return EncodeError(f"tensor {tensor.name!r} has {what}", tensor=tensor.name)
 
 
-cdef dtype_of(Tensor tensor):
-    cdef Datatype datatype = DATATYPES[tensor.datatype]
+cdef cnp.dtype dtype_of(cnp.ndarray array, Datatype datatype, str name):
     if datatype.dtype is not None:
         return datatype.dtype
     if datatype.itemsize == 0:
         raise EncodeError(
-            f"tensor {tensor.name!r} was made as BYTES, its data is now {tensor.data.dtype}",
-            tensor=tensor.name)
-    return RAW_BF16 if tensor.data.dtype == RAW_BF16 else bf16_dtype() or RAW_BF16
+            f"tensor {name!r} was made as BYTES, its data is now {array.descr}", tensor=name)
+    return RAW_BF16 if array.descr == RAW_BF16 else bf16_dtype() or RAW_BF16
 
 
-cdef int check_elsewhere(Tensor tensor) except -1:
-    parameters = tensor.parameters or {}
-    if not isinstance(parameters.get("shared_memory_region"), str):
+cdef int check_elsewhere(dict parameters, str name) except -1:
+    if parameters is None or not isinstance(parameters.get("shared_memory_region"), str):
         raise EncodeError(
-            f"tensor {tensor.name!r} has no data, and no shared_memory_region among its parameters",
-            tensor=tensor.name,
+            f"tensor {name!r} has no data, and no shared_memory_region among its parameters",
+            tensor=name,
         )
     if "binary_data_size" in parameters:
         raise EncodeError(
-            f"tensor {tensor.name!r} lives in shared memory, and has a binary_data_size among its "
+            f"tensor {name!r} lives in shared memory, and has a binary_data_size among its "
             f"parameters",
-            tensor=tensor.name,
+            tensor=name,
         )
     return 0
 
 
-cdef int check_reserved(Tensor tensor) except -1:
+cdef int check_reserved(dict parameters, str name) except -1:
     for key in ("binary_data_size", "shared_memory_region"):
-        if key in (tensor.parameters or {}):
+        if key in parameters:
             raise EncodeError(
-                f"tensor {tensor.name!r} has data, and {key} among its parameters",
-                tensor=tensor.name,
+                f"tensor {name!r} has data, and {key} among its parameters",
+                tensor=name,
             )
     return 0
 
@@ -280,13 +286,13 @@ cdef int check_reserved(Tensor tensor) except -1:
 # --- JSON tensors ----------------------------------------------------------------------------
 
 
-cdef json_data(Tensor tensor, tuple shape, str kind, str nonfinite):
+cdef json_data(Tensor tensor, Datatype datatype, tuple shape, str kind, str nonfinite):
     """JSON ``data``, flat as Triton writes it; msgspec turns what is not finite to null."""
     data = tensor.data
-    wire_of(tensor, shape)  # for its checks
+    wire_of(tensor, datatype, shape)  # for its checks
     if isinstance(data, BytesTensor):
         return json_strings(data, tensor)
-    if not DATATYPES[tensor.datatype].in_json:
+    if not datatype.in_json:
         raise EncodeError(
             f"{kind} {tensor.name!r} is {tensor.datatype}, which has no JSON form: send it binary",
             tensor=tensor.name,
@@ -337,7 +343,7 @@ cdef list output_entries(list outputs, default):
     cdef Py_ssize_t i
     entries = []
     outputs = [output_at(outputs, i, "outputs") for i in range(len(outputs))]
-    check_unique(outputs, "requested output")
+    check_unique([output.name for output in outputs], "requested output")
     for output in outputs:
         checked_output_name(output)
         binary = checked_binary(output, default)

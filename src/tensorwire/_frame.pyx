@@ -10,6 +10,7 @@ from .header import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
 
 cdef extern from "Python.h":
+    Py_ssize_t PyObject_Size(object container) except -1
     Py_buffer* PyMemoryView_GET_BUFFER(object view)
 
 
@@ -29,10 +30,11 @@ cdef class Frame:
         for buffer in buffers:
             if not is_bytes(buffer):
                 is_flat = False
+                break
+            nbytes += PyObject_Size(buffer)
         if not is_flat:
             buffers = tuple([as_bytes(buffer) for buffer in buffers])
-        for buffer in buffers:
-            nbytes += len(buffer)
+            nbytes = sum([len(buffer) for buffer in buffers])
         if header_length is not None and type(header_length) is not int:
             header_length = int(index(header_length))
         if header_length is not None and not 0 <= header_length <= nbytes:

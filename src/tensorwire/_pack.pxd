@@ -1,4 +1,4 @@
-from libc.stdint cimport UINT32_MAX, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from ._wire cimport PREFIX_NBYTES, store_le32
 
@@ -21,11 +21,12 @@ cdef struct Writer:
 cdef inline unsigned char* begin_element(Writer* writer, uint64_t nbytes) noexcept nogil:
     """Write a prefix and make room for the element behind it, which the caller writes.
 
-    Returns NULL, and writes nothing, when there is no room: the values have changed.
+    Returns NULL, and writes nothing, when there is no room: the values have changed. The caller has
+    checked that `nbytes` fits 32 bits, unless there is no such room.
     """
     cdef unsigned char* payload
     cdef uint64_t room = writer.end - writer.target
-    if room < PREFIX_NBYTES or nbytes > room - PREFIX_NBYTES or nbytes > UINT32_MAX:
+    if room < PREFIX_NBYTES or nbytes > room - PREFIX_NBYTES:
         return NULL
     store_le32(writer.target, <uint32_t>nbytes)
     payload = writer.target + PREFIX_NBYTES

@@ -172,14 +172,12 @@ cdef class Objects(Source):
         self.has_buffers = False
         for i in range(n_elements):
             value = value_at(items, i)
-            nbytes = value_nbytes(value)
+            nbytes = value_nbytes(value, &self.has_buffers)
             if nbytes < 0:
                 raise unsuitable(value, nbytes, i, self.shape, self.name)
             if <uint64_t>nbytes > UINT32_MAX:
                 raise too_long(nbytes, i, self.shape, self.name)
             total += PREFIX_NBYTES + <uint64_t>nbytes
-            if not PyBytes_Check(value) and not PyUnicode_Check(value):
-                self.has_buffers = True
         return total
 
     cdef int fill(self, Writer* writer) except -1:
@@ -189,7 +187,7 @@ cdef class Objects(Source):
         cdef Py_ssize_t i, nbytes
         for i in range(n_elements):
             value = value_at(items, i)
-            nbytes = value_nbytes(value)  # negative: more than there is room for
+            nbytes = value_nbytes(value, &self.has_buffers)  # negative: more than there is room
             target = begin_element(writer, nbytes)
             if target == NULL:
                 raise changed()
@@ -256,12 +254,16 @@ cdef inline object value_at(PyObject** items, Py_ssize_t i):
     return <object>items[i] if items[i] != NULL else None  # numpy reads NULL as None, too
 
 
-cdef inline Py_ssize_t value_nbytes(object value) except -4:
-    """Wire bytes of one value without its prefix, or why it has none."""
+cdef inline Py_ssize_t value_nbytes(object value, bint* has_buffers) except -4:
+    """Wire bytes of one value without its prefix, or why it has none.
+
+    Sets `has_buffers` for a value that others may write to.
+    """
     if PyBytes_Check(value):
         return PyBytes_GET_SIZE(value)
     if PyUnicode_Check(value):
         return PyUnicode_GET_LENGTH(value) if PyUnicode_IS_ASCII(value) else text_nbytes(value)
+    has_buffers[0] = True
     if PyByteArray_Check(value):
         return PyByteArray_GET_SIZE(value)
     return buffer_nbytes(value)
