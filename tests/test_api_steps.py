@@ -11,7 +11,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import pytest
 
 import tensorwire as tw
 import wire
-from fuzz import api, hostile, lying
+from fuzz import api, lying
 
 WATCHDOG_SECONDS = 60
 N_STEPS = 4_000
@@ -153,3 +153,378 @@ def test_a_requested_schema_that_was_released(lie: dict[str, Any]) -> None:
 def test_no_bytes_tensor_without_its_fields() -> None:
     with pytest.raises(TypeError, match="decode_bytes"):
         tw.BytesTensor.__new__(tw.BytesTensor)
+
+
+def test_a_collected_cycle_over_a_memoryview() -> None:
+    """CPython crashes when it collects a memoryview that is exported. In the opposite order, too:
+    what was tracked first is cleared first."""
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", [b"a", b"bc"])]))
+    program = f"""
+    import gc, pickle
+    import tensorwire as tw
+
+    class Node: pass
+
+    for wrap in (memoryview, lambda b: pickle.PickleBuffer(memoryview(b))):
+        for is_first in (False, True):
+            node = Node()
+            node.itself = node
+            memory = bytearray({bytes(frame)!r})
+            view = wrap(memory)
+            if not is_first:
+                node = Node()
+                node.itself = node
+            node.request = tw.decode_request(view, {frame.header_length})
+            node.request.parameters["node"] = node
+            if is_first:
+                node.request["x"].parameters["view"] = memoryview(node.request["x"].data.wire)
+            del view, node
+            gc.collect()
+            memory.append(0)  # a BufferError when anything still holds it
+    print("done")
+    """
+    run(program)
+
+
+def test_a_memoryview_that_is_released() -> None:
+    """The body keeps the memory, not the caller's view of it."""
+    memory = bytearray(wire.elements([b"a", b"bc"]))
+    view = memoryview(memory)
+    tensor = tw.decode_bytes(view)
+    view.release()
+    assert tensor.tolist() == [b"a", b"bc"]
+    with pytest.raises(BufferError):
+        memory.append(0)
+    del tensor
+    memory.append(0)
+
+
+@pytest.mark.parametrize("at", range(6))
+@pytest.mark.parametrize("value", [2**20, 2**62, -1, 2**63, None, "x"])
+def test_altered_pickles_of_limits(at: int, value: Any) -> None:
+    """A rank beyond numpy's wrote past the end of an array on the stack."""
+    function, arguments, *_ = tw.Limits().__reduce_ex__(4)
+    assert isinstance(arguments, tuple)
+    altered = list(arguments)
+    altered[at] = value
+    try:
+        limits = function(*altered)  # type: ignore[operator]
+    except ValueError:
+        return
+    assert limits.max_rank <= 64
+    assert limits.max_nesting <= 1000
+    body, length = wire.request([wire.entry("x", "FP32", [1] * 65, None)])
+    with pytest.raises(tw.DecodeError):
+        tw.decode_request(body, length, limits=limits)
+
+
+def test_altered_pickles_of_messages() -> None:
+    tensor = tw.Tensor("x", A)
+    items = [
+        tw.InferRequest([tensor], [tw.RequestedOutput("y")]),
+        tw.InferResponse([tensor]),
+        tw.RequestedOutput("y", binary=True),
+    ]
+    for item in items:
+        function, arguments, state = item.__reduce_ex__(4)[:3]  # type: ignore[misc]
+        for altered in (None, (), [*state], (*state, 1), (5, *state[1:])):
+            with pytest.raises((TypeError, ValueError)):
+                function(*arguments).__setstate__(altered)  # type: ignore[operator]
+        with pytest.raises(TypeError):
+            function(int)  # type: ignore[operator]
+    function, arguments, *_ = tensor.__reduce_ex__(5)
+    with pytest.raises(TypeError, match="array and its dtype"):
+        function(*arguments[:-1], 10**30)  # type: ignore[operator, misc]
+
+
+def test_frames_are_pickled() -> None:
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", A, binary=False)]))
+    again = pickle.loads(pickle.dumps(frame))
+    assert (again.headers, bytes(again)) == (frame.headers, bytes(frame))
+
+
+@pytest.mark.parametrize("index", [(2**70,), [2**70], slice(2**70, None, 2**70), (0, -(2**70))])
+def test_an_index_beyond_64_bits(index: Any) -> None:
+    tensor = tw.decode_bytes(wire.elements([b"a"] * 4)).reshape((2, 2))
+    try:
+        assert tensor[index].size == 0
+    except IndexError:
+        return
+
+
+def test_a_requested_output_with_a_parameter_of_the_protocol() -> None:
+    """It was written, and refused by the decoder."""
+    output = tw.RequestedOutput("y", parameters={"binary_data": True, "k": 1})
+    request = tw.InferRequest([tw.Tensor("x", A)], [output])
+    frame = tw.encode_request(request)
+    (back,) = tw.decode_request(bytes(frame), frame.header_length).outputs or ()
+    assert (back.binary, back.parameters) == (True, {"k": 1})
+    output.parameters["binary_data"] = 4
+    with pytest.raises(tw.EncodeError, match="binary_data of requested output 'y'"):
+        tw.encode_request(request)
+    output.binary = False
+    frame = tw.encode_request(request)
+    (back,) = tw.decode_request(bytes(frame), frame.header_length).outputs or ()
+    assert back.binary is False
+
+
+def test_names_that_are_no_str() -> None:
+    """Whatever stands in the list, the answer is about the name."""
+    request = tw.InferRequest([tw.Tensor("x", A)])
+    request.inputs.append(5)  # type: ignore[arg-type]
+    deep: Any = []
+    for _ in range(5_000):
+        deep = [deep]
+    for name in (5, None, b"x", deep):
+        with pytest.raises(KeyError, match="a str, not"):
+            request[name]  # type: ignore[index]
+    with pytest.raises(TypeError, match="True or False, not list"):
+        tw.RequestedOutput("y", binary=deep)
+    with pytest.raises(TypeError, match="BYTES become object"):
+        tw.decode_bytes(b"").as_numpy("i4")
+    request = tw.InferRequest([tw.Tensor("x", A)], parameters={"binary_data_output": deep})
+    with pytest.raises(tw.EncodeError, match="True or False, not list"):
+        tw.encode_request(request)
+
+
+# --- threads, fork, collections, large bodies -------------------------------------------------
+
+THREADS = """
+import faulthandler, os, random, sys, threading, time, warnings
+faulthandler.dump_traceback_later(50, exit=True)
+sys.setswitchinterval(1e-6)
+warnings.simplefilter("ignore")
+import numpy as np
+import tensorwire as tw
+import wire
+
+END = time.monotonic() + 3
+FAULTS = []
+ALLOWED = (tw.TensorwireError, TypeError, ValueError, BufferError, IndexError, KeyError)
+
+def until_the_end(work):
+    def loop():
+        try:
+            while time.monotonic() < END:
+                try:
+                    work()
+                except ALLOWED:
+                    pass
+        except BaseException as error:
+            FAULTS.append(repr(error))
+            raise
+    thread = threading.Thread(target=loop)
+    thread.start()
+    return thread
+
+def together(*works):
+    for thread in [until_the_end(work) for work in works]:
+        thread.join()
+    assert not FAULTS, FAULTS
+"""
+
+BODYBUFFER = """
+buffer = tw.BodyBuffer(None, 3)
+sizes = (1, 100, 70_000, 3_000_000)
+
+def write():
+    global buffer
+    buffer.write(bytes(random.choice(sizes)))
+    if len(buffer) > 30_000_000:
+        buffer = tw.BodyBuffer(random.choice((None, 20_000_000)), random.choice((None, 7)))
+
+def receive():
+    room = buffer.remaining()
+    room[:10] = b"x" * min(10, len(room))
+    buffer.advance(min(10, len(room)))
+
+def look():
+    view = memoryview(buffer)
+    assert len(view) <= len(buffer)
+    bytes(view[-100:])
+    repr(buffer)
+
+def decode():
+    tw.decode_bytes(buffer)
+
+together(write, write, receive, look, decode)
+"""
+
+STRINGS = """
+texts = ["", "short", "é" * 5, "a text of medium length", "long " * 100]
+kinds = [np.dtypes.StringDType(), np.dtypes.StringDType(na_object=np.nan)]
+arrays = [np.array(texts * 20, kind) for kind in kinds]
+words = tw.decode_bytes(wire.elements([text.encode() for text in texts] * 50))
+damaged = tw.decode_bytes(wire.elements([b"a"] * 50 + [b"\\xff"]))
+
+def change():
+    array = random.choice(arrays)
+    array[random.randrange(len(array))] = random.choice(texts)
+
+def missing():
+    arrays[1][random.randrange(len(arrays[1]))] = np.nan
+
+def encode():
+    tw.decode_bytes(tw.encode_bytes(random.choice(arrays)), 100)
+
+def tensor():
+    tw.encode_request(tw.InferRequest([tw.Tensor("x", arrays[0], binary=False)]))
+
+def decode():
+    array = random.choice((words, damaged)).as_numpy(kinds[0])
+    assert array.tolist() == texts * 50
+
+together(change, missing, encode, tensor, decode)
+"""
+
+MESSAGES = """
+request = tw.InferRequest([tw.Tensor("x", np.arange(4)), tw.Tensor("y", [b"a", "b"])])
+response = tw.InferResponse(list(request.inputs))
+values = [np.arange(4), np.zeros((2, 2)), np.arange(100.0), None, 5, tw.decode_bytes(b"")]
+
+def change():
+    tensor = random.choice(request.inputs) if request.inputs else None
+    if tensor is not None:
+        tensor.data = random.choice(values)
+        tensor.shape = random.choice(((4,), (2, 2), (), None))
+        tensor.parameters = random.choice(({}, {"k": 1}, None))
+        tensor.binary = random.choice((True, False))
+
+def lists():
+    request.inputs.append(tw.Tensor(str(random.random()), np.arange(3)))
+    request.outputs = random.choice((None, [], [tw.RequestedOutput("x")], [None]))
+    request.parameters["k" * random.randrange(9)] = random.choice((1, "x", request.parameters))
+    if len(request.inputs) > 5:
+        del request.inputs[2:]
+    request.inputs.reverse()
+
+def encode():
+    frame = tw.encode_request(request)
+    assert len(bytes(frame)) == len(frame)
+
+def answer():
+    bytes(tw.encode_response(response, request))
+
+def find():
+    request["y"], "x" in request, list(request), repr(request)
+
+together(change, lists, encode, answer, find)
+"""
+
+FORK = """
+frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", ["a", "é"] * 50)]))
+body = bytes(frame)
+array = np.array(["a text of some length"] * 100, np.dtypes.StringDType())
+
+def exchange():
+    request = tw.decode_request(bytearray(body), frame.header_length)
+    assert request["x"].data.as_numpy(np.dtypes.StringDType())[1] == "é"
+    assert tw.decode_bytes(tw.encode_bytes(array)).size == 100
+    buffer = tw.BodyBuffer(None)
+    buffer.write(bytes(2_000_000))
+
+def fork():
+    child = os.fork()
+    if child == 0:
+        try:
+            exchange()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, status
+
+together(exchange, exchange, exchange, fork)
+"""
+
+COLLECTIONS = """
+import gc
+from fuzz import api
+
+gc.set_threshold(1, 1, 1)
+
+class Cycle:
+    def __init__(self, *held):
+        self.itself, self.held = self, held
+
+    def __del__(self):
+        tw.Tensor("x", [b"a"])
+
+def build():
+    tensor = tw.Tensor("x", ["a", "é"])
+    request = tw.InferRequest([tensor, tw.Tensor("y", np.arange(4), binary=False)])
+    request.parameters["k"] = 1
+    frame = tw.encode_request(request)
+    Cycle(request, frame)
+    memory = bytearray(bytes(frame))
+    back = tw.decode_request(memoryview(memory), frame.header_length)
+    Cycle(back, back["x"].data.view(1), back["x"].data[1:])
+    assert back["x"].data.as_strings().tolist() == ["a", "é"]
+    assert back["y"].as_numpy().tolist() == [0, 1, 2, 3]
+    buffer = tw.BodyBuffer(len(memory), frame.header_length)
+    buffer.write(memory)
+    Cycle(buffer, memoryview(buffer), tw.decode_request(buffer, frame.header_length))
+
+together(build)
+for number in range(3):
+    api.episode(api.episode_bytes(3, number))
+"""
+
+LARGE = """
+import mmap
+
+nbytes = 2**31 + 8
+memory = mmap.mmap(-1, nbytes + 200)  # anonymous: pages that nobody writes to take no memory
+header = b'{"inputs":[{"name":"x","datatype":"UINT8","shape":[%d],' % nbytes
+header = (header + b'"parameters":{"binary_data_size":%d}}]}' % nbytes).ljust(200)
+memory[:200] = header
+memory[-1:] = b"z"
+request = tw.decode_request(memory, 200)
+array = request["x"].as_numpy()
+assert array.shape == (nbytes,) and array[-1] == ord("z")
+frame = tw.encode_request(request)
+assert len(frame) - frame.header_length == nbytes
+assert frame.headers["Content-Length"] == str(len(frame))
+assert sum(map(len, frame.pieces(2**30))) == len(frame)
+raw = tw.encode_raw_request(array)
+spec = tw.TensorSpec("x", "UINT8", [-1])
+assert tw.decode_request(raw.buffers[0], 0, raw_input=spec)["x"].shape == (nbytes,)
+try:
+    tw.decode_request(memoryview(memory)[:-1], 200)
+except tw.LayoutError as error:
+    assert (error.expected, error.actual) == (nbytes, nbytes - 1)
+    error.__traceback__ = None
+else:
+    raise AssertionError
+del request, array, frame, raw  # before the memory is used in another way
+
+memory[:4] = (nbytes).to_bytes(4, "little")
+memory[4 + nbytes : 8 + nbytes] = (192).to_bytes(4, "little")
+words = tw.decode_bytes(memory)
+assert (words.shape, len(words.view(0)), len(words.view(1))) == ((2,), nbytes, 192)
+assert len(words[1:].wire) == 196
+"""
+
+
+@pytest.mark.thread_unsafe(reason="it starts processes with threads of their own")
+@pytest.mark.parametrize(
+    "program",
+    [BODYBUFFER, STRINGS, MESSAGES, FORK, COLLECTIONS, LARGE],
+    ids=["BodyBuffer", "StringDType", "messages", "fork", "collections", "2 GiB"],
+)
+def test_stress(program: str) -> None:
+    run(THREADS + program)
+
+
+def run(program: str) -> None:
+    """A program in a process of its own, which a deadlock does not outlive."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stderr[-4000:]}"

@@ -347,8 +347,14 @@ cdef list output_entries(list outputs, default):
     for output in outputs:
         checked_output_name(output)
         binary = checked_binary(output, default)
-        own = {} if binary is None else {"binary_data": binary}
-        entries.append(OutputEntry(output.name, {**(output.parameters or {}), **own} or None))
+        parameters = {**(output.parameters or {})}
+        if binary is not None:
+            parameters["binary_data"] = binary
+        elif not isinstance(parameters.get("binary_data"), (bool, type(None))):
+            raise EncodeError(
+                f"binary_data of requested output {output.name!r} is True or False, not "
+                f"{type(parameters['binary_data']).__name__}")
+        entries.append(OutputEntry(output.name, parameters or None))
     return entries
 
 

@@ -861,6 +861,8 @@ def header_length(world: World) -> None:
         headers = form(pairs)
     except (TypeError, ValueError):  # an unhashable key
         return
+    if isinstance(headers, np.ndarray) and headers.dtype.kind == "U":
+        return
     found = world.call(tw.header_length, headers)
     assert found is None or (type(found) is int and found >= 0)
 
