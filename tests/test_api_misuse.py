@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tensorwire as tw
+import tensorwire
 import wire
+
+tw: Any = tensorwire  # most of what follows is not what the types allow
 
 X = np.arange(4, dtype=np.float32)
 REGION = {"shared_memory_region": "r"}
@@ -44,9 +46,8 @@ def run(code: str) -> None:
     [
         ("tw.encode_bytes(missing)", "missing[0]"),
         ("tw.encode_bytes(changing)", "changing.__setitem__(25, 'x' * next(lengths))"),
-        ("tw.decode_bytes(b'\\x01\\0\\0\\0\\xff' * 50).as_numpy(TEXT)", "missing[0]"),
     ],
-    ids=["missing", "changing", "not UTF-8"],
+    ids=["missing", "changing"],
 )
 def test_errors_do_not_hold_numpys_lock(failing: str, meanwhile: str) -> None:
     """An exception runs Python code; another thread may wait for the lock, and hold the GIL."""
@@ -62,7 +63,7 @@ def fail():
     while time.monotonic() < end:
         try:
             {failing}
-        except (tw.EncodeError, tw.ElementError):
+        except tw.EncodeError:
             pass
 
 def work():
@@ -81,10 +82,6 @@ for thread in threads:
 # --- lists and attributes of messages ---
 
 
-NOT_TENSORS: list[Any] = [None, "x", X, tw.RequestedOutput("y"), tw.InferRequest([])]
-
-
-@pytest.mark.parametrize("item", range(len(NOT_TENSORS)))
 @pytest.mark.parametrize(
     "call",
     [
@@ -97,37 +94,34 @@ NOT_TENSORS: list[Any] = [None, "x", X, tw.RequestedOutput("y"), tw.InferRequest
         "tw.encode_request(tw.InferRequest([tensor], asking.outputs))",
     ],
 )
-def test_items_that_are_no_tensors(item: int, call: str) -> None:
+def test_items_that_are_no_tensors(call: str) -> None:
     run(f"""
-import sys
-sys.path[:0] = {sys.path!r}
-from test_api_misuse import NOT_TENSORS
-item = NOT_TENSORS[{item}]
 tensor = tw.Tensor("x", np.zeros(1))
-request = tw.InferRequest([tensor])
-request.inputs.append(item)
-response = tw.InferResponse([tensor])
-response.outputs.append(item)
-asking = tw.InferRequest([tensor], [tw.RequestedOutput("x")])
-asking.outputs.append(tensor if isinstance(item, tw.RequestedOutput) else item)
-try:
-    {call}
-except TypeError as error:
-    assert "puts[1] is " in str(error), error
-else:
-    raise SystemExit("no error")
+for item in (None, "x", np.zeros(1), tw.RequestedOutput("y"), tw.InferRequest([])):
+    request = tw.InferRequest([tensor])
+    request.inputs.append(item)
+    response = tw.InferResponse([tensor])
+    response.outputs.append(item)
+    asking = tw.InferRequest([tensor], [tw.RequestedOutput("x")])
+    asking.outputs.append(tensor if isinstance(item, tw.RequestedOutput) else item)
+    try:
+        {call}
+    except TypeError as error:
+        assert "puts[1] is " in str(error), error
+    else:
+        raise SystemExit("no error")
 """)
 
 
 def test_a_list_that_is_searched_from_its_middle() -> None:
     request = tw.InferRequest([tw.Tensor("x", X), tw.Tensor("y", X)])
-    request.inputs.insert(0, None)  # type: ignore[arg-type]
+    request.inputs.insert(0, None)
     with pytest.raises(TypeError, match=r"inputs\[0\] is None, not a Tensor"):
         request["zz"]
     with pytest.raises(TypeError, match=r"inputs\[1\] is of type int, not a Tensor"):
-        tw.InferRequest([tw.Tensor("x", X), 5])  # type: ignore[list-item]
+        tw.InferRequest([tw.Tensor("x", X), 5])
     with pytest.raises(TypeError, match=r"outputs\[0\] is None, not a RequestedOutput"):
-        tw.InferRequest([], [None])  # type: ignore[list-item]
+        tw.InferRequest([], [None])
 
 
 @pytest.mark.parametrize("make", [tw.InferRequest, tw.InferResponse])
@@ -193,12 +187,10 @@ def test_attributes_of_a_tensor(
         with pytest.raises(error, match=message):
             tw.encode_raw_request(tensor)
         return
-    for encode in (
-        lambda: tw.encode_request(tw.InferRequest([tensor])),
-        lambda: tw.encode_response(tw.InferResponse([tensor])),
-    ):
-        with pytest.raises(error, match=message):
-            encode()
+    with pytest.raises(error, match=message):
+        tw.encode_request(tw.InferRequest([tensor]))
+    with pytest.raises(error, match=message):
+        tw.encode_response(tw.InferResponse([tensor]))
 
 
 @pytest.mark.parametrize("shape", [(np.int8(4),), (np.uint64(4),)])
@@ -208,14 +200,14 @@ def test_dimensions_of_other_integer_types(shape: Any) -> None:
     assert tw.decode_request(*both(tw.encode_request(tw.InferRequest([tensor]))))["x"].shape == (4,)
 
 
-def both(frame: tw.Frame) -> tuple[bytes, int | None]:
+def both(frame: tensorwire.Frame) -> tuple[bytes, int | None]:
     return bytes(frame), frame.header_length
 
 
 def test_a_tensor_without_parameters() -> None:
     tensor = tw.Tensor("x", X)
     request = tw.InferRequest([tensor])
-    tensor.parameters = request.parameters = None  # type: ignore[assignment]
+    tensor.parameters = request.parameters = None
     assert tw.decode_request(*both(tw.encode_request(request)))["x"].parameters == {}
 
 
@@ -234,7 +226,7 @@ def test_attributes_of_the_wrong_type_are_not_taken() -> None:
 
 def test_as_numpy_of_what_is_no_array() -> None:
     tensor = tw.Tensor("x", X)
-    tensor.data = "text"  # type: ignore[assignment]
+    tensor.data = "text"
     with pytest.raises(TypeError, match="the data of tensor 'x' is now str"):
         tensor.as_numpy(aligned=True)
 
@@ -242,8 +234,8 @@ def test_as_numpy_of_what_is_no_array() -> None:
 class Liar(np.ndarray[Any, Any]):
     """An array whose answers differ from its memory."""
 
-    shape = property(lambda self: (1000,))  # type: ignore[assignment]
-    dtype = property(lambda self: np.dtype("f8"))  # type: ignore[assignment]
+    shape = property(lambda self: (1000,))
+    dtype = property(lambda self: np.dtype("f8"))
 
     def reshape(self, *shape: Any, **options: Any) -> Any:
         return np.zeros(1000)
@@ -271,7 +263,7 @@ def test_requested_outputs_that_are_neither_binary_nor_not(binary: Any) -> None:
 def test_requested_outputs_without_a_name() -> None:
     request = tw.InferRequest([tw.Tensor("x", X)], [tw.RequestedOutput("x")])
     assert request.outputs is not None
-    request.outputs[0].name = None  # type: ignore[assignment]
+    request.outputs[0].name = None
     with pytest.raises(tw.EncodeError, match="has no name"):
         tw.encode_response(tw.InferResponse([tw.Tensor("x", X)]), request)
 
@@ -279,13 +271,13 @@ def test_requested_outputs_without_a_name() -> None:
 class Reassigning(str):
     """A key that changes the tensor while the encoder looks it up."""
 
-    tensor: tw.Tensor
+    tensor: Any
 
     def __hash__(self) -> int:
         return hash("binary_data_size")
 
     def __eq__(self, other: object) -> bool:
-        self.tensor.name = self.tensor.shape = self.tensor.data = None  # type: ignore[assignment]
+        self.tensor.name = self.tensor.shape = self.tensor.data = None
         return False
 
 
@@ -301,7 +293,7 @@ def test_a_key_that_changes_the_tensor() -> None:
 
 def test_objects_that_are_only_half_made() -> None:
     with pytest.raises(TypeError):
-        tw.TensorSpec.__new__(tw.TensorSpec)  # type: ignore[call-arg]
+        tw.TensorSpec.__new__(tw.TensorSpec)
     for make in (tw.BytesTensor, lambda: tw.BytesTensor.__new__(tw.BytesTensor)):
         with pytest.raises(TypeError, match="is made by decode_bytes"):
             make()
@@ -383,17 +375,16 @@ def test_long_chains_can_be_freed(chain: str) -> None:
 
 
 def test_arrow_there_and_back_many_times() -> None:
+    """Each array is over the buffer of the one before, which only pyarrow could collapse."""
     pytest.importorskip("pyarrow")
     run("""
 import pyarrow as pa
-last = b"\\x20\\0\\0\\0" + bytes(32)
-for _ in range(20_000):
-    array = pa.array(tw.decode_bytes(last, 1))
-    element = array.buffers()[2]
-    last = b"\\x20\\0\\0\\0" + bytes(32)
-    held = tw.decode_request(element, 0, raw_input=tw.TensorSpec("x", "BYTES", [1]))["x"].data
-    array = pa.array(held)
-del array, held, element
+spec = tw.TensorSpec("x", "BYTES", [1])
+last = bytes(40)
+for _ in range(100_000):
+    last = pa.array(tw.decode_request(last, 0, raw_input=spec)["x"].data).buffers()[2]
+assert bytes(last) == bytes(40)
+del last
 """)
 
 
@@ -420,10 +411,14 @@ def test_a_view_of_a_view_keeps_what_the_first_owner_has() -> None:
 def test_collected_with_the_views_of_it() -> None:
     """The collector may clear objects in any order, also what a view is about to release."""
     run("""
+import ctypes
+
 def cycle(*held):
     held = list(held)
     held.append(held)
 
+# A view that outlived its owner would count its exports in the bytes behind None.
+behind_none = ctypes.string_at(id(None) + 16, 112)
 for _ in range(100):
     body = tw.BodyBuffer(100)
     cycle(body.remaining(), memoryview(body))
@@ -431,6 +426,7 @@ for _ in range(100):
     cycle(tw.decode_bytes(bytearray(b"\\1\\0\\0\\0x")).view(0))
     del body
     gc.collect()
+assert ctypes.string_at(id(None) + 16, 112) == behind_none
 """)
 
 
@@ -504,7 +500,7 @@ def test_numbers_that_cannot_be(call: Any, error: type[Exception], message: str)
     assert not isinstance(caught.value, MemoryError | OverflowError)
 
 
-def encode(**options: Any) -> tw.Frame:
+def encode(**options: Any) -> Any:
     return tw.encode_request(tw.InferRequest([tw.Tensor("x", X)]), **options)
 
 
@@ -565,16 +561,16 @@ def test_masked_arrays_of_every_kind(values: Any) -> None:
 
 def test_frames_count_bytes() -> None:
     items = np.arange(10, dtype=np.int32)
-    for buffer in (memoryview(items), memoryview(items.reshape(2, 5)), items):
-        frame = tw.Frame((b"{}", buffer), 2)  # type: ignore[arg-type]
+    for buffer in (items.data, items.reshape(2, 5).data, items):
+        frame = tw.Frame((b"{}", buffer), 2)
         assert len(frame) == 42
         assert frame.headers["Content-Length"] == "42"
         assert bytes(frame) == b"{}" + items.tobytes() == b"".join(frame.pieces(3))
         assert sum(map(len, frame)) == 42
-    for strided in (memoryview(items)[::2], memoryview(b"abcd")[::2], items[::2]):
+    for strided in (items.data[::2], memoryview(b"abcd")[::2], items[::2]):
         with pytest.raises(BufferError, match="cannot be sent as bytes"):
-            tw.Frame((strided,), None)  # type: ignore[arg-type]
-    assert len(tw.Frame((memoryview(np.zeros((0, 4), np.int32)),), None)) == 0
+            tw.Frame((strided,), None)
+    assert len(tw.Frame((np.zeros((0, 4), np.int32).data,), None)) == 0
 
 
 def test_empty_tensors_without_memory_are_equal() -> None:

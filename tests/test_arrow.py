@@ -512,7 +512,7 @@ def test_exports_that_are_no_such_capsules() -> None:
     producer = Producer()
     schema, array = producer.__arrow_c_array__()
     for pair in ((array, schema), (schema, schema), (None, array), (schema, 5)):
-        with pytest.raises(TypeError, match="not returned an 'arrow_(schema|array)' capsule but"):
+        with pytest.raises(TypeError, match=r"not returned an 'arrow_(schema|array)' capsule but"):
             tw.encode_bytes(Bad("__arrow_c_array__", pair))
     del Bad.__arrow_c_array__  # type: ignore[attr-defined]
     for stream in (None, array, 5):

@@ -194,7 +194,8 @@ def test_values_that_lie_in_the_target(kind: str) -> None:
 
 def test_empty_values_into_no_memory() -> None:
     nowhere = tw.BodyBuffer()
-    for values in ([], np.empty(0, "S3"), tw.decode_bytes(nowhere), tw.decode_bytes(b"")):
+    empty: list[Any] = [[], np.empty(0, "S3"), tw.decode_bytes(nowhere), tw.decode_bytes(b"")]
+    for values in empty:
         assert tw.encode_bytes_into(values, nowhere) == 0
     assert tw.encode_bytes([memoryview(nowhere)]) == bytes(4)
 

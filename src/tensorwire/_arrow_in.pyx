@@ -1,10 +1,11 @@
 """Arrow to BYTES: arrays of bytes or text from any library that exports them, as a Source.
 
 An array or stream is taken over: its struct is moved out of the producer's capsule, which is left
-released as the interface prescribes, and released once by the Chunk or Stream that owns it. What the
-structs claim is checked as far as it can be: a consumer cannot know how long the validity, offset
-and data buffers are (only of view arrays are the sizes of the data buffers known), so that a
-producer that claims more than it has makes this module read memory that is not there.
+released as the interface prescribes, and released once by the Chunk or Stream that owns it.
+
+What the structs claim is checked as far as it can be. A consumer cannot know how long the validity,
+offset and view buffers are, nor the data buffer of an offset layout: a producer that claims more
+elements or bytes than it has makes this module read memory that is not there.
 """
 
 cimport cython
@@ -304,7 +305,6 @@ cdef tuple from_stream(values, name):
 cdef int check(Chunk chunk, Layout layout, name) except -1:
     """Check what an array claims of itself, and fill in the ends of its data."""
     cdef const ArrowArray* array = &chunk.array
-    cdef int64_t i
     if array.length < 0 or array.offset < 0:
         raise invalid(f"its length is {array.length}, its offset {array.offset}", name)
     # One more for the last offset; and 16 bytes an element, so that no address wraps around.
@@ -367,7 +367,9 @@ cdef Layout layout_of(const ArrowSchema* schema, name) except *:
             return OFFSETS_64
         if format in (b"vz", b"vu"):
             return VIEWS
-    what = "dictionary-encoded" if schema.dictionary != NULL else f"of format {format.decode("utf-8", "replace")!r:.40}"
+    what = f"of format {format.decode('utf-8', 'replace')!r:.40}"
+    if schema.dictionary != NULL:
+        what = "dictionary-encoded"
     raise EncodeError(
         f"{subject('Arrow array', name)} is {what}, not binary, large_binary, string, "
         f"large_string, binary_view or string_view",

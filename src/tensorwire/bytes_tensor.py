@@ -357,7 +357,9 @@ def encode_bytes(values: Any) -> bytes:
     ``values``: nested lists or an object array of ``bytes``, ``str`` (as UTF-8), ``bytearray`` or
     ``memoryview``; a numpy ``S``, ``U`` or StringDType array (numpy drops the trailing NULs of
     ``S`` and ``U`` elements); an Arrow array or stream of bytes or text from any library with the
-    PyCapsule protocol, without nulls; or a BytesTensor, whose wire bytes are copied as they are.
+    PyCapsule protocol, without nulls, which is consumed; or a BytesTensor, whose wire bytes are
+    copied as they are. Of an Arrow array everything is checked but the lengths of its buffers,
+    which its producer alone knows.
     Raises EncodeError with the element that has no such form, TypeError for other types.
     """
     return pack(values, None)[0]
