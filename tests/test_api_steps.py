@@ -203,12 +203,11 @@ def test_a_memoryview_that_is_released() -> None:
 @pytest.mark.parametrize("value", [2**20, 2**62, -1, 2**63, None, "x"])
 def test_altered_pickles_of_limits(at: int, value: Any) -> None:
     """A rank beyond numpy's wrote past the end of an array on the stack."""
-    function, arguments, *_ = tw.Limits().__reduce_ex__(4)
-    assert isinstance(arguments, tuple)
+    function, arguments = reduced(tw.Limits())[:2]
     altered = list(arguments)
     altered[at] = value
     try:
-        limits = function(*altered)  # type: ignore[operator]
+        limits = function(*altered)
     except ValueError:
         return
     assert limits.max_rank <= 64
@@ -226,15 +225,22 @@ def test_altered_pickles_of_messages() -> None:
         tw.RequestedOutput("y", binary=True),
     ]
     for item in items:
-        function, arguments, state = item.__reduce_ex__(4)[:3]  # type: ignore[misc]
+        function, arguments, state = reduced(item)
         for altered in (None, (), [*state], (*state, 1), (5, *state[1:])):
             with pytest.raises((TypeError, ValueError)):
-                function(*arguments).__setstate__(altered)  # type: ignore[operator]
+                function(*arguments).__setstate__(altered)
         with pytest.raises(TypeError):
-            function(int)  # type: ignore[operator]
-    function, arguments, *_ = tensor.__reduce_ex__(5)
+            function(int)
+    function, arguments = reduced(tensor)[:2]
     with pytest.raises(TypeError, match="array and its dtype"):
-        function(*arguments[:-1], 10**30)  # type: ignore[operator, misc]
+        function(*arguments[:-1], 10**30)
+
+
+def reduced(item: Any) -> tuple[Any, ...]:
+    """What a pickle calls, with which arguments and, of some objects, which state."""
+    made = item.__reduce_ex__(5)
+    assert isinstance(made, tuple)
+    return made
 
 
 def test_frames_are_pickled() -> None:
@@ -257,15 +263,21 @@ def test_a_requested_output_with_a_parameter_of_the_protocol() -> None:
     output = tw.RequestedOutput("y", parameters={"binary_data": True, "k": 1})
     request = tw.InferRequest([tw.Tensor("x", A)], [output])
     frame = tw.encode_request(request)
-    (back,) = tw.decode_request(bytes(frame), frame.header_length).outputs or ()
+    back = requested(frame)
     assert (back.binary, back.parameters) == (True, {"k": 1})
     output.parameters["binary_data"] = 4
     with pytest.raises(tw.EncodeError, match="binary_data of requested output 'y'"):
         tw.encode_request(request)
     output.binary = False
     frame = tw.encode_request(request)
-    (back,) = tw.decode_request(bytes(frame), frame.header_length).outputs or ()
+    back = requested(frame)
     assert back.binary is False
+
+
+def requested(frame: tw.Frame) -> tw.RequestedOutput:
+    outputs = tw.decode_request(bytes(frame), frame.header_length).outputs
+    assert outputs is not None
+    return outputs[0]
 
 
 def test_names_that_are_no_str() -> None:
@@ -290,7 +302,7 @@ def test_names_that_are_no_str() -> None:
 # --- threads, fork, collections, large bodies -------------------------------------------------
 
 THREADS = """
-import faulthandler, os, random, sys, threading, time, warnings
+import faulthandler, os, random, signal, sys, threading, time, warnings
 faulthandler.dump_traceback_later(50, exit=True)
 sys.setswitchinterval(1e-6)
 warnings.simplefilter("ignore")
@@ -412,11 +424,14 @@ together(change, lists, encode, answer, find)
 """
 
 FORK = """
+# A child does not use the StringDType arrays of its parent: numpy locks their memory, and a lock that
+# another thread holds at the fork is never released in the child.
 frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", ["a", "é"] * 50)]))
 body = bytes(frame)
-array = np.array(["a text of some length"] * 100, np.dtypes.StringDType())
+texts = ["a text of some length"] * 100
+shared = np.array(texts, np.dtypes.StringDType())
 
-def exchange():
+def exchange(array=shared):
     request = tw.decode_request(bytearray(body), frame.header_length)
     assert request["x"].data.as_numpy(np.dtypes.StringDType())[1] == "é"
     assert tw.decode_bytes(tw.encode_bytes(array)).size == 100
@@ -427,7 +442,8 @@ def fork():
     child = os.fork()
     if child == 0:
         try:
-            exchange()
+            signal.alarm(20)  # ends the child where it hangs
+            exchange(np.array(texts, np.dtypes.StringDType()))
         except BaseException:
             os._exit(1)
         os._exit(0)

@@ -271,7 +271,9 @@ class BytesTensor:
         elif np.dtype(dtype) == np.dtype("S"):
             array = _elements.fixed_width(self._body, self._offsets(), self._end)
         else:
-            raise TypeError(f"BYTES become object, 'S' or StringDType() arrays, not {np.dtype(dtype)}")
+            raise TypeError(
+                f"BYTES become object, 'S' or StringDType() arrays, not {np.dtype(dtype)}"
+            )
         return array.reshape(self.shape)
 
     def as_strings(self) -> NDArray[np.object_]:

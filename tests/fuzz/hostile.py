@@ -32,7 +32,7 @@ answer: Callable[[Any], Any] = _sensible
 
 def connect(meddles: Callable[[], None], answers: Callable[[Any], Any]) -> None:
     """Set what all hostile objects call from now on."""
-    global meddle, answer  # noqa: PLW0603
+    global meddle, answer
     meddle, answer = meddles, answers
 
 
@@ -313,7 +313,7 @@ def plain() -> list[Callable[[], Any]]:
         *(Index, Compares, EqualIndex, Iterates, HasArray, HasArrow, HasStream, HasDlpack, Getattr),
         *(Deleted, Cycle, Keys),
         *(lambda: Str("x"), lambda: Bytes(b"bytes"), lambda: Int(3), lambda: Int(2**63)),
-        *(lambda: List([b"a", "b"]), lambda: List(), lambda: Tuple((2, 3)), lambda: Dict(k=1)),
+        *(lambda: List([b"a", "b"]), List, lambda: Tuple((2, 3)), lambda: Dict(k=1)),
         lambda: Dict(binary_data_size=4),
         lambda: np.arange(6, dtype=np.float32).view(Array),
         lambda: np.array([b"a", b"bc"], object).view(Array),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-SCHEMA_RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class Schema(ctypes.Structure):
@@ -46,18 +46,17 @@ _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
 
-@SCHEMA_RELEASE
 def _release_schema(pointer: int) -> None:
     Schema.from_address(pointer).release = None
 
 
-@SCHEMA_RELEASE
 def _release_array(pointer: int) -> None:
     Array.from_address(pointer).release = None
 
 
-_RELEASE_SCHEMA = ctypes.cast(_release_schema, ctypes.c_void_p).value
-_RELEASE_ARRAY = ctypes.cast(_release_array, ctypes.c_void_p).value
+# Kept, because the structs refer to them by address only.
+_CALLBACKS = RELEASE(_release_schema), RELEASE(_release_array)
+_RELEASE_SCHEMA, _RELEASE_ARRAY = (ctypes.cast(c, ctypes.c_void_p).value for c in _CALLBACKS)
 _LONG = b"a string that is longer than twelve bytes"
 
 # What is changed in the struct of the schema and in that of the array. A producer that is honest

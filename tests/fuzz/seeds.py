@@ -11,6 +11,7 @@ from typing import Any
 
 import cases
 import wire
+from fuzz.api import OPERATIONS
 from fuzz.targets import LENGTHS, SPECS
 
 MAX_NBYTES = 4096  # of an input; larger rows of the tables have tests of their own
@@ -120,6 +121,12 @@ def buffers() -> Iterator[bytes]:
             yield bytes([front]) + numbers + chooser.randbytes(2 * chooser.randrange(8))
 
 
+def programs() -> Iterator[bytes]:
+    """Any steps, behind one of each operation."""
+    for i in range(len(OPERATIONS)):
+        yield bytes([i]) + random.Random(i).randbytes(150)
+
+
 def kernels() -> Iterator[bytes]:
     """A byte that chooses the kernel, and what that reads."""
     for n in range(len(TEXTS)):
@@ -139,6 +146,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "exports": exports,
     "header_length": headers,
     "bodybuffer": buffers,
+    "api": programs,
     "kernels": kernels,
 }
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorwire as tw
 import wire
+from fuzz.api import api
 from fuzz.bodybuffer import bodybuffer
 from fuzz.exports import exports
 from fuzz.headers import header_length
@@ -168,5 +169,5 @@ def n_whole(data: bytes) -> int:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
-    for target in (request, response, decode_bytes, exports, header_length, bodybuffer)
+    for target in (request, response, decode_bytes, exports, header_length, bodybuffer, api)
 }
