@@ -1653,6 +1653,8 @@ def main() -> None:
         data = asked.file.read_bytes() if asked.file else episode_bytes(asked.seed, asked.episode)
         print(episode(data, lambda text: print(text, flush=True)), "steps")
         return
+    gc.collect()
+    gc.freeze()  # what was imported is not looked through again
     n_steps, number = 0, asked.first
     while n_steps < asked.steps:
         if asked.progress:
