@@ -353,15 +353,17 @@ def write():
         buffer = tw.BodyBuffer(random.choice((None, 20_000_000)), random.choice((None, 7)))
 
 def receive():
-    room = buffer.remaining()
+    same = buffer
+    room = same.remaining()
     room[:10] = b"x" * min(10, len(room))
-    buffer.advance(min(10, len(room)))
+    same.advance(min(10, len(room)))
 
 def look():
-    view = memoryview(buffer)
-    assert len(view) <= len(buffer)
+    same = buffer
+    view = memoryview(same)
+    assert len(view) <= len(same)
     bytes(view[-100:])
-    repr(buffer)
+    repr(same)
 
 def decode():
     tw.decode_bytes(buffer)

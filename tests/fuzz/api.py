@@ -3,7 +3,8 @@
 One input is one *episode*: a program that is written while it runs. `World` keeps a pool of live
 objects. Each step takes bytes from the input, chooses one of `OPERATIONS` and its arguments, mostly
 from the pool and sometimes junk or an object of hostile.py, and puts the result into the pool.
-An episode ends with its input. The same input always gives the same episode.
+An episode ends with its input. The same input gives the same episode, but for the moments at which
+`collect_always` lets the garbage collector run.
 
 Hostile objects use the same input: a method of theirs may run further steps, and so it changes,
 empties or drops what the call below it works on.
@@ -1550,9 +1551,11 @@ def collect_always(world: World) -> None:
     """Collect at (nearly) every allocation of the next step."""
     before = gc.get_threshold()
     gc.set_threshold(1, 1, 1)
+    gc.enable()
     try:
         world.step()
     finally:
+        gc.disable()
         gc.set_threshold(*before)
 
 
@@ -1628,10 +1631,17 @@ def episode(data: bytes, trace: Callable[[str], None] | None = None) -> int:
     """Run one input; returns how many steps it had."""
     world = World(data)
     world.trace = trace
+    is_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()  # collections are steps; others would come at another step each time
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
-        world.run()
+        try:
+            world.run()
+        finally:
+            if is_enabled:
+                gc.enable()
     return world.n_steps
 
 
