@@ -98,8 +98,8 @@ cdef class BodyBuffer:
     cdef int check_limit(self, nbytes) except -1:
         if self.max_nbytes is not None and nbytes > self.max_nbytes:
             raise HeaderError(
-                f"the body is too long: {number_text(nbytes)} bytes, at most "
-                f"{number_text(self.max_nbytes)} are accepted",
+                f"the body is too long: {digits(nbytes)} bytes, at most "
+                f"{digits(self.max_nbytes)} are accepted",
                 expected=self.max_nbytes, actual=nbytes, status=413)
         return 0
 
@@ -111,7 +111,7 @@ cdef class BodyBuffer:
             if self.resize(n_allocated) if n_allocated < HUGE_FROM else self.replace(n_allocated):
                 return 0
         raise HeaderError(
-            f"the body is too long: there is no memory for {number_text(nbytes)} bytes",
+            f"the body is too long: there is no memory for {digits(nbytes)} bytes",
             actual=nbytes, status=413)
 
     cdef char* aligned(self, char* memory) noexcept:
@@ -255,6 +255,11 @@ cdef class BodyBuffer:
 cdef as_int(number):
     """None, or the integer as exactly `int`. Raises TypeError for anything else."""
     return number if number is None or type(number) is int else int(index(number))
+
+
+cdef digits(number):
+    """An announced length as it was sent, unless Python refuses to print it."""
+    return str(number) if number.bit_length() <= 256 else number_text(number)
 
 
 @cython.final
