@@ -6,7 +6,8 @@ from ._layout cimport Layout
 
 
 cdef class Body:
-    cdef Py_buffer buffer  # released, and its obj NULL, when there is an owner
+    cdef Py_buffer buffer  # released, and its obj NULL, when there is an owner or a memoryview
+    cdef object memory  # a memoryview that is nobody else's, or None
     cdef Body owner  # whose memory this is a part of, or None
     cdef const unsigned char* data
     cdef readonly Py_ssize_t nbytes

@@ -80,6 +80,11 @@ cdef class Body:
         if owner is not None and owner.contains(self.data, self.nbytes):
             self.owner = owner
             PyBuffer_Release(&self.buffer)
+        elif <PyObject*>self.buffer.obj != NULL and type(self.buffer.obj) is memoryview:
+            # CPython crashes when it collects a memoryview that is exported: it clears the view,
+            # and releases it a second time with the export. A view of our own needs no export.
+            self.memory = PyMemoryView_FromObject(self.buffer.obj)
+            PyBuffer_Release(&self.buffer)
 
     def __dealloc__(self):
         # Does nothing when there is no export: then buffer.obj is NULL.

@@ -383,7 +383,8 @@ cdef int check_json(data, Datatype row, tuple shape, str name, str kind) except 
 cdef binary_data_output(dict parameters):
     value = None if parameters is None else parameters.get("binary_data_output")
     if value is not None and not isinstance(value, bool):
-        raise EncodeError(f"binary_data_output of the request is True or False, not {value!r}")
+        what = repr(value) if isinstance(value, (str, int)) else type(value).__name__
+        raise EncodeError(f"binary_data_output of the request is True or False, not {what}")
     return value
 
 
@@ -406,6 +407,10 @@ cdef int write_requested(JsonWriter writer, list outputs, default) except -1:
         parameters = output._parameters
         if binary is not None:
             parameters = {**(parameters or {}), "binary_data": binary}
+        elif parameters and not isinstance(parameters.get("binary_data"), (bool, type(None))):
+            raise EncodeError(
+                f"binary_data of requested output {name!r} is True or False, not "
+                f"{type(parameters['binary_data']).__name__}")
         literal(writer, b'{"name":')
         writer.string(name)
         if parameters:

@@ -87,6 +87,9 @@ cdef class Frame:
         """The whole body joined: one copy."""
         return b"".join(self.buffers)
 
+    def __reduce__(self):
+        return Frame, (self.buffers, self.header_length)
+
     def __repr__(self):
         return (
             f"<Frame of {self.nbytes} bytes in {len(self.buffers)} buffers, "

@@ -6,6 +6,8 @@ from operator import index
 
 from ._wire cimport MAX_RANK
 
+from .errors import number_text
+
 cdef object MOST = 2 ** 63 - 1
 cdef object DEEPEST = 1000  # Python's own bound, and 400 KB of a thread's stack
 
@@ -42,6 +44,13 @@ cdef class Limits:
         self.check_bool = flag("check_bool", check_bool)
         self.bf16_as_uint16 = flag("bf16_as_uint16", bf16_as_uint16)
 
+    def __reduce__(self):
+        # Through the constructor: a rank beyond MAX_RANK would pass the end of a Layout.
+        return _unpickled, (
+            self.max_header_nbytes, self.max_tensors, self.max_rank, self.max_name_nbytes,
+            self.max_nesting, self.max_elements, self.check_bool, self.bf16_as_uint16,
+        )
+
     def __repr__(self):
         return (
             f"Limits(max_header_nbytes={self.max_header_nbytes}, max_tensors={self.max_tensors}, "
@@ -51,15 +60,29 @@ cdef class Limits:
         )
 
 
+def _unpickled(
+    max_header_nbytes, max_tensors, max_rank, max_name_nbytes, max_nesting, max_elements,
+    check_bool, bf16_as_uint16,
+):
+    return Limits(
+        max_header_nbytes=max_header_nbytes, max_tensors=max_tensors, max_rank=max_rank,
+        max_name_nbytes=max_name_nbytes, max_nesting=max_nesting, max_elements=max_elements,
+        check_bool=check_bool, bf16_as_uint16=bf16_as_uint16)
+
+
 cdef Py_ssize_t bound(name, value, most) except -1:
     # As a Python int first, whatever integer type it has; a bool is taken for a mistake.
     number = int(index(value)) if hasattr(value, "__index__") else -1
     if isinstance(value, bool) or not 0 <= number <= most:
-        raise ValueError(f"{name} is an int from 0 to {most}, not {value!r:.40}")
+        raise ValueError(f"{name} is an int from 0 to {most}, not {shown(value)}")
     return number
+
+
+cdef shown(value):
+    return number_text(value) if type(value) is int else type(value).__name__
 
 
 cdef bint flag(name, value) except -1:
     if not isinstance(value, bool):
-        raise ValueError(f"{name} is True or False, not {value!r}")
+        raise ValueError(f"{name} is True or False, not {type(value).__name__}")
     return value

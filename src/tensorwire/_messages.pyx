@@ -40,7 +40,7 @@ cdef bint checked_flag(value, name) except -1:
     if value is True:
         return True
     if value is not False:
-        raise TypeError(f"{name} is True or False, not {value!r}")
+        raise TypeError(f"{name} is True or False, not {type(value).__name__}")
     return False
 
 
@@ -146,8 +146,19 @@ cdef class Tensor:
         )
 
 
+def _without_fields(kind):
+    """An object for ``__setstate__`` to fill, which checks the types of the fields."""
+    if kind not in (RequestedOutput, InferRequest, InferResponse):
+        raise TypeError(f"not a class of messages: {type(kind).__name__}")
+    return kind.__new__(kind)
+
+
 def _unpickled(name, datatype, shape, data, parameters, binary, dtype):
     if dtype is not None:
+        if type(data) is not cnp.ndarray or not isinstance(dtype, cnp.dtype):
+            raise TypeError(
+                f"a pickled tensor has an array and its dtype, not {type(data).__name__} and "
+                f"{type(dtype).__name__}")
         data = data.view(dtype)
     return make_tensor(name, datatype, shape, data, parameters, binary)
 
@@ -203,11 +214,12 @@ cdef bint has(list tensors, name, str attribute) except -1:
 
 cdef Py_ssize_t find(list tensors, name, Py_ssize_t expected, str attribute) except -1:
     """Where the tensor of that name stands; the search begins where the caller expects it."""
-    cdef Py_ssize_t at = -1
+    cdef Py_ssize_t at
     checked_list(tensors, attribute)
-    if isinstance(name, str):
-        name = str(name)  # of a subclass; may run its code, so the length is read afterwards
-        at = position(tensors, name, min(expected, len(tensors)), attribute)
+    if not isinstance(name, str):
+        raise KeyError(f"tensors are found by name, a str, not {type(name).__name__}")
+    name = str(name)  # of a subclass; may run its code, so the length is read afterwards
+    at = position(tensors, name, min(expected, len(tensors)), attribute)
     if at < 0:
         raise KeyError(f"no tensor {name!r}: there are {[tensor.name for tensor in tensors]}")
     return at
@@ -251,6 +263,12 @@ cdef class RequestedOutput:
     @parameters.setter
     def parameters(self, dict parameters):
         self._parameters = parameters
+
+    def __reduce__(self):
+        return _without_fields, (RequestedOutput,), (self.name, self.binary, self.parameters)
+
+    def __setstate__(self, tuple state not None):
+        self.name, self.binary, self.parameters = state
 
     def __repr__(self):
         return f"<RequestedOutput {self.name!r} binary={self.binary}>"
@@ -296,6 +314,16 @@ cdef class InferRequest:
     def __contains__(self, name):
         return has(self.inputs, name, "inputs")
 
+    def __reduce__(self):
+        return _without_fields, (InferRequest,), (
+            self.inputs, self.outputs, self.id, self.model_name, self.model_version,
+            self.parameters,
+        )
+
+    def __setstate__(self, tuple state not None):
+        (self.inputs, self.outputs, self.id, self.model_name, self.model_version,
+         self.parameters) = state
+
     def __repr__(self):
         return f"<InferRequest {self.inputs}>"
 
@@ -334,6 +362,13 @@ cdef class InferResponse:
 
     def __contains__(self, name):
         return has(self.outputs, name, "outputs")
+
+    def __reduce__(self):
+        return _without_fields, (InferResponse,), (
+            self.outputs, self.model_name, self.model_version, self.id, self.parameters)
+
+    def __setstate__(self, tuple state not None):
+        self.outputs, self.model_name, self.model_version, self.id, self.parameters = state
 
     def __repr__(self):
         return f"<InferResponse {self.outputs}>"

@@ -56,6 +56,7 @@ cnp.import_array()
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text)
+    uint32_t PyUnicode_READ_CHAR(object text, Py_ssize_t i)
     Py_ssize_t PY_SSIZE_T_MAX
 
 cdef enum:
@@ -105,6 +106,8 @@ def pack_into(Source source not None, buffer):
 
     Nothing is written when they do not fit. Values that lie in the buffer itself are packed into
     memory of their own first, as they were before the call.
+    Raises BufferError for a buffer of wider items: they may be pointers, as those of an array of
+    objects are.
     """
     cdef Writer writer
     cdef Py_buffer view
@@ -112,6 +115,10 @@ def pack_into(Source source not None, buffer):
     # Before the values are measured, because a class may export its buffer with Python code.
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
     try:
+        if view.itemsize != 1:
+            raise BufferError(
+                f"the buffer is one of single bytes, this one has items of {view.itemsize} bytes: "
+                f"pass memoryview(buffer).cast('B')")
         nbytes = source.measure()
         if nbytes > <uint64_t>view.len:
             raise EncodeError(
@@ -216,8 +223,6 @@ def all_plain(cnp.ndarray values not None):
     cdef Py_ssize_t n_elements = 0
     cdef PyObject** items
     cdef Py_ssize_t i
-    if cnp.PyArray_TYPE(values) != cnp.NPY_OBJECT or not cnp.PyArray_ISCARRAY_RO(values):
-        raise ValueError("not a contiguous, aligned array of objects")
     items = items_of(values, &n_elements)
     for i in range(n_elements):
         value = value_at(items, i)
@@ -232,8 +237,17 @@ cdef PyObject** items_of(values, Py_ssize_t* n_elements) except? NULL:
     if PyList_CheckExact(values):
         n_elements[0] = PyList_GET_SIZE(values)
         return PySequence_Fast_ITEMS(values)
-    n_elements[0] = cnp.PyArray_SIZE(<cnp.ndarray?>values)
-    return <PyObject**>cnp.PyArray_DATA(<cnp.ndarray>values)
+    cdef cnp.ndarray array = ready(values, cnp.NPY_OBJECT)
+    n_elements[0] = cnp.PyArray_SIZE(array)
+    return <PyObject**>cnp.PyArray_DATA(array)
+
+
+cdef cnp.ndarray ready(values, int type_num):
+    """`values` as an array that the kernels can walk: of that type, contiguous, aligned, native."""
+    cdef cnp.ndarray array = <cnp.ndarray?>values
+    if cnp.PyArray_TYPE(array) != type_num or not cnp.PyArray_ISCARRAY_RO(array):
+        raise ValueError(f"not a contiguous, aligned array of native byte order: {array.dtype}")
+    return array
 
 
 cdef inline object value_at(PyObject** items, Py_ssize_t i):
@@ -324,20 +338,22 @@ cdef class FixedWidth(Source):
     """A contiguous numpy `S` array; trailing NULs are padding there, and dropped."""
 
     cdef uint64_t measure(self) except? 0:
-        cdef const char* data = <const char*>cnp.PyArray_DATA(<cnp.ndarray?>self.values)
-        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(<cnp.ndarray>self.values)
+        cdef cnp.ndarray array = ready(self.values, cnp.NPY_STRING)
+        cdef const char* data = <const char*>cnp.PyArray_DATA(array)
+        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(array)
         cdef uint64_t total = 0
         cdef Py_ssize_t i
-        for i in range(cnp.PyArray_SIZE(<cnp.ndarray>self.values)):
+        for i in range(cnp.PyArray_SIZE(array)):
             total += PREFIX_NBYTES + <uint64_t>unpadded(data + i * width, width)
         return total
 
     cdef int fill(self, Writer* writer) except -1:
-        cdef const char* data = <const char*>cnp.PyArray_DATA(<cnp.ndarray?>self.values)
-        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(<cnp.ndarray>self.values)
+        cdef cnp.ndarray array = ready(self.values, cnp.NPY_STRING)
+        cdef const char* data = <const char*>cnp.PyArray_DATA(array)
+        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(array)
         cdef unsigned char* target
         cdef Py_ssize_t i, nbytes
-        for i in range(cnp.PyArray_SIZE(<cnp.ndarray>self.values)):
+        for i in range(cnp.PyArray_SIZE(array)):
             nbytes = unpadded(data + i * width, width)
             target = begin_element(writer, nbytes)
             if target == NULL:
@@ -365,11 +381,12 @@ cdef class Unicode(Source):
     """A contiguous native numpy `U` array; trailing NULs are padding there, and dropped."""
 
     cdef uint64_t measure(self) except? 0:
-        cdef const uint32_t* data = <const uint32_t*>cnp.PyArray_DATA(<cnp.ndarray?>self.values)
-        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(<cnp.ndarray>self.values) // 4
+        cdef cnp.ndarray array = ready(self.values, cnp.NPY_UNICODE)
+        cdef const uint32_t* data = <const uint32_t*>cnp.PyArray_DATA(array)
+        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(array) // 4
         cdef uint64_t total = 0
         cdef Py_ssize_t i, nbytes
-        for i in range(cnp.PyArray_SIZE(<cnp.ndarray>self.values)):
+        for i in range(cnp.PyArray_SIZE(array)):
             nbytes = utf8_nbytes(data + i * width, unpadded_text(data + i * width, width))
             if nbytes < 0:
                 raise no_utf8(data + i * width, width, i, self.shape, self.name)
@@ -379,11 +396,12 @@ cdef class Unicode(Source):
         return total
 
     cdef int fill(self, Writer* writer) except -1:
-        cdef const uint32_t* data = <const uint32_t*>cnp.PyArray_DATA(<cnp.ndarray?>self.values)
-        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(<cnp.ndarray>self.values) // 4
+        cdef cnp.ndarray array = ready(self.values, cnp.NPY_UNICODE)
+        cdef const uint32_t* data = <const uint32_t*>cnp.PyArray_DATA(array)
+        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(array) // 4
         cdef unsigned char* target
         cdef Py_ssize_t i, n_characters, nbytes
-        for i in range(cnp.PyArray_SIZE(<cnp.ndarray>self.values)):
+        for i in range(cnp.PyArray_SIZE(array)):
             n_characters = unpadded_text(data + i * width, width)
             nbytes = utf8_nbytes(data + i * width, n_characters)
             target = begin_element(writer, nbytes)  # negative: more than there is room for
@@ -519,14 +537,19 @@ cdef place(element, tuple shape, name):
 cdef unsuitable(value, problem, element, tuple shape, name):
     what = f"is {type(value).__name__}, not bytes or str"
     if problem == NO_UTF8:
-        value = str.__str__(value)  # whose characters a subclass may not exchange
-        at = next(i for i, c in enumerate(value) if "\ud800" <= c <= "\udfff")
-        what = no_utf8_text(ord(value[at]), at)
+        # Read from the memory: a subclass of str may iterate over anything else.
+        at = next(i for i in range(PyUnicode_GET_LENGTH(value)) if has_no_utf8(value, i))
+        what = no_utf8_text(PyUnicode_READ_CHAR(value, at), at)
     elif problem == UNREADABLE:
         what = "is a memoryview that is released, or not contiguous"
     elif value is None:
         what = "is None, and BYTES has no missing values"
     return EncodeError(f"{place(element, shape, name)} {what}", tensor=name, element=element)
+
+
+cdef bint has_no_utf8(object text, Py_ssize_t i):
+    cdef uint32_t character = PyUnicode_READ_CHAR(text, i)
+    return 0xD800 <= character <= 0xDFFF or character > 0x10FFFF
 
 
 cdef no_utf8(const uint32_t* text, Py_ssize_t width, element, tuple shape, name):

@@ -180,7 +180,10 @@ class BytesTensor:
             start, stop, step = index.indices(self.shape[0])
             if step == 1:
                 return self._rows(start, max(start, stop))
-        chosen = np.arange(self.size).reshape(self.shape)[index]
+        try:
+            chosen = np.arange(self.size).reshape(self.shape)[index]
+        except OverflowError as error:  # numpy's, of an integer that no index can be
+            raise IndexError(str(error)) from None
         if not isinstance(chosen, np.ndarray):
             return self._element(int(chosen))
         return self._select(chosen)
@@ -268,7 +271,9 @@ class BytesTensor:
         elif np.dtype(dtype) == np.dtype("S"):
             array = _elements.fixed_width(self._body, self._offsets(), self._end)
         else:
-            raise TypeError(f"BYTES become object, 'S' or StringDType() arrays, not {dtype!r}")
+            raise TypeError(
+                f"BYTES become object, 'S' or StringDType() arrays, not {np.dtype(dtype)}"
+            )
         return array.reshape(self.shape)
 
     def as_strings(self) -> NDArray[np.object_]:

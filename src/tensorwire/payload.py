@@ -115,7 +115,8 @@ def _bytes_tensor(name: str, data: Any, datatype: str | None) -> BytesTensor | N
     if getattr(getattr(data, "dtype", None), "kind", None) not in ("O", "S", "U", "T"):
         return None
     _agree(name, "BYTES", datatype)
-    return BytesTensor.packed(*pack(np.asarray(data), name))
+    array = data if isinstance(data, np.ndarray) else np.asarray(data)
+    return BytesTensor.packed(*pack(array, name))
 
 
 def _from_lists(name: str, data: Any, datatype: str | None) -> BytesTensor | None:

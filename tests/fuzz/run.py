@@ -31,14 +31,15 @@ VENV = FOLDER / "venv"
 PYTHON = VENV / "bin" / "python"
 TARGETS = (
     *("request", "response", "decode_bytes", "exports", "header_length", "bodybuffer"),
-    "json_writer",
+    *("json_writer", "api"),
 )
 KERNELS = "kernels"
 BUILD = ["setuptools>=77", "Cython>=3.1", "numpy>=2.0"]
 PACKAGES = ["atheris==3.0.0", *BUILD, "msgspec>=0.19", "ml_dtypes>=0.5", "pyarrow>=18"]
 SANITIZERS = "address,undefined"
 CONFIGURED = sysconfig.get_config_vars("LIBDIR", "LDVERSION")
-MAX_NBYTES = {"bodybuffer": 44}  # of an input, where less than 4096 is all that is looked at
+# Of an input: where less than 4096 is all that is looked at, or each byte takes long.
+MAX_NBYTES = {"bodybuffer": 44, "api": 400}
 # A process that is stopped for as long as the timeout, within an input, reports that one.
 OPTIONS = ["-timeout=30", "-rss_limit_mb=4096", "-print_final_stats=1"]
 # The largest thing that any input may allocate; numpy and Arrow start with less.

@@ -12,6 +12,7 @@ from typing import Any
 
 import cases
 import wire
+from fuzz.api import OPERATIONS
 from fuzz.targets import LENGTHS, SPECS
 
 MAX_NBYTES = 4096  # of an input; larger rows of the tables have tests of their own
@@ -143,6 +144,12 @@ def written() -> Iterator[bytes]:
         yield bytes([15, options, 7, 3, 97, 4]) + doubles
 
 
+def programs() -> Iterator[bytes]:
+    """Any steps, behind one of each operation."""
+    for i in range(len(OPERATIONS)):
+        yield bytes([i]) + random.Random(i).randbytes(150)
+
+
 def kernels() -> Iterator[bytes]:
     """A byte that chooses the kernel, and what that reads."""
     for n in range(len(TEXTS)):
@@ -163,6 +170,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "header_length": headers,
     "bodybuffer": buffers,
     "json_writer": written,
+    "api": programs,
     "kernels": kernels,
 }
 

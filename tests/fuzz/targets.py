@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorwire as tw
 import wire
+from fuzz.api import api
 from fuzz.bodybuffer import bodybuffer
 from fuzz.exports import exports
 from fuzz.headers import header_length
@@ -177,5 +178,6 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         header_length,
         bodybuffer,
         json_writer,
+        api,
     )
 }

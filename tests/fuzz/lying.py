@@ -1,0 +1,141 @@
+"""Arrow producers that lie, made with ctypes: the struct of one array of two strings, changed.
+
+Only claims that a consumer can check are changed. The size of the memory behind a pointer is not
+among them: the interface does not carry it for binary and string arrays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class Schema(ctypes.Structure):
+    _fields_ = (
+        ("format", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("metadata", ctypes.c_char_p),
+        ("flags", ctypes.c_int64),
+        ("n_children", ctypes.c_int64),
+        ("children", ctypes.c_void_p),
+        ("dictionary", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
+        ("private_data", ctypes.c_void_p),
+    )
+
+
+class Array(ctypes.Structure):
+    _fields_ = (
+        ("length", ctypes.c_int64),
+        ("null_count", ctypes.c_int64),
+        ("offset", ctypes.c_int64),
+        ("n_buffers", ctypes.c_int64),
+        ("n_children", ctypes.c_int64),
+        ("buffers", ctypes.c_void_p),
+        ("children", ctypes.c_void_p),
+        ("dictionary", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
+        ("private_data", ctypes.c_void_p),
+    )
+
+
+_new_capsule: Any = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+
+
+def _release_schema(pointer: int) -> None:
+    Schema.from_address(pointer).release = None
+
+
+def _release_array(pointer: int) -> None:
+    Array.from_address(pointer).release = None
+
+
+# Kept, because the structs refer to them by address only.
+_CALLBACKS = RELEASE(_release_schema), RELEASE(_release_array)
+_RELEASE_SCHEMA, _RELEASE_ARRAY = (ctypes.cast(c, ctypes.c_void_p).value for c in _CALLBACKS)
+_LONG = b"a string that is longer than twelve bytes"
+
+# What is changed in the struct of the schema and in that of the array. A producer that is honest
+# comes first.
+LIES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    ({}, {}),
+    ({"release": None}, {}),
+    ({"format": None}, {}),
+    ({"format": b"\xff"}, {}),
+    ({"format": b"i"}, {}),
+    ({"format": b""}, {}),
+    ({"n_children": 1}, {}),
+    ({}, {"release": None}),
+    ({}, {"length": -1}),
+    ({}, {"offset": -1}),
+    ({}, {"length": -(2**63)}),
+    ({}, {"offset": -(2**63)}),
+    ({}, {"length": 2**63 - 1, "offset": 2}),
+    ({}, {"length": 2, "offset": 2**63 - 1}),
+    ({}, {"n_buffers": 0}),
+    ({}, {"n_buffers": 1}),
+    ({}, {"n_buffers": 2}),
+    ({}, {"n_buffers": -1}),
+    ({}, {"n_children": 1}),
+    ({}, {"n_children": -1}),
+    ({}, {"buffers": None}),
+    ({}, {"null_count": 3}),
+    ({}, {"null_count": -1}),
+    ({}, {"null_count": 0}),
+    ({}, {"length": 0}),
+    ({}, {"length": 1, "offset": 1}),
+)
+# The offsets of the two strings, within a buffer of len(_LONG) + 1 bytes. The producer's last
+# offset says how long that is, so that the others can be checked.
+OFFSETS = ((0, 1, 1 + len(_LONG)), (1, 0, 1), (0, 5, 1), (-1, 0, 1), (0, -5, 1), (0, 0, 0))
+# The fields of the second string's view: length, buffer, offset.
+VIEWS = (
+    *((len(_LONG), 0, 0), (len(_LONG) + 1, 0, 0), (len(_LONG), 1, 0), (len(_LONG), -1, 0)),
+    *((len(_LONG), 0, 1), (len(_LONG), 0, -1), (-1, 0, 0), (-(2**31), 0, 0), (2**31 - 1, 0, 0)),
+)
+FORMATS = (b"z", b"u", b"Z", b"U", b"vz", b"vu")
+
+
+class Liar:
+    """A producer of one array, with both capsules cached as the constructor made them."""
+
+    def __init__(self, format: bytes, lie: int, detail: int) -> None:
+        self.buffers = self._buffers(format, detail)
+        self.pointers = (ctypes.c_void_p * len(self.buffers))(
+            *(None if b is None else ctypes.addressof(b) for b in self.buffers)
+        )
+        self.schema = Schema(format, b"", None, 0, 0, None, None, _RELEASE_SCHEMA, None)
+        self.array = Array(
+            *(2, 0, 0, len(self.buffers), 0, ctypes.addressof(self.pointers)),
+            *(None, None, _RELEASE_ARRAY, None),
+        )
+        of_schema, of_array = LIES[lie % len(LIES)]
+        for key, value in of_schema.items():
+            setattr(self.schema, key, value)
+        for key, value in of_array.items():
+            setattr(self.array, key, value)
+
+    @staticmethod
+    def _buffers(format: bytes, detail: int) -> list[Any]:
+        data = ctypes.create_string_buffer(b"x" + _LONG, 1 + len(_LONG))
+        if format in (b"vz", b"vu"):
+            nbytes, buffer, offset = VIEWS[detail % len(VIEWS)]
+            long = b"".join(
+                part.to_bytes(4, "little", signed=True) for part in (nbytes, 0, buffer, offset)
+            )
+            short = (1).to_bytes(4, "little") + b"x" + bytes(11)
+            views = ctypes.create_string_buffer(short + long, 32)
+            long_data = ctypes.create_string_buffer(_LONG, len(_LONG))
+            return [None, views, long_data, (ctypes.c_int64 * 1)(len(_LONG))]
+        kind = ctypes.c_int32 if format in (b"z", b"u") else ctypes.c_int64
+        return [None, (kind * 3)(*OFFSETS[detail % len(OFFSETS)]), data]
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
+        return (
+            _new_capsule(ctypes.addressof(self.schema), b"arrow_schema", None),
+            _new_capsule(ctypes.addressof(self.array), b"arrow_array", None),
+        )
