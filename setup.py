@@ -16,7 +16,8 @@ def switch(name: str) -> bool:
     return os.environ.get(f"TENSORWIRE_{name}", "0") not in ("", "0")
 
 
-flags, directives = ["-O3", "-fno-strict-aliasing"], {"language_level": 3}
+# Without debug information, which is ten times as large as the code, unless a switch asks for it.
+flags, directives = ["-O3", "-g0", "-fno-strict-aliasing"], {"language_level": 3}
 macros = [(name, "NPY_2_0_API_VERSION") for name in ("NPY_NO_DEPRECATED_API", "NPY_TARGET_VERSION")]
 link = []
 if switch("SANITIZE"):

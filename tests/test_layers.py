@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,7 @@ def test_the_core_imports_only_its_dependencies() -> None:
     script = (
         "import sys; before = set(sys.modules); import numpy; import tensorwire;"
         "print(*sorted({m.split('.')[0] for m in sys.modules} & "
-        "{'ml_dtypes', 'pyarrow', 'http', 'asyncio', 'urllib', 'tritonclient', 'kserve'}))"
+        "{'ml_dtypes', 'msgspec', 'pyarrow', 'http', 'asyncio', 'urllib', 'tritonclient', 'kserve'}))"
     )
     # Not even the optional packages, and nothing that does I/O.
     done = subprocess.run(
@@ -111,6 +112,11 @@ def test_the_core_imports_only_its_dependencies() -> None:
         check=True,
     )
     assert loaded == set(baseline.stdout.split())
+
+
+def test_numpy_is_the_only_dependency() -> None:
+    required = metadata.requires("tensorwire") or []
+    assert [name for name in required if "extra ==" not in name] == ["numpy>=2.0"]
 
 
 @pytest.mark.parametrize("other", ["byteorder = 'big'", "maxsize = 2**31 - 1"])

@@ -473,17 +473,22 @@ cdef class MessageReader:
     cdef list read_tensors(self):
         """The entries in wire order; the binary ones cover the body exactly (WIRE.md 1)."""
         cdef list tensors = []
+        cdef const unsigned char* behind
+        cdef int level
         if not at(&self.cursor, c"["):
             raise self.misfit(f"{self.kind}s", "a list")
         open_at(&self.cursor)
+        level = self.cursor.level
         self.item_kind = self.kind
         while next_item(&self.cursor, self.index < 0):
             self.index += 1
             self.check_number()
             self.read_entry()
+            behind = self.cursor.position
             try:
                 tensors.append(self.peer_tensor() if self.is_lenient else self.tensor())
             except (LayoutError, ElementError):
+                self.cursor.position, self.cursor.level = behind, level
                 self.check_rest()
                 raise
         self.index = -1

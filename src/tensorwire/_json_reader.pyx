@@ -1253,7 +1253,7 @@ cdef Fault read_elements(Cursor* cursor, Elements* elements):
     cdef Cursor tried = short_try(cursor)
     cdef char* target = elements.target
     cdef Fault fault = elements.read_list(&tried, elements)
-    if is_final(&tried, cursor, fault):
+    if fault == NO_MEMORY or is_final(&tried, cursor, fault):
         accept(cursor, &tried)
         return fault
     elements.target, elements.n_read, elements.nbytes = target, 0, 0
