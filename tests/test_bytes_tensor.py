@@ -326,6 +326,7 @@ def test_a_long_scan_lets_other_threads_run() -> None:
 
 
 @pytest.mark.thread_unsafe(reason="it takes the memory of the machine")
+@pytest.mark.no_sanitizers(reason="it takes 6 GB there")
 def test_an_element_of_3_gb() -> None:
     if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 10 << 30:
         pytest.skip("needs 10 GiB of free memory")

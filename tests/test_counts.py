@@ -8,6 +8,8 @@ from benchmarks import counts
 from benchmarks.missing import Missing
 from interop.missing import refuse
 
+pytestmark = pytest.mark.no_sanitizers(reason="it counts instructions")
+
 TOLERANCE = 0.1
 
 

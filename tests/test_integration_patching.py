@@ -17,6 +17,8 @@ import tensorwire as tw
 from tensorwire.integrations import patching
 from tensorwire.integrations.patching import Patch, Replacement
 
+pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
+
 SOURCE = """
 def double(x, times=2):
     "What the peer says."

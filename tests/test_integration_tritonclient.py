@@ -18,6 +18,8 @@ from interop.samples import NOT_TEXT, TEXTS, bits, bytes_array
 from tensorwire.integrations import patching, tritonclient
 from tritonclient_both_ways import FLOATS, LARGE, body_of, module, parsed, response
 
+pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
+
 http, utils = ways.http, ways.utils  # fixtures
 
 

@@ -19,6 +19,8 @@ import tritonclient_both_ways as ways
 from interop.samples import NOT_TEXT, TEXTS, Array, bits, bytes_array
 from tritonclient_both_ways import ARRAYS, FEW, FLOATS, Octets, both, module, object_array, outcome
 
+pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
+
 utils, either = ways.utils, ways.either  # fixtures
 
 

@@ -28,6 +28,8 @@ from tritonclient_both_ways import (
     response,
 )
 
+pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
+
 http, grpc, utils = ways.http, ways.grpc, ways.utils  # fixtures
 either, installed = ways.either, ways.installed
 

@@ -30,6 +30,8 @@ from tritonclient_both_ways import (
     response,
 )
 
+pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
+
 http, either, installed = ways.http, ways.either, ways.installed  # fixtures
 
 

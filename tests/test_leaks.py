@@ -18,7 +18,10 @@ import tensorwire as tw
 import wire
 from lifetimes import Owned, assert_held_until_it_goes
 
-pytestmark = pytest.mark.thread_unsafe(reason="it counts what the process has")
+pytestmark = [
+    pytest.mark.no_sanitizers(reason="it measures memory"),
+    pytest.mark.thread_unsafe(reason="it counts what the process has"),
+]
 
 
 def test_no_entry_point_leaks() -> None:

@@ -12,6 +12,8 @@ import pytest
 
 import tensorwire as tw
 
+pytestmark = pytest.mark.no_sanitizers(reason="it reads the repository")
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 EXAMPLE = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)

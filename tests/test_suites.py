@@ -23,6 +23,8 @@ import pytest
 from benchmarks.measure import measure, measuring
 from benchmarks.missing import Missing, Unsupported
 
+pytestmark = pytest.mark.no_sanitizers(reason="it tests the benchmarks")
+
 def missing(): raise Missing("there is none")
 def cannot(): raise Unsupported("it has no strings")
 def fails(): raise RuntimeError("out of order")

@@ -195,5 +195,6 @@ LONG: dict[str, tuple[Callable[[], Any], int]] = {
 
 
 @pytest.mark.parametrize(("work", "n_ticks"), LONG.values(), ids=LONG.keys())
+@pytest.mark.no_sanitizers(reason="it measures time")
 def test_what_takes_long_lets_others_run(work: Callable[[], Any], n_ticks: int) -> None:
     assert max(ticks_during(work, 20) for _ in range(5)) > 20 * n_ticks

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import tensorwire
+
+pytestmark = pytest.mark.no_sanitizers(reason="it reads the repository")
 
 PACKAGE = Path(tensorwire.__file__).parent
 SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
