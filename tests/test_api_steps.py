@@ -79,9 +79,8 @@ def test_a_wrong_frame_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     encode = tw.encode_request
 
     def doubled(request: tw.InferRequest, **options: Any) -> tw.Frame:
-        wrong = tw.InferRequest([tw.Tensor(t.name, np.zeros(3)) for t in request.inputs])
         encode(request, **options)
-        return encode(wrong)
+        return encode(tw.InferRequest([tw.Tensor(t.name, np.zeros(3)) for t in request.inputs]))
 
     monkeypatch.setattr(tw, "encode_request", doubled)
     with pytest.raises(AssertionError):
