@@ -79,9 +79,8 @@ def test_a_wrong_frame_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     encode = tw.encode_request
 
     def doubled(request: tw.InferRequest, **options: Any) -> tw.Frame:
-        wrong = tw.InferRequest([tw.Tensor(t.name, np.zeros(3)) for t in request.inputs])
         encode(request, **options)
-        return encode(wrong)
+        return encode(tw.InferRequest([tw.Tensor(t.name, np.zeros(3)) for t in request.inputs]))
 
     monkeypatch.setattr(tw, "encode_request", doubled)
     with pytest.raises(AssertionError):
@@ -281,6 +280,15 @@ def test_a_requested_output_with_a_parameter_of_the_protocol() -> None:
     assert back.binary is False
 
 
+def test_a_number_beyond_fp16_in_64_dimensions() -> None:
+    """numpy's flat iterator has 32 dimensions at most, and raised RuntimeError."""
+    values: Any = 1e10
+    for _ in range(64):
+        values = [values]
+    with pytest.raises(tw.EncodeError, match=r"element 0 .* is beyond FP16"):
+        tw.Tensor("x", values, datatype="FP16")
+
+
 def requested(frame: tw.Frame) -> tw.RequestedOutput:
     outputs = tw.decode_request(bytes(frame), frame.header_length).outputs
     assert outputs is not None
@@ -301,6 +309,8 @@ def test_names_that_are_no_str() -> None:
         tw.RequestedOutput("y", binary=deep)
     with pytest.raises(TypeError, match="BYTES become object"):
         tw.decode_bytes(b"").as_numpy("i4")
+    with pytest.raises(TypeError, match="no dtype"):
+        tw.decode_bytes(b"").as_numpy(deep)
     request = tw.InferRequest([tw.Tensor("x", A)], parameters={"binary_data_output": deep})
     with pytest.raises(tw.EncodeError, match="True or False, not list"):
         tw.encode_request(request)

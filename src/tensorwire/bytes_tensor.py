@@ -268,12 +268,10 @@ class BytesTensor:
             array = _elements.objects(self._body, self._offsets(), self._end)
         elif isinstance(dtype, np.dtypes.StringDType):
             array = _elements.npy_strings(self._body, self._offsets(), self._end)
-        elif np.dtype(dtype) == np.dtype("S"):
+        elif (named := _dtype(dtype)) == np.dtype("S"):
             array = _elements.fixed_width(self._body, self._offsets(), self._end)
         else:
-            raise TypeError(
-                f"BYTES become object, 'S' or StringDType() arrays, not {np.dtype(dtype)}"
-            )
+            raise TypeError(f"BYTES become object, 'S' or StringDType() arrays, not {named}")
         return array.reshape(self.shape)
 
     def as_strings(self) -> NDArray[np.object_]:
@@ -333,6 +331,14 @@ class BytesTensor:
         if copy is False:
             raise ValueError("BYTES become a numpy array only by copying")
         return self.as_numpy(object if dtype is None else dtype)
+
+
+def _dtype(dtype: Any) -> np.dtype[Any]:
+    try:
+        named: np.dtype[Any] = np.dtype(dtype)
+    except RecursionError:  # numpy shows what it does not understand, however deep that is
+        raise TypeError(f"a {type(dtype).__name__} that is no dtype") from None
+    return named
 
 
 def decode_bytes(buffer: Any, count: int | None = None) -> BytesTensor:

@@ -205,7 +205,8 @@ def _half(name: str, array: NDArray[np.float64], row: Datatype) -> NDArray[Any]:
     if lost.size:
         element = int(lost[0])
         raise EncodeError(
-            f"element {element} of tensor {name!r} is beyond {row.name}: {array.flat[element]}",
+            f"element {element} of tensor {name!r} is beyond {row.name}: "
+            f"{array.reshape(-1)[element]}",
             tensor=name,
             element=element,
         )

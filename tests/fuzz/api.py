@@ -719,7 +719,8 @@ def make_requested_output(world: World) -> Any:
 
 @operation
 def make_spec(world: World) -> Any:
-    return world.call(tw.TensorSpec, name(world), datatype(world), shape(world), flag(world))
+    called = world.or_junk(lambda: world.choices.of(NAMES[:-1]))
+    return world.call(tw.TensorSpec, called, datatype(world), shape(world), flag(world))
 
 
 @operation
@@ -899,11 +900,22 @@ def encode_request(world: World) -> Any:
     request = world.or_junk(lambda: world.pick(tw.InferRequest))
     options, before = options_of(world), world.n_meddled
     frame = world.call(tw.encode_request, request, **options)
-    if frame is not None and world.n_meddled == before:
+    if frame is not None and world.n_meddled == before and all(map(is_unchanged, request.inputs)):
         sent = list(request.inputs)
         unless_meddled(world, check_frame, frame, sent, tw.decode_request, "request")
         keep_frame(world, frame, "request")
     return frame
+
+
+def is_unchanged(item: Any) -> bool:
+    """Whether the prefixes below a BytesTensor are still those that were scanned.
+
+    Where `write_memory` has changed them, its wire bytes are sent as they are.
+    """
+    data = item.data if isinstance(item, tw.Tensor) else item
+    if not isinstance(data, tw.BytesTensor):
+        return True
+    return bytes(data.wire) == wire.elements([bytes(data.view(i)) for i in range(data.size)])
 
 
 def unless_meddled(world: World, check: Callable[..., None], *arguments: Any) -> None:
@@ -926,7 +938,7 @@ def encode_response(world: World) -> Any:
     if world.choices.one_in(4):
         options["selection"] = world.or_junk(lambda: world.choices.of(("spec", "triton")))
     frame = world.call(tw.encode_response, response, request, **options)
-    if frame is not None and world.n_meddled == before:
+    if frame is not None and world.n_meddled == before and all(map(is_unchanged, response.outputs)):
         sent = list(response.outputs)
         if request is not None and request.outputs:
             listed = {output.name for output in request.outputs}
@@ -994,7 +1006,7 @@ def encode_bytes(world: World) -> Any:
     if made is None:
         return None
     assert type(made) is bytes
-    if world.n_meddled == before:
+    if world.n_meddled == before and is_unchanged(item):
         tw.decode_bytes(made)
         wire.unpack("BYTES", made, len(tw.decode_bytes(made)))
     return made
@@ -1034,7 +1046,7 @@ def read(world: World, item: Any) -> None:
             assert elements.shape == data.shape
             assert elements.size == data.size
     elif isinstance(data, np.ndarray) and data.size < 2**20:
-        data.tobytes()
+        np.asarray(data).tobytes()
 
 
 def index_of(world: World) -> Any:
@@ -1491,7 +1503,7 @@ def apart(world: World, function: Callable[[], Any]) -> Any:
     """A pickle or a copy. What else is in it may have no pickle, each in its own words."""
     try:
         made = world.call(function)
-    except (AttributeError, RecursionError, pickle.PicklingError, AssertionError):
+    except (AttributeError, RuntimeError, pickle.PicklingError, AssertionError):
         return None
     if isinstance(made, tw.BytesTensor | tw.Tensor):
         read(world, made)
