@@ -1054,16 +1054,16 @@ cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
 
 cdef raw_element(Body source, tuple shape, TensorSpec spec, Limits limits):
     cdef Layout layout
+    which = subject("input", spec.name)
     if any(dim != 1 for dim in shape):
         raise LayoutError(
-            f"a raw BYTES request is one element: {subject('input', spec.name)} is declared "
+            f"a raw BYTES request is one element: {which} is declared "
             f"{shape_text(spec.dims)}, not [1]",
             tensor=spec.name,
         )
     if source.nbytes >= 1 << 32:
         raise LayoutError(
-            f"{subject('input', spec.name)} is one BYTES element of {source.nbytes} bytes, its length is "
-            f"below 2^32",
+            f"{which} is one BYTES element of {source.nbytes} bytes, its length is below 2^32",
             tensor=spec.name,
             expected=(1 << 32) - 1,
             actual=source.nbytes,
@@ -1074,10 +1074,11 @@ cdef raw_element(Body source, tuple shape, TensorSpec spec, Limits limits):
 
 cdef tuple deduce(Py_ssize_t nbytes, Datatype datatype, TensorSpec spec):
     """The declared dims with the variable one worked out from the body's size."""
+    which = subject("input", spec.name)
     n_variable = spec.dims.count(-1)
     if n_variable > 1:
         raise LayoutError(
-            f"the shape of {subject('input', spec.name)} cannot be deduced: {shape_text(spec.dims)} has "
+            f"the shape of {which} cannot be deduced: {shape_text(spec.dims)} has "
             f"{n_variable} variable dimensions",
             tensor=spec.name,
             expected=1,
@@ -1090,7 +1091,7 @@ cdef tuple deduce(Py_ssize_t nbytes, Datatype datatype, TensorSpec spec):
     if not fits:
         takes = "multiples of " if n_variable else ""
         raise LayoutError(
-            f"a raw body of {nbytes} bytes does not fill {subject('input', spec.name)}: {spec.datatype} "
+            f"a raw body of {nbytes} bytes does not fill {which}: {spec.datatype} "
             f"{shape_text(spec.dims)} takes {takes}{number_text(row_nbytes)} bytes",
             tensor=spec.name,
             expected=row_nbytes,
