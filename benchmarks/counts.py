@@ -46,7 +46,7 @@ def decoding(message: Message) -> Callable[[], Any]:
 
 def encoding(message: Message) -> Callable[[], Any]:
     assert OURS.encode is not None
-    return partial(OURS.encode, message)
+    return partial(OURS.encode, OURS.prepare(message))
 
 
 def scanning(n_elements: int) -> Callable[[], Any]:
