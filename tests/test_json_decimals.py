@@ -26,7 +26,8 @@ def read(datatype: str, numbers: list[str], end: str = "]}]}") -> NDArray[Any]:
 
 
 def bits(values: Any) -> list[int]:
-    return np.asarray(values, np.float64).view(np.uint64).tolist()
+    found: list[int] = np.asarray(values, np.float64).view(np.uint64).tolist()
+    return found
 
 
 def digits(rng: random.Random, n: int) -> str:
@@ -108,8 +109,11 @@ def test_zero_keeps_its_sign(zero: str, sign: str) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    ["01.5", "00.5", "-01.5", "1.", "-1.", ".5", "-.5", "1.5.5", "1.5e", "1.5e+", "1.e5", "1.-5"]
-    + ["12345678.", "123456789.", "1.5x", "1.12345678x", "1.1234567812345678x", "--1.5"],
+    [
+        *("01.5", "00.5", "-01.5", "1.", "-1.", ".5", "-.5", "1.5.5", "1.5e", "1.5e+", "1.e5"),
+        *("1.-5", "12345678.", "123456789.", "1.5x", "1.12345678x", "1.1234567812345678x"),
+        "--1.5",
+    ],
 )
 @pytest.mark.parametrize("n_more", [0, REGION])
 def test_malformed_numbers_are_rejected(wrong: str, n_more: int) -> None:

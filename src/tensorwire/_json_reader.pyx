@@ -75,7 +75,8 @@ cdef extern from *:
 
     /* The quotient of high * 2^64 + low and d, and the remainder. d has its highest bit set, and
        high < d. This is algorithm 4 of Moeller and Granlund, "Improved division by invariant
-       integers" (2011): two multiplications, where a division would call a function of libgcc. */
+       integers" (2011): two multiplications, where a division would call a function of libgcc. The
+       last correction is part of its proof; no number is known to need it here. */
     static inline unsigned long long divide(
             unsigned long long high, unsigned long long low, unsigned long long d,
             unsigned long long reciprocal, unsigned long long *remainder) {
@@ -474,10 +475,11 @@ cdef inline int append_digits(
 ) noexcept nogil:
     """Append the digits among the next eight bytes, which exist, up to the first other byte.
 
-    At most `room` of them, which is not negative. Returns their number. A digit is a byte whose high half is 3, and still is when 6 is added: a
-    carry can only come from a byte that is no digit, into bytes behind it. The digits are moved to
-    the high end of the word, behind zeros, and joined to pairs, to fours and to eight. Sums of a
-    factor and its neighbour stay within their lanes: 9 * 10 + 9 < 2^8, 99 * 100 + 99 < 2^16.
+    At most `room` of them, which is not negative. Returns their number. A digit is a byte whose
+    high half is 3, and still is when 6 is added: a carry can only come from a byte that is no
+    digit, into bytes behind it. The digits are moved to the high end of the word, behind zeros, and
+    joined to pairs, to fours and to eight. Sums of a factor and its neighbour stay within their
+    lanes: 9 * 10 + 9 < 2^8, 99 * 100 + 99 < 2^16.
     The only branch is for eight digits, because any other number of them is hard to predict.
     """
     cdef uint64_t word, others
