@@ -18,7 +18,7 @@ from .servers import Servers
 from .workloads import LARGE, QUICK
 
 PACKAGES = ["numpy", "tritonclient", "kserve", "mlserver", "pyarrow", "safetensors"]
-PACKAGES += ["uvicorn", "granian", "urllib3"]
+PACKAGES += ["uvicorn", "granian", "urllib3", "orjson", "msgspec"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

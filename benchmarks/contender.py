@@ -19,17 +19,12 @@ from numpy.typing import NDArray
 import tensorwire as tw
 
 from .missing import Missing, Unsupported
-from .workloads import Message
+from .workloads import DATATYPES, Message, Part
 
 Names = list[str]
 Found = list[NDArray[Any]]
 Encoded = tuple[bytes, int | None]  # the body, and how much of it is header
 
-DATATYPES = {
-    **{"|b1": "BOOL", "|O": "BYTES", "<f2": "FP16", "<f4": "FP32", "<f8": "FP64"},
-    **{"|i1": "INT8", "<i2": "INT16", "<i4": "INT32", "<i8": "INT64"},
-    **{"|u1": "UINT8", "<u2": "UINT16", "<u4": "UINT32", "<u8": "UINT64"},
-}
 DTYPES = {datatype: np.dtype(dtype) for dtype, datatype in DATATYPES.items()}
 
 
@@ -123,9 +118,12 @@ class Contender:
 # --- the response that everybody decodes ---
 
 
-def our_tensors(message: Message) -> list[tw.Tensor]:
-    as_json = message.as_json
-    return [tw.Tensor(n, array, binary=n not in as_json) for n, array in message.arrays.items()]
+def parts_of(message: Message) -> list[Part]:
+    return message.parts
+
+
+def our_tensors(parts: list[Part]) -> list[tw.Tensor]:
+    return [tw.Tensor(name, array, binary=is_binary) for name, array, _, _, is_binary in parts]
 
 
 def joined(frame: tw.Frame) -> Encoded:
@@ -134,4 +132,4 @@ def joined(frame: tw.Frame) -> Encoded:
 
 def response_of(message: Message) -> Encoded:
     """The response that everybody decodes."""
-    return joined(tw.encode_response(tw.InferResponse(our_tensors(message), model_name="m")))
+    return joined(tw.encode_response(tw.InferResponse(our_tensors(message.parts), model_name="m")))

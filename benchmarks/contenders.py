@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 import tensorwire as tw
 
 from .contender import (
-    DATATYPES,
     DTYPES,
     Contender,
     Encoded,
@@ -25,24 +24,34 @@ from .contender import (
     joined,
     module,
     our_tensors,
+    parts_of,
 )
 from .formats import LIMITS, OTHER_FORMATS
 from .peers import PEERS
-from .workloads import Message
+from .workloads import Message, Part
 
 # --- tensorwire ---
 
 
+def our_encode(parts: list[Part]) -> tw.Frame:
+    tensors = []
+    for name, array, _, _, is_binary in parts:
+        tensors.append(tw.Tensor(name, array, binary=is_binary))
+    return tw.encode_request(tw.InferRequest(tensors))
+
+
 def our_request(message: Message) -> tw.InferRequest:
-    return tw.InferRequest(our_tensors(message))
+    return tw.InferRequest(our_tensors(message.parts))
 
 
 def our_decode(body: bytes, header_length: int | None, names: Names) -> Found:
-    response = tw.decode_response(body, header_length)
-    return [response[name].as_numpy() for name in names]
+    response, found = tw.decode_response(body, header_length), []
+    for name in names:
+        found.append(response[name].as_numpy())
+    return found
 
 
-OURS = Contender(lambda message: tw.encode_request(our_request(message)), our_decode, join=joined)
+OURS = Contender(our_encode, our_decode, parts_of, joined)
 OURS_PREPARED = Contender(tw.encode_request, our_decode, our_request, joined)
 
 
@@ -51,11 +60,11 @@ OURS_PREPARED = Contender(tw.encode_request, our_decode, our_request, joined)
 HTTP = "tritonclient.http"
 
 
-def triton_inputs(message: Message) -> list[Any]:
+def triton_inputs(parts: list[Part]) -> list[Any]:
     inputs, http = [], module(HTTP)
-    for name, array in message.arrays.items():
-        tensor = http.InferInput(name, list(array.shape), DATATYPES[array.dtype.str])
-        tensor.set_data_from_numpy(array, binary_data=name not in message.as_json)
+    for name, array, datatype, shape, is_binary in parts:
+        tensor = http.InferInput(name, shape, datatype)
+        tensor.set_data_from_numpy(array, binary_data=is_binary)
         inputs.append(tensor)
     return inputs
 
@@ -66,19 +75,24 @@ def triton_encode(inputs: list[Any]) -> Encoded:
 
 
 def triton_decode(body: bytes, header_length: int | None, names: Names) -> Found:
-    parse = module(HTTP).InferenceServerClient.parse_response_body
+    parse, found = module(HTTP).InferenceServerClient.parse_response_body, []
     result = parse(body, header_length=header_length)
-    return [result.as_numpy(name) for name in names]
+    for name in names:
+        found.append(result.as_numpy(name))
+    return found
 
 
 TRITON_BACKEND = "tensorwire.integrations.tritonclient"
 TRITONCLIENT = Contender(
-    lambda message: triton_encode(triton_inputs(message)), triton_decode, needs=(HTTP,)
+    lambda parts: triton_encode(triton_inputs(parts)), triton_decode, parts_of, needs=(HTTP,)
 )
-TRITONCLIENT_PREPARED = Contender(triton_encode, triton_decode, triton_inputs, needs=(HTTP,))
+TRITONCLIENT_PREPARED = Contender(
+    triton_encode, triton_decode, lambda message: triton_inputs(message.parts), needs=(HTTP,)
+)
 TRITONCLIENT_ON_OURS = Contender(
     TRITONCLIENT.encode,
     triton_decode,
+    parts_of,
     needs=(HTTP, TRITON_BACKEND),
     setting=lambda: installed(TRITON_BACKEND),
 )
@@ -95,12 +109,11 @@ def struct_elements(array: NDArray[Any]) -> bytes:
     return b"".join(parts)
 
 
-def hand_encode(message: Message) -> Encoded:
+def hand_encode(parts: list[Part]) -> Encoded:
     entries, payload = [], []
-    for name, array in message.arrays.items():
-        datatype = DATATYPES[array.dtype.str]
-        entry: dict[str, Any] = {"name": name, "datatype": datatype, "shape": array.shape}
-        if name in message.as_json:
+    for name, array, datatype, shape, is_binary in parts:
+        entry: dict[str, Any] = {"name": name, "datatype": datatype, "shape": shape}
+        if not is_binary:
             values = array.ravel().tolist()
             entry["data"] = [v.decode() for v in values] if datatype == "BYTES" else values
         else:
@@ -140,7 +153,7 @@ def hand_decode(body: bytes, header_length: int | None, names: Names) -> Found:
     return [found[name] for name in names]
 
 
-BY_HAND = Contender(hand_encode, hand_decode)
+BY_HAND = Contender(hand_encode, hand_decode, parts_of)
 
 
 # --- the table; the order is that of the columns ---

@@ -25,6 +25,7 @@ import tensorwire as tw
 
 from .contender import response_of
 from .contenders import OURS, our_decode
+from .json_ways import body_of, elements, header_message, json_response, writer
 from .missing import Missing
 from .workloads import Message, floats, one, texts
 
@@ -32,6 +33,7 @@ HERE = Path(__file__).resolve().parent
 BASELINE = HERE / "counts.json"
 CALLS, WARM_UP = 20, 100  # Python specialises its bytecode in the first calls
 FEW, MANY = 10_000, 30_000  # elements: a cost per element is a difference
+FEW_JSON, MANY_JSON = 100, 300  # about 1 KB and 3 KB of JSON
 
 REQUESTS = """\
 #include <valgrind/callgrind.h>
@@ -46,7 +48,13 @@ def decoding(message: Message) -> Callable[[], Any]:
 
 def encoding(message: Message) -> Callable[[], Any]:
     assert OURS.encode is not None
-    return partial(OURS.encode, message)
+    return partial(OURS.encode, OURS.prepare(message))
+
+
+def header_of_50() -> Callable[[], Any]:
+    """A response with all members, none of whose tensors is read."""
+    message, envelope = header_message(50, is_full=True)
+    return partial(tw.decode_response, *body_of(message, envelope, is_request=False))
 
 
 def scanning(n_elements: int) -> Callable[[], Any]:
@@ -61,19 +69,31 @@ def packing(n_elements: int) -> Callable[[], Any]:
     return partial(tw.encode_bytes, texts(n_elements, 0, 40))
 
 
+def reading_json(n_elements: int) -> Callable[[], Any]:
+    text = json_response(elements("FP32", n_elements), "FP32")
+    return partial(our_decode, text, None, ["x"])
+
+
+def writing_json(n_elements: int) -> Callable[[], Any]:
+    return writer("tensorwire", elements("FP32", n_elements), "FP32")
+
+
 # What is counted for one call.
 CASES: dict[str, Callable[[], Callable[[], Any]]] = {
     "decode 1 KB": lambda: decoding(one(floats(256))),
     "decode 16 MB": lambda: decoding(one(floats(4 << 20))),
     "decode 50 tensors": lambda: decoding(Message({f"x{i}": floats(32) for i in range(50)})),
+    "decode header of 50 tensors": header_of_50,
     "encode 1 KB": lambda: encoding(one(floats(256))),
     "encode 16 MB": lambda: encoding(one(floats(4 << 20))),
 }
-# What is counted for one element.
-PER_ELEMENT: dict[str, Callable[[int], Callable[[], Any]]] = {
-    "BYTES scan, an element": scanning,
-    "BYTES to objects, an element": materialising,
-    "BYTES from objects, an element": packing,
+# What is counted for one element, as the difference between two numbers of elements.
+PER_ELEMENT: dict[str, tuple[Callable[[int], Callable[[], Any]], int, int]] = {
+    "BYTES scan, an element": (scanning, FEW, MANY),
+    "BYTES to objects, an element": (materialising, FEW, MANY),
+    "BYTES from objects, an element": (packing, FEW, MANY),
+    "decode 1 KB JSON FP32, an element": (reading_json, FEW_JSON, MANY_JSON),
+    "encode 1 KB JSON FP32, an element": (writing_json, FEW_JSON, MANY_JSON),
 }
 
 
@@ -118,9 +138,9 @@ def counted() -> dict[str, float]:
             raise RuntimeError(f"valgrind ends with {run.returncode}:\n{run.stderr[-2000:]}")
         totals = dict(total(path) for path in Path(folder).glob("out.*"))
     counts = {name: totals[name] / CALLS for name in CASES}
-    for name in PER_ELEMENT:
-        more = totals[f"{name} {MANY}"] - totals[f"{name} {FEW}"]
-        counts[name] = more / CALLS / (MANY - FEW)
+    for name, (_, few, many) in PER_ELEMENT.items():
+        more = totals[f"{name} {many}"] - totals[f"{name} {few}"]
+        counts[name] = more / CALLS / (many - few)
     return counts
 
 
@@ -153,8 +173,8 @@ def count(library: str) -> None:
     requests = ctypes.CDLL(library)
     gc.disable()
     jobs = dict(CASES)
-    for name, make in PER_ELEMENT.items():
-        jobs |= {f"{name} {n}": partial(make, n) for n in (FEW, MANY)}
+    for name, (make, few, many) in PER_ELEMENT.items():
+        jobs |= {f"{name} {n}": partial(make, n) for n in (few, many)}
     for name, case in jobs.items():
         call = case()
         for _ in range(WARM_UP):

@@ -43,7 +43,7 @@ def read_region(made: tuple[Any, tuple[int, ...]]) -> Any:
 
 def build(message: Message) -> Any:
     """An InferInput with its data, and the body of a request with it."""
-    return triton_encode(triton_inputs(message))
+    return triton_encode(triton_inputs(message.parts))
 
 
 def parse(made: tuple[bytes, int | None, list[str]]) -> Any:

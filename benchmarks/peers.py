@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .contender import DATATYPES, Contender, Encoded, Found, Names, installed, module
+from .contender import Contender, Encoded, Found, Names, installed, module, parts_of
 from .missing import Unsupported
-from .workloads import Message
+from .workloads import Message, Part
 
 # --- KServe: its requests and responses, with its own JSON library ---
 
 KSERVE, KSERVE_BACKEND = "kserve", "tensorwire.integrations.kserve"
 
 
-def kserve_encode(message: Message) -> Encoded:
+def kserve_encode(parts: list[Part]) -> Encoded:
     kserve, inputs = module(KSERVE), []
-    for name, array in message.arrays.items():
-        tensor = kserve.InferInput(name, list(array.shape), DATATYPES[array.dtype.str])
-        tensor.set_data_from_numpy(array, binary_data=name not in message.as_json)
+    for name, array, datatype, shape, is_binary in parts:
+        tensor = kserve.InferInput(name, shape, datatype)
+        tensor.set_data_from_numpy(array, binary_data=is_binary)
         inputs.append(tensor)
     body, header_length = kserve.InferRequest("m", inputs).to_rest()
     return (module("orjson").dumps(body) if isinstance(body, dict) else body), header_length
@@ -99,6 +99,7 @@ PEERS = {
     "kserve": Contender(
         kserve_encode,
         kserve_decode,
+        parts_of,
         needs=(KSERVE,),
         environment="kserve",
         most_nbytes=LIST_MOST_NBYTES,
@@ -106,6 +107,7 @@ PEERS = {
     "kserve on tensorwire": Contender(
         kserve_encode,
         kserve_decode,
+        parts_of,
         needs=(KSERVE, KSERVE_BACKEND),
         setting=lambda: installed(KSERVE_BACKEND),
         environment="kserve",

@@ -46,6 +46,26 @@ def headline(measured: Measured) -> str:
     return f"{markdown(table, list(PLAIN))}\n\n{provenance(measured, 'decode', 'http')}"
 
 
+# --- the first page: JSON ---
+
+JSON_ROWS = [
+    *(("read", f"{datatype} x 1M") for datatype in ("FP32", "FP64", "INT64")),
+    ("read", "BYTES x 100K"),
+    *(("write", f"{datatype} x 1M") for datatype in ("FP32", "FP64", "INT64")),
+    ("write", "BYTES x 100K"),
+]
+
+
+def json_headline(measured: Measured) -> str:
+    """A few tensors, read and written, in ns per element."""
+    table, tables = Table("JSON, ns per element", {}, []), all_tables(measured)
+    for what, workload in JSON_ROWS:
+        name = f"{what} a JSON tensor"
+        if name in tables and workload in tables[name].rows:
+            table.rows[f"{what} {workload}"] = tables[name].rows[workload]
+    return f"{markdown(table, table.contenders())}\n\n{provenance(measured, 'json')}"
+
+
 # --- the first page: servers side by side ---
 
 ECHOES = {
@@ -265,6 +285,7 @@ def run_text(measured: Measured) -> str:
 PAGES: dict[Path, dict[str, Region]] = {
     HERE.parent / "README.md": {
         "headline": (("decode",), headline),
+        "json": (("json",), json_headline),
         "losses": (("decode", "encode"), lambda measured: losses_text(measured, 8)),
         "echoes": (("http",), echoes),
         "rates": (("throughput",), lambda measured: rates(measured, AT_ONCE)),
@@ -282,6 +303,10 @@ PAGES: dict[Path, dict[str, Region]] = {
         "integrations": (("integrations",), some("integrations", lambda name: True)),
         "memory": (("memory",), some("memory", lambda name: True)),
         "body": (("body",), some("body", lambda name: True)),
+        "json read": (("json",), some("json", lambda name: name.startswith("read a JSON"))),
+        "json write": (("json",), some("json", lambda name: name.startswith("write a JSON"))),
+        "json headers": (("json",), some("json", lambda name: " a small " in name)),
+        "json memory": (("json",), some("json", lambda name: name.startswith("memory"))),
         "gil": (("gil",), some("gil", lambda name: True)),
         "losses": (("decode", "encode"), losses_text),
     },

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent / "results"
-NUMBERS = ("median", "iqr", "rate", "ratio")
+NUMBERS = ("median", "iqr", "rate", "ratio", "per_byte")
 
 
 @dataclass

@@ -18,7 +18,7 @@ from .environments import Interpreter
 HERE = Path(__file__).resolve().parent
 SUITES = {name: HERE / f"bench_{name}.py" for name in ("decode", "encode", "bytes", "http")}
 SUITES |= {name: HERE / f"bench_{name}.py" for name in ("throughput", "integrations")}
-SUITES |= {name: HERE / f"bench_{name}.py" for name in ("memory", "body", "gil")}
+SUITES |= {name: HERE / f"bench_{name}.py" for name in ("memory", "body", "gil", "json")}
 SLOW = {"gil", "integrations", "memory", "throughput"}  # not among the quick, unless named
 WITH_PEERS = {"decode", "encode", "http", "integrations", "memory"}
 QUICK_PEERS = {"decode", "encode", "integrations"}

@@ -76,6 +76,8 @@ def cell(row: Row, base: Row | None) -> str:
     if "rate" in row:
         rate = f"{row['rate']:,.0f}" if row["rate"] >= 100 else f"{row['rate']:.3g}"
         return f"{rate} ({row['ratio']:.2f})" if "ratio" in row else rate
+    if "per_byte" in row:
+        return f"{row['per_byte']:.2f}"
     if "peak_nbytes" in row:
         return nbytes_text(row["peak_nbytes"])
     n_elements = row.get("n_elements", 0)

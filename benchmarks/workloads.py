@@ -7,13 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Arrays = Mapping[str, NDArray[Any]]
+Part = tuple[str, NDArray[Any], str, list[int], bool]
+
+DATATYPES = {
+    **{"|b1": "BOOL", "|O": "BYTES", "<f2": "FP16", "<f4": "FP32", "<f8": "FP64"},
+    **{"|i1": "INT8", "<i2": "INT16", "<i4": "INT32", "<i8": "INT64"},
+    **{"|u1": "UINT8", "<u2": "UINT16", "<u4": "UINT32", "<u8": "UINT64"},
+}
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,17 @@ class Message:
 
     arrays: Arrays
     as_json: frozenset[str] = frozenset()
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """Name, array, datatype, shape and whether it is binary, of each array.
+
+        They are computed before the measurement, because a user would write them as literals.
+        """
+        return [
+            (name, array, DATATYPES[array.dtype.str], list(array.shape), name not in self.as_json)
+            for name, array in self.arrays.items()
+        ]
 
     @property
     def nbytes(self) -> int:

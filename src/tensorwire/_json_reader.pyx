@@ -20,6 +20,7 @@ of the keys are kept on a stack until the object ends, sorted then, and neighbou
 this takes 8 bytes for a key, and no hash that a sender could attack.
 """
 
+cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.exc cimport PyErr_Clear
@@ -63,26 +64,58 @@ cdef extern from *:
         298023223876953125ULL, 1490116119384765625ULL, 7450580596923828125ULL};
     #define MAX_FIVES 27
 
+    /* floor((2^128 - 1) / d) - 2^64 for d = 5^n, shifted left until its highest bit is set. */
+    static unsigned long long reciprocals[28];
+    static void fill_reciprocals(void) {
+        for (int n = 0; n <= MAX_FIVES; n++) {
+            unsigned long long d = FIVES[n] << __builtin_clzll(FIVES[n]);
+            reciprocals[n] = (unsigned long long)(~(unsigned __int128)0 / d);  /* less 2^64 */
+        }
+    }
+
+    /* The quotient of high * 2^64 + low and d, and the remainder. d has its highest bit set, and
+       high < d. This is algorithm 4 of Moeller and Granlund, "Improved division by invariant
+       integers" (2011): two multiplications, where a division would call a function of libgcc. The
+       last correction is part of its proof; no number is known to need it here. */
+    static inline unsigned long long divide(
+            unsigned long long high, unsigned long long low, unsigned long long d,
+            unsigned long long reciprocal, unsigned long long *remainder) {
+        unsigned __int128 wide = (unsigned __int128)reciprocal * high;
+        unsigned long long quotient, rest, correction;
+        wide += low;  /* below 2^128: the product is at most (2^64 - 1)^2 */
+        quotient = (unsigned long long)(wide >> 64) + high + 1;
+        rest = low - quotient * d;
+        correction = 0 - (unsigned long long)(rest > (unsigned long long)wide);
+        quotient += correction;  /* one less where the mask is set */
+        rest += correction & d;
+        if (__builtin_expect(rest >= d, 0)) { quotient++; rest -= d; }
+        *remainder = rest;
+        return quotient;
+    }
+
     /* The double nearest to digits * 10^exponent, for digits > 0 and |exponent| <= MAX_FIVES.
 
        The number is brought to the form quotient * 2^binary, where `quotient` has 64 bits and its
-       highest bit set, and `is_more` says whether anything was cut off behind it. This is all that
-       the rounding to the 53 bits of a double, half to even, depends on. The result is between
+       highest bit set, and `remainder` is not 0 if anything was cut off behind it. This is all that
+       the rounding to the 53 bits of a double, half to even, depends on. The quotient of a division
+       may have 63 bits only; it is doubled then, and what its lowest bit would be is part of
+       the remainder, which is sufficient, because 11 bits are cut off anyway. The result is between
        1e-27 and 2^64 * 1e27: neither a subnormal number nor an infinity. */
-    static double nearest_double(unsigned long long digits, int exponent) {
-        int shift = __builtin_clzll(digits), binary = exponent - shift, is_more;
-        unsigned long long quotient, mantissa, cut, bits;
+    static inline double nearest_double(unsigned long long digits, int exponent) {
+        int shift = __builtin_clzll(digits), binary = exponent - shift;
+        unsigned long long quotient, remainder, mantissa, cut, bits;
         unsigned __int128 wide;
         double value, scale;
         digits <<= shift;
         if (exponent < 0) {
             unsigned long long divisor = FIVES[-exponent];
             shift = __builtin_clzll(divisor);
-            divisor <<= shift;
-            binary += shift - 63 - (digits < divisor);  /* 1/2 < digits / divisor < 2 */
-            wide = (unsigned __int128)digits << (63 + (digits < divisor));
-            quotient = (unsigned long long)(wide / divisor);
-            is_more = (unsigned long long)wide != quotient * divisor;  /* the low halves differ */
+            /* 2^62 < quotient < 2^64, because both have their highest bit set; and high < 2^63. */
+            quotient = divide(
+                digits >> 1, digits << 63, divisor << shift, reciprocals[-exponent], &remainder);
+            shift -= 63;
+            binary += shift - !(quotient >> 63);
+            quotient <<= !(quotient >> 63);
         } else {
             unsigned long long factor = FIVES[exponent];
             shift = __builtin_clzll(factor);
@@ -90,12 +123,13 @@ cdef extern from *:
             binary += 64 - shift;
             if (!(wide >> 127)) { wide <<= 1; binary--; }
             quotient = (unsigned long long)(wide >> 64);
-            is_more = (unsigned long long)wide != 0;
+            remainder = (unsigned long long)wide;
         }
         mantissa = quotient >> 11;
         cut = quotient & 0x7FF;
-        mantissa += cut > 0x400 || (cut == 0x400 && (is_more || (mantissa & 1)));
-        value = (double)mantissa;  /* at most 2^53, so exact; and so is the product */
+        /* Without branches, as half of all numbers are rounded up. */
+        mantissa += (cut > 0x400) | ((cut == 0x400) & ((remainder != 0) | (mantissa & 1)));
+        value = (double)(long long)mantissa;  /* at most 2^53, so exact; and so is the product */
         bits = (unsigned long long)(binary + 11 + 1023) << 52;  /* 2^(binary + 11) */
         memcpy(&scale, &bits, 8);
         return value * scale;
@@ -103,6 +137,7 @@ cdef extern from *:
 
     #else
     #define MAX_FIVES -1
+    static void fill_reciprocals(void) {}
     static double nearest_double(unsigned long long digits, int exponent) { return 0; }
     #endif
 
@@ -144,6 +179,7 @@ cdef extern from *:
     #endif
     """
     int MAX_FIVES
+    void fill_reciprocals() noexcept nogil
     double nearest_double(unsigned long long digits, int exponent) noexcept nogil
     bint parse_double "parse_float<double>"(
         const unsigned char* first, const unsigned char* last, double* value) noexcept nogil
@@ -154,12 +190,19 @@ cdef enum:
     SHORT_NBYTES = 128 << 10  # of JSON: up to about a millisecond, however dense
     VALUES_PER_TURN = 10_000  # Python objects that are made before other threads get their turn
     MAX_DIGITS = 19  # any number of so many digits fits 64 bits
+    DECIMAL_NBYTES = 48
     MAX_INTEGER_NBYTES = 4300  # Python's own bound for the conversion of text, which is quadratic
     MAX_EXPONENT = 1 << 30  # larger ones are not told apart: they exceed any double either way
     MAX_EXCERPT = 60  # characters of a value in an error message
     EXACT_POWERS = 22  # 10^22 is the largest power of ten that a double holds exactly
 
-cdef uint64_t EXACT_DIGITS = 1 << 53  # every integer up to it is a double
+fill_reciprocals()
+
+# Every integer up to 2^53 is a double. The bound is lower, so that 16 digits, which most doubles
+# need, always take the same way: a processor cannot predict on which side of 2^53 they are.
+cdef uint64_t EXACT_DIGITS = 10 ** 15
+cdef double[2] SIGNS
+SIGNS[:] = [1.0, -1.0]
 cdef double MIN_NORMAL = 2.0 ** -126  # of a float
 cdef double MAX_FLOAT = (2 - 2.0 ** -23) * 2.0 ** 127
 cdef double[23] POWERS
@@ -427,13 +470,17 @@ cdef inline bint is_digit(const unsigned char* position, const unsigned char* en
     return position < end and <unsigned char>(position[0] - c"0") < 10
 
 
-cdef inline int append_digits(const unsigned char* position, uint64_t* digits) noexcept nogil:
+cdef inline int append_digits(
+    const unsigned char* position, int room, uint64_t* digits
+) noexcept nogil:
     """Append the digits among the next eight bytes, which exist, up to the first other byte.
 
-    Returns their number. A digit is a byte whose high half is 3, and still is when 6 is added: a
-    carry can only come from a byte that is no digit, into bytes behind it. The digits are moved to
-    the high end of the word, behind zeros, and joined to pairs, to fours and to eight. Sums of a
-    factor and its neighbour stay within their lanes: 9 * 10 + 9 < 2^8, 99 * 100 + 99 < 2^16.
+    At most `room` of them, which is not negative. Returns their number. A digit is a byte whose
+    high half is 3, and still is when 6 is added: a carry can only come from a byte that is no
+    digit, into bytes behind it. The digits are moved to the high end of the word, behind zeros, and
+    joined to pairs, to fours and to eight. Sums of a factor and its neighbour stay within their
+    lanes: 9 * 10 + 9 < 2^8, 99 * 100 + 99 < 2^16.
+    The only branch is for eight digits, because any other number of them is hard to predict.
     """
     cdef uint64_t word, others
     cdef int n = 8
@@ -441,11 +488,9 @@ cdef inline int append_digits(const unsigned char* position, uint64_t* digits) n
     others = (
         ((word & ONES * 0xF0) | (((word + ONES * 0x06) & ONES * 0xF0) >> 4)) ^ ONES * 0x33
     )
-    if others != 0:
-        n = ctz(others) >> 3
-        if n == 0:
-            return 0
-        word <<= 8 * (8 - n)
+    if others != 0 or room < 8:
+        n = min(<int>(ctz(others | <uint64_t>1 << 63) >> 3), room)
+        word = word << 4 * (8 - n) << 4 * (8 - n)  # twice, because a shift by 64 is undefined
     word &= ONES * 0x0F
     word = (word * 10 + (word >> 8)) & <uint64_t>0x00FF00FF00FF00FF
     word = (word * 100 + (word >> 16)) & <uint64_t>0x0000FFFF0000FFFF
@@ -454,7 +499,7 @@ cdef inline int append_digits(const unsigned char* position, uint64_t* digits) n
     return n
 
 
-cdef inline Fault scan_number(Cursor* cursor, Number* number) noexcept nogil:
+cdef Fault scan_number(Cursor* cursor, Number* number) noexcept nogil:
     """Validate the number at the cursor, and step behind it.
 
     `n_digits` stays within MAX_DIGITS, so `digits` within 64 bits. `exponent` is a sum of counts of
@@ -462,6 +507,7 @@ cdef inline Fault scan_number(Cursor* cursor, Number* number) noexcept nogil:
     """
     cdef const unsigned char* position = cursor.position
     cdef const unsigned char* end = cursor.end
+    cdef const unsigned char* begin  # of the digits
     cdef int64_t exponent = 0, written = 0
     cdef uint64_t digits = 0
     cdef int n_digits = 0, n
@@ -471,13 +517,9 @@ cdef inline Fault scan_number(Cursor* cursor, Number* number) noexcept nogil:
     if not is_digit(position, end):
         cursor.position = position
         return unexpected(cursor, "a digit")
-    if position[0] == c"0":
-        position += 1
-        if is_digit(position, end):
-            cursor.position = position
-            return unexpected(cursor, "no digit after a leading zero")
-    while n_digits <= MAX_DIGITS - 8 and end - position >= 8:
-        n = append_digits(position, &digits)
+    begin = position
+    while end - position >= 8:
+        n = append_digits(position, MAX_DIGITS - n_digits, &digits)
         n_digits += n
         position += n
         if n < 8:
@@ -490,17 +532,21 @@ cdef inline Fault scan_number(Cursor* cursor, Number* number) noexcept nogil:
             is_exact = False
             exponent += 1
         position += 1
+    if position - begin > 1 and begin[0] == c"0":
+        cursor.position = begin + 1
+        return unexpected(cursor, "no digit after a leading zero")
+    n_digits -= begin[0] == c"0"  # not significant
     if position < end and position[0] == c".":
         is_integer = False
         position += 1
         if not is_digit(position, end):
             cursor.position = position
             return unexpected(cursor, "a digit")
-        while digits == 0 and position < end and position[0] == c"0":  # not significant
+        while position < end and position[0] == c"0" and digits == 0:  # not significant
             exponent -= 1
             position += 1
-        while n_digits <= MAX_DIGITS - 8 and end - position >= 8:
-            n = append_digits(position, &digits)
+        while end - position >= 8:
+            n = append_digits(position, MAX_DIGITS - n_digits, &digits)
             n_digits += n
             exponent -= n
             position += n
@@ -532,6 +578,46 @@ cdef inline Fault scan_number(Cursor* cursor, Number* number) noexcept nogil:
     number.digits, number.n_digits, number.exponent = digits, n_digits, exponent
     number.is_exact, number.is_integer, number.is_negative = is_exact, is_integer, is_negative
     return NO_FAULT
+
+
+cdef inline bint scan_decimal(Cursor* cursor, Number* number) noexcept nogil:
+    """`scan_number` for the usual form: some digits, a point, some digits, and no exponent.
+
+    Returns False where anything else stands, or where the text may end soon; the caller then begins
+    anew with `scan_number`. There are at most a sign, 8 digits, a point and MAX_DIGITS digits, and
+    no read goes further than 8 bytes behind the last byte that was accepted: less than
+    DECIMAL_NBYTES in all.
+    """
+    cdef const unsigned char* position = cursor.position
+    cdef const unsigned char* point
+    cdef uint64_t digits = 0
+    cdef int n_digits = 1, n
+    if cursor.end - position < DECIMAL_NBYTES:
+        return False
+    number.is_negative = position[0] == c"-"
+    position += number.is_negative
+    if position[1] == c"." and <unsigned char>(position[0] - c"0") < 10:
+        digits = position[0] - c"0"
+    else:
+        n_digits = append_digits(position, 8, &digits)
+        if n_digits == 0 or position[0] == c"0" or position[n_digits] != c".":
+            return False
+    point = position + n_digits
+    position = point + 1
+    while True:
+        n = append_digits(position, MAX_DIGITS - n_digits, &digits)
+        n_digits += n
+        position += n
+        if n < 8:
+            break
+    if position == point + 1 or <unsigned char>(position[0] - c"0") < 10 or (
+        position[0] | 0x20 == c"e"
+    ):
+        return False
+    number.digits, number.n_digits, number.exponent = digits, n_digits, point + 1 - position
+    number.is_exact, number.is_integer = True, False
+    cursor.position = position
+    return True
 
 
 cdef Fault scan_int64(Cursor* cursor, long long* value) noexcept nogil:
@@ -569,6 +655,7 @@ cdef Fault scan_int64(Cursor* cursor, long long* value) noexcept nogil:
     return NO_FAULT
 
 
+@cython.cdivision(True)  # no divisor is zero
 cdef inline bint exact_double(const Number* number, double* value) noexcept nogil:
     """The nearest double of a number that was scanned whole and is not too large, with its sign.
 
@@ -589,8 +676,7 @@ cdef inline bint exact_double(const Number* number, double* value) noexcept nogi
         value[0] = nearest_double(number.digits, <int>exponent)
     else:
         return False
-    if number.is_negative:
-        value[0] = -value[0]
+    value[0] *= SIGNS[number.is_negative]  # without a branch, as signs are hard to predict
     return True
 
 
@@ -605,10 +691,8 @@ cdef inline Fault double_of(
     return NO_FAULT
 
 
-cdef inline Fault single_of(
-    const Number* number, const unsigned char* begin, const unsigned char* end, float* value
-) noexcept nogil:
-    """The nearest float of a scanned number, or OUT_OF_RANGE.
+cdef inline bint exact_single(const Number* number, float* value) noexcept nogil:
+    """The nearest float of a scanned number, if the nearest double is known and decides it.
 
     The nearest double decides the float, too, unless it is the middle between two floats: then the
     number may be on either side of it, or on it. That is told by the 29 bits that a float does not
@@ -621,8 +705,15 @@ cdef inline Fault single_of(
         memcpy(&bits, &wide, 8)
         if bits & 0x1FFFFFFF != 0x10000000 and (MIN_NORMAL <= fabs(wide) <= MAX_FLOAT or wide == 0):
             value[0] = <float>wide
-            return NO_FAULT
-    if not parse_single(begin, end, value):
+            return True
+    return False
+
+
+cdef inline Fault single_of(
+    const Number* number, const unsigned char* begin, const unsigned char* end, float* value
+) noexcept nogil:
+    """The nearest float of a scanned number, or OUT_OF_RANGE."""
+    if not exact_single(number, value) and not parse_single(begin, end, value):
         if number.n_digits + number.exponent > 0:
             return OUT_OF_RANGE
         value[0] = -0.0 if number.is_negative else 0.0
@@ -815,8 +906,8 @@ cdef inline Fault read_integer(Cursor* cursor, Elements* elements) noexcept nogi
     if position[0] == c"0" and is_digit(position + 1, end):
         cursor.position = position + 1
         return unexpected(cursor, "no digit after a leading zero")
-    while n_digits <= MAX_DIGITS - 8 and end - position >= 8:
-        n = append_digits(position, &digits)
+    while end - position >= 8:
+        n = append_digits(position, MAX_DIGITS - n_digits, &digits)
         n_digits += n
         position += n
         if n < 8:
@@ -862,6 +953,15 @@ cdef Fault out_of_range_or_wrong_type(Cursor* cursor) noexcept nogil:
 
 cdef inline Fault read_double(Cursor* cursor, Elements* elements) noexcept nogil:
     cdef const unsigned char* begin = cursor.position
+    cdef Number number
+    if scan_decimal(cursor, &number) and exact_double(&number, <double*>elements.target):
+        return NO_FAULT
+    cursor.position = begin
+    return read_any_double(cursor, elements)
+
+
+cdef Fault read_any_double(Cursor* cursor, Elements* elements) noexcept nogil:
+    cdef const unsigned char* begin = cursor.position
     cdef double* target = <double*>elements.target
     cdef Number number
     cdef Fault fault
@@ -876,6 +976,15 @@ cdef inline Fault read_double(Cursor* cursor, Elements* elements) noexcept nogil
 
 
 cdef inline Fault read_single(Cursor* cursor, Elements* elements) noexcept nogil:
+    cdef const unsigned char* begin = cursor.position
+    cdef Number number
+    if scan_decimal(cursor, &number) and exact_single(&number, <float*>elements.target):
+        return NO_FAULT
+    cursor.position = begin
+    return read_any_single(cursor, elements)
+
+
+cdef Fault read_any_single(Cursor* cursor, Elements* elements) noexcept nogil:
     cdef const unsigned char* begin = cursor.position
     cdef float* target = <float*>elements.target
     cdef double special = 0

@@ -1,0 +1,121 @@
+"""Decimal numbers of every length, at every distance from the end of the text.
+
+Most numbers of JSON have a point and no exponent. They are read by a function of its own where
+enough text follows, and by the general one near the end of the text; both must round correctly.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import tensorwire as tw
+
+REGION = 64  # bytes: more than the fast way wants to have behind it
+
+
+def read(datatype: str, numbers: list[str], end: str = "]}]}") -> NDArray[Any]:
+    entry = f'{{"name":"x","datatype":"{datatype}","shape":[{len(numbers)}],"data":['
+    text = f'{{"model_name":"m","outputs":[{entry}{",".join(numbers)}{end}'
+    return tw.decode_response(text.encode())["x"].as_numpy()
+
+
+def bits(values: Any) -> list[int]:
+    found: list[int] = np.asarray(values, np.float64).view(np.uint64).tolist()
+    return found
+
+
+def digits(rng: random.Random, n: int) -> str:
+    return "".join(rng.choices("0123456789", k=n))
+
+
+def lengths() -> list[str]:
+    """Integer parts of 1 to 12 digits, fractions of 1 to 30, with and without a sign."""
+    rng = random.Random(3)
+    return [
+        f"{sign}{first}{digits(rng, n_whole - 1)}.{digits(rng, n_fraction)}"
+        for n_whole in range(1, 13)
+        for n_fraction in range(1, 31)
+        for sign in ("", "-")
+        for first in (["0", "7"] if n_whole == 1 else ["7"])
+    ]
+
+
+def halfway(rng: random.Random) -> str:
+    """The middle between two neighbouring doubles, as text of 17 to 19 digits with a fraction."""
+    mantissa = rng.randrange(1 << 52, 1 << 53)
+    whole, half = divmod(2 * mantissa + 1, 4)
+    return f"{whole}.{25 * half:02d}"
+
+
+def test_every_length() -> None:
+    numbers = lengths()
+    assert bits(read("FP64", numbers)) == bits([float(number) for number in numbers])
+
+
+def test_every_distance_from_the_end() -> None:
+    for number in lengths():
+        assert bits(read("FP64", [number])) == bits([float(number)])
+    for n_blanks in range(REGION):
+        found = read("FP64", ["-3.0625", "0.1"], f"{' ' * n_blanks}]}}]}}")
+        assert found.tolist() == [-3.0625, 0.1]
+
+
+def test_divisions_by_every_power_of_five() -> None:
+    """16 to 19 digits, from the smallest to the largest, divided by 10^1 to 10^27."""
+    rng = random.Random(5)
+    values = [10**15, 10**15 + 1, 10**19 - 1, (1 << 53) + 1, (1 << 63) - 1, 1 << 63]
+    values += [rng.randrange(10**15, 10**19) for _ in range(200)]
+    numbers = []
+    for exponent in range(1, 28):
+        for value in values:
+            text = str(value).rjust(exponent + 1, "0")
+            numbers.append(f"{text[:-exponent]}.{text[-exponent:]}")
+    assert bits(read("FP64", numbers)) == bits([float(number) for number in numbers])
+
+
+def test_halfway_between_two_doubles() -> None:
+    rng = random.Random(7)
+    numbers = [halfway(rng) for _ in range(3000)]
+    assert bits(read("FP64", numbers)) == bits([float(number) for number in numbers])
+
+
+def test_single_precision_is_rounded_once() -> None:
+    """The middle between two floats goes to the even one, and anything above it to the upper."""
+    rng = random.Random(11)
+    numbers, expected = [], []
+    for _ in range(1000):
+        mantissa = rng.randrange(1 << 23, 1 << 24)
+        text = str((2 * mantissa + 1) * 5**12)  # times 10^-12: the middle, times 2^-11
+        numbers += [f"{text[:-12]}.{text[-12:]}", f"{text[:-12]}.{text[-12:]}01"]
+        expected += [(mantissa + (mantissa & 1)) / 2**11, (mantissa + 1) / 2**11]
+    found = read("FP32", numbers)
+    assert found.astype(np.float64).tolist() == expected
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+@pytest.mark.parametrize("zero", ["0.0", "0.00000000", "0.000000000000000000000000"])
+def test_zero_keeps_its_sign(zero: str, sign: str) -> None:
+    padding = ["1.5"] * REGION
+    for datatype, code in (("FP32", "<f"), ("FP64", "<d")):
+        found = read(datatype, [f"{sign}{zero}", *padding])
+        assert found[:1].tobytes() == struct.pack(code, float(f"{sign}{zero}"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("01.5", "00.5", "-01.5", "1.", "-1.", ".5", "-.5", "1.5.5", "1.5e", "1.5e+", "1.e5"),
+        *("1.-5", "12345678.", "123456789.", "1.5x", "1.12345678x", "1.1234567812345678x"),
+        "--1.5",
+    ],
+)
+@pytest.mark.parametrize("n_more", [0, REGION])
+def test_malformed_numbers_are_rejected(wrong: str, n_more: int) -> None:
+    with pytest.raises(tw.HeaderError):
+        read("FP64", [wrong, *["1"] * n_more])
