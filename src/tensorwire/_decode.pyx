@@ -16,7 +16,7 @@ from cpython.ref cimport Py_INCREF
 from cpython.set cimport PySet_Add, PySet_GET_SIZE
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport INT64_MAX, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from ._body cimport Body
 from ._datatypes cimport Datatype
@@ -325,6 +325,11 @@ cdef class MessageReader:
     cdef int check_end(self) except -1:
         """Raise HeaderError where anything but white space follows the header."""
         cdef Py_ssize_t n_following
+        # The spaces that align the first tensor, by words.
+        while self.cursor.end - self.cursor.position >= 8 and (
+            memcmp(self.cursor.position, b"        ", 8) == 0
+        ):
+            self.cursor.position += 8
         skip_blanks(&self.cursor)
         n_following = self.cursor.end - self.cursor.position
         if n_following > 0:
