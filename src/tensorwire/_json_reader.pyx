@@ -83,8 +83,9 @@ cdef extern from *:
        Instead of a division, there is a multiplication by a reciprocal first. The reciprocal is too
        small by less than 1, so the product of 128 bits by less than 2^64, and its high half by less
        than 2: V - 2 < quotient < V, where V is the true quotient, between 2^62 and 2^64. If it has
-       63 bits, it is doubled: V - 4 < quotient < V. Of its lowest 11 bits, 0x400 is a half. So if they are not 0x3FC to 0x3FF, V and the quotient are on the same side of the half, and V
-       is not the half itself. Otherwise, once in 512 numbers and for every tie, it is divided. */
+       63 bits, it is doubled: V - 4 < quotient < V. Of its lowest 11 bits, 0x400 is a half. If they
+       are not 0x3FC to 0x3FF, V and the quotient are on the same side of the half, and V is not the
+       half itself. Otherwise, once in 512 numbers and for every tie, it is divided. */
     static inline double nearest_double(unsigned long long digits, int exponent) {
         int shift = __builtin_clzll(digits), binary = exponent - shift, is_short;
         unsigned long long quotient, remainder = 1, mantissa, cut, bits;
