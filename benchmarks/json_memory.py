@@ -46,7 +46,7 @@ TEXTS: dict[str, Callable[[], bytes]] = {
     "BYTES, one character": lambda: tensor("BYTES", '"a"'),
     "unknown member: a list of lists": lambda: response(extra=f'"more":[{LISTS}],'),
     "unknown member: an object": lambda: response(extra=f'"more":{{{KEYS}}},'),
-    "parameters, not read": lambda: response(extra=f'"parameters":{{"p":[{LISTS}]}},'),
+    "parameters: a list of lists": lambda: response(extra=f'"parameters":{{"p":[{LISTS}]}},'),
     "4,000 empty tensors": empty_tensors,
 }
 

@@ -64,58 +64,49 @@ cdef extern from *:
         298023223876953125ULL, 1490116119384765625ULL, 7450580596923828125ULL};
     #define MAX_FIVES 27
 
-    /* floor((2^128 - 1) / d) - 2^64 for d = 5^n, shifted left until its highest bit is set. */
+    /* floor(2^127 / d) for d = 5^n, shifted left until its highest bit is set. */
     static unsigned long long reciprocals[28];
     static void fill_reciprocals(void) {
-        for (int n = 0; n <= MAX_FIVES; n++) {
+        for (int n = 1; n <= MAX_FIVES; n++) {
             unsigned long long d = FIVES[n] << __builtin_clzll(FIVES[n]);
-            reciprocals[n] = (unsigned long long)(~(unsigned __int128)0 / d);  /* less 2^64 */
+            reciprocals[n] = (unsigned long long)(((unsigned __int128)1 << 127) / d);
         }
-    }
-
-    /* The quotient of high * 2^64 + low and d, and the remainder. d has its highest bit set, and
-       high < d. This is algorithm 4 of Moeller and Granlund, "Improved division by invariant
-       integers" (2011): two multiplications, where a division would call a function of libgcc. The
-       last correction is part of its proof; no number is known to need it here. */
-    static inline unsigned long long divide(
-            unsigned long long high, unsigned long long low, unsigned long long d,
-            unsigned long long reciprocal, unsigned long long *remainder) {
-        unsigned __int128 wide = (unsigned __int128)reciprocal * high;
-        unsigned long long quotient, rest, correction;
-        wide += low;  /* below 2^128: the product is at most (2^64 - 1)^2 */
-        quotient = (unsigned long long)(wide >> 64) + high + 1;
-        rest = low - quotient * d;
-        correction = 0 - (unsigned long long)(rest > (unsigned long long)wide);
-        quotient += correction;  /* one less where the mask is set */
-        rest += correction & d;
-        if (__builtin_expect(rest >= d, 0)) { quotient++; rest -= d; }
-        *remainder = rest;
-        return quotient;
     }
 
     /* The double nearest to digits * 10^exponent, for digits > 0 and |exponent| <= MAX_FIVES.
 
        The number is brought to the form quotient * 2^binary, where `quotient` has 64 bits and its
        highest bit set, and `remainder` is not 0 if anything was cut off behind it. This is all that
-       the rounding to the 53 bits of a double, half to even, depends on. The quotient of a division
-       may have 63 bits only; it is doubled then, and what its lowest bit would be is part of
-       the remainder, which is sufficient, because 11 bits are cut off anyway. The result is between
-       1e-27 and 2^64 * 1e27: neither a subnormal number nor an infinity. */
+       the rounding to the 53 bits of a double, half to even, depends on. The result is between
+       1e-27 and 2^64 * 1e27: neither a subnormal number nor an infinity.
+
+       Instead of a division, there is a multiplication by a reciprocal first. The reciprocal is too
+       small by less than 1, so the product of 128 bits by less than 2^64, and its high half by less
+       than 2: V - 2 < quotient < V, where V is the true quotient, between 2^62 and 2^64. If it has
+       63 bits, it is doubled: V - 4 < quotient < V. Of its lowest 11 bits, 0x400 is a half. If they
+       are not 0x3FC to 0x3FF, V and the quotient are on the same side of the half, and V is not the
+       half itself. Otherwise, once in 512 numbers and for every tie, it is divided. */
     static inline double nearest_double(unsigned long long digits, int exponent) {
-        int shift = __builtin_clzll(digits), binary = exponent - shift;
-        unsigned long long quotient, remainder, mantissa, cut, bits;
+        int shift = __builtin_clzll(digits), binary = exponent - shift, is_short;
+        unsigned long long quotient, remainder = 1, mantissa, cut, bits;
         unsigned __int128 wide;
         double value, scale;
         digits <<= shift;
         if (exponent < 0) {
             unsigned long long divisor = FIVES[-exponent];
             shift = __builtin_clzll(divisor);
-            /* 2^62 < quotient < 2^64, because both have their highest bit set; and high < 2^63. */
-            quotient = divide(
-                digits >> 1, digits << 63, divisor << shift, reciprocals[-exponent], &remainder);
-            shift -= 63;
-            binary += shift - !(quotient >> 63);
-            quotient <<= !(quotient >> 63);
+            quotient = (unsigned long long)(
+                (unsigned __int128)digits * reciprocals[-exponent] >> 64);
+            is_short = !(quotient >> 63);
+            if (__builtin_expect(((quotient << is_short) & 0x7FC) == 0x3FC, 0)) {
+                divisor <<= shift;
+                wide = (unsigned __int128)digits << 63;
+                quotient = (unsigned long long)(wide / divisor);
+                remainder = (unsigned long long)(wide % divisor);
+                is_short = !(quotient >> 63);  /* the bit that is missing is in the remainder */
+            }
+            binary += shift - 63 - is_short;
+            quotient <<= is_short;
         } else {
             unsigned long long factor = FIVES[exponent];
             shift = __builtin_clzll(factor);
