@@ -426,10 +426,11 @@ cdef class MessageReader:
         return read_object(&self.cursor)
 
     cdef dict read_framing(self, const char* own, Py_ssize_t n_own, const unsigned char** value):
-        """Parameters but for the one that says how the tensor travels; None without others.
+        """Parameters but for the one that says how the tensor travels.
 
-        `value` becomes where that one's value stands, or stays NULL when it is null or missing. If
-        it is an integer, `entry.nbytes` becomes that.
+        None without others; in a message of another package {}, if there is an object. `value`
+        becomes where that one's value stands, or stays NULL when it is null or missing. If it is an
+        integer, `entry.nbytes` becomes that.
         """
         cdef Cursor* cursor = &self.cursor
         cdef dict members = None
@@ -441,6 +442,8 @@ cdef class MessageReader:
         if not at(cursor, c"{"):
             raise self.misfit("parameters", "an object")
         open_at(cursor)
+        if self.is_lenient:
+            members = {}
         while next_member(cursor, &key, is_first):
             is_first = False
             if not says(&key, own, n_own):
@@ -945,9 +948,10 @@ cdef class PeerTensor:
 
 
 def read_peer_message(body, Py_ssize_t header_nbytes, bint is_request, Limits limits not None):
-    """A message as KServe takes it: its members but for the tensors, and a list of PeerTensor.
+    """Read a message as KServe and MLServer do.
 
-    Raises DecodeError.
+    Returns the message without its tensors, a list of PeerTensor, and the message's parameters: None
+    without any, where those of the message are an empty dict. Raises DecodeError.
     """
     cdef Body source = Body(body)
     cdef MessageReader reader
@@ -962,10 +966,10 @@ def read_peer_message(body, Py_ssize_t header_nbytes, bint is_request, Limits li
     if is_request:
         request = reader.read_request()
         tensors, request.inputs = request.inputs, []
-        return request, tensors
+        return request, tensors, request._parameters
     response = reader.read_response()
     tensors, response.outputs = response.outputs, []
-    return response, tensors
+    return response, tensors, response._parameters
 
 
 def view_tensor(buffer, str name not None, str datatype, tuple shape not None, str kind,
