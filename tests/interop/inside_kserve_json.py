@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 from fastapi import FastAPI
-from kserve import InferOutput, InferRequest, InferResponse, Model, ModelRepository
+from kserve import InferOutput, InferResponse, Model, ModelRepository
 from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.rest.server import RESTServer
 from kserve.protocol.rest.v2_endpoints import register_v2_endpoints
-from kserve.utils.utils import get_predict_input, get_predict_response
 
 from tensorwire.integrations import kserve as backend
 from tensorwire.integrations.kserve.tensors import OnWire
@@ -53,8 +52,14 @@ def outcome(function: Any) -> Any:
 def array_seen(tensor: Any) -> Any:
     array = outcome(tensor.as_numpy)
     if not isinstance(array, np.ndarray):
-        return array
-    return array.dtype, array.shape, array.flags.writeable, array.flags.aligned, repr(array.tolist())
+        return "an error"  # of whatever type: the codec's are InvalidInput
+    return (
+        array.dtype,
+        array.shape,
+        array.flags.writeable,
+        array.flags.aligned,
+        repr(array.tolist()),
+    )
 
 
 def described(payload: Any) -> Any:
@@ -75,7 +80,7 @@ def described(payload: Any) -> Any:
         payload.request_outputs and [(o.name, o.parameters) for o in payload.request_outputs],
         payload.use_binary_outputs,
         payload.from_grpc,
-        outcome(lambda: repr(payload.to_rest())) if payload.id else None,
+        outcome(lambda: json.dumps(payload.to_rest(), sort_keys=True)) if payload.id else None,
     )
 
 
@@ -85,8 +90,9 @@ def answer_of(payload: Any) -> InferResponse:
     for tensor in payload.inputs:
         array = outcome(tensor.as_numpy)
         if isinstance(array, np.ndarray) and tensor.datatype != "BYTES":
-            output = InferOutput(tensor.name, list(array.shape), tensor.datatype)
-            output.set_data_from_numpy(array)
+            output = InferOutput(tensor.name, list(array.shape), tensor.datatype, array)
+            if array.size:  # KServe fails to send none that it has made bytes of
+                output.set_data_from_numpy(array)
             outputs.append(output)
     return InferResponse(
         payload.id or "1",
@@ -109,8 +115,12 @@ class Server:
         register_v2_endpoints(self.app, dataplane, SimpleNamespace(load=None, unload=None))
         RESTServer._add_exception_handlers(None, self.app)
 
-    def infer(self, body: bytes, content_type: str | None = "application/json", **more: str) -> Answer:
-        headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in more.items()]
+    def infer(
+        self, body: bytes, content_type: str | None = "application/json", **more: str
+    ) -> Answer:
+        headers = [
+            (name.replace("_", "-").encode(), value.encode()) for name, value in more.items()
+        ]
         if content_type is not None:
             headers.append((b"content-type", content_type.encode()))
         self.model.seen = self.model.headers = None
@@ -219,8 +229,9 @@ READ: dict[str, bytes] = {
     "twice the name": message(entry([1]), entry([2])),
     "50 tensors": message(*(entry([i, 0.5], "FP64") for i in range(50))),
     "white space": b" \r\n\t" + message(entry([1])) + b"\n ",
-    "data beside a size": message(entry([1], parameters={"binary_data_size": 4})),
+    "data beside a size": message(entry([1], parameters={"binary_data_size": 4}), id=None),
     "long": message(entry(np.random.default_rng(1).standard_normal(3000).tolist(), "FP64")),
+    "a name of 5000 bytes": message(entry([1], name="a" * 5000)),
     "many dimensions": message(entry([[[[[1, 2]]]]], "INT8", [1, 1, 1, 1, 2])),
 }  # fmt: skip
 LEFT: dict[str, bytes] = {
@@ -249,7 +260,6 @@ LEFT: dict[str, bytes] = {
     "a huge shape": message(entry([1], shape=[2**40, 2**40])),
     "FP16": message(entry([1.5], "FP16")),
     "empty FP16": message(entry([], "FP16")),
-    "BF16": message(entry([1.5], "BF16")),
     "an unknown datatype": message(entry([1.5], "FP8")),
     "no datatype": b'{"inputs":[{"name":"x","shape":[1],"data":[1]}]}',
     "no data": b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP32"}]}',
@@ -264,7 +274,6 @@ LEFT: dict[str, bytes] = {
     "a number for the id": message(entry([1]), id=5),
     "a number for the name": message(entry([1], name=5)),
     "a NUL in the name": message(entry([1], name="a\0b")),
-    "a name of 5000 bytes": message(entry([1], name="a" * 5000)),
     "a number for the model's version": message(entry([1]), model_version=5),
     "nested parameters": message(entry([1], parameters={"a": [1]})),
     "a null parameter": message(entry([1]), parameters={"a": None}),

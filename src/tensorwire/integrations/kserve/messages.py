@@ -14,7 +14,6 @@ from numpy import ndarray
 
 from ..._decode import PeerTensor, read_peer_message
 from ..._encode import write_peer_json
-from ..._json_reader import read_json
 from ...errors import DecodeError, EncodeError
 from .options import Options
 from .tensors import (
@@ -27,6 +26,7 @@ from .tensors import (
     listed,
     on_wire,
     plain_list,
+    read_list,
     set_data,
     wire_bytes,
 )
@@ -98,7 +98,7 @@ class JsonRequest:
             request_id=self.request.id,
             model_name=model_name,
             infer_inputs=[
-                InputOnWire.over(entry, list(entry.shape), options) for entry in self.entries
+                InputOnWire.over(entry, entry.parameters or {}, options) for entry in self.entries
             ],
             parameters=self.parameters,
             request_outputs=(
@@ -163,7 +163,6 @@ def read_tensor(
     JSON data, a size beside it counts for nothing, as in KServe.
     """
     kind = "input" if in_json is InferInput else "output"
-    shape = list(entry.shape)
     if entry.text is None and entry.tensor is None:
         raise InvalidInput(
             f"'data' field is missing for {kind} '{entry.name}' for model '{model_name}'"
@@ -174,10 +173,10 @@ def read_tensor(
             f"data format for input {entry.name}"
         )
     if entry.tensor is not None:
-        return lazy.over(entry, shape, options)
+        return lazy.over(entry, entry.parameters, options)
     assert entry.text is not None
-    data = read_json(bytes(entry.text), options.limits.max_nesting)
-    return in_json(entry.name, shape, entry.datatype, data, entry.parameters)
+    data = read_list(bytes(entry.text), options)
+    return in_json(entry.name, list(entry.shape), entry.datatype, data, entry.parameters)
 
 
 # --- to a body -------------------------------------------------------------------------------

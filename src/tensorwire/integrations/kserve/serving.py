@@ -17,7 +17,13 @@ from starlette.requests import Request
 
 from ...errors import DecodeError
 from ...http import EXTENSION, JSON_TYPE, header_length
-from .messages import JsonRequest, read_json_request, read_request, write_json_response, write_response
+from .messages import (
+    JsonRequest,
+    read_json_request,
+    read_request,
+    write_json_response,
+    write_response,
+)
 from .options import Options
 
 INFER = V2Endpoints.infer  # KServe's own, whatever replaces it later

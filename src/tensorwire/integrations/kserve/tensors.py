@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from typing import Any
 
@@ -43,9 +44,9 @@ class OnWire:
     _options: Options
 
     @classmethod
-    def over(cls, entry: PeerTensor, shape: list[int], options: Options) -> Any:
-        """The tensor of an entry that has one; ``shape`` as KServe keeps it."""
-        made: Any = cls(entry.name, shape, entry.datatype, parameters=entry.parameters)  # type: ignore[call-arg]
+    def over(cls, entry: PeerTensor, parameters: dict[str, Any] | None, options: Options) -> Any:
+        """The tensor of an entry that has one."""
+        made: Any = cls(entry.name, list(entry.shape), entry.datatype, parameters=parameters)  # type: ignore[call-arg]
         made._tensor = entry.tensor
         made._text = entry.text
         made._options = options
@@ -73,7 +74,7 @@ class OnWire:
         """The data as KServe has it: JSON as it was sent, which may be nested; else a flat list."""
         if text is None:
             return flat_list(array_of(tensor, AS_IT_IS))
-        return read_json(bytes(text), self._options.limits.max_nesting)
+        return read_list(bytes(text), self._options)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -100,6 +101,16 @@ class InputOnWire(OnWire, InferInput):  # type: ignore[misc]
 
 class OutputOnWire(OnWire, InferOutput):  # type: ignore[misc]
     """An output of a response."""
+
+
+def read_list(text: bytes, options: Options) -> Any:
+    """The value of a text that was validated: lists, numbers, strings."""
+    try:
+        return read_json(text, options.limits.max_nesting)
+    except (
+        DecodeError
+    ):  # it has NaN or infinities, which only arrays of FP32 and FP64 are read with
+        return json.loads(text)
 
 
 def array_of(tensor: Tensor, options: Options) -> Array:
