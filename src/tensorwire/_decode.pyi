@@ -32,7 +32,11 @@ def decode_response(
     limits: Limits = ...,
 ) -> InferResponse: ...
 def read_peer_message(
-    body: Any, header_nbytes: int, is_request: bool, limits: Limits
+    body: Any,
+    header_nbytes: int,
+    is_request: bool,
+    limits: Limits,
+    needs_arrays: bool = False,
 ) -> tuple[Any, list[PeerTensor], dict[str, Any] | None]: ...
 def view_tensor(
     buffer: Any,

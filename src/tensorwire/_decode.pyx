@@ -220,6 +220,7 @@ cdef class MessageReader:
     cdef object n_elements  # declared so far; counted only where they are limited
     cdef str server_error
     cdef bint is_lenient  # as other packages are with JSON data
+    cdef bint needs_arrays  # which a lenient reader else does without
     # The entry that is being read; Python objects stand beside the struct, where they are counted.
     cdef Entry entry
     cdef str name
@@ -709,8 +710,6 @@ cdef class MessageReader:
             skip_any(cursor)
         elif not is_described or self.datatype is None:
             skip_data(cursor)
-        elif not self.is_lenient:
-            self.read_elements()
         elif not self.try_elements():
             self.data = None
             cursor.position, cursor.level = entry.data, level
@@ -719,7 +718,14 @@ cdef class MessageReader:
         return 0
 
     cdef bint try_elements(self) except -1:
+        """Read the lists at the cursor; return whether they are of the datatype and the shape.
+
+        Raises DecodeError unless the reader is lenient.
+        """
         self.entry.is_tried = True
+        if not self.is_lenient or self.needs_arrays:
+            self.read_elements()
+            return True
         try:
             self.read_elements()
         except DecodeError:
@@ -947,11 +953,15 @@ cdef class PeerTensor:
     cdef readonly object text
 
 
-def read_peer_message(body, Py_ssize_t header_nbytes, bint is_request, Limits limits not None):
+def read_peer_message(
+    body, Py_ssize_t header_nbytes, bint is_request, Limits limits not None,
+    bint needs_arrays=False,
+):
     """Read a message as KServe and MLServer do.
 
     Returns the message without its tensors, a list of PeerTensor, and the message's parameters: None
-    without any, where those of the message are an empty dict. Raises DecodeError.
+    without any, where those of the message are an empty dict. With ``needs_arrays``, JSON data that
+    is not of its datatype and shape is an error, too. Raises DecodeError.
     """
     cdef Body source = Body(body)
     cdef MessageReader reader
@@ -963,6 +973,7 @@ def read_peer_message(body, Py_ssize_t header_nbytes, bint is_request, Limits li
     reader = MessageReader.__new__(MessageReader)
     reader.begin(source, checked_header_length(source, header_nbytes, limits), limits)
     reader.is_lenient = True
+    reader.needs_arrays = needs_arrays
     if is_request:
         request = reader.read_request()
         tensors, request.inputs = request.inputs, []

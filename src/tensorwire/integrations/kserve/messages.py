@@ -117,7 +117,9 @@ def read_json_request(body: bytes, options: Options) -> JsonRequest | None:
     and shape, which numpy may convert.
     """
     try:
-        request, entries, parameters = read_peer_message(body, len(body), True, options.json_limits)
+        request, entries, parameters = read_peer_message(
+            body, len(body), True, options.json_limits, needs_arrays=True
+        )
     except DecodeError:
         return None
     for entry in entries:

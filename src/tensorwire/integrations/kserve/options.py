@@ -25,9 +25,9 @@ class Options:
 
     @cached_property
     def json_limits(self) -> Limits:
-        """For bodies that are JSON as a whole, whose size and number of tensors KServe does not limit.
+        """For bodies that are JSON as a whole, whose size KServe does not limit.
 
-        What passes the other limits is read by KServe itself.
+        What passes the limits that are left is read by KServe itself.
         """
         return Limits(
             max_header_nbytes=UNLIMITED,
