@@ -562,9 +562,8 @@ cdef class MessageReader:
                     self.datatype = <Datatype>NAMED_ROWS[i].datatype
                     return 0
         self.unknown_datatype = string_of(&text)  # unless it is escaped, or in another case
-        if self.is_lenient:
-            self.unknown_datatype = self.unknown_datatype.upper()
-        self.datatype = ROWS.get(self.unknown_datatype)
+        self.datatype = ROWS.get(
+            self.unknown_datatype.upper() if self.is_lenient else self.unknown_datatype)
         return 0
 
     cdef int read_shape(self) except -1:
@@ -908,7 +907,8 @@ cdef class MessageReader:
         cdef PeerTensor made = PeerTensor.__new__(PeerTensor)
         cdef const unsigned char* position = self.cursor.position
         made.name = self.name
-        made.datatype = self.unknown_datatype if self.datatype is None else self.datatype.name
+        made.datatype = (
+            self.datatype.name if self.unknown_datatype is None else self.unknown_datatype)
         made.parameters = self.parameters
         if entry.data != NULL:
             if not entry.is_tried and entry.is_list and self.datatype is not None:
@@ -931,7 +931,7 @@ cdef class MessageReader:
         made.shape = self.shape()
         if self.data is not None:
             made.tensor = make_tensor(
-                made.name, made.datatype, made.shape, self.data, self.parameters,
+                made.name, self.datatype.name, made.shape, self.data, self.parameters,
                 entry.data == NULL)
         return made
 
@@ -940,9 +940,9 @@ cdef class MessageReader:
 cdef class PeerTensor:
     """An entry of another package's message: what it says, and the tensor, where it is one.
 
-    ``tensor`` is None for an entry without data, and for JSON data that is not of its datatype and
-    shape. ``text`` is the JSON of the
-    data as a memoryview; None without any.
+    ``datatype`` is spelled as it was sent, "fp32" perhaps. ``tensor`` is None for an entry without
+    data, and for JSON data that is not of its datatype and shape. ``text`` is the JSON of the data
+    as a memoryview; None without any.
     """
 
     cdef readonly str name

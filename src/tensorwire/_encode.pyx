@@ -2,12 +2,22 @@
 
 cimport cython
 cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport INT64_MAX
+from libc.string cimport memcpy
 
 from ._body cimport check_array, payload
 from ._datatypes cimport Datatype
 from ._frame cimport Frame, new_frame
-from ._json_writer cimport AS_ERROR, AS_LITERAL, AS_NULL, JsonWriter, Nonfinite, literal
+from ._json_writer cimport (
+    AS_ERROR,
+    AS_LITERAL,
+    AS_NULL,
+    JsonWriter,
+    Nonfinite,
+    literal,
+    reserve,
+)
 from ._messages cimport InferRequest, InferResponse, RequestedOutput, Tensor, has_nul
 
 import numpy as np
@@ -124,7 +134,8 @@ def encode_raw_request(array):
 def write_peer_json(tree, str nonfinite not None):
     """The JSON text of another package's message: of str, int, float, bool, None, dict and list.
 
-    Arrays of numbers and BytesTensors in it are written as flat lists, without lists in Python.
+    Arrays of numbers and BytesTensors in it are written as flat lists, without lists in Python;
+    ``bytes`` are JSON text, which is copied.
     FP16 and FP32 numbers are written as the FP64 numbers that they are, as Python would write
     those: for 0.1, 0.10000000149011612. ``nonfinite`` is as in ``encode_request``, and concerns the
     arrays; elsewhere NaN and infinities are null.
@@ -388,6 +399,11 @@ cdef int write_tree(JsonWriter writer, tree, Nonfinite nonfinite, int depth) exc
         if element >= 0:
             raise EncodeError(f"element {element} is not UTF-8", element=element)
         return 0
+    if type(tree) is bytes:
+        reserve(writer, len(<bytes>tree) + 1)
+        memcpy(writer.cursor.position, PyBytes_AS_STRING(tree), len(<bytes>tree))
+        writer.cursor.position += len(<bytes>tree)
+        return literal(writer, b",")
     if type(tree) is dict:
         if depth < MAX_TREE_DEPTH:
             literal(writer, b"{")

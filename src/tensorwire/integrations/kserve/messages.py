@@ -169,10 +169,10 @@ def read_tensor(
         raise InvalidInput(
             f"'data' field is missing for {kind} '{entry.name}' for model '{model_name}'"
         )
-    if entry.text is not None and kind == "input" and entry.datatype in NOT_IN_JSON:
+    if entry.text is not None and kind == "input" and entry.datatype.upper() in NOT_IN_JSON:
         raise InvalidInput(
-            f"Receiving {entry.datatype} data via JSON is not supported. Please use the binary "
-            f"data format for input {entry.name}"
+            f"Receiving {entry.datatype.upper()} data via JSON is not supported. "
+            f"Please use the binary data format for input {entry.name}"
         )
     if entry.tensor is not None:
         return lazy.over(entry, entry.parameters, options)
