@@ -222,7 +222,7 @@ RESPONSES: dict[str, Any] = {
     "odd FP32": lambda: response(made(np.array([0.1, 3e38, 1e-45, 16777216], "f4"))),
     "a scalar": lambda: response(made(np.array(5.5), None)),
     "strided": lambda: response(made(np.arange(12.0).reshape(3, 4).T[::2], None)),
-    "masked": lambda: response(made(np.ma.array([1, 2], mask=[False, True]), None)),
+    "masked": lambda: response(made(np.ma.array([1.0, 2.0], mask=[False, True]), None)),
     "empty": lambda: response(made(np.zeros((0, 3)), None)),
     "a list": lambda: response(InferOutput("y", [2], "FP64", [1, 2.5])),
     "text": lambda: response(made(np.array(["a", "\u20ac\n", b"b"], object))),

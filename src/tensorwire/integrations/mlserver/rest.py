@@ -189,10 +189,7 @@ async def answer(
         await send_frame(send, frame, headers=headers.raw_headers)
         return
     text = json_of(response)
-    if text is None:
-        plain = write(response)
-    else:
-        plain = PlainResponse(text, media_type=Response.media_type)
+    plain = write(response) if text is None else PlainResponse(text, media_type="application/json")
     plain.headers.raw.extend(headers.headers.raw)
     await plain(scope, receive, send)
 
