@@ -37,7 +37,7 @@ def read_peer_message(
     is_request: bool,
     limits: Limits,
     needs_arrays: bool = False,
-) -> tuple[Any, list[PeerTensor], dict[str, Any] | None]: ...
+) -> tuple[Any, list[PeerTensor], list[dict[str, Any] | None]]: ...
 def view_tensor(
     buffer: Any,
     name: str,

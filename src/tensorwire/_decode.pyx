@@ -959,8 +959,9 @@ def read_peer_message(
 ):
     """Read a message as KServe and MLServer do.
 
-    Returns the message without its tensors, a list of PeerTensor, and the message's parameters: None
-    without any, where those of the message are an empty dict. With ``needs_arrays``, JSON data that
+    Returns the message without its tensors, a list of PeerTensor, and a list of parameters: those
+    of the message, and of each requested output. They are None where there are none, and an empty
+    dict where there is an empty object; the message has an empty dict for both. With ``needs_arrays``, JSON data that
     is not of its datatype and shape is an error, too. Raises DecodeError.
     """
     cdef Body source = Body(body)
@@ -977,10 +978,12 @@ def read_peer_message(
     if is_request:
         request = reader.read_request()
         tensors, request.inputs = request.inputs, []
-        return request, tensors, request._parameters
+        parameters = [request._parameters]
+        parameters += [(<RequestedOutput>output)._parameters for output in request.outputs or ()]
+        return request, tensors, parameters
     response = reader.read_response()
     tensors, response.outputs = response.outputs, []
-    return response, tensors, response._parameters
+    return response, tensors, [response._parameters]
 
 
 def view_tensor(buffer, str name not None, str datatype, tuple shape not None, str kind,

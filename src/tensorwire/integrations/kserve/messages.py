@@ -50,17 +50,14 @@ def read_request(
     except DecodeError as error:
         raise InvalidInput(str(error)) from error
     check_unique(entries, "input")
-    outputs = request.outputs
     return cls(
         model_name=model_name,
         request_id=request.id,
-        parameters=parameters,
+        parameters=parameters[0],
         infer_inputs=[
             read_tensor(entry, InferInput, InputOnWire, model_name, options) for entry in entries
         ],
-        request_outputs=(
-            None if outputs is None else [RequestedOutput(o.name, framed(o)) for o in outputs]
-        ),
+        request_outputs=requested_outputs(request.outputs, parameters[1:]),
         model_version=request.model_version,
     )
 
@@ -76,7 +73,7 @@ def read_response(cls: type[Any], body: Any, json_length: int, options: Options)
         model_name=response.model_name,
         model_version=response.model_version,
         response_id=response.id,
-        parameters=parameters,
+        parameters=parameters[0],
         infer_outputs=[
             read_tensor(entry, InferOutput, OutputOnWire, response.model_name, options)
             for entry in entries
@@ -85,27 +82,26 @@ def read_response(cls: type[Any], body: Any, json_length: int, options: Options)
 
 
 class JsonRequest:
-    """A request that is JSON as a whole, read; the names and parameters are KServe's, too."""
+    """A request that is JSON as a whole, and that KServe takes as it is."""
 
-    def __init__(self, request: Any, entries: list[PeerTensor], parameters: Any) -> None:
+    def __init__(
+        self, request: Any, entries: list[PeerTensor], parameters: list[dict[str, Any] | None]
+    ) -> None:
         self.request = request
         self.entries = entries
         self.parameters = parameters
 
     def infer_request(self, cls: type[Any], model_name: str, options: Options) -> Any:
         """What KServe's ``from_inference_request`` makes of it, but for the lists."""
+        parameters = [own or {} for own in self.parameters[1:]]
         return cls(
             request_id=self.request.id,
             model_name=model_name,
             infer_inputs=[
                 InputOnWire.over(entry, entry.parameters or {}, options) for entry in self.entries
             ],
-            parameters=self.parameters,
-            request_outputs=(
-                [RequestedOutput(o.name, framed(o) or {}) for o in self.request.outputs]
-                if self.request.outputs
-                else None
-            ),
+            parameters=self.parameters[0],
+            request_outputs=requested_outputs(self.request.outputs or None, parameters),
         )
 
 
@@ -125,9 +121,7 @@ def read_json_request(body: bytes, options: Options) -> JsonRequest | None:
     for entry in entries:
         if entry.tensor is None or entry.text is None or not are_scalars(entry.parameters):
             return None
-    if not are_scalars(parameters):
-        return None
-    if not all(are_scalars(output.parameters) for output in request.outputs or ()):
+    if not all(map(are_scalars, parameters)):
         return None
     return JsonRequest(request, entries, parameters)
 
@@ -145,11 +139,17 @@ def check_unique(entries: list[PeerTensor], kind: str) -> None:
         raise InvalidInput(f"{kind} '{name}' appears twice")
 
 
-def framed(output: Any) -> dict[str, Any] | None:
-    """The parameters of a requested output, with the one that says how it travels."""
-    if output.binary is None:
-        return output.parameters or None
-    return {**output.parameters, "binary_data": output.binary}
+def requested_outputs(
+    outputs: list[Any] | None, parameters: list[dict[str, Any] | None]
+) -> list[Any] | None:
+    """KServe's, whose parameters include the one that says how the output travels."""
+    if outputs is None:
+        return None
+    made = []
+    for output, own in zip(outputs, parameters, strict=True):
+        framed = own if output.binary is None else {**(own or {}), "binary_data": output.binary}
+        made.append(RequestedOutput(output.name, framed))
+    return made
 
 
 def read_tensor(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from array import array
 from math import prod
 from typing import Any
@@ -69,6 +70,13 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
         if data is None:
             return super().__copy__()  # type: ignore[no-any-return]
         return ArrayData.over(data, self.__dict__["is_encoded"], text_of(self))
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> ArrayData:
+        data, text = array_of(self), text_of(self)
+        if data is None:
+            return super().__deepcopy__(memo)  # type: ignore[no-any-return]
+        text = text and bytes(text)  # a memoryview cannot be copied
+        return ArrayData.over(copy.deepcopy(data, memo), self.__dict__["is_encoded"], text)
 
     def __reduce__(self) -> tuple[Any, ...]:
         data = array_of(self)

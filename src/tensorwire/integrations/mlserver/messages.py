@@ -64,19 +64,18 @@ def json_request(body: bytes) -> InferenceRequest | None:
         )
     except DecodeError:
         return None
-    outputs = request.outputs
-    described = [parameters, *(entry.parameters for entry in entries)]
-    described += [output.parameters for output in outputs or ()]
+    described = [*parameters, *(entry.parameters for entry in entries)]
     if not (all(map(_is_readable, entries)) and all(map(_is_plain, described))):
         return None
     try:
         members: dict[str, Any] = {"inputs": [_json_input(entry) for entry in entries]}
         if request.id is not None:
             members["id"] = request.id
-        if parameters is not None:
-            members["parameters"] = Parameters.model_validate(parameters)
-        if outputs is not None:
-            members["outputs"] = [_request_output(output) for output in outputs]
+        if parameters[0] is not None:
+            members["parameters"] = parameters[0]
+        if request.outputs is not None:
+            found = zip(request.outputs, parameters[1:], strict=True)
+            members["outputs"] = [_json_output(output, own) for output, own in found]
         return InferenceRequest(**members)
     except ValidationError:
         return None
@@ -113,6 +112,14 @@ def _json_input(entry: PeerTensor) -> RequestInput:
     if entry.parameters is not None:
         members["parameters"] = entry.parameters
     return RequestInput(**members)
+
+
+def _json_output(output: Any, parameters: dict[str, Any] | None) -> RequestOutput:
+    if output.binary is not None:
+        parameters = {**(parameters or {}), "binary_data": output.binary}
+    if parameters is None:
+        return RequestOutput(name=output.name)
+    return RequestOutput(name=output.name, parameters=parameters)
 
 
 def _request_input(tensor: tw.Tensor) -> RequestInput:
@@ -193,6 +200,9 @@ def json_of(response: InferenceResponse) -> bytes | None:
     if not any(_is_array(output.data) for output in response.outputs):
         return None
     tree = response.model_dump(mode="json", exclude={"outputs": {"__all__": {"data"}}})
+    for entry in (tree, *tree["outputs"]):
+        if "parameters" in entry:  # which may have values of any kind
+            entry["parameters"] = encode_to_json_bytes(entry["parameters"])
     for entry, output in zip(tree["outputs"], response.outputs, strict=True):
         if _is_array(output.data):
             entry["data"] = array_of(output.data)
