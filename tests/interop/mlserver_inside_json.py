@@ -212,7 +212,7 @@ def out(data: Any, datatype: str = "FP64", shape: Any = None, **more: Any) -> An
 def response(*outputs: Any, **members: Any) -> Any:
     return lambda: (
         lambda payload: InferenceResponse(
-            model_name="recorder", outputs=[make() for make in outputs], **members
+            model_name="recorder", outputs=[make() for make in outputs], **copy.deepcopy(members)
         )
     )
 
