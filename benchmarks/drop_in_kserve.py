@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -44,6 +47,97 @@ def response(array: Any, *, is_binary: bool = True) -> Any:
     return kserve.InferResponse("1", "m", [tensor], use_binary_outputs=is_binary).to_rest()[0]
 
 
+# --- JSON, through KServe's REST application, without a network ---
+
+JSON_BODIES: dict[str, Callable[[], list[Any]]] = {  # the arrays of the inputs
+    "1 FP32": lambda: [floats(1)],
+    "50 x 32 FP32": lambda: [floats(32) for _ in range(50)],
+    NUMBERS: lambda: [floats(1 << 20)],
+    "BYTES 100k x 16 B": lambda: [
+        np.array([f"text number {i:04}" for i in range(100_000)], object)
+    ],
+}
+
+
+class Endpoint:
+    """The application with one model, which reads all inputs and answers with ``answer``."""
+
+    def __init__(self) -> None:
+        self.model = reading_model()
+        kserve, fastapi = module("kserve"), module("fastapi")
+        registry = kserve.ModelRepository()
+        registry.update(self.model)
+        self.app = fastapi.FastAPI()
+        plane = module("kserve.protocol.dataplane").DataPlane(registry)
+        module("kserve.protocol.rest.v2_endpoints").register_v2_endpoints(self.app, plane, registry)
+        self.loop = asyncio.new_event_loop()
+
+    def infer(self, body: bytes, answer: Any) -> int:
+        """The status of the answer, whose body is dropped."""
+        self.model.answer = answer
+        return self.loop.run_until_complete(self._call(body))
+
+    async def _call(self, body: bytes) -> int:
+        path = "/v2/models/m/infer"
+        scope = {
+            **{"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1"},
+            **{"method": "POST", "scheme": "http", "path": path, "raw_path": path.encode()},
+            **{"query_string": b"", "root_path": "", "client": ("", 1), "server": ("", 80)},
+            "headers": [(b"content-type", b"application/json")],
+        }
+        statuses: list[int] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Any) -> None:
+            statuses.extend([message["status"]] if "status" in message else [])
+
+        await self.app(scope, receive, send)
+        return statuses[0]
+
+
+@cache
+def endpoint() -> Endpoint:
+    return Endpoint()
+
+
+def reading_model() -> Any:
+    kserve = module("kserve")
+
+    class Reading(kserve.Model):  # type: ignore[misc, name-defined]
+        answer: Any = None
+        arrays: Any = None
+
+        def predict(self, payload: Any, headers: Any = None) -> Any:
+            self.arrays = [tensor.as_numpy() for tensor in payload.inputs]
+            tensor = kserve.InferOutput("y", list(self.answer.shape), "FP32")
+            tensor.set_data_from_numpy(self.answer)
+            return kserve.InferResponse("1", "m", [tensor])
+
+    model = Reading("m")
+    model.ready = True
+    return model
+
+
+def json_body(arrays: list[Any]) -> bytes:
+    inputs = [
+        {"name": f"x{i}", "shape": [a.size], "datatype": datatype_of(a), "data": a.tolist()}
+        for i, a in enumerate(arrays)
+    ]
+    return json.dumps({"inputs": inputs}).encode()
+
+
+def json_request(body: bytes) -> Any:
+    """The arrays that the model gets."""
+    assert endpoint().infer(body, floats(1)) == 200
+    return endpoint().model.arrays
+
+
+def json_response(array: Any) -> int:
+    return endpoint().infer(json_body([floats(1)]), array)
+
+
 CASES = {
     f"{step}, {name}": Case(lambda make=make, prepare=prepare: prepare(make()), run)  # type: ignore[misc]
     for step, prepare, run in (
@@ -57,3 +151,8 @@ CASES = {
 CASES[f"response as JSON, {NUMBERS}"] = Case(
     ARRAYS[NUMBERS], lambda array: response(array, is_binary=False)
 )
+CASES |= {
+    f"JSON request, as_numpy, {name}": Case(lambda make=make: json_body(make()), json_request)  # type: ignore[misc]
+    for name, make in JSON_BODIES.items()
+}
+CASES[f"JSON response, {NUMBERS}"] = Case(ARRAYS[NUMBERS], json_response)

@@ -7,6 +7,7 @@ speaks JSON, and with the codec binary, too.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from functools import cache
@@ -127,6 +128,30 @@ def infer_json(sent: Sent) -> Any:
     return np.array(answer.json()["outputs"][0]["data"], np.float32)
 
 
+JSON_BODIES: dict[str, Callable[[], list[Any]]] = {  # the arrays of the inputs
+    "1 FP32": lambda: [floats(1)],
+    "50 x 32 FP32": lambda: [floats(32) for _ in range(50)],
+    NUMBERS: lambda: [image()],
+}
+
+
+def body_and_url(arrays: list[Any]) -> tuple[bytes, Any, str]:
+    inputs = [
+        {"name": f"x{i}", "datatype": "FP32", "shape": [a.size], "data": a.tolist()}
+        for i, a in enumerate(arrays)
+    ]
+    path = f"{url_of_server()}/v2/models/identity/infer"
+    return json.dumps({"inputs": inputs}).encode(), module("urllib3").PoolManager(), path
+
+
+def infer_body(sent: tuple[bytes, Any, str]) -> int:
+    """A body that is JSON already, for an answer that is not read."""
+    body, pool, path = sent
+    answer = pool.request("POST", path, body=body, headers={"Content-Type": "application/json"})
+    status: int = answer.status
+    return status
+
+
 def infer_binary(sent: Sent) -> Any:
     client, _, _, array = sent
     column = client.infer("identity", {"x": array})["y"].as_numpy()
@@ -156,4 +181,8 @@ CASES = {
     f"array to raw gRPC contents, {NUMBERS}": NUMBERS_OUT,
     f"raw gRPC contents to str, {WORDS}": WORDS_IN,
     f"str to raw gRPC contents, {WORDS}": WORDS_OUT,
+}
+CASES |= {
+    f"REST JSON body, {name}": Case(lambda make=make: body_and_url(make()), infer_body)  # type: ignore[misc]
+    for name, make in JSON_BODIES.items()
 }

@@ -32,8 +32,12 @@ def decode_response(
     limits: Limits = ...,
 ) -> InferResponse: ...
 def read_peer_message(
-    body: Any, header_nbytes: int, is_request: bool, limits: Limits
-) -> tuple[InferRequest | InferResponse, list[PeerTensor]]: ...
+    body: Any,
+    header_nbytes: int,
+    is_request: bool,
+    limits: Limits,
+    needs_arrays: bool = False,
+) -> tuple[Any, list[PeerTensor], list[dict[str, Any] | None]]: ...
 def view_tensor(
     buffer: Any,
     name: str,

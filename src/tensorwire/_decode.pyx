@@ -220,6 +220,7 @@ cdef class MessageReader:
     cdef object n_elements  # declared so far; counted only where they are limited
     cdef str server_error
     cdef bint is_lenient  # as other packages are with JSON data
+    cdef bint needs_arrays  # which a lenient reader else does without
     # The entry that is being read; Python objects stand beside the struct, where they are counted.
     cdef Entry entry
     cdef str name
@@ -431,10 +432,11 @@ cdef class MessageReader:
         return read_object(&self.cursor)
 
     cdef dict read_framing(self, const char* own, Py_ssize_t n_own, const unsigned char** value):
-        """Parameters but for the one that says how the tensor travels; None without others.
+        """Parameters but for the one that says how the tensor travels.
 
-        `value` becomes where that one's value stands, or stays NULL when it is null or missing. If
-        it is an integer, `entry.nbytes` becomes that.
+        None without others; in a message of another package {}, if there is an object. `value`
+        becomes where that one's value stands, or stays NULL when it is null or missing. If it is an
+        integer, `entry.nbytes` becomes that.
         """
         cdef Cursor* cursor = &self.cursor
         cdef dict members = None
@@ -446,6 +448,8 @@ cdef class MessageReader:
         if not at(cursor, c"{"):
             raise self.misfit("parameters", "an object")
         open_at(cursor)
+        if self.is_lenient:
+            members = {}
         while next_member(cursor, &key, is_first):
             is_first = False
             if not says(&key, own, n_own):
@@ -568,9 +572,8 @@ cdef class MessageReader:
                     self.datatype = <Datatype>NAMED_ROWS[i].datatype
                     return 0
         self.unknown_datatype = string_of(&text)  # unless it is escaped, or in another case
-        if self.is_lenient:
-            self.unknown_datatype = self.unknown_datatype.upper()
-        self.datatype = ROWS.get(self.unknown_datatype)
+        self.datatype = ROWS.get(
+            self.unknown_datatype.upper() if self.is_lenient else self.unknown_datatype)
         return 0
 
     cdef int read_shape(self) except -1:
@@ -716,8 +719,6 @@ cdef class MessageReader:
             skip_any(cursor)
         elif not is_described or self.datatype is None:
             skip_data(cursor)
-        elif not self.is_lenient:
-            self.read_elements()
         elif not self.try_elements():
             self.data = None
             cursor.position, cursor.level = entry.data, level
@@ -726,7 +727,14 @@ cdef class MessageReader:
         return 0
 
     cdef bint try_elements(self) except -1:
+        """Read the lists at the cursor; return whether they are of the datatype and the shape.
+
+        Raises DecodeError unless the reader is lenient.
+        """
         self.entry.is_tried = True
+        if not self.is_lenient or self.needs_arrays:
+            self.read_elements()
+            return True
         try:
             self.read_elements()
         except DecodeError:
@@ -909,7 +917,8 @@ cdef class MessageReader:
         cdef PeerTensor made = PeerTensor.__new__(PeerTensor)
         cdef const unsigned char* position = self.cursor.position
         made.name = self.name
-        made.datatype = self.unknown_datatype if self.datatype is None else self.datatype.name
+        made.datatype = (
+            self.datatype.name if self.unknown_datatype is None else self.unknown_datatype)
         made.parameters = self.parameters
         if entry.data != NULL:
             if not entry.is_tried and entry.is_list and self.datatype is not None:
@@ -932,7 +941,7 @@ cdef class MessageReader:
         made.shape = self.shape()
         if self.data is not None:
             made.tensor = make_tensor(
-                made.name, made.datatype, made.shape, self.data, self.parameters,
+                made.name, self.datatype.name, made.shape, self.data, self.parameters,
                 entry.data == NULL)
         return made
 
@@ -941,9 +950,9 @@ cdef class MessageReader:
 cdef class PeerTensor:
     """An entry of another package's message: what it says, and the tensor, where it is one.
 
-    ``tensor`` is None for an entry without data, and for JSON data that is not of its datatype and
-    shape. ``text`` is the JSON of the
-    data as a memoryview; None without any.
+    ``datatype`` is spelled as it was sent, "fp32" perhaps. ``tensor`` is None for an entry without
+    data, and for JSON data that is not of its datatype and shape. ``text`` is the JSON of the data
+    as a memoryview; None without any.
     """
 
     cdef readonly str name
@@ -954,10 +963,16 @@ cdef class PeerTensor:
     cdef readonly object text
 
 
-def read_peer_message(body, Py_ssize_t header_nbytes, bint is_request, Limits limits not None):
-    """A message as KServe takes it: its members but for the tensors, and a list of PeerTensor.
+def read_peer_message(
+    body, Py_ssize_t header_nbytes, bint is_request, Limits limits not None,
+    bint needs_arrays=False,
+):
+    """Read a message as KServe and MLServer do.
 
-    Raises DecodeError.
+    Returns the message without its tensors, a list of PeerTensor, and a list of parameters: those
+    of the message, and of each requested output. They are None where there are none, and an empty
+    dict where there is an empty object; the message has an empty dict for both. With
+    ``needs_arrays``, JSON data that is not of its datatype and shape is an error, too. Raises DecodeError.
     """
     cdef Body source = Body(body)
     cdef MessageReader reader
@@ -969,13 +984,16 @@ def read_peer_message(body, Py_ssize_t header_nbytes, bint is_request, Limits li
     reader = MessageReader.__new__(MessageReader)
     reader.begin(source, checked_header_length(source, header_nbytes, limits), limits)
     reader.is_lenient = True
+    reader.needs_arrays = needs_arrays
     if is_request:
         request = reader.read_request()
         tensors, request.inputs = request.inputs, []
-        return request, tensors
+        parameters = [request._parameters]
+        parameters += [(<RequestedOutput>output)._parameters for output in request.outputs or ()]
+        return request, tensors, parameters
     response = reader.read_response()
     tensors, response.outputs = response.outputs, []
-    return response, tensors
+    return response, tensors, [response._parameters]
 
 
 def view_tensor(buffer, str name not None, str datatype, tuple shape not None, str kind,

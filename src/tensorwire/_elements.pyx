@@ -19,7 +19,7 @@ from ._npystring cimport (
     npy_packed_static_string,
     npy_string_allocator,
 )
-from ._utf8 cimport ALL_VALID, first_invalid
+from ._utf8 cimport ALL_VALID, first_invalid, is_ascii
 from ._walk cimport NONE, Walk, walk
 from ._wire cimport PREFIX_NBYTES, WIDEST_ITEMSIZE, store_le32
 
@@ -29,6 +29,10 @@ from ._datatypes import BYTES
 from .errors import ElementError, LayoutError, shape_text, subject
 
 cnp.import_array()
+
+cdef extern from "Python.h":
+    str PyUnicode_New(Py_ssize_t nbytes, int max_character)
+    unsigned char* PyUnicode_1BYTE_DATA(object text)
 
 # Scans of so many elements let other threads run meanwhile (benchmarks/bench_gil.py): about 1 ms.
 cdef uint64_t release_gil_from = 500_000
@@ -209,14 +213,24 @@ def strings(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
     cdef PyObject** items = <PyObject**>cnp.PyArray_DATA(array)
     cdef Element element
     cdef Py_ssize_t i
-    for i in range(n_elements):
-        element = element_at(body, offsets, n_elements, end, i)
-        try:
-            give(items + i, PyUnicode_DecodeUTF8(
-                <const char*>element.data, element.nbytes, NULL))
-        except UnicodeDecodeError:
-            raise not_utf8(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes) from None
+    try:
+        for i in range(n_elements):
+            element = element_at(body, offsets, n_elements, end, i)
+            give(items + i, string_of(element.data, element.nbytes))
+    except UnicodeDecodeError:
+        raise not_utf8(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes) from None
     return array
+
+
+cdef inline str string_of(const unsigned char* data, Py_ssize_t nbytes):
+    """Strict UTF-8 as `str`. ASCII is copied, and checked in the copy: nothing changes that."""
+    cdef str made
+    if nbytes > 1:  # shorter ones are shared objects
+        made = PyUnicode_New(nbytes, 127)
+        memcpy(PyUnicode_1BYTE_DATA(made), data, nbytes)
+        if is_ascii(PyUnicode_1BYTE_DATA(made), nbytes):
+            return made
+    return PyUnicode_DecodeUTF8(<const char*>data, nbytes, NULL)
 
 
 cdef inline void give(PyObject** slot, object item) noexcept:

@@ -2,12 +2,22 @@
 
 cimport cython
 cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.set cimport PySet_Add, PySet_GET_SIZE
+from libc.string cimport memcpy
 
 from ._body cimport check_array, payload
 from ._datatypes cimport Datatype
 from ._frame cimport Frame, new_frame
-from ._json_writer cimport AS_ERROR, AS_LITERAL, AS_NULL, JsonWriter, Nonfinite, literal
+from ._json_writer cimport (
+    AS_ERROR,
+    AS_LITERAL,
+    AS_NULL,
+    JsonWriter,
+    Nonfinite,
+    literal,
+    reserve,
+)
 from ._layout cimport shape_to_send
 from ._messages cimport (
     InferRequest,
@@ -21,6 +31,7 @@ from ._messages cimport (
 )
 
 from operator import index
+
 
 import numpy as np
 
@@ -37,6 +48,8 @@ cdef enum:
     MESSAGE_DEPTH = 2
     TENSOR_DEPTH = 4
     MAX_ALIGN = 16 << 20  # spaces that a header may be padded with
+    # Lists and objects in which arrays are looked for; deeper ones have none.
+    MAX_TREE_DEPTH = 6
 
 
 def encode_request(
@@ -136,6 +149,22 @@ def encode_raw_request(array):
             actual=tensor.data.size,
         )
     return Frame((tensor.data.view(0).toreadonly(),), 0)
+
+
+def write_peer_json(tree, str nonfinite not None):
+    """The JSON text of another package's message: of str, int, float, bool, None, dict and list.
+
+    Arrays of numbers and BytesTensors in it are written as flat lists, without lists in Python;
+    ``bytes`` are JSON text, which is copied.
+    FP16 and FP32 numbers are written as the FP64 numbers that they are, as Python would write
+    those: for 0.1, 0.10000000149011612. ``nonfinite`` is as in ``encode_request``, and concerns the
+    arrays; elsewhere NaN and infinities are null.
+
+    Raises EncodeError for what has no JSON form, TypeError for an object of another type.
+    """
+    cdef JsonWriter writer = JsonWriter.__new__(JsonWriter)
+    write_tree(writer, tree, nonfinite_of(nonfinite), 0)
+    return writer.finish(1)
 
 
 # --- tensors ---------------------------------------------------------------------------------
@@ -271,15 +300,18 @@ cdef Draft new_draft(str kind, str nonfinite):
     cdef Draft draft = Draft.__new__(Draft)
     draft.writer = JsonWriter.__new__(JsonWriter)
     draft.kind = kind
-    if nonfinite == "null":
-        draft.nonfinite = AS_NULL
-    elif nonfinite == "literal":
-        draft.nonfinite = AS_LITERAL
-    elif nonfinite == "error":
-        draft.nonfinite = AS_ERROR
-    else:
-        raise ValueError(f"nonfinite is 'null', 'literal' or 'error', not {nonfinite!r}")
+    draft.nonfinite = nonfinite_of(nonfinite)
     return draft
+
+
+cdef Nonfinite nonfinite_of(str nonfinite) except *:
+    if nonfinite == "null":
+        return AS_NULL
+    if nonfinite == "literal":
+        return AS_LITERAL
+    if nonfinite == "error":
+        return AS_ERROR
+    raise ValueError(f"nonfinite is 'null', 'literal' or 'error', not {nonfinite!r}")
 
 
 cdef int write_text(JsonWriter writer, const char* name, str value) except -1:
@@ -374,6 +406,57 @@ cdef int check_json(data, Datatype row, tuple shape, str name, str kind) except 
             tensor=name,
             status=400,
         )
+    return 0
+
+
+# --- other packages' messages -------------------------------------------------------------------
+
+
+cdef int write_tree(JsonWriter writer, tree, Nonfinite nonfinite, int depth) except -1:
+    """Write a value within `depth` lists and objects, and the comma behind it."""
+    if isinstance(tree, cnp.ndarray):
+        return write_array(writer, tree, nonfinite)
+    if isinstance(tree, BytesTensor):
+        element = writer.texts(tree._body, tree._offsets(), tree._end)
+        if element >= 0:
+            raise EncodeError(f"element {element} is not UTF-8", element=element)
+        return 0
+    if type(tree) is bytes:
+        reserve(writer, len(<bytes>tree) + 1)
+        memcpy(writer.cursor.position, PyBytes_AS_STRING(tree), len(<bytes>tree))
+        writer.cursor.position += len(<bytes>tree)
+        return literal(writer, b",")
+    if type(tree) is dict:
+        if depth < MAX_TREE_DEPTH:
+            literal(writer, b"{")
+            for key, value in (<dict>tree).items():
+                if type(key) is not str:
+                    raise TypeError(f"the keys of a JSON object are str, not {type(key).__name__}")
+                writer.string(key)
+                writer.cursor.position[-1] = c":"
+                write_tree(writer, value, nonfinite, depth + 1)
+            return writer.close(c"}")
+    elif type(tree) is list:
+        if depth < MAX_TREE_DEPTH:
+            literal(writer, b"[")
+            for value in <list>tree:
+                write_tree(writer, value, nonfinite, depth + 1)
+            return writer.close(c"]")
+    return writer.value(tree, depth)
+
+
+cdef int write_array(JsonWriter writer, cnp.ndarray array, Nonfinite nonfinite) except -1:
+    if array.descr.kind == c"f":
+        array = np.ascontiguousarray(array, np.float64)
+    elif array.descr.kind in (c"b", c"i", c"u"):
+        array = np.ascontiguousarray(array)
+    else:
+        raise TypeError(f"an array of {array.dtype} has no JSON form")
+    element = writer.elements(array, nonfinite)
+    if element >= 0:
+        raise EncodeError(
+            f"element {element} is {array.reshape(-1)[element]}, which has no JSON form",
+            element=element)
     return 0
 
 

@@ -27,7 +27,7 @@ from interop.samples import (
 )
 from tensorwire.client import Client, InferenceServerError
 
-INSIDE = Path(__file__).with_name("mlserver_inside.py")
+INSIDE = ["mlserver_inside.py", "mlserver_inside_json.py"]
 INSIDE_SECONDS = 400.0
 DATATYPES = [
     *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
@@ -72,11 +72,12 @@ def post(server: Server, model: str, message: Any, **options: Any) -> tuple[int,
         return answer.status, answer
 
 
-def test_within_its_process(python: Path, tmp_path: Path) -> None:
-    """Types, codecs and raw contents, with and without: see mlserver_inside.py."""
+@pytest.mark.parametrize("file", INSIDE)
+def test_within_its_process(python: Path, tmp_path: Path, file: str) -> None:
+    """Types, codecs, raw contents and JSON, with and without: see these files."""
     # MLServer itself warns: it uses what pydantic deprecates.
     options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::DeprecationWarning"]
-    command = [str(python), "-m", "pytest", *options, str(INSIDE)]
+    command = [str(python), "-m", "pytest", *options, str(Path(__file__).with_name(file))]
     programs.run(command, tmp_path, INSIDE_SECONDS)
 
 

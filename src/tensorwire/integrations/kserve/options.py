@@ -7,6 +7,8 @@ from functools import cached_property
 
 from ..._limits import Limits
 
+UNLIMITED = 2**63 - 1
+
 
 @dataclass(frozen=True)
 class Options:
@@ -18,5 +20,18 @@ class Options:
 
     @cached_property
     def limits(self) -> Limits:
-        """For the decoder."""
+        """For bodies with a header length."""
         return Limits(bf16_as_uint16=self.bf16_as_uint16)
+
+    @cached_property
+    def json_limits(self) -> Limits:
+        """For bodies that are JSON as a whole, whose size KServe does not limit.
+
+        What passes the limits that are left is read by KServe itself.
+        """
+        return Limits(
+            max_header_nbytes=UNLIMITED,
+            max_tensors=UNLIMITED,
+            max_name_nbytes=UNLIMITED,
+            bf16_as_uint16=self.bf16_as_uint16,
+        )

@@ -14,6 +14,7 @@ from kserve.protocol.rest.multiprocess.server import RESTServerProcess
 from kserve.protocol.rest.v2_datamodels import ServerMetadataResponse
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from kserve.utils import numpy_codec
+from starlette.requests import Request
 
 from ..._datatypes import bf16_dtype
 from ...errors import DecodeError
@@ -74,6 +75,34 @@ def replacements(
 
         return as_numpy
 
+    def convert_request(original: Made) -> Made:
+        def from_inference_request(cls: Any, request: Any, model_name: str) -> Any:
+            found = serving.found_in(request)
+            if found is None:
+                return original(cls, request, model_name)
+            return found.infer_request(cls, model_name, options())
+
+        return from_inference_request
+
+    def read_body(original: Made) -> Made:
+        async def json(self: Any) -> Any:
+            found = await serving.read_body(self, options())
+            return await original(self) if found is None else found
+
+        return json
+
+    def encode(original: Made) -> Made:
+        def encode(
+            self: Any, model_name: Any, response: Any, headers: Any, req_attributes: dict[str, Any]
+        ) -> Any:
+            if isinstance(response, InferResponse):
+                found = serving.encode_json(response, headers)
+                if found is not None:
+                    return found
+            return original(self, model_name, response, headers, req_attributes)
+
+        return encode
+
     def decode(original: Made) -> Made:
         def decode_inference_request(self: Any, body: Any, headers: Any, model_name: str) -> Any:
             if isinstance(body, bytes):
@@ -106,7 +135,10 @@ def replacements(
         Replacement(InferResponse, "from_bytes", read_response),
         Replacement(InferRequest, "to_rest", write_request),
         Replacement(InferResponse, "to_rest", write_response),
+        Replacement(InferRequest, "from_inference_request", convert_request),
+        Replacement(Request, "json", read_body),
         Replacement(DataPlane, "decode_inference_request", decode),
+        Replacement(DataPlane, "encode", encode),
         Replacement(V2Endpoints, "metadata", announcer),
         Replacement(RESTServerProcess, "__init__", start_process),
     ]

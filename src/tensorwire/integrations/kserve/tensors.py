@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from typing import Any
 
@@ -38,14 +39,14 @@ class OnWire:
     """
 
     _tensor: Tensor | None = None
-    _text: memoryview | None = None  # of JSON data
+    _text: memoryview | bytes | None = None  # the JSON of the data
     _list: Any = None
     _options: Options
 
     @classmethod
-    def over(cls, entry: PeerTensor, shape: list[int], options: Options) -> Any:
-        """The tensor of an entry that has one; ``shape`` as KServe keeps it."""
-        made: Any = cls(entry.name, shape, entry.datatype, parameters=entry.parameters)  # type: ignore[call-arg]
+    def over(cls, entry: PeerTensor, parameters: dict[str, Any] | None, options: Options) -> Any:
+        """The tensor of an entry that has one."""
+        made: Any = cls(entry.name, list(entry.shape), entry.datatype, parameters=parameters)  # type: ignore[call-arg]
         made._tensor = entry.tensor
         made._text = entry.text
         made._options = options
@@ -54,18 +55,32 @@ class OnWire:
     # Where KServe's classes keep the data. They, and other code that knows of it, use this name.
     @property
     def _data(self) -> Any:
-        tensor = self._tensor
+        # The text is read before the tensor, and released after it: where another thread makes the
+        # list at the same time, this one has both of them, or no tensor.
+        text, tensor = self._text, self._tensor
         if tensor is not None:
-            if self._text is None:
-                self._list = flat_list(array_of(tensor, AS_IT_IS))
-            else:  # as it was sent: nested, perhaps, and of int where floats are meant
-                self._list = read_json(bytes(self._text), self._options.limits.max_nesting)
-            self._tensor = self._text = None
+            self._list = self._listed(tensor, text)
+            self._tensor = None
+            self._text = None
         return self._list
 
     @_data.setter
     def _data(self, data: Any) -> None:
-        self._list, self._tensor, self._text = data, None, None
+        self._list = data
+        self._tensor = None
+        self._text = None
+
+    def _listed(self, tensor: Tensor, text: Any) -> Any:
+        """The data as KServe has it: JSON as it was sent, which may be nested; else a flat list."""
+        if text is None:
+            return flat_list(array_of(tensor, AS_IT_IS))
+        return read_list(bytes(text), self._options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        if self._text is not None:  # a memoryview cannot be pickled
+            state["_text"] = bytes(self._text)
+        return state
 
     def as_numpy(self) -> Array:
         """The data as an array in ``shape``; see the class for what memory it refers to."""
@@ -75,17 +90,27 @@ class OnWire:
             return listed
         array = array_of(tensor, self._options)
         if self._text is not None and array is tensor.data:
-            array = array.copy()
+            array = array.copy()  # writable, as KServe's is, and not the next call's
         shaped: Array = reshaped(array, self._shape)  # type: ignore[attr-defined]
         return shaped
 
 
 class InputOnWire(OnWire, InferInput):  # type: ignore[misc]
-    """An input of a request that came binary."""
+    """An input of a request."""
 
 
 class OutputOnWire(OnWire, InferOutput):  # type: ignore[misc]
-    """An output of a response that came binary."""
+    """An output of a response."""
+
+
+def read_list(text: bytes, options: Options) -> Any:
+    """The value of a text that was validated: lists, numbers, strings."""
+    try:
+        return read_json(text, options.limits.max_nesting)
+    except (
+        DecodeError
+    ):  # it has NaN or infinities, which only arrays of FP32 and FP64 are read with
+        return json.loads(text)
 
 
 def array_of(tensor: Tensor, options: Options) -> Array:
@@ -162,14 +187,28 @@ def wire_bytes(tensor: Any, options: Options) -> Buffer:
 
 def json_list(tensor: Any) -> list[Any]:
     """The flat list for a tensor that is sent as JSON; InferenceError as in ``wire_bytes``."""
+    return plain_list(json_array(tensor))
+
+
+def json_array(tensor: Any) -> Array:
+    """The array whose elements are sent as JSON; InferenceError as in ``wire_bytes``."""
     if (found := on_wire(tensor)) is not None:
-        return plain_list(found.as_numpy())
+        return reshaped(found.as_numpy(), tensor.shape)
     array = tensor.data
     if isinstance(array, np.ndarray):
         check_array(tensor, array)
-    else:
-        array = tensor.as_numpy()
-    return plain_list(array)
+        return array
+    listed: Array = tensor.as_numpy()
+    return listed
+
+
+def listed(tensor: Any) -> Any:
+    """The data of a tensor as its own KServe class has it, which a lazy one does not keep."""
+    if (found := on_wire(tensor)) is None:
+        return tensor.data
+    if tensor._text is None:
+        return plain_list(found.as_numpy())
+    return tensor._listed(found, tensor._text)
 
 
 def on_wire(tensor: Any) -> Tensor | None:

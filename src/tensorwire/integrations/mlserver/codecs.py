@@ -17,7 +17,7 @@ import tensorwire as tw
 
 from ...errors import ElementError, TensorwireError, subject
 from ..patching import Replacement
-from .data import Array, ArrayData, array_of, numeric_array, refusal
+from .data import Array, ArrayData, array_of, is_flat, numeric_array, refusal, text_of
 
 # The methods change, not the classes: these stand in registries and in the signatures of runtimes,
 # and their other methods (encode_input, decode_output, the request codecs) go through these.
@@ -37,14 +37,20 @@ def replacements() -> list[Replacement]:
 
 def decode_numpy(old: Callable[..., Any]) -> Callable[..., Any]:
     def decode_input(cls: Any, request_input: Any) -> Any:
-        """The array itself, copied only if it is read-only or misaligned, which it never was."""
+        """The array itself, copied only if it is read-only or misaligned, which it never was.
+
+        Of JSON data a copy, since MLServer makes a new array in each call.
+        """
         data = array_of(request_input.data)
+        is_json = text_of(request_input.data) is not None
         if isinstance(data, tw.BytesTensor) and data.size == prod(request_input.shape):
+            if is_json:  # which MLServer makes an array of str
+                return old(cls, request_input)
             return data.as_numpy("S").reshape(request_input.shape)
         array = numeric_array(request_input)
         if array is None:
             return old(cls, request_input)
-        if not (array.flags.aligned and array.flags.writeable):
+        if is_json or not (array.flags.aligned and array.flags.writeable):
             array = array.copy()
         return array.reshape(request_input.shape)
 
@@ -91,7 +97,8 @@ def _packed(texts: Any) -> tw.BytesTensor | None:
 def decode_strings(old: Callable[..., Any]) -> Callable[..., Any]:
     def _decode_input_or_output(input_or_output: Any) -> Any:
         data = array_of(input_or_output.data)
-        if not isinstance(data, tw.BytesTensor):
+        text = text_of(input_or_output.data)
+        if not isinstance(data, tw.BytesTensor) or (text is not None and not is_flat(text)):
             return old(input_or_output)
         try:
             return data.as_strings().reshape(-1).tolist()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from array import array
 from math import prod
 from typing import Any
 
 import numpy as np
+from mlserver.codecs.json import decode_from_bytelike_json_to_dict
 from mlserver.errors import MLServerError
 from mlserver.types import Datatype, TensorData
 from numpy.typing import NDArray
@@ -23,18 +25,27 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
     """A TensorData over an ndarray or a BytesTensor, made by ``over``.
 
     ``root``, and with it all that reads it (iteration, indexing, JSON, gRPC contents, other
-    codecs, batching), is the flat list that MLServer would have. It is made when it is first asked
-    for and is the data from then on, so that a change to it counts. The array is referenced, not
-    copied; it pins what it is a view of.
+    codecs, batching), is the list that MLServer would have: of JSON data the list that was sent,
+    else a flat one. It is made when it is first asked for and is the data from then on, so that a
+    change to it counts. The array is referenced, not copied, and keeps what it is a view of.
     """
 
     @classmethod
-    def over(cls, data: Array | tw.BytesTensor, is_encoded: bool = False) -> ArrayData:
-        """``is_encoded``: made by MLServer's NumpyCodec, whose lists have None for NaN."""
+    def over(
+        cls,
+        data: Array | tw.BytesTensor,
+        is_encoded: bool = False,
+        text: memoryview | bytes | None = None,
+    ) -> ArrayData:
+        """Make one.
+
+        ``is_encoded``: ``data`` was made by MLServer's NumpyCodec, whose lists have None for NaN.
+        ``text``: the JSON that ``data`` was read from.
+        """
         made: ArrayData = cls.__new__(cls)
         made.__setstate__(
             {
-                "__dict__": {"array": data, "is_encoded": is_encoded},
+                "__dict__": {"array": data, "is_encoded": is_encoded, "text": text},
                 "__pydantic_fields_set__": {"root"},
                 "__pydantic_extra__": None,
                 "__pydantic_private__": None,
@@ -44,7 +55,7 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
 
     def __len__(self) -> int:
         data = array_of(self)
-        return len(self.root) if data is None else _length(data)
+        return len(self.root) if data is None or text_of(self) is not None else _length(data)
 
     def __eq__(self, other: object) -> bool:
         return self.root == other.root if isinstance(other, TensorData) else NotImplemented
@@ -58,19 +69,31 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
         data = array_of(self)
         if data is None:
             return super().__copy__()  # type: ignore[no-any-return]
-        return ArrayData.over(data, self.__dict__["is_encoded"])
+        return ArrayData.over(data, self.__dict__["is_encoded"], text_of(self))
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> ArrayData:
+        data, text = array_of(self), text_of(self)
+        if data is None:
+            return super().__deepcopy__(memo)  # type: ignore[no-any-return]
+        text = text and bytes(text)  # a memoryview cannot be copied
+        return ArrayData.over(copy.deepcopy(data, memo), self.__dict__["is_encoded"], text)
 
     def __reduce__(self) -> tuple[Any, ...]:
         data = array_of(self)
         if data is None:
             return TensorData, (self.root,)
-        return ArrayData.over, (data, self.__dict__["is_encoded"])
+        text = text_of(self)
+        return ArrayData.over, (data, self.__dict__["is_encoded"], text and bytes(text))
 
 
 def _root(self: ArrayData) -> Any:
     state = self.__dict__
     if "root" not in state:
-        _set_root(self, as_list(state["array"], state["is_encoded"]))
+        text = state["text"]
+        if text is None:
+            _set_root(self, as_list(state["array"], state["is_encoded"]))
+        else:
+            _set_root(self, decode_from_bytelike_json_to_dict(bytes(text)))
     return self.__dict__["root"]
 
 
@@ -85,6 +108,16 @@ ArrayData.root = property(_root, _set_root)
 def array_of(data: Any) -> Array | tw.BytesTensor | None:
     """What an ArrayData stands on, unless its list is the data by now; None for any other data."""
     return data.__dict__.get("array") if isinstance(data, ArrayData) else None
+
+
+def text_of(data: Any) -> memoryview | bytes | None:
+    """The JSON that an ArrayData was read from; None for any other data."""
+    return data.__dict__.get("text") if isinstance(data, ArrayData) else None
+
+
+def is_flat(text: memoryview | bytes) -> bool:
+    """Whether the text of a list has no lists in it; False, too, where a string has a bracket."""
+    return b"[" not in bytes(text)[1:]
 
 
 def as_list(data: Array | tw.BytesTensor, is_encoded: bool) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mlserver.codecs.json import encode_to_json_bytes
 from mlserver.errors import MLServerError
 from mlserver.types import (
     Datatype,
@@ -15,12 +16,22 @@ from mlserver.types import (
     RequestOutput,
     TensorData,
 )
+from numpy import isfinite, ndarray
 from pydantic import ValidationError
 
 import tensorwire as tw
 
-from ...errors import EncodeError, LayoutError, subject
-from .data import ArrayData, refusal, tensor_of
+from ..._decode import PeerTensor, read_peer_message
+from ..._encode import write_peer_json
+from ...errors import DecodeError, EncodeError, LayoutError, subject
+from .data import ArrayData, array_of, refusal, tensor_of, text_of
+
+# MLServer limits neither; what passes the other limits is read by MLServer itself.
+UNLIMITED = 2**63 - 1
+JSON_LIMITS = tw.Limits(
+    max_header_nbytes=UNLIMITED, max_tensors=UNLIMITED, max_name_nbytes=UNLIMITED
+)
+INTEGERS = range(-(2**63), 2**64)  # that orjson reads as such
 
 # --- in --------------------------------------------------------------------------------------
 
@@ -38,6 +49,77 @@ def inference_request(request: tw.InferRequest) -> InferenceRequest:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise MLServerError(f"{where} of the request: {first['msg']}") from error
+
+
+def json_request(body: bytes) -> InferenceRequest | None:
+    """A request that is JSON as a whole, whose data become arrays.
+
+    None for what MLServer is to read itself, because it may see it in another way, or has its own
+    answer: all that is malformed or not of the protocol, and data that is not of its datatype and
+    shape, which a codec may convert.
+    """
+    try:
+        request, entries, parameters = read_peer_message(
+            body, len(body), True, JSON_LIMITS, needs_arrays=True
+        )
+    except DecodeError:
+        return None
+    described = [*parameters, *(entry.parameters for entry in entries)]
+    if not (all(map(_is_readable, entries)) and all(map(_is_plain, described))):
+        return None
+    try:
+        members: dict[str, Any] = {"inputs": [_json_input(entry) for entry in entries]}
+        if request.id is not None:
+            members["id"] = request.id
+        if parameters[0] is not None:
+            members["parameters"] = parameters[0]
+        if request.outputs is not None:
+            found = zip(request.outputs, parameters[1:], strict=True)
+            members["outputs"] = [_json_output(output, own) for output, own in found]
+        return InferenceRequest(**members)
+    except ValidationError:
+        return None
+
+
+def _is_readable(entry: PeerTensor) -> bool:
+    """Whether the data of an entry is JSON, and an array can stand for it."""
+    if entry.tensor is None or entry.text is None or entry.datatype not in Datatype.__members__:
+        return False
+    data = entry.tensor.data
+    if isinstance(data, tw.BytesTensor) or data.dtype.kind != "f" or isfinite(data).all():
+        return True
+    text = bytes(entry.text)  # null is JSON, NaN and Infinity are not
+    return b"N" not in text and b"I" not in text
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether all readers of JSON see the same in a value: its integers fit 64 bits."""
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return type(value) is not int or value in INTEGERS
+
+
+def _json_input(entry: PeerTensor) -> RequestInput:
+    assert entry.tensor is not None
+    members: dict[str, Any] = {
+        "name": entry.name,
+        "shape": list(entry.shape),
+        "datatype": entry.datatype,
+        "data": ArrayData.over(entry.tensor.data, text=entry.text),
+    }
+    if entry.parameters is not None:
+        members["parameters"] = entry.parameters
+    return RequestInput(**members)
+
+
+def _json_output(output: Any, parameters: dict[str, Any] | None) -> RequestOutput:
+    if output.binary is not None:
+        parameters = {**(parameters or {}), "binary_data": output.binary}
+    if parameters is None:
+        return RequestOutput(name=output.name)
+    return RequestOutput(name=output.name, parameters=parameters)
 
 
 def _request_input(tensor: tw.Tensor) -> RequestInput:
@@ -86,13 +168,6 @@ def selection(request: InferenceRequest) -> Callable[[str], bool]:
     return lambda name: listed.get(name, default)
 
 
-def wants_binary(request: InferenceRequest) -> bool:
-    """Whether any output may be wanted binary."""
-    is_wanted = selection(request)
-    names = [output.name for output in request.outputs or ()]
-    return any(map(is_wanted, names)) or _flag(request.parameters, "binary_data_output", False)
-
-
 def _flag(parameters: Parameters | None, name: str, default: bool) -> bool:
     value = getattr(parameters, name, None)
     return default if value is None else value is True
@@ -118,3 +193,31 @@ def frame_of(response: InferenceResponse, is_binary: Callable[[str], bool]) -> t
             parameters=response.parameters.model_dump() if response.parameters else None,
         )
     )
+
+
+def json_of(response: InferenceResponse) -> bytes | None:
+    """The JSON text of a response, from its arrays; None where it has none, or is not writable."""
+    if not any(_is_array(output.data) for output in response.outputs):
+        return None
+    tree = response.model_dump(mode="json", exclude={"outputs": {"__all__": {"data"}}})
+    for entry in (tree, *tree["outputs"]):
+        if "parameters" in entry:  # which may have values of any kind
+            entry["parameters"] = encode_to_json_bytes(entry["parameters"])
+    for entry, output in zip(tree["outputs"], response.outputs, strict=True):
+        if _is_array(output.data):
+            entry["data"] = array_of(output.data)
+        else:
+            dumped = output.model_dump(mode="json", include={"data"})
+            entry["data"] = encode_to_json_bytes(dumped["data"])
+    try:
+        return write_peer_json(tree, "null")
+    except (EncodeError, TypeError):
+        return None
+
+
+def _is_array(data: Any) -> bool:
+    """Whether the data is an array whose list would have the same elements."""
+    found = array_of(data)
+    if isinstance(found, ndarray):
+        return found.dtype.kind in "biuf"
+    return found is not None and text_of(data) is None

@@ -6,7 +6,6 @@ handlers, and which a server that is up already runs for its next request.
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -37,11 +36,10 @@ from ...errors import TensorwireError
 from ...http import BINARY_TYPE, HEADER_LENGTH
 from ..patching import Replacement
 from .data import refusal
-from .messages import frame_of, inference_request, selection, wants_binary
+from .messages import frame_of, inference_request, json_of, json_request, selection
 
 HEADER_LENGTH_NAME = HEADER_LENGTH.lower().encode()
 BINARY_WORDS = (BINARY_TYPE.encode(), b"json-header-size")  # of a Content-Type
-_OF_THE_EXTENSION = re.compile(rb'"binary_data(?:_size"|(?:_output)?"\s*:\s*true)')
 
 Handle = Callable[[Any, Scope, Receive, Send], Any]
 
@@ -87,7 +85,7 @@ async def answer_binary(endpoint: Any, scope: Scope, receive: Receive, send: Sen
         return
     except TensorwireError as error:
         raise refusal(error) from error
-    await answer(endpoint, request, scope, receive, send)
+    await answer(endpoint, request, scope, receive, send, as_text)
 
 
 async def declared_input(endpoint: Any, scope: Scope) -> tw.TensorSpec | None:
@@ -100,15 +98,15 @@ async def declared_input(endpoint: Any, scope: Scope) -> tw.TensorSpec | None:
 
 
 async def answer_json(route: Any, old: Handle, scope: Scope, receive: Receive, send: Send) -> None:
-    """Leave a JSON request to MLServer, unless it asks for binary outputs."""
+    """Answer a JSON request; leave it to MLServer where that has nothing but an error for it."""
     body = await read_ahead(receive)
     if body is None:
         return
-    request = await asking_for_binary(Request(scope, again(body, receive)))
+    request = await read_json(Request(scope, again(body, receive)))
     if request is None:
         await old(route, scope, again(body, receive), send)
     else:
-        await answer(route.endpoint, request, scope, receive, send)
+        await answer(route.endpoint, request, scope, receive, send, as_json)
 
 
 async def read_ahead(receive: Receive) -> bytes | None:
@@ -133,21 +131,26 @@ def again(body: bytes, receive: Receive) -> Receive:
     return receive_again
 
 
-async def asking_for_binary(request: Request) -> InferenceRequest | None:
-    """The request, if it is in JSON and of the extension; None for what MLServer answers alone."""
-    media_type = request.headers.get("content-type", "application/json").partition(";")[0]
-    if not media_type.strip().lower().endswith(("/json", "+json")):
+async def read_json(request: Request) -> InferenceRequest | None:
+    """The request that a JSON body is; None for what MLServer answers with an error."""
+    if not is_json(request.headers.get("content-type")):
         return None
     try:
         body = await request.body()
-        if not _OF_THE_EXTENSION.search(body):
-            return None
-        message = InferenceRequest.model_validate(await request.json())
+        found = json_request(body)
+        return InferenceRequest.model_validate(await request.json()) if found is None else found
     except ValidationError:
         return without_bytes(body) if b'"binary_data_size"' in body else None
     except (ValueError, OSError, EOFError, zlib.error):  # of JSON, of gzip
         return None
-    return message if wants_binary(message) else None
+
+
+def is_json(content_type: str | None) -> bool:
+    """Whether FastAPI takes a body of this type for JSON; it does without a type."""
+    if not content_type:
+        return True
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type.startswith("application/") and media_type.endswith(("/json", "+json"))
 
 
 def without_bytes(body: bytes) -> InferenceRequest:
@@ -159,9 +162,17 @@ def without_bytes(body: bytes) -> InferenceRequest:
 
 
 async def answer(
-    endpoint: Any, request: InferenceRequest, scope: Scope, receive: Receive, send: Send
+    endpoint: Any,
+    request: InferenceRequest,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    write: Callable[[InferenceResponse], Response],
 ) -> None:
-    """Let MLServer infer, and answer in the forms that the request asks for."""
+    """Let MLServer infer, and answer in the forms that the request asks for.
+
+    ``write`` makes the JSON of a response that has no arrays.
+    """
     is_wanted_binary, headers = selection(request), PlainResponse()
     del headers.headers["content-length"]
     response = await endpoint(
@@ -177,13 +188,19 @@ async def answer(
     if frame is not None:
         await send_frame(send, frame, headers=headers.raw_headers)
         return
-    plain = in_json(response)
-    plain.headers.update(headers.headers)
+    text = json_of(response)
+    plain = write(response) if text is None else PlainResponse(text, media_type="application/json")
+    plain.headers.raw.extend(headers.headers.raw)
     await plain(scope, receive, send)
 
 
-def in_json(response: InferenceResponse) -> Response:
-    """MLServer's own JSON, with NaN as null and BYTES as text."""
+def as_json(response: InferenceResponse) -> Response:
+    """The answer to a JSON request, as FastAPI makes it."""
+    return Response(response.model_dump(mode="json"))
+
+
+def as_text(response: InferenceResponse) -> Response:
+    """The JSON answer to a binary request; MLServerError where there is none."""
     try:
         return Response(response.model_dump())
     except (TypeError, UnicodeDecodeError) as error:  # orjson's, json's

@@ -1,0 +1,338 @@
+"""JSON requests to KServe's REST endpoint, with and without the codec: the same, but for lists."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi import FastAPI
+from kserve import InferOutput, InferResponse, Model, ModelRepository
+from kserve.protocol.dataplane import DataPlane
+from kserve.protocol.rest.server import RESTServer
+from kserve.protocol.rest.v2_endpoints import register_v2_endpoints
+from kserve.utils.numpy_codec import from_np_dtype
+from kserve.utils.utils import get_predict_input, get_predict_response
+
+from interop.json_requests import (
+    LEFT,
+    READ,
+    TYPES,
+    Answer,
+    array_seen,
+    message,
+    outcome,
+    post,
+    same,
+)
+from interop.json_requests import entry as json_entry
+from tensorwire.integrations import kserve as backend
+from tensorwire.integrations.kserve import messages
+from tensorwire.integrations.kserve.tensors import OnWire
+
+
+class Recorder(Model):  # type: ignore[misc]
+    """Keeps what it sees of a request, and answers with what it was told to."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.ready = True
+        self.seen: Any = None
+        self.answer: Any = None
+        self.headers: Any = None
+
+    def predict(self, payload: Any, headers: Any = None) -> Any:
+        self.headers = {k: v for k, v in headers.items() if k not in ("request-id", "x-request-id")}
+        self.seen = described(payload)
+        return self.answer(payload) if self.answer else answer_of(payload)
+
+
+def described(payload: Any) -> Any:
+    """All that a model can see of a request, arrays before lists, and arrays again."""
+    arrays = [array_seen(tensor.as_numpy) for tensor in payload.inputs]
+    lists = [
+        (t.name, t.shape, t.datatype, t.parameters, repr(t.data), t._raw_data)
+        for t in payload.inputs
+    ]
+    return (
+        arrays,
+        lists,
+        [array_seen(tensor.as_numpy) for tensor in payload.inputs],
+        payload.id,
+        payload.model_name,
+        payload.model_version,
+        payload.parameters,
+        payload.request_outputs and [(o.name, o.parameters) for o in payload.request_outputs],
+        payload.use_binary_outputs,
+        payload.from_grpc,
+        outcome(lambda: json.dumps(payload.to_rest(), sort_keys=True)) if payload.id else None,
+    )
+
+
+def answer_of(payload: Any) -> InferResponse:
+    """The inputs as outputs, given as a model's author would."""
+    outputs = []
+    for tensor in payload.inputs:
+        array = outcome(tensor.as_numpy)
+        if isinstance(array, np.ndarray) and tensor.datatype != "BYTES":
+            output = InferOutput(tensor.name, list(array.shape), tensor.datatype, array)
+            if array.size:  # KServe fails to send none that it has made bytes of
+                output.set_data_from_numpy(array)
+            outputs.append(output)
+    return InferResponse(
+        payload.id or "1",
+        "recorder",
+        outputs,
+        use_binary_outputs=payload.use_binary_outputs,
+        requested_outputs=payload.request_outputs,
+    )
+
+
+class Server:
+    """KServe's REST application with one model, called without a network."""
+
+    def __init__(self, plane: type[DataPlane] = DataPlane) -> None:
+        self.model = Recorder("recorder")
+        registry = ModelRepository()
+        registry.update(self.model)
+        self.app = FastAPI()
+        dataplane = plane(registry)
+        register_v2_endpoints(self.app, dataplane, SimpleNamespace(load=None, unload=None))
+        RESTServer._add_exception_handlers(None, self.app)
+
+    def infer(self, body: bytes, content_type: str | None = "application/json") -> Answer:
+        self.model.seen = self.model.headers = None
+        return post(self.app, "/v2/models/recorder/infer", body, content_type)
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    backend.install()
+    try:
+        yield
+    finally:
+        backend.uninstall()
+
+
+@pytest.fixture(autouse=True)
+def silent() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(scope="module")
+def server() -> Server:
+    return Server()
+
+
+def is_lazy(server: Server, body: bytes, content_type: str | None = "application/json") -> bool:
+    """Whether the model gets tensors without lists."""
+    kinds: list[bool] = []
+
+    def answer(payload: Any) -> Any:
+        return answer_of(payload)
+
+    def predict(payload: Any, headers: Any = None) -> Any:
+        kinds.extend(isinstance(t, OnWire) and t._tensor is not None for t in payload.inputs)
+        return answer_of(payload)
+
+    server.model.predict = predict
+    try:
+        with installed():
+            server.infer(body, content_type)
+    finally:
+        del server.model.predict
+    return bool(kinds) and all(kinds)
+
+
+@pytest.mark.parametrize("case", READ)
+def test_what_is_read(server: Server, case: str) -> None:
+    plain = server.infer(READ[case])
+    seen, headers = server.model.seen, server.model.headers
+    with installed():
+        ours = server.infer(READ[case])
+    assert server.model.seen == seen
+    assert server.model.headers == headers
+    assert seen is not None
+    same(plain, ours)
+    assert is_lazy(server, READ[case]) == (case != "no inputs")
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_what_kserve_reads(server: Server, case: str) -> None:
+    plain = server.infer(LEFT[case])
+    seen, headers = server.model.seen, server.model.headers
+    with installed():
+        ours = server.infer(LEFT[case])
+    assert server.model.seen == seen
+    assert server.model.headers == headers
+    same(plain, ours)
+    assert not is_lazy(server, LEFT[case])
+
+
+@pytest.mark.parametrize("content_type", TYPES, ids=str)
+def test_media_types(server: Server, content_type: str | None) -> None:
+    """FastAPI decides what is JSON; without the codec, the rest has no header length."""
+    body = READ["flat"]
+    plain = server.infer(body, content_type)
+    seen = server.model.seen
+    with installed():
+        ours = server.infer(body, content_type)
+    if plain[0] == 200:
+        assert server.model.seen == seen
+        same(plain, ours)
+    elif b"header is missing" not in plain[2]:  # else it is JSON for the codec, as Triton has it
+        same(plain, ours)
+    assert is_lazy(server, body, content_type) == (ours[0] == 200)
+
+
+def response(*outputs: InferOutput, **members: Any) -> Any:
+    return lambda payload: InferResponse("1", "recorder", list(outputs), **members)
+
+
+def made(array: Any, binary_data: bool | None = True, **more: Any) -> InferOutput:
+    """An output of an array; ``binary_data`` None gives the array itself."""
+    datatype = more.pop("datatype", None) or from_np_dtype(array.dtype)
+    output = InferOutput("y", list(array.shape), datatype, **more)
+    if binary_data is None:
+        output.data = array
+    else:
+        output.set_data_from_numpy(array, binary_data=binary_data)
+    return output
+
+
+RANDOM = np.random.default_rng(2).standard_normal(500)
+FLOATS = np.array([0.0, -0.0, 1e16, 1e-7, 5e-324, 1e22, 123456789.0])
+RESPONSES: dict[str, Any] = {
+    **{
+        f"{dtype} {how}": (lambda d=dtype, h=how: response(made(RANDOM.astype(d), h)))
+        for dtype in ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8")
+        for how in (True, False, None)
+    },
+    "limits": lambda: response(made(np.array([2**64 - 1, 0], "u8")), made(np.array([-(2**63)]))),
+    "odd FP64": lambda: response(made(FLOATS)),
+    "odd FP32": lambda: response(made(np.array([0.1, 3e38, 1e-45, 16777216], "f4"))),
+    "a scalar": lambda: response(made(np.array(5.5), None)),
+    "strided": lambda: response(made(np.arange(12.0).reshape(3, 4).T[::2], None)),
+    "masked": lambda: response(made(np.ma.array([1.0, 2.0], mask=[False, True]), None)),
+    "empty": lambda: response(made(np.zeros((0, 3)), None)),
+    "a list": lambda: response(InferOutput("y", [2], "FP64", [1, 2.5])),
+    "text": lambda: response(made(np.array(["a", "\u20ac\n", b"b"], object))),
+    "text in JSON": lambda: response(made(np.array(["a", "\u20ac\n"], object), False)),
+    "bytes that are no text": lambda: response(made(np.array([b"\xff"], object))),
+    "dates": lambda: response(made(np.array(["2020-01-01"], "M8[D]"), datatype="BYTES")),
+    "NaN": lambda: response(made(np.array([1, np.nan]))),
+    "infinity": lambda: response(made(np.array([np.inf], "f4"), None)),
+    "FP16": lambda: response(made(np.array([1.5], "f2"))),
+    "parameters": lambda: response(
+        made(RANDOM, parameters={"a": 1, "b": True, "c": "\u20ac", "d": 0.1}), parameters={"p": 1}
+    ),
+    "parameters of other types": lambda: response(made(RANDOM, parameters={"a": [1], "b": None})),
+    "a parameter that is NaN": lambda: response(made(RANDOM), parameters={"a": float("nan")}),
+    "model version": lambda: response(made(RANDOM), model_version="3"),
+    "no outputs": response,
+    "no data": lambda: response(InferOutput("y", [1], "FP32")),
+    "another datatype": lambda: response(InferOutput("y", [2], "FP32", np.zeros(2))),
+    "another shape": lambda: response(InferOutput("y", [3], "FP64", np.zeros(2))),
+    "a shape that is a tuple": lambda: response(InferOutput("y", (2,), "FP64", np.zeros(2))),
+    "numpy's integers": lambda: response(InferOutput("y", [np.int64(2)], "FP64", np.zeros(2))),
+    "a number for the name": lambda: response(InferOutput(5, [2], "FP64", np.zeros(2))),
+    "a lone surrogate": lambda: response(InferOutput("\ud800", [2], "FP64", np.zeros(2))),
+    "no id": lambda: lambda payload: InferResponse(None, "recorder", [made(RANDOM)]),
+    "a number for the id": lambda: lambda payload: InferResponse(5, "recorder", [made(RANDOM)]),
+    "a dict": lambda: lambda payload: {"model_name": "m", "id": "1", "outputs": []},
+    "the helper's": lambda: (
+        lambda payload: get_predict_response(payload, get_predict_input(payload), "recorder")
+    ),
+}
+
+
+@pytest.mark.parametrize("where", ["installed", "data plane"])
+@pytest.mark.parametrize("case", RESPONSES)
+def test_what_is_answered(case: str, where: str) -> None:
+    """The text means the same to the bit, and has the same headers; so do errors."""
+    body = message(json_entry([1.5, 2.5], "FP64"))
+    plain_server = Server()
+    plain_server.model.answer = RESPONSES[case]()
+    plain = plain_server.infer(body)
+    server = Server(backend.BinaryDataPlane if where == "data plane" else DataPlane)
+    server.model.answer = RESPONSES[case]()
+    if where == "data plane":
+        ours = server.infer(body)
+    else:
+        with installed():
+            ours = server.infer(body)
+    same(plain, ours)
+
+
+def test_no_list_is_made_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server()
+    server.model.answer = response(made(RANDOM))
+    monkeypatch.setattr(messages, "plain_list", None)
+    monkeypatch.setattr(messages, "json_list", None)
+    with installed():
+        status, headers, body = server.infer(READ["flat"])
+    assert status == 200
+    assert json.loads(body)["outputs"][0]["data"] == RANDOM.tolist()
+    assert headers == {"content-type": "application/json", "content-length": str(len(body))}
+
+
+def test_others_get_the_tree() -> None:
+    """Whoever calls a data plane's encode, but for KServe's endpoint."""
+    answer = InferResponse("1", "m", [made(RANDOM)])
+    with installed():
+        tree, headers = DataPlane(ModelRepository()).encode("m", answer, {}, {})
+    assert tree["outputs"][0]["data"] == RANDOM.tolist()
+    assert headers == {}
+
+
+def test_a_data_plane_of_the_users_own() -> None:
+    """It finds what it found in the request that FastAPI validated."""
+
+    class Curious(DataPlane):  # type: ignore[misc]
+        def decode_inference_request(self, body: Any, headers: Any, model_name: str) -> Any:
+            found.append((body.id, body.inputs[0].data, body.model_dump()))
+            return super().decode_inference_request(body, headers, model_name)
+
+    found: list[Any] = []
+    server = Server(Curious)
+    plain = server.infer(READ["nested"])
+    with installed():
+        ours = server.infer(READ["nested"])
+    same(plain, ours)
+    assert found[0] == found[1]
+
+
+def test_the_request_that_a_model_got_travels() -> None:
+    """JSON tensors pickle, copy and compare, before and after their lists were used."""
+    kept: list[Any] = []
+
+    def keep(payload: Any, headers: Any = None) -> Any:
+        kept.append(payload)
+        return answer_of(payload)
+
+    server = Server()
+    server.model.predict = keep
+    server.infer(READ["nested"])
+    with installed():
+        server.infer(READ["nested"])
+        server.infer(READ["nested"])
+        plain, listed, lazy = kept
+        assert listed.inputs[0].data == [[1, 2], [3, 4]]
+        for request in (listed, lazy):
+            copies = [pickle.loads(pickle.dumps(request)), copy.copy(request)]
+            for there in [*copies, copy.deepcopy(request)]:
+                assert there.inputs[0].as_numpy().tolist() == [[1, 2], [3, 4]]
+                assert there.inputs[0].data == plain.inputs[0].data
+        array = lazy.inputs[0].as_numpy()
+        array[:] = 0
+        assert lazy.inputs[0].as_numpy().tolist() == [[1, 2], [3, 4]]
+        assert lazy == plain

@@ -1,0 +1,223 @@
+"""JSON requests for the servers of other packages, and a way to send them without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+def post(app: Any, path: str, body: bytes, content_type: str | None, **more: str) -> Answer:
+    """Status, headers and body of the answer of an ASGI application."""
+    return asyncio.run(exchange(app, path, body, content_type, **more))
+
+
+async def exchange(
+    app: Any, path: str, body: bytes, content_type: str | None, **more: str
+) -> Answer:
+    headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in more.items()]
+    if content_type is not None:
+        headers.append((b"content-type", content_type.encode()))
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST",
+        "scheme": "http", "path": path, "raw_path": path.encode(), "query_string": b"",
+        "root_path": "", "headers": headers, "client": ("127.0.0.1", 1), "server": ("x", 80),
+    }  # fmt: skip
+    half = len(body) // 2
+    incoming = [
+        {"type": "http.request", "body": body[:half], "more_body": True},
+        {"type": "http.request", "body": body[half:], "more_body": False},
+    ]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return incoming.pop(0) if incoming else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    with suppress(Exception):  # which the server has logged and answered with 500
+        await app(scope, receive, send)
+    names = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    assert len(names) == len(sent[0]["headers"])
+    return sent[0]["status"], names, b"".join(message.get("body", b"") for message in sent)
+
+
+def same(plain: Answer, ours: Answer) -> None:
+    """Check that answers agree: JSON as Python reads it, everything else to the byte."""
+    assert ours[0] == plain[0], (plain[2], ours[2])
+    lengths = {name: ours[1][name] for name in ("content-length",) if name in ours[1]}
+    assert ours[1] == plain[1] | lengths
+    if plain[1].get("content-type") == "application/json":
+        assert int(ours[1]["content-length"]) == len(ours[2])
+        # The order of the members and whether a number is an integer, too.
+        assert repr(json.loads(ours[2])) == repr(json.loads(plain[2]))
+    else:
+        assert ours[2] == plain[2]
+
+
+def outcome(function: Any) -> Any:
+    """What a function returns, or the type of what it raises."""
+    try:
+        return function()
+    except Exception as error:
+        return type(error)
+
+
+def array_seen(make: Any) -> Any:
+    """What can be seen of the array that a function makes."""
+    array = outcome(make)
+    if not isinstance(array, np.ndarray):
+        return "an error"  # of whatever type: the codec's own differ
+    flags = array.flags
+    return array.dtype, array.shape, flags.writeable, flags.aligned, repr(array.tolist())
+
+
+def entry(data: Any, datatype: str = "FP32", shape: list[int] | None = None, **more: Any) -> Any:
+    shape = [len(data)] if shape is None else shape
+    return {"name": "x", "shape": shape, "datatype": datatype, "data": data, **more}
+
+
+def message(*inputs: Any, **more: Any) -> bytes:
+    return json.dumps({"id": "7", "inputs": inputs, **more}).encode()
+
+
+def data_text(data: str, datatype: str = "FP32", shape: str = "[2]") -> bytes:
+    return (
+        f'{{"id":"7","inputs":[{{"name":"x","shape":{shape},"datatype":"{datatype}","data":{data}}}]}}'
+    ).encode()
+
+
+# The body, and whether it is read without lists. What is not, is KServe's own business.
+# ruff: noqa: E501 - tables, a line for each case
+READ: dict[str, bytes] = {
+    "flat": message(entry([1.5, -2.25, 3e38])),
+    "nested": message(entry([[1.0, 2.0], [3.0, 4.0]], shape=[2, 2])),
+    "nested, another shape": message(entry([[1.0, 2.0], [3.0, 4.0]], shape=[4])),
+    "flat, of two dimensions": message(entry([1, 2, 3, 4, 5, 6], shape=[2, 3])),
+    "a scalar": message(entry([5.5], shape=[])),
+    "integers for FP32": message(entry([1, 2, 16777217])),
+    "integers for FP64": message(entry([1, 2**53 + 1, 10**30], "FP64")),
+    "not rounded twice": message(entry([0.1, 1e-45, 1.17549435e-38, 16777216.5])),
+    "BOOL": message(entry([True, False], "BOOL")),
+    **{
+        f"{kind}{bits}": message(entry([0, 2 ** (bits - (kind == "INT")) - 1], f"{kind}{bits}"))
+        for kind in ("INT", "UINT")
+        for bits in (8, 16, 32, 64)
+    },
+    "BYTES": message(entry(["a", "ein Hündchen", "", "\0\n\"\\", "\U0001f600"], "BYTES")),
+    "BYTES, nested": message(entry([["a", "b"], ["c", "d"]], "BYTES", [2, 2])),
+    "BYTES, escaped": data_text(r'["é😀", "\/\b"]', "BYTES"),
+    "NaN and infinities": data_text("[NaN, -Infinity, Infinity, null]", shape="[4]"),
+    "empty": message(entry([])),
+    "empty, of two dimensions": message(entry([], shape=[0, 3])),
+    "empty BYTES": message(entry([], "BYTES")),
+    "no inputs": message(),
+    "lower case": message(entry([1, 2], "fp32")),
+    "data first": b'{"inputs":[{"data":[1,2],"datatype":"FP32","shape":[2],"name":"x"}],"id":"7"}',
+    "unknown members": message(entry([1], more={"a": [None]}), nobody=[1, {"a": None}], model_version="3"),
+    "parameters": message(
+        entry([1], parameters={"a": 1, "b": "c", "d": True, "e": 0.5, "f": 10**30}),
+        parameters={"a": 1, "binary_data_output": False},
+    ),
+    "empty parameters": message(entry([1], parameters={}), parameters={}),
+    "null members": message(entry([1], parameters=None), parameters=None, outputs=None, id=None),
+    "no id": message(entry([1]), id=None),
+    "outputs": message(
+        entry([1]), outputs=[{"name": "x", "parameters": {"binary_data": False, "a": 1}}]
+    ),
+    "empty outputs": message(entry([1]), outputs=[]),
+    "outputs without parameters": message(entry([1]), outputs=[{"name": "x", "parameters": {}}]),
+    "binary output": message(entry([1.5]), outputs=[{"name": "x", "parameters": {"binary_data": True}}]),
+    "binary outputs": message(entry([1.5]), parameters={"binary_data_output": True}),
+    "an output that is not there": message(entry([1.5]), outputs=[{"name": "y"}]),
+    "twice the name": message(entry([1]), entry([2])),
+    "50 tensors": message(*(entry([i, 0.5], "FP64") for i in range(50))),
+    "white space": b" \r\n\t" + message(entry([1])) + b"\n ",
+    "data beside a size": message(entry([1], parameters={"binary_data_size": 4}), id=None),
+    "long": message(entry(np.random.default_rng(1).standard_normal(3000).tolist(), "FP64")),
+    "a name of 5000 bytes": message(entry([1], name="a" * 5000)),
+    "many dimensions": message(entry([[[[[1, 2]]]]], "INT8", [1, 1, 1, 1, 2])),
+}  # fmt: skip
+LEFT: dict[str, bytes] = {
+    "floats for INT32": message(entry([1.0, 2.7], "INT32")),
+    "strings for FP32": message(entry(["1.5", "a"])),
+    "strings that are numbers": message(entry(["1.5", "2"])),
+    "flags for FP32": message(entry([True, False])),
+    "numbers for BOOL": message(entry([0, 5], "BOOL")),
+    "numbers for BYTES": message(entry([0, 5.5, None], "BYTES")),
+    "lists of different depths": message(entry(["a", ["b"]], "BYTES", [3])),
+    "lists of different lengths": message(entry([[1], [2, 3]], shape=[2])),
+    "objects": message(entry([{"a": 1}], "BYTES")),
+    "null for INT32": message(entry([None], "INT32")),
+    "NaN for INT32": data_text("[NaN, 1]", "INT32"),
+    "too big for INT8": message(entry([300], "INT8")),
+    "negative for UINT8": message(entry([-1], "UINT8")),
+    "too big for INT64": message(entry([2**63], "INT64")),
+    "too big for FP32": data_text("[1e39, -1e39]"),
+    "too big for FP64": data_text("[1e400, 1]", "FP64"),
+    "thousands of digits": data_text(f"[{'1' * 5000}, 1]", "FP64"),
+    "too few": message(entry([1, 2], shape=[3])),
+    "too many": message(entry([1, 2, 3], shape=[2])),
+    "a shape of text": message(entry([1], shape=["1"])),  # type: ignore[list-item]
+    "a shape of floats": message(entry([1], shape=[1.0])),  # type: ignore[list-item]
+    "a negative shape": message(entry([1, 2], shape=[-1])),
+    "a huge shape": message(entry([1], shape=[2**40, 2**40])),
+    "FP16": message(entry([1.5], "FP16")),
+    "empty FP16": message(entry([], "FP16")),
+    "an unknown datatype": message(entry([1.5], "FP8")),
+    "no datatype": b'{"inputs":[{"name":"x","shape":[1],"data":[1]}]}',
+    "no data": b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP32"}]}',
+    "null data": message(entry(None, shape=[1])),
+    "data no list": message(entry(5, shape=[1])),
+    "data of an object": message(entry({"a": 1}, shape=[1])),
+    "binary data": message({"name": "x", "shape": [0], "datatype": "FP32", "parameters": {"binary_data_size": 0}}),
+    "no request": b"{}",
+    "inputs null": b'{"inputs":null}',
+    "inputs no list": b'{"inputs":{"a":1}}',
+    "a list": b"[1]",
+    "a number for the id": message(entry([1]), id=5),
+    "a number for the name": message(entry([1], name=5)),
+    "a NUL in the name": message(entry([1], name="a\0b")),
+    "a number for the model's version": message(entry([1]), model_version=5),
+    "nested parameters": message(entry([1], parameters={"a": [1]})),
+    "a null parameter": message(entry([1]), parameters={"a": None}),
+    "parameters no object": message(entry([1], parameters=[1])),
+    "binary_data of text": message(entry([1]), outputs=[{"name": "x", "parameters": {"binary_data": "yes"}}]),
+    "an output twice": message(entry([1]), outputs=[{"name": "x"}, {"name": "x"}]),
+    "duplicate members": b'{"id":"1","id":"2","inputs":[{"name":"x","name":"y","shape":[1],"datatype":"FP32","data":[1]}]}',
+    "duplicate parameters": b'{"parameters":{"a":1,"a":2},"inputs":[]}',
+    "NaN as a parameter": b'{"parameters":{"a":NaN},"inputs":[]}',
+    "deep": message(entry([1], more=json.loads("[" * 200 + "]" * 200))),
+    "a lone surrogate": data_text(r'["\ud800", "a"]', "BYTES"),
+    "a byte order mark": b"\xef\xbb\xbf" + message(entry([1])),
+    "UTF-16": message(entry([1])).decode().encode("utf-16"),
+    "not UTF-8": data_text('["a", "b"]', "BYTES").replace(b"b", b"\xff"),
+    "truncated": message(entry([1, 2, 3]))[:-3],
+    "two values": message(entry([1])) + b"{}",
+    "a comma too many": data_text("[1, 2,]"),
+    "a leading zero": data_text("[01, 2]"),
+    "a plus": data_text("[+1, 2]"),
+    "single quotes": data_text("['a', 'b']", "BYTES"),
+    "no JSON": b"\x00\x01\x02",
+    "empty": b"",
+    "gzip": gzip.compress(message(entry([1]))),
+}  # fmt: skip
+TYPES = [
+    "application/json",
+    "application/json; charset=utf-8",
+    "application/json; charset=latin-1",
+    "APPLICATION/JSON",
+    "application/vnd.kserve+json",
+    "text/json",
+    "text/plain",
+    "application/octet-stream",
+    "",
+    None,
+]

@@ -1,0 +1,313 @@
+"""JSON requests to MLServer's REST endpoint, with and without the codec: the same, but for lists.
+
+``test_mlserver_backend.py`` runs this with the interpreter that has MLServer.
+"""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import logging
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from mlserver import ModelSettings, Settings
+from mlserver.codecs import NumpyCodec, PandasCodec, StringCodec
+from mlserver.handlers import DataPlane
+from mlserver.rest.app import create_app
+from mlserver.types import InferenceResponse, Parameters, ResponseOutput, TensorData
+
+import tensorwire as tw
+from interop.json_requests import (
+    LEFT,
+    READ,
+    TYPES,
+    Answer,
+    array_seen,
+    message,
+    outcome,
+    post,
+    same,
+)
+from interop.json_requests import entry as json_entry
+from tensorwire.integrations import mlserver as backend
+from tensorwire.integrations.mlserver import messages
+from tensorwire.integrations.mlserver.data import ArrayData, array_of
+
+PATH = "/v2/models/recorder/infer"
+IDS = ("ce-id", "ce-requestid")
+# Of the cases of READ, what MLServer takes for something else, or rejects.
+OF_MLSERVER = {"NaN and infinities", "lower case", "parameters"}
+# Of LEFT, what MLServer takes, with arrays then.
+TAKEN = {"nested parameters", "a null parameter"}
+# What is of the extension, which MLServer alone does not know.
+BINARY = {"binary output", "binary outputs", "binary data"}
+
+
+class Recorder:
+    """Stands for a model and the registry that has it; keeps what it sees of a request."""
+
+    ready, settings = True, ModelSettings(name="recorder", implementation="mlserver.MLModel")
+
+    def __init__(self) -> None:
+        self.seen: Any = None
+        self.lazy: list[bool] = []
+        self.answer: Any = echo
+        self.payload: Any = None
+
+    async def get_model(self, *_: Any) -> Recorder:
+        return self
+
+    async def predict(self, payload: Any) -> Any:
+        self.payload = payload
+        self.lazy = [array_of(tensor.data) is not None for tensor in payload.inputs]
+        self.seen = described(payload)
+        return self.answer(payload)
+
+
+def described(payload: Any) -> Any:
+    """All that a model can see of a request, through codecs, before lists and after them."""
+    before = [decoded(tensor) for tensor in payload.inputs]
+    lists = [repr(tensor.data.root) for tensor in payload.inputs]
+    after = [decoded(tensor) for tensor in payload.inputs]
+    parameters = payload.parameters.model_dump()
+    parameters.pop("headers")
+    return (
+        before,
+        lists,
+        after,
+        [(len(t.data) if isinstance(t.data.root, list) else 0) for t in payload.inputs],
+        [
+            (t.name, t.shape, t.datatype, t.parameters and t.parameters.model_dump())
+            for t in payload.inputs
+        ],
+        [repr(type(t.parameters)) for t in payload.inputs],
+        payload.id if payload.id == "7" else None,
+        parameters,
+        payload.outputs and [output.model_dump() for output in payload.outputs],
+        repr(outcome(lambda: PandasCodec.decode_request(payload).to_dict())),
+        repr([tensor.model_dump() for tensor in payload.inputs]),
+    )
+
+
+def decoded(tensor: Any) -> Any:
+    return (
+        array_seen(lambda: NumpyCodec.decode_input(tensor)),
+        outcome(lambda: StringCodec.decode_input(tensor)) if tensor.datatype == "BYTES" else None,
+        len(tensor.data) if isinstance(tensor.data, list) else None,
+    )
+
+
+def echo(payload: Any) -> Any:
+    outputs = []
+    for tensor in payload.inputs:
+        if tensor.datatype == "BYTES":
+            texts = StringCodec.decode_input(tensor)
+            outputs.append(StringCodec.encode_output(tensor.name, texts))
+        else:
+            outputs.append(NumpyCodec.encode_output(tensor.name, NumpyCodec.decode_input(tensor)))
+    return InferenceResponse(model_name="recorder", outputs=outputs)
+
+
+class Server:
+    """MLServer's REST application with one model, called without a network."""
+
+    def __init__(self) -> None:
+        self.model = Recorder()
+        settings = Settings(debug=False, gzip_enabled=False, metrics_endpoint=None)
+        self.app = create_app(settings, DataPlane(settings, self.model), None)
+
+    def infer(
+        self, body: bytes, content_type: str | None = "application/json", **more: str
+    ) -> Answer:
+        self.model.seen, self.model.lazy = None, []
+        return post(self.app, PATH, body, content_type, **more)
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    backend.install()
+    try:
+        yield
+    finally:
+        backend.uninstall()
+
+
+@pytest.fixture(autouse=True)
+def silent() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(scope="module")
+def server() -> Server:
+    return Server()
+
+
+def with_id(answer: Answer) -> Answer:
+    """The answer without an id that MLServer made up."""
+    status, headers, body = answer
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return answer
+    if not isinstance(found, dict) or found.get("id") == "7":
+        return answer
+    found.pop("id", None)
+    headers = {name: value for name, value in headers.items() if name not in IDS}
+    text = json.dumps(found).encode()
+    return status, headers | {"content-length": str(len(text))}, text
+
+
+def both(server: Server, body: bytes, *of_type: str | None, **more: str) -> tuple[Answer, Any]:
+    """The answer with the codec, checked against the one without, and what the model saw."""
+    plain = server.infer(body, *of_type, **more)
+    seen = server.model.seen
+    with installed():
+        ours = server.infer(body, *of_type, **more)
+    assert server.model.seen == seen
+    same(with_id(plain), with_id(ours))
+    return ours, seen
+
+
+@pytest.mark.parametrize("case", sorted(READ.keys() - BINARY))
+def test_what_is_read(server: Server, case: str) -> None:
+    both(server, READ[case])
+    n_inputs = READ[case].count(b'"datatype"')
+    if case not in OF_MLSERVER and server.model.seen is not None:
+        assert server.model.lazy == [True] * n_inputs
+
+
+@pytest.mark.parametrize("case", sorted(LEFT.keys() - BINARY))
+def test_what_mlserver_reads(server: Server, case: str) -> None:
+    both(server, LEFT[case])
+    assert any(server.model.lazy) == (case in TAKEN)
+
+
+@pytest.mark.parametrize("content_type", TYPES, ids=str)
+def test_media_types(server: Server, content_type: str | None) -> None:
+    if content_type == "application/octet-stream":
+        return  # a binary request without its header's length
+    both(server, READ["flat"], content_type)
+
+
+@pytest.mark.parametrize("case", ["flat", "truncated"])
+def test_gzip(server: Server, case: str) -> None:
+    body = gzip.compress((READ | LEFT)[case])
+    both(server, body, "application/json", content_encoding="gzip")
+    assert server.model.lazy == ([True] if case == "flat" else [])
+    both(server, body[:-9], "application/json", content_encoding="gzip")
+
+
+def out(data: Any, datatype: str = "FP64", shape: Any = None, **more: Any) -> Any:
+    return ResponseOutput(name="y", datatype=datatype, shape=shape or [2], data=data, **more)
+
+
+def response(*outputs: Any, **members: Any) -> Any:
+    return lambda: (
+        lambda payload: InferenceResponse(
+            model_name="recorder", outputs=[make() for make in outputs], **copy.deepcopy(members)
+        )
+    )
+
+
+def encoded(array: Any) -> Any:
+    return lambda: NumpyCodec.encode_output("y", array)
+
+
+RANDOM = np.random.default_rng(2).standard_normal((20, 25))
+FLOATS = np.array([0.0, -0.0, 1e16, 1e-7, 5e-324, 1e22, 123456789.0])
+RESPONSES: dict[str, Any] = {
+    **{
+        dtype: response(encoded(RANDOM.astype(dtype)))
+        for dtype in ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
+    },
+    "limits": response(encoded(np.array([2**64 - 1, 0], "u8")), encoded(np.array([-(2**63)]))),
+    "odd FP64": response(encoded(FLOATS)),
+    "odd FP32": response(encoded(np.array([0.1, 3e38, 1e-45, 16777216], "f4"))),
+    "NaN and infinity": response(encoded(np.array([1, np.nan, np.inf, -np.inf]))),
+    "infinity": response(encoded(np.array([1, np.inf, -np.inf]))),
+    "empty": response(encoded(np.zeros((0, 3)))),
+    "strided": response(encoded(RANDOM.T[::2])),
+    "S": response(encoded(np.array([b"ab", b"c"]))),
+    "U": response(encoded(np.array(["ab", "\u20ac\n"]))),
+    "texts": response(lambda: StringCodec.encode_output("y", ["a", "\u20ac"])),
+    "no texts": response(lambda: out(TensorData([b"\xff", b"a"]), "BYTES")),
+    "a list": response(lambda: out([1, 2.5])),
+    "a list beside an array": response(lambda: out([1, None, "a", [2]]), encoded(RANDOM)),
+    "bytes beside an array": response(lambda: out([b"ab", b"\xc3\xa9"]), encoded(RANDOM)),
+    "no texts beside an array": response(lambda: out([b"\xff"], "BYTES"), encoded(RANDOM)),
+    "a number": response(lambda: out(5)),
+    "parameters": response(
+        lambda: out([1.0], parameters=Parameters(content_type="np", a=[1, {"b": None}], c=0.5)),
+        encoded(RANDOM),
+        parameters=Parameters(headers={"x-mine": "1"}, b=2),
+        model_version="3",
+        id="5",
+    ),
+    "a huge parameter": response(encoded(RANDOM), parameters=Parameters(a=2**70)),
+    "a parameter that is NaN": response(encoded(RANDOM), parameters=Parameters(a=float("nan"))),
+    "a parameter without JSON": response(encoded(RANDOM), parameters=Parameters(a=object())),
+    "no outputs": response(),
+    "no response": lambda: lambda payload: None,
+    "an error": lambda: lambda payload: 1 / 0,
+}
+
+
+@pytest.mark.parametrize("case", RESPONSES)
+def test_what_is_answered(server: Server, case: str) -> None:
+    """The text means the same to the bit, and has the same headers; so do errors."""
+    server.model.answer = RESPONSES[case]()
+    try:
+        both(server, message(json_entry([1.5, 2.5], "FP64")))
+    finally:
+        server.model.answer = echo
+
+
+def test_no_list_is_made(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the body to the array, and from an array to the text."""
+    monkeypatch.setattr("tensorwire.integrations.mlserver.data.as_list", None)
+    monkeypatch.setattr(server.model, "predict", None)
+
+    async def predict(payload: Any) -> Any:
+        return echo(payload)
+
+    monkeypatch.setattr(server.model, "predict", predict)
+    with installed():
+        status, _, body = server.infer(message(json_entry([1.5, 2.5])))
+    assert status == 200
+    assert json.loads(body)["outputs"][0]["data"] == [1.5, 2.5]
+
+
+def test_json_data_travels(server: Server) -> None:
+    """By pickle, as to workers, and as a copy; the list is the one that was sent."""
+    body = message(json_entry([[1, 2.5], [3, 4]], shape=[2, 2]))
+    with installed():
+        found = messages.json_request(body)
+        assert found is not None
+        data = found.inputs[0].data
+        for there in [data, copy.copy(data), copy.deepcopy(data), pickle.loads(pickle.dumps(data))]:
+            assert isinstance(there, ArrayData)
+            assert array_of(there) is not None
+            assert len(there) == 2
+            assert there.root == [[1, 2.5], [3, 4]]
+        first = NumpyCodec.decode_input(messages.json_request(body).inputs[0])
+        assert first.flags.writeable
+        tensor = messages.json_request(body).inputs[0]
+        NumpyCodec.decode_input(tensor)[:] = 0
+        assert NumpyCodec.decode_input(tensor).tolist() == [[1, 2.5], [3, 4]]
+
+
+def test_binary_outputs_of_json(server: Server) -> None:
+    body = message(json_entry([1.5, 2.5]), parameters={"binary_data_output": True})
+    with installed():
+        status, headers, answer = server.infer(body)
+    assert status == 200
+    found = tw.decode_response(answer, tw.header_length(headers))
+    assert found["x"].as_numpy().ravel().tolist() == [1.5, 2.5]
