@@ -88,6 +88,6 @@ MESSAGES: dict[str, str] = {
     "J24 a member of an unknown member twice": 'the JSON header has the member "\\u0061" twice in one object (byte 93)',
     "J24 binary_data_size twice": 'the JSON header has the member "binary_data_size" twice in one object (byte 88)',
     "NaN in a parameter": "the JSON header is malformed: expected a value, found 'N' (byte 93)",
-    "a control character in a name": "the JSON header is malformed: a string has the control character U+000A, which is not escaped (byte 22)",
+    "a control character in a name": "the JSON header is malformed: a string has a control character, U+000A, without an escape (byte 22)",
     "B16 padded with NUL": "the JSON header is malformed: it ends at byte 75, and 2 more bytes follow (is Inference-Header-Content-Length missing?)",
 }

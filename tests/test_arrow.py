@@ -291,9 +291,20 @@ class FailingStream:
         say = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
         self.text = None if reason is None else ctypes.create_string_buffer(reason)
         at = None if self.text is None else ctypes.addressof(self.text)
-        self.calls = (fail(lambda *_: 5), fail(lambda *_: 5), say(lambda _: at))
+        release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+        self.n_releases = 0
+        self.calls = (
+            fail(lambda *_: 5),
+            fail(lambda *_: 5),
+            say(lambda _: at),
+            release(self.released),
+        )
         addresses = [ctypes.cast(call, ctypes.c_void_p).value for call in self.calls]
-        self.stream = (ctypes.c_void_p * 5)(*addresses, None, None)
+        self.stream = (ctypes.c_void_p * 5)(*addresses, None)
+
+    def released(self, at: int) -> None:
+        self.n_releases += 1
+        (ctypes.c_void_p * 5).from_address(at)[3] = None
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         make = ctypes.pythonapi.PyCapsule_New
@@ -309,6 +320,247 @@ STREAM_NAME = b"arrow_array_stream"  # a capsule keeps the pointer, so it must s
     ("reason", "text"), [(b"the disk is gone", "the disk is gone"), (None, "no reason given")]
 )
 def test_a_failing_stream_is_told(reason: bytes | None, text: str) -> None:
+    stream = FailingStream(reason)
     with pytest.raises(tw.EncodeError) as caught:
-        tw.Tensor("x", FailingStream(reason))
+        tw.Tensor("x", stream)
+    assert stream.n_releases == 1
     assert str(caught.value) == f"Arrow stream 'x' failed: {text}"
+
+
+# --- producers that lie, or whose capsules have been consumed ---
+
+
+class Schema(ctypes.Structure):
+    _fields_ = [
+        ("format", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("metadata", ctypes.c_char_p),
+        ("flags", ctypes.c_int64),
+        ("n_children", ctypes.c_int64),
+        ("children", ctypes.c_void_p),
+        ("dictionary", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
+        ("private_data", ctypes.c_void_p),
+    ]
+
+
+class Array(ctypes.Structure):
+    _fields_ = [
+        ("length", ctypes.c_int64),
+        ("null_count", ctypes.c_int64),
+        ("offset", ctypes.c_int64),
+        ("n_buffers", ctypes.c_int64),
+        ("n_children", ctypes.c_int64),
+        ("buffers", ctypes.c_void_p),
+        ("children", ctypes.c_void_p),
+        ("dictionary", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
+        ("private_data", ctypes.c_void_p),
+    ]
+
+
+NAMES = {kind: f"arrow_{kind}".encode() for kind in ("schema", "array", "array_stream")}
+RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def capsule(struct: Any, kind: str) -> Any:
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype = ctypes.py_object
+    make.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    return make(ctypes.addressof(struct), NAMES[kind], None)
+
+
+class Producer:
+    """An array of three strings, with any field of its struct changed; it counts releases."""
+
+    def __init__(self, layout: bytes = b"u", **fields: Any) -> None:
+        self.n_releases = 0
+        self.on_release = RELEASE(self.released)
+        release = ctypes.cast(self.on_release, ctypes.c_void_p).value
+        self.data = ctypes.create_string_buffer(b"abcdef")
+        offsets = ctypes.c_int64 if layout in (b"U", b"Z") else ctypes.c_int32
+        self.offsets = (offsets * 4)(*fields.pop("offsets", (0, 1, 3, 6)))
+        data = ctypes.addressof(self.data) if fields.pop("has_data", True) else None
+        where = ctypes.addressof(self.offsets) if fields.pop("has_offsets", True) else None
+        self.buffers = (ctypes.c_void_p * 3)(None, where, data)
+        self.schema = Schema(format=fields.pop("format", layout), release=release)
+        known = {"length": 3, "n_buffers": 3, "buffers": ctypes.addressof(self.buffers)}
+        self.array = Array(**{**known, "release": release, **fields})
+
+    def released(self, at: int) -> None:
+        if at != ctypes.addressof(self.schema):
+            self.n_releases += 1
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
+        return capsule(self.schema, "schema"), capsule(self.array, "array")
+
+
+@pytest.mark.parametrize("layout", [b"u", b"z", b"U", b"Z"])
+def test_an_array_is_moved_and_released_once(layout: bytes) -> None:
+    producer = Producer(layout)
+    tensor = tw.Tensor("x", producer)
+    assert tensor.as_numpy().tolist() == [b"a", b"bc", b"def"]
+    assert producer.n_releases == 1
+    assert producer.array.release is None  # as the interface prescribes
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.Tensor("x", producer)
+    assert str(caught.value) == "Arrow array 'x' has been consumed: its capsule is released"
+    assert producer.n_releases == 1
+
+
+LIES: dict[str, tuple[dict[str, Any], str]] = {
+    "length": ({"length": -1}, "its length is -1, its offset 0"),
+    "offset": ({"offset": -2}, "its length is 3, its offset -2"),
+    "both": ({"offset": 2**62, "length": 2**62}, f"its offset {2**62} and length {2**62} are more"),
+    "null count": ({"null_count": 4}, "its null count is 4, its length 3"),
+    "negative null count": ({"null_count": -2}, "its null count is -2"),
+    "nulls without validity": ({"null_count": 1}, "it has 1 nulls and no validity buffer"),
+    "children": ({"n_children": 1}, "it has 1 children, or a dictionary"),
+    "no buffers": ({"n_buffers": 0}, "it has 0 buffers, not 3"),
+    "buffers of another type": ({"n_buffers": 2}, "it has 2 buffers, not 3"),
+    "more buffers": ({"n_buffers": 4}, "it has 4 buffers, not 3"),
+    "NULL buffers": ({"buffers": None}, "its list of 3 buffers is NULL"),
+    "NULL offsets": ({"has_offsets": False}, "it has 3 elements and no buffer that says where"),
+    "NULL data": ({"has_data": False}, "its data ends at 6, and its data buffer is NULL"),
+    "negative offsets": ({"offsets": (-1, 1, 3, 6)}, "its data begins at -1 and ends at 6"),
+    "data that ends first": ({"offsets": (3, 1, 2, 1)}, "its data begins at 3 and ends at 1"),
+    "an offset that decreases": ({"offsets": (0, 4, 3, 6)}, "element 1 lies outside its Arrow"),
+    "an offset past the end": ({"offsets": (0, 7, 7, 6)}, "element 0 lies outside its Arrow"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("layout", [b"u", b"Z"])
+def test_what_an_array_claims_is_checked(lie: str, layout: bytes) -> None:
+    fields, message = LIES[lie]
+    producer = Producer(layout, **fields)
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_bytes(producer)
+    assert message in str(caught.value)
+    del caught
+    gc.collect()
+    assert producer.n_releases == 1
+
+
+def test_arrays_of_views_are_checked() -> None:
+    for fields, message in (
+        ({"n_buffers": 2}, "it has 2 buffers, not 3"),
+        ({"has_offsets": False}, "it has 3 elements and no buffer that says where"),
+    ):
+        producer = Producer(b"vu", **fields)
+        with pytest.raises(tw.EncodeError, match=message):
+            tw.encode_bytes(producer)
+        assert producer.n_releases == 1
+    producer = Producer(b"vu", length=1)
+    views = (ctypes.c_int32 * 4)(20, 0, 0, 0)
+    sizes = (ctypes.c_int64 * 1)(-(2**63))
+    addresses = (None, ctypes.addressof(views), ctypes.addressof(producer.data))
+    for last, message in (
+        (None, "its data buffers have no sizes"),
+        (ctypes.addressof(sizes), "element 0 lies outside its Arrow buffer"),
+    ):
+        buffers = (ctypes.c_void_p * 4)(*addresses, last)
+        producer = Producer(b"vu", length=1, n_buffers=4, buffers=ctypes.addressof(buffers))
+        with pytest.raises(tw.EncodeError, match=message):
+            tw.encode_bytes(producer)
+    sizes[0] = 20
+    buffers = (ctypes.c_void_p * 4)(None, ctypes.addressof(views), None, ctypes.addressof(sizes))
+    producer = Producer(b"vu", length=1, n_buffers=4, buffers=ctypes.addressof(buffers))
+    with pytest.raises(tw.EncodeError, match="element 0 lies outside its Arrow buffer"):
+        tw.encode_bytes(producer)
+
+
+def test_an_empty_array_needs_no_buffers() -> None:
+    assert tw.encode_bytes(Producer(length=0, has_offsets=False, has_data=False)) == b""
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_empty_elements_need_no_data(data: bool) -> None:
+    assert tw.encode_bytes(Producer(offsets=(0, 0, 0, 0), has_data=data)) == bytes(12)
+
+
+def test_schemas_that_cannot_be_read() -> None:
+    producer = Producer()
+    producer.schema.release = None
+    with pytest.raises(tw.EncodeError, match="the Arrow schema has been consumed"):
+        tw.encode_bytes(producer)
+    assert producer.n_releases == 0  # it stays the producer's
+    with pytest.raises(tw.EncodeError, match="its schema has no format"):
+        tw.encode_bytes(Producer(format=None))
+
+
+class Exports:
+    """Whatever it is told to export."""
+
+    def __init__(self, method: str, exported: Any) -> None:
+        setattr(type(self), method, lambda self, requested_schema=None: exported)
+
+
+@pytest.mark.parametrize("exported", [None, (), (1,), (1, 2, 3), [1, 2], 5])
+def test_an_export_that_is_no_pair(exported: Any) -> None:
+    class Bad(Exports):
+        pass
+
+    with pytest.raises(TypeError, match="not returned a tuple of two capsules but"):
+        tw.encode_bytes(Bad("__arrow_c_array__", exported))
+
+
+def test_exports_that_are_no_such_capsules() -> None:
+    class Bad(Exports):
+        pass
+
+    producer = Producer()
+    schema, array = producer.__arrow_c_array__()
+    for pair in ((array, schema), (schema, schema), (None, array), (schema, 5)):
+        with pytest.raises(TypeError, match=r"not returned an 'arrow_(schema|array)' capsule but"):
+            tw.encode_bytes(Bad("__arrow_c_array__", pair))
+    del Bad.__arrow_c_array__  # type: ignore[attr-defined]
+    for stream in (None, array, 5):
+        with pytest.raises(TypeError, match="not returned an 'arrow_array_stream' capsule but"):
+            tw.encode_bytes(Bad("__arrow_c_stream__", stream))
+    tensor = tensor_of(TEXT)
+    for asked in (5, "text", array):
+        with pytest.raises(TypeError, match="a requested schema is an 'arrow_schema' capsule, not"):
+            tensor.__arrow_c_array__(asked)
+    producer.schema.release = None
+    with pytest.raises(tw.EncodeError, match="the requested Arrow schema has been released"):
+        tensor.__arrow_c_array__(schema)
+
+
+class Cached:
+    """A producer that always returns the same capsule."""
+
+    def __init__(self, values: Any) -> None:
+        self.capsule = values.__arrow_c_stream__()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.capsule
+
+
+def test_a_stream_that_has_been_consumed() -> None:
+    values = pa.chunked_array([pa.array(["a", "b"])])
+    by_us, by_others = Cached(values), Cached(values)
+    assert tw.encode_bytes(by_us) == wire.elements([b"a", b"b"])
+    pa.chunked_array(by_others)
+    for cached in (by_us, by_others):
+        with pytest.raises(tw.EncodeError) as caught:
+            tw.Tensor("x", cached)
+        assert str(caught.value) == "Arrow stream 'x' has been consumed: its capsule is released"
+
+
+@pytest.mark.parametrize("arrow_type", BYTES_TYPES + TEXT_TYPES, ids=str)
+def test_arrow_values_that_lie_in_the_target(arrow_type: Any) -> None:
+    array = pa.array([b"x" * 40, b"", b"y" * 30, b"z"], type=arrow_type)
+    expected = tw.encode_bytes(array)
+    for at, original in enumerate(array.buffers()):
+        if original is None:
+            continue
+        # The target begins or ends within one of the array's buffers.
+        for before in (0, 70):
+            memory = bytearray(before + original.size + len(expected))
+            memory[before : before + original.size] = original.to_pybytes()
+            moved = list(array.buffers())
+            moved[at] = pa.py_buffer(memory).slice(before, original.size)
+            values = pa.Array.from_buffers(array.type, len(array), moved)
+            assert tw.encode_bytes_into(values, memory) == len(expected)
+            assert memory[: len(expected)] == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import socket
 from pathlib import Path
@@ -201,3 +202,28 @@ def test_wrong_types() -> None:
     with pytest.raises(BufferError):
         tw.BodyBuffer(50).write(np.zeros((4, 4), np.uint8)[:, ::2].data)
     assert repr(tw.BodyBuffer(5)) == "<BodyBuffer with 0 of 5 bytes>"
+
+
+@pytest.mark.parametrize("n", [100, 3 << 20])
+def test_writing_a_view_of_itself(n: int) -> None:
+    """Also where the two overlap, with the GIL and without it."""
+    rng = np.random.default_rng(n)
+    buffer = tw.BodyBuffer(4 * n)
+    buffer.write(b"ab")
+    room = buffer.remaining()
+    room[:] = rng.bytes(len(room))
+    expected = bytes(room[1:n])
+    buffer.write(room[1:n])
+    assert bytes(buffer) == b"ab" + expected
+    buffer.write(buffer)
+    assert bytes(buffer) == 2 * (b"ab" + expected)
+
+
+def test_a_chunk_that_claims_more_than_memory_has() -> None:
+    buffer = tw.BodyBuffer()
+    buffer.write(b"x")
+    memory = bytearray(1)
+    endless = (ctypes.c_char * (2**63 - 1)).from_address(address(memory))
+    with pytest.raises(tw.HeaderError, match="there is no memory for 9223372036854775807 more"):
+        buffer.write(endless)
+    assert bytes(buffer) == b"x"

@@ -162,6 +162,44 @@ def test_encode_into_the_same_memory() -> None:
     assert buffer[:-5] == WIRE[5:]
 
 
+def elements_in(memory: bytearray) -> dict[str, Any]:
+    """Values of every kind that lie in `memory`, of 60 bytes."""
+    flat = np.frombuffer(memory, np.uint8)
+    text = np.frombuffer(memory, np.uint32)
+    return {
+        "memoryviews": [memoryview(memory)[:20], memoryview(memory)[10:30]],
+        "one that begins behind the target": [b"a" * 20, memoryview(memory)[40:]],
+        "a bytearray": [b"a", memory],
+        "an object array": np.array([memoryview(memory)[:20], b"x"], object),
+        "S": flat[:40].view("S8"),
+        "U": (text[:8]).view("U4"),
+    }
+
+
+@pytest.mark.parametrize("kind", elements_in(bytearray(60)))
+def test_values_that_lie_in_the_target(kind: str) -> None:
+    """They are packed as they were before the call."""
+    memory = bytearray(b"0\0\0\0" * 15)
+    values = elements_in(memory)[kind]
+    expected = tw.encode_bytes(values)
+    target = memoryview(memory)[: len(expected)]
+    if kind == "a bytearray":
+        target = memoryview(memory)[:0]
+        with pytest.raises(tw.EncodeError, match="the elements take 69 bytes, the buffer has 0"):
+            tw.encode_bytes_into(values, target)
+        return
+    assert tw.encode_bytes_into(values, target) == len(expected)
+    assert target == expected
+
+
+def test_empty_values_into_no_memory() -> None:
+    nowhere = tw.BodyBuffer()
+    empty: list[Any] = [[], np.empty(0, "S3"), tw.decode_bytes(nowhere), tw.decode_bytes(b"")]
+    for values in empty:
+        assert tw.encode_bytes_into(values, nowhere) == 0
+    assert tw.encode_bytes([memoryview(nowhere)]) == bytes(4)
+
+
 # --- for the integrations ---
 
 

@@ -45,19 +45,6 @@ def test_the_first_example_is_short() -> None:
     assert len(EXAMPLES[0][0].splitlines()) <= 12
 
 
-def test_every_file_of_the_package_is_in_the_layout() -> None:
-    layout = README[README.index("src/tensorwire/\n") :]
-    files = subprocess.run(
-        ["git", "ls-files", "src/tensorwire"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.split()
-    if not files:
-        pytest.skip("not a git checkout")
-    names = {Path(file).name for file in files}
-    shown = {name for name in names if name in layout}
-    implied = {name for name in names if name.endswith((".pxd", ".pyi")) and name != "_wire.pxd"}
-    assert names - shown - implied == {"__init__.py", "py.typed"}
-
-
 def test_ci_runs_the_readmes_test_command() -> None:
     (command,) = re.findall(r"```sh\n(.*-m pytest)\n```", README)
     script = (ROOT / ".ci/run").read_text()

@@ -15,7 +15,7 @@ cdef struct ArrowSchema:
     int64_t n_children
     ArrowSchema** children
     ArrowSchema* dictionary
-    void (*release)(ArrowSchema*) noexcept
+    void (*release)(ArrowSchema*) noexcept nogil
     void* private_data
 
 
@@ -28,15 +28,15 @@ cdef struct ArrowArray:
     const void** buffers
     ArrowArray** children
     ArrowArray* dictionary
-    void (*release)(ArrowArray*) noexcept
+    void (*release)(ArrowArray*) noexcept nogil
     void* private_data
 
 
 cdef struct ArrowArrayStream:
-    int (*get_schema)(ArrowArrayStream*, ArrowSchema*) noexcept
-    int (*get_next)(ArrowArrayStream*, ArrowArray*) noexcept
-    const char* (*get_last_error)(ArrowArrayStream*) noexcept
-    void (*release)(ArrowArrayStream*) noexcept
+    int (*get_schema)(ArrowArrayStream*, ArrowSchema*) noexcept nogil
+    int (*get_next)(ArrowArrayStream*, ArrowArray*) noexcept nogil
+    const char* (*get_last_error)(ArrowArrayStream*) noexcept nogil
+    void (*release)(ArrowArrayStream*) noexcept nogil
     void* private_data
 
 

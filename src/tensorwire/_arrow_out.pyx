@@ -3,7 +3,7 @@
 cimport cython
 cimport numpy as cnp
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
-from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.string cimport memcpy
@@ -31,7 +31,7 @@ def schema(bint is_text):
     return PyCapsule_New(made, "arrow_schema", free_schema)
 
 
-cdef void release_schema(ArrowSchema* made) noexcept:
+cdef void release_schema(ArrowSchema* made) noexcept nogil:
     made.release = NULL  # everything in it is static
 
 
@@ -43,11 +43,19 @@ cdef void free_schema(object capsule) noexcept:
 
 
 def wants_text(requested):
-    """Whether a requested schema (a capsule, or None) is of text rather than of bytes."""
+    """Whether a requested schema (a capsule, or None) is of text rather than of bytes.
+
+    Raises TypeError when it is no such capsule, EncodeError when it has been released.
+    """
     cdef ArrowSchema* asked
     if requested is None:
         return False
+    if not PyCapsule_IsValid(requested, "arrow_schema"):
+        raise TypeError(
+            f"a requested schema is an 'arrow_schema' capsule, not {type(requested).__name__}")
     asked = <ArrowSchema*>PyCapsule_GetPointer(requested, "arrow_schema")
+    if asked.release == NULL or asked.format == NULL:
+        raise EncodeError("the requested Arrow schema has been released")
     return asked.format in (b"u", b"U", b"vu")
 
 
@@ -87,7 +95,9 @@ cdef void free_array(object capsule) noexcept:
     PyMem_RawFree(made)
 
 
+# No tp_clear: the consumer of the array releases it whenever it likes.
 @cython.final
+@cython.no_gc_clear
 cdef class Exported:
     """What an exported array owns: the views, the list of buffers, and a hold on the body.
 

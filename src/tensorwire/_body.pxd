@@ -6,12 +6,14 @@ from ._layout cimport Layout
 
 
 cdef class Body:
-    cdef Py_buffer buffer
+    cdef Py_buffer buffer  # released, and its obj NULL, when there is an owner
+    cdef Body owner  # whose memory this is a part of, or None
     cdef const unsigned char* data
     cdef readonly Py_ssize_t nbytes
     cdef readonly bint readonly
 
     cdef bytes unchanging(self, Py_ssize_t nbytes)
+    cdef bint contains(self, const unsigned char* data, Py_ssize_t nbytes) noexcept
     cdef int check_extent(self, Py_ssize_t offset, Py_ssize_t nbytes, kind, name) except -1
     cdef int check_bool(self, Py_ssize_t offset, uint64_t nbytes, kind, name) except -1
     cdef array(self, dtype dtype, Layout* layout, Py_ssize_t offset)

@@ -16,10 +16,12 @@ from cpython.bytes cimport (
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memcmp
 
 from ._layout cimport Layout
+
+import numpy as np
 
 from .errors import ElementError, EncodeError, LayoutError, subject
 
@@ -36,18 +38,30 @@ cdef extern from "numpy/arrayobject.h":
         const cnp.npy_intp* strides, void* data, int flags, PyObject* obj)
 
 
+cdef extern from "Python.h":
+    PyObject* PyMemoryView_GET_BASE(object view)  # borrowed; NULL for memory without an owner
+
+cdef unsigned char nothing = 0  # what an empty body points to, so that no pointer is NULL
+
+
+# No tp_clear, because views of the memory may outlive it in a cycle that is being collected. The
+# trashcan bounds the C stack where bodies own each other through objects of other libraries.
 @cython.final
+@cython.no_gc_clear
+@cython.trashcan(True)
 cdef class Body:
     """A run of bytes in somebody's memory, exported and held until the last view of it goes.
 
     Made from any C-contiguous buffer of one-byte items; `source` is pinned, and not copied. A
     `bytearray` cannot be resized meanwhile. It has no way to be released early: the arrays made
-    from it point into that memory and hold it as their base.
+    from it point into that memory and hold it as their base. A Body over a view of another Body
+    keeps a reference to that one, not to the view, so that repeated views do not form a chain.
 
     Raises TypeError when `source` is no buffer, BufferError when it is strided or of wider items.
     """
 
     def __cinit__(self, source):
+        cdef Body owner
         if not PyObject_CheckBuffer(source):
             raise TypeError(f"a body is a bytes-like object, not {type(source).__name__}")
         try:
@@ -59,13 +73,22 @@ cdef class Body:
                 f"a body is a buffer of single bytes, this one has items of {self.buffer.itemsize} "
                 f"bytes: pass memoryview(body).cast('B')"
             )
-        self.data = <const unsigned char*>self.buffer.buf
+        self.data = <const unsigned char*>self.buffer.buf if self.buffer.len > 0 else &nothing
         self.nbytes = self.buffer.len
         self.readonly = self.buffer.readonly
+        owner = owner_of(source)
+        if owner is not None and owner.contains(self.data, self.nbytes):
+            self.owner = owner
+            PyBuffer_Release(&self.buffer)
 
     def __dealloc__(self):
-        # Does nothing when __cinit__ failed before the export: then buffer.obj is NULL.
+        # Does nothing when there is no export: then buffer.obj is NULL.
         PyBuffer_Release(&self.buffer)
+
+    cdef bint contains(self, const unsigned char* data, Py_ssize_t nbytes) noexcept:
+        """Whether `nbytes` bytes from `data` lie within this body."""
+        cdef uintptr_t offset = <uintptr_t>data - <uintptr_t>self.data
+        return offset <= <uintptr_t>self.nbytes and <uintptr_t>nbytes <= self.nbytes - offset
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
         export_bytes(buffer, self, self.data, self.nbytes, self.readonly, flags)
@@ -79,11 +102,11 @@ cdef class Body:
         A `bytes` object is returned as it is. Of any other memory, which could be written to
         later, the bytes are copied.
         """
-        owner = self.buffer.obj
-        if PyBytes_CheckExact(owner) and (
-            <const unsigned char*>PyBytes_AS_STRING(owner) == self.data
+        cdef PyObject* exporter = <PyObject*>self.buffer.obj  # NULL for a view of another Body
+        if exporter != NULL and PyBytes_CheckExact(<object>exporter) and (
+            <const unsigned char*>PyBytes_AS_STRING(<object>exporter) == self.data
         ):
-            return <bytes>owner
+            return <bytes>exporter
         return PyBytes_FromStringAndSize(<const char*>self.data, nbytes)
 
     def view(self, Py_ssize_t offset, Py_ssize_t nbytes):
@@ -131,6 +154,29 @@ cdef class Body:
         if nbytes > self.nbytes - offset:
             raise beyond_body(self, offset, nbytes, kind, name)
         return 0
+
+
+cdef Body owner_of(source):
+    """The Body that `source` is a view of through memoryviews, arrays and Payloads, or None.
+
+    The result owns an export itself; it is never a view of yet another Body.
+    """
+    cdef PyObject* base
+    while True:  # ends, because each object was made from the next one
+        if type(source) is memoryview:
+            base = PyMemoryView_GET_BASE(source)
+        elif type(source) is cnp.ndarray:
+            base = cnp.PyArray_BASE(<cnp.ndarray>source)
+        elif type(source) is Payload:
+            source = (<Payload>source).array
+            continue
+        elif type(source) is Body:
+            return source if (<Body>source).owner is None else (<Body>source).owner
+        else:
+            return None
+        if base == NULL:
+            return None
+        source = <object>base
 
 
 def same_bytes(first, second):
@@ -182,6 +228,8 @@ cdef beyond_body(Body body, offset, nbytes, kind, name):
 
 @cython.final
 @cython.freelist(8)
+@cython.no_gc_clear  # a memoryview may ask for the array after the collector came by
+@cython.trashcan(True)  # the array may be a view of another Payload, and so on
 cdef class Payload:
     """The memory of an array as flat read-only bytes; it holds the array."""
 
@@ -195,34 +243,39 @@ cdef class Payload:
             buffer, self, cnp.PyArray_DATA(self.array), cnp.PyArray_NBYTES(self.array), True, flags)
 
 
+cdef bint has_shape(cnp.ndarray array, tuple shape) except -1:
+    """Whether the array has these dimensions (ints below 2^63), whatever a subclass says."""
+    cdef int axis, rank = cnp.PyArray_NDIM(array)
+    if rank != len(shape):
+        return False
+    for axis in range(rank):
+        if cnp.PyArray_DIM(array, axis) != <Py_ssize_t>shape[axis]:
+            return False
+    return True
+
+
 cdef int check_array(cnp.ndarray array, cnp.dtype dtype, tuple shape, name) except -1:
     """Check that an array is what its tensor says: C-contiguous, of the dtype and shape given.
 
-    Anything else is an EncodeError that names the tensor.
+    Anything else is an EncodeError that names the tensor. `shape` consists of ints below 2^63.
     """
-    # The identity test is the common case; equality of dtypes costs ten times as much.
-    if array.descr is not dtype and array.dtype != dtype:
+    if type(array) is not cnp.ndarray and isinstance(array, np.ma.MaskedArray):
         raise EncodeError(
-            f"tensor {name!r} was made for {dtype}, its data is now {array.dtype}", tensor=name)
+            f"the data of tensor {name!r} is now a masked array, and the wire has no missing "
+            f"values", tensor=name)
+    # The identity test is the common case; equality of dtypes costs ten times as much.
+    if array.descr is not dtype and array.descr != dtype:
+        raise EncodeError(
+            f"tensor {name!r} was made for {dtype}, its data is now {array.descr}", tensor=name)
     if not has_shape(array, shape):
         raise EncodeError(
             f"tensor {name!r} was made with shape {list(shape)}, its data is now "
-            f"{list((<object>array).shape)}", tensor=name)
+            f"{[array.shape[axis] for axis in range(cnp.PyArray_NDIM(array))]}", tensor=name)
     if not cnp.PyArray_IS_C_CONTIGUOUS(array):
         raise EncodeError(
             f"the data of tensor {name!r} is not contiguous: build a new Tensor from it",
             tensor=name)
     return 0
-
-
-cdef bint has_shape(cnp.ndarray array, tuple shape) except -1:
-    cdef Py_ssize_t axis, rank = cnp.PyArray_NDIM(array)
-    if len(shape) != rank:
-        return False
-    for axis in range(rank):
-        if cnp.PyArray_DIM(array, <int>axis) != shape[axis]:
-            return False
-    return True
 
 
 cdef payload(cnp.ndarray array, cnp.dtype dtype, tuple shape, name):

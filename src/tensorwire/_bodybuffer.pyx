@@ -10,11 +10,13 @@ from cpython.buffer cimport (
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from cpython.memoryview cimport PyMemoryView_FromObject
 from libc.stdint cimport uintptr_t
-from libc.string cimport memcpy, memmove
+from libc.string cimport memmove
 
 from ._body cimport export_bytes
 
-from .errors import HeaderError, LayoutError
+from operator import index
+
+from .errors import HeaderError, LayoutError, number_text
 
 cdef extern from *:
     """
@@ -33,6 +35,9 @@ cdef extern from *:
     """
     void ask_for_huge_pages(char* memory, size_t nbytes) nogil
 
+cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
+
 cdef enum:
     ALIGNMENT = 64
     HUGE_FROM = 4 << 20  # smaller bodies would take whole pages of 2 MiB for a part
@@ -42,13 +47,18 @@ cdef enum:
 VIEWS_HELD = "the body cannot grow: views of it are held"
 
 
+# No garbage collection: it refers to nothing but ints, and the memoryviews of it, which the
+# collector may clear after it, need it as it is.
 @cython.final
+@cython.no_gc
 cdef class BodyBuffer:
     """A body under way: one allocation, whose byte `header_length` lies at a multiple of 64.
 
     ``content_length``: bytes that are announced, or None for an unknown number; then the memory
     grows. ``header_length``: where the first binary tensor begins, if it is known.
     ``max_nbytes``: HeaderError with status 413 when more is announced, or arrives.
+    All three are integers of any type, and are kept as ``int``. Raises ValueError for a negative
+    ``max_nbytes``, TypeError for what is no integer.
 
     What is announced costs address space only; memory is taken as bytes arrive. As a buffer it is
     the bytes that have arrived so far, writable: give it to ``decode_request`` when it is
@@ -65,15 +75,20 @@ cdef class BodyBuffer:
     cdef readonly object max_nbytes
 
     def __cinit__(self, content_length=None, header_length=None, *, max_nbytes=None):
+        # As Python ints first: a narrow numpy integer would wrap around in what follows.
+        header_length = as_int(header_length)
+        self.content_length = content_length = as_int(content_length)
+        self.max_nbytes = as_int(max_nbytes)
         if header_length is not None and header_length > 0:
             self.header_length = header_length % ALIGNMENT
-        self.content_length = content_length
-        self.max_nbytes = max_nbytes
+        if self.max_nbytes is not None and self.max_nbytes < 0:
+            raise ValueError(f"max_nbytes is 0 or more, not {number_text(self.max_nbytes)}")
         if content_length is None:
             return
         if content_length < 0:
             raise HeaderError(
-                f"Content-Length is negative: {content_length}", expected=0, actual=content_length)
+                f"Content-Length is negative: {number_text(content_length)}",
+                expected=0, actual=content_length)
         self.check_limit(content_length)
         self.allocate(content_length)
 
@@ -83,7 +98,8 @@ cdef class BodyBuffer:
     cdef int check_limit(self, nbytes) except -1:
         if self.max_nbytes is not None and nbytes > self.max_nbytes:
             raise HeaderError(
-                f"the body is too long: {nbytes} bytes, at most {self.max_nbytes} are accepted",
+                f"the body is too long: {digits(nbytes)} bytes, at most "
+                f"{digits(self.max_nbytes)} are accepted",
                 expected=self.max_nbytes, actual=nbytes, status=413)
         return 0
 
@@ -95,7 +111,7 @@ cdef class BodyBuffer:
             if self.resize(n_allocated) if n_allocated < HUGE_FROM else self.replace(n_allocated):
                 return 0
         raise HeaderError(
-            f"the body is too long: there is no memory for {nbytes} bytes",
+            f"the body is too long: there is no memory for {digits(nbytes)} bytes",
             actual=nbytes, status=413)
 
     cdef char* aligned(self, char* memory) noexcept:
@@ -116,13 +132,15 @@ cdef class BodyBuffer:
 
     cdef int replace(self, Py_ssize_t n_allocated) except -1:
         """Move to new memory of huge pages, which would be lost in a resize. 0: there is none."""
+        cdef Py_ssize_t n_copied = self.nbytes
         cdef char* memory = <char*>PyMem_RawMalloc(n_allocated)
         if memory == NULL:
             return False
         ask_for_huge_pages(memory, n_allocated)
-        if self.nbytes > 0:
-            self.copy_in(self.aligned(memory), self.data, self.nbytes)
-            if self.n_exports > 0:  # another thread has got hold of it meanwhile
+        if n_copied > 0:
+            self.copy_in(self.aligned(memory), self.data, n_copied)
+            # Another thread has exported the old memory meanwhile, or appended to it.
+            if self.n_exports > 0 or self.nbytes != n_copied:
                 PyMem_RawFree(memory)
                 raise BufferError(VIEWS_HELD)
         PyMem_RawFree(self.memory)
@@ -131,13 +149,16 @@ cdef class BodyBuffer:
         return True
 
     cdef void copy_in(self, char* target, const void* source, Py_ssize_t nbytes) noexcept:
-        """Copy to memory of the body, without the GIL when it takes long; it stays meanwhile."""
+        """Copy to memory of the body, without the GIL when it takes long; it stays meanwhile.
+
+        The two may overlap: `source` may be a view of the body's own memory.
+        """
         if nbytes < RELEASE_GIL_FROM:
-            memcpy(target, source, nbytes)
+            memmove(target, source, nbytes)
             return
         self.n_exports += 1
         with nogil:
-            memcpy(target, source, nbytes)
+            memmove(target, source, nbytes)
         self.n_exports -= 1
 
     cdef int make_room(self, Py_ssize_t n_more) except -1:
@@ -168,7 +189,7 @@ cdef class BodyBuffer:
         return self.nbytes
 
     def write(self, chunk):
-        """Append a copy of ``chunk``, any C-contiguous buffer.
+        """Append a copy of ``chunk``, any C-contiguous buffer, also a view of this BodyBuffer.
 
         Raises LayoutError when it passes the announced length, HeaderError (413) when it passes
         ``max_nbytes``, and then takes none of it; BufferError when it must grow while views are
@@ -177,6 +198,10 @@ cdef class BodyBuffer:
         cdef Py_buffer view
         PyObject_GetBuffer(chunk, &view, PyBUF_SIMPLE)
         try:
+            if view.len > PY_SSIZE_T_MAX - self.nbytes:  # a ctypes array may claim any size
+                raise HeaderError(
+                    f"the body is too long: {self.nbytes} bytes have arrived, there is no memory "
+                    f"for {view.len} more", actual=view.len, status=413)
             if self.content_length is None:
                 self.check_limit(self.nbytes + view.len)
             self.make_room(view.len)
@@ -199,18 +224,21 @@ cdef class BodyBuffer:
             self.make_room(n_more)
         return PyMemoryView_FromObject(Tail(self))
 
-    def advance(self, Py_ssize_t nbytes):
+    def advance(self, nbytes):
         """Take ``nbytes`` that were written to ``remaining()`` as arrived.
 
         Raises HeaderError (413) when they pass ``max_nbytes``, ValueError when they had no room.
         """
+        cdef Py_ssize_t n_arrived
+        nbytes = as_int(index(nbytes))
         if not 0 <= nbytes <= self.capacity - self.nbytes:
             raise ValueError(
-                f"{nbytes} bytes cannot have arrived: there is room for "
+                f"{number_text(nbytes)} bytes cannot have arrived: there is room for "
                 f"{self.capacity - self.nbytes}")
+        n_arrived = nbytes
         if self.content_length is None:
-            self.check_limit(self.nbytes + nbytes)
-        self.nbytes += nbytes
+            self.check_limit(self.nbytes + n_arrived)
+        self.nbytes += n_arrived
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
         export_bytes(buffer, self, self.data, self.nbytes, False, flags)
@@ -224,7 +252,18 @@ cdef class BodyBuffer:
         return f"<BodyBuffer with {self.nbytes}{announced} bytes>"
 
 
+cdef as_int(number):
+    """None, or the integer as exactly `int`. Raises TypeError for anything else."""
+    return number if number is None or type(number) is int else int(index(number))
+
+
+cdef digits(number):
+    """An announced length as it was sent, unless Python refuses to print it."""
+    return str(number) if number.bit_length() <= 256 else number_text(number)
+
+
 @cython.final
+@cython.no_gc  # see BodyBuffer: it is asked to release its buffers by whoever is cleared later
 cdef class Tail:
     """The room behind what has arrived, as it was when this was made."""
 

@@ -9,12 +9,19 @@ cdef struct Element:
     Py_ssize_t nbytes
 
 
-cdef inline Element element_at(
-    Body body, const int64_t* starts, Py_ssize_t n_elements, Py_ssize_t end, Py_ssize_t i
-) noexcept:
+cdef inline Element element_in(
+    const unsigned char* data, const int64_t* starts, Py_ssize_t n_elements, Py_ssize_t end,
+    Py_ssize_t i,
+) noexcept nogil:
     cdef Element element
     cdef Py_ssize_t begin = <Py_ssize_t>starts[i] + PREFIX_NBYTES
     cdef Py_ssize_t stop = <Py_ssize_t>starts[i + 1] if i + 1 < n_elements else end
-    element.data = body.data + begin
+    element.data = data + begin
     element.nbytes = stop - begin
     return element
+
+
+cdef inline Element element_at(
+    Body body, const int64_t* starts, Py_ssize_t n_elements, Py_ssize_t end, Py_ssize_t i
+) noexcept:
+    return element_in(body.data, starts, n_elements, end, i)

@@ -237,33 +237,70 @@ cdef not_utf8(Body body, element, offset, nbytes):
     )
 
 
+cdef enum PackFault:
+    PACKED
+    NOT_UTF8
+    NO_MEMORY
+
+
+cdef struct Packing:
+    Py_ssize_t element  # where it stopped, for a fault
+    PackFault fault
+
+
+cdef Packing pack_strings(
+    npy_string_allocator* allocator, char* packed, Py_ssize_t itemsize,
+    const unsigned char* data, const int64_t* offsets, Py_ssize_t n_elements, Py_ssize_t end,
+) noexcept nogil:
+    """Fill `packed`, the items of a StringDType array, with the elements, which must be UTF-8."""
+    cdef Packing packing
+    cdef Element element
+    cdef Py_ssize_t i
+    packing.fault = PACKED
+    packing.element = 0
+    for i in range(n_elements):
+        packing.element = i
+        element = element_in(data, offsets, n_elements, end, i)
+        if first_invalid(element.data, element.nbytes) != ALL_VALID:
+            packing.fault = NOT_UTF8
+            break
+        if NpyString_pack(
+            allocator, <npy_packed_static_string*>(packed + i * itemsize),
+            <const char*>element.data, element.nbytes,
+        ) != 0:
+            packing.fault = NO_MEMORY
+            break
+    return packing
+
+
 def npy_strings(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
     """The elements as a numpy StringDType array [n_elements], filled without `str` objects.
 
-    Raises ElementError that names the first element that is not UTF-8.
+    The GIL is released meanwhile. Raises ElementError that names the first element that is not
+    UTF-8.
     """
     cdef Py_ssize_t n_elements = starts.shape[0]
     cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
     cdef cnp.ndarray array = np.empty(n_elements, np.dtypes.StringDType())
     cdef char* packed = <char*>cnp.PyArray_DATA(array)
     cdef Py_ssize_t itemsize = cnp.PyArray_ITEMSIZE(array)
-    cdef npy_string_allocator* allocator = NpyString_acquire_allocator(
-        <const PyArray_StringDTypeObject*>cnp.PyArray_DESCR(array))
+    cdef PyArray_StringDTypeObject* descr = <PyArray_StringDTypeObject*>cnp.PyArray_DESCR(array)
+    cdef const unsigned char* data = body.data
+    cdef npy_string_allocator* allocator
+    cdef Packing packing
     cdef Element element
-    cdef Py_ssize_t i
-    try:
-        for i in range(n_elements):
-            element = element_at(body, offsets, n_elements, end, i)
-            if first_invalid(element.data, element.nbytes) != ALL_VALID:
-                raise not_utf8(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes)
-            if NpyString_pack(
-                allocator, <npy_packed_static_string*>(packed + i * itemsize),
-                <const char*>element.data, element.nbytes,
-            ) != 0:
-                raise MemoryError(f"numpy has no room for element {i} of {element.nbytes} bytes")
-    finally:
+    with nogil:
+        allocator = NpyString_acquire_allocator(descr)
+        packing = pack_strings(allocator, packed, itemsize, data, offsets, n_elements, end)
         NpyString_release_allocator(allocator)
-    return array
+    if packing.fault == PACKED:
+        return array
+    element = element_at(body, offsets, n_elements, end, packing.element)
+    if packing.fault == NOT_UTF8:
+        raise not_utf8(
+            body, packing.element, offsets[packing.element] + PREFIX_NBYTES, element.nbytes)
+    raise MemoryError(
+        f"numpy has no room for element {packing.element} of {element.nbytes} bytes")
 
 
 def check_utf8(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):

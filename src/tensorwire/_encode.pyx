@@ -2,17 +2,31 @@
 
 cimport cython
 cimport numpy as cnp
-from libc.stdint cimport INT64_MAX
+from cpython.set cimport PySet_Add, PySet_GET_SIZE
 
 from ._body cimport check_array, payload
 from ._datatypes cimport Datatype
 from ._frame cimport Frame, new_frame
 from ._json_writer cimport AS_ERROR, AS_LITERAL, AS_NULL, JsonWriter, Nonfinite, literal
-from ._messages cimport InferRequest, InferResponse, RequestedOutput, Tensor, has_nul
+from ._layout cimport shape_to_send
+from ._messages cimport (
+    InferRequest,
+    InferResponse,
+    RequestedOutput,
+    Tensor,
+    checked_list,
+    has_nul,
+    output_at,
+    tensor_at,
+)
+
+from operator import index
+
+import numpy as np
 
 from ._datatypes import DATATYPES, RAW_BF16, bf16_dtype
 from .bytes_tensor import BytesTensor
-from .errors import EncodeError, shape_text
+from .errors import EncodeError, number_text
 
 cnp.import_array()
 
@@ -22,30 +36,36 @@ cdef enum:
     # Open lists and objects where a message's parameters begin, and those of a tensor or an output.
     MESSAGE_DEPTH = 2
     TENSOR_DEPTH = 4
+    MAX_ALIGN = 16 << 20  # spaces that a header may be padded with
 
 
 def encode_request(
-    InferRequest request not None, *, Py_ssize_t align=64, str nonfinite="null",
+    InferRequest request not None, *, align=64, str nonfinite="null",
 ):
     """The buffers of a request; the tensors' memory is referenced, never copied or joined.
 
     ``align``: the JSON is padded with spaces so that the first binary tensor begins at a multiple
-    of so many bytes from the start of the body; 1 for no padding (WIRE.md 6).
+    of so many bytes from the start of the body; 1 for no padding, at most 2^24 (WIRE.md 6).
     ``nonfinite``: NaN and infinities in JSON tensors as ``null``, as the ``NaN`` and ``Infinity``
     that Triton understands, or as an error (WIRE.md 4).
     A ``binary_data_output`` among the parameters is repeated on every listed output that has no
     ``binary`` of its own, which every server understands alike (WIRE.md 7).
 
-    Raises EncodeError naming the tensor and element, TypeError.
+    Raises EncodeError naming the tensor and element; TypeError for an attribute, or an item of a
+    list, of another type than the message was made with; ValueError for ``align``.
     """
-    if not request.inputs:
+    cdef list inputs = checked_list(request.inputs, "inputs")
+    if not inputs:
         raise EncodeError("a request has at least one input")
     cdef Draft draft = new_draft("input", nonfinite)
     cdef JsonWriter writer = draft.writer
     cdef Tensor tensor
+    cdef Py_ssize_t i = 0
     literal(writer, b'{"inputs":[')
-    for tensor in request.inputs:
+    while i < len(inputs):  # which may change meanwhile
+        tensor = tensor_at(inputs, i, "inputs")
         draft.add(tensor, tensor.binary)
+        i += 1
     writer.close(c"]")
     default = binary_data_output(request._parameters)
     write_text(writer, b'"id":', request.id)
@@ -54,12 +74,12 @@ def encode_request(
     write_parameters(writer, request._parameters)
     if request.outputs is not None:
         write_requested(writer, request.outputs, default)
-    return draft.frame(request.inputs, align)
+    return draft.frame(align)
 
 
 def encode_response(
     InferResponse response not None, InferRequest request=None, *,
-    str selection="spec", Py_ssize_t align=64, str nonfinite="null",
+    str selection="spec", align=64, str nonfinite="null",
 ):
     """The buffers of a response; the tensors' memory is referenced, never copied or joined.
 
@@ -71,14 +91,14 @@ def encode_response(
     ``align`` and ``nonfinite`` are those of ``encode_request``.
 
     Raises EncodeError, with status 400 where the request asked for what cannot be (FP16 as JSON, an
-    output that is not there), TypeError.
+    output that is not there); TypeError and ValueError as ``encode_request`` does.
     """
     if selection not in ("spec", "triton"):
         raise ValueError(f"selection is 'spec' or 'triton', not {selection!r}")
     cdef Draft draft = new_draft("output", nonfinite)
     cdef JsonWriter writer = draft.writer
     literal(writer, b'{"outputs":[')
-    sent = add_outputs(draft, response, request, selection)
+    add_outputs(draft, response, request, selection)
     writer.close(c"]")
     write_text(writer, b'"model_name":', response.model_name)
     write_text(writer, b'"model_version":', response.model_version)
@@ -86,7 +106,7 @@ def encode_response(
         writer, b'"id":',
         request.id if response.id is None and request is not None else response.id)
     write_parameters(writer, response._parameters)
-    return draft.frame(sent, align)
+    return draft.frame(align)
 
 
 def encode_raw_request(array):
@@ -106,8 +126,9 @@ def encode_raw_request(array):
     cdef Datatype row = ROWS.get(tensor.datatype)
     if row is None:
         raise bad_tensor(tensor)
+    wire = wire_of(tensor.data, row, shape_to_send(tensor.shape, row, tensor.name), tensor.name)
     if not isinstance(tensor.data, BytesTensor):
-        return Frame((wire_of(tensor, row),), 0)
+        return Frame((wire,), 0)
     if tensor.data.size != 1:
         raise EncodeError(
             f"a raw BYTES request is one element, the tensor has {tensor.data.size}",
@@ -126,6 +147,8 @@ cdef class Draft:
     """A header under construction, and the memory that will follow it."""
 
     cdef JsonWriter writer
+    cdef str first_name
+    cdef set names  # of all tensors, when there are several
     cdef object buffer  # of the first binary tensor that is not empty
     cdef list more_buffers  # of those behind it, in wire order, or None
     cdef Py_ssize_t nbytes  # of the buffers
@@ -138,12 +161,18 @@ cdef class Draft:
         cdef Py_ssize_t nbytes = -1
         cdef bint in_json = False
         cdef Datatype row = ROWS.get(tensor.datatype)
-        if tensor.name is None or has_nul(tensor.name) or row is None:
+        # Each attribute is read once: keys of `parameters` may run code that assigns to them.
+        cdef str name = tensor.name
+        cdef dict parameters = tensor._parameters
+        cdef tuple shape
+        data = tensor.data
+        if name is None or has_nul(name) or row is None:
             raise bad_tensor(tensor)
-        if tensor.data is None:
-            check_elsewhere(tensor)
+        shape = shape_to_send(tensor.shape, row, name)
+        if data is None:
+            check_elsewhere(parameters, name)
         elif binary:
-            wire = wire_of(tensor, row)
+            wire = wire_of(data, row, shape, name)
             nbytes = len(wire)
             if nbytes > 0:
                 self.nbytes += nbytes
@@ -155,44 +184,57 @@ cdef class Draft:
                     self.more_buffers.append(wire)
         else:
             in_json = True
-            check_json(tensor, row, self.kind)
-        if tensor.data is not None and tensor._parameters:
-            check_reserved(tensor)
+            check_json(data, row, shape, name, self.kind)
+        if data is not None and parameters:
+            check_reserved(parameters, name)
         try:
             literal(writer, b'{"name":')
-            writer.string(tensor.name)
+            writer.string(name)
             literal(writer, b'"datatype":')
-            writer.string(tensor.datatype)
+            writer.string(row.name)
             literal(writer, b'"shape":')
-            writer.dimensions(tensor.shape)
-            if tensor._parameters or nbytes >= 0:
+            writer.dimensions(shape)
+            if parameters or nbytes >= 0:
                 literal(writer, b'"parameters":{')
-                if tensor._parameters:
-                    writer.parameters(tensor._parameters, TENSOR_DEPTH)
+                if parameters:
+                    writer.parameters(parameters, TENSOR_DEPTH)
                 if nbytes >= 0:
                     literal(writer, b'"binary_data_size":')
                     writer.integer(nbytes)
                 writer.close(c"}")
             if in_json:
                 literal(writer, b'"data":')
-                self.add_data(tensor)
+                self.add_data(data, name)
             writer.close(c"}")
         except EncodeError as error:  # a lone surrogate, or parameters that are nested too deep
-            error.tensor = tensor.name
+            error.tensor = name
             raise
+        return self.check_new(name)
+
+    cdef int check_new(self, str name) except -1:
+        """Check that no tensor before this one has its name."""
+        cdef Py_ssize_t n_before
+        if self.first_name is None:
+            self.first_name = name
+            return 0
+        if self.names is None:
+            self.names = {self.first_name}
+        n_before = PySet_GET_SIZE(self.names)
+        PySet_Add(self.names, name)
+        if PySet_GET_SIZE(self.names) == n_before:
+            raise EncodeError(f"{self.kind} {name!r} appears twice", tensor=name)
         return 0
 
-    cdef int add_data(self, Tensor tensor) except -1:
+    cdef int add_data(self, data, str name) except -1:
         """Write the elements as JSON, in a flat list as Triton does."""
         cdef Py_ssize_t element
-        data = tensor.data
         if isinstance(data, BytesTensor):
             element = self.writer.texts(data._body, data._offsets(), data._end)
             if element >= 0:
                 raise EncodeError(
-                    f"element {element} of tensor {tensor.name!r} is not UTF-8, and JSON carries "
-                    f"nothing else: send it binary",
-                    tensor=tensor.name,
+                    f"element {element} of tensor {name!r} is not UTF-8, and JSON carries nothing "
+                    f"else: send it binary",
+                    tensor=name,
                     element=element,
                     status=400,
                 )
@@ -200,20 +242,20 @@ cdef class Draft:
             element = self.writer.elements(data, self.nonfinite)
             if element >= 0:
                 raise EncodeError(
-                    f"element {element} of {self.kind} {tensor.name!r} is "
-                    f"{data.reshape(-1)[element]}, which has no JSON form",
-                    tensor=tensor.name,
+                    f"element {element} of {self.kind} {name!r} is "
+                    f"{np.asarray(data).reshape(-1)[element]}, which has no JSON form",
+                    tensor=name,
                     element=element,
                 )
         return 0
 
-    cdef Frame frame(self, list tensors, Py_ssize_t align):
+    cdef Frame frame(self, align):
         """The header's JSON, padded when bytes follow it, and those bytes."""
         cdef bytes text
-        if align < 1:
-            raise ValueError(f"align is 1 or more, not {align}")
-        if len(tensors) > 1:
-            check_unique(tensors, self.kind)
+        if type(align) is not int:
+            align = int(index(align))
+        if not 1 <= align <= MAX_ALIGN:
+            raise ValueError(f"align is 1 or more, to {MAX_ALIGN}, not {number_text(align)}")
         self.writer.close(c"}")
         if self.buffer is None:
             text = self.writer.finish(1)
@@ -257,34 +299,26 @@ cdef int write_parameters(JsonWriter writer, dict parameters) except -1:
     return writer.close(c"}")
 
 
-cdef int check_unique(list entries, str what) except -1:
-    names = set()
-    for entry in entries:
-        if entry.name in names:
-            raise EncodeError(f"{what} {entry.name!r} appears twice", tensor=entry.name)
-        names.add(entry.name)
-    return 0
+cdef wire_of(data, Datatype row, tuple shape, str name):
+    """The memory of a tensor's data, after checking that it still is what the tensor says.
 
-
-cdef wire_of(Tensor tensor, Datatype row):
-    """The tensor's own memory, after checking that it still is what the tensor says."""
-    data = tensor.data
+    `shape` is the tensor's, as `shape_to_send` returned it.
+    """
     if isinstance(data, cnp.ndarray):
-        return payload(data, dtype_of(tensor, row), tensor.shape, tensor.name)
-    check_bytes(tensor)
+        return payload(data, dtype_of(data, row, name), shape, name)
+    check_bytes(data, row, shape, name)
     return data.wire
 
 
-cdef int check_bytes(Tensor tensor) except -1:
+cdef int check_bytes(data, Datatype row, tuple shape, str name) except -1:
     """Check that data that is no array is BYTES, and still what the tensor says."""
-    data = tensor.data
     if not isinstance(data, BytesTensor):
-        raise TypeError(f"the data of tensor {tensor.name!r} is now {type(data).__name__}")
-    if tensor.datatype != "BYTES" or data.shape != tensor.shape:
+        raise TypeError(f"the data of tensor {name!r} is now {type(data).__name__}")
+    if row.itemsize != 0 or data.shape != shape:
         raise EncodeError(
-            f"tensor {tensor.name!r} was made as {tensor.datatype} {list(tensor.shape)}, its data "
-            f"is now BYTES {list(data.shape)}",
-            tensor=tensor.name,
+            f"tensor {name!r} was made as {row.name} {list(shape)}, its data is now BYTES "
+            f"{list(data.shape)}",
+            tensor=name,
         )
     return 0
 
@@ -296,59 +330,48 @@ cdef bad_tensor(Tensor tensor):
     return EncodeError(f"tensor {tensor.name!r} has {what}", tensor=tensor.name)
 
 
-cdef dtype_of(Tensor tensor, Datatype row):
+cdef cnp.dtype dtype_of(cnp.ndarray array, Datatype row, str name):
     if row.dtype is not None:
         return row.dtype
     if row.itemsize == 0:
         raise EncodeError(
-            f"tensor {tensor.name!r} was made as BYTES, its data is now {tensor.data.dtype}",
-            tensor=tensor.name)
-    return RAW_BF16 if tensor.data.dtype == RAW_BF16 else bf16_dtype() or RAW_BF16
+            f"tensor {name!r} was made as BYTES, its data is now {array.descr}", tensor=name)
+    return RAW_BF16 if array.descr == RAW_BF16 else bf16_dtype() or RAW_BF16
 
 
-cdef int check_elsewhere(Tensor tensor) except -1:
-    parameters = tensor._parameters or {}
-    if not isinstance(parameters.get("shared_memory_region"), str):
+cdef int check_elsewhere(dict parameters, str name) except -1:
+    if parameters is None or not isinstance(parameters.get("shared_memory_region"), str):
         raise EncodeError(
-            f"tensor {tensor.name!r} has no data, and no shared_memory_region among its parameters",
-            tensor=tensor.name,
+            f"tensor {name!r} has no data, and no shared_memory_region among its parameters",
+            tensor=name,
         )
     if "binary_data_size" in parameters:
         raise EncodeError(
-            f"tensor {tensor.name!r} lives in shared memory, and has a binary_data_size among its "
+            f"tensor {name!r} lives in shared memory, and has a binary_data_size among its "
             f"parameters",
-            tensor=tensor.name,
+            tensor=name,
         )
-    for dim in tensor.shape:  # which no data stands behind
-        if not 0 <= dim <= INT64_MAX:
-            raise EncodeError(
-                f"tensor {tensor.name!r} has a dimension that no header can have: "
-                f"{shape_text(tensor.shape)}",
-                tensor=tensor.name,
-            )
     return 0
 
 
-cdef int check_reserved(Tensor tensor) except -1:
+cdef int check_reserved(dict parameters, str name) except -1:
     for key in ("binary_data_size", "shared_memory_region"):
-        if key in (tensor._parameters or {}):
+        if key in parameters:
             raise EncodeError(
-                f"tensor {tensor.name!r} has data, and {key} among its parameters",
-                tensor=tensor.name,
-            )
+                f"tensor {name!r} has data, and {key} among its parameters", tensor=name)
     return 0
 
 
-cdef int check_json(Tensor tensor, Datatype row, str kind) except -1:
-    """Check that the tensor's data is what the tensor says, of a datatype that JSON can carry."""
-    if isinstance(tensor.data, cnp.ndarray):
-        check_array(tensor.data, dtype_of(tensor, row), tensor.shape, tensor.name)
+cdef int check_json(data, Datatype row, tuple shape, str name, str kind) except -1:
+    """Check that the data is what the tensor says, and of a datatype that JSON can carry."""
+    if isinstance(data, cnp.ndarray):
+        check_array(data, dtype_of(data, row, name), shape, name)
     else:
-        check_bytes(tensor)
+        check_bytes(data, row, shape, name)
     if not row.in_json:
         raise EncodeError(
-            f"{kind} {tensor.name!r} is {tensor.datatype}, which has no JSON form: send it binary",
-            tensor=tensor.name,
+            f"{kind} {name!r} is {row.name}, which has no JSON form: send it binary",
+            tensor=name,
             status=400,
         )
     return 0
@@ -368,17 +391,23 @@ cdef int write_requested(JsonWriter writer, list outputs, default) except -1:
     """The outputs that a request asks for; `default`: its binary_data_output, or None."""
     cdef RequestedOutput output
     cdef dict parameters
-    check_unique(outputs, "requested output")
+    cdef Py_ssize_t i = 0
+    cdef str name
+    cdef set names = set()
     literal(writer, b'"outputs":[')
-    for output in outputs:
-        if output.name is None or has_nul(output.name):
-            raise EncodeError(f"requested output {output.name!r} has no name, or one with a NUL")
-        binary = default if output.binary is None else output.binary
+    while i < len(outputs):  # which may change meanwhile
+        output = output_at(outputs, i, "outputs")
+        i += 1
+        name = checked_output_name(output)
+        PySet_Add(names, name)
+        if PySet_GET_SIZE(names) < i:
+            raise EncodeError(f"requested output {name!r} appears twice", tensor=name)
+        binary = checked_binary(output, default)
         parameters = output._parameters
         if binary is not None:
             parameters = {**(parameters or {}), "binary_data": binary}
         literal(writer, b'{"name":')
-        writer.string(output.name)
+        writer.string(name)
         if parameters:
             literal(writer, b'"parameters":{')
             writer.parameters(parameters, TENSOR_DEPTH)
@@ -387,34 +416,51 @@ cdef int write_requested(JsonWriter writer, list outputs, default) except -1:
     return writer.close(c"]")
 
 
-cdef list add_outputs(
+cdef str checked_output_name(RequestedOutput output):
+    if output.name is None or has_nul(output.name):
+        raise EncodeError(f"requested output {output.name!r} has no name, or one with a NUL")
+    return output.name
+
+
+cdef checked_binary(RequestedOutput output, default):
+    """How the output is asked for; `default` when it does not say."""
+    if output.binary is not None and not isinstance(output.binary, bool):
+        raise TypeError(
+            f"binary of requested output {output.name!r} is True, False or None, not "
+            f"{type(output.binary).__name__}")
+    return default if output.binary is None else output.binary
+
+
+cdef int add_outputs(
     Draft draft, InferResponse response, InferRequest request, str selection,
-):
-    """Add the outputs that the request wants, each as it wants it (WIRE.md 7); returns them."""
+) except -1:
+    """Add the outputs that the request wants, each as it wants it (WIRE.md 7)."""
+    cdef list outputs = checked_list(response.outputs, "outputs")
     cdef Tensor tensor
-    cdef dict listed
-    cdef list sent
+    cdef dict listed = None
+    cdef Py_ssize_t i = 0
     default = None if request is None else bool(binary_data_output(request._parameters))
-    if request is None or not request.outputs:
-        for tensor in response.outputs:
+    if request is not None and request.outputs:
+        listed = listed_outputs(outputs, request, default if selection == "spec" else False)
+    while i < len(outputs):  # which may change meanwhile
+        tensor = tensor_at(outputs, i, "outputs")
+        if listed is None:
             draft.add(tensor, tensor.binary if default is None else default)
-        return response.outputs
-    listed = listed_outputs(response, request, default if selection == "spec" else False)
-    sent = [tensor for tensor in response.outputs if tensor.name in listed]
-    for tensor in sent:
-        draft.add(tensor, listed[tensor.name])
-    return sent
+        elif tensor.name in listed:
+            draft.add(tensor, listed[tensor.name])
+        i += 1
+    return 0
 
 
-cdef dict listed_outputs(InferResponse response, InferRequest request, bint default):
+cdef dict listed_outputs(list outputs, InferRequest request, bint default):
     """Names of the outputs that the request lists, and whether each goes binary."""
-    cdef Tensor tensor
     cdef RequestedOutput output
-    binary = {
-        output.name: default if output.binary is None else output.binary
-        for output in request.outputs
-    }
-    names = [tensor.name for tensor in response.outputs]
+    cdef dict binary = {}
+    cdef Py_ssize_t i
+    for i in range(len(request.outputs)):
+        output = output_at(request.outputs, i, "the request's outputs")
+        binary[checked_output_name(output)] = checked_binary(output, default)
+    names = [tensor_at(outputs, i, "outputs").name for i in range(len(outputs))]
     missing = binary.keys() - set(names)
     if missing:
         raise EncodeError(

@@ -1,8 +1,17 @@
 """Frame: an encoded message, as the buffers that go on the wire one after another."""
 
 cimport cython
+from cpython.buffer cimport Py_buffer
 
+from operator import index
+
+from .errors import number_text
 from .http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
+
+
+cdef extern from "Python.h":
+    Py_ssize_t PyObject_Size(object container) except -1
+    Py_buffer* PyMemoryView_GET_BUFFER(object view)
 
 
 @cython.final
@@ -17,11 +26,25 @@ cdef class Frame:
     """
 
     def __init__(self, tuple buffers not None, header_length):
+        cdef Py_ssize_t nbytes = 0
+        cdef bint is_flat = True
+        for buffer in buffers:
+            if not is_bytes(buffer):
+                is_flat = False
+                break
+            nbytes += PyObject_Size(buffer)
+        if not is_flat:
+            buffers = tuple([as_bytes(buffer) for buffer in buffers])
+            nbytes = sum([len(buffer) for buffer in buffers])
+        if header_length is not None and type(header_length) is not int:
+            header_length = int(index(header_length))
+        if header_length is not None and not 0 <= header_length <= nbytes:
+            raise ValueError(
+                f"header_length is 0 to the {nbytes} bytes of the frame, not "
+                f"{number_text(header_length)}")
         self.buffers = buffers
         self.header_length = header_length
-        self.nbytes = 0
-        for buffer in buffers:
-            self.nbytes += len(buffer)
+        self.nbytes = nbytes
 
     @property
     def headers(self):
@@ -49,12 +72,16 @@ cdef class Frame:
         """
         return iter(self.buffers)
 
-    def pieces(self, Py_ssize_t most):
-        """The buffers as memoryviews of at most ``most`` bytes, in order; nothing is copied."""
-        for buffer in self.buffers:
-            view = memoryview(buffer)
-            for start in range(0, len(view), most):
-                yield view[start:start + most]
+    def pieces(self, most):
+        """The buffers as memoryviews of at most ``most`` bytes, in order; nothing is copied.
+
+        Raises ValueError when ``most`` is less than 1.
+        """
+        most = int(index(most))
+        if most < 1:
+            raise ValueError(f"pieces have 1 byte or more, not {number_text(most)}")
+        views = [memoryview(buffer) for buffer in self.buffers]
+        return (view[start:start + most] for view in views for start in range(0, len(view), most))
 
     def __bytes__(self):
         """The whole body joined: one copy."""
@@ -74,3 +101,27 @@ cdef Frame new_frame(tuple buffers, header_length, Py_ssize_t nbytes):
     frame.header_length = header_length
     frame.nbytes = nbytes
     return frame
+
+cdef bint is_bytes(buffer) noexcept:
+    """Whether it is a run of single bytes already, whose len() is its number of bytes."""
+    cdef Py_buffer* view
+    if type(buffer) is memoryview:
+        view = PyMemoryView_GET_BUFFER(buffer)
+        return (
+            view.ndim == 1 and view.itemsize == 1
+            and (view.len <= 1 or view.strides == NULL or view.strides[0] == 1)
+        )
+    return type(buffer) is bytes or type(buffer) is bytearray
+
+
+cdef as_bytes(buffer):
+    """The same memory as flat bytes. Raises BufferError when it is not contiguous."""
+    if is_bytes(buffer):
+        return buffer
+    view = memoryview(buffer)
+    if view.nbytes == 0:
+        return b""
+    try:
+        return view.cast("B")
+    except (TypeError, ValueError) as error:
+        raise BufferError(f"a buffer of a frame cannot be sent as bytes: {error}") from None

@@ -37,3 +37,6 @@ cdef inline bint count_elements(Layout* layout, uint64_t itemsize) noexcept nogi
 cdef int measure(
     Layout* layout, tuple shape, uint64_t itemsize, Limits limits, kind, name, Datatype datatype
 ) except -1
+
+
+cdef tuple shape_to_send(tuple shape, Datatype datatype, name)

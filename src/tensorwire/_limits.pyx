@@ -2,6 +2,8 @@
 
 cimport cython
 
+from operator import index
+
 from ._wire cimport MAX_RANK
 
 cdef object MOST = 2 ** 63 - 1
@@ -50,9 +52,11 @@ cdef class Limits:
 
 
 cdef Py_ssize_t bound(name, value, most) except -1:
-    if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"{name} is an int from 0 to {most}, not {value!r}")
-    return value
+    # As a Python int first, whatever integer type it has; a bool is taken for a mistake.
+    number = int(index(value)) if hasattr(value, "__index__") else -1
+    if isinstance(value, bool) or not 0 <= number <= most:
+        raise ValueError(f"{name} is an int from 0 to {most}, not {value!r:.40}")
+    return number
 
 
 cdef bint flag(name, value) except -1:

@@ -54,3 +54,29 @@ cdef class TensorSpec:
 
 cdef Tensor make_tensor(
     str name, str datatype, tuple shape, data, dict parameters, bint binary)
+
+
+# The lists of a message belong to the user, and a typed variable accepts None: what comes out of
+# them goes through these accessors, which raise a TypeError that names the list and the position.
+
+cdef inline list checked_list(list items, str attribute):
+    if items is None:
+        raise TypeError(f"{attribute} is None, not a list")
+    return items
+
+
+cdef inline Tensor tensor_at(list tensors, Py_ssize_t i, str attribute):
+    item = tensors[i]
+    if type(item) is not Tensor:  # a final class
+        raise wrong_item(item, i, attribute, "Tensor")
+    return <Tensor>item
+
+
+cdef inline RequestedOutput output_at(list outputs, Py_ssize_t i, str attribute):
+    item = outputs[i]
+    if type(item) is not RequestedOutput:
+        raise wrong_item(item, i, attribute, "RequestedOutput")
+    return <RequestedOutput>item
+
+
+cdef wrong_item(item, i, attribute, kind)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from operator import index
 
 from ._datatypes import BY_DTYPE, DATATYPES, RAW_BF16
-from .errors import EncodeError, TensorwireError
+from .errors import EncodeError, TensorwireError, shape_text
 from .payload import wire_ready
 
 cnp.import_array()
@@ -55,14 +55,21 @@ cdef dict copied(parameters):
 
 cdef list all_of(kind, items, name):
     made = list(items)
-    for item in made:
+    for i, item in enumerate(made):
         if type(item) is not kind:  # which are final
-            raise TypeError(f"{name} are {kind.__name__} objects, not {type(item).__name__}")
+            raise wrong_item(item, i, name, kind.__name__)
     return made
+
+
+cdef wrong_item(item, i, attribute, kind):
+    """The TypeError for item `i` of a message's list `attribute`, which has to be a `kind`."""
+    what = "None" if item is None else f"of type {type(item).__name__}"
+    return TypeError(f"{attribute}[{i}] is {what}, not a {kind}")
 
 
 @cython.final
 @cython.freelist(8)
+@cython.trashcan(True)  # `data` may be set to anything, also to a long chain of tensors
 cdef class Tensor:
     """A named tensor, in a message that came or for one that goes.
 
@@ -79,6 +86,9 @@ cdef class Tensor:
     when ``datatype`` is given, or ``None`` with ``datatype``, ``shape`` and the parameters of a
     shared memory region.
     ``datatype="BF16"`` takes uint16 words, too. Raises EncodeError, TypeError.
+
+    The attributes may be assigned to. They are checked when the message is encoded: EncodeError
+    when they disagree or break a rule of the wire, TypeError when one has the wrong type.
     """
 
     def __init__(
@@ -116,12 +126,15 @@ cdef class Tensor:
                 )
             if isinstance(data, BytesTensor):
                 return data.as_numpy()
+            if not isinstance(data, cnp.ndarray):
+                raise TypeError(f"the data of tensor {self.name!r} is now {type(data).__name__}")
         if (aligned and not data.flags.aligned) or (writable and not data.flags.writeable):
             return data.copy()
         return data
 
     def __repr__(self):
-        return f"<Tensor {self.name!r} {self.datatype} {list(self.shape)}>"
+        shape = None if self.shape is None else list(self.shape)
+        return f"<Tensor {self.name!r} {self.datatype} {shape}>"
 
     def __reduce_ex__(self, protocol):
         data, dtype = self.data, None
@@ -183,19 +196,26 @@ cdef Tensor make_tensor(
     return tensor
 
 
-cdef bint has(list tensors, name):
-    return isinstance(name, str) and position(tensors, str(name), 0) >= 0
+cdef bint has(list tensors, name, str attribute) except -1:
+    checked_list(tensors, attribute)
+    return isinstance(name, str) and position(tensors, str(name), 0, attribute) >= 0
 
 
-cdef Py_ssize_t find(list tensors, name, Py_ssize_t first) except -1:
+cdef Py_ssize_t find(list tensors, name, Py_ssize_t expected, str attribute) except -1:
     """Where the tensor of that name stands; the search begins where the caller expects it."""
-    cdef Py_ssize_t at = position(tensors, str(name), first) if isinstance(name, str) else -1
+    cdef Py_ssize_t at = -1
+    checked_list(tensors, attribute)
+    if isinstance(name, str):
+        name = str(name)  # of a subclass; may run its code, so the length is read afterwards
+        at = position(tensors, name, min(expected, len(tensors)), attribute)
     if at < 0:
         raise KeyError(f"no tensor {name!r}: there are {[tensor.name for tensor in tensors]}")
     return at
 
 
-cdef Py_ssize_t position(list tensors, str name, Py_ssize_t first) except -2:
+cdef Py_ssize_t position(
+    list tensors, str name, Py_ssize_t first, str attribute
+) except -2:
     """Where the tensor of that name stands, or -1: from `first` to the end, and round.
 
     Tensors are mostly asked for in wire order, and then the first look finds them.
@@ -203,7 +223,7 @@ cdef Py_ssize_t position(list tensors, str name, Py_ssize_t first) except -2:
     cdef Tensor tensor
     cdef Py_ssize_t i, n = len(tensors)
     for i in range(first, n + first):
-        tensor = tensors[i if i < n else i - n]
+        tensor = tensor_at(tensors, i if i < n else i - n, attribute)
         if tensor.name == name:
             return i if i < n else i - n
     return -1
@@ -211,6 +231,7 @@ cdef Py_ssize_t position(list tensors, str name, Py_ssize_t first) except -2:
 
 @cython.final
 @cython.freelist(8)
+@cython.trashcan(True)  # as Tensor: `binary` may be set to anything
 cdef class RequestedOutput:
     """An output that a request asks for: ``binary`` True, False, or None where it does not say."""
 
@@ -265,15 +286,15 @@ cdef class InferRequest:
         self._parameters = parameters
 
     def __getitem__(self, name):
-        cdef Py_ssize_t at = find(self.inputs, name, min(self.expected, len(self.inputs)))
+        cdef Py_ssize_t at = find(self.inputs, name, self.expected, "inputs")
         self.expected = at + 1
         return self.inputs[at]
 
     def __iter__(self):
-        return iter(self.inputs)
+        return iter(checked_list(self.inputs, "inputs"))
 
     def __contains__(self, name):
-        return has(self.inputs, name)
+        return has(self.inputs, name, "inputs")
 
     def __repr__(self):
         return f"<InferRequest {self.inputs}>"
@@ -304,15 +325,15 @@ cdef class InferResponse:
         self._parameters = parameters
 
     def __getitem__(self, name):
-        cdef Py_ssize_t at = find(self.outputs, name, min(self.expected, len(self.outputs)))
+        cdef Py_ssize_t at = find(self.outputs, name, self.expected, "outputs")
         self.expected = at + 1
         return self.outputs[at]
 
     def __iter__(self):
-        return iter(self.outputs)
+        return iter(checked_list(self.outputs, "outputs"))
 
     def __contains__(self, name):
-        return has(self.outputs, name)
+        return has(self.outputs, name, "outputs")
 
     def __repr__(self):
         return f"<InferResponse {self.outputs}>"
@@ -325,15 +346,19 @@ cdef class TensorSpec:
     ``batching``: the model's shape has a batch dimension in front of ``dims``.
     """
 
-    def __init__(self, name, datatype, dims, batching=False):
+    # In __cinit__, so that there is no object whose fields were not checked.
+    def __cinit__(self, name, datatype, dims, batching=False):
         if datatype not in DATATYPES:
             raise ValueError(f"unknown datatype {datatype!r}: there are {', '.join(DATATYPES)}")
         self.name = checked_name(name, "a tensor")
-        self.datatype = datatype
-        self.dims = tuple(index(dim) for dim in dims)
+        self.datatype = DATATYPES[datatype].name
+        self.dims = tuple([int(index(dim)) for dim in dims])
         self.batching = checked_flag(batching, "batching")
         if any(dim < -1 for dim in self.dims):
-            raise ValueError(f"dims are 0 or more, or -1 for variable, not {list(self.dims)}")
+            raise ValueError(f"dims are 0 or more, or -1 for variable, not {shape_text(self.dims)}")
+
+    def __reduce__(self):
+        return TensorSpec, (self.name, self.datatype, self.dims, self.batching)
 
     @property
     def shape(self):

@@ -46,7 +46,7 @@ from ._npystring cimport (
     npy_string_allocator,
 )
 from ._utf8 cimport NO_UTF8, utf8_nbytes, write_utf8
-from ._wire cimport PREFIX_NBYTES, store_le32
+from ._wire cimport PREFIX_NBYTES
 
 import numpy as np
 
@@ -56,6 +56,7 @@ cnp.import_array()
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text)
+    Py_ssize_t PY_SSIZE_T_MAX
 
 cdef enum:
     UNSUITABLE = -2  # neither bytes-like nor str
@@ -78,12 +79,21 @@ cdef class Source:
         """Write all values, each through `begin_element`."""
         raise NotImplementedError
 
+    cdef bint overlaps(self, const void* begin, const void* end) except -1:
+        """Whether `fill` would read what it has written, if it wrote from `begin` to `end`.
+
+        Called after `measure`.
+        """
+        return False
+
 
 def pack(Source source not None):
     """The wire bytes of `source`: one allocation, filled once."""
     cdef Writer writer
     cdef uint64_t nbytes = source.measure()
-    wire = PyBytes_FromStringAndSize(NULL, nbytes)
+    if nbytes > <uint64_t>PY_SSIZE_T_MAX:  # elements may be the same memory again and again
+        raise MemoryError(f"the elements take {nbytes} bytes")
+    wire = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>nbytes)
     writer.target = <unsigned char*>PyBytes_AS_STRING(wire)
     writer.end = writer.target + nbytes
     fill_exactly(source, &writer)
@@ -93,20 +103,29 @@ def pack(Source source not None):
 def pack_into(Source source not None, buffer):
     """Write the wire bytes of `source` to the start of a writable buffer; returns their number.
 
-    Nothing is written when they do not fit.
+    Nothing is written when they do not fit. Values that lie in the buffer itself are packed into
+    memory of their own first, as they were before the call.
     """
     cdef Writer writer
     cdef Py_buffer view
-    cdef uint64_t nbytes = source.measure()
+    cdef uint64_t nbytes
+    # Before the values are measured, because a class may export its buffer with Python code.
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
     try:
+        nbytes = source.measure()
         if nbytes > <uint64_t>view.len:
             raise EncodeError(
                 f"the elements take {nbytes} bytes, the buffer has {view.len}",
                 tensor=source.name, expected=nbytes, actual=view.len)
         writer.target = <unsigned char*>view.buf
         writer.end = writer.target + nbytes
-        fill_exactly(source, &writer)
+        if source.overlaps(writer.target, writer.end):
+            wire = pack(source)
+            if <uint64_t>PyBytes_GET_SIZE(wire) != nbytes:
+                raise changed()
+            memcpy(writer.target, PyBytes_AS_STRING(wire), nbytes)
+        else:
+            fill_exactly(source, &writer)
     finally:
         PyBuffer_Release(&view)
     return nbytes
@@ -119,18 +138,6 @@ cdef int fill_exactly(Source source, Writer* writer) except -1:
     return 0
 
 
-cdef unsigned char* begin_element(Writer* writer, uint64_t nbytes) except NULL:
-    """Write a prefix and make room for the element behind it, which the caller writes."""
-    cdef unsigned char* payload
-    cdef uint64_t room = writer.end - writer.target
-    if room < PREFIX_NBYTES or nbytes > room - PREFIX_NBYTES:
-        raise changed()
-    store_le32(writer.target, <uint32_t>nbytes)
-    payload = writer.target + PREFIX_NBYTES
-    writer.target = payload + nbytes
-    return payload
-
-
 # --- objects ---------------------------------------------------------------------------------
 
 
@@ -138,14 +145,27 @@ cdef unsigned char* begin_element(Writer* writer, uint64_t nbytes) except NULL:
 cdef class Objects(Source):
     """A list, or a contiguous object array, of bytes, str, bytearray or memoryview."""
 
+    cdef bint has_buffers  # whether any of them may be changed through a buffer
+
+    cdef PyObject** items(self, Py_ssize_t* n_elements) except? NULL:
+        """As `items_of`; another thread may have changed a list since its shape was taken."""
+        cdef PyObject** items = items_of(self.values, n_elements)
+        cdef Py_ssize_t n_expected = 1
+        for dim in self.shape:
+            n_expected *= <Py_ssize_t>dim
+        if n_elements[0] != n_expected:
+            raise changed()
+        return items
+
     cdef uint64_t measure(self) except? 0:
         cdef Py_ssize_t n_elements = 0
-        cdef PyObject** items = items_of(self.values, &n_elements)
+        cdef PyObject** items = self.items(&n_elements)
         cdef uint64_t total = 0
         cdef Py_ssize_t i, nbytes
+        self.has_buffers = False
         for i in range(n_elements):
             value = value_at(items, i)
-            nbytes = value_nbytes(value)
+            nbytes = value_nbytes(value, &self.has_buffers)
             if nbytes < 0:
                 raise unsuitable(value, nbytes, i, self.shape, self.name)
             if <uint64_t>nbytes > UINT32_MAX:
@@ -155,13 +175,37 @@ cdef class Objects(Source):
 
     cdef int fill(self, Writer* writer) except -1:
         cdef Py_ssize_t n_elements = 0
-        cdef PyObject** items = items_of(self.values, &n_elements)
+        cdef PyObject** items = self.items(&n_elements)
+        cdef unsigned char* target
         cdef Py_ssize_t i, nbytes
         for i in range(n_elements):
             value = value_at(items, i)
-            nbytes = value_nbytes(value)
-            write_value(begin_element(writer, nbytes), value, nbytes)
+            nbytes = value_nbytes(value, &self.has_buffers)  # negative: more than there is room
+            target = begin_element(writer, nbytes)
+            if target == NULL:
+                raise changed()
+            write_value(target, value, nbytes)
         return 0
+
+    cdef bint overlaps(self, const void* begin, const void* end) except -1:
+        cdef Py_ssize_t n_elements = 0
+        cdef PyObject** items
+        cdef Py_buffer buffer
+        cdef Py_ssize_t i
+        cdef bint found
+        if not self.has_buffers:
+            return False
+        items = self.items(&n_elements)
+        for i in range(n_elements):
+            value = value_at(items, i)
+            if PyBytes_Check(value) or PyUnicode_Check(value):
+                continue
+            PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
+            found = overlap(buffer.buf, buffer.len, begin, end)
+            PyBuffer_Release(&buffer)
+            if found:
+                return True
+        return False
 
 
 def all_plain(cnp.ndarray values not None):
@@ -196,12 +240,16 @@ cdef inline object value_at(PyObject** items, Py_ssize_t i):
     return <object>items[i] if items[i] != NULL else None  # numpy reads NULL as None, too
 
 
-cdef inline Py_ssize_t value_nbytes(object value) except -4:
-    """Wire bytes of one value without its prefix, or why it has none."""
+cdef inline Py_ssize_t value_nbytes(object value, bint* has_buffers) except -4:
+    """Wire bytes of one value without its prefix, or why it has none.
+
+    Sets `has_buffers` for a value that others may write to.
+    """
     if PyBytes_Check(value):
         return PyBytes_GET_SIZE(value)
     if PyUnicode_Check(value):
         return PyUnicode_GET_LENGTH(value) if PyUnicode_IS_ASCII(value) else text_nbytes(value)
+    has_buffers[0] = True
     if PyByteArray_Check(value):
         return PyByteArray_GET_SIZE(value)
     return buffer_nbytes(value)
@@ -262,7 +310,8 @@ cdef void write_text(unsigned char* target, Py_ssize_t nbytes, object text) noex
 cdef int write_buffer(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
     cdef Py_buffer buffer
     PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
-    memcpy(target, buffer.buf, min(nbytes, buffer.len))
+    if buffer.len > 0:  # an empty buffer may be at no address
+        memcpy(target, buffer.buf, min(nbytes, buffer.len))
     PyBuffer_Release(&buffer)
     return 0
 
@@ -286,11 +335,23 @@ cdef class FixedWidth(Source):
     cdef int fill(self, Writer* writer) except -1:
         cdef const char* data = <const char*>cnp.PyArray_DATA(<cnp.ndarray?>self.values)
         cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(<cnp.ndarray>self.values)
+        cdef unsigned char* target
         cdef Py_ssize_t i, nbytes
         for i in range(cnp.PyArray_SIZE(<cnp.ndarray>self.values)):
             nbytes = unpadded(data + i * width, width)
-            memcpy(begin_element(writer, nbytes), data + i * width, nbytes)
+            target = begin_element(writer, nbytes)
+            if target == NULL:
+                raise changed()
+            memcpy(target, data + i * width, nbytes)
         return 0
+
+    cdef bint overlaps(self, const void* begin, const void* end) except -1:
+        return array_overlaps(<cnp.ndarray?>self.values, begin, end)
+
+
+cdef bint array_overlaps(cnp.ndarray array, const void* begin, const void* end) except -1:
+    """Of a contiguous array."""
+    return overlap(cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array), begin, end)
 
 
 cdef inline Py_ssize_t unpadded(const char* data, Py_ssize_t width) noexcept nogil:
@@ -320,18 +381,75 @@ cdef class Unicode(Source):
     cdef int fill(self, Writer* writer) except -1:
         cdef const uint32_t* data = <const uint32_t*>cnp.PyArray_DATA(<cnp.ndarray?>self.values)
         cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(<cnp.ndarray>self.values) // 4
+        cdef unsigned char* target
         cdef Py_ssize_t i, n_characters, nbytes
         for i in range(cnp.PyArray_SIZE(<cnp.ndarray>self.values)):
             n_characters = unpadded_text(data + i * width, width)
             nbytes = utf8_nbytes(data + i * width, n_characters)
-            write_utf8(begin_element(writer, nbytes), nbytes, data + i * width, n_characters)
+            target = begin_element(writer, nbytes)  # negative: more than there is room for
+            if target == NULL:
+                raise changed()
+            write_utf8(target, nbytes, data + i * width, n_characters)
         return 0
+
+    cdef bint overlaps(self, const void* begin, const void* end) except -1:
+        return array_overlaps(<cnp.ndarray?>self.values, begin, end)
 
 
 cdef inline Py_ssize_t unpadded_text(const uint32_t* text, Py_ssize_t width) noexcept nogil:
     while width > 0 and text[width - 1] == 0:
         width -= 1
     return width
+
+
+cdef enum LoadFault:
+    LOADED
+    UNLOADABLE  # missing, or an error of numpy's
+    TOO_LONG
+    CHANGED
+
+
+cdef struct Loading:
+    uint64_t nbytes  # on the wire, of the elements before the fault
+    Py_ssize_t element  # where it stopped
+    LoadFault fault
+    int status  # numpy's, of an element that is UNLOADABLE
+    uint64_t size  # of an element that is TOO_LONG
+
+
+cdef Loading load_strings(
+    npy_string_allocator* allocator, const char* packed, Py_ssize_t itemsize,
+    Py_ssize_t n_elements, Writer* writer,
+) noexcept nogil:
+    """Measure the items of a StringDType array, and write them when there is a writer."""
+    cdef Loading loading
+    cdef npy_static_string text
+    cdef unsigned char* target
+    cdef Py_ssize_t i
+    loading.nbytes = loading.size = 0
+    loading.element = 0
+    loading.fault = LOADED
+    loading.status = 0
+    for i in range(n_elements):
+        loading.element = i
+        loading.status = NpyString_load(
+            allocator, <const npy_packed_static_string*>(packed + i * itemsize), &text)
+        if loading.status != 0:
+            loading.fault = UNLOADABLE
+            break
+        if text.size > UINT32_MAX:
+            loading.fault = TOO_LONG
+            loading.size = text.size
+            break
+        loading.nbytes += PREFIX_NBYTES + text.size
+        if writer != NULL:
+            target = begin_element(writer, text.size)
+            if target == NULL:
+                loading.fault = CHANGED
+                break
+            if text.size > 0:
+                memcpy(target, text.buf, text.size)
+    return loading
 
 
 @cython.final
@@ -346,30 +464,29 @@ cdef class Strings(Source):
         return 0
 
     cdef uint64_t walk(self, Writer* writer) except? 0:
-        """Wire bytes of all strings; they are written, too, when there is a writer."""
+        """Wire bytes of all strings; they are written, too, when there is a writer.
+
+        The GIL is released while the array's allocator is locked, also while it is waited for.
+        """
         cdef cnp.ndarray array = <cnp.ndarray?>self.values
         cdef const char* packed = <const char*>cnp.PyArray_DATA(array)
         cdef Py_ssize_t itemsize = cnp.PyArray_ITEMSIZE(array)
-        cdef npy_static_string text
-        cdef uint64_t total = 0
-        cdef Py_ssize_t i
-        cdef int status
-        cdef npy_string_allocator* allocator = NpyString_acquire_allocator(
-            <const PyArray_StringDTypeObject*>cnp.PyArray_DESCR(array))
-        try:
-            for i in range(cnp.PyArray_SIZE(array)):
-                status = NpyString_load(
-                    allocator, <const npy_packed_static_string*>(packed + i * itemsize), &text)
-                if status != 0:
-                    raise missing(status, i, self.shape, self.name)
-                if text.size > UINT32_MAX:
-                    raise too_long(text.size, i, self.shape, self.name)
-                total += PREFIX_NBYTES + text.size
-                if writer != NULL:
-                    memcpy(begin_element(writer, text.size), text.buf, text.size)
-        finally:
+        cdef Py_ssize_t n_elements = cnp.PyArray_SIZE(array)
+        cdef PyArray_StringDTypeObject* descr = (
+            <PyArray_StringDTypeObject*>cnp.PyArray_DESCR(array))
+        cdef npy_string_allocator* allocator
+        cdef Loading loading
+        with nogil:
+            allocator = NpyString_acquire_allocator(descr)
+            loading = load_strings(allocator, packed, itemsize, n_elements, writer)
             NpyString_release_allocator(allocator)
-        return total
+        if loading.fault == LOADED:
+            return loading.nbytes
+        if loading.fault == UNLOADABLE:
+            raise missing(loading.status, loading.element, self.shape, self.name)
+        if loading.fault == TOO_LONG:
+            raise too_long(loading.size, loading.element, self.shape, self.name)
+        raise changed()
 
 
 @cython.final
@@ -383,7 +500,8 @@ cdef class Wire(Source):
         cdef Py_buffer buffer
         cdef Py_ssize_t room = writer.end - writer.target
         PyObject_GetBuffer(self.values, &buffer, PyBUF_SIMPLE)
-        memmove(writer.target, buffer.buf, min(room, buffer.len))  # it may be the same memory
+        if room > 0 and buffer.len > 0:  # the two may be the same memory
+            memmove(writer.target, buffer.buf, min(room, buffer.len))
         writer.target += min(room, buffer.len)
         PyBuffer_Release(&buffer)
         return 0
@@ -401,6 +519,7 @@ cdef place(element, tuple shape, name):
 cdef unsuitable(value, problem, element, tuple shape, name):
     what = f"is {type(value).__name__}, not bytes or str"
     if problem == NO_UTF8:
+        value = str.__str__(value)  # whose characters a subclass may not exchange
         at = next(i for i, c in enumerate(value) if "\ud800" <= c <= "\udfff")
         what = no_utf8_text(ord(value[at]), at)
     elif problem == UNREADABLE:

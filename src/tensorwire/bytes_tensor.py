@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from operator import index
+from operator import index as as_index
 from pickle import PickleBuffer
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +15,16 @@ from numpy.typing import NDArray
 from . import _arrow_in, _arrow_out, _elements, _pack
 from ._body import Body, same_bytes
 from ._limits import Limits
-from .errors import EncodeError, subject
+from .errors import EncodeError, shape_text, subject
 
 Shape = tuple[int, ...]
 _NO_LIMITS = Limits()
 _PREFIX_NBYTES = 4
 MAX_RANK = _NO_LIMITS.max_rank  # numpy's
+WIDEST_ITEMSIZE = 16  # that numpy would need for a BYTES element: one of StringDType
 
 
+@final
 class BytesTensor:
     """A sequence over length-prefixed wire bytes, of any number of dimensions, row-major.
 
@@ -35,8 +39,11 @@ class BytesTensor:
 
     __slots__ = ("__weakref__", "_begin", "_body", "_end", "_shape", "_starts")
 
-    def __init__(self) -> None:
+    def __new__(cls) -> BytesTensor:
         raise TypeError("a BytesTensor is made by decode_bytes, a decoded message or a Tensor")
+
+    def __init_subclass__(cls) -> None:
+        raise TypeError("BytesTensor cannot be subclassed")
 
     # --- making (for the modules above) ---
 
@@ -70,16 +77,27 @@ class BytesTensor:
         return cls._over(body, np.array([begin]), begin, body.nbytes, shape)
 
     def reshape(self, shape: Shape) -> BytesTensor:
-        """The same elements in another shape of as many, over the same memory; ValueError."""
-        if np.prod(shape, dtype=object) != self.size:
-            raise ValueError(f"{self.size} elements do not fill shape {list(shape)}")
-        return self._over(self._body, self._starts, self._begin, self._end, shape)
+        """The same elements in another shape of as many, over the same memory.
+
+        Raises ValueError for another number of elements, a negative dimension (none is worked
+        out), and a shape that numpy could not have.
+        """
+        dims = as_dims(shape)
+        if any(dim < 0 for dim in dims):
+            raise ValueError(f"a shape has no negative dimensions, as {shape_text(dims)} has")
+        if len(dims) > MAX_RANK:
+            raise ValueError(f"a shape has at most {MAX_RANK} dimensions, not {len(dims)}")
+        if prod(dims) != self.size:
+            raise ValueError(f"{self.size} elements do not fill shape {shape_text(dims)}")
+        if not is_addressable(dims, WIDEST_ITEMSIZE):
+            raise ValueError(f"BYTES {shape_text(dims)} passes 2^63 - 1 bytes in numpy")
+        return self._over(self._body, self._starts, self._begin, self._end, dims)
 
     @classmethod
     def _over(
         cls, body: Body, starts: NDArray[np.int64] | None, begin: int, end: int, shape: Shape
     ) -> BytesTensor:
-        tensor = cls.__new__(cls)
+        tensor = object.__new__(cls)
         tensor._body = body
         tensor._starts = starts
         tensor._begin = begin
@@ -216,13 +234,14 @@ class BytesTensor:
         if isinstance(index, tuple):
             flat = int(np.ravel_multi_index(self._positive(index), self.shape))
         else:
-            flat = self._flat(index)
+            flat = self._flat(int(as_index(index)))
         starts = self._offsets()
         begin = int(starts[flat]) + _PREFIX_NBYTES
         end = int(starts[flat + 1]) if flat + 1 < len(starts) else self._end
         return self._body.view(begin, end - begin)
 
     def _positive(self, index: tuple[int, ...]) -> tuple[int, ...]:
+        index = as_dims(index)
         if len(index) != len(self.shape):
             raise IndexError(f"{len(index)} indices for {len(self.shape)} dimensions")
         for i, dim in zip(index, self.shape, strict=True):
@@ -272,7 +291,7 @@ class BytesTensor:
 
     @classmethod
     def _over_element(cls, element: Any, shape: Shape) -> BytesTensor:
-        return cls.single(Body(element), shape)
+        return cls.single(Body(element), (1,)).reshape(shape)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         """Its own bytes, not the body; from protocol 5 on a buffer that may go out of band.
@@ -335,7 +354,9 @@ def encode_bytes(values: Any) -> bytes:
     ``values``: nested lists or an object array of ``bytes``, ``str`` (as UTF-8), ``bytearray`` or
     ``memoryview``; a numpy ``S``, ``U`` or StringDType array (numpy drops the trailing NULs of
     ``S`` and ``U`` elements); an Arrow array or stream of bytes or text from any library with the
-    PyCapsule protocol, without nulls; or a BytesTensor, whose wire bytes are copied as they are.
+    PyCapsule protocol, without nulls, which is consumed; or a BytesTensor, whose wire bytes are
+    copied as they are. Of an Arrow array everything is checked but the lengths of its buffers,
+    which its producer alone knows.
     Raises EncodeError with the element that has no such form, TypeError for other types.
     """
     return pack(values, None)[0]
@@ -345,7 +366,8 @@ def encode_bytes_into(values: Any, buffer: Any) -> int:
     """Write what ``encode_bytes`` would return to the start of ``buffer``; returns its length.
 
     ``buffer``: a writable C-contiguous buffer, for callers that use memory again. Nothing is
-    written when it is too small, which is an EncodeError with both numbers.
+    written when it is too small, which is an EncodeError with both numbers. Values may lie in the
+    buffer: then they are packed into new memory first, and copied.
     """
     return _pack.pack_into(source(values, None)[0], buffer)
 
@@ -367,6 +389,9 @@ def source(values: Any, name: str | None) -> tuple[_pack.Source, Shape]:
         return _arrow_in.source(values, name)
     if not isinstance(values, np.ndarray):
         raise TypeError(f"BYTES are lists or arrays of bytes or str, not {type(values).__name__}")
+    if type(values) is not np.ndarray:
+        check_not_masked(values, name)
+        values = np.asarray(values)  # of a subclass only the memory counts
     kind = _SOURCES.get(values.dtype.kind)
     if kind is None:
         raise EncodeError(
@@ -386,6 +411,28 @@ def is_arrow(values: Any) -> bool:
     return hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
 
 
+def check_not_masked(values: Any, name: str | None) -> None:
+    """Raise EncodeError for a masked array, whose mask would be lost."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise EncodeError(
+            f"{subject('tensor', name)} is a masked array, and the wire has no missing values",
+            tensor=name,
+        )
+
+
+def as_dims(shape: Any) -> Shape:
+    """Integers of any type as exactly ``int``, before anything is computed with them."""
+    return tuple(int(index(dim)) for dim in shape)
+
+
+def is_addressable(dims: Shape, itemsize: int) -> bool:
+    """Whether the dimensions that are not 0, times ``itemsize``, stay below 2^63.
+
+    The rule of the decoder, which holds for empty tensors, too: numpy computes this product.
+    """
+    return prod((dim for dim in dims if dim), start=itemsize) < 1 << 63
+
+
 _SOURCES = {"O": _pack.Objects, "S": _pack.FixedWidth, "U": _pack.Unicode, "T": _pack.Strings}
 
 
@@ -393,12 +440,14 @@ def leaves(
     values: list[Any] | tuple[Any, ...], name: str | None, depth: int = 1
 ) -> tuple[Shape, list[Any]]:
     """The shape of nested lists, and their leaves in row-major order."""
+    if type(values) is not list:  # a subclass may give other answers than its items
+        values = list(values)
     if depth > MAX_RANK:
         raise EncodeError(
             f"{subject('list', name)} is nested deeper than {MAX_RANK} lists", tensor=name
         )
     if not values or not isinstance(values[0], list | tuple):
-        return (len(values),), values if isinstance(values, list) else list(values)
+        return (len(values),), values
     flat: list[Any] = []
     inner: Shape | None = None
     for i, value in enumerate(values):

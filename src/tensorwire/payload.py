@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,20 @@ from numpy.typing import NDArray
 from ._datatypes import DATATYPES, Datatype, bf16_dtype, datatype_of
 from ._numbers import numbers
 from ._pack import pack as pack_source
-from .bytes_tensor import MAX_RANK, BytesTensor, Shape, is_arrow, leaves, pack, source
-from .errors import EncodeError
+from .bytes_tensor import (
+    MAX_RANK,
+    WIDEST_ITEMSIZE,
+    BytesTensor,
+    Shape,
+    as_dims,
+    check_not_masked,
+    is_addressable,
+    is_arrow,
+    leaves,
+    pack,
+    source,
+)
+from .errors import EncodeError, shape_text
 
 Data = NDArray[Any] | BytesTensor | None
 
@@ -30,19 +41,22 @@ def wire_ready(
     if datatype is not None and datatype not in DATATYPES:
         raise EncodeError(f"tensor {name!r} has an unknown datatype: {datatype!r}", tensor=name)
     wanted = None if shape is None else _shape(name, shape)
+    check_not_masked(data, name)
     if data is None:
         return _elsewhere(name, datatype, wanted)
     ready = _bytes_tensor(name, data, datatype)
     if ready is not None:
-        return "BYTES", *_in_shape(name, ready, wanted)
+        return "BYTES", *_in_shape(name, ready, DATATYPES["BYTES"], wanted)
     row, array = _array(name, data, datatype)
-    return row.name, *_in_shape(name, array, wanted)
+    return row.name, *_in_shape(name, array, row, wanted)
 
 
 def _shape(name: str, shape: Sequence[int]) -> Shape:
-    dims = tuple(index(dim) for dim in shape)
+    dims = as_dims(shape)
     if any(dim < 0 for dim in dims):
-        raise EncodeError(f"tensor {name!r} has a negative dimension: {list(dims)}", tensor=name)
+        raise EncodeError(
+            f"tensor {name!r} has a negative dimension: {shape_text(dims)}", tensor=name
+        )
     if len(dims) > MAX_RANK:
         raise EncodeError(
             f"tensor {name!r} has {len(dims)} dimensions, numpy has {MAX_RANK}",
@@ -59,19 +73,31 @@ def _elsewhere(name: str, datatype: str | None, shape: Shape | None) -> tuple[st
             f"tensor {name!r} has no data: one in shared memory needs datatype= and shape=",
             tensor=name,
         )
-    return datatype, shape, None
+    _check_addressable(name, DATATYPES[datatype], shape)
+    return DATATYPES[datatype].name, shape, None
+
+
+def _check_addressable(name: str, row: Datatype, shape: Shape) -> None:
+    if not is_addressable(shape, row.itemsize or WIDEST_ITEMSIZE):
+        raise EncodeError(
+            f"tensor {name!r} is too large to address: {row.name} {shape_text(shape)} passes "
+            f"2^63 - 1 bytes",
+            tensor=name,
+            expected=2**63 - 1,
+        )
 
 
 def _in_shape(
-    name: str, data: NDArray[Any] | BytesTensor, shape: Shape | None
+    name: str, data: NDArray[Any] | BytesTensor, row: Datatype, shape: Shape | None
 ) -> tuple[Shape, NDArray[Any] | BytesTensor]:
     if shape is None or shape == data.shape:
         return data.shape, data
+    _check_addressable(name, row, shape)
     try:
         return shape, data.reshape(shape)
     except ValueError:
         raise EncodeError(
-            f"tensor {name!r} does not match its shape: {list(shape)} is given, the data has "
+            f"tensor {name!r} does not match its shape: {shape_text(shape)} is given, the data has "
             f"shape {list(data.shape)}",
             tensor=name,
         ) from None
@@ -142,10 +168,6 @@ def _array(name: str, data: Any, datatype: str | None) -> tuple[Datatype, NDArra
 def _as_ndarray(name: str, data: Any) -> NDArray[Any]:
     if type(data) is np.ndarray:
         return data
-    if isinstance(data, np.ma.MaskedArray):
-        raise EncodeError(
-            f"tensor {name!r} is a masked array, and the wire has no missing values", tensor=name
-        )
     if not hasattr(data, "__array__"):
         raise TypeError(
             f"the data of tensor {name!r} is an array, a list or a BytesTensor, not "
