@@ -29,9 +29,11 @@ from ._json_reader cimport (
     WRONG_TYPE,
     Cursor,
     Fault,
+    Keys,
     Text,
     at,
     begin_reading,
+    count_work,
     end_reading,
     excerpt,
     next_item,
@@ -175,6 +177,10 @@ cdef Py_ssize_t checked_header_length(Body source, header_length, Limits limits)
 
 # --- the header ----------------------------------------------------------------------------------
 
+cdef enum:
+    MANY_KEYS = 1000  # whose sorting takes about a tenth of a millisecond
+    WORK_PER_ENTRY = 10  # in terms of Python objects; see `count_work`
+
 # Members that have been seen, of the object that is being read.
 cdef enum Seen:
     NAME = 1
@@ -193,6 +199,7 @@ cdef enum Seen:
 cdef struct Entry:
     # The members of a tensor's entry, as far as they have been read. Pointers are into the text.
     const unsigned char* shape
+    Py_ssize_t rank  # what `shape` has, which may be more than Layout has room for
     const unsigned char* size  # the value of binary_data_size; NULL without one
     const unsigned char* data  # the value of data; NULL without one
     const unsigned char* data_end
@@ -213,6 +220,7 @@ cdef class MessageReader:
     cdef Body body
     cdef object text  # keeps the memory of the text
     cdef Cursor cursor
+    cdef Keys keys  # of objects that are skipped; `cursor` points to them
     cdef Limits limits
     cdef str kind  # of the tensors: "input" or "output"
     cdef Py_ssize_t header_nbytes
@@ -241,11 +249,12 @@ cdef class MessageReader:
         # written to by another thread, at the latest when the GIL is released.
         self.text = body.unchanging(header_nbytes)
         begin_reading(
-            &self.cursor, PyBytes_AS_STRING(self.text), header_nbytes, <int>limits.max_nesting)
+            &self.cursor, &self.keys, PyBytes_AS_STRING(self.text), header_nbytes,
+            <int>limits.max_nesting)
         return 0
 
     def __dealloc__(self):
-        end_reading(&self.cursor)
+        end_reading(&self.keys)  # all zero when `begin` was not called
 
     cdef InferRequest read_request(self):
         cdef InferRequest request = InferRequest.__new__(InferRequest)
@@ -369,6 +378,7 @@ cdef class MessageReader:
         if fault != NO_FAULT:
             raise_fault(&self.cursor, fault)
         seen[0] |= OTHER
+        count_work(&self.cursor, 1)
         begin = self.cursor.position
         skip_any(&self.cursor)
         if self.cursor.level == 1 and says(key, b"error", 5):
@@ -383,8 +393,12 @@ cdef class MessageReader:
     cdef int close_keys(self, Py_ssize_t first) except -1:
         """Check the keys of an object that were remembered, from the `first` of them."""
         cdef Fault fault
-        if self.cursor.keys.n_keys > first:
-            fault = pop_keys(&self.cursor, first)
+        if self.keys.n_keys > first:
+            if self.keys.n_keys - first < MANY_KEYS:
+                fault = pop_keys(&self.cursor, first)
+            else:
+                with nogil:
+                    fault = pop_keys(&self.cursor, first)
             if fault != NO_FAULT:
                 raise_fault(&self.cursor, fault)
         return 0
@@ -513,6 +527,7 @@ cdef class MessageReader:
         if not at(cursor, c"{"):
             raise self.misfit("the entry", "an object")
         open_at(cursor)
+        count_work(cursor, WORK_PER_ENTRY)
         entry.shape = entry.size = entry.data = entry.data_end = NULL
         entry.is_list = entry.is_tried = False
         self.name = self.unknown_datatype = self.datatype = self.parameters = self.data = None
@@ -579,24 +594,30 @@ cdef class MessageReader:
             fault = scan_int64(cursor, &dim)
             if fault == WRONG_TYPE:
                 raise self.misfit(f"dimension {n_dims}", "an integer")
+            if fault != NO_FAULT and fault != OUT_OF_RANGE:
+                raise_fault(cursor, fault)
             if fault == OUT_OF_RANGE or dim < 0 or n_dims >= MAX_RANK:
                 entry.is_measurable = False
-            elif fault != NO_FAULT:
-                raise_fault(cursor, fault)
             else:
                 entry.layout.dims[n_dims] = dim
             n_dims += 1
+        entry.rank = n_dims
         entry.layout.rank = <int>n_dims if entry.is_measurable else 0
         if n_dims > self.limits.max_rank:
             entry.is_measurable = False
         return 0
 
     cdef tuple shape(self):
-        """The dimensions as Python has them."""
+        """The dimensions as Python has them. Raises LayoutError for too many, and makes none."""
         cdef Cursor cursor
         cdef int axis
         cdef tuple dims
         if not self.entry.is_measurable:
+            if self.entry.rank > self.limits.max_rank and not self.is_lenient:
+                raise LayoutError(
+                    f"{subject(self.kind, self.name)} has {self.entry.rank} dimensions, at most "
+                    f"{self.limits.max_rank} are accepted", tensor=self.name,
+                    expected=self.limits.max_rank, actual=self.entry.rank)
             cursor = self.cursor
             cursor.position, cursor.level = self.entry.shape, 0
             return tuple(read_value(&cursor))
@@ -699,7 +720,6 @@ cdef class MessageReader:
         """Read the data at the cursor, now or, where the entry may say more about it, later."""
         cdef Entry* entry = &self.entry
         cdef Cursor* cursor = &self.cursor
-        cdef int level = cursor.level
         entry.data = cursor.position
         entry.is_list = at(cursor, c"[")
         if not entry.is_list:
@@ -709,31 +729,41 @@ cdef class MessageReader:
         elif not self.is_lenient:
             self.read_elements()
         elif not self.try_elements():
-            self.data = None
-            cursor.position, cursor.level = entry.data, level
             skip_data(cursor)
         entry.data_end = cursor.position
         return 0
 
     cdef bint try_elements(self) except -1:
+        """Read the lists at the cursor. Where they do not fit the tensor, stay, and return False."""
+        cdef const unsigned char* position = self.cursor.position
+        cdef int level = self.cursor.level
         self.entry.is_tried = True
         try:
             self.read_elements()
         except DecodeError:
+            self.data = None
+            self.cursor.position, self.cursor.level = position, level
             return False
         return True
 
     cdef int read_late(self) except -1:
-        """Read the data that came before the datatype, the shape or the name."""
+        """Read the data that came before the datatype, the shape or the name.
+
+        The cursor is behind the entry again afterwards, also when this raises: `check_rest` goes on
+        there.
+        """
         cdef const unsigned char* position = self.cursor.position
+        cdef int level = self.cursor.level
         self.cursor.position = self.entry.data
         if not self.entry.is_list:
             offset = self.entry.data - self.cursor.start
             raise HeaderError(
                 f"the JSON data of {subject(self.kind, self.name)} is {excerpt(&self.cursor)}, "
                 f"not a list (byte {offset})", tensor=self.name, offset=offset)
-        self.read_elements()
-        self.cursor.position = position
+        try:
+            self.read_elements()
+        finally:
+            self.cursor.position, self.cursor.level = position, level
         return 0
 
     cdef int read_elements(self) except -1:
@@ -904,8 +934,7 @@ cdef class MessageReader:
         if entry.data != NULL:
             if not entry.is_tried and entry.is_list and self.datatype is not None:
                 self.cursor.position = entry.data
-                if not self.try_elements():
-                    self.data = None
+                self.try_elements()
                 self.cursor.position = position
             made.text = PyMemoryView_FromObject(self.text)[
                 entry.data - self.cursor.start:entry.data_end - self.cursor.start]
