@@ -121,6 +121,7 @@ def build_package(fast: bool) -> None:
     """The package, in a folder of its own; only what has changed is compiled."""
     switches = {"TENSORWIRE_FUZZ": "1", "TENSORWIRE_SANITIZE": "0" if fast else "1"}
     compiler = {"CC": "clang", "CXX": "clang++", "LDSHARED": "clang -shared"}
+    compiler["LDCXXSHARED"] = "clang++ -shared"
     folders = ["--build-lib", library(fast), "--build-temp", f"{library(fast)}-objects"]
     parallel = f"--parallel={os.cpu_count()}"
     do(PYTHON, "setup.py", "-q", "build", parallel, *folders, env=os.environ | switches | compiler)
