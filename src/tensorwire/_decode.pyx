@@ -55,6 +55,7 @@ from ._json_reader cimport (
     skip_data,
     skip_literal,
     string_of,
+    utf8_nbytes_of,
 )
 from ._layout cimport Layout, count_elements, measure
 from ._limits cimport Limits
@@ -208,6 +209,7 @@ cdef struct Entry:
     bint is_list  # `data` is
     bint is_tried  # reading `data` has been tried
     bint has_nul  # the name has
+    Py_ssize_t name_nbytes  # in UTF-8
     bint is_measurable  # the dimensions stand in `layout`, which they fit, and none is negative
     Layout layout
 
@@ -536,6 +538,7 @@ cdef class MessageReader:
                 self.see(&seen, NAME, &key)
                 self.scan_text(&text, "name")
                 self.name = string_of(&text)
+                entry.name_nbytes = utf8_nbytes_of(&text)
                 entry.has_nul = text.has_escapes and "\0" in self.name
             elif says(&key, b"datatype", 8):
                 self.see(&seen, DATATYPE, &key)
@@ -557,8 +560,7 @@ cdef class MessageReader:
             raise self.incomplete(seen)
         if entry.has_nul:
             raise bad_name(self.name, self.kind)
-        if len(self.name) > self.limits.max_name_nbytes >> 2:
-            check_name(self.name, self.kind, self.limits)
+        check_name(self.name, entry.name_nbytes, self.kind, self.limits)
         return 0
 
     cdef int read_datatype(self) except -1:
@@ -853,6 +855,7 @@ cdef class MessageReader:
         cdef Py_ssize_t first_key = cursor.keys.n_keys
         cdef RequestedOutput output = RequestedOutput.__new__(RequestedOutput)
         cdef const unsigned char* binary = NULL
+        cdef Py_ssize_t name_nbytes = 0
         cdef Text key, text
         cdef int seen = 0
         if not at(cursor, c"{"):
@@ -863,6 +866,7 @@ cdef class MessageReader:
                 self.see(&seen, NAME, &key)
                 self.scan_text(&text, "name")
                 output.name = string_of(&text)
+                name_nbytes = utf8_nbytes_of(&text)
                 if text.has_escapes and "\0" in output.name:
                     raise bad_name(output.name, "output")
             elif says(&key, b"parameters", 10):
@@ -873,7 +877,7 @@ cdef class MessageReader:
         self.close_keys(first_key)
         if not seen & NAME:
             raise self.incomplete(seen | DATATYPE | SHAPE)
-        check_name(output.name, "output", self.limits)
+        check_name(output.name, name_nbytes, "output", self.limits)
         if binary != NULL:
             output.binary = binary[0] == c"t"
             if binary[0] != c"t" and binary[0] != c"f":
@@ -1126,9 +1130,10 @@ cdef tuple deduce(Py_ssize_t nbytes, Datatype datatype, TensorSpec spec):
 # --- checks --------------------------------------------------------------------------------------
 
 
-cdef int check_name(str name, str kind, Limits limits) except -1:
-    """Refuse a name that is too long. One of a quarter as many characters needs no look."""
-    cdef Py_ssize_t nbytes = len(name.encode())
+cdef inline int check_name(
+    str name, Py_ssize_t nbytes, str kind, Limits limits
+) except -1:
+    """Reject a name that is too long, in UTF-8."""
     if nbytes > limits.max_name_nbytes:
         raise HeaderError(
             f"the name of {subject(kind, name)} is too long: {nbytes} bytes, at most "

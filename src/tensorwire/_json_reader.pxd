@@ -150,6 +150,7 @@ cdef int open_at(Cursor* cursor) except -1
 cdef bint next_item(Cursor* cursor, bint is_first) except -1
 cdef bint next_member(Cursor* cursor, Text* key, bint is_first) except -1
 cdef str string_of(const Text* text)
+cdef Py_ssize_t utf8_nbytes_of(const Text* text) noexcept nogil
 cdef object read_value(Cursor* cursor)
 cdef dict read_object(Cursor* cursor)
 cdef int set_member(Cursor* cursor, dict members, const Text* key, value) except -1

@@ -24,7 +24,7 @@ cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.exc cimport PyErr_Clear
 from cpython.long cimport PyLong_FromLongLong
-from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_RawFree, PyMem_RawRealloc
+from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -44,6 +44,9 @@ cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject** bytes, Py_ssize_t nbytes)
     str PyUnicode_New(Py_ssize_t n_characters, unsigned int largest)
     unsigned char* PyUnicode_1BYTE_DATA(object text)
+    int PyUnicode_KIND(object text)
+    void* PyUnicode_DATA(object text)
+    void PyUnicode_WRITE(int kind, void* data, Py_ssize_t index, uint32_t character)
 
 cdef extern from *:
     """
@@ -354,6 +357,20 @@ cdef Py_ssize_t unescape(unsigned char* target, const Text* text) noexcept nogil
     return target - begin
 
 
+cdef Py_ssize_t utf8_nbytes_of(const Text* text) noexcept nogil:
+    """What `unescape` would write."""
+    cdef const unsigned char* raw = text.begin
+    cdef const unsigned char* end = raw + text.nbytes
+    cdef uint32_t character
+    cdef Py_ssize_t nbytes = 0
+    if not text.has_escapes:
+        return text.nbytes
+    while raw < end:
+        character = next_character(&raw)
+        nbytes += 1 + (character >= 0x80) + (character >= 0x800) + (character >= 0x10000)
+    return nbytes
+
+
 cdef bint says_escaped(const Text* text, const char* word, Py_ssize_t nbytes) noexcept nogil:
     cdef const unsigned char* raw = text.begin
     cdef const unsigned char* end = raw + text.nbytes
@@ -401,13 +418,22 @@ cdef Fault pop_keys(Cursor* cursor, Py_ssize_t first) noexcept nogil:
 
 
 cdef int compare_keys(const void* one, const void* other) noexcept nogil:
-    """Order two validated keys by their characters; both end at a quote that is not escaped."""
+    """Order two validated keys by their characters; both end at a quote that is not escaped.
+
+    Bytes of UTF-8 have the order of the characters. Where one key has an escape, both are at the
+    beginning of a character, because all bytes before were equal, or parts of whole characters.
+    """
     cdef const unsigned char* a = (<const unsigned char**>one)[0]
     cdef const unsigned char* b = (<const unsigned char**>other)[0]
     cdef uint32_t x, y
     while True:
+        while a[0] == b[0] and a[0] != c'"' and a[0] != c"\\":
+            a += 1
+            b += 1
         if a[0] == c'"' or b[0] == c'"':
             return <int>(b[0] == c'"') - <int>(a[0] == c'"')
+        if a[0] != c"\\" and b[0] != c"\\":
+            return -1 if a[0] < b[0] else 1
         x, y = next_character(&a), next_character(&b)
         if x != y:
             return -1 if x < y else 1
@@ -1093,21 +1119,32 @@ cdef str excerpt(Cursor* cursor):
 
 cdef str string_of(const Text* text):
     """A validated string as Python has it."""
-    cdef unsigned char* unescaped
+    cdef const unsigned char* raw = text.begin
+    cdef const unsigned char* end = raw + text.nbytes
+    cdef Py_ssize_t n_characters = 0, i
+    cdef uint32_t character = 0, largest = 0
+    cdef void* data
+    cdef int kind
     cdef str made
     if text.is_ascii and not text.has_escapes and text.nbytes > 1:  # shorter ones are shared
         made = PyUnicode_New(text.nbytes, 127)
         memcpy(PyUnicode_1BYTE_DATA(made), text.begin, text.nbytes)
         return made
-    if not text.has_escapes:
+    if not text.has_escapes and text.nbytes < SHORT_NBYTES:
         return PyUnicode_DecodeUTF8(<const char*>text.begin, text.nbytes, NULL)
-    unescaped = <unsigned char*>PyMem_Malloc(text.nbytes)
-    if unescaped == NULL:
-        raise MemoryError
-    try:
-        return PyUnicode_DecodeUTF8(<const char*>unescaped, unescape(unescaped, text), NULL)
-    finally:
-        PyMem_Free(unescaped)
+    # Measured first, so that no more memory is used than the string has at last.
+    while raw < end:
+        character = next_character(&raw)
+        largest = max(largest, character)
+        n_characters += 1
+    if n_characters == 1:
+        return chr(character)
+    made = PyUnicode_New(n_characters, largest)
+    kind, data = PyUnicode_KIND(made), PyUnicode_DATA(made)
+    raw = text.begin
+    for i in range(n_characters):
+        PyUnicode_WRITE(kind, data, i, next_character(&raw))
+    return made
 
 
 cdef object read_value(Cursor* cursor):
