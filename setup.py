@@ -25,6 +25,8 @@ if switch("SANITIZE"):
     flags, link = [*flags, *sanitize], sanitize
 if switch("FUZZ"):
     flags.append("-fsanitize=fuzzer-no-link")
+    if switch("SANITIZE"):  # its runtime is in no library that C++ code is linked with here
+        flags.append("-fno-sanitize=function")
 if switch("COVERAGE"):
     flags, link = [*flags, "-O0", "--coverage"], ["--coverage"]
     macros.append(("CYTHON_TRACE", "1"))

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 FORMATS = {  # section 2; BOOL is read as a number first, so that a byte 2 is seen
@@ -31,16 +33,11 @@ FORMATS = {  # section 2; BOOL is read as a number first, so that a byte 2 is se
 SIZES = {name: struct.calcsize("<" + code) for name, code in FORMATS.items()} | {"BF16": 2}
 DATATYPES = frozenset(SIZES) | {"BYTES"}
 BINARY_ONLY = frozenset({"FP16", "BF16"})  # section 4: no JSON form, in either direction
-SCALARS: dict[str, tuple[type, ...]] = {  # what stands for an element in JSON; integers otherwise
-    "BYTES": (str,),
-    "BOOL": (bool,),
-    "FP32": (int, float, type(None)),  # section 4: null is how some write NaN
-    "FP64": (int, float, type(None)),
-}
 
 INT64_MAX = 2**63 - 1
 MAX_RANK = 64  # numpy's
-MAX_NESTING = 100  # section 4
+MAX_NESTING = 100  # of lists in data: section 4
+MAX_LEVEL = 128  # of lists and objects anywhere: section 11
 MAX_DIGITS = 20  # section 1
 REFERENCE_SIZE = 16  # what one BYTES element takes in the widest array that users ask for
 
@@ -213,7 +210,9 @@ def decode(body: bytes, header_length: int | str | bytes | None, kind: str) -> d
     """
     split = _split(header_length, len(body))
     header = _parse(body[:split])
-    entries = _entries(header, "inputs" if kind == "request" else "outputs")
+    key = "inputs" if kind == "request" else "outputs"
+    _check_header(header, key)
+    entries = _entries(header, key)
     if kind == "request" and not entries:
         raise HeaderError("inputs is empty")
     rest = body[split:]
@@ -274,30 +273,122 @@ def _split(header_length: int | str | bytes | None, body_length: int) -> int:
 def _parse(text: bytes) -> dict[str, Any]:
     try:
         # Decoded here: json.loads given bytes would guess UTF-16 and swallow a byte order mark
-        header = _READER.decode(text.decode("utf-8"))
-        if b"\\u" in text:  # a lone surrogate's escape is read like any, but it has no UTF-8
-            _WRITER.encode(header).encode()
+        decoded = text.decode("utf-8")
+        header = _READER.decode(decoded)
+        if "\\u" in decoded:
+            _check_surrogates(header)
     except (ValueError, RecursionError) as error:
         raise HeaderError(f"not JSON: {error}") from error
+    if _depth(decoded) > MAX_LEVEL:
+        raise HeaderError("nested too deep")
     if type(header) is not dict:
         raise HeaderError("the JSON is no object")
     return header
 
 
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text} is out of range")  # 1e400; Infinity does not come this way
-    return number
+class Number:
+    """A JSON number. Its range matters where it is used, and not in an unknown member."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @property
+    def is_integer(self) -> bool:
+        return not any(c in self.text for c in ".eE")
 
 
-# json.loads and json.dumps make one of these for each call
-_READER = json.JSONDecoder(parse_float=_finite)
-_WRITER = json.JSONEncoder(ensure_ascii=False)
+class Bare(float):
+    """NaN, Infinity or -Infinity, which JSON does not have."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("an object has a key twice")
+    return made
+
+
+_READER = json.JSONDecoder(
+    parse_float=Number, parse_int=Number, parse_constant=Bare, object_pairs_hook=_unique
+)
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]')
+
+
+def _check_surrogates(tree: Any) -> None:
+    """An escape may stand for half of a surrogate pair, which has no UTF-8."""
+    if type(tree) is str:
+        tree.encode()
+    elif type(tree) is list:
+        for item in tree:
+            _check_surrogates(item)
+    elif type(tree) is dict:
+        for key, item in tree.items():
+            key.encode()
+            _check_surrogates(item)
+
+
+def _depth(text: str) -> int:
+    """Lists and objects within each other."""
+    if text.count("[") + text.count("{") <= MAX_LEVEL:
+        return 0
+    level = deepest = 0
+    for token in _TOKENS.findall(text):
+        level += (token in "[{") - (token in "]}")
+        deepest = max(deepest, level)
+    return deepest
+
+
+def _check_bare(tree: Any) -> None:
+    """NaN and the infinities have no place outside of data."""
+    if type(tree) is Bare:
+        raise HeaderError(f"{tree} outside of data")
+    for item in tree.values() if type(tree) is dict else tree if type(tree) is list else ():
+        _check_bare(item)
+
+
+def _check_data(tree: Any) -> None:
+    """They are elements of data, if anything (sections 3 and 4)."""
+    for item in tree:
+        if type(item) is list:
+            _check_data(item)
+        elif type(item) is not Bare:
+            _check_bare(item)
+
+
+def _check_header(header: dict[str, Any], key: str) -> None:
+    for name, value in header.items():
+        if name != key or type(value) is not list:
+            _check_bare(value)
+            continue
+        for item in value:
+            for member, inner in item.items() if type(item) is dict else (("", item),):
+                if member == "data" and type(inner) is list:
+                    _check_data(inner)
+                else:
+                    _check_bare(inner)
+
+
+def _plain(tree: Any) -> Any:
+    """What Python's json makes of it; only of what is not data, where a number is a Number."""
+    if type(tree) is list:
+        return [_plain(item) for item in tree]
+    if type(tree) is dict:
+        return {key: _plain(item) for key, item in tree.items()}
+    if type(tree) is not Number:
+        return tree
+    try:
+        value = int(tree.text) if tree.is_integer else float(tree.text)
+    except ValueError as error:  # thousands of digits
+        raise HeaderError(f"{tree.text:.40} is out of range") from error
+    if math.isinf(value):
+        raise HeaderError(f"{tree.text:.40} is out of range")
+    return value
 
 
 def _get(owner: dict[str, Any], key: str, kind: type, default: Any = REQUIRED) -> Any:
     value = owner.get(key)
+    if key != "data":
+        value = _plain(value)
     if value is None:  # section 3: null equals absent
         if default is REQUIRED:
             raise HeaderError(f"{key} is missing")
@@ -308,7 +399,9 @@ def _get(owner: dict[str, Any], key: str, kind: type, default: Any = REQUIRED) -
 
 
 def _entries(header: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = _get(header, key, list)
+    entries: Any = header.get(key)
+    if type(entries) is not list:
+        raise HeaderError(f"{key} is missing, or not a list")
     if any(type(item) is not dict for item in entries):
         raise HeaderError(f"{key} has an entry that is no object")
     names = [_get(item, "name", str) for item in entries]
@@ -391,14 +484,40 @@ def _from_json(datatype: str, data: list[Any], count: int) -> list[Any]:
 
 
 def _scalar(datatype: str, item: Any) -> Any:
-    if type(item) not in SCALARS.get(datatype, (int,)):
-        raise ElementError(f"{item!r:.40} in a {datatype} tensor")
-    if datatype == "BYTES":
+    if datatype == "BYTES" and type(item) is str:
         return item.encode()
-    if datatype == "BOOL":
+    if datatype == "BOOL" and type(item) is bool:
         return item
-    code = "<" + FORMATS[datatype]
-    try:  # struct knows every range, and rounds to FP32 as the wire would
-        return struct.unpack(code, struct.pack(code, math.nan if item is None else item))[0]
-    except (struct.error, OverflowError) as error:
-        raise ElementError(f"{item!r:.40} is no {datatype}") from error
+    if datatype in ("FP32", "FP64"):
+        if item is None or type(item) is Bare:  # section 4: null is how some write NaN
+            return math.nan if item is None else float(item)
+        if type(item) is Number:
+            value = (_nearest_single if datatype == "FP32" else float)(item.text)
+            if math.isinf(value):
+                raise ElementError(f"{item.text:.40} is out of range")
+            return value
+    elif datatype not in ("BYTES", "BOOL") and type(item) is Number and item.is_integer:
+        code = "<" + FORMATS[datatype]
+        try:  # struct knows every range
+            return struct.unpack(code, struct.pack(code, int(item.text)))[0]
+        except (struct.error, ValueError) as error:
+            raise ElementError(f"{item.text:.40} is no {datatype}") from error
+    raise ElementError(f"{item!r:.40} in a {datatype} tensor")
+
+
+def _nearest_single(text: str) -> float:
+    """The FP32 value nearest to a decimal number, half to even: rounded once, from the text."""
+    value = float(text)
+    if not 1e-60 < abs(value) < 1e60:
+        return math.copysign(0.0 if abs(value) < 1 else math.inf, value)
+    exact = abs(Fraction(text))
+    try:
+        bits = int.from_bytes(struct.pack("<f", abs(value)), "little")
+    except OverflowError:
+        bits = 0x7F7FFFFF  # the largest
+    single: dict[int, Fraction] = {}
+    for near in range(max(bits - 1, 0), bits + 2):
+        (number,) = struct.unpack("<f", near.to_bytes(4, "little"))
+        single[near] = Fraction(2**128) if math.isinf(number) else Fraction(number)
+    best = min(single, key=lambda near: (abs(single[near] - exact), near & 1))
+    return math.copysign(struct.unpack("<f", best.to_bytes(4, "little"))[0], value)

@@ -29,9 +29,11 @@ from ._json_reader cimport (
     WRONG_TYPE,
     Cursor,
     Fault,
+    Keys,
     Text,
     at,
     begin_reading,
+    count_work,
     end_reading,
     excerpt,
     next_item,
@@ -53,6 +55,7 @@ from ._json_reader cimport (
     skip_data,
     skip_literal,
     string_of,
+    utf8_nbytes_of,
 )
 from ._layout cimport Layout, count_elements, measure
 from ._limits cimport Limits
@@ -175,6 +178,10 @@ cdef Py_ssize_t checked_header_length(Body source, header_length, Limits limits)
 
 # --- the header ----------------------------------------------------------------------------------
 
+cdef enum:
+    MANY_KEYS = 1000  # whose sorting takes about a tenth of a millisecond
+    WORK_PER_ENTRY = 10  # in terms of Python objects; see `count_work`
+
 # Members that have been seen, of the object that is being read.
 cdef enum Seen:
     NAME = 1
@@ -193,6 +200,7 @@ cdef enum Seen:
 cdef struct Entry:
     # The members of a tensor's entry, as far as they have been read. Pointers are into the text.
     const unsigned char* shape
+    Py_ssize_t rank  # what `shape` has, which may be more than Layout has room for
     const unsigned char* size  # the value of binary_data_size; NULL without one
     const unsigned char* data  # the value of data; NULL without one
     const unsigned char* data_end
@@ -201,6 +209,7 @@ cdef struct Entry:
     bint is_list  # `data` is
     bint is_tried  # reading `data` has been tried
     bint has_nul  # the name has
+    Py_ssize_t name_nbytes  # in UTF-8
     bint is_measurable  # the dimensions stand in `layout`, which they fit, and none is negative
     Layout layout
 
@@ -213,6 +222,7 @@ cdef class MessageReader:
     cdef Body body
     cdef object text  # keeps the memory of the text
     cdef Cursor cursor
+    cdef Keys keys  # of objects that are skipped; `cursor` points to them
     cdef Limits limits
     cdef str kind  # of the tensors: "input" or "output"
     cdef Py_ssize_t header_nbytes
@@ -242,11 +252,12 @@ cdef class MessageReader:
         # written to by another thread, at the latest when the GIL is released.
         self.text = body.unchanging(header_nbytes)
         begin_reading(
-            &self.cursor, PyBytes_AS_STRING(self.text), header_nbytes, <int>limits.max_nesting)
+            &self.cursor, &self.keys, PyBytes_AS_STRING(self.text), header_nbytes,
+            <int>limits.max_nesting)
         return 0
 
     def __dealloc__(self):
-        end_reading(&self.cursor)
+        end_reading(&self.keys)  # all zero when `begin` was not called
 
     cdef InferRequest read_request(self):
         cdef InferRequest request = InferRequest.__new__(InferRequest)
@@ -375,6 +386,7 @@ cdef class MessageReader:
         if fault != NO_FAULT:
             raise_fault(&self.cursor, fault)
         seen[0] |= OTHER
+        count_work(&self.cursor, 1)
         begin = self.cursor.position
         skip_any(&self.cursor)
         if self.cursor.level == 1 and says(key, b"error", 5):
@@ -389,8 +401,12 @@ cdef class MessageReader:
     cdef int close_keys(self, Py_ssize_t first) except -1:
         """Check the keys of an object that were remembered, from the `first` of them."""
         cdef Fault fault
-        if self.cursor.keys.n_keys > first:
-            fault = pop_keys(&self.cursor, first)
+        if self.keys.n_keys > first:
+            if self.keys.n_keys - first < MANY_KEYS:
+                fault = pop_keys(&self.cursor, first)
+            else:
+                with nogil:
+                    fault = pop_keys(&self.cursor, first)
             if fault != NO_FAULT:
                 raise_fault(&self.cursor, fault)
         return 0
@@ -527,6 +543,7 @@ cdef class MessageReader:
         if not at(cursor, c"{"):
             raise self.misfit("the entry", "an object")
         open_at(cursor)
+        count_work(cursor, WORK_PER_ENTRY)
         entry.shape = entry.size = entry.data = entry.data_end = NULL
         entry.is_list = entry.is_tried = False
         self.name = self.unknown_datatype = self.datatype = self.parameters = self.data = None
@@ -535,6 +552,7 @@ cdef class MessageReader:
                 self.see(&seen, NAME, &key)
                 self.scan_text(&text, "name")
                 self.name = string_of(&text)
+                entry.name_nbytes = utf8_nbytes_of(&text)
                 entry.has_nul = text.has_escapes and "\0" in self.name
             elif says(&key, b"datatype", 8):
                 self.see(&seen, DATATYPE, &key)
@@ -556,8 +574,7 @@ cdef class MessageReader:
             raise self.incomplete(seen)
         if entry.has_nul:
             raise bad_name(self.name, self.kind)
-        if len(self.name) > self.limits.max_name_nbytes >> 2:
-            check_name(self.name, self.kind, self.limits)
+        check_name(self.name, entry.name_nbytes, self.kind, self.limits)
         return 0
 
     cdef int read_datatype(self) except -1:
@@ -592,24 +609,30 @@ cdef class MessageReader:
             fault = scan_int64(cursor, &dim)
             if fault == WRONG_TYPE:
                 raise self.misfit(f"dimension {n_dims}", "an integer")
+            if fault != NO_FAULT and fault != OUT_OF_RANGE:
+                raise_fault(cursor, fault)
             if fault == OUT_OF_RANGE or dim < 0 or n_dims >= MAX_RANK:
                 entry.is_measurable = False
-            elif fault != NO_FAULT:
-                raise_fault(cursor, fault)
             else:
                 entry.layout.dims[n_dims] = dim
             n_dims += 1
+        entry.rank = n_dims
         entry.layout.rank = <int>n_dims if entry.is_measurable else 0
         if n_dims > self.limits.max_rank:
             entry.is_measurable = False
         return 0
 
     cdef tuple shape(self):
-        """The dimensions as Python has them."""
+        """The dimensions as Python has them. Raises LayoutError for too many, and makes none."""
         cdef Cursor cursor
         cdef int axis
         cdef tuple dims
         if not self.entry.is_measurable:
+            if self.entry.rank > self.limits.max_rank and not self.is_lenient:
+                raise LayoutError(
+                    f"{subject(self.kind, self.name)} has {self.entry.rank} dimensions, at most "
+                    f"{self.limits.max_rank} are accepted", tensor=self.name,
+                    expected=self.limits.max_rank, actual=self.entry.rank)
             cursor = self.cursor
             cursor.position, cursor.level = self.entry.shape, 0
             return tuple(read_value(&cursor))
@@ -712,7 +735,6 @@ cdef class MessageReader:
         """Read the data at the cursor, now or, where the entry may say more about it, later."""
         cdef Entry* entry = &self.entry
         cdef Cursor* cursor = &self.cursor
-        cdef int level = cursor.level
         entry.data = cursor.position
         entry.is_list = at(cursor, c"[")
         if not entry.is_list:
@@ -720,8 +742,6 @@ cdef class MessageReader:
         elif not is_described or self.datatype is None:
             skip_data(cursor)
         elif not self.try_elements():
-            self.data = None
-            cursor.position, cursor.level = entry.data, level
             skip_data(cursor)
         entry.data_end = cursor.position
         return 0
@@ -729,8 +749,11 @@ cdef class MessageReader:
     cdef bint try_elements(self) except -1:
         """Read the lists at the cursor; return whether they are of the datatype and the shape.
 
-        Raises DecodeError unless the reader is lenient.
+        Where they are not, a lenient reader stays at the first bracket; any other raises
+        DecodeError.
         """
+        cdef const unsigned char* position = self.cursor.position
+        cdef int level = self.cursor.level
         self.entry.is_tried = True
         if not self.is_lenient or self.needs_arrays:
             self.read_elements()
@@ -738,20 +761,29 @@ cdef class MessageReader:
         try:
             self.read_elements()
         except DecodeError:
+            self.data = None
+            self.cursor.position, self.cursor.level = position, level
             return False
         return True
 
     cdef int read_late(self) except -1:
-        """Read the data that came before the datatype, the shape or the name."""
+        """Read the data that came before the datatype, the shape or the name.
+
+        The cursor is behind the entry again afterwards, also when this raises: `check_rest` goes on
+        there.
+        """
         cdef const unsigned char* position = self.cursor.position
+        cdef int level = self.cursor.level
         self.cursor.position = self.entry.data
         if not self.entry.is_list:
             offset = self.entry.data - self.cursor.start
             raise HeaderError(
                 f"the JSON data of {subject(self.kind, self.name)} is {excerpt(&self.cursor)}, "
                 f"not a list (byte {offset})", tensor=self.name, offset=offset)
-        self.read_elements()
-        self.cursor.position = position
+        try:
+            self.read_elements()
+        finally:
+            self.cursor.position, self.cursor.level = position, level
         return 0
 
     cdef int read_elements(self) except -1:
@@ -841,6 +873,7 @@ cdef class MessageReader:
         cdef Py_ssize_t first_key = cursor.keys.n_keys
         cdef RequestedOutput output = RequestedOutput.__new__(RequestedOutput)
         cdef const unsigned char* binary = NULL
+        cdef Py_ssize_t name_nbytes = 0
         cdef Text key, text
         cdef int seen = 0
         if not at(cursor, c"{"):
@@ -851,6 +884,7 @@ cdef class MessageReader:
                 self.see(&seen, NAME, &key)
                 self.scan_text(&text, "name")
                 output.name = string_of(&text)
+                name_nbytes = utf8_nbytes_of(&text)
                 if text.has_escapes and "\0" in output.name:
                     raise bad_name(output.name, "output")
             elif says(&key, b"parameters", 10):
@@ -861,7 +895,7 @@ cdef class MessageReader:
         self.close_keys(first_key)
         if not seen & NAME:
             raise self.incomplete(seen | DATATYPE | SHAPE)
-        check_name(output.name, "output", self.limits)
+        check_name(output.name, name_nbytes, "output", self.limits)
         if binary != NULL:
             output.binary = binary[0] == c"t"
             if binary[0] != c"t" and binary[0] != c"f":
@@ -923,8 +957,7 @@ cdef class MessageReader:
         if entry.data != NULL:
             if not entry.is_tried and entry.is_list and self.datatype is not None:
                 self.cursor.position = entry.data
-                if not self.try_elements():
-                    self.data = None
+                self.try_elements()
                 self.cursor.position = position
             made.text = PyMemoryView_FromObject(self.text)[
                 entry.data - self.cursor.start:entry.data_end - self.cursor.start]
@@ -1128,9 +1161,10 @@ cdef tuple deduce(Py_ssize_t nbytes, Datatype datatype, TensorSpec spec):
 # --- checks --------------------------------------------------------------------------------------
 
 
-cdef int check_name(str name, str kind, Limits limits) except -1:
-    """Refuse a name that is too long. One of a quarter as many characters needs no look."""
-    cdef Py_ssize_t nbytes = len(name.encode())
+cdef inline int check_name(
+    str name, Py_ssize_t nbytes, str kind, Limits limits
+) except -1:
+    """Reject a name that is too long, in UTF-8."""
     if nbytes > limits.max_name_nbytes:
         raise HeaderError(
             f"the name of {subject(kind, name)} is too long: {nbytes} bytes, at most "

@@ -45,6 +45,7 @@ cdef enum Fault:
 
 cdef struct Keys:
     # A stack of pointers to the keys of the objects that are being skipped, innermost object last.
+    # It is not a part of the cursor, because cursors are copied, and the memory may move.
     const unsigned char** begins
     Py_ssize_t n_keys
     Py_ssize_t capacity
@@ -56,9 +57,9 @@ cdef struct Cursor:
     const unsigned char* end
     int level  # lists and objects that are open
     int max_level
-    Py_ssize_t n_values  # Python objects made so far
+    Py_ssize_t work  # done since other threads had their turn; see `count_work`
     const char* expected  # by the text that has a fault
-    Keys keys
+    Keys* keys
 
 
 cdef struct Text:
@@ -140,14 +141,16 @@ cdef Fault pop_keys(Cursor* cursor, Py_ssize_t first) noexcept nogil
 # --- with the GIL --------------------------------------------------------------------------------
 
 cdef void begin_reading(
-    Cursor* cursor, const char* text, Py_ssize_t nbytes, int max_level) noexcept
-cdef void end_reading(Cursor* cursor) noexcept
+    Cursor* cursor, Keys* keys, const char* text, Py_ssize_t nbytes, int max_level) noexcept
+cdef void end_reading(Keys* keys) noexcept
+cdef void count_work(Cursor* cursor, Py_ssize_t n) noexcept
 cdef int raise_fault(Cursor* cursor, Fault fault) except -1
 cdef str excerpt(Cursor* cursor)
 cdef int open_at(Cursor* cursor) except -1
 cdef bint next_item(Cursor* cursor, bint is_first) except -1
 cdef bint next_member(Cursor* cursor, Text* key, bint is_first) except -1
 cdef str string_of(const Text* text)
+cdef Py_ssize_t utf8_nbytes_of(const Text* text) noexcept nogil
 cdef object read_value(Cursor* cursor)
 cdef dict read_object(Cursor* cursor)
 cdef int set_member(Cursor* cursor, dict members, const Text* key, value) except -1

@@ -25,7 +25,7 @@ cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.exc cimport PyErr_Clear
 from cpython.long cimport PyLong_FromLongLong
-from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_RawFree, PyMem_RawRealloc
+from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -45,6 +45,9 @@ cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject** bytes, Py_ssize_t nbytes)
     str PyUnicode_New(Py_ssize_t n_characters, unsigned int largest)
     unsigned char* PyUnicode_1BYTE_DATA(object text)
+    int PyUnicode_KIND(object text)
+    void* PyUnicode_DATA(object text)
+    void PyUnicode_WRITE(int kind, void* data, Py_ssize_t index, uint32_t character)
 
 cdef extern from *:
     """
@@ -134,10 +137,12 @@ cdef extern from *:
 
     #if defined(__cpp_lib_to_chars) && !defined(TENSORWIRE_NO_CHARCONV)
 
-    /* Parse a JSON number, correctly rounded. 0: it is beyond the range of the type. */
+    /* Parse a JSON number, correctly rounded. 1, or 0: it is beyond the range of the type, or -1:
+       there is no memory, which some libraries need for many digits. */
     template <typename Float>
     static int parse_float(const unsigned char *first, const unsigned char *last, Float *value) {
-        return std::from_chars((const char *)first, (const char *)last, *value).ec == std::errc();
+        std::errc error = std::from_chars((const char *)first, (const char *)last, *value).ec;
+        return error == std::errc() ? 1 : error == std::errc::result_out_of_range ? 0 : -1;
     }
 
     #else  /* strtod and strtof round correctly, too, in the C library of every platform we know */
@@ -159,12 +164,12 @@ cdef extern from *:
         char small[128];
         size_t nbytes = (size_t)(last - first);
         char *text = nbytes < sizeof small ? small : (char *)malloc(nbytes + 1);
-        if (text == NULL) return 0;
+        if (text == NULL) return -1;
         memcpy(text, first, nbytes);
         text[nbytes] = 0;  /* which strtod needs, and the number does not have */
         to_float(text, value, c_locale);
         if (text != small) free(text);
-        return !isinf(*value) && *value != 0;  /* zero has its own way, so 0 is an underflow */
+        return !isinf(*value) && *value != 0;  /* exact_double reads zeros: 0 is an underflow */
     }
 
     #endif
@@ -172,17 +177,18 @@ cdef extern from *:
     int MAX_FIVES
     void fill_reciprocals() noexcept nogil
     double nearest_double(unsigned long long digits, int exponent) noexcept nogil
-    bint parse_double "parse_float<double>"(
+    int parse_double "parse_float<double>"(
         const unsigned char* first, const unsigned char* last, double* value) noexcept nogil
-    bint parse_single "parse_float<float>"(
+    int parse_single "parse_float<float>"(
         const unsigned char* first, const unsigned char* last, float* value) noexcept nogil
 
 cdef enum:
     SHORT_NBYTES = 128 << 10  # of JSON: up to about a millisecond, however dense
-    VALUES_PER_TURN = 10_000  # Python objects that are made before other threads get their turn
+    WORK_PER_TURN = 10_000  # before other threads get their turn; in terms of Python objects
+    BYTES_PER_WORK = 16  # of JSON that is read without making objects of it
     MAX_DIGITS = 19  # any number of so many digits fits 64 bits
     DECIMAL_NBYTES = 48
-    MAX_INTEGER_NBYTES = 4300  # Python's own bound for the conversion of text, which is quadratic
+    MAX_INTEGER_DIGITS = 4300  # Python's own default: converting text takes quadratic time
     MAX_EXPONENT = 1 << 30  # larger ones are not told apart: they exceed any double either way
     MAX_EXCERPT = 60  # characters of a value in an error message
     EXACT_POWERS = 22  # 10^22 is the largest power of ten that a double holds exactly
@@ -385,6 +391,20 @@ cdef Py_ssize_t unescape(unsigned char* target, const Text* text) noexcept nogil
     return target - begin
 
 
+cdef Py_ssize_t utf8_nbytes_of(const Text* text) noexcept nogil:
+    """What `unescape` would write."""
+    cdef const unsigned char* raw = text.begin
+    cdef const unsigned char* end = raw + text.nbytes
+    cdef uint32_t character
+    cdef Py_ssize_t nbytes = 0
+    if not text.has_escapes:
+        return text.nbytes
+    while raw < end:
+        character = next_character(&raw)
+        nbytes += 1 + (character >= 0x80) + (character >= 0x800) + (character >= 0x10000)
+    return nbytes
+
+
 cdef bint says_escaped(const Text* text, const char* word, Py_ssize_t nbytes) noexcept nogil:
     cdef const unsigned char* raw = text.begin
     cdef const unsigned char* end = raw + text.nbytes
@@ -400,7 +420,7 @@ cdef bint says_escaped(const Text* text, const char* word, Py_ssize_t nbytes) no
 
 cdef Fault push_key(Cursor* cursor, const unsigned char* begin) noexcept nogil:
     """Remember where the text of a key begins, behind its quote."""
-    cdef Keys* keys = &cursor.keys
+    cdef Keys* keys = cursor.keys
     cdef Py_ssize_t capacity
     cdef void* grown
     if keys.n_keys == keys.capacity:
@@ -416,7 +436,7 @@ cdef Fault push_key(Cursor* cursor, const unsigned char* begin) noexcept nogil:
 
 cdef Fault pop_keys(Cursor* cursor, Py_ssize_t first) noexcept nogil:
     """Forget the keys of an object, from the `first` of them; DUPLICATE_KEY when two are equal."""
-    cdef Keys* keys = &cursor.keys
+    cdef Keys* keys = cursor.keys
     cdef const unsigned char** own = keys.begins + first
     cdef Py_ssize_t n = keys.n_keys - first
     cdef Py_ssize_t i
@@ -432,13 +452,22 @@ cdef Fault pop_keys(Cursor* cursor, Py_ssize_t first) noexcept nogil:
 
 
 cdef int compare_keys(const void* one, const void* other) noexcept nogil:
-    """Order two validated keys by their characters; both end at a quote that is not escaped."""
+    """Order two validated keys by their characters; both end at a quote that is not escaped.
+
+    Bytes of UTF-8 have the order of the characters. Where one key has an escape, both are at the
+    beginning of a character, because all bytes before were equal, or parts of whole characters.
+    """
     cdef const unsigned char* a = (<const unsigned char**>one)[0]
     cdef const unsigned char* b = (<const unsigned char**>other)[0]
     cdef uint32_t x, y
     while True:
+        while a[0] == b[0] and a[0] != c'"' and a[0] != c"\\":
+            a += 1
+            b += 1
         if a[0] == c'"' or b[0] == c'"':
             return <int>(b[0] == c'"') - <int>(a[0] == c'"')
+        if a[0] != c"\\" and b[0] != c"\\":
+            return -1 if a[0] < b[0] else 1
         x, y = next_character(&a), next_character(&b)
         if x != y:
             return -1 if x < y else 1
@@ -612,7 +641,7 @@ cdef inline bint scan_decimal(Cursor* cursor, Number* number) noexcept nogil:
 
 
 cdef Fault scan_int64(Cursor* cursor, long long* value) noexcept nogil:
-    """Read an integer. WRONG_TYPE for any other value; OUT_OF_RANGE beyond 64 bits, signed.
+    """Read an integer. WRONG_TYPE for any other value; OUT_OF_RANGE for magnitudes from 2^63.
 
     The cursor steps behind an integer, even when it is out of range. Where there is none, it stays.
     """
@@ -671,12 +700,26 @@ cdef inline bint exact_double(const Number* number, double* value) noexcept nogi
     return True
 
 
+cdef inline bint is_large(const Number* number) noexcept nogil:
+    """Whether a number that is out of range is too large, rather than too small.
+
+    Its magnitude is below 10^(n_digits + exponent), and not below a tenth of that.
+    """
+    return number.n_digits + number.exponent > 0
+
+
 cdef inline Fault double_of(
     const Number* number, const unsigned char* begin, const unsigned char* end, double* value
 ) noexcept nogil:
     """The nearest double of a scanned number, or OUT_OF_RANGE."""
-    if not exact_double(number, value) and not parse_double(begin, end, value):
-        if number.n_digits + number.exponent > 0:
+    cdef int parsed
+    if exact_double(number, value):
+        return NO_FAULT
+    parsed = parse_double(begin, end, value)
+    if parsed < 0:
+        return NO_MEMORY
+    if parsed == 0:
+        if is_large(number):
             return OUT_OF_RANGE
         value[0] = -0.0 if number.is_negative else 0.0
     return NO_FAULT
@@ -704,8 +747,14 @@ cdef inline Fault single_of(
     const Number* number, const unsigned char* begin, const unsigned char* end, float* value
 ) noexcept nogil:
     """The nearest float of a scanned number, or OUT_OF_RANGE."""
-    if not exact_single(number, value) and not parse_single(begin, end, value):
-        if number.n_digits + number.exponent > 0:
+    cdef int parsed
+    if exact_single(number, value):
+        return NO_FAULT
+    parsed = parse_single(begin, end, value)
+    if parsed < 0:
+        return NO_MEMORY
+    if parsed == 0:
+        if is_large(number):
             return OUT_OF_RANGE
         value[0] = -0.0 if number.is_negative else 0.0
     return NO_FAULT
@@ -835,13 +884,14 @@ cdef inline Fault read_list(Cursor* cursor, Elements* elements, ReadElement read
     `read` reads one element to `target`. It is a constant in each caller, so that the compiler
     makes a loop of its own for each kind of element.
 
-    Elements beyond `n_expected` are validated and counted, and all written to the same 8 bytes.
+    Elements beyond `n_expected` are validated and counted, and all written to the same 8 bytes,
+    which are aligned for any element.
     On a fault of one element, `n_read` is its index.
     """
     cdef int depth = 0
     cdef bint may_close = False  # an empty list
     cdef Fault fault
-    cdef char[8] surplus
+    cdef uint64_t surplus
     while True:
         skip_blanks(cursor)
         if cursor.position < cursor.end and cursor.position[0] == c"[":
@@ -855,7 +905,7 @@ cdef inline Fault read_list(Cursor* cursor, Elements* elements, ReadElement read
             continue
         if not (may_close and cursor.position < cursor.end and cursor.position[0] == c"]"):
             if elements.n_read >= elements.n_expected:
-                elements.target = surplus
+                elements.target = <char*>&surplus
             fault = read(cursor, elements)
             if fault != NO_FAULT:
                 return fault
@@ -1156,8 +1206,11 @@ cdef str excerpt(Cursor* cursor):
     Raises HeaderError when it is not JSON.
     """
     cdef Cursor ahead = cursor[0]
-    cdef Fault fault = skip_element(&ahead, NULL)
-    cursor.keys = ahead.keys
+    cdef Py_ssize_t n_keys = cursor.keys.n_keys
+    cdef Fault fault
+    with nogil:
+        fault = skip_element(&ahead, NULL)
+    cursor.keys.n_keys = n_keys  # a fault leaves those of objects that were open
     if fault != NO_FAULT:
         raise_fault(&ahead, fault)
     cdef Py_ssize_t nbytes = ahead.position - cursor.position
@@ -1168,21 +1221,32 @@ cdef str excerpt(Cursor* cursor):
 
 cdef str string_of(const Text* text):
     """A validated string as Python has it."""
-    cdef unsigned char* unescaped
+    cdef const unsigned char* raw = text.begin
+    cdef const unsigned char* end = raw + text.nbytes
+    cdef Py_ssize_t n_characters = 0, i
+    cdef uint32_t character = 0, largest = 0
+    cdef void* data
+    cdef int kind
     cdef str made
     if text.is_ascii and not text.has_escapes and text.nbytes > 1:  # shorter ones are shared
         made = PyUnicode_New(text.nbytes, 127)
         memcpy(PyUnicode_1BYTE_DATA(made), text.begin, text.nbytes)
         return made
-    if not text.has_escapes:
+    if not text.has_escapes and text.nbytes < SHORT_NBYTES:
         return PyUnicode_DecodeUTF8(<const char*>text.begin, text.nbytes, NULL)
-    unescaped = <unsigned char*>PyMem_Malloc(text.nbytes)
-    if unescaped == NULL:
-        raise MemoryError
-    try:
-        return PyUnicode_DecodeUTF8(<const char*>unescaped, unescape(unescaped, text), NULL)
-    finally:
-        PyMem_Free(unescaped)
+    # Measured first, so that no more memory is used than the string has at last.
+    while raw < end:
+        character = next_character(&raw)
+        largest = max(largest, character)
+        n_characters += 1
+    if n_characters == 1:
+        return chr(character)
+    made = PyUnicode_New(n_characters, largest)
+    kind, data = PyUnicode_KIND(made), PyUnicode_DATA(made)
+    raw = text.begin
+    for i in range(n_characters):
+        PyUnicode_WRITE(kind, data, i, next_character(&raw))
+    return made
 
 
 cdef object read_value(Cursor* cursor):
@@ -1190,10 +1254,7 @@ cdef object read_value(Cursor* cursor):
     cdef Text text
     cdef Fault fault
     cdef unsigned char first
-    cursor.n_values += 1
-    if cursor.n_values % VALUES_PER_TURN == 0:
-        with nogil:
-            pass
+    count_work(cursor, 1)
     skip_blanks(cursor)
     first = cursor.position[0] if cursor.position < cursor.end else 0
     if first == c'"':
@@ -1229,10 +1290,13 @@ cdef object number_value(Cursor* cursor):
     if number.is_exact and number.digits <= <uint64_t>INT64_MAX:
         return PyLong_FromLongLong(
             -<int64_t>number.digits if number.is_negative else <int64_t>number.digits)
-    if cursor.position - begin > MAX_INTEGER_NBYTES:
-        cursor.position = begin
-        raise_fault(cursor, TOO_MANY_DIGITS)
-    return int(begin[:cursor.position - begin])
+    if cursor.position - begin - number.is_negative <= MAX_INTEGER_DIGITS:
+        try:
+            return int(begin[:cursor.position - begin])
+        except ValueError:  # sys.set_int_max_str_digits() may allow fewer
+            pass
+    cursor.position = begin
+    raise_fault(cursor, TOO_MANY_DIGITS)
 
 
 cdef int open_at(Cursor* cursor) except -1:
@@ -1311,23 +1375,35 @@ cdef inline bint is_final(const Cursor* tried, const Cursor* cursor, Fault fault
 
     It does not when it stopped at its own end, and may not when that end made something a fault.
     """
-    return tried.end == cursor.end or (fault == NO_FAULT and tried.position < tried.end)
+    return (
+        tried.end == cursor.end or (fault == NO_FAULT and tried.position < tried.end)
+        or fault == NO_MEMORY
+    )
 
 
-cdef inline void accept(Cursor* cursor, const Cursor* tried) noexcept nogil:
-    cursor.position, cursor.level, cursor.keys = tried.position, tried.level, tried.keys
-    cursor.expected = tried.expected
+cdef inline void accept(Cursor* cursor, const Cursor* tried) noexcept:
+    count_work(cursor, (tried.position - cursor.position) // BYTES_PER_WORK)
+    cursor.position, cursor.level, cursor.expected = tried.position, tried.level, tried.expected
+
+
+cdef void count_work(Cursor* cursor, Py_ssize_t n) noexcept:
+    """Count what was done with the GIL held; after much of it, let other threads have a turn."""
+    cursor.work += n
+    if cursor.work >= WORK_PER_TURN:
+        cursor.work = 0
+        with nogil:
+            pass
 
 
 cdef int skip_any(Cursor* cursor) except -1:
     """Validate the value at the cursor, whatever it is, and step behind it. Raises HeaderError."""
     cdef Cursor tried = short_try(cursor)
+    cdef Py_ssize_t n_keys = cursor.keys.n_keys
     cdef Fault fault = skip_value(&tried)
     if is_final(&tried, cursor, fault):
         accept(cursor, &tried)
     else:
-        tried.keys.n_keys = cursor.keys.n_keys
-        cursor.keys = tried.keys
+        cursor.keys.n_keys = n_keys
         with nogil:
             fault = skip_value(cursor)
     if fault != NO_FAULT:
@@ -1352,11 +1428,13 @@ cdef Fault read_elements(Cursor* cursor, Elements* elements):
     """Read lists of elements, without the GIL when it takes long."""
     cdef Cursor tried = short_try(cursor)
     cdef char* target = elements.target
+    cdef Py_ssize_t n_keys = cursor.keys.n_keys
     cdef Fault fault = elements.read_list(&tried, elements)
     if fault == NO_MEMORY or is_final(&tried, cursor, fault):
         accept(cursor, &tried)
         return fault
     elements.target, elements.n_read, elements.nbytes = target, 0, 0
+    cursor.keys.n_keys = n_keys
     with nogil:
         fault = elements.read_list(cursor, elements)
     return fault
@@ -1426,7 +1504,8 @@ def read_json(bytes text not None, int max_level):
     ``max_level``: lists and objects within each other, at most.
     """
     cdef Cursor cursor
-    begin_reading(&cursor, PyBytes_AS_STRING(text), len(text), max_level)
+    cdef Keys keys
+    begin_reading(&cursor, &keys, PyBytes_AS_STRING(text), len(text), max_level)
     try:
         value = read_value(&cursor)
         skip_blanks(&cursor)
@@ -1434,23 +1513,27 @@ def read_json(bytes text not None, int max_level):
             raise_fault(&cursor, unexpected(&cursor, "its end"))
         return value
     finally:
-        end_reading(&cursor)
+        end_reading(&keys)
 
 
 cdef void begin_reading(
-    Cursor* cursor, const char* text, Py_ssize_t nbytes, int max_level
+    Cursor* cursor, Keys* keys, const char* text, Py_ssize_t nbytes, int max_level
 ) noexcept:
-    """Put the cursor at the beginning of a text, which must stay where it is and as it is."""
+    """Put the cursor at the beginning of a text, which must stay where it is and as it is.
+
+    So must `keys`, which become empty, and need `end_reading`.
+    """
     cursor.start = cursor.position = <const unsigned char*>text
     cursor.end = cursor.start + nbytes
     cursor.level = 0
     cursor.max_level = max_level
-    cursor.n_values = 0
+    cursor.work = 0
     cursor.expected = NULL
-    cursor.keys.begins = NULL
-    cursor.keys.n_keys = cursor.keys.capacity = 0
+    cursor.keys = keys
+    keys.begins = NULL
+    keys.n_keys = keys.capacity = 0
 
 
-cdef void end_reading(Cursor* cursor) noexcept:
+cdef void end_reading(Keys* keys) noexcept:
     """Release what skipping has allocated."""
-    PyMem_RawFree(cursor.keys.begins)
+    PyMem_RawFree(keys.begins)

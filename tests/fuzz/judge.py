@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from array import array
 from typing import Any
 
@@ -13,14 +11,6 @@ import tensorwire as tw
 import wire
 
 MAX_TEXT = 1_000  # characters of an error message
-DEEP = 128  # lists and objects within each other: the default of Limits.max_nesting
-
-TOP = {
-    "request": {"inputs", "outputs", "id", "model_name", "model_version", "parameters"},
-    "response": {"outputs", "id", "model_name", "model_version", "parameters"},
-}
-ENTRY = {"name", "shape", "datatype", "parameters", "data"}
-REQUESTED = {"name", "parameters"}
 
 
 def exact(data: bytes) -> Any:
@@ -31,90 +21,12 @@ def exact(data: bytes) -> Any:
     return array("B", data)[:]
 
 
-def message_said(
-    body: bytes, header_length: Any, kind: str, is_accepted: bool
-) -> dict[str, Any] | wire.WireError:
-    """What wire.py reads, or why it refuses.
-
-    Unknown members are skipped unread in most messages, and in some they are not (WIRE.md 3). So a
-    message that was accepted is read a second time without them.
-    """
+def message_said(body: bytes, header_length: Any, kind: str) -> dict[str, Any] | wire.WireError:
+    """What wire.py reads, or why it rejects the message."""
     try:
         return wire.decode(body, header_length, kind)
     except wire.WireError as error:
-        if not is_accepted:
-            return error
-        split = len(body) if header_length is None else int(header_length)
-        text = known_members(body[:split], kind)
-        if text is None:
-            return error
-    try:
-        return wire.decode(text + body[split:], len(text), kind)
-    except wire.WireError as error:
         return error
-
-
-class OutOfRange:
-    """Stands for a number that no double can hold; it has no JSON form."""
-
-
-def known_members(text: bytes, kind: str) -> bytes | None:
-    """The JSON without its unknown members, in which invalid UTF-8 and any number may stand."""
-    try:
-        tree = json.loads(
-            text.decode("utf-8", "surrogateescape"), parse_float=_float, parse_int=_int
-        )
-        if type(tree) is not dict:
-            return None
-        tree = {key: value for key, value in tree.items() if key in TOP[kind]}
-        for key, known in (
-            ("inputs", ENTRY),
-            ("outputs", REQUESTED if kind == "request" else ENTRY),
-        ):
-            if type(tree.get(key)) is list:
-                tree[key] = [_only(known, entry) for entry in tree[key]]
-        return json.dumps(tree, ensure_ascii=False).encode()
-    except (ValueError, TypeError, RecursionError):
-        return None
-
-
-def _only(known: set[str], entry: Any) -> Any:
-    if type(entry) is not dict:
-        return entry
-    return {key: value for key, value in entry.items() if key in known}
-
-
-def _float(text: str) -> Any:
-    number = float(text)
-    return OutOfRange if math.isinf(number) else number
-
-
-def _int(text: str) -> Any:
-    try:
-        return int(text)
-    except ValueError:
-        return OutOfRange
-
-
-def has_equal_keys(text: bytes) -> bool:
-    """Whether an object has a key twice. Each value has to be of its member's type (WIRE.md 3)."""
-    found = False
-
-    def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal found
-        made = dict(pairs)
-        found = found or len(made) < len(pairs)
-        return made
-
-    try:
-        json.loads(text.decode(), object_pairs_hook=collect)
-    except (ValueError, RecursionError):
-        return False
-    return found
-
-
-def is_deep(text: bytes) -> bool:
-    return text.count(b"[") + text.count(b"{") > DEEP
 
 
 # --- what tensorwire says ------------------------------------------------------------------------

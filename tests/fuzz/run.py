@@ -33,7 +33,7 @@ TARGETS = (
     *("request", "response", "decode_bytes", "exports", "header_length", "bodybuffer"),
     *("json_writer", "api"),
 )
-KERNELS = "kernels"
+KERNELS = ("kernels", "json_kernels")  # programs without Python code
 BUILD = ["setuptools>=77", "Cython>=3.1", "numpy>=2.0"]
 PACKAGES = ["atheris==3.0.0", *BUILD, "msgspec>=0.19", "ml_dtypes>=0.5", "pyarrow>=18"]
 SANITIZERS = "address,undefined"
@@ -48,7 +48,9 @@ MALLOC_LIMIT = "-malloc_limit_mb=32"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join((*TARGETS, KERNELS)))
+    parser.add_argument(
+        "targets", nargs="*", metavar="TARGET", help=", ".join((*TARGETS, *KERNELS))
+    )
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
     parser.add_argument("--runs", type=int, default=-1, help="executions of each target, at most")
     parser.add_argument("--jobs", type=int, default=1, help="targets at the same time")
@@ -56,8 +58,8 @@ def main() -> None:
     parser.add_argument("--again", type=Path, action="append", help="only this input")
     parser.add_argument("--keep", action="store_true", help="save what the seeds do not reach")
     asked = parser.parse_args()
-    targets = asked.targets or [*TARGETS, KERNELS]
-    if unknown := set(targets) - {*TARGETS, KERNELS}:
+    targets = asked.targets or [*TARGETS, *KERNELS]
+    if unknown := set(targets) - {*TARGETS, *KERNELS}:
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
     set_up(asked.fast)
     if asked.keep:
@@ -107,7 +109,7 @@ def set_up(fast: bool) -> None:
     symbolizer.write_text('#!/bin/sh\nunset LD_PRELOAD\nexec llvm-symbolizer "$@"\n')
     symbolizer.chmod(0o755)
     build_package(fast)
-    build_kernels()
+    build_kernels(fast)
     shutil.rmtree(FOLDER / "seeds", ignore_errors=True)
     do(PYTHON, "-m", "fuzz.seeds", FOLDER / "seeds", cwd=TESTS, env=environment(fast))
 
@@ -120,19 +122,37 @@ def build_package(fast: bool) -> None:
     """The package, in a folder of its own; only what has changed is compiled."""
     switches = {"TENSORWIRE_FUZZ": "1", "TENSORWIRE_SANITIZE": "0" if fast else "1"}
     compiler = {"CC": "clang", "CXX": "clang++", "LDSHARED": "clang -shared"}
+    compiler["LDCXXSHARED"] = "clang++ -shared"
     folders = ["--build-lib", library(fast), "--build-temp", f"{library(fast)}-objects"]
     parallel = f"--parallel={os.cpu_count()}"
     do(PYTHON, "setup.py", "-q", "build", parallel, *folders, env=os.environ | switches | compiler)
 
 
-def build_kernels() -> None:
-    """The program that calls the kernels; libpython is linked, and never started."""
+def build_kernels(fast: bool) -> None:
+    """The programs that call kernels. `kernels` never starts the libpython that it is linked to;
+    `json_kernels` starts it once, to initialise a module."""
+    include, folder, version = (sysconfig.get_path("include"), *CONFIGURED)
+    sanitizers = "fuzzer" if fast else f"fuzzer,{SANITIZERS}"
+    flags = ["-g", "-O2" if fast else "-O1", f"-fsanitize={sanitizers}", f"-I{include}"]
+    link = [f"-L{folder}", f"-Wl,-rpath,{folder}", f"-lpython{version}"]
+    if not fast:  # functions of generated code are called through pointers of other types
+        flags += ["-fno-sanitize-recover=undefined", "-fno-sanitize=function"]
     source, made = TESTS / "fuzz" / "kernels.pyx", FOLDER / "kernels.c"
     do(PYTHON, "-m", "cython", "-3", "-I", "src", source, "-o", made)
-    include, folder, version = (sysconfig.get_path("include"), *CONFIGURED)
-    flags = ["-g", "-O1", f"-fsanitize=fuzzer,{SANITIZERS}", "-fno-sanitize-recover=undefined"]
-    link = [f"-L{folder}", f"-Wl,-rpath,{folder}", f"-lpython{version}"]
-    do("clang", *flags, "-o", FOLDER / KERNELS, f"-I{include}", made, *link)
+    do("clang", *flags, "-o", program("kernels", fast), made, *link)
+    source, made = ROOT / "src" / "tensorwire" / "_json_reader.pyx", FOLDER / "_json_reader.cpp"
+    do(PYTHON, "-m", "cython", "-3", "--cplus", "-I", "src", source, "-o", made)
+    numpy = do(PYTHON, "-c", "import numpy; print(numpy.get_include())").strip()
+    names = {"GENERATED": made, "INTERPRETER": PYTHON, "PACKAGE": source.parent}
+    defined = [f'-D{name}="{value}"' for name, value in names.items()]
+    defined += ["-DNPY_NO_DEPRECATED_API=NPY_2_0_API_VERSION"]
+    source = TESTS / "fuzz" / "json_kernels.cpp"
+    flags += ["-std=c++17", f"-I{numpy}", *defined]
+    do("clang++", *flags, "-o", program("json_kernels", fast), source, *link)
+
+
+def program(target: str, fast: bool) -> Path:
+    return FOLDER / (f"{target}-fast" if fast else target)
 
 
 def environment(fast: bool, mutates: bool = False, again: bool = False) -> dict[str, str]:
@@ -163,8 +183,8 @@ def run(target: str, fast: bool, arguments: list[str], log: int | IO[str] | None
     """The exit code of libFuzzer; what it prints goes to the log. An input run again has none."""
     command = [str(PYTHON), "-m", "fuzz.fuzz", target]
     variables = environment(fast, mutates="-merge=1" not in arguments, again=log is None)
-    if target == KERNELS:
-        command, variables = [str(FOLDER / KERNELS)], dict(os.environ)
+    if target in KERNELS:
+        command, variables = [str(program(target, fast))], dict(os.environ)
     return subprocess.run(
         [*command, *arguments], cwd=TESTS, env=variables, stdout=log, stderr=log, check=False
     ).returncode
@@ -185,7 +205,7 @@ def campaign(target: str, fast: bool, seconds: int, runs: int) -> int:
     text = log.read_text(errors="replace")
     counted = {
         "target": target,
-        "sanitized": target == KERNELS or not fast,
+        "sanitized": not fast,
         "executions": number(r"stat::number_of_executed_units: (\d+)", text),
         "seconds": round(time.monotonic() - begun),
         "coverage": number(r"cov: (\d+)", text),

@@ -162,6 +162,69 @@ def kernels() -> Iterator[bytes]:
         yield b"\5" + (2**n).to_bytes(8, "little") + (2**63 - n).to_bytes(8, "little")
 
 
+NUMBERS = [
+    b"0",
+    b"-0",
+    b"-0.0",
+    b"1.5",
+    b"0.1",
+    b"1e5",
+    b"1E+05",
+    b"1e-5",
+    b"123456789012345678901",
+]
+NUMBERS += [b"18446744073709551615", b"-9223372036854775808", b"9007199254740993", b"127", b"-128"]
+NUMBERS += [b"3.4028235677973366e38", b"1e400", b"1e-400", b"0e99999999999", b"1.17549435e-38"]
+NUMBERS += [b"16777217.0000000000000000000001", b"2.4703282292062327208299e-324", b"0." + b"0" * 30]
+NUMBERS += [b"01", b"1.", b".5", b"+1", b"1e", b"-", b"--1", b"1e+", b"0x1", b"1_0", b"7" * 25]
+STRINGS = [b'"%s"' % text for text in TEXTS]
+STRINGS += [
+    rb'"\u00e9\n"',
+    rb'"\ud83d\ude00"',
+    rb'"\ud83d"',
+    rb'"\ude00"',
+    rb'"\"\\\/\b\f\n\r\t"',
+    rb'"\x"',
+]
+STRINGS += [
+    rb'"a\u0000"',
+    b'"a\nb"',
+    b'"\x7f"',
+    b'"abcdefgh\xf0\x9f\x98\x80ijklmnopqrstuv"',
+    b'"a',
+    b'"\\',
+]
+OTHERS = [b"true", b"false", b"null", b"NaN", b"Infinity", b"-Infinity", b"nul", b"{}", b"[]"]
+OTHERS += [
+    b'{"a":1,"b":[2,{"c":null}]}',
+    rb'{"a":1,"\u0061":2}',
+    b'{"a":1,}',
+    b"[1,]",
+    b"[,1]",
+    b" [ 1 , 2 ] ",
+]
+
+
+def json_kernels() -> Iterator[bytes]:
+    """A byte that chooses the check, one of options, and JSON text."""
+    for text in (*NUMBERS, *STRINGS, *OTHERS):
+        yield b"\0\x0f" + text
+        yield b"\0\xff[" + text + b" , {" + (text if text[:1] == b'"' else b'"k"') + b":0}]"
+    for text in STRINGS:
+        yield b"\1a" + text + text
+        yield b"\1\0" + text + b'"b"'
+    for text in NUMBERS:
+        yield b"\2\0" + text
+        yield b"\2\0" + text + b" "
+    for kind in range(13):
+        front = b"\3" + bytes([kind]) + b"\7\x0d"
+        texts = STRINGS if kind == 11 else NUMBERS
+        yield front + b"[[1,2],[3,[4]],[]]"
+        yield front + b"[true,false]"
+        for text in (*texts, *OTHERS):
+            yield front + b"[" + text + b"," + text + b"]"
+
+
 MAKERS: dict[str, Callable[[], Any]] = {
     "request": requests,
     "response": lambda: messages("response"),
@@ -172,6 +235,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "json_writer": written,
     "api": programs,
     "kernels": kernels,
+    "json_kernels": json_kernels,
 }
 
 

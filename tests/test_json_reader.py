@@ -1,0 +1,1444 @@
+"""The JSON reader, judged by the standard library's `json`, by msgspec and by exact arithmetic."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import tensorwire as tw
+import wire
+from fuzz.judge import message_read
+from tensorwire._decode import read_peer_message
+from tensorwire._json_reader import read_json
+
+SHORT_NBYTES = 128 << 10  # of _json_reader.pyx: what is longer is read again without the GIL
+SHORT_STRING = 24
+MAX_DATA_DEPTH = 100
+MAX_NESTING = 128
+DEEPEST = 1000
+
+# --- asking ---------------------------------------------------------------------------------------
+
+
+def body(tensor: str, more: str = "") -> str:
+    return f'{{"inputs":[{tensor}]{more}}}'
+
+
+def entry(datatype: str, data: str, n: int = 1, name: str = "x") -> str:
+    return f'{{"name":"{name}","shape":[{n}],"datatype":"{datatype}","data":{data}}}'
+
+
+PLAIN = entry("INT8", "[1]")
+
+
+def decode(text: str | bytes, **limits: Any) -> tw.InferRequest:
+    raw = text if isinstance(text, bytes) else text.encode()
+    return tw.decode_request(raw, limits=tw.Limits(**limits))
+
+
+def read(datatype: str, numbers: list[str]) -> np.ndarray:
+    """The values of a JSON tensor whose elements are these texts."""
+    message = decode(body(entry(datatype, f"[{','.join(numbers)}]", len(numbers))))
+    return message["x"].as_numpy()
+
+
+def in_unknown(text: bytes) -> bytes:
+    return b'{"inputs":[' + PLAIN.encode() + b'],"z":' + text + b"}"
+
+
+def in_parameter(text: bytes) -> bytes:
+    return b'{"inputs":[' + PLAIN.encode() + b'],"parameters":{"p":' + text + b"}}"
+
+
+def in_entry(text: bytes) -> bytes:
+    return b'{"inputs":[' + PLAIN[:-1].encode() + b',"z":' + text + b"}]}"
+
+
+def in_early_data(text: bytes) -> bytes:
+    """Data that is validated before its datatype is known."""
+    return b'{"inputs":[{"data":[' + text + b'],"name":"x","shape":[1],"datatype":"BYTES"}]}'
+
+
+def is_syntax_error(text: bytes) -> bool:
+    """Whether a message is rejected for its JSON, rather than for what the JSON says."""
+    try:
+        tw.decode_request(text)
+    except (tw.ElementError, tw.LayoutError):
+        return False
+    except tw.HeaderError as error:
+        assert error.offset is not None
+        assert 0 <= error.offset <= len(text)
+        return "malformed" in str(error) or "UTF-8" in str(error) or "twice" in str(error)
+    return False
+
+
+PLACES: dict[str, Callable[[bytes], bytes]] = {
+    "an unknown member": in_unknown,
+    "a parameter": in_parameter,
+    "an unknown member of an entry": in_entry,
+    "data before its datatype": in_early_data,
+}
+
+
+def accepts(place: str, text: bytes) -> bool:
+    return not is_syntax_error(PLACES[place](text))
+
+
+def json_accepts(text: bytes) -> bool:
+    try:
+        json.loads(text.decode())
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def msgspec_accepts(text: bytes) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+# --- what JSON is ---------------------------------------------------------------------------------
+
+# Where the reader's verdict on a parameter differs from that of `json` or of msgspec, and why.
+DIFFERENCES: dict[bytes, tuple[bool, bool, bool, str]] = {  # reader, json, msgspec
+    b"NaN": (False, True, False, "RFC 8259 has no such number; it is read in FP32 and FP64 data"),
+    b"[-Infinity]": (False, True, False, "the same"),
+    b'{"a":1,"a":1}': (False, True, True, "two readers could see two messages"),
+    b'{"a":1,"\\u0061":1}': (False, True, True, "the same"),
+    b'"\\ud800"': (False, True, False, "half of a surrogate pair has no UTF-8"),
+    b'"\\udc00\\ud800"': (False, True, False, "the same"),
+    b"1e400": (False, True, False, "an infinity is not what the text says"),
+    b"[" * 127 + b"]" * 127: (False, True, True, "two levels are the header's own; max_nesting"),
+    b"\xef\xbb\xbf1": (False, False, False, "JSON in transit has no byte order mark"),
+    b"9" * 4300: (True, True, True, "Python's own default bound"),
+    b"9" * 4301: (False, False, False, "quadratic time"),
+}
+
+ALIKE = [
+    *(
+        b"0",
+        b"-0",
+        b"-0.0",
+        b"1.5e3",
+        b"1E+2",
+        b"1e-2",
+        b"0e5",
+        b"0.0",
+        b"10",
+        b"123456789012345678901",
+    ),
+    *(
+        b"01",
+        b"-01",
+        b"00",
+        b"-",
+        b"+1",
+        b".5",
+        b"5.",
+        b"1.e5",
+        b"1e",
+        b"1e+",
+        b"0x10",
+        b"1_0",
+        b"1 2",
+    ),
+    *(b"--1", b"1..2", b"1e5.5", b"1ee5", b"Inf", b"nan", b"1f", b"\xd9\xa1", b"e5", b"-e5", b"1,"),
+    *(
+        b"true",
+        b"True",
+        b"tru",
+        b"truee",
+        b"nul",
+        b"null",
+        b"nulll",
+        b"false",
+        b"falsy",
+        b"undefined",
+    ),
+    *(b'""', b'"a', b'"\\"', b'"\\x41"', b'"\\u12"', b'"\\u12G4"', b"'a'", b'"a""b"', b'"\\U0041"'),
+    *(b"[]", b"[", b"]", b"[1,]", b"[,1]", b"[1 2]", b"[1,,2]", b"[[]", b"[]]", b"{}", b"{", b"}"),
+    *(
+        b'{"a":1,}',
+        b'{,"a":1}',
+        b'{"a"}',
+        b'{"a":}',
+        b"{a:1}",
+        b'{"a" 1}',
+        b'{"a":1 "b":2}',
+        b"{1:2}",
+    ),
+    *(
+        b" [ 1 , { } ] ",
+        b"[\t1\r\n]",
+        b"[\x0b1]",
+        b"[\xa01]",
+        b"[\xc2\xa01]",
+        b"\0",
+        b"1\0",
+        b"/**/1",
+    ),
+    *(
+        b'"\\ud83d\\ude00"',
+        b'"\\/\\b\\f\\n\\r\\t"',
+        b'"\x7f"',
+        b'"\\u0000"',
+        b"[1]//",
+        b"#1",
+        b"(1)",
+    ),
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("text", ALIKE)
+def test_what_json_is(place: str, text: bytes) -> None:
+    expected = json_accepts(text)
+    assert msgspec_accepts(text) == expected
+    assert accepts(place, text) == expected
+
+
+@pytest.mark.parametrize("text", DIFFERENCES)
+def test_differences(text: bytes) -> None:
+    *verdicts, why = DIFFERENCES[text]
+    assert why
+    try:
+        decode(in_parameter(text))
+        accepted = True
+    except tw.HeaderError:
+        accepted = False
+    assert [accepted, json_accepts(text), msgspec_accepts(text)] == verdicts
+
+
+def random_json(chooser: random.Random, depth: int = 0) -> str:
+    kind = chooser.randrange(9 if depth < 4 else 7)
+    blank = chooser.choice(["", "", "", " ", "\n\t\r "])
+    if kind == 7:
+        items = [random_json(chooser, depth + 1) for _ in range(chooser.randrange(4))]
+        return blank + "[" + ",".join(items) + blank + "]"
+    if kind == 8:
+        keys = [f'{blank}"k{i}"{blank}:' for i in range(chooser.randrange(4))]
+        members = [key + random_json(chooser, depth + 1) for key in keys]
+        return "{" + ",".join(members) + "}" + blank
+    values = ["null", "true", "false", str(chooser.randrange(-(2**70), 2**70))]
+    values += [repr(chooser.uniform(-1, 1) * 10.0 ** chooser.randrange(-300, 300))]
+    values += [
+        json.dumps("".join(chooser.choices('a"\\\n\0é€\U0001f600', k=chooser.randrange(30))))
+    ]
+    values += [json.dumps("".join(chooser.choices("ab é€\U0001f600", k=9)), ensure_ascii=False)]
+    return blank + values[kind] + blank
+
+
+def test_values_are_those_of_json() -> None:
+    chooser = random.Random(1)
+    for _ in range(3000):
+        text = random_json(chooser)
+        assert repr(read_json(text.encode(), 10)) == repr(json.loads(text))
+
+
+def test_changed_texts_are_judged_as_by_json() -> None:
+    """One byte of a valid text is replaced, removed or added."""
+    chooser = random.Random(2)
+    judge = json.JSONDecoder(object_pairs_hook=wire._unique, parse_constant=int)
+    n_accepted = 0
+    for _ in range(20_000):
+        text = bytearray(random_json(chooser).encode())
+        at = chooser.randrange(len(text))
+        text[at : at + chooser.randrange(2)] = chooser.choice(
+            b'"\\{}[],:0-.eEtfn \x00\x80\xe2u1'
+        ).to_bytes()
+        try:
+            value = judge.decode(text.decode())
+            json.dumps(value, ensure_ascii=False).encode()
+            expected = repr(value)
+        except (ValueError, UnicodeError):
+            expected = ""
+        try:
+            found = repr(read_json(bytes(text), 10))
+        except tw.HeaderError as error:
+            found = ""
+            if "out of range" in str(error):
+                assert expected == "" or "inf" in expected
+                continue
+        assert found == expected, text
+        n_accepted += found != ""
+    assert 2000 < n_accepted < 18_000
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def exact_decimal(value: Fraction) -> str:
+    """All digits of a number whose denominator is a power of two."""
+    n_halves = value.denominator.bit_length() - 1
+    digits = str(abs(value.numerator) * 5**n_halves).rjust(n_halves + 1, "0")
+    whole, fraction = digits[: len(digits) - n_halves], digits[len(digits) - n_halves :]
+    return ("-" if value < 0 else "") + whole + ("." + fraction if fraction else "")
+
+
+def beside(text: str) -> tuple[str, str, str]:
+    """A decimal, and numbers that differ from it by very little."""
+    text = text if "." in text else text + ".0"
+    integer = int(text.replace(".", "")) * 10 - 1
+    below = str(integer).rjust(len(text), "0")
+    n_decimals = len(text) - text.index(".")
+    return text, text + "1", below[:-n_decimals] + "." + below[-n_decimals:]
+
+
+def single_value(bits: int) -> Fraction:
+    return Fraction(*np.uint32(bits).view(np.float32).astype(float).item().as_integer_ratio())
+
+
+def double_value(bits: int) -> Fraction:
+    return Fraction(*np.uint64(bits).view(np.float64).item().as_integer_ratio())
+
+
+def nearest(value: Fraction, bits: int, value_of: Callable[[int], Fraction]) -> int:
+    """Which of a float and its successor is nearer to a number between them; half to even."""
+    low, high = value - value_of(bits), value_of(bits + 1) - value
+    assert low >= 0
+    assert high >= 0
+    return bits + (high < low or (high == low and bits & 1))
+
+
+def halfway(bits: int, value_of: Callable[[int], Fraction]) -> Iterator[tuple[str, int]]:
+    """The middle between two floats and its neighbours, with the floats that they become."""
+    middle = (value_of(bits) + value_of(bits + 1)) / 2
+    for text in beside(exact_decimal(middle)):
+        yield text, nearest(Fraction(text), bits, value_of)
+
+
+def check_singles(pairs: list[tuple[str, int]]) -> None:
+    found = read("FP32", [text for text, _ in pairs]).view(np.uint32)
+    wrong = np.flatnonzero(found != np.array([bits for _, bits in pairs], np.uint32))
+    assert not len(wrong), pairs[wrong[0]]
+
+
+def check_doubles(pairs: list[tuple[str, int]]) -> None:
+    found = read("FP64", [text for text, _ in pairs]).view(np.uint64)
+    wrong = np.flatnonzero(found != np.array([bits for _, bits in pairs], np.uint64))
+    assert not len(wrong), pairs[wrong[0]]
+
+
+SINGLE_EDGES = [0, 1, 2, 0x7FFFFE, 0x7FFFFF, 0x800000, 0x800001, 0x3F7FFFFF, 0x3F800000, 0x7F7FFFFE]
+DOUBLE_EDGES = [0, 1, 2, (1 << 52) - 2, (1 << 52) - 1, 1 << 52, (1 << 52) + 1, 0x7FEFFFFFFFFFFFFE]
+DOUBLE_EDGES += [0x3FEFFFFFFFFFFFFF, 0x3FF0000000000000, 0x433FFFFFFFFFFFFF, 0x4340000000000000]
+
+
+def test_singles_halfway() -> None:
+    chooser = random.Random(3)
+    bits = SINGLE_EDGES + [chooser.randrange(0x7F7FFFFF) for _ in range(4000)]
+    check_singles([pair for bit in bits for pair in halfway(bit, single_value)])
+
+
+def test_doubles_halfway() -> None:
+    """Some of them have more than 750 digits."""
+    chooser = random.Random(4)
+    bits = DOUBLE_EDGES + [chooser.randrange(0x7FEFFFFFFFFFFFFF) for _ in range(1000)]
+    pairs = [pair for bit in bits for pair in halfway(bit, double_value)]
+    assert max(len(text) for text, _ in pairs) > 750
+    check_doubles(pairs)
+
+
+def test_singles_are_rounded_once() -> None:
+    """These are just beside the middle between two floats; their nearest double is that middle."""
+    chooser = random.Random(5)
+    pairs = []
+    for _ in range(2000):
+        bits = chooser.randrange(0x30000000, 0x50000000)
+        middle = (single_value(bits) + single_value(bits + 1)) / 2
+        for sign in (-1, 1):
+            text = exact_decimal(middle + sign * middle / 2**60)
+            assert float(text) == middle
+            twice = int(np.float32(float(text)).view(np.uint32))
+            pairs.append((text, bits + (sign > 0)))
+            pairs.append(("-" + text, bits + (sign > 0) + (1 << 31)))
+            assert twice in (bits, bits + 1)
+    check_singles(pairs)
+    naive = np.array([float(text) for text, _ in pairs]).astype(np.float32).view(np.uint32)
+    assert (naive != [bits for _, bits in pairs]).mean() > 0.3
+
+
+def test_doubles_of_up_to_19_digits() -> None:
+    """The middles between doubles that have few digits, and numbers beside them."""
+    chooser = random.Random(6)
+    texts = []
+    for _ in range(30_000):
+        exponent = chooser.randrange(-27, 28)
+        digits = chooser.randrange(10 ** (chooser.randrange(15, 20) - 1), 10**19)
+        texts.append(f"{digits}e{exponent}")
+    # (2m + 1) * 2^e is a middle for a 53-bit m; it is short where 2^e or 5^-e divides well.
+    for _ in range(30_000):
+        odd = 2 * chooser.randrange(2**52, 2**53) + 1
+        if chooser.randrange(2):
+            power = chooser.randrange(0, 10)
+            digits, exponent = odd << power, 0
+        else:
+            power = chooser.randrange(1, 5)
+            digits, exponent = odd * 5**power, -power
+        texts += [f"{digits + delta}e{exponent}" for delta in (-1, 0, 1) if digits < 10**19 - 1]
+    found = read("FP64", texts)
+    expected = np.array([float(text) for text in texts])  # CPython rounds correctly by itself
+    assert np.array_equal(found.view(np.uint64), expected.view(np.uint64))
+    for text, value in chooser.sample(list(zip(texts, found.tolist(), strict=True)), 2000):
+        bits = int(np.float64(value).view(np.uint64))
+        exact = Fraction(text)
+        low = bits - (Fraction(value) > exact)
+        assert nearest(exact, low, double_value) == bits
+
+
+def test_every_exponent() -> None:
+    chooser = random.Random(7)
+    doubles = np.array(
+        [(e << 52) | chooser.getrandbits(52) for e in range(2047) for _ in range(4)], np.uint64
+    )
+    singles = np.array(
+        [(e << 23) | chooser.getrandbits(23) for e in range(255) for _ in range(20)], np.uint32
+    )
+    doubles |= np.array([chooser.getrandbits(1) << 63 for _ in doubles], np.uint64)
+    texts = [repr(value) for value in doubles.view(np.float64).tolist()]
+    assert np.array_equal(read("FP64", texts).view(np.uint64), doubles)
+    texts = [f"{value:.8e}" for value in singles.view(np.float32).tolist()]
+    assert np.array_equal(read("FP32", texts).view(np.uint32), singles)
+    for n in (0, 1, 7, 14, 15, 16, 17, 18, 19, 20, 21, 25, 40):
+        texts = [f"{value:.{n}e}" for value in doubles.view(np.float64).tolist()]
+        expected = np.array([float(text) for text in texts])
+        finite = np.isfinite(expected)
+        found = read(
+            "FP64", [text for text, is_finite in zip(texts, finite, strict=True) if is_finite]
+        )
+        assert np.array_equal(found.view(np.uint64), expected[finite].view(np.uint64))
+        texts = [f"{value:.{n}e}" for value in singles.view(np.float32).tolist()]
+        values = [wire._nearest_single(text) for text in texts]
+        kept = [i for i, value in enumerate(values) if not math.isinf(value)]
+        found = read("FP32", [texts[i] for i in kept])
+        assert np.array_equal(found, np.array([values[i] for i in kept], np.float32))
+
+
+LONG = "1" * 800
+FINITE = [
+    *("0", "-0", "0.0", "-0.0", "0e99999999999", "-0e-99999999999", "0.000e5", "0E+0", "-0.0e0"),
+    *("5e-324", "4.9e-324", "2.4703282292062328e-324", "2.5e-324", "2.2250738585072014e-308"),
+    *("2.2250738585072011e-308", "2.225073858507201e-308", "1.7976931348623157e308"),
+    *("1.17549435e-38", "1.1754942e-38", "1.4e-45", "7.0e-46", "7.1e-46", "3.4028235e38"),
+    *("3.4028235677973366e38", "3.40282356779733642e38", "3.40282356779733661637e38"),
+    *("1e-400", "-1e-400", "1e-9999999999", "-1e-99999999999999999999", "1e-46", "-1e-46"),
+    *("0." + "0" * 1000 + "1e1001", "0." + "0" * 400 + "1e400", "1" + "0" * 400 + "e-400"),
+    *(
+        "0." + LONG,
+        "-0." + LONG,
+        LONG + "e-800",
+        LONG + "." + LONG + "e-790",
+        "0." + "0" * 30 + LONG,
+    ),
+    *("9007199254740993", "9007199254740992.99999999999999999", "9007199254740993.0000000000001"),
+    *(
+        "16777217",
+        "16777216.99999999999999999999",
+        "16777217.0000000000000000000001",
+        "1e22",
+        "1e23",
+    ),
+    *("1234567890123456789", "12345678901234567890", "123456789012345678901", "1e-5", "1.5E+5"),
+    *("0.1234567890123456789", "0.12345678901234567890", "0.123456789012345678901234567890"),
+    *(
+        "0.1",
+        "0.5",
+        "00.5"[1:],
+        "9" * 17,
+        "9" * 19,
+        "9" * 20,
+        "9" * 21,
+        "9" * 25,
+        "1e0005",
+        "1e-0005",
+    ),
+    *(
+        "18446744073709551615e5",
+        "18446744073709551616e5",
+        "9999999999999999999e-27",
+        "1e27",
+        "1e28",
+    ),
+]
+TOO_LARGE = [
+    *(
+        "1e400",
+        "-1e400",
+        "1e309",
+        "1.7976931348623159e308",
+        "1e9999999999",
+        "1e99999999999999999999",
+    ),
+    *("1" + "0" * 400, LONG, "0." + "0" * 400 + "1e800", "9" * 5000, "-1e18446744073709551617"),
+]
+
+
+def test_doubles() -> None:
+    found = read("FP64", FINITE)
+    for text, value in zip(FINITE, found.tolist(), strict=True):
+        assert repr(value) == repr(float(text)), text
+
+
+def test_singles() -> None:
+    finite = [text for text in FINITE if not math.isinf(wire._nearest_single(text))]
+    assert len(finite) < len(FINITE)
+    for text, value in zip(finite, read("FP32", finite).tolist(), strict=True):
+        assert repr(value) == repr(wire._nearest_single(text)), text
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "FP64"])
+@pytest.mark.parametrize("text", TOO_LARGE)
+def test_too_large(datatype: str, text: str) -> None:
+    with pytest.raises(tw.ElementError, match="element 1 of input 'x' .* takes magnitudes up to"):
+        read(datatype, ["0", text])
+
+
+@pytest.mark.parametrize("text", ["3.40282356779733661638e38", "1.7e308", "-3.4028236e38"])
+def test_too_large_for_a_single(text: str) -> None:
+    with pytest.raises(tw.ElementError, match=r"takes magnitudes up to 3\.40282"):
+        read("FP32", [text])
+
+
+def test_the_zero_of_a_single_has_its_sign() -> None:
+    assert [str(value) for value in read("FP32", ["-0", "0", "-0.0", "-1e-60", "1e-60"])] == [
+        *("-0.0", "0.0", "-0.0", "-0.0", "0.0")
+    ]
+
+
+NO_NUMBERS = [
+    "01",
+    "-01",
+    "1.",
+    ".5",
+    "1.e5",
+    "1e",
+    "1e+",
+    "-",
+    "--1",
+    "+1",
+    "1e5.5",
+    "0x10",
+    "1_0",
+]
+NO_NUMBERS += [
+    "-.5",
+    "1e-",
+    "00",
+    "0.",
+    "-0.",
+    "1 0",
+    "-a",
+    "1a",
+    "0e",
+    "Inf",
+    "-Inf",
+    "nan",
+    "-NaN",
+    "NaNN",
+]
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "FP64", "INT8", "UINT64", "BOOL", "BYTES"])
+@pytest.mark.parametrize("text", NO_NUMBERS)
+def test_what_is_no_number(datatype: str, text: str) -> None:
+    for padded in (text, text + " ", text + "," + "0" * 9, text + "," + "0," * 9 + "0"):
+        for message in (body(entry(datatype, f"[{padded}]")), body(entry("FP32", f"[1,{padded}]"))):
+            # Of integers, "1e5" in "1e5.5" has the wrong type before it is no number.
+            error = tw.HeaderError if datatype[:2] == "FP" else tw.DecodeError
+            with pytest.raises(error):
+                decode(message)
+
+
+RANGES = {
+    name: (-(2 ** (8 * size - 1)), 2 ** (8 * size - 1) - 1)
+    if name[0] == "I"
+    else (0, 2 ** (8 * size) - 1)
+    for name, size in wire.SIZES.items()
+    if "INT" in name
+}
+
+
+@pytest.mark.parametrize("datatype", RANGES)
+def test_integers(datatype: str) -> None:
+    least, most = RANGES[datatype]
+    values = [least, least + 1, -1, 0, 1, 9, 10, 99, 100, most - 1, most]
+    values += [10**n for n in range(20)] + [10**n - 1 for n in range(20)]
+    values = [value for value in values if least <= value <= most]
+    for n_blanks in range(9):  # eight bytes are read at once where there are eight
+        texts = [f"{' ' * n_blanks}{value}" for value in values]
+        assert read(datatype, texts).tolist() == values
+        assert [read(datatype, [text]).item() for text in texts] == values
+    assert read(datatype, ["-0"]).tolist() == [0]
+    for value in (
+        least - 1,
+        most + 1,
+        -(2**63) - 1,
+        2**64,
+        -(2**64),
+        10**19 + 2**64,
+        10**20,
+        10**5000 - 1,
+    ):
+        if least <= value <= most:
+            continue
+        text = "9" * 5000 if value > 10**21 else str(value)
+        with pytest.raises(tw.ElementError, match=f"element 2 of .* takes {least} to {most}"):
+            read(datatype, ["1", "1", text])
+    for text in ("1.0", "1e2", "1E0", "0.5", "9" * 30 + ".5", "9" * 30 + "e-30", "-0.0"):
+        with pytest.raises(tw.ElementError, match="element 1 of .* takes integers"):
+            read(datatype, ["1", text])
+
+
+def test_integers_of_every_length() -> None:
+    chooser = random.Random(8)
+    values = [chooser.randrange(10 ** (n % 20)) for n in range(20_000)]
+    values = [value for value in values if value < 2**64]
+    assert read("UINT64", [str(value) for value in values]).tolist() == values
+    values = [chooser.choice((-1, 1)) * (value >> 1) for value in values]
+    assert read("INT64", [str(value) for value in values]).tolist() == values
+
+
+@pytest.mark.parametrize("n", [18, 19, 20, 700, 4299, 4300])
+def test_long_integers_in_parameters(n: int) -> None:
+    for text in ("9" * n, "-" + "9" * n, "1" + "0" * (n - 1)):
+        assert decode(in_parameter(text.encode())).parameters == {"p": int(text)}
+    for value in (2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64, 0):
+        assert decode(in_parameter(b"%d" % value)).parameters == {"p": value}
+
+
+def test_too_many_digits_in_a_parameter() -> None:
+    for text in (b"9" * 4301, b"-" + b"9" * 4301, b"9" * 100_000):
+        with pytest.raises(tw.HeaderError, match="out of range"):
+            decode(in_parameter(text))
+        decode(in_unknown(text))
+
+
+@pytest.mark.thread_unsafe(reason="it changes the interpreter")
+def test_python_may_allow_fewer_digits() -> None:
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(640)
+    try:
+        with pytest.raises(tw.HeaderError, match="out of range"):
+            decode(in_parameter(b"9" * 641))
+    finally:
+        sys.set_int_max_str_digits(before)
+
+
+def test_numbers_out_of_range_outside_of_data() -> None:
+    for text in TOO_LARGE:
+        if not text.strip("-").isdigit():
+            with pytest.raises(tw.HeaderError, match="out of range"):
+                decode(in_parameter(text.encode()))
+        decode(in_unknown(text.encode()))
+
+
+def test_nan_is_read_in_floating_point_data_alone() -> None:
+    words = ["NaN", "Infinity", "-Infinity", "null"]
+    for datatype in ("FP32", "FP64"):
+        assert repr(read(datatype, words).tolist()) == "[nan, inf, -inf, nan]"
+        early = f'{{"data":[{",".join(words)}],"name":"x","shape":[4],"datatype":"{datatype}"}}'
+        assert repr(decode(body(early))["x"].as_numpy().tolist()) == "[nan, inf, -inf, nan]"
+    for word in words:
+        for datatype in ("INT32", "BOOL", "BYTES", "UINT8"):
+            with pytest.raises(tw.ElementError, match="the value is"):
+                read(datatype, [word])
+        if word == "null":
+            continue
+        for place in (in_unknown, in_parameter, in_entry):
+            assert is_syntax_error(place(word.encode()))
+            assert is_syntax_error(place(b"[" + word.encode() + b"]"))
+        assert is_syntax_error(in_early_data(b'{"a":' + word.encode() + b"}"))
+        with pytest.raises(tw.HeaderError):
+            decode(body(entry("FP32", word)))
+
+
+# --- strings --------------------------------------------------------------------------------------
+
+ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+GOOD_STRINGS = [
+    *(
+        "",
+        "a",
+        "\x7f",
+        "é",
+        "€",
+        "\U0001f600",
+        "\ud7ff",
+        "\ue000",
+        "\uffff",
+        "\U0010ffff",
+        "\u2028",
+    ),
+    *("\x80", "\u07ff", "\u0800", "\U00010000", "/"),
+]
+BAD_UTF8 = [
+    *(
+        b"\x80",
+        b"\xbf",
+        b"\xc0\x80",
+        b"\xc1\xbf",
+        b"\xc2",
+        b"\xc2A",
+        b"\xe0\x80\x80",
+        b"\xe0\x9f\xbf",
+    ),
+    *(
+        b"\xe2\x82",
+        b"\xe2\x82A",
+        b"\xe2A\xac",
+        b"\xed\xa0\x80",
+        b"\xed\xbf\xbf",
+        b"\xf0\x80\x80\x80",
+    ),
+    *(
+        b"\xf0\x8f\xbf\xbf",
+        b"\xf0\x9f\x98",
+        b"\xf0\x9f\x98A",
+        b"\xf4\x90\x80\x80",
+        b"\xf5\x80\x80\x80",
+    ),
+    *(b"\xf8\x88\x80\x80\x80", b"\xff", b"\xfe\xff", b"\xc3\x28", b"\xe2\x28\xa1"),
+]
+BAD_ESCAPES = [rf"\{chr(c)}" for c in range(0x20, 0x7F) if chr(c) not in ESCAPES and chr(c) != "u"]
+BAD_ESCAPES += [
+    r"\u",
+    r"\u1",
+    r"\u12",
+    r"\u123",
+    r"\u123g",
+    r"\ug123",
+    r"\u 123",
+    r"\u+123",
+    r"\u12\n4",
+]
+LONE = [
+    r"\ud800",
+    r"\udbff",
+    r"\udc00",
+    r"\udfff",
+    r"\ud800a",
+    r"\ud800\n",
+    r"\ud800\u0041",
+    r"\ud800\ud800",
+]
+LONE += [
+    r"\ude00\ud83d",
+    r"\ud83d\ud83d\ude00",
+    r"\ud83d\ude00\ude00",
+    r"\ud83d\uDBFF",
+    r"\ud83d\u",
+    r"\ud83d\udg00",
+]
+
+
+def strings_of(text: bytes) -> list[str]:
+    """A string literal, read in every place where a string may stand."""
+    named = PLAIN.encode().replace(b'"x"', text)
+    found = [decode(b'{"inputs":[' + named + b"]}").inputs[0].name]
+    found.append(decode(in_parameter(text)).parameters["p"])
+    found += decode(in_parameter(b"{" + text + b":1}")).parameters["p"]
+    found.append(decode(b'{"inputs":[' + PLAIN.encode() + b'],"id":' + text + b"}").id or "")
+    data = b'{"inputs":[' + entry("BYTES", "[@]").encode().replace(b"@", text) + b"]}"
+    (element,) = decode(data)["x"].data.tolist()
+    found.append(element.decode())
+    decode(in_unknown(text))
+    decode(in_unknown(b"{" + text + b":1}"))
+    return found
+
+
+@pytest.mark.parametrize("n_before", range(35))
+def test_strings_at_every_distance(n_before: int) -> None:
+    """From the words of eight bytes, and from the limit of short strings."""
+    assert n_before < 35 > SHORT_STRING + 8
+    before = "abcdefgh" * 5
+    for good in GOOD_STRINGS:
+        for n_after in (0, 1, 8):
+            text = before[:n_before] + good + before[:n_after]
+            assert set(strings_of(json.dumps(text, ensure_ascii=False).encode())) == {text}
+            assert set(strings_of(json.dumps(text).encode())) == {text}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "n_before", [0, 1, 2, 3, 4, 5, 6, 7, 8, 15, 16, 22, 23, 24, 25, 26, 31, 32]
+)
+def test_bad_strings_at_every_distance(n_before: int, place: str) -> None:
+    before, make = b"abcdefgh" * 5, PLACES[place]
+    bad = [
+        *BAD_UTF8,
+        *(text.encode() for text in (*BAD_ESCAPES, *LONE)),
+        *(bytes([c]) for c in range(32)),
+    ]
+    for text in bad:
+        for after in (b"", b"zyxwvuts"):
+            string = b'"' + before[:n_before] + text + after + b'"'
+            assert is_syntax_error(make(string)), string
+            assert not json_accepts(string) or text.decode() in LONE
+
+
+@pytest.mark.parametrize("text", [*BAD_UTF8, b"\n", b"\0", rb"\ud800", rb"\x"])
+def test_bad_strings_as_names_keys_and_data(text: bytes) -> None:
+    for before in (b"", b"a" * 23, b"a" * 24, b"\xc3\xa9"):
+        string = b'"' + before + text + b'"'
+        named = PLAIN.encode().replace(b'"x"', string)
+        assert is_syntax_error(b'{"inputs":[' + named + b"]}")
+        data = entry("BYTES", "[@]").encode().replace(b"@", string)
+        assert is_syntax_error(b'{"inputs":[' + data + b"]}")
+        for make in (in_unknown, in_parameter, in_entry):
+            assert is_syntax_error(make(b"{" + string + b":1}"))
+        assert is_syntax_error(b"{" + string + b':1,"inputs":[' + PLAIN.encode() + b"]}")
+
+
+@pytest.mark.parametrize("letter", ESCAPES)
+def test_escapes(letter: str) -> None:
+    for n in range(30):
+        text = "a" * n + "\\" + letter + "b"
+        assert set(strings_of(f'"{text}"'.encode())) == {"a" * n + ESCAPES[letter] + "b"}
+
+
+def test_every_unit() -> None:
+    """All escapes of one unit, in both cases, as BYTES data."""
+    units = [c for c in range(0x10000) if not 0xD800 <= c <= 0xDFFF]
+    for template in (r'"\u%04x"', r'"\u%04X"'):
+        data = "[" + ",".join(template % c for c in units) + "]"
+        message = decode(body(entry("BYTES", data, len(units))))
+        assert message["x"].data.tolist() == [chr(c).encode() for c in units]
+
+
+def test_every_surrogate_pair() -> None:
+    points = [*range(0x10000, 0x110000, 61), 0x10FFFF, 0x103FF + 0x10000, 0x1FC00]
+    texts = [json.dumps(chr(c)) for c in points]
+    message = decode(body(entry("BYTES", f"[{','.join(texts)}]", len(points))))
+    assert message["x"].data.tolist() == [chr(c).encode() for c in points]
+
+
+def test_a_string_that_ends_with_the_text() -> None:
+    for n in (*range(40), SHORT_NBYTES):
+        for last in (
+            "",
+            "\\",
+            "\\u",
+            "\\u00",
+            "\\u004",
+            "\\ud83d",
+            "\\ud83d\\ude0",
+            "\\ud83d\\",
+            "é",
+        ):
+            text = '{"inputs":["' + "a" * n + last
+            with pytest.raises(tw.HeaderError):
+                decode(text)
+            with pytest.raises(tw.HeaderError):
+                decode('{"' + "a" * n + last)
+    whole = in_unknown(b'"' + b"a" * 30 + "é\\n\U0001f600".encode() + b'"')
+    for n in range(len(whole)):
+        with pytest.raises(tw.HeaderError):
+            tw.decode_request(whole[:n])
+
+
+# --- members --------------------------------------------------------------------------------------
+
+
+def test_members_of_an_entry_in_every_order() -> None:
+    members = [
+        '"name":"x"',
+        '"shape":[2]',
+        '"datatype":"FP32"',
+        '"data":[1,2.5]',
+        '"parameters":{"a":1}',
+    ]
+    members += ['"z":{"k":[1,{"data":2}]}']
+    for order in itertools.permutations(members):
+        tensor = decode(body(f"{{{','.join(order)}}}")).inputs[0]
+        assert (tensor.name, tensor.shape, tensor.datatype) == ("x", (2,), "FP32")
+        assert tensor.as_numpy().tolist() == [1, 2.5]
+        assert tensor.parameters == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "error", "words"),
+    [
+        ("FP32", "[1,2,3]", tw.LayoutError, "needs 2 elements, its JSON data has 3"),
+        ("FP32", "[[1]]", tw.LayoutError, "needs 2 elements, its JSON data has 1"),
+        ("FP32", '[[1,"a"]]', tw.ElementError, "element 1 of input 'x'"),
+        ("UINT8", "[1,[256]]", tw.ElementError, "takes 0 to 255, the value is 256"),
+        ("BYTES", '["a",[1]]', tw.ElementError, "takes strings, the value is 1"),
+        ("BOOL", "[true,0]", tw.ElementError, "takes true and false, the value is 0"),
+        ("FP16", "[1,2]", tw.HeaderError, "travels only binary"),
+        ("FP32", "7", tw.HeaderError, "not a list"),
+        ("FP99", "[1,2]", tw.HeaderError, "unknown datatype"),
+    ],
+)
+def test_faults_do_not_depend_on_the_order(
+    datatype: str, data: str, error: type, words: str
+) -> None:
+    members = ['"name":"x"', '"shape":[2]', f'"datatype":"{datatype}"', f'"data":{data}']
+    for order in itertools.permutations(members):
+        for more in ("", ',"id":"1"', f',"outputs":[{{"name":"{"y" * 50}"}}]'):
+            text = body(f"{{{','.join(order)}}},{PLAIN.replace('x', 'y')}", more)
+            with pytest.raises(error, match=words.replace("[", r"\[")) as caught:
+                decode(text)
+            assert type(caught.value) is error
+
+
+def test_members_of_a_request_in_every_order() -> None:
+    members = [f'"inputs":[{PLAIN}]', '"id":"i"', '"model_name":"m"', '"model_version":"1"']
+    members += [
+        '"parameters":{"p":1}',
+        '"outputs":[{"parameters":{"binary_data":true,"q":2},"name":"o"}]',
+    ]
+    for order in itertools.permutations(members):
+        request = decode(f"{{{','.join(order)}}}")
+        assert (request.id, request.model_name, request.model_version) == ("i", "m", "1")
+        assert request.parameters == {"p": 1}
+        (output,) = request.outputs or []
+        assert (output.name, output.binary, output.parameters) == ("o", True, {"q": 2})
+        assert request["x"].as_numpy().tolist() == [1]
+
+
+def test_members_of_a_response_in_every_order() -> None:
+    members = [f'"outputs":[{PLAIN}]', '"id":"i"', '"model_name":"m"', '"model_version":"1"']
+    members += ['"parameters":{"p":1}', '"inputs":[{"name":NO}]'.replace("NO", "null")]
+    for order in itertools.permutations(members):
+        response = tw.decode_response(f"{{{','.join(order)}}}".encode())
+        assert (response.id, response.model_name, response.model_version) == ("i", "m", "1")
+        assert response.parameters == {"p": 1}
+        assert response["x"].as_numpy().tolist() == [1]
+
+
+REQUEST = {
+    "inputs": f"[{PLAIN}]",
+    "outputs": '[{"name":"o"}]',
+    "id": '"i"',
+    "model_name": '"m"',
+    "model_version": '"1"',
+    "parameters": '{"p":1}',
+    "unknown": "[1,2]",
+}
+ENTRY = {
+    "name": '"x"',
+    "shape": "[1]",
+    "datatype": '"INT8"',
+    "data": "[1]",
+    "parameters": '{"a":1}',
+    "z": "0",
+}
+REQUESTED = {"name": '"o"', "parameters": '{"binary_data":true}', "z": "{}"}
+FRAMING = {"binary_data_size": "1", "a": "2"}
+
+
+def joined(members: dict[str, str], *more: str) -> str:
+    pairs = [f'"{name}":{value}' for name, value in members.items()]
+    return "{" + ",".join([*pairs, *more]) + "}"
+
+
+def escaped(key: str) -> str:
+    """The same key, with an escape for its last character."""
+    return key[:-1] + f"\\u{ord(key[-1]):04X}" if key else ""
+
+
+OBJECTS: dict[str, tuple[dict[str, str], str]] = {
+    "request": (REQUEST, "@"),
+    "input": (ENTRY, body("@")),
+    "requested output": (REQUESTED, f'{{"inputs":[{PLAIN}],"outputs":[@]}}'),
+    "parameters": ({"p": "1", "q": "{}", "": "1"}, in_parameter(b"@").decode()),
+    "skipped object": ({"p": "1", "q": "{}", "": "[]"}, in_unknown(b"@").decode()),
+    "object in data": ({"p": "1", "q": "{}", "": "[]"}, in_early_data(b"@").decode()),
+}
+
+
+@pytest.mark.parametrize("place", OBJECTS)
+def test_a_member_that_occurs_twice(place: str) -> None:
+    members, template = OBJECTS[place]
+    if place != "object in data":
+        decode(template.replace("@", joined(members)))
+    for twice, value in members.items():
+        for key in {twice, escaped(twice)}:
+            for inner in (value, "null", '{"a":[]}'):
+                text = template.replace("@", joined(members, f'"{key}":{inner}'))
+                with pytest.raises(tw.HeaderError, match="twice in one object") as caught:
+                    decode(text)
+                assert caught.value.offset == text.rindex(f',"{key}":{inner}') + 1
+
+
+def test_a_framing_parameter_that_occurs_twice() -> None:
+    for first, second in itertools.product(("1", "null", '"a"', "1e5"), repeat=2):
+        text = body(
+            entry("INT8", "null")[:-1]
+            + f',"parameters":{{"binary_data_size":{first},"binary_data_size":{second}}}}}'
+        )
+        with pytest.raises(tw.HeaderError, match="twice"):
+            decode(text)
+        text = f'{{"outputs":[{{"name":"o","parameters":{{"binary_data":{first},"binary_data":{second}}}}}],"inputs":[{PLAIN}]}}'
+        with pytest.raises(tw.HeaderError, match="twice"):
+            decode(text)
+
+
+def test_members_of_other_objects_may_have_equal_keys() -> None:
+    text = body(
+        PLAIN[:-1] + ',"z":{"a":{"a":[{"a":1},{"a":2}]},"b":{"a":1}},"a":1}',
+        ',"a":{"a":1},"b":{"a":{"a":{}}}',
+    )
+    decode(text)
+    decode(in_unknown(b'{"a":1,"A":1,"a ":1,"":1," ":1,"aa":1,"\\u00e9":1,"e":1}'))
+
+
+KEYS = [
+    "",
+    "a",
+    "aa",
+    "b",
+    "\0",
+    "\n",
+    '"',
+    "\\",
+    "/",
+    "é",
+    "€",
+    "\uffff",
+    "\U00010000",
+    "\U0010ffff",
+    "a\U00010000",
+    "a\uffff",
+]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_keys_of_skipped_objects(seed: int) -> None:
+    """In any order, escaped or not."""
+    chooser = random.Random(seed)
+    keys = KEYS + ["k" * n + chooser.choice(KEYS) for n in range(2, 40)]
+    chooser.shuffle(keys)
+    members = [json.dumps(key, ensure_ascii=chooser.random() < 0.5) + ":0" for key in keys]
+    decode(in_unknown(("{" + ",".join(members) + "}").encode()))
+    for key in chooser.sample(keys, 20):
+        twice = [*members, json.dumps(key, ensure_ascii=chooser.random() < 0.5) + ":1"]
+        chooser.shuffle(twice)
+        with pytest.raises(tw.HeaderError, match="twice"):
+            decode(in_unknown(("{" + ",".join(twice) + "}").encode()))
+
+
+def test_unknown_members_everywhere() -> None:
+    value = '{"a":[1,"\\u00e9",null,true,{"b":-1.5e3}]}'
+    unknown = ",".join(
+        f'"{name}":{value}' for name in ("z", "Name", "input", "data_", "", "\\u0000")
+    )
+    text = f'{{{unknown},"inputs":[{PLAIN[:-1]},{unknown}}}],"outputs":[{{{unknown},"name":"o"}}]}}'
+    request = decode(text)
+    assert request.parameters == {}
+    assert request["x"].as_numpy().tolist() == [1]
+
+
+def test_null_is_absence() -> None:
+    null = "null"
+    for member in ("outputs", "id", "model_name", "model_version", "parameters"):
+        request = decode(joined(REQUEST | {member: null}))
+        assert not getattr(request, member)
+    for member in ("inputs",):
+        with pytest.raises(tw.HeaderError, match='has no "inputs"'):
+            decode(joined(REQUEST | {member: null}))
+    assert decode(body(joined(ENTRY | {"parameters": null})))["x"].parameters == {}
+    assert decode(
+        f'{{"inputs":[{PLAIN}],"outputs":[{joined(REQUESTED | {"parameters": null})}]}}'
+    ).outputs
+    for member in ("name", "shape", "datatype"):
+        with pytest.raises(tw.HeaderError, match=member):
+            decode(body(joined(ENTRY | {member: null})))
+    with pytest.raises(tw.HeaderError, match="needs exactly one of"):
+        decode(body(joined(ENTRY | {"data": null})))
+    sized = ENTRY | {"data": null, "parameters": '{"binary_data_size":1}'}
+    text = body(joined(sized)).encode()
+    assert tw.decode_request(text + b"\1", len(text))["x"].as_numpy().tolist() == [1]
+    decode(
+        body(
+            joined(ENTRY | {"parameters": '{"binary_data_size":null,"shared_memory_region":null}'})
+        )
+    )
+
+
+# --- depth ----------------------------------------------------------------------------------------
+
+
+def nested(n: int, opening: str = "[", closing: str = "]", inner: str = "") -> bytes:
+    return (opening * n + inner + closing * n).encode()
+
+
+@pytest.mark.parametrize("max_nesting", [4, 5, 50, MAX_NESTING, DEEPEST])
+def test_depth(max_nesting: int) -> None:
+    kinds = [("[", "]", ""), ('{"":', "}", "0"), ('[{"a":', "}]", "[]"), ('{"a":[1,', "]}", "{}")]
+    for opening, closing, inner in kinds:
+        per_unit = opening.count("[") + opening.count("{")
+        for make, own in ((in_unknown, 1), (in_parameter, 2), (in_entry, 3)):
+            n = max_nesting - own
+            units, rest = divmod(n - (len(inner) == 2), per_unit)
+            text = b"[" * rest + nested(units, opening, closing, inner) + b"]" * rest
+            decode(make(text), max_nesting=max_nesting)
+            with pytest.raises(tw.HeaderError, match=f"level {max_nesting + 1} begins at byte"):
+                decode(make(b"[" + text + b"]"), max_nesting=max_nesting)
+
+
+@pytest.mark.parametrize("order", ["data first", "data last"])
+def test_depth_of_data(order: str) -> None:
+    def text(n: int) -> str:
+        if order == "data last":
+            return body(entry("INT8", nested(n, inner="1").decode()))
+        return body(
+            f'{{"data":{nested(n, inner="1").decode()},"name":"x","shape":[1],"datatype":"INT8"}}'
+        )
+
+    decode(text(MAX_DATA_DEPTH))
+    for n in (MAX_DATA_DEPTH + 1, MAX_DATA_DEPTH + 20):
+        with pytest.raises(tw.HeaderError, match="deeper than 100 lists"):
+            decode(text(n))
+    with pytest.raises(tw.HeaderError, match="level 129 begins"):
+        decode(
+            text(127).replace("deeper", "") if order == "data first" else in_unknown(nested(128))
+        )
+    decode(text(7), max_nesting=10)
+    with pytest.raises(tw.HeaderError, match="level 11 begins"):
+        decode(text(8), max_nesting=10)
+
+
+def test_the_lowest_limits_of_depth() -> None:
+    for max_nesting in range(4):
+        with pytest.raises(tw.HeaderError, match=f"level {max_nesting + 1} begins"):
+            decode(body(PLAIN), max_nesting=max_nesting)
+    decode(body(PLAIN), max_nesting=4)
+
+
+def test_the_deepest_header_in_a_thread_with_a_small_stack() -> None:
+    """A level takes up to 400 bytes of the stack (WIRE.md 11)."""
+    failures: list[BaseException] = []
+    deepest = DEEPEST - 3
+    texts = [
+        make(nested(deepest, *kind))
+        for make in (in_unknown, in_parameter, in_entry)
+        for kind in (("[", "]", ""), ('{"":', "}", "0"))
+    ]
+
+    def run() -> None:
+        try:
+            for text in texts:
+                tw.decode_request(text, limits=tw.Limits(max_nesting=DEEPEST))
+        except BaseException as error:
+            failures.append(error)
+
+    before = threading.stack_size(512 << 10)
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(before)
+    assert not failures
+
+
+# --- long values, which are read without the GIL --------------------------------------------------
+
+TAILS = {  # what ends, begins or is wrong around the edge
+    "numbers": ("FP64", "1.25e-3", None),
+    "long numbers": ("FP64", "0." + "123456789" * 4, None),
+    "integers": ("INT64", "-1234567890123456789", None),
+    "literals": ("BOOL", "false", None),
+    "words": ("FP32", "-Infinity", None),
+    "nulls": ("FP32", "null", None),
+    "strings": ("BYTES", '"a\\u00e9\\ud83d\\ude00\\n€bcdefghijklmnopqrstuvwxyz"', None),
+}
+FAULTS = {
+    "numbers": ["1.", "01", "1e", "-", "1e999", '"a"', "[", "{}", "\x01"],
+    "long numbers": ["0." + "1" * 30 + "e", "-0." + "1" * 30 + "e400"],
+    "integers": ["-", "9223372036854775808", "1.5", "12345678901234567890123", "01"],
+    "literals": ["fals", "truee", "False", "1"],
+    "words": ["-Infinit", "Inf", "NaNN", "-NaN"],
+    "nulls": ["nul", "nulll", "nil"],
+    "strings": ['"\\x"', '"\\ud83d"', '"a\x01"', '"\\u12g4"', "1"],
+}
+
+
+def verdict(text: str) -> tuple[Any, ...]:
+    try:
+        message = decode(text)
+    except tw.DecodeError as error:
+        return (
+            type(error),
+            str(error).partition(" (byte")[0].partition("element")[0],
+            error.offset,
+            error.element,
+        )
+    array = message["x"].as_numpy()
+    return (
+        array.dtype,
+        array.shape,
+        array.tobytes() if array.dtype != object else tuple(array.tolist()),
+    )
+
+
+def at_edge(datatype: str, unit: str, last: str, shift: int, n_before: int) -> str:
+    """Data whose element `last` begins `shift` bytes before the reading is cut, and goes on."""
+    n = (n_before - shift - 1) // (len(unit.encode()) + 1)
+    blanks = n_before - shift - 1 - n * (len(unit.encode()) + 1)
+    elements = (unit + ",") * n + " " * blanks + last + f",{unit}" * 3
+    return body(entry(datatype, f"[{elements}]", n + 4))
+
+
+@pytest.mark.parametrize("kind", TAILS)
+def test_data_that_is_cut(kind: str) -> None:
+    """What ends right before, at and behind the edge is read as it is far from it."""
+    datatype, unit, _ = TAILS[kind]
+    n_own = len(unit.encode()) + 1
+    few = 10 * n_own + 60
+    for last in (unit, *FAULTS[kind]):
+        is_fault = last is not unit
+        size = len(last.encode())
+        for shift in range(-2, size + 3):
+            long = at_edge(datatype, unit, last, shift, SHORT_NBYTES)
+            short = at_edge(datatype, unit, last, shift, few)
+            assert len(long.encode()) > SHORT_NBYTES > len(short.encode())
+            found, expected = verdict(long), verdict(short)
+            if not is_fault:
+                assert found[0] == expected[0]
+                values = (
+                    np.frombuffer(found[2], found[0])
+                    if kind != "strings"
+                    else np.array(found[2], object)
+                )
+                first = (
+                    np.frombuffer(expected[2], expected[0])
+                    if kind != "strings"
+                    else np.array(expected[2], object)
+                )
+                assert len(values) == found[1][0]
+                assert set(map(repr, values.tolist())) == set(map(repr, first.tolist()))
+                continue
+            moved = len(long) - len(short)
+            n_more = (SHORT_NBYTES - shift - 1) // n_own - (few - shift - 1) // n_own
+            assert found[:2] == expected[:2], (last, shift)
+            moved -= len(str(found[1])) - len(str(expected[1]))
+            if expected[3] is not None:
+                assert found[3] == expected[3] + n_more
+            shape_digits = len(str((SHORT_NBYTES - shift - 1) // n_own + 4)) - len(
+                str((few - shift - 1) // n_own + 4)
+            )
+            assert found[2] == expected[2] + SHORT_NBYTES - few + shape_digits
+
+
+@pytest.mark.parametrize(
+    "make", [in_unknown, in_entry, in_early_data], ids=lambda make: make.__name__
+)
+def test_skipped_values_that_are_cut(make: Callable[[bytes], bytes]) -> None:
+    inner = [
+        b'"' + b"a" * 40 + b'\\n\\ud83d\\ude00\xc3\xa9"',
+        b"-1.5e-10",
+        b"true",
+        b"null",
+        b'{"a":[1,2],"b":{"c":0}}',
+    ]
+    bad = [
+        b'"\\ud83d"',
+        b"1e",
+        b"tru",
+        b'{"a":1,"a":1}',
+        b'{"a":1,}',
+        b'"\xc3"',
+        b'{"b":1,"\\u0062":2}',
+    ]
+    for last in (*inner, *bad):
+        for shift in range(len(last) + 3):
+            n = SHORT_NBYTES - shift - 1
+            text = b'["' + b"b" * (n - 4) + b'",' + last + b",1]"
+            whole = make(text)
+            short = make(b'["' + b"b" * 50 + b'",' + last + b",1]")
+            assert len(whole) > SHORT_NBYTES
+            assert is_syntax_error(whole) == is_syntax_error(short) == (last in bad)
+
+
+def test_objects_in_long_data_before_its_datatype() -> None:
+    """The keys of skipped objects are kept in memory that grows, also while a try is made."""
+    objects = ",".join("{" + ",".join(f'"k{i}":1' for i in range(60)) + "}" for _ in range(500))
+    tensor = f'{{"y":1,"data":[{objects}],"name":"x","shape":[1],"datatype":"FP32"}}'
+    for text in (
+        body(tensor),
+        '{"z":1,' + body(tensor)[1:],
+        '{"z":{"a":1},' + body(tensor + "," + tensor)[1:],
+    ):
+        assert len(text) > SHORT_NBYTES
+        for _ in range(50):
+            with pytest.raises(tw.ElementError, match="element 0 of input 'x'"):
+                decode(text)
+
+
+def test_long_values_of_every_kind() -> None:
+    n = SHORT_NBYTES
+    assert decode(body(entry("BYTES", '["' + "a" * n + '"]')))["x"].data[0] == b"a" * n
+    assert decode(body(entry("BYTES", '["' + "\\n" * n + '"]')))["x"].data[0] == b"\n" * n
+    assert decode(in_parameter(b'"' + "é".encode() * n + b'"')).parameters["p"] == "é" * n
+    assert decode(in_parameter(b"[" + b"1," * n + b"2]")).parameters["p"] == [1] * n + [2]
+    assert decode(body(entry("FP64", f"[{'0,' * n}1]", n + 1)))["x"].as_numpy().sum() == 1
+    assert decode(body(entry("FP64", f"[{' ' * n}1]")))["x"].as_numpy().tolist() == [1]
+    assert decode(body(entry("FP64", f"[0.{'1' * n}]")))["x"].as_numpy().tolist() == [1 / 9]
+    for make in (in_unknown, in_entry, in_early_data):
+        for value in (b"1" * n, b'"' + b"a" * n + b'"', b"[" + b"1," * n + b"1]", b" " * n + b"1"):
+            assert not is_syntax_error(make(value))
+            assert is_syntax_error(make(value + b"\x01"))
+
+
+# --- messages of other packages -------------------------------------------------------------------
+
+
+def test_nested_data_that_does_not_fit_a_peers_tensor() -> None:
+    """The level is what it was, however many entries have such data."""
+    for order in (
+        '"data":%s,"name":"x%d","shape":[3],"datatype":"BYTES"',
+        '"name":"x%d","shape":[3],"datatype":"BYTES","data":%s',
+    ):
+        entries = []
+        for i in range(4):
+            values = (nested(90, inner="1").decode(), i)
+            entries.append(
+                "{" + order % (values if order.startswith('"data"') else values[::-1]) + "}"
+            )
+        text = body(",".join(entries)).encode()
+        _, tensors, _ = read_peer_message(text, len(text), True, tw.Limits())
+        assert [tensor.tensor for tensor in tensors] == [None] * 4
+        assert bytes(tensors[3].text) == nested(90, inner="1")
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+
+
+def test_a_shape_is_a_list_of_integers() -> None:
+    for shape, words in (
+        ("[-1,-]", "expected a digit"),
+        ("[" + "1," * 64 + "1.]", "expected a digit"),
+        ("[" + "1," * 64 + "01]", "leading zero"),
+        ("[1.0]", "not an integer"),
+        ("[true]", "not an integer"),
+        ("[[1]]", "not an integer"),
+        ("{}", "not a list"),
+        ("[1,]", "a value"),
+    ):
+        with pytest.raises(tw.HeaderError, match=words):
+            decode(body(PLAIN.replace('"shape":[1]', f'"shape":{shape}')))
+    for shape, words in (
+        ("[-1]", "negative dimension"),
+        ("[9223372036854775807]", "too large to address|needs"),
+        ("[9223372036854775808]", "too large to address"),
+        ("[-9223372036854775808]", "negative dimension"),
+        (f"[{'9' * 4300}]", "too large to address"),
+        ("[" + "1," * 64 + "1]", "65 dimensions, at most 64"),
+        ("[" + "1," * 99_999 + "1]", "100000 dimensions, at most 64"),
+    ):
+        with pytest.raises(tw.LayoutError, match=words):
+            decode(body(PLAIN.replace('"shape":[1]', f'"shape":{shape}')))
+    for shape in ("[1,1,1]", "[ 1 ]", "[-0,1]"[:0] + "[" + "1," * 63 + "1]", "[]"):
+        assert (
+            decode(body(PLAIN.replace('"shape":[1]', f'"shape":{shape}')))["x"].as_numpy().size == 1
+        )
+    assert decode(body(entry("INT8", "[]", 0).replace("[0]", "[-0]")))["x"].shape == (0,)
+
+
+# --- every change of a byte -----------------------------------------------------------------------
+
+HEADERS: list[tuple[str, bytes, int | None]] = []
+
+
+def add_header(kind: str, text: str, blob: bytes = b"") -> None:
+    raw = text.encode()
+    HEADERS.append((kind, raw + blob, len(raw) if blob else None))
+
+
+SIZED = '{"name":"x","shape":[2],"datatype":"INT16","parameters":{"binary_data_size":4}}'
+add_header("request", body(SIZED), b"\1\0\2\0")
+add_header("request", body('{"data":[1,-2e1,null],"name":"é","datatype":"FP32","shape":[3]}'))
+add_header(
+    "request",
+    body('{"name":"\\u00e9","shape":[1,2],"datatype":"BYTES","data":["a\\n",["\\ud83d\\ude00"]]}'),
+)
+add_header(
+    "request",
+    body(
+        '{"name":"b","shape":[2],"datatype":"BOOL","data":[true,false]}',
+        ',"z":{"a":1,"b":[0.5,{}]}',
+    ),
+)
+add_header(
+    "request",
+    body(
+        '{"name":"i","shape":[2],"datatype":"UINT8","data":[255,0]}',
+        ',"parameters":{"p":[1.5,"q",null]}',
+    ),
+)
+add_header(
+    "request",
+    '{"id":"1","outputs":[{"name":"o","parameters":{"binary_data":true}}],' + body(SIZED)[1:],
+    b"\1\0\2\0",
+)
+add_header(
+    "request",
+    ' { "inputs" : [ {"name":"r","shape":[9],"datatype":"FP16","parameters":{"shared_memory_region":"s"}} ] } ',
+)
+add_header("response", '{"model_name":"m","outputs":[' + SIZED + "]}", b"\1\0\2\0")
+add_header(
+    "response",
+    '{"outputs":[{"name":"y","shape":[1],"datatype":"FP64","data":[NaN]}],"model_version":"1"}',
+)
+add_header(
+    "response", '{"outputs":[],"parameters":{"a":-0.0,"b":{"c":12345678901234567890}},"id":null}'
+)
+
+
+def compared(kind: str, text: bytes, length: int | None) -> None:
+    decode_message: Callable[..., Any] = (
+        tw.decode_request if kind == "request" else tw.decode_response
+    )
+    try:
+        found: Any = message_read(decode_message(text, length))
+    except tw.DecodeError:
+        found = None
+    try:
+        expected: Any = wire.decode(text, length, kind)
+    except wire.WireError:
+        expected = None
+    assert repr(found) == repr(expected), (text, length)
+
+
+@pytest.mark.parametrize("i", range(len(HEADERS)))
+def test_every_prefix(i: int) -> None:
+    kind, text, length = HEADERS[i]
+    compared(kind, text, length)
+    header_nbytes = len(text) if length is None else length
+    for n in range(header_nbytes):
+        compared(kind, text[:n], None)
+        compared(kind, text[:n] + text[header_nbytes:], n)
+        compared(kind, text, n)
+
+
+@pytest.mark.parametrize("i", range(len(HEADERS)))
+def test_every_change_of_a_byte(i: int) -> None:
+    kind, text, length = HEADERS[i]
+    for at in range(len(text) if length is None else length):
+        for byte in range(256):
+            compared(kind, text[:at] + bytes([byte]) + text[at + 1 :], length)
+
+
+def test_wire_rounds_to_a_single_as_exact_arithmetic_does() -> None:
+    """The oracle's own rounding."""
+    chooser = random.Random(9)
+    for bits in SINGLE_EDGES + [chooser.randrange(0x7F7FFFFF) for _ in range(300)]:
+        for text, nearest_bits in halfway(bits, single_value):
+            assert struct.pack("<f", wire._nearest_single(text)) == struct.pack("<I", nearest_bits)
