@@ -1,6 +1,8 @@
 """Compile the extensions. Switches, set to 1: TENSORWIRE_SANITIZE (ASan and UBSan),
 TENSORWIRE_FUZZ (for libFuzzer; clang only), TENSORWIRE_COVERAGE (gcov, Cython line tracing),
-TENSORWIRE_DEBUG (not optimised), TENSORWIRE_STRICT (compiler warnings are errors)."""
+TENSORWIRE_DEBUG (not optimised), TENSORWIRE_STRICT (compiler warnings are errors),
+TENSORWIRE_NO_CHARCONV (the JSON reader does without the floating-point part of <charconv>, as where
+the C++ library has none)."""
 
 import os
 from pathlib import Path
@@ -33,6 +35,8 @@ if switch("COVERAGE"):
     directives["linetrace"] = True
 if switch("DEBUG"):
     flags = [*flags, "-O0", "-g", "-UNDEBUG"]
+if switch("NO_CHARCONV"):
+    macros.append(("TENSORWIRE_NO_CHARCONV", "1"))
 if switch("STRICT"):
     # The two exceptions are habits of generated code.
     warn = ["unused-parameter", "missing-field-initializers"]

@@ -111,6 +111,30 @@ def first_of_equal_keys(node: Node) -> None:
         first_of_equal_keys(child)
 
 
+def zero_for_nan(root: Node) -> None:
+    """J5: NaN and the infinities where they are no elements of FP32 or FP64 data."""
+    data = [id(item.get("data")) for item in with_json(root, ("FP32", "FP64"))]
+
+    def change(node: Node, is_data: bool) -> None:
+        if not isinstance(node, list):
+            return
+        for i, child in enumerate(node):
+            value = child[1] if isinstance(node, Members) else child
+            if isinstance(value, Literal) and not is_data and is_word(value):
+                if isinstance(node, Members):
+                    child[1] = Literal("0")
+                else:
+                    node[i] = Literal("0")
+            inner = type(value) is list and is_data and not isinstance(node, Members)
+            change(value, id(value) in data or inner)
+
+    change(root, False)
+
+
+def is_word(value: Literal) -> bool:
+    return value.text.lstrip("-") in ("NaN", "Infinity")
+
+
 def children(node: Node) -> list[Node]:
     if isinstance(node, Members):
         return [value for _, value in node]
