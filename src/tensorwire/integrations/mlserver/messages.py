@@ -92,7 +92,10 @@ def _are_readable(entries: list[PeerTensor], body: bytes) -> bool:
     # null is JSON, NaN and Infinity are not. Both become numbers that are not finite.
     if len(body) > SHORT and all(map(_is_finite, entries)):
         return True
-    return b"NaN" not in body and b"Infinity" not in body
+    # A single letter is found much faster, and most bodies have neither.
+    return (b"N" not in body or b"NaN" not in body) and (
+        b"I" not in body or b"Infinity" not in body
+    )
 
 
 def _is_finite(entry: PeerTensor) -> bool:
