@@ -144,7 +144,7 @@ def is_lazy(server: Server, body: bytes, content_type: str | None = "application
         kinds.extend(isinstance(t, OnWire) and t._tensor is not None for t in payload.inputs)
         return answer_of(payload)
 
-    server.model.predict = predict
+    server.model.predict = predict  # type: ignore[method-assign]
     try:
         with installed():
             server.infer(body, content_type)
@@ -320,7 +320,7 @@ def test_the_request_that_a_model_got_travels() -> None:
         return answer_of(payload)
 
     server = Server()
-    server.model.predict = keep
+    server.model.predict = keep  # type: ignore[method-assign]
     server.infer(READ["nested"])
     with installed():
         server.infer(READ["nested"])

@@ -22,7 +22,7 @@ from ...errors import TensorwireError
 Array = NDArray[Any]
 
 
-def validated(model: type[Any], state: dict[str, Any], fields: set[str]) -> Any:
+def validated(model: Any, state: dict[str, Any], fields: set[str]) -> Any:
     """An object of a pydantic model with this ``__dict__``, whose ``fields`` were set."""
     made = model.__new__(model)
     set_attribute = object.__setattr__
@@ -81,8 +81,8 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
         data, text = array_of(self), text_of(self)
         if data is None:
             return super().__deepcopy__(memo)  # type: ignore[no-any-return]
-        text = text and bytes(text)  # neither an entry nor a memoryview can be copied
-        return ArrayData.over(copy.deepcopy(data, memo), self.__dict__["is_encoded"], text)
+        source = text and bytes(text)  # neither an entry nor a memoryview can be copied
+        return ArrayData.over(copy.deepcopy(data, memo), self.__dict__["is_encoded"], source)
 
     def __reduce__(self) -> tuple[Any, ...]:
         data = array_of(self)

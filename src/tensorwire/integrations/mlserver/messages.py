@@ -1,4 +1,4 @@
-"""Our messages as MLServer's, and its answers as frames."""
+"""Our messages as MLServer's, and its answers as frames and as JSON."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _are_readable(entries: list[PeerTensor], body: bytes) -> bool:
 def _is_finite(entry: PeerTensor) -> bool:
     assert entry.tensor is not None
     data = entry.tensor.data
-    return isinstance(data, tw.BytesTensor) or data.dtype.kind != "f" or bool(isfinite(data).all())
+    return not isinstance(data, ndarray) or data.dtype.kind != "f" or bool(isfinite(data).all())
 
 
 def _is_plain(value: Any) -> bool:
@@ -116,6 +116,7 @@ def _is_plain(value: Any) -> bool:
 def _json_input(entry: PeerTensor) -> RequestInput:
     """What validation would make of the entry. It has been validated, but for its parameters."""
     assert entry.tensor is not None
+    assert entry.tensor.data is not None
     members: dict[str, Any] = {
         "name": entry.name,
         "shape": list(entry.shape),
