@@ -970,8 +970,9 @@ def read_peer_message(
 
     Returns the message without its tensors, a list of PeerTensor, and a list of parameters: those
     of the message, and of each requested output. They are None where there are none, and an empty
-    dict where there is an empty object; the message has an empty dict for both. With ``needs_arrays``, JSON data that
-    is not of its datatype and shape is an error, too. Raises DecodeError.
+    dict where there is an empty object; the message has an empty dict for both. With
+    ``needs_arrays``, JSON data that is not of its datatype and shape is an error, too. Raises
+    DecodeError.
     """
     cdef Body source = Body(body)
     cdef MessageReader reader

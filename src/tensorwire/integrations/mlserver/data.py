@@ -81,7 +81,9 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
         data, text = array_of(self), text_of(self)
         if data is None:
             return super().__deepcopy__(memo)  # type: ignore[no-any-return]
-        source = text and bytes(text)  # neither an entry nor a memoryview can be copied
+        source = (
+            None if text is None else bytes(text)
+        )  # neither an entry nor a memoryview can be copied
         return ArrayData.over(copy.deepcopy(data, memo), self.__dict__["is_encoded"], source)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -89,7 +91,11 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
         if data is None:
             return TensorData, (self.root,)
         text = text_of(self)
-        return ArrayData.over, (data, self.__dict__["is_encoded"], text and bytes(text))
+        return ArrayData.over, (
+            data,
+            self.__dict__["is_encoded"],
+            None if text is None else bytes(text),
+        )
 
 
 def _root(self: ArrayData) -> Any:
