@@ -14,7 +14,11 @@ from Cython.Build import cythonize  # after setuptools, which it extends  # isor
 from Cython.Compiler import Options  # isort: skip
 
 
+SWITCHES = ("SANITIZE", "FUZZ", "COVERAGE", "DEBUG", "STRICT", "NO_CHARCONV")
+
+
 def switch(name: str) -> bool:
+    assert name in SWITCHES
     return os.environ.get(f"TENSORWIRE_{name}", "0") not in ("", "0")
 
 
@@ -54,7 +58,13 @@ extensions = [
     )
     for path in sorted(Path("src/tensorwire").rglob("*.pyx"))
 ]
+# Each set of switches has a folder of its own: setuptools compiles nothing again only because
+# the flags are others, and a build with the sanitizers would find the objects of one without.
+switches = [name.lower() for name in SWITCHES if switch(name)]
 setup(
     ext_modules=cythonize(extensions, compiler_directives=directives),
-    options={"build_ext": {"parallel": os.cpu_count() or 1}},
+    options={
+        "build": {"build_base": "-".join(["build", *switches])},
+        "build_ext": {"parallel": os.cpu_count() or 1},
+    },
 )

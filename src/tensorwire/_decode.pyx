@@ -959,8 +959,9 @@ cdef class MessageReader:
                 self.cursor.position = entry.data
                 self.try_elements()
                 self.cursor.position = position
-            made.text = PyMemoryView_FromObject(self.text)[
-                entry.data - self.cursor.start:entry.data_end - self.cursor.start]
+            made.whole_text = self.text
+            made.begin = entry.data - self.cursor.start
+            made.end = entry.data_end - self.cursor.start
             if entry.size != NULL:  # which counts for nothing beside the data
                 self.cursor.position = entry.size
                 self.parameters = {
@@ -984,8 +985,7 @@ cdef class PeerTensor:
     """An entry of another package's message: what it says, and the tensor, where it is one.
 
     ``datatype`` is spelled as it was sent, "fp32" perhaps. ``tensor`` is None for an entry without
-    data, and for JSON data that is not of its datatype and shape. ``text`` is the JSON of the data
-    as a memoryview; None without any.
+    data, and for JSON data that is not of its datatype and shape.
     """
 
     cdef readonly str name
@@ -993,7 +993,16 @@ cdef class PeerTensor:
     cdef readonly tuple shape
     cdef readonly dict parameters
     cdef readonly Tensor tensor
-    cdef readonly object text
+    cdef object whole_text  # of the header, as bytes; None without JSON data
+    cdef Py_ssize_t begin
+    cdef Py_ssize_t end
+
+    @property
+    def text(self):
+        """The JSON of the data as a memoryview; None without any."""
+        if self.whole_text is None:
+            return None
+        return PyMemoryView_FromObject(self.whole_text)[self.begin:self.end]
 
 
 def read_peer_message(

@@ -58,7 +58,7 @@ PROGRAMS = {
 }
 
 SOURCES = ("src", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
-BUILT = shutil.ignore_patterns("*.so", "*.c", "*.pyc", "__pycache__", "*.egg-info")
+BUILT = shutil.ignore_patterns("*.so", "*.c", "*.cpp", "*.pyc", "__pycache__", "*.egg-info")
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from interop.json_requests import (
     TYPES,
     Answer,
     array_seen,
+    data_text,
     message,
     outcome,
     post,
@@ -144,7 +145,7 @@ def is_lazy(server: Server, body: bytes, content_type: str | None = "application
         kinds.extend(isinstance(t, OnWire) and t._tensor is not None for t in payload.inputs)
         return answer_of(payload)
 
-    server.model.predict = predict
+    server.model.predict = predict  # type: ignore[method-assign]
     try:
         with installed():
             server.infer(body, content_type)
@@ -320,7 +321,7 @@ def test_the_request_that_a_model_got_travels() -> None:
         return answer_of(payload)
 
     server = Server()
-    server.model.predict = keep
+    server.model.predict = keep  # type: ignore[method-assign]
     server.infer(READ["nested"])
     with installed():
         server.infer(READ["nested"])
@@ -336,3 +337,34 @@ def test_the_request_that_a_model_got_travels() -> None:
         array[:] = 0
         assert lazy.inputs[0].as_numpy().tolist() == [[1, 2], [3, 4]]
         assert lazy == plain
+
+
+JUST_ABOVE_HALF = "1.00000005960464477539062500001"  # of the way from 1 to the next FP32 number
+DIFFERENCES: dict[str, tuple[bytes, Any, Any]] = {  # the body, and the array without and with
+    "rounded once": (data_text(f"[{JUST_ABOVE_HALF}, 1]"), [1, 1], [1.0000001192092896, 1]),
+    "a negative zero": (data_text("[-0, -0.0]"), "[0.0, -0.0]", "[-0.0, -0.0]"),
+    "lists of different depths": (data_text('["a", ["b"]]', "BYTES"), ["a", ["b"]], ["a", "b"]),
+    "lists of different lengths": (data_text("[[1], [2, 3]]", shape="[3]"), None, [1, 2, 3]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DIFFERENCES)
+def test_differences(server: Server, case: str) -> None:
+    """What a model sees otherwise; the README has them."""
+    body, plain, ours = DIFFERENCES[case]
+    found: list[Any] = []
+
+    def predict(payload: Any, headers: Any = None) -> Any:
+        array = outcome(payload.inputs[0].as_numpy)
+        found.append(array.tolist() if isinstance(array, np.ndarray) else None)
+        return answer_of(payload)
+
+    server.model.predict = predict  # type: ignore[method-assign]
+    try:
+        server.infer(body)
+        with installed():
+            server.infer(body)
+    finally:
+        del server.model.predict
+    for value, expected in zip(found, (plain, ours), strict=True):
+        assert (repr(value) if isinstance(expected, str) else value) == expected

@@ -3,9 +3,10 @@
     from tensorwire.integrations import kserve
     kserve.install()
 
-A binary tensor stays in the body that it came in: ``as_numpy()`` views it there, and ``data`` is
-the flat list that it was, made when someone asks. ``BinaryDataPlane`` does the same for one
-server's REST side, without changing KServe.
+A binary tensor stays in the body that it came in, and ``as_numpy()`` is a view of it. JSON data is
+read from the body into an array. ``data`` is the list that it was, built on first access. JSON
+answers are written from arrays. ``BinaryDataPlane`` does the same for one server's REST side,
+without changing KServe; JSON requests are read by KServe then.
 """
 
 from __future__ import annotations

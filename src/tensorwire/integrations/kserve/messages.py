@@ -93,7 +93,7 @@ class JsonRequest:
 
     def infer_request(self, cls: type[Any], model_name: str, options: Options) -> Any:
         """What KServe's ``from_inference_request`` makes of it, but for the lists."""
-        parameters = [own or {} for own in self.parameters[1:]]
+        parameters: list[dict[str, Any] | None] = [own or {} for own in self.parameters[1:]]
         return cls(
             request_id=self.request.id,
             model_name=model_name,

@@ -193,13 +193,14 @@ def json_list(tensor: Any) -> list[Any]:
 def json_array(tensor: Any) -> Array:
     """The array whose elements are sent as JSON; InferenceError as in ``wire_bytes``."""
     if (found := on_wire(tensor)) is not None:
-        return reshaped(found.as_numpy(), tensor.shape)
+        shaped: Array = reshaped(found.as_numpy(), tensor.shape)
+        return shaped
     array = tensor.data
     if isinstance(array, np.ndarray):
         check_array(tensor, array)
         return array
-    listed: Array = tensor.as_numpy()
-    return listed
+    made: Array = tensor.as_numpy()
+    return made
 
 
 def listed(tensor: Any) -> Any:

@@ -1,4 +1,4 @@
-"""MLServer on this codec: binary REST, and codecs and raw gRPC that make no lists.
+"""MLServer on this codec: binary REST, and JSON, codecs and raw gRPC that make no lists.
 
 Nothing of MLServer is imported before ``install()``. ``python -m tensorwire.integrations.mlserver
 start FOLDER`` is ``mlserver start FOLDER`` with it.

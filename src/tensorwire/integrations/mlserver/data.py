@@ -16,9 +16,21 @@ from numpy.typing import NDArray
 import tensorwire as tw
 
 from ..._datatypes import DATATYPES
+from ..._decode import PeerTensor
 from ...errors import TensorwireError
 
 Array = NDArray[Any]
+
+
+def validated(model: Any, state: dict[str, Any], fields: set[str]) -> Any:
+    """An object of a pydantic model with this ``__dict__``, whose ``fields`` were set."""
+    made = model.__new__(model)
+    set_attribute = object.__setattr__
+    set_attribute(made, "__dict__", state)
+    set_attribute(made, "__pydantic_fields_set__", fields)
+    set_attribute(made, "__pydantic_extra__", None)
+    set_attribute(made, "__pydantic_private__", None)
+    return made
 
 
 class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
@@ -35,27 +47,21 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
         cls,
         data: Array | tw.BytesTensor,
         is_encoded: bool = False,
-        text: memoryview | bytes | None = None,
+        source: PeerTensor | bytes | None = None,
     ) -> ArrayData:
         """Make one.
 
         ``is_encoded``: ``data`` was made by MLServer's NumpyCodec, whose lists have None for NaN.
-        ``text``: the JSON that ``data`` was read from.
+        ``source``: the entry that ``data`` was read from as JSON, or the text of its data.
         """
-        made: ArrayData = cls.__new__(cls)
-        made.__setstate__(
-            {
-                "__dict__": {"array": data, "is_encoded": is_encoded, "text": text},
-                "__pydantic_fields_set__": {"root"},
-                "__pydantic_extra__": None,
-                "__pydantic_private__": None,
-            }
-        )
+        state = {"array": data, "is_encoded": is_encoded, "source": source}
+        made: ArrayData = validated(cls, state, {"root"})
         return made
 
     def __len__(self) -> int:
         data = array_of(self)
-        return len(self.root) if data is None or text_of(self) is not None else _length(data)
+        is_json = self.__dict__.get("source") is not None
+        return len(self.root) if data is None or is_json else _length(data)
 
     def __eq__(self, other: object) -> bool:
         return self.root == other.root if isinstance(other, TensorData) else NotImplemented
@@ -69,27 +75,33 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
         data = array_of(self)
         if data is None:
             return super().__copy__()  # type: ignore[no-any-return]
-        return ArrayData.over(data, self.__dict__["is_encoded"], text_of(self))
+        return ArrayData.over(data, self.__dict__["is_encoded"], self.__dict__["source"])
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> ArrayData:
         data, text = array_of(self), text_of(self)
         if data is None:
             return super().__deepcopy__(memo)  # type: ignore[no-any-return]
-        text = text and bytes(text)  # a memoryview cannot be copied
-        return ArrayData.over(copy.deepcopy(data, memo), self.__dict__["is_encoded"], text)
+        source = (
+            None if text is None else bytes(text)
+        )  # neither an entry nor a memoryview can be copied
+        return ArrayData.over(copy.deepcopy(data, memo), self.__dict__["is_encoded"], source)
 
     def __reduce__(self) -> tuple[Any, ...]:
         data = array_of(self)
         if data is None:
             return TensorData, (self.root,)
         text = text_of(self)
-        return ArrayData.over, (data, self.__dict__["is_encoded"], text and bytes(text))
+        return ArrayData.over, (
+            data,
+            self.__dict__["is_encoded"],
+            None if text is None else bytes(text),
+        )
 
 
 def _root(self: ArrayData) -> Any:
     state = self.__dict__
     if "root" not in state:
-        text = state["text"]
+        text = text_of(self)
         if text is None:
             _set_root(self, as_list(state["array"], state["is_encoded"]))
         else:
@@ -112,7 +124,8 @@ def array_of(data: Any) -> Array | tw.BytesTensor | None:
 
 def text_of(data: Any) -> memoryview | bytes | None:
     """The JSON that an ArrayData was read from; None for any other data."""
-    return data.__dict__.get("text") if isinstance(data, ArrayData) else None
+    source = data.__dict__.get("source") if isinstance(data, ArrayData) else None
+    return source.text if isinstance(source, PeerTensor) else source
 
 
 def is_flat(text: memoryview | bytes) -> bool:

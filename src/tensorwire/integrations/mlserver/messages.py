@@ -1,4 +1,4 @@
-"""Our messages as MLServer's, and its answers as frames."""
+"""Our messages as MLServer's, and its answers as frames and as JSON."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ import tensorwire as tw
 from ..._decode import PeerTensor, read_peer_message
 from ..._encode import write_peer_json
 from ...errors import DecodeError, EncodeError, LayoutError, subject
-from .data import ArrayData, array_of, refusal, tensor_of, text_of
+from .data import ArrayData, array_of, refusal, tensor_of, text_of, validated
 
 # MLServer limits neither; what passes the other limits is read by MLServer itself.
 UNLIMITED = 2**63 - 1
 JSON_LIMITS = tw.Limits(
     max_header_nbytes=UNLIMITED, max_tensors=UNLIMITED, max_name_nbytes=UNLIMITED
 )
+DATATYPES = frozenset(Datatype.__members__)
+SHORT = 1 << 16  # bytes of a body that is sooner searched than its arrays are
 INTEGERS = range(-(2**63), 2**64)  # that orjson reads as such
 
 # --- in --------------------------------------------------------------------------------------
@@ -64,8 +66,7 @@ def json_request(body: bytes) -> InferenceRequest | None:
         )
     except DecodeError:
         return None
-    described = [*parameters, *(entry.parameters for entry in entries)]
-    if not (all(map(_is_readable, entries)) and all(map(_is_plain, described))):
+    if not (_are_readable(entries, body) and all(map(_is_plain, parameters))):
         return None
     try:
         members: dict[str, Any] = {"inputs": [_json_input(entry) for entry in entries]}
@@ -81,15 +82,26 @@ def json_request(body: bytes) -> InferenceRequest | None:
         return None
 
 
-def _is_readable(entry: PeerTensor) -> bool:
-    """Whether the data of an entry is JSON, and an array can stand for it."""
-    if entry.tensor is None or entry.text is None or entry.datatype not in Datatype.__members__:
-        return False
-    data = entry.tensor.data
-    if isinstance(data, tw.BytesTensor) or data.dtype.kind != "f" or isfinite(data).all():
+def _are_readable(entries: list[PeerTensor], body: bytes) -> bool:
+    """Whether the data of all entries is JSON, and arrays can stand for it."""
+    for entry in entries:
+        if entry.tensor is None or entry.datatype not in DATATYPES:
+            return False
+        if entry.tensor.binary or not _is_plain(entry.parameters):
+            return False
+    # null is JSON, NaN and Infinity are not. Both become numbers that are not finite.
+    if len(body) > SHORT and all(map(_is_finite, entries)):
         return True
-    text = bytes(entry.text)  # null is JSON, NaN and Infinity are not
-    return b"N" not in text and b"I" not in text
+    # A single letter is found much faster, and most bodies have neither.
+    return (b"N" not in body or b"NaN" not in body) and (
+        b"I" not in body or b"Infinity" not in body
+    )
+
+
+def _is_finite(entry: PeerTensor) -> bool:
+    assert entry.tensor is not None
+    data = entry.tensor.data
+    return not isinstance(data, ndarray) or data.dtype.kind != "f" or bool(isfinite(data).all())
 
 
 def _is_plain(value: Any) -> bool:
@@ -102,16 +114,22 @@ def _is_plain(value: Any) -> bool:
 
 
 def _json_input(entry: PeerTensor) -> RequestInput:
+    """What validation would make of the entry. It has been validated, but for its parameters."""
     assert entry.tensor is not None
+    assert entry.tensor.data is not None
     members: dict[str, Any] = {
         "name": entry.name,
         "shape": list(entry.shape),
         "datatype": entry.datatype,
-        "data": ArrayData.over(entry.tensor.data, text=entry.text),
+        "parameters": None,
+        "data": ArrayData.over(entry.tensor.data, source=entry),
     }
+    fields = {"name", "shape", "datatype", "data"}
     if entry.parameters is not None:
-        members["parameters"] = entry.parameters
-    return RequestInput(**members)
+        members["parameters"] = Parameters.model_validate(entry.parameters)
+        fields.add("parameters")
+    made: RequestInput = validated(RequestInput, members, fields)
+    return made
 
 
 def _json_output(output: Any, parameters: dict[str, Any] | None) -> RequestOutput:

@@ -1,7 +1,9 @@
-"""Binary REST: MLServer's own endpoint, with a binary request in front of it or a frame behind.
+"""REST: MLServer's own endpoint, with our reader in front of it and our writer behind.
 
-The hook is the ``handle`` of MLServer's route class, which runs inside its middlewares and error
-handlers, and which a server that is up already runs for its next request.
+Binary requests and JSON requests that MLServer accepts are answered here. All others go on to
+MLServer, which answers them with its own errors. The hook is the ``handle`` of MLServer's route
+class, which runs inside its middlewares and error handlers, and which a server that is up already
+runs for its next request.
 """
 
 from __future__ import annotations
