@@ -736,7 +736,7 @@ cdef class MessageReader:
         return 0
 
     cdef bint try_elements(self) except -1:
-        """Read the lists at the cursor. Where they do not fit the tensor, stay, and return False."""
+        """Read the lists at the cursor. If they do not fit the tensor, stay and return False."""
         cdef const unsigned char* position = self.cursor.position
         cdef int level = self.cursor.level
         self.entry.is_tried = True
