@@ -456,6 +456,7 @@ FINITE = [
     *("9007199254740993", "9007199254740992.99999999999999999", "9007199254740993.0000000000001"),
     *(
         "16777217",
+        "3402823567797336616e20",
         "16777216.99999999999999999999",
         "16777217.0000000000000000000001",
         "1e22",
@@ -516,7 +517,9 @@ def test_too_large(datatype: str, text: str) -> None:
         read(datatype, ["0", text])
 
 
-@pytest.mark.parametrize("text", ["3.40282356779733661638e38", "1.7e308", "-3.4028236e38"])
+@pytest.mark.parametrize(
+    "text", ["3.40282356779733661638e38", "3402823567797336617e20", "-34028236e31", "1.7e308"]
+)
 def test_too_large_for_a_single(text: str) -> None:
     with pytest.raises(tw.ElementError, match=r"takes magnitudes up to 3\.40282"):
         read("FP32", [text])
