@@ -185,16 +185,37 @@ def grow() -> None:
         body.advance(len(body.remaining()))
 
 
+def rejected(text: str) -> Callable[[], None]:
+    body = text.encode()
+
+    def decode() -> None:
+        with pytest.raises(tw.HeaderError):
+            tw.decode_request(body)
+
+    return decode
+
+
+MANY_MEMBERS = ",".join(f'"{i * 7919 % 300_000:06d}":0' for i in range(300_000))
+MANY_LISTS = ",".join(["[1]"] * 2_000_000)
+MANY_VALUES = ",".join(["0.5"] * 2_000_000)
+MANY_NUMBERS = (
+    f'{{"inputs":[{{"name":"x","shape":[2000000],"datatype":"FP32","data":[{MANY_VALUES}]}}]}}'
+).encode()
+
 # What takes several ms, and more ticks than a call has with the GIL held; a tick takes half a ms.
 LONG: dict[str, tuple[Callable[[], Any], int]] = {
     "a check of BOOLs": (lambda: tw.decode_request(SIXTY_MB, 0, raw_input=FLAGS), 2),
     "elements that are far apart": (lambda: tw.decode_bytes(FAR_APART, 100_000), 2),
     "a chunk": (lambda: tw.BodyBuffer(None).write(SIXTY_MB), 2),
     "a body that grows": (grow, 5),
+    "JSON data": (lambda: tw.decode_request(MANY_NUMBERS), 5),
+    "unknown members": (rejected(f"{{{MANY_MEMBERS}}}"), 5),
+    "an unknown member": (rejected(f'{{"z":{{{MANY_MEMBERS}}}}}'), 5),
+    "a long value of the wrong type": (rejected(f'{{"id":[{MANY_LISTS}]}}'), 5),
 }
 
 
 @pytest.mark.parametrize(("work", "n_ticks"), LONG.values(), ids=LONG.keys())
 @pytest.mark.no_sanitizers(reason="it measures time")
 def test_what_takes_long_lets_others_run(work: Callable[[], Any], n_ticks: int) -> None:
-    assert max(ticks_during(work, 20) for _ in range(5)) > 20 * n_ticks
+    assert any(ticks_during(work, 20) > 20 * n_ticks for _ in range(5))
