@@ -1260,6 +1260,7 @@ def test_skipped_values_that_are_cut(make: Callable[[bytes], bytes]) -> None:
         b"true",
         b"null",
         b'{"a":[1,2],"b":{"c":0}}',
+        b'{"a":{"a":{"a":1,"b":2}}}',  # keys that are on the stack when the reading is cut
     ]
     bad = [
         b'"\\ud83d"',
