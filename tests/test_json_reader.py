@@ -1134,6 +1134,7 @@ def test_the_lowest_limits_of_depth() -> None:
     decode(body(PLAIN), max_nesting=4)
 
 
+@pytest.mark.no_sanitizers(reason="their stack frames are several times as large")
 def test_the_deepest_header_in_a_thread_with_a_small_stack() -> None:
     """A level takes up to 400 bytes of the stack (WIRE.md 11)."""
     failures: list[BaseException] = []

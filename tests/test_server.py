@@ -21,7 +21,10 @@ from serving import HOST, uvicorn_server
 from tensorwire.asgi import create_app
 from tensorwire.client import AsyncClient, Client, InferenceServerError
 
-pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
+pytestmark = [
+    pytest.mark.thread_unsafe(reason="its server is one for all"),
+    pytest.mark.no_sanitizers(reason="it measures the memory of processes"),
+]
 
 
 async def echo(request: tw.InferRequest) -> tw.InferResponse:
