@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from functools import cache
+from threading import Thread
 from typing import Any
 
 import numpy as np
 
 from .contender import module
 from .drop_in import Case
+from .servers import LOOPBACK, triton_tools
 from .workloads import floats, texts
 
 Body = tuple[bytes, int]  # and the length of its JSON
@@ -138,6 +141,39 @@ def json_response(array: Any) -> int:
     return endpoint().infer(json_body([floats(1)]), array)
 
 
+# --- JSON, over the loopback interface ---
+
+START_SECONDS = 30.0
+
+
+@cache
+def url_of_server() -> str:
+    """KServe's REST application under uvicorn, in a thread that ends with the process."""
+    uvicorn, port = module("uvicorn"), triton_tools().free_port()
+    config = uvicorn.Config(endpoint().app, host=LOOPBACK, port=port, log_level="warning")
+    server = uvicorn.Server(config)
+    Thread(target=server.run, daemon=True).start()
+    deadline = time.monotonic() + START_SECONDS
+    while not server.started:
+        if time.monotonic() > deadline:
+            raise RuntimeError("KServe's application did not start")
+        time.sleep(0.05)
+    return f"http://{LOOPBACK}:{port}/v2/models/m/infer"
+
+
+def body_pool_and_url(arrays: list[Any]) -> tuple[bytes, Any, str]:
+    endpoint().model.answer = floats(1)
+    return json_body(arrays), module("urllib3").PoolManager(), url_of_server()
+
+
+def post_body(sent: tuple[bytes, Any, str]) -> Any:
+    """The arrays that the model gets."""
+    body, pool, url = sent
+    response = pool.request("POST", url, body=body, headers={"Content-Type": "application/json"})
+    assert response.status == 200, response.data[:200]
+    return endpoint().model.arrays
+
+
 CASES = {
     f"{step}, {name}": Case(lambda make=make, prepare=prepare: prepare(make()), run)  # type: ignore[misc]
     for step, prepare, run in (
@@ -153,6 +189,10 @@ CASES[f"response as JSON, {NUMBERS}"] = Case(
 )
 CASES |= {
     f"JSON request, as_numpy, {name}": Case(lambda make=make: json_body(make()), json_request)  # type: ignore[misc]
+    for name, make in JSON_BODIES.items()
+}
+CASES |= {
+    f"REST JSON body, {name}": Case(lambda make=make: body_pool_and_url(make()), post_body)  # type: ignore[misc]
     for name, make in JSON_BODIES.items()
 }
 CASES[f"JSON response, {NUMBERS}"] = Case(ARRAYS[NUMBERS], json_response)
