@@ -1,22 +1,31 @@
-"""Zero-copy codec for the binary tensor data extension of the Open Inference Protocol.
+"""Zero-copy codec for the tensors of the Open Inference Protocol (KServe v2, Triton).
 
-Bytes in, views out; messages in, buffers out; no I/O. See README.md, and WIRE.md for the rules.
+It decodes bytes to messages whose tensors are views of these bytes, and encodes messages to buffers
+that refer to the memory of the tensors. It performs no I/O. README.md is an introduction, and
+WIRE.md describes the wire format.
 """
 
 import sys
 
 if sys.byteorder != "little" or sys.maxsize < 2**32:
     raise ImportError(
-        "tensorwire needs a 64-bit little-endian machine: its views are the wire bytes"
+        "tensorwire needs a 64-bit little-endian machine: its arrays are views of the wire bytes"
     )
 
-from ._bodybuffer import BodyBuffer
-from ._decode import decode_request, decode_response
-from ._encode import encode_raw_request, encode_request, encode_response
-from ._frame import Frame
-from ._limits import Limits
-from ._messages import InferRequest, InferResponse, RequestedOutput, Tensor, TensorSpec
-from .bytes_tensor import BytesTensor, decode_bytes, encode_bytes, encode_bytes_into
+from ._codec.bytes_tensor import BytesTensor, decode_bytes
+from ._codec.conversion import encode_bytes, encode_bytes_into
+from ._codec.datatypes import Limits
+from ._codec.decoder import decode_request, decode_response
+from ._codec.encoder import encode_raw_request, encode_request, encode_response
+from ._codec.memory import BodyBuffer
+from ._codec.messages import (
+    Frame,
+    InferRequest,
+    InferResponse,
+    RequestedOutput,
+    Tensor,
+    TensorSpec,
+)
 from .errors import (
     DecodeError,
     ElementError,

@@ -1,48 +1,8 @@
-"""``python -m tensorwire``: the demonstration, a look into captured bodies, a small server."""
+"""Entry point of ``python -m tensorwire``."""
 
-from __future__ import annotations
-
-import argparse
 import sys
 
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tensorwire", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("demo", help="encode and decode 64 MiB, next to the usual way")
-    inspect = commands.add_parser("inspect", help="print the tensors of a captured body")
-    inspect.add_argument("file", help="a request's or response's HTTP body")
-    inspect.add_argument(
-        "--header-length",
-        metavar="N",
-        help="what Inference-Header-Content-Length said; without it, all is JSON",
-    )
-    serve = commands.add_parser("serve", help="serve models over HTTP, on uvicorn")
-    serve.add_argument("models", nargs="?", help="module:name of a mapping of models, or an app")
-    serve.add_argument("--echo", action="store_true", help="serve a model 'echo', too")
-    serve.add_argument("--host", default="127.0.0.1")
-    serve.add_argument("--port", type=int, default=8000)
-    chosen = parser.parse_args(arguments)
-    if chosen.command == "demo":
-        from . import demo  # noqa: PLC0415 - each command loads what it needs
-
-        demo.run()
-        return 0
-    if chosen.command == "serve":
-        from .asgi import serve as server  # noqa: PLC0415
-
-        try:
-            return server.run(chosen.models, chosen.echo, chosen.host, chosen.port)
-        except server.NoModels as error:
-            parser.error(str(error))
-    from .inspect import run  # noqa: PLC0415
-
-    try:
-        return run(chosen.file, chosen.header_length)
-    except OSError as error:
-        parser.error(str(error))
-
+from .cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,17 +1,34 @@
-"""The exceptions, one tree split by whose fault it is and where it lies, and their common words."""
+"""The exceptions, and the texts that their messages share.
+
+A function that finds a fault in a tensor's data does not know whose data it is. It raises the error
+with SUBJECT in the message; `name_tensor` puts the name of the tensor there, at one place for each
+direction.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+# A character that occurs in no message otherwise.
+SUBJECT = "\0"
+
 
 class TensorwireError(Exception):
-    """Anything that tensorwire refuses.
+    """Base class of all errors of this package.
 
-    Attributes, each ``None`` when it does not apply: ``tensor`` (name), ``element`` (flat row-major
-    index), ``offset`` (byte position in the body or buffer), ``expected`` and ``actual`` (the two
-    numbers that disagree, in the unit that the message names).
+    Attributes
+    ----------
+    tensor : str or None
+        Name of the tensor. This and the following attributes are None if they do not apply.
+    element : int or None
+        Flat, row-major index of the element.
+    offset : int or None
+        Position in the body or buffer, in bytes.
+    expected, actual : int or None
+        The two numbers that disagree, in the unit that the message names.
+    status : int
+        The HTTP status with which a server should respond.
     """
 
     status: int = 500
@@ -41,36 +58,41 @@ class TensorwireError(Exception):
 
 
 class DecodeError(TensorwireError, ValueError):
-    """The bytes are not a message. ``status`` is what a server answers: 400."""
+    """The bytes are not a valid message. ``status`` is 400."""
 
     status = 400
 
 
 class HeaderError(DecodeError):
-    """The JSON header, or its length, breaks a rule (WIRE.md 1, 3 and 4)."""
+    """The JSON header or its length is invalid (WIRE.md 1, 3 and 4)."""
 
 
 class LayoutError(DecodeError):
-    """Sizes, shapes and the body's coverage disagree (WIRE.md 1, 3, 4 and 5)."""
+    """Shapes, sizes and the length of the body do not agree (WIRE.md 1, 3, 4 and 5)."""
 
 
 class ElementError(DecodeError):
-    """One element of a BYTES, BOOL or JSON tensor is wrong (WIRE.md 2 to 4)."""
+    """An element of a BYTES, BOOL or JSON tensor is invalid (WIRE.md 2 to 4)."""
 
 
 class EncodeError(TensorwireError, ValueError):
-    """The message cannot be written.
+    """The message cannot be encoded.
 
-    ``status`` is 500, a server's own mistake, or 400 when the client's choice of outputs cannot be
-    met (FP16 as JSON).
+    ``status`` is 500, or 400 if the client requested outputs that cannot be sent (FP16 as JSON).
     """
 
 
 class IntegrationError(TensorwireError, ImportError):
-    """Another package is not the one that an integration knows; nothing of it was changed.
+    """An integration does not support the installed version of a package, and changed nothing.
 
-    ``distribution``; ``installed``, its version, ``None`` when it is missing; ``tested``, what the
-    integration was tested with (``"2.60 to 2.73"``).
+    Attributes
+    ----------
+    distribution : str or None
+        Name of the package's distribution.
+    installed : str or None
+        Its installed version; None if it is not installed.
+    tested : str or None
+        The versions that the integration was tested with, for example ``"2.60 to 2.73"``.
     """
 
     def __init__(
@@ -87,25 +109,37 @@ class IntegrationError(TensorwireError, ImportError):
         self.tested = tested
 
 
+def name_tensor(error: Exception, kind: str, name: str | None) -> None:
+    """Put a tensor's name into an error whose message has SUBJECT in it; leave others as they are.
+
+    ``kind`` is "input", "output" or "tensor". Without a name, the message only has the kind.
+    """
+    message = error.args[0] if error.args else None
+    if isinstance(message, str) and SUBJECT in message:
+        error.args = (message.replace(SUBJECT, subject(kind, name), 1), *error.args[1:])
+        if isinstance(error, TensorwireError):
+            error.tensor = name
+
+
 def subject(kind: str, name: str | None) -> str:
-    """What a message speaks of: ``input 'image'``, or only ``the buffer`` when it has no name."""
+    """Return what a message is about: ``input 'image'``, or ``the input`` if it has no name."""
     if name is None:
         return f"the {kind}"
     return f"{kind} {name!r}" if len(name) <= 80 else f"{kind} {name[:80]!r}..."
 
 
 def number_text(number: int) -> str:
-    """An integer from a stranger in bounded space; Python itself refuses to print the longest."""
+    """Format an untrusted integer, abbreviating very large values."""
     return str(number) if number.bit_length() <= 64 else "more than 2^64"
 
 
 def plural(noun: str, number: int) -> str:
-    """The noun as it stands behind a number: ``byte`` for 1, ``bytes`` for any other."""
-    return noun if number == 1 else f"{noun}s"
+    """Return the number and the noun: ``1 byte``, ``2 bytes``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """A shape from a stranger in bounded space: ``[2, 3]``, ``[1, 1, ... 900 dimensions]``."""
+    """Format an untrusted shape, abbreviating long ones: ``[2, 3]``, ``[1, ... 9 dimensions]``."""
     dims = [number_text(dim) for dim in shape[:8]]
     if len(shape) > 8:
         dims.append(f"... {len(shape)} dimensions")

@@ -8,7 +8,7 @@ from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64
 from libc.stdlib cimport abort, free, malloc
 from libc.string cimport memcmp, memcpy
 
-from tensorwire._utf8 cimport (
+from tensorwire._codec.utf8 cimport (
     ALL_VALID,
     NO_UTF8,
     CodeUnit,
@@ -17,8 +17,16 @@ from tensorwire._utf8 cimport (
     utf8_nbytes,
     write_utf8,
 )
-from tensorwire._walk cimport NONE, SHORT_PAYLOAD, SHORT_PREFIX, Fault, Walk, walk
-from tensorwire._wire cimport multiply, store_le32
+from tensorwire._codec.wire cimport (
+    NO_SCAN_FAULT,
+    SHORT_ELEMENT,
+    SHORT_PREFIX,
+    Scan,
+    ScanFault,
+    multiply,
+    scan_prefixes,
+    store_le32,
+)
 
 cdef extern from *:
     """
@@ -57,8 +65,8 @@ cdef void check(bint holds) noexcept nogil:
 cdef void walks(const uint8_t* data, uint64_t nbytes) noexcept nogil:
     """Two calls, one after the other, find the elements that a reader of single bytes finds."""
     cdef uint64_t capacity, first, n = 0, position = 0, length
-    cdef Fault fault = NONE
-    cdef Walk walked
+    cdef ScanFault fault = NO_SCAN_FAULT
+    cdef Scan scan
     cdef int64_t* starts
     if nbytes < 2:
         return
@@ -67,27 +75,27 @@ cdef void walks(const uint8_t* data, uint64_t nbytes) noexcept nogil:
     if first > capacity:
         first = capacity
     starts = <int64_t*>malloc(capacity * sizeof(int64_t))
-    walked.position = walked.n_elements = 0
-    walk(&walked, data, nbytes, starts, first, 1000)
-    if walked.fault == NONE:
-        walk(&walked, data, nbytes, starts, capacity, 1000)
-    while n < capacity and position < nbytes and fault == NONE:
+    scan.position = scan.n_elements = 0
+    scan_prefixes(&scan, data, nbytes, starts, first, 1000)
+    if scan.fault == NO_SCAN_FAULT:
+        scan_prefixes(&scan, data, nbytes, starts, capacity, 1000)
+    while n < capacity and position < nbytes and fault == NO_SCAN_FAULT:
         if position + 4 > nbytes:
             fault = SHORT_PREFIX
             break
         length = data[position] + 256 * (data[position + 1] + 256 * (
             data[position + 2] + 256 * <uint64_t>data[position + 3]))
         if position + 4 + length > nbytes:
-            fault = SHORT_PAYLOAD
-            check(walked.declared == length)
+            fault = SHORT_ELEMENT
+            check(scan.declared == length)
             break
         check(starts[n] == 1000 + <int64_t>position)
         position += 4 + length
         n += 1
-    check(walked.fault == fault and walked.n_elements == n and walked.position == position)
-    walked.position = walked.n_elements = 0
-    walk(&walked, data, nbytes, NULL, capacity, 0)
-    check(walked.fault == fault and walked.n_elements == n and walked.position == position)
+    check(scan.fault == fault and scan.n_elements == n and scan.position == position)
+    scan.position = scan.n_elements = 0
+    scan_prefixes(&scan, data, nbytes, NULL, capacity, 0)
+    check(scan.fault == fault and scan.n_elements == n and scan.position == position)
     free(starts)
 
 

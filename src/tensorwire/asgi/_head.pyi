@@ -1,6 +1,6 @@
 from collections.abc import Iterable
 
-from .._frame import Frame
+from .._codec.messages import Frame
 
 def framing(
     headers: Iterable[tuple[bytes, bytes]],

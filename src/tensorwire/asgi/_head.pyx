@@ -1,6 +1,6 @@
 """The head of an ASGI message: what a request's headers say of its body, a frame's own headers."""
 
-from .._frame cimport Frame
+from .._codec.messages cimport Frame
 
 from ..errors import HeaderError
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE, header_length

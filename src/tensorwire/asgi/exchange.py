@@ -7,11 +7,10 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
-from .._bodybuffer import BodyBuffer
-from .._decode import decode_request
-from .._frame import Frame
-from .._limits import Limits
-from .._messages import InferRequest, TensorSpec
+from .._codec.datatypes import Limits
+from .._codec.decoder import decode_request
+from .._codec.memory import BodyBuffer
+from .._codec.messages import Frame, InferRequest, TensorSpec
 from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError
 from ._head import frame_headers, framing
 

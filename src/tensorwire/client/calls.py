@@ -8,7 +8,7 @@ from urllib.parse import quote, urlsplit
 
 import tensorwire as tw
 
-from .._json_reader import read_json
+from .._codec.json_reader import read_json
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds without progress; of tritonclient, too."""

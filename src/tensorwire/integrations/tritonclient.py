@@ -22,9 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _elements, _pack
-from .._body import Body
-from ..bytes_tensor import BytesTensor, decode_bytes, encode_bytes
+from .._codec.bytes_reader import elements_nbytes
+from .._codec.bytes_tensor import BytesTensor, decode_bytes
+from .._codec.bytes_writer import all_plain
+from .._codec.conversion import encode_bytes
+from .._codec.memory import Body
 from ..errors import EncodeError, TensorwireError
 from .patching import Patch, Replacement
 
@@ -131,7 +133,7 @@ def _wire_of(values: Any) -> bytes | None:
         is_extra = kind in "UT"
         if kind == "O":
             values = np.require(values, requirements=["C", "A"])
-            if not _pack.all_plain(values):
+            if not all_plain(values):
                 return None  # str() of numbers, None, subclasses and so on
         elif kind != "S" and not is_extra:
             return None
@@ -176,7 +178,7 @@ def _elements_at(region: memoryview, shape: Any, offset: int) -> NDArray[np.obje
         raise ValueError("the client has an answer of its own to these")
     body = Body(region[offset:])
     n_elements = prod(dims)
-    nbytes = _elements.nbytes_of(body, 0, n_elements, "region", None)
+    nbytes = elements_nbytes(body, n_elements)
     return decode_bytes(body.view(0, nbytes), n_elements).as_numpy().reshape(dims)
 
 

@@ -12,8 +12,8 @@ from kserve.errors import InvalidInput
 from kserve.protocol.infer_type import RequestedOutput, to_http_parameters
 from numpy import ndarray
 
-from ..._decode import PeerTensor, read_peer_message
-from ..._encode import write_peer_json
+from ..._codec.decoder import PeerTensor, read_peer_message
+from ..._codec.encoder import write_peer_json
 from ...errors import DecodeError, EncodeError
 from .options import Options
 from .tensors import (

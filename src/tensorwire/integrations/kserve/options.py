@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..._limits import Limits
+from ..._codec.datatypes import Limits
 
 UNLIMITED = 2**63 - 1
 

@@ -16,7 +16,7 @@ from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from kserve.utils import numpy_codec
 from starlette.requests import Request
 
-from ..._datatypes import bf16_dtype
+from ..._codec.datatypes import bf16_dtype
 from ...errors import DecodeError
 from ..patching import Replacement
 from . import messages, serving, tensors

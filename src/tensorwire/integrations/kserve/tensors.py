@@ -12,12 +12,13 @@ from kserve.errors import InferenceError, InvalidInput
 from kserve.utils.numpy_codec import from_np_dtype
 from numpy.typing import NDArray
 
-from ..._datatypes import BY_DTYPE, RAW_BF16, bf16_dtype
-from ..._decode import PeerTensor, view_tensor
-from ..._json_reader import read_json
-from ..._messages import Tensor
-from ..._pack import all_plain
-from ...bytes_tensor import BytesTensor, decode_bytes, encode_bytes
+from ..._codec.bytes_tensor import BytesTensor, decode_bytes
+from ..._codec.bytes_writer import all_plain
+from ..._codec.conversion import encode_bytes
+from ..._codec.datatypes import BY_DTYPE, RAW_BF16, bf16_dtype
+from ..._codec.decoder import PeerTensor, view_tensor
+from ..._codec.json_reader import read_json
+from ..._codec.messages import Tensor
 from ...errors import DecodeError, ElementError, EncodeError
 from .options import Options
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 import tensorwire as tw
 
-from ..._datatypes import DATATYPES
-from ..._decode import PeerTensor
+from ..._codec.datatypes import DATATYPES
+from ..._codec.decoder import PeerTensor
 from ...errors import TensorwireError
 
 Array = NDArray[Any]

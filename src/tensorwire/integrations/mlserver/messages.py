@@ -21,8 +21,8 @@ from pydantic import ValidationError
 
 import tensorwire as tw
 
-from ..._decode import PeerTensor, read_peer_message
-from ..._encode import write_peer_json
+from ..._codec.decoder import PeerTensor, read_peer_message
+from ..._codec.encoder import write_peer_json
 from ...errors import DecodeError, EncodeError, LayoutError, subject
 from .data import ArrayData, array_of, refusal, tensor_of, text_of, validated
 

@@ -1,8 +1,0 @@
-from typing import Any, final
-
-from ._pack import Source
-
-@final
-class ArrowSource(Source): ...
-
-def source(values: Any, name: str | None) -> tuple[ArrowSource, tuple[int]]: ...

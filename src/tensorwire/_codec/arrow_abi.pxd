@@ -1,0 +1,58 @@
+"""The structs of the Arrow C data interface."""
+
+from libc.stdint cimport int32_t, int64_t
+
+
+cdef enum:
+    INLINE_NBYTES = 12  # largest element that is stored in a view
+
+
+cdef struct ArrowSchema:
+    const char* format
+    const char* name
+    const char* metadata
+    int64_t flags
+    int64_t n_children
+    ArrowSchema** children
+    ArrowSchema* dictionary
+    void (*release)(ArrowSchema*) noexcept nogil
+    void* private_data
+
+
+cdef struct ArrowArray:
+    int64_t length
+    int64_t null_count
+    int64_t offset
+    int64_t n_buffers
+    int64_t n_children
+    const void** buffers
+    ArrowArray** children
+    ArrowArray* dictionary
+    void (*release)(ArrowArray*) noexcept nogil
+    void* private_data
+
+
+cdef struct ArrowArrayStream:
+    int (*get_schema)(ArrowArrayStream*, ArrowSchema*) noexcept nogil
+    int (*get_next)(ArrowArrayStream*, ArrowArray*) noexcept nogil
+    const char* (*get_last_error)(ArrowArrayStream*) noexcept nogil
+    void (*release)(ArrowArrayStream*) noexcept nogil
+    void* private_data
+
+
+# An element of a binary view or string view array. An element of up to 12 bytes is stored in the
+# view. For a longer one, the view has its first four bytes and its position in a data buffer.
+cdef struct LongView:
+    char[4] prefix
+    int32_t buffer
+    int32_t offset
+
+
+cdef union ViewValue:
+    char[12] inline
+    LongView reference
+
+
+cdef struct View:
+    int32_t nbytes
+    ViewValue value

@@ -1,0 +1,514 @@
+"""Read BYTES: scan the length prefixes once, and convert the elements on request.
+
+`scan_elements` validates all length prefixes and returns where each of them starts in the body. All
+other functions take these offsets: `starts` (int64) has the offset of each prefix, and `end` is the
+offset where the last element ends. The length of an element is the difference of two offsets; its
+prefix is not read again.
+"""
+
+cimport cython
+cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
+from cpython.object cimport PyObject
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from .arrow_abi cimport INLINE_NBYTES, ArrowArray, ArrowSchema, View
+from .memory cimport Body
+from .npystring cimport (
+    NpyString_acquire_allocator,
+    NpyString_pack,
+    NpyString_release_allocator,
+    PyArray_StringDTypeObject,
+    npy_packed_static_string,
+    npy_string_allocator,
+)
+from .utf8 cimport ALL_VALID, first_invalid, is_ascii
+from .wire cimport NO_SCAN_FAULT, PREFIX_NBYTES, Scan, scan_prefixes, store_le32
+
+import numpy as np
+
+from ..errors import SUBJECT, ElementError, EncodeError, LayoutError, plural
+
+cnp.import_array()
+
+cdef extern from "Python.h":
+    str PyUnicode_New(Py_ssize_t nbytes, int max_character)
+    unsigned char* PyUnicode_1BYTE_DATA(object text)
+
+cdef enum:
+    # Scans of this cost and above release the GIL: about 1 ms (benchmarks/README.md).
+    SCAN_NOGIL_FROM = 500_000
+    # Limits of the size of a numpy `S` array: in terms of the wire bytes, and in bytes.
+    MAX_PADDING = 64
+    SMALL_NBYTES = 64 << 20
+    N_FIXED_BUFFERS = 3  # of an Arrow view array: validity, views, sizes of the data buffers
+
+
+# --- scanning ---
+
+
+cdef inline uint64_t scan_cost(uint64_t n_elements, uint64_t nbytes) noexcept nogil:
+    """Return the cost of a scan in units of small elements.
+
+    An element of 2 KiB or more costs a cache miss, which is about 128 of these units.
+    """
+    return max(n_elements, 128 * min(n_elements, nbytes // 2048))
+
+
+cdef void scan_interruptibly(
+    Scan* scan, const unsigned char* data, uint64_t nbytes,
+    int64_t* starts, uint64_t capacity, int64_t base,
+) noexcept:
+    """Call `scan_prefixes`, without the GIL if it takes long. The caller keeps the memory alive."""
+    if scan_cost(capacity - scan.n_elements, nbytes) < SCAN_NOGIL_FROM:
+        scan_prefixes(scan, data, nbytes, starts, capacity, base)
+    else:
+        with nogil:
+            scan_prefixes(scan, data, nbytes, starts, capacity, base)
+
+
+cdef cnp.ndarray scan_elements(
+    Body body, uint64_t n_elements, Py_ssize_t offset, Py_ssize_t nbytes
+):
+    """Validate `n_elements` elements that fill `nbytes` bytes from `offset` of the body.
+
+    Returns the offsets of their prefixes in the body: int64 [n_elements], read-only. They are
+    allocated after it is known that the bytes have room for so many prefixes. The caller has
+    checked that the body has these bytes.
+
+    Raises LayoutError (another number of elements or bytes), ElementError (a truncated element).
+    """
+    cdef Scan scan
+    cdef cnp.npy_intp n_starts
+    cdef cnp.ndarray starts
+    if n_elements > <uint64_t>nbytes // PREFIX_NBYTES:
+        raise LayoutError(
+            f"{SUBJECT} does not match its shape: {plural('BYTES element', n_elements)} take at "
+            f"least {PREFIX_NBYTES * <object>n_elements} bytes, there are {nbytes}",
+            offset=offset, expected=PREFIX_NBYTES * <object>n_elements, actual=nbytes)
+    n_starts = <cnp.npy_intp>n_elements
+    starts = cnp.PyArray_EMPTY(1, &n_starts, cnp.NPY_INT64, 0)
+    scan.position = scan.n_elements = 0
+    scan_interruptibly(
+        &scan, body.data + offset, nbytes, <int64_t*>cnp.PyArray_DATA(starts), n_elements, offset)
+    if scan.fault != NO_SCAN_FAULT:
+        raise truncated_element(&scan, offset, nbytes)
+    if scan.n_elements < n_elements:
+        raise LayoutError(
+            f"{SUBJECT} does not match its shape: it has {plural('element', n_elements)}, its "
+            f"bytes have {scan.n_elements}",
+            element=scan.n_elements, offset=offset + scan.position,
+            expected=n_elements, actual=scan.n_elements)
+    if scan.position < <uint64_t>nbytes:
+        raise LayoutError(
+            f"{SUBJECT} does not match its shape: its {plural('element', n_elements)} take "
+            f"{plural('byte', scan.position)} in total, there are {nbytes} "
+            f"(body byte {offset + scan.position})",
+            element=n_elements, offset=offset + scan.position,
+            expected=scan.position, actual=nbytes)
+    cnp.PyArray_CLEARFLAGS(starts, cnp.NPY_ARRAY_WRITEABLE)
+    return starts
+
+
+def count_elements(Body body not None):
+    """Return the number of BYTES elements that fill the body, without allocating memory.
+
+    Raises ElementError (a truncated element).
+    """
+    cdef Scan scan
+    cdef uint64_t more_than_fit = <uint64_t>body.nbytes // PREFIX_NBYTES + 1
+    scan.position = scan.n_elements = 0
+    scan_interruptibly(&scan, body.data, body.nbytes, NULL, more_than_fit, 0)
+    if scan.fault != NO_SCAN_FAULT:
+        raise truncated_element(&scan, 0, body.nbytes)
+    return scan.n_elements
+
+
+def elements_nbytes(Body body not None, Py_ssize_t n_elements):
+    """Return the size in bytes of the first `n_elements` elements of the body.
+
+    More bytes may follow them. Raises ElementError (an element that is truncated or missing).
+    """
+    cdef Scan scan
+    assert n_elements >= 0
+    scan.position = scan.n_elements = 0
+    scan_interruptibly(&scan, body.data, body.nbytes, NULL, n_elements, 0)
+    if scan.n_elements < <uint64_t>n_elements:
+        raise truncated_element(&scan, 0, body.nbytes)
+    return scan.position
+
+
+cdef truncated_element(Scan* scan, Py_ssize_t offset, Py_ssize_t nbytes):
+    element, position = scan.n_elements, offset + scan.position
+    remaining = nbytes - scan.position
+    if remaining < PREFIX_NBYTES:
+        return ElementError(
+            f"element {element} of {SUBJECT} is truncated: a length prefix takes 4 bytes, "
+            f"{remaining} remain (body byte {position})",
+            element=element, offset=position, expected=PREFIX_NBYTES, actual=remaining)
+    remaining -= PREFIX_NBYTES
+    return ElementError(
+        f"element {element} of {SUBJECT} is truncated: its prefix declares {scan.declared} bytes, "
+        f"{remaining} remain (body byte {position})",
+        element=element, offset=position, expected=scan.declared, actual=remaining)
+
+
+# --- elements that were scanned ---
+
+
+def element_bytes(Body body not None, cnp.ndarray starts not None, Py_ssize_t end, Py_ssize_t i):
+    """Return a copy of element `i` as `bytes`."""
+    if not 0 <= i < starts.shape[0]:
+        raise IndexError(f"element {i} is out of range: there are {starts.shape[0]}")
+    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
+    cdef Element found = element_at(body, offsets, starts.shape[0], end, i)
+    return PyBytes_FromStringAndSize(<const char*>found.data, found.nbytes)
+
+
+def elements_as_objects(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
+    """Return copies of the elements as an object array of `bytes` [n_elements]."""
+    cdef Py_ssize_t n_elements = starts.shape[0]
+    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
+    cdef cnp.ndarray array = cnp.PyArray_SimpleNew(1, starts.shape, cnp.NPY_OBJECT)
+    cdef PyObject** items = <PyObject**>cnp.PyArray_DATA(array)  # all NULL; numpy owns them
+    cdef Element element
+    cdef Py_ssize_t i
+    for i in range(n_elements):
+        element = element_at(body, offsets, n_elements, end, i)
+        store_item(items + i, PyBytes_FromStringAndSize(<const char*>element.data, element.nbytes))
+    return array
+
+
+def elements_as_str(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
+    """Return the elements as an object array of `str` [n_elements].
+
+    Raises ElementError for the first element that is not valid UTF-8.
+    """
+    cdef Py_ssize_t n_elements = starts.shape[0]
+    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
+    cdef cnp.ndarray array = cnp.PyArray_SimpleNew(1, starts.shape, cnp.NPY_OBJECT)
+    cdef PyObject** items = <PyObject**>cnp.PyArray_DATA(array)
+    cdef Element element
+    cdef Py_ssize_t i
+    try:
+        for i in range(n_elements):
+            element = element_at(body, offsets, n_elements, end, i)
+            store_item(items + i, string_of(element.data, element.nbytes))
+    except UnicodeDecodeError:
+        raise not_utf8(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes) from None
+    return array
+
+
+cdef inline str string_of(const unsigned char* data, Py_ssize_t nbytes):
+    """Decode UTF-8. ASCII is checked in the copy, which no other thread can change."""
+    cdef str made
+    if nbytes > 1:  # CPython shares shorter ones
+        made = PyUnicode_New(nbytes, 127)
+        memcpy(PyUnicode_1BYTE_DATA(made), data, nbytes)
+        if is_ascii(PyUnicode_1BYTE_DATA(made), nbytes):
+            return made
+    return PyUnicode_DecodeUTF8(<const char*>data, nbytes, NULL)
+
+
+cdef inline void store_item(PyObject** slot, object item) noexcept:
+    """Store a new reference to `item` in a slot of an array, which is NULL."""
+    Py_INCREF(item)
+    slot[0] = <PyObject*>item
+
+
+cdef not_utf8(Body body, element, offset, nbytes):
+    reason, at = "it was modified", 0  # unless decoding it again fails
+    try:
+        str(body.view(offset, nbytes), "utf-8")
+    except UnicodeDecodeError as error:
+        reason, at = error.reason, error.start
+    return ElementError(
+        f"element {element} is not valid UTF-8: {reason} at its byte {at} (body byte "
+        f"{offset + at})", element=element, offset=offset + at)
+
+
+cdef enum PackFault:
+    PACKED
+    NOT_UTF8
+    NO_MEMORY
+
+
+cdef struct Packing:
+    Py_ssize_t element  # that has the fault
+    PackFault fault
+
+
+cdef Packing pack_strings(
+    npy_string_allocator* allocator, char* packed, Py_ssize_t itemsize,
+    const unsigned char* data, const int64_t* offsets, Py_ssize_t n_elements, Py_ssize_t end,
+) noexcept nogil:
+    """Store the elements in `packed`, the items of a StringDType array."""
+    cdef Packing packing
+    cdef Element element
+    cdef Py_ssize_t i
+    packing.fault = PACKED
+    packing.element = 0
+    for i in range(n_elements):
+        packing.element = i
+        element = element_in(data, offsets, n_elements, end, i)
+        if first_invalid(element.data, element.nbytes) != ALL_VALID:
+            packing.fault = NOT_UTF8
+            break
+        if NpyString_pack(
+            allocator, <npy_packed_static_string*>(packed + i * itemsize),
+            <const char*>element.data, element.nbytes,
+        ) != 0:
+            packing.fault = NO_MEMORY
+            break
+    return packing
+
+
+def elements_as_stringdtype(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
+    """Return the elements as a numpy StringDType array [n_elements], without `str` objects.
+
+    The GIL is released while the array is filled. Raises ElementError for the first element that is
+    not valid UTF-8.
+    """
+    cdef Py_ssize_t n_elements = starts.shape[0]
+    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
+    cdef cnp.ndarray array = np.empty(n_elements, np.dtypes.StringDType())
+    cdef char* packed = <char*>cnp.PyArray_DATA(array)
+    cdef Py_ssize_t itemsize = cnp.PyArray_ITEMSIZE(array)
+    cdef PyArray_StringDTypeObject* descr = <PyArray_StringDTypeObject*>cnp.PyArray_DESCR(array)
+    cdef const unsigned char* data = body.data
+    cdef npy_string_allocator* allocator
+    cdef Packing packing
+    cdef Element element
+    with nogil:
+        allocator = NpyString_acquire_allocator(descr)
+        packing = pack_strings(allocator, packed, itemsize, data, offsets, n_elements, end)
+        NpyString_release_allocator(allocator)
+    if packing.fault == PACKED:
+        return array
+    element = element_at(body, offsets, n_elements, end, packing.element)
+    if packing.fault == NOT_UTF8:
+        raise not_utf8(
+            body, packing.element, offsets[packing.element] + PREFIX_NBYTES, element.nbytes)
+    raise MemoryError(
+        f"numpy could not allocate element {packing.element} of {element.nbytes} bytes")
+
+
+def check_utf8(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
+    """Raise ElementError for the first element that is not valid UTF-8."""
+    cdef Py_ssize_t n_elements = starts.shape[0]
+    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
+    cdef Element element
+    cdef Py_ssize_t i
+    for i in range(n_elements):
+        element = element_at(body, offsets, n_elements, end, i)
+        if first_invalid(element.data, element.nbytes) != ALL_VALID:
+            raise not_utf8(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes)
+
+
+def elements_as_fixed_width(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
+    """Return the elements as a numpy `S` array [n_elements], padded with NULs to the longest.
+
+    Raises ElementError if one long element would make the array much larger than the wire bytes.
+    """
+    cdef Py_ssize_t n_elements = starts.shape[0]
+    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
+    cdef Py_ssize_t width = 1  # numpy has no S0 arrays
+    cdef Py_ssize_t widest = 0
+    cdef Element element
+    cdef Py_ssize_t i
+    for i in range(n_elements):
+        element = element_at(body, offsets, n_elements, end, i)
+        if element.nbytes > width:
+            width, widest = element.nbytes, i
+    # No overflow: n_elements is at most a quarter of the wire bytes, and 64 times those fit.
+    if n_elements > 0 and width > max(SMALL_NBYTES, MAX_PADDING * (end - offsets[0])) // n_elements:
+        raise too_wide(widest, width, n_elements)
+    cdef cnp.ndarray array = np.zeros(n_elements, f"S{width}")
+    cdef char* target = <char*>cnp.PyArray_DATA(array)
+    for i in range(n_elements):
+        element = element_at(body, offsets, n_elements, end, i)
+        memcpy(target + i * width, element.data, element.nbytes)
+    return array
+
+
+cdef too_wide(element, width, n_elements):
+    return ElementError(
+        f"element {element} is too long for a numpy S array: all {n_elements} elements would have "
+        f"its width of {width} bytes", element=element, actual=width)
+
+
+def gather_elements(
+    Body body not None, cnp.ndarray starts not None, Py_ssize_t end, int64_t[::1] chosen,
+):
+    """Return copies of the `chosen` elements (valid indices) as wire bytes."""
+    cdef Py_ssize_t n_elements = starts.shape[0]
+    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
+    cdef Py_ssize_t nbytes = 0
+    cdef Element element
+    cdef Py_ssize_t i
+    for i in range(chosen.shape[0]):
+        element = element_at(body, offsets, n_elements, end, chosen[i])
+        nbytes += PREFIX_NBYTES + element.nbytes
+    wire = PyBytes_FromStringAndSize(NULL, nbytes)
+    cdef unsigned char* target = <unsigned char*>PyBytes_AS_STRING(wire)
+    for i in range(chosen.shape[0]):
+        element = element_at(body, offsets, n_elements, end, chosen[i])
+        # The prefix is made from the offsets, because that in the body may have changed.
+        store_le32(target, <uint32_t>element.nbytes)
+        memcpy(target + PREFIX_NBYTES, element.data, element.nbytes)
+        target += PREFIX_NBYTES + element.nbytes
+    return wire
+
+
+# --- Arrow export ---
+
+
+def arrow_schema(bint is_text):
+    """Return an `arrow_schema` capsule of string views or binary views, without nulls."""
+    cdef ArrowSchema* made = <ArrowSchema*>PyMem_RawCalloc(1, sizeof(ArrowSchema))
+    if made == NULL:
+        raise MemoryError
+    made.format = b"vu" if is_text else b"vz"
+    made.name = b""
+    made.release = release_schema
+    return PyCapsule_New(made, "arrow_schema", free_schema)
+
+
+cdef void release_schema(ArrowSchema* made) noexcept nogil:
+    made.release = NULL  # all its members are static
+
+
+cdef void free_schema(object capsule) noexcept:
+    cdef ArrowSchema* made = <ArrowSchema*>PyCapsule_GetPointer(capsule, "arrow_schema")
+    if made.release != NULL:
+        made.release(made)
+    PyMem_RawFree(made)
+
+
+def requests_text(requested):
+    """Return whether a requested schema (a capsule, or None) is one of text, and not of bytes.
+
+    Raises TypeError if it is no such capsule, EncodeError if it was released.
+    """
+    cdef ArrowSchema* asked
+    if requested is None:
+        return False
+    if not PyCapsule_IsValid(requested, "arrow_schema"):
+        raise TypeError(
+            f"a requested schema must be an 'arrow_schema' capsule, not {type(requested).__name__}")
+    asked = <ArrowSchema*>PyCapsule_GetPointer(requested, "arrow_schema")
+    if asked.release == NULL or asked.format == NULL:
+        raise EncodeError("the requested Arrow schema has been released")
+    return asked.format in (b"u", b"U", b"vu")
+
+
+def arrow_array(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
+    """Return an `arrow_array` capsule of the elements, whose data buffers are the body.
+
+    The array keeps a reference to the body until its consumer releases it. Raises EncodeError for
+    an element of 2 GiB or more, which a view cannot describe.
+    """
+    cdef Exported held = Exported(body)
+    cdef ArrowArray* made = <ArrowArray*>PyMem_RawCalloc(1, sizeof(ArrowArray))
+    if made == NULL:
+        raise MemoryError
+    made.release = NULL
+    capsule = PyCapsule_New(made, "arrow_array", free_array)
+    held.describe(starts, end)
+    made.length = starts.shape[0]
+    made.n_buffers = N_FIXED_BUFFERS + held.n_data
+    made.buffers = held.buffers
+    made.private_data = <void*>held
+    made.release = release_array
+    Py_INCREF(held)  # released with the array
+    return capsule
+
+
+cdef void release_array(ArrowArray* made) noexcept with gil:
+    held = <object>made.private_data
+    made.private_data = NULL
+    made.release = NULL
+    Py_DECREF(held)
+
+
+cdef void free_array(object capsule) noexcept:
+    cdef ArrowArray* made = <ArrowArray*>PyCapsule_GetPointer(capsule, "arrow_array")
+    if made.release != NULL:  # no consumer has moved it out of the capsule
+        made.release(made)
+    PyMem_RawFree(made)
+
+
+# There is no tp_clear, because the consumer may release the array after a cycle was cleared.
+@cython.final
+@cython.no_gc_clear
+cdef class Exported:
+    """Owns the views and the list of buffers of an exported array, and a reference to the body.
+
+    Offsets into a data buffer are signed 32-bit numbers. A body of 2 GiB or more is therefore
+    exported as several data buffers, each of which begins at an element.
+    """
+
+    cdef Body body
+    cdef View* views
+    cdef const void** buffers
+    cdef int64_t* data_nbytes
+    cdef Py_ssize_t n_data
+
+    def __cinit__(self, Body body not None):
+        self.body = body
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.views)
+        PyMem_RawFree(self.buffers)
+        PyMem_RawFree(self.data_nbytes)
+
+    cdef int describe(self, cnp.ndarray starts, Py_ssize_t end) except -1:
+        cdef Py_ssize_t n_elements = starts.shape[0]
+        cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
+        cdef Py_ssize_t begin = <Py_ssize_t>offsets[0] if n_elements else end
+        # A new data buffer begins where the next element would end beyond 2^31 - 1. Any two
+        # neighbours therefore cover at least 2^31 - 1 bytes, which limits their number.
+        cdef Py_ssize_t room = 2 + 2 * ((end - begin) // INT32_MAX)
+        self.views = <View*>PyMem_RawCalloc(max(n_elements, 1), sizeof(View))
+        self.buffers = <const void**>PyMem_RawCalloc(N_FIXED_BUFFERS + room, sizeof(void*))
+        self.data_nbytes = <int64_t*>PyMem_RawCalloc(room, sizeof(int64_t))
+        if self.views == NULL or self.buffers == NULL or self.data_nbytes == NULL:
+            raise MemoryError
+        self.buffers[1] = self.views
+        self.write_views(offsets, n_elements, end)
+        self.buffers[2 + self.n_data] = self.data_nbytes
+        return 0
+
+    cdef int write_views(
+        self, const int64_t* offsets, Py_ssize_t n_elements, Py_ssize_t end
+    ) except -1:
+        cdef const unsigned char* data = NULL  # where the current data buffer begins
+        cdef View* view
+        cdef Element element
+        cdef Py_ssize_t i
+        for i in range(n_elements):
+            element = element_at(self.body, offsets, n_elements, end, i)
+            if element.nbytes > INT32_MAX:
+                raise EncodeError(
+                    f"element {i} is too long for an Arrow view: {element.nbytes} bytes, at most "
+                    f"{INT32_MAX} are possible",
+                    element=i, expected=INT32_MAX, actual=element.nbytes)
+            view = self.views + i  # all zero, which the format requires of unused bytes
+            view.nbytes = <int32_t>element.nbytes
+            if element.nbytes <= INLINE_NBYTES:
+                memcpy(view.value.inline, element.data, element.nbytes)
+                continue
+            if data == NULL or element.data + element.nbytes - data > INT32_MAX:
+                data = element.data
+                self.buffers[2 + self.n_data] = data
+                self.n_data += 1
+            self.data_nbytes[self.n_data - 1] = element.data + element.nbytes - data
+            memcpy(view.value.reference.prefix, element.data, 4)
+            view.value.reference.buffer = <int32_t>(self.n_data - 1)
+            view.value.reference.offset = <int32_t>(element.data - data)
+        return 0

@@ -1,0 +1,499 @@
+"""BytesTensor: the elements of a BYTES tensor, in the memory in which they were received."""
+
+cimport cython
+cimport numpy as cnp
+
+from .bytes_reader cimport scan_elements
+from .memory cimport Body
+from .wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE
+
+from math import prod
+from operator import index as as_index
+from pickle import PickleBuffer
+
+import numpy as np
+
+from .bytes_reader import (
+    arrow_array,
+    arrow_schema,
+    check_utf8,
+    count_elements,
+    element_bytes,
+    elements_as_fixed_width,
+    elements_as_objects,
+    elements_as_str,
+    elements_as_stringdtype,
+    gather_elements,
+    requests_text,
+)
+from .memory import same_bytes
+from ..errors import SUBJECT, DecodeError, LayoutError, name_tensor, number_text, shape_text
+
+cnp.import_array()
+
+cdef Body NO_BODY = Body(b"")
+
+
+@cython.final
+@cython.freelist(8)
+@cython.no_gc_clear  # a BytesTensor may be used after a cycle was cleared
+cdef class BytesTensor:
+    """The elements of a BYTES tensor: a sequence of ``bytes`` with any number of dimensions.
+
+    The elements are in row-major order and remain in the buffer in which they were received, to
+    which the tensor keeps a reference. That may be a whole request body; ``copy()`` returns a
+    tensor with its own memory. Besides the buffer, 8 bytes per element are used. Elements are
+    converted to Python objects on access, each time anew.
+
+    An index selects as in numpy. An element is ``bytes``; a range of whole rows is a view of the
+    same memory; any other selection copies the selected elements.
+
+    A BytesTensor is returned by ``decode_request``, ``decode_response`` and ``decode_bytes``, and
+    is the ``data`` of a ``Tensor`` of BYTES. It has no public constructor. The format is described
+    in WIRE.md 2.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> words = tw.Tensor("words", [["a", "bc"], ["", "def"]]).data
+    >>> words
+    <BytesTensor shape=[2, 2] nbytes=22>
+    >>> words[0, 1]
+    b'bc'
+    >>> words[1].tolist()
+    [b'', b'def']
+    """
+
+    def __cinit__(self):
+        # A valid, empty tensor, because Python code can call __new__.
+        self.body = NO_BODY
+        self.shape = (0,)
+
+    def __init__(self):
+        raise TypeError(
+            "a BytesTensor is created by decode_bytes, by decoding a message, or by Tensor")
+
+    cdef cnp.ndarray offsets(self):
+        """Return the offset of each prefix in the body. A tensor that was encoded is scanned."""
+        if self.starts is None:
+            self.starts = scan_elements(self.body, self.size, self.begin, self.nbytes)
+        return self.starts
+
+    # --- attributes ---
+
+    @property
+    def ndim(self):
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self):
+        """Number of elements."""
+        size = 1
+        for dim in self.shape:
+            size *= dim
+        return size
+
+    @property
+    def nbytes(self):
+        """Size of the wire bytes, length prefixes included."""
+        return self.end - self.begin
+
+    @property
+    def wire(self):
+        """The wire bytes, length prefixes included, as a memoryview of the buffer.
+
+        Only the element of a raw binary request, which has no prefix, is copied.
+        """
+        if self.begin >= 0:
+            return self.body.view(self.begin, self.nbytes)
+        if self.size == 0:  # an empty slice
+            return memoryview(b"")
+        element = self[(0,) * len(self.shape)]
+        return memoryview(len(element).to_bytes(PREFIX_NBYTES, "little") + element)
+
+    def __len__(self):
+        if not self.shape:
+            raise TypeError("a BytesTensor without dimensions has no len()")
+        return self.shape[0]
+
+    def __repr__(self):
+        return f"<BytesTensor shape={list(self.shape)} nbytes={self.nbytes}>"
+
+    def __eq__(self, other):
+        """Return whether the other BytesTensor has the same shape and elements."""
+        if not isinstance(other, BytesTensor):
+            return NotImplemented
+        return self.shape == other.shape and same_bytes(self.wire, other.wire)
+
+    # --- elements ---
+
+    def __getitem__(self, index):
+        if (type(index) is int or isinstance(index, np.integer)) and self.shape:
+            return self.row_at(int(index))
+        if isinstance(index, slice) and self.shape:
+            start, stop, step = index.indices(self.shape[0])
+            if step == 1:
+                return self.rows_between(start, max(start, stop))
+        try:
+            chosen = np.arange(self.size).reshape(self.shape)[index]
+        except OverflowError as error:  # numpy raises it for integers that no index can be
+            raise IndexError(str(error)) from None
+        if not isinstance(chosen, np.ndarray):
+            return element_bytes(self.body, self.offsets(), self.end, int(chosen))
+        return self.select(chosen)
+
+    def __iter__(self):
+        return (self[i] for i in range(len(self)))
+
+    def view(self, index):
+        """Return one element as a memoryview of the buffer, without copying it.
+
+        Parameters
+        ----------
+        index : int or tuple of int
+            A flat, row-major index, or an index for each dimension.
+
+        Returns
+        -------
+        memoryview
+            It keeps a reference to the buffer, and is writable if the buffer is.
+
+        Raises
+        ------
+        IndexError
+            There is no such element.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> bytes(tw.decode_bytes(tw.encode_bytes(["a", "bc"])).view(1))
+        b'bc'
+        """
+        if isinstance(index, tuple):
+            flat = int(np.ravel_multi_index(self.nonnegative(index), self.shape))
+        else:
+            flat, size = int(as_index(index)), self.size
+            if not -size <= flat < size:
+                raise IndexError(f"element {flat} is out of range: the tensor has {size}")
+            flat = flat + size if flat < 0 else flat
+        starts = self.offsets()
+        begin = int(starts[flat]) + PREFIX_NBYTES
+        end = int(starts[flat + 1]) if flat + 1 < len(starts) else self.end
+        return self.body.view(begin, end - begin)
+
+    cdef tuple nonnegative(self, tuple index):
+        """Return an index for each dimension, with negative ones counted from the end."""
+        index = tuple([int(as_index(i)) for i in index])
+        if len(index) != len(self.shape):
+            raise IndexError(f"{len(index)} indices for {len(self.shape)} dimensions")
+        for i, dim in zip(index, self.shape):
+            if not -dim <= i < dim:
+                raise IndexError(f"index {i} is out of range for a dimension of {dim}")
+        return tuple([i % dim for i, dim in zip(index, self.shape)])
+
+    cdef row_at(self, index):
+        n_rows = self.shape[0]
+        if not -n_rows <= index < n_rows:
+            raise IndexError(f"index {index} is out of range for a dimension of {n_rows}")
+        row = index + n_rows if index < 0 else index
+        if len(self.shape) == 1:
+            return element_bytes(self.body, self.offsets(), self.end, row)
+        row_size = self.size // n_rows
+        return self.elements_between(row * row_size, (row + 1) * row_size, self.shape[1:])
+
+    cdef BytesTensor rows_between(self, start, stop):
+        row_size = self.size // self.shape[0] if self.shape[0] else 0
+        shape = (stop - start, *self.shape[1:])
+        return self.elements_between(start * row_size, stop * row_size, shape)
+
+    cdef BytesTensor elements_between(self, first, last, tuple shape):
+        """Return the elements from `first` up to `last` as a view of the same memory."""
+        starts = self.offsets()
+        begin = int(starts[first]) if first < len(starts) else self.end
+        end = int(starts[last]) if last < len(starts) else self.end
+        return new_tensor(self.body, starts[first:last], begin, end, shape)
+
+    cdef BytesTensor select(self, chosen):
+        flat = np.ascontiguousarray(chosen.ravel(), np.int64)
+        if flat.size and np.array_equal(flat, np.arange(flat[0], flat[0] + flat.size)):
+            return self.elements_between(int(flat[0]), int(flat[0]) + flat.size, chosen.shape)
+        wire = gather_elements(self.body, self.offsets(), self.end, flat)
+        return tensor_of_wire(wire, chosen.shape)
+
+    # --- conversion ---
+
+    def reshape(self, shape):
+        """Return a tensor with the same elements and memory in another shape.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            Dimensions whose product is ``size``; -1 is not supported.
+
+        Returns
+        -------
+        BytesTensor
+            A view of the same memory.
+
+        Raises
+        ------
+        ValueError
+            The shape has another number of elements, a negative dimension, or is one that numpy
+            does not support.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> tw.decode_bytes(tw.encode_bytes(["a", "b"])).reshape((2, 1)).tolist()
+        [[b'a'], [b'b']]
+        """
+        dims = tuple([int(as_index(dim)) for dim in shape])
+        if any([dim < 0 for dim in dims]):
+            raise ValueError(f"a dimension is negative: {shape_text(dims)}")
+        if len(dims) > MAX_RANK:
+            raise ValueError(f"a shape has at most {MAX_RANK} dimensions, not {len(dims)}")
+        if prod(dims) != self.size:
+            raise ValueError(f"{self.size} elements do not fill shape {shape_text(dims)}")
+        if prod([dim for dim in dims if dim], start=WIDEST_ITEMSIZE) >= 1 << 63:
+            raise ValueError(f"BYTES {shape_text(dims)} exceeds 2^63 - 1 bytes in numpy")
+        return new_tensor(self.body, self.starts, self.begin, self.end, dims)
+
+    def as_numpy(self, dtype=object):
+        """Return the elements as a new array, which has copies of all elements.
+
+        Parameters
+        ----------
+        dtype : dtype-like
+            ``object`` for ``bytes`` objects; ``"S"`` for a fixed width, which is that of the
+            longest element (numpy drops trailing NULs of such elements);
+            ``numpy.dtypes.StringDType()`` for text.
+
+        Returns
+        -------
+        ndarray
+            An array with the shape of this tensor.
+
+        Raises
+        ------
+        ElementError
+            For ``StringDType()``, an element is not valid UTF-8. For ``"S"``, one long element
+            would make the array larger than 64 MiB and 64 times larger than the wire bytes.
+        TypeError
+            ``dtype`` is not one of these.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> tw.decode_bytes(tw.encode_bytes(["a", "bc"])).as_numpy("S")
+        array([b'a', b'bc'], dtype='|S2')
+        """
+        if dtype is object or dtype == np.dtype(object):
+            array = elements_as_objects(self.body, self.offsets(), self.end)
+        elif isinstance(dtype, np.dtypes.StringDType):
+            array = elements_as_stringdtype(self.body, self.offsets(), self.end)
+        else:
+            try:
+                found = np.dtype(dtype)
+            except RecursionError:  # numpy formats what it does not understand, however nested
+                raise TypeError(f"a {type(dtype).__name__} is not a dtype") from None
+            if found != np.dtype("S"):
+                raise TypeError(
+                    f"BYTES can be converted to object, 'S' or StringDType() arrays, not {found}")
+            array = elements_as_fixed_width(self.body, self.offsets(), self.end)
+        return array.reshape(self.shape)
+
+    def as_strings(self):
+        """Return the elements as a new object array of ``str``.
+
+        Returns
+        -------
+        ndarray of object
+            An array with the shape of this tensor.
+
+        Raises
+        ------
+        ElementError
+            An element is not valid UTF-8.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> tw.decode_bytes(tw.encode_bytes(["a", "bc"])).as_strings()
+        array(['a', 'bc'], dtype=object)
+        """
+        return elements_as_str(self.body, self.offsets(), self.end).reshape(self.shape)
+
+    def tolist(self):
+        """Return the elements as nested lists of ``bytes``; without dimensions, the element.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> tw.decode_bytes(tw.encode_bytes(["a", "bc"])).tolist()
+        [b'a', b'bc']
+        """
+        return self.as_numpy().tolist()
+
+    def copy(self):
+        """Return a tensor with the same elements in its own memory.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> words = tw.decode_bytes(bytearray(tw.encode_bytes(["a", "bc"])))
+        >>> words.copy() == words
+        True
+        """
+        return scanned_tensor(bytes(self.wire), self.shape)
+
+    def __reduce_ex__(self, protocol):
+        # Only the bytes of this tensor, not the whole body. From protocol 5 on, they are a buffer
+        # that may be stored out of band. They are scanned again when they are loaded.
+        make, wire = scanned_tensor, self.wire
+        if self.begin < 0 and self.size:  # an element without a prefix
+            make, wire = element_tensor, self.view(0)
+        return make, (
+            PickleBuffer(wire) if as_index(protocol) >= 5 else bytes(wire), self.shape)
+
+    def __arrow_c_schema__(self):
+        """Return the Arrow schema (PyCapsule protocol): binary view."""
+        return arrow_schema(False)
+
+    def __arrow_c_array__(self, requested_schema=None):
+        """Return the elements in row-major order as an Arrow array (PyCapsule protocol).
+
+        The data buffers of the array are the body, which is not copied; 16 bytes per element are
+        allocated for the views. The array keeps a reference to the body until it is released, and
+        shows what is written to a writable body. An Arrow array has one dimension, so that the
+        shape is lost.
+
+        Parameters
+        ----------
+        requested_schema : capsule, optional
+            The type is string view if this is a schema of text, and binary view otherwise.
+
+        Raises
+        ------
+        ElementError
+            Text was requested, and an element is not valid UTF-8.
+        EncodeError
+            An element has 2 GiB or more.
+        """
+        is_text = requests_text(requested_schema)
+        if is_text:
+            check_utf8(self.body, self.offsets(), self.end)
+        array = arrow_array(self.body, self.offsets(), self.end)
+        return arrow_schema(is_text), array
+
+    def __array__(self, dtype=None, copy=None):
+        """Return what ``as_numpy`` returns, for ``numpy.asarray``."""
+        if copy is False:
+            raise ValueError("BYTES cannot be converted to a numpy array without copying")
+        return self.as_numpy(object if dtype is None else dtype)
+
+
+cdef BytesTensor new_tensor(
+    Body body, cnp.ndarray starts, Py_ssize_t begin, Py_ssize_t end, tuple shape
+):
+    """Return a tensor of elements that were scanned, or (if `starts` is None) just encoded."""
+    cdef BytesTensor tensor = BytesTensor.__new__(BytesTensor)
+    tensor.body = body
+    tensor.starts = starts
+    tensor.begin = begin
+    tensor.end = end
+    tensor.shape = shape
+    return tensor
+
+
+cdef BytesTensor tensor_of_wire(bytes wire, tuple shape):
+    """Return a tensor of wire bytes that were just encoded with as many elements as `shape` has."""
+    return new_tensor(Body(wire), None, 0, len(wire), shape)
+
+
+cdef BytesTensor tensor_of_element(Body body, tuple shape):
+    """Return a tensor with one element, the whole body, which has no length prefix (WIRE.md 5).
+
+    Only offsets separate elements, so that this one begins where its prefix would be.
+    """
+    return new_tensor(body, np.array([-PREFIX_NBYTES]), -PREFIX_NBYTES, body.nbytes, shape)
+
+
+def element_tensor(element, shape):
+    """Return the BytesTensor of a pickled element of a raw binary request."""
+    return tensor_of_element(Body(element), (1,)).reshape(shape)
+
+
+def scanned_tensor(wire, shape):
+    """Return the BytesTensor of pickled or copied wire bytes. Raises DecodeError."""
+    return scan_body(Body(wire), tuple([int(as_index(dim)) for dim in shape]))
+
+
+cdef BytesTensor scan_body(Body body, tuple shape):
+    """Return a BytesTensor of the elements that fill a body. Raises DecodeError, ValueError."""
+    # The number of elements is checked before it is converted to a C integer.
+    size = prod(shape)
+    try:
+        if not 0 <= size <= body.nbytes:
+            raise LayoutError(
+                f"{SUBJECT} does not match its shape: {number_text(size)} BYTES elements take at "
+                f"least {number_text(PREFIX_NBYTES * size)} bytes, there are {body.nbytes}",
+                expected=PREFIX_NBYTES * size, actual=body.nbytes)
+        starts = scan_elements(body, size, 0, body.nbytes)
+    except DecodeError as error:
+        name_tensor(error, "body", None)
+        raise
+    tensor = new_tensor(body, starts, 0, body.nbytes, (size,))
+    return tensor if len(shape) == 1 else tensor.reshape(shape)
+
+
+def decode_bytes(buffer, count=None):
+    """Validate length-prefixed elements that fill a buffer (WIRE.md 2).
+
+    Parameters
+    ----------
+    buffer : buffer
+        A C-contiguous buffer of bytes. It is not copied.
+    count : int, optional
+        The number of elements. If it is None, any number is accepted.
+
+    Returns
+    -------
+    BytesTensor
+        A tensor of shape [count], which keeps a reference to the buffer.
+
+    Raises
+    ------
+    ElementError
+        An element is truncated.
+    LayoutError
+        The buffer does not have ``count`` elements.
+    TypeError
+        ``buffer`` is not a buffer, or ``count`` is not an integer.
+    ValueError
+        ``count`` is negative.
+    BufferError
+        The buffer is not contiguous, or its items are not bytes.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> tw.decode_bytes(b"\\x01\\x00\\x00\\x00a\\x02\\x00\\x00\\x00bc").tolist()
+    [b'a', b'bc']
+    >>> tw.decode_bytes(b"\\x09\\x00\\x00\\x00abc")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    tensorwire.errors.ElementError: element 0 of the body is truncated: its prefix declares 9...
+    """
+    cdef Body body = Body(buffer)
+    if count is None:
+        try:
+            count = count_elements(body)
+        except DecodeError as error:
+            name_tensor(error, "body", None)
+            raise
+    if isinstance(count, bool):
+        raise TypeError("count must be an int, not bool")
+    count = as_index(count)
+    if count < 0:
+        raise ValueError(f"count must be 0 or more, not {count}")
+    return scan_body(body, (count,))

@@ -1,0 +1,949 @@
+"""Write BYTES: convert values of any supported type to length-prefixed wire bytes.
+
+This takes two passes over the values, which a `Source` wraps: the first one measures them, and the
+second one fills a single allocation of that size. Other threads may write to some kinds of values
+without the GIL. The second pass therefore checks that each element fits the rest of the memory, and
+an element that has grown is an error.
+"""
+
+cimport cython
+cimport numpy as cnp
+from cpython.buffer cimport (
+    PyBUF_SIMPLE,
+    PyBUF_WRITABLE,
+    Py_buffer,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Check, PyByteArray_GET_SIZE
+from cpython.bytes cimport (
+    PyBytes_AS_STRING,
+    PyBytes_Check,
+    PyBytes_CheckExact,
+    PyBytes_FromStringAndSize,
+    PyBytes_GET_SIZE,
+)
+from cpython.list cimport PyList_CheckExact, PyList_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_Check
+from cpython.object cimport PyObject
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
+from cpython.sequence cimport PySequence_Fast_ITEMS
+from cpython.unicode cimport (
+    PyUnicode_Check,
+    PyUnicode_CheckExact,
+    PyUnicode_DATA,
+    PyUnicode_GET_LENGTH,
+    PyUnicode_KIND,
+)
+from libc.stdint cimport (
+    INT64_MAX,
+    UINT32_MAX,
+    int32_t,
+    int64_t,
+    uint8_t,
+    uint16_t,
+    uint32_t,
+    uint64_t,
+)
+from libc.string cimport memcpy, memmove, memset
+
+from .arrow_abi cimport INLINE_NBYTES, ArrowArray, ArrowArrayStream, ArrowSchema, View
+from .npystring cimport (
+    NpyString_acquire_allocator,
+    NpyString_load,
+    NpyString_release_allocator,
+    PyArray_StringDTypeObject,
+    npy_packed_static_string,
+    npy_static_string,
+    npy_string_allocator,
+)
+from .utf8 cimport NO_UTF8, utf8_nbytes, write_utf8
+from .wire cimport PREFIX_NBYTES
+
+import numpy as np
+
+from ..errors import SUBJECT, EncodeError, plural
+
+cnp.import_array()
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object text)
+    uint32_t PyUnicode_READ_CHAR(object text, Py_ssize_t i)
+    Py_ssize_t PY_SSIZE_T_MAX
+
+cdef enum:
+    WRONG_TYPE = -2  # neither bytes-like nor str
+    UNREADABLE = -3  # a memoryview that is released or not contiguous
+    N_OFFSET_BUFFERS = 3  # of an Arrow array with offsets: validity, offsets, data
+    N_VIEW_BUFFERS = 3  # of one with views, beside its data: validity, views, sizes of the data
+
+
+cdef class Source:
+    """Values to be written as BYTES elements in row-major order, and their shape."""
+
+    def __init__(self, values, tuple shape not None):
+        self.values = values
+        self.shape = shape
+
+    cdef uint64_t measure(self) except? 0:
+        """Return the size of the wire bytes of all values. Raises EncodeError for an element."""
+        raise NotImplementedError
+
+    cdef int fill(self, Writer* writer) except -1:
+        """Write all values. Each element is started with `begin_element`."""
+        raise NotImplementedError
+
+    cdef bint overlaps(self, const void* begin, const void* end) except -1:
+        """Return whether the values have memory between `begin` and `end`, where `fill` writes.
+
+        It is called after `measure`.
+        """
+        return False
+
+
+def pack(Source source not None):
+    """Return the wire bytes of `source`, which are allocated and filled once."""
+    cdef Writer writer
+    cdef uint64_t nbytes = source.measure()
+    if nbytes > <uint64_t>PY_SSIZE_T_MAX:  # a list may contain the same object often
+        raise MemoryError(f"the elements take {nbytes} bytes")
+    wire = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>nbytes)
+    writer.target = <unsigned char*>PyBytes_AS_STRING(wire)
+    writer.end = writer.target + nbytes
+    fill_exactly(source, &writer)
+    return wire
+
+
+def pack_into(Source source not None, buffer):
+    """Write the wire bytes of `source` to the start of a writable buffer, and return their number.
+
+    Nothing is written if they do not fit. If the values are in the buffer itself, they are written
+    to other memory first, and copied. Raises BufferError for a buffer whose items are not bytes,
+    because they may be pointers to objects.
+    """
+    cdef Writer writer
+    cdef Py_buffer view
+    cdef uint64_t nbytes
+    # This comes before the values are measured, because exporting a buffer may run Python code.
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+    try:
+        if view.itemsize != 1:
+            raise BufferError(
+                f"the buffer must be one of bytes, this one has items of {view.itemsize} bytes: "
+                f"pass memoryview(buffer).cast('B')")
+        nbytes = source.measure()
+        if nbytes > <uint64_t>view.len:
+            raise EncodeError(
+                f"the elements take {plural('byte', nbytes)}, the buffer has {view.len}",
+                expected=nbytes, actual=view.len)
+        writer.target = <unsigned char*>view.buf
+        writer.end = writer.target + nbytes
+        if source.overlaps(writer.target, writer.end):
+            wire = pack(source)
+            if <uint64_t>PyBytes_GET_SIZE(wire) != nbytes:
+                raise changed()
+            memcpy(writer.target, PyBytes_AS_STRING(wire), nbytes)
+        else:
+            fill_exactly(source, &writer)
+    finally:
+        PyBuffer_Release(&view)
+    return nbytes
+
+
+cdef int fill_exactly(Source source, Writer* writer) except -1:
+    source.fill(writer)
+    if writer.target != writer.end:
+        raise changed()
+    return 0
+
+
+# --- objects ---------------------------------------------------------------------------------
+
+
+@cython.final
+cdef class Objects(Source):
+    """A list, or a contiguous object array, of bytes, str, bytearray or memoryview."""
+
+    cdef bint has_buffers  # whether another object may write to any of them
+
+    cdef PyObject** items(self, Py_ssize_t* n_elements) except? NULL:
+        """Call `items_of`, and check that the number of items still matches the shape."""
+        cdef PyObject** items = items_of(self.values, n_elements)
+        cdef Py_ssize_t n_expected = 1
+        for dim in self.shape:
+            n_expected *= <Py_ssize_t>dim
+        if n_elements[0] != n_expected:
+            raise changed()
+        return items
+
+    cdef uint64_t measure(self) except? 0:
+        cdef Py_ssize_t n_elements = 0
+        cdef PyObject** items = self.items(&n_elements)
+        cdef uint64_t total = 0
+        cdef Py_ssize_t i, nbytes
+        self.has_buffers = False
+        for i in range(n_elements):
+            value = value_at(items, i)
+            nbytes = value_nbytes(value, &self.has_buffers)
+            if nbytes < 0:
+                raise invalid_value(value, nbytes, i, self.shape)
+            if <uint64_t>nbytes > UINT32_MAX:
+                raise too_long(nbytes, i, self.shape)
+            total += PREFIX_NBYTES + <uint64_t>nbytes
+        return total
+
+    cdef int fill(self, Writer* writer) except -1:
+        cdef Py_ssize_t n_elements = 0
+        cdef PyObject** items = self.items(&n_elements)
+        cdef unsigned char* target
+        cdef Py_ssize_t i, nbytes
+        for i in range(n_elements):
+            value = value_at(items, i)
+            nbytes = value_nbytes(value, &self.has_buffers)  # a negative number does not fit
+            target = begin_element(writer, nbytes)
+            if target == NULL:
+                raise changed()
+            write_value(target, value, nbytes)
+        return 0
+
+    cdef bint overlaps(self, const void* begin, const void* end) except -1:
+        cdef Py_ssize_t n_elements = 0
+        cdef PyObject** items
+        cdef Py_buffer buffer
+        cdef Py_ssize_t i
+        cdef bint found
+        if not self.has_buffers:
+            return False
+        items = self.items(&n_elements)
+        for i in range(n_elements):
+            value = value_at(items, i)
+            if PyBytes_Check(value) or PyUnicode_Check(value):
+                continue
+            PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
+            found = overlap(buffer.buf, buffer.len, begin, end)
+            PyBuffer_Release(&buffer)
+            if found:
+                return True
+        return False
+
+
+def all_plain(cnp.ndarray values not None):
+    """Return whether all items of an object array are exactly `bytes` or `str`.
+
+    Raises ValueError if the array is not contiguous, not aligned or not one of objects.
+    """
+    cdef Py_ssize_t n_elements = 0
+    cdef PyObject** items
+    cdef Py_ssize_t i
+    items = items_of(values, &n_elements)
+    for i in range(n_elements):
+        value = value_at(items, i)
+        if not PyBytes_CheckExact(value) and not PyUnicode_CheckExact(value):
+            return False
+    return True
+
+
+cdef PyObject** items_of(values, Py_ssize_t* n_elements) except? NULL:
+    # These are borrowed references. The values own the objects, and no Python code runs while the
+    # items are read: not even a memoryview calls its exporter.
+    if PyList_CheckExact(values):
+        n_elements[0] = PyList_GET_SIZE(values)
+        return PySequence_Fast_ITEMS(values)
+    cdef cnp.ndarray array = checked_array(values, cnp.NPY_OBJECT)
+    n_elements[0] = cnp.PyArray_SIZE(array)
+    return <PyObject**>cnp.PyArray_DATA(array)
+
+
+cdef cnp.ndarray checked_array(values, int type_num):
+    """Return `values`, a contiguous, aligned array of this type in native byte order."""
+    cdef cnp.ndarray array = <cnp.ndarray?>values
+    if cnp.PyArray_TYPE(array) != type_num or not cnp.PyArray_ISCARRAY_RO(array):
+        raise ValueError(f"not a contiguous, aligned array of native byte order: {array.dtype}")
+    return array
+
+
+cdef inline object value_at(PyObject** items, Py_ssize_t i):
+    return <object>items[i] if items[i] != NULL else None  # for numpy, NULL is None
+
+
+cdef inline Py_ssize_t value_nbytes(object value, bint* has_buffers) except -4:
+    """Return the size of a value without its prefix, or a negative number for an invalid value.
+
+    Sets `has_buffers` if another object may write to the value.
+    """
+    if PyBytes_Check(value):
+        return PyBytes_GET_SIZE(value)
+    if PyUnicode_Check(value):
+        return PyUnicode_GET_LENGTH(value) if PyUnicode_IS_ASCII(value) else text_nbytes(value)
+    has_buffers[0] = True
+    if PyByteArray_Check(value):
+        return PyByteArray_GET_SIZE(value)
+    return buffer_nbytes(value)
+
+
+cdef Py_ssize_t buffer_nbytes(object value) except -4:
+    cdef Py_buffer buffer
+    cdef Py_ssize_t nbytes
+    if not PyMemoryView_Check(value):  # other objects with buffers are arrays or numbers
+        return WRONG_TYPE
+    try:
+        PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
+    except (BufferError, ValueError):
+        return UNREADABLE
+    nbytes = buffer.len
+    PyBuffer_Release(&buffer)
+    return nbytes
+
+
+cdef Py_ssize_t text_nbytes(object text) noexcept:
+    cdef Py_ssize_t n_characters = PyUnicode_GET_LENGTH(text)
+    cdef void* data = PyUnicode_DATA(text)
+    cdef int kind = PyUnicode_KIND(text)
+    if kind == 1:
+        return utf8_nbytes(<const uint8_t*>data, n_characters)
+    if kind == 2:
+        return utf8_nbytes(<const uint16_t*>data, n_characters)
+    return utf8_nbytes(<const uint32_t*>data, n_characters)
+
+
+cdef inline int write_value(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
+    if PyBytes_Check(value):
+        memcpy(target, PyBytes_AS_STRING(value), nbytes)
+    elif PyUnicode_Check(value):
+        if PyUnicode_IS_ASCII(value):
+            memcpy(target, PyUnicode_DATA(value), nbytes)
+        else:
+            write_text(target, nbytes, value)
+    elif PyByteArray_Check(value):
+        memcpy(target, PyByteArray_AS_STRING(value), nbytes)
+    else:
+        write_buffer(target, value, nbytes)
+    return 0
+
+
+cdef void write_text(unsigned char* target, Py_ssize_t nbytes, object text) noexcept:
+    cdef Py_ssize_t n_characters = PyUnicode_GET_LENGTH(text)
+    cdef void* data = PyUnicode_DATA(text)
+    cdef int kind = PyUnicode_KIND(text)
+    if kind == 1:
+        write_utf8(target, nbytes, <const uint8_t*>data, n_characters)
+    elif kind == 2:
+        write_utf8(target, nbytes, <const uint16_t*>data, n_characters)
+    else:
+        write_utf8(target, nbytes, <const uint32_t*>data, n_characters)
+
+
+cdef int write_buffer(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
+    cdef Py_buffer buffer
+    PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
+    if buffer.len > 0:  # the address of an empty buffer may be NULL
+        memcpy(target, buffer.buf, min(nbytes, buffer.len))
+    PyBuffer_Release(&buffer)
+    return 0
+
+
+# --- numpy arrays of text and bytes ----------------------------------------------------------
+
+
+@cython.final
+cdef class FixedWidth(Source):
+    """A contiguous numpy `S` array. Trailing NULs are padding, and are not written."""
+
+    cdef uint64_t measure(self) except? 0:
+        cdef cnp.ndarray array = checked_array(self.values, cnp.NPY_STRING)
+        cdef const char* data = <const char*>cnp.PyArray_DATA(array)
+        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(array)
+        cdef uint64_t total = 0
+        cdef Py_ssize_t i
+        for i in range(cnp.PyArray_SIZE(array)):
+            total += PREFIX_NBYTES + <uint64_t>unpadded(data + i * width, width)
+        return total
+
+    cdef int fill(self, Writer* writer) except -1:
+        cdef cnp.ndarray array = checked_array(self.values, cnp.NPY_STRING)
+        cdef const char* data = <const char*>cnp.PyArray_DATA(array)
+        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(array)
+        cdef unsigned char* target
+        cdef Py_ssize_t i, nbytes
+        for i in range(cnp.PyArray_SIZE(array)):
+            nbytes = unpadded(data + i * width, width)
+            target = begin_element(writer, nbytes)
+            if target == NULL:
+                raise changed()
+            memcpy(target, data + i * width, nbytes)
+        return 0
+
+    cdef bint overlaps(self, const void* begin, const void* end) except -1:
+        return array_overlaps(<cnp.ndarray?>self.values, begin, end)
+
+
+cdef bint array_overlaps(cnp.ndarray array, const void* begin, const void* end) except -1:
+    """Return whether a contiguous array has memory between `begin` and `end`."""
+    return overlap(cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array), begin, end)
+
+
+cdef inline Py_ssize_t unpadded(const char* data, Py_ssize_t width) noexcept nogil:
+    while width > 0 and data[width - 1] == 0:
+        width -= 1
+    return width
+
+
+@cython.final
+cdef class Unicode(Source):
+    """A contiguous numpy `U` array in native byte order. Trailing NULs are padding."""
+
+    cdef uint64_t measure(self) except? 0:
+        cdef cnp.ndarray array = checked_array(self.values, cnp.NPY_UNICODE)
+        cdef const uint32_t* data = <const uint32_t*>cnp.PyArray_DATA(array)
+        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(array) // 4
+        cdef uint64_t total = 0
+        cdef Py_ssize_t i, nbytes
+        for i in range(cnp.PyArray_SIZE(array)):
+            nbytes = utf8_nbytes(data + i * width, unpadded_text(data + i * width, width))
+            if nbytes < 0:
+                raise invalid_text(data + i * width, width, i, self.shape)
+            if <uint64_t>nbytes > UINT32_MAX:
+                raise too_long(nbytes, i, self.shape)
+            total += PREFIX_NBYTES + <uint64_t>nbytes
+        return total
+
+    cdef int fill(self, Writer* writer) except -1:
+        cdef cnp.ndarray array = checked_array(self.values, cnp.NPY_UNICODE)
+        cdef const uint32_t* data = <const uint32_t*>cnp.PyArray_DATA(array)
+        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(array) // 4
+        cdef unsigned char* target
+        cdef Py_ssize_t i, n_characters, nbytes
+        for i in range(cnp.PyArray_SIZE(array)):
+            n_characters = unpadded_text(data + i * width, width)
+            nbytes = utf8_nbytes(data + i * width, n_characters)
+            target = begin_element(writer, nbytes)  # a negative number does not fit
+            if target == NULL:
+                raise changed()
+            write_utf8(target, nbytes, data + i * width, n_characters)
+        return 0
+
+    cdef bint overlaps(self, const void* begin, const void* end) except -1:
+        return array_overlaps(<cnp.ndarray?>self.values, begin, end)
+
+
+cdef inline Py_ssize_t unpadded_text(const uint32_t* text, Py_ssize_t width) noexcept nogil:
+    while width > 0 and text[width - 1] == 0:
+        width -= 1
+    return width
+
+
+cdef enum LoadFault:
+    LOADED
+    UNLOADABLE  # missing, or numpy returned an error
+    TOO_LONG
+    CHANGED
+
+
+cdef struct Loading:
+    uint64_t nbytes  # of the elements before the fault, prefixes included
+    Py_ssize_t element  # that has the fault
+    LoadFault fault
+    int status  # that numpy returned for an UNLOADABLE element
+    uint64_t size  # of a TOO_LONG element
+
+
+cdef Loading load_strings(
+    npy_string_allocator* allocator, const char* packed, Py_ssize_t itemsize,
+    Py_ssize_t n_elements, Writer* writer,
+) noexcept nogil:
+    """Measure the items of a StringDType array, and write them if there is a writer."""
+    cdef Loading loading
+    cdef npy_static_string text
+    cdef unsigned char* target
+    cdef Py_ssize_t i
+    loading.nbytes = loading.size = 0
+    loading.element = 0
+    loading.fault = LOADED
+    loading.status = 0
+    for i in range(n_elements):
+        loading.element = i
+        loading.status = NpyString_load(
+            allocator, <const npy_packed_static_string*>(packed + i * itemsize), &text)
+        if loading.status != 0:
+            loading.fault = UNLOADABLE
+            break
+        if text.size > UINT32_MAX:
+            loading.fault = TOO_LONG
+            loading.size = text.size
+            break
+        loading.nbytes += PREFIX_NBYTES + text.size
+        if writer != NULL:
+            target = begin_element(writer, text.size)
+            if target == NULL:
+                loading.fault = CHANGED
+                break
+            if text.size > 0:
+                memcpy(target, text.buf, text.size)
+    return loading
+
+
+@cython.final
+cdef class Strings(Source):
+    """A contiguous numpy StringDType array, whose UTF-8 is copied without `str` objects."""
+
+    cdef uint64_t measure(self) except? 0:
+        return self.walk(NULL)
+
+    cdef int fill(self, Writer* writer) except -1:
+        self.walk(writer)
+        return 0
+
+    cdef uint64_t walk(self, Writer* writer) except? 0:
+        """Return the size of the wire bytes of all strings, and write them if there is a writer.
+
+        The GIL is released while the allocator of the array is locked or waited for.
+        """
+        cdef cnp.ndarray array = <cnp.ndarray?>self.values
+        cdef const char* packed = <const char*>cnp.PyArray_DATA(array)
+        cdef Py_ssize_t itemsize = cnp.PyArray_ITEMSIZE(array)
+        cdef Py_ssize_t n_elements = cnp.PyArray_SIZE(array)
+        cdef PyArray_StringDTypeObject* descr = (
+            <PyArray_StringDTypeObject*>cnp.PyArray_DESCR(array))
+        cdef npy_string_allocator* allocator
+        cdef Loading loading
+        with nogil:
+            allocator = NpyString_acquire_allocator(descr)
+            loading = load_strings(allocator, packed, itemsize, n_elements, writer)
+            NpyString_release_allocator(allocator)
+        if loading.fault == LOADED:
+            return loading.nbytes
+        if loading.fault == UNLOADABLE:
+            raise missing(loading.status, loading.element, self.shape)
+        if loading.fault == TOO_LONG:
+            raise too_long(loading.size, loading.element, self.shape)
+        raise changed()
+
+
+@cython.final
+cdef class WireBytes(Source):
+    """Wire bytes of a BytesTensor, as a flat memoryview."""
+
+    cdef uint64_t measure(self) except? 0:
+        return len(self.values)
+
+    cdef int fill(self, Writer* writer) except -1:
+        cdef Py_buffer buffer
+        cdef Py_ssize_t room = writer.end - writer.target
+        PyObject_GetBuffer(self.values, &buffer, PyBUF_SIMPLE)
+        if room > 0 and buffer.len > 0:  # the two may overlap
+            memmove(writer.target, buffer.buf, min(room, buffer.len))
+        writer.target += min(room, buffer.len)
+        PyBuffer_Release(&buffer)
+        return 0
+
+
+# --- Arrow arrays and streams -----------------------------------------------------------------
+
+
+cdef enum ArrowLayout:
+    OFFSETS_32
+    OFFSETS_64
+    VIEWS
+
+
+cdef struct Span:
+    const char* data
+    int64_t nbytes
+
+
+# There is no garbage collection: an object may be used after a cycle was cleared.
+@cython.final
+@cython.no_gc
+cdef class Chunk:
+    """Owns an Arrow array that was moved out of a capsule, or received from a stream."""
+
+    cdef ArrowArray array
+    # The first and the last offset into the data; the bytes between them are assumed to exist.
+    cdef int64_t first
+    cdef int64_t last
+
+    def __dealloc__(self):
+        if self.array.release != NULL:
+            self.array.release(&self.array)
+
+
+@cython.final
+@cython.no_gc
+cdef class Stream:
+    """Owns an Arrow stream that was moved out of a capsule."""
+
+    cdef ArrowArrayStream stream
+
+    def __dealloc__(self):
+        if self.stream.release != NULL:
+            self.stream.release(&self.stream)
+
+
+@cython.final
+cdef class ArrowSource(Source):
+    """Chunks of an Arrow array of (large) binary, (large) string, binary view or string view.
+
+    The chunks have passed `check_chunk`. Each element is checked when it is read: offsets must not
+    decrease and must stay between the first and the last one; a view must stay within its buffer.
+    """
+
+    cdef ArrowLayout layout
+
+    cdef uint64_t measure(self) except? 0:
+        return self.walk(NULL)
+
+    cdef int fill(self, Writer* writer) except -1:
+        self.walk(writer)
+        return 0
+
+    cdef bint overlaps(self, const void* begin, const void* end) except -1:
+        for chunk in self.values:
+            if chunk_overlaps(<Chunk?>chunk, self.layout, begin, end):
+                return True
+        return False
+
+    cdef uint64_t walk(self, Writer* writer) except? 0:
+        """Return the size of the elements as wire bytes; write them if there is a writer."""
+        cdef Chunk chunk
+        cdef Span span
+        cdef unsigned char* target
+        cdef uint64_t total = 0
+        cdef int64_t i, element = 0
+        for item in self.values:
+            chunk = <Chunk?>item
+            for i in range(chunk.array.offset, chunk.array.offset + chunk.array.length):
+                if is_null(&chunk.array, i):
+                    raise EncodeError(
+                        f"{element_text(element, self.shape)} is null, and BYTES has no missing "
+                        f"values", element=element)
+                locate(&span, chunk, self.layout, i)
+                if span.nbytes < 0:
+                    raise EncodeError(
+                        f"{element_text(element, self.shape)} is outside its Arrow buffer",
+                        element=element)
+                if span.nbytes > <int64_t>UINT32_MAX:
+                    raise too_long(span.nbytes, element, self.shape)
+                total += PREFIX_NBYTES + <uint64_t>span.nbytes
+                if writer != NULL:
+                    target = begin_element(writer, span.nbytes)
+                    if target == NULL:
+                        raise changed()
+                    if span.nbytes > 0:
+                        memcpy(target, span.data, span.nbytes)
+                element += 1
+        return total
+
+
+cdef inline bint is_null(const ArrowArray* array, int64_t i) noexcept nogil:
+    cdef const uint8_t* validity = <const uint8_t*>array.buffers[0]
+    if validity == NULL or array.null_count == 0:
+        return False
+    return not validity[i >> 3] >> (i & 7) & 1
+
+
+cdef inline int64_t offset_at(const void* offsets, ArrowLayout layout, int64_t i) noexcept nogil:
+    # memcpy compiles to one load, and allows buffers that are not aligned, as the interface does.
+    cdef int32_t narrow
+    cdef int64_t wide
+    if layout == OFFSETS_32:
+        memcpy(&narrow, <const int32_t*>offsets + i, sizeof(int32_t))
+        return narrow
+    memcpy(&wide, <const int64_t*>offsets + i, sizeof(int64_t))
+    return wide
+
+
+cdef inline void locate(Span* span, Chunk chunk, ArrowLayout layout, int64_t i) noexcept:
+    """Find element `i`. The size is negative if the element is not within its buffer."""
+    cdef const void** buffers = chunk.array.buffers
+    cdef int64_t begin, end
+    if layout == VIEWS:
+        locate_view(span, &chunk.array, <const char*>buffers[1] + i * <int64_t>sizeof(View))
+        return
+    begin = offset_at(buffers[1], layout, i)
+    end = offset_at(buffers[1], layout, i + 1)
+    # Another thread may have changed the offsets since they were checked.
+    if not chunk.first <= begin <= end <= chunk.last:
+        span.nbytes = -1
+        return
+    span.data = <const char*>buffers[2] + begin
+    span.nbytes = end - begin
+
+
+cdef inline void locate_view(Span* span, const ArrowArray* array, const char* at) noexcept nogil:
+    cdef int64_t n_data = array.n_buffers - N_VIEW_BUFFERS
+    cdef int64_t data_nbytes, buffer, offset
+    cdef View view
+    memcpy(&view, at, sizeof(View))
+    span.nbytes = view.nbytes
+    if view.nbytes <= INLINE_NBYTES:
+        span.data = at + (<const char*>&view.value - <const char*>&view)
+        return
+    buffer, offset = view.value.reference.buffer, view.value.reference.offset
+    if not 0 <= buffer < n_data or offset < 0 or array.buffers[2 + buffer] == NULL:
+        span.nbytes = -1
+        return
+    data_nbytes = size_of_data(array, buffer)
+    if data_nbytes < 0 or view.nbytes > data_nbytes - offset:
+        span.nbytes = -1
+        return
+    span.data = <const char*>array.buffers[2 + buffer] + offset
+
+
+cdef inline int64_t size_of_data(const ArrowArray* array, int64_t buffer) noexcept nogil:
+    """Return the size of a data buffer of a view array, according to its producer."""
+    cdef int64_t nbytes
+    memcpy(&nbytes, <const int64_t*>array.buffers[array.n_buffers - 1] + buffer, sizeof(int64_t))
+    return nbytes
+
+
+cdef bint chunk_overlaps(
+    Chunk chunk, ArrowLayout layout, const void* begin, const void* end
+) except -1:
+    """Return whether any buffer of a chunk has memory between `begin` and `end`."""
+    cdef const ArrowArray* array = &chunk.array
+    cdef int64_t width = sizeof(View), n_items = array.length, i
+    cdef const void** buffers = array.buffers
+    if array.length == 0:
+        return False
+    if buffers[0] != NULL and overlap(
+            <const char*>buffers[0] + (array.offset >> 3), (array.length >> 3) + 2, begin, end):
+        return True
+    if layout != VIEWS:
+        width = sizeof(int32_t) if layout == OFFSETS_32 else sizeof(int64_t)
+        n_items += 1
+        if overlap(<const char*>buffers[2] + chunk.first, chunk.last - chunk.first, begin, end):
+            return True
+    elif array.n_buffers > N_VIEW_BUFFERS:
+        for i in range(array.n_buffers - N_VIEW_BUFFERS):
+            if overlap(buffers[2 + i], max(size_of_data(array, i), 0), begin, end):
+                return True
+        if overlap(buffers[array.n_buffers - 1],
+                   (array.n_buffers - N_VIEW_BUFFERS) * sizeof(int64_t), begin, end):
+            return True
+    return overlap(<const char*>buffers[1] + array.offset * width, n_items * width, begin, end)
+
+
+def arrow_source(values):
+    """Return a Source of an object that exports an Arrow array or stream of bytes or text.
+
+    The array or stream is consumed: its struct is moved out of the capsule of its producer, which
+    is marked as released, and is released by the Chunk or Stream that owns it. Everything that can
+    be checked is checked. The lengths of the validity, offset and view buffers cannot be, nor that
+    of the data buffer of an array with offsets: a producer that declares more elements or bytes
+    than there are makes this module read beyond its memory.
+
+    Raises EncodeError if the values have another type, were consumed already, or break a rule of
+    the interface; TypeError if no capsules are exported.
+    """
+    cdef int64_t n_elements = 0
+    cdef Chunk chunk
+    if hasattr(values, "__arrow_c_array__"):
+        layout, chunks = chunks_of_array(values)
+    else:
+        layout, chunks = chunks_of_stream(values)
+    for item in chunks:
+        chunk = <Chunk?>item
+        if chunk.array.length > INT64_MAX - n_elements:
+            raise invalid_arrow("its chunks have more than 2^63 - 1 elements")
+        n_elements += chunk.array.length
+    cdef ArrowSource source = ArrowSource(chunks, (n_elements,))
+    source.layout = layout
+    return source
+
+
+cdef void* pointer_of(capsule, const char* kind, method) except NULL:
+    """Return the pointer of a capsule. Raises TypeError if it is not one of this kind."""
+    if not PyCapsule_IsValid(capsule, kind):
+        raise TypeError(
+            f"{method} must return an {(<bytes>kind).decode()!r} capsule, not "
+            f"{type(capsule).__name__}")
+    return PyCapsule_GetPointer(capsule, kind)
+
+
+cdef tuple chunks_of_array(values):
+    cdef Chunk chunk = Chunk()
+    cdef ArrowLayout layout
+    cdef ArrowSchema* schema
+    cdef ArrowArray* array
+    capsules = values.__arrow_c_array__()
+    if not isinstance(capsules, tuple) or len(capsules) != 2:
+        raise TypeError(
+            f"__arrow_c_array__ must return a tuple of two capsules, not "
+            f"{type(capsules).__name__}")
+    schema_capsule, array_capsule = capsules
+    schema = <ArrowSchema*>pointer_of(schema_capsule, "arrow_schema", "__arrow_c_array__")
+    array = <ArrowArray*>pointer_of(array_capsule, "arrow_array", "__arrow_c_array__")
+    layout = layout_of(schema)
+    if array.release == NULL:
+        raise consumed("array")
+    chunk.array = array[0]  # moved first, so that no other code can release it
+    array.release = NULL
+    check_chunk(chunk, layout)
+    return layout, [chunk]
+
+
+cdef tuple chunks_of_stream(values):
+    cdef ArrowSchema schema
+    cdef ArrowArrayStream* stream
+    cdef Chunk chunk
+    cdef ArrowLayout layout
+    cdef int status
+    cdef Stream owner = Stream()
+    capsule = values.__arrow_c_stream__()
+    stream = <ArrowArrayStream*>pointer_of(capsule, "arrow_array_stream", "__arrow_c_stream__")
+    if stream.release == NULL:
+        raise consumed("stream")
+    owner.stream = stream[0]
+    stream.release = NULL
+    stream = &owner.stream
+    if stream.get_schema == NULL or stream.get_next == NULL:
+        raise invalid_arrow("its stream has no get_schema or get_next")
+    memset(&schema, 0, sizeof(ArrowSchema))
+    with nogil:  # the producer may wait for threads that need the GIL
+        status = stream.get_schema(stream, &schema)
+    if status != 0:
+        raise stream_error(stream)
+    try:
+        layout = layout_of(&schema)
+    finally:
+        if schema.release != NULL:
+            schema.release(&schema)
+    chunks = []
+    while True:
+        chunk = Chunk()
+        with nogil:
+            status = stream.get_next(stream, &chunk.array)
+        if status != 0:
+            chunk.array.release = NULL  # the struct is undefined
+            raise stream_error(stream)
+        if chunk.array.release == NULL:  # the end
+            return layout, chunks
+        check_chunk(chunk, layout)
+        chunks.append(chunk)
+
+
+cdef int check_chunk(Chunk chunk, ArrowLayout layout) except -1:
+    """Check the struct of an array, and set the first and last offset."""
+    cdef const ArrowArray* array = &chunk.array
+    if array.length < 0 or array.offset < 0:
+        raise invalid_arrow(f"its length is {array.length}, its offset {array.offset}")
+    # There is one more offset, and an element takes at most 16 bytes: no address overflows.
+    if array.length >= (INT64_MAX >> 4) - array.offset:
+        raise invalid_arrow(
+            f"its offset {array.offset} and length {array.length} are more than memory has")
+    if array.null_count < -1 or array.null_count > array.length:
+        raise invalid_arrow(f"its null count is {array.null_count}, its length {array.length}")
+    if array.n_children != 0 or array.dictionary != NULL:
+        raise invalid_arrow(f"it has {array.n_children} children, or a dictionary")
+    if array.n_buffers < 3 or (layout != VIEWS and array.n_buffers != N_OFFSET_BUFFERS):
+        raise invalid_arrow(f"it has {array.n_buffers} buffers, not {N_OFFSET_BUFFERS}")
+    if array.buffers == NULL:
+        raise invalid_arrow(f"its list of {array.n_buffers} buffers is NULL")
+    if array.buffers[0] == NULL and array.null_count > 0:
+        raise invalid_arrow(f"it has {array.null_count} nulls and no validity buffer")
+    if array.length == 0:
+        return 0
+    if array.buffers[1] == NULL:
+        raise invalid_arrow(f"it has {array.length} elements and no buffer that says where")
+    if layout == VIEWS:
+        if array.n_buffers > N_VIEW_BUFFERS and array.buffers[array.n_buffers - 1] == NULL:
+            raise invalid_arrow("its data buffers have no sizes")
+        return 0
+    chunk.first = offset_at(array.buffers[1], layout, array.offset)
+    chunk.last = offset_at(array.buffers[1], layout, array.offset + array.length)
+    if not 0 <= chunk.first <= chunk.last:
+        raise invalid_arrow(f"its data begins at {chunk.first} and ends at {chunk.last}")
+    if chunk.first < chunk.last and array.buffers[2] == NULL:
+        raise invalid_arrow(f"its data ends at {chunk.last}, and its data buffer is NULL")
+    return 0
+
+
+cdef invalid_arrow(what):
+    return EncodeError(f"{SUBJECT} is an invalid Arrow array: {what}")
+
+
+cdef consumed(kind):
+    return EncodeError(
+        f"{SUBJECT} is an Arrow {kind} that was consumed already: its capsule is released")
+
+
+cdef stream_error(ArrowArrayStream* stream):
+    message = stream.get_last_error(stream) if stream.get_last_error != NULL else NULL
+    text = (<bytes>message).decode("utf-8", "replace") if message != NULL else "no reason given"
+    return EncodeError(f"{SUBJECT} is an Arrow stream that failed: {text}")
+
+
+cdef ArrowLayout layout_of(const ArrowSchema* schema) except *:
+    cdef bytes format
+    if schema.release == NULL:
+        raise consumed("schema")
+    if schema.format == NULL:
+        raise invalid_arrow("its schema has no format")
+    format = schema.format
+    if schema.dictionary == NULL:
+        if format in (b"z", b"u"):
+            return OFFSETS_32
+        if format in (b"Z", b"U"):
+            return OFFSETS_64
+        if format in (b"vz", b"vu"):
+            return VIEWS
+    what = f"of format {format.decode('utf-8', 'replace')!r:.40}"
+    if schema.dictionary != NULL:
+        what = "with a dictionary"
+    raise EncodeError(
+        f"{SUBJECT} is an Arrow array {what}, not one of binary, large_binary, string, "
+        f"large_string, binary_view or string_view")
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+cdef element_text(element, tuple shape):
+    index = f" {[int(i) for i in np.unravel_index(element, shape)]}" if len(shape) > 1 else ""
+    return f"element {element}{index} of {SUBJECT}"
+
+
+cdef invalid_value(value, problem, element, tuple shape):
+    what = f"is {type(value).__name__}, not bytes or str"
+    if problem == NO_UTF8:
+        # The memory is read, because a subclass of str may override its methods.
+        at = next(i for i in range(PyUnicode_GET_LENGTH(value)) if is_not_encodable(value, i))
+        what = not_encodable_text(PyUnicode_READ_CHAR(value, at), at)
+    elif problem == UNREADABLE:
+        what = "is a memoryview that is released or not contiguous"
+    elif value is None:
+        what = "is None, and BYTES has no missing values"
+    return EncodeError(f"{element_text(element, shape)} {what}", element=element)
+
+
+cdef bint is_not_encodable(object text, Py_ssize_t i):
+    cdef uint32_t character = PyUnicode_READ_CHAR(text, i)
+    return 0xD800 <= character <= 0xDFFF or character > 0x10FFFF
+
+
+cdef invalid_text(const uint32_t* text, Py_ssize_t width, element, tuple shape):
+    cdef Py_ssize_t at = 0
+    while at < width - 1 and not (0xD800 <= text[at] <= 0xDFFF or text[at] > 0x10FFFF):
+        at += 1
+    return EncodeError(
+        f"{element_text(element, shape)} {not_encodable_text(text[at], at)}", element=element)
+
+
+cdef not_encodable_text(code_point, at):
+    what = "a lone surrogate" if code_point <= 0xDFFF else "an invalid code point"
+    return f"cannot be encoded as UTF-8: character {at} is {what}, U+{code_point:04X}"
+
+
+cdef missing(status, element, tuple shape):
+    what = "is missing, and BYTES has no missing values" if status == 1 else "cannot be read"
+    return EncodeError(f"{element_text(element, shape)} {what}", element=element)
+
+
+cdef too_long(nbytes, element, tuple shape):
+    return EncodeError(
+        f"{element_text(element, shape)} is too long: {nbytes} bytes, a length prefix allows at "
+        f"most {UINT32_MAX}", element=element, expected=UINT32_MAX, actual=nbytes)
+
+
+cdef changed():
+    return EncodeError("the values were modified while they were encoded")

@@ -1,0 +1,1 @@
+cdef tuple convert_data(data, datatype, shape)

@@ -1,0 +1,429 @@
+"""Convert what users pass to `Tensor` and `encode_bytes`: arrays, lists, Arrow arrays, scalars.
+
+The result of `convert_data` is what the encoder sends: a little-endian, C-contiguous array or a
+BytesTensor. An array that is one already is not copied. No function of this module knows the name
+of the tensor: errors have SUBJECT in its place, which the caller replaces.
+"""
+
+cimport cython
+cimport numpy as cnp
+from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
+from cpython.long cimport (
+    PyLong_AsDouble,
+    PyLong_AsLongLongAndOverflow,
+    PyLong_AsUnsignedLongLong,
+    PyLong_CheckExact,
+)
+from libc.math cimport isinf
+from libc.stdint cimport INT64_MAX, int64_t
+from libc.string cimport memcpy
+
+from .bytes_tensor cimport BytesTensor, tensor_of_wire
+from .bytes_writer cimport Source
+from .datatypes cimport Datatype, shape_to_send
+from .wire cimport MAX_RANK
+
+import numpy as np
+
+from .bytes_writer import (
+    FixedWidth,
+    Objects,
+    Strings,
+    Unicode,
+    WireBytes,
+    arrow_source,
+    pack,
+    pack_into,
+)
+from .datatypes import DATATYPES, bf16_dtype, datatype_of
+
+from ..errors import SUBJECT, EncodeError, name_tensor, shape_text
+
+cnp.import_array()
+
+cdef dict SOURCES = {"O": Objects, "S": FixedWidth, "U": Unicode, "T": Strings}  # by dtype.kind
+
+cdef enum ScalarFault:
+    NO_FAULT
+    WRONG_TYPE
+    OUT_OF_RANGE
+
+
+cdef tuple convert_data(data, datatype, shape):
+    """Return the datatype, shape and data of a tensor, as the encoder needs them.
+
+    `data`, `datatype` and `shape` are the arguments of `Tensor`. A C-contiguous, little-endian
+    array and a BytesTensor are returned as they are; other data is copied once. Raises EncodeError
+    if data, datatype and shape do not agree, TypeError for data of another type.
+    """
+    if datatype is not None and datatype not in DATATYPES:
+        raise EncodeError(f"{SUBJECT} has an unknown datatype: {datatype!r}")
+    check_not_masked(data)
+    if data is None:
+        if datatype is None or shape is None:
+            raise EncodeError(
+                f"{SUBJECT} has no data: a tensor in shared memory needs datatype= and shape=")
+        row = DATATYPES[datatype]
+        return row.name, shape_to_send(tuple(shape), row), None
+    converted = convert_bytes(data, datatype)
+    row = DATATYPES["BYTES"]
+    if converted is None:
+        row, converted = convert_numbers(data, datatype)
+    if shape is None:
+        return row.name, converted.shape, converted
+    dims = shape_to_send(tuple(shape), row)
+    if dims == converted.shape:
+        return row.name, dims, converted
+    try:
+        return row.name, dims, converted.reshape(dims)
+    except ValueError:
+        raise EncodeError(
+            f"{SUBJECT} does not match its shape: {shape_text(dims)} is given, the data has shape "
+            f"{list(converted.shape)}") from None
+
+
+def encode_bytes(values):
+    """Encode values as length-prefixed elements (WIRE.md 2), in row-major order.
+
+    Parameters
+    ----------
+    values : sequence, array or BytesTensor
+        Nested lists or an object array of ``bytes``, ``str`` (encoded as UTF-8), ``bytearray`` or
+        ``memoryview``; a numpy ``S``, ``U`` or StringDType array (numpy drops the trailing NULs of
+        ``S`` and ``U`` elements); an object with an Arrow array or stream of bytes or text without
+        nulls, which is consumed; a BytesTensor. The lengths of the buffers of an Arrow array cannot
+        be checked.
+
+    Returns
+    -------
+    bytes
+        The wire bytes: one allocation, to which each element is copied once.
+
+    Raises
+    ------
+    EncodeError
+        An element cannot be encoded.
+    TypeError
+        ``values`` has another type.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> tw.encode_bytes(["a", b"bc"])
+    b'\\x01\\x00\\x00\\x00a\\x02\\x00\\x00\\x00bc'
+    """
+    try:
+        return pack(source_of(values))
+    except (EncodeError, TypeError) as error:
+        name_tensor(error, "argument", None)
+        raise
+
+
+def encode_bytes_into(values, buffer):
+    """Encode values as ``encode_bytes`` does, to the start of a buffer.
+
+    Parameters
+    ----------
+    values : sequence, array or BytesTensor
+        See ``encode_bytes``. Their memory may be a part of the buffer.
+    buffer : buffer
+        A writable, C-contiguous buffer of bytes.
+
+    Returns
+    -------
+    int
+        The number of bytes written.
+
+    Raises
+    ------
+    EncodeError
+        An element cannot be encoded, or the buffer is too small; nothing is written then.
+    TypeError
+        ``values`` has another type, or ``buffer`` is not a buffer.
+    BufferError
+        The buffer is read-only or not contiguous, or its items are not bytes.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> buffer = bytearray(8)
+    >>> tw.encode_bytes_into(["abc"], buffer)
+    7
+    >>> buffer
+    bytearray(b'\\x03\\x00\\x00\\x00abc\\x00')
+    """
+    try:
+        return pack_into(source_of(values), buffer)
+    except (EncodeError, TypeError) as error:
+        name_tensor(error, "argument", None)
+        raise
+
+
+# --- BYTES ---------------------------------------------------------------------------------------
+
+
+cdef convert_bytes(data, datatype):
+    """Return the data as a BytesTensor, or None if it is not BYTES."""
+    if isinstance(data, BytesTensor):
+        check_datatype("BYTES", datatype)
+        return data
+    if isinstance(data, (list, tuple)):
+        is_text = isinstance(first_leaf(data), (bytes, str, bytearray, memoryview))
+        if datatype == "BYTES" or (datatype is None and is_text):
+            return pack_tensor(source_of(data))
+        return None
+    if exports_arrow(data) and not isinstance(data, np.ndarray):
+        try:
+            source = arrow_source(data)
+        except EncodeError:
+            if datatype != "BYTES" and hasattr(data, "__array__"):
+                return None  # numbers, which numpy can convert
+            raise
+        check_datatype("BYTES", datatype)
+        return pack_tensor(source)
+    if getattr(getattr(data, "dtype", None), "kind", None) not in SOURCES:
+        return None
+    check_datatype("BYTES", datatype)
+    return pack_tensor(source_of(data if isinstance(data, np.ndarray) else np.asarray(data)))
+
+
+cdef BytesTensor pack_tensor(Source source):
+    return tensor_of_wire(pack(source), source.shape)
+
+
+cdef Source source_of(values):
+    """Return the Source that writes `values`, which can be anything that `encode_bytes` accepts."""
+    if isinstance(values, BytesTensor):
+        return WireBytes(values.wire, values.shape)
+    if isinstance(values, (list, tuple)):
+        shape, flat = flatten(values, 1)
+        return Objects(flat, shape)
+    if exports_arrow(values):
+        return arrow_source(values)
+    if not isinstance(values, np.ndarray):
+        raise TypeError(
+            f"BYTES must be a list or an array of bytes or str, not {type(values).__name__}")
+    if type(values) is not np.ndarray:
+        check_not_masked(values)
+        values = np.asarray(values)  # the attributes of a subclass are not used
+    kind = SOURCES.get(values.dtype.kind)
+    if kind is None:
+        raise EncodeError(
+            f"{SUBJECT} is an array of {values.dtype}, not BYTES: those are object, S, U and "
+            f"StringDType arrays")
+    shape = values.shape
+    if values.dtype.kind != "T":  # a StringDType has no byte order
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
+    # The kernels need aligned memory, because they load whole code points.
+    return kind(np.require(values, requirements=["C", "A"]), shape)
+
+
+cdef bint exports_arrow(values) except -1:
+    return hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
+
+
+cdef int check_not_masked(values) except -1:
+    if isinstance(values, np.ma.MaskedArray):
+        raise EncodeError(f"{SUBJECT} is a masked array, and missing values cannot be sent")
+    return 0
+
+
+cdef int check_datatype(actual, datatype) except -1:
+    if datatype is not None and datatype != actual:
+        raise EncodeError(f"{SUBJECT} is given as {datatype}, its data is {actual}")
+    return 0
+
+
+# --- lists ---------------------------------------------------------------------------------------
+
+
+cdef first_leaf(data):
+    cdef int depth
+    for depth in range(MAX_RANK + 1):  # limited, because a list may contain itself
+        if not isinstance(data, (list, tuple)) or not data:
+            break
+        data = data[0]
+    return data
+
+
+cdef tuple flatten(values, int depth):
+    """Return the shape of nested lists, and a list of their items in row-major order."""
+    if type(values) is not list:  # the methods of a subclass are not used
+        values = list(values)
+    if depth > MAX_RANK:
+        raise EncodeError(f"{SUBJECT} is a list that is nested deeper than {MAX_RANK} lists")
+    if not values or not isinstance(values[0], (list, tuple)):
+        return (len(values),), values
+    flat = []
+    inner = None
+    for i, value in enumerate(values):
+        if not isinstance(value, (list, tuple)):
+            raise EncodeError(f"{SUBJECT} is a ragged list: item {i} is not a list")
+        shape, items = flatten(value, depth + 1)
+        if inner is not None and shape != inner:
+            raise EncodeError(
+                f"{SUBJECT} is a ragged list: item {i} has shape {list(shape)}, the items before "
+                f"it {list(inner)}")
+        inner = shape
+        flat += items
+    return (len(values), *inner), flat
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+
+cdef tuple convert_numbers(data, datatype):
+    """Return the Datatype of the data and a little-endian, C-contiguous array."""
+    cdef Datatype row
+    if isinstance(data, (list, tuple)):
+        return array_of_list(data, datatype)
+    array = data
+    if type(data) is not np.ndarray:
+        if not hasattr(data, "__array__"):
+            raise TypeError(
+                f"the data of {SUBJECT} must be an array, a list or a BytesTensor, not "
+                f"{type(data).__name__}")
+        array = np.asarray(data)
+    row = datatype_of(array.dtype)
+    if row is None:
+        raise EncodeError(f"{SUBJECT} is an array of {array.dtype}, which has no datatype")
+    if datatype == "BF16" and row.name == "UINT16":
+        row = DATATYPES["BF16"]
+    check_datatype(row.name, datatype)
+    return row, np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+
+
+cdef tuple array_of_list(data, datatype):
+    """Convert nested lists of Python numbers."""
+    if datatype is None:
+        raise EncodeError(f"{SUBJECT} is a list of numbers, which needs datatype=")
+    row = DATATYPES[datatype]
+    shape, flat = flatten(data, 1)
+    scalars = [value.item() if isinstance(value, np.generic) else value for value in flat]
+    if row.in_json:
+        return row, array_of_scalars(scalars, row).reshape(shape)
+    doubles = array_of_scalars(scalars, DATATYPES["FP64"]).reshape(shape)
+    return row, round_to_16_bits(doubles, row)
+
+
+cdef round_to_16_bits(doubles, row):
+    """Convert FP64 numbers to FP16 or BF16. Raises EncodeError if one becomes infinite."""
+    dtype = row.dtype or bf16_dtype()
+    if dtype is None:
+        raise EncodeError(
+            f"{SUBJECT} is a list of BF16, for which numpy needs the ml_dtypes package; an array "
+            f"of uint16 can be sent without it")
+    with np.errstate(over="ignore"):
+        rounded = doubles.astype(dtype)
+    overflowed = np.flatnonzero(np.isinf(rounded.astype(np.float64)) & ~np.isinf(doubles))
+    if overflowed.size:
+        element = int(overflowed[0])
+        raise EncodeError(
+            f"element {element} of {SUBJECT} is out of range for {row.name}: "
+            f"{doubles.reshape(-1)[element]}", element=element)
+    return rounded
+
+
+cdef cnp.ndarray array_of_scalars(list scalars, Datatype datatype):
+    """Return a new array [n_elements] of int, float or bool objects.
+
+    `datatype` is any that JSON can carry, except BYTES. Raises EncodeError for a value that has
+    another type or is out of range.
+    """
+    cdef cnp.dtype dtype = datatype.dtype
+    cdef cnp.npy_intp n_elements = len(scalars)
+    cdef cnp.ndarray array = cnp.PyArray_EMPTY(1, &n_elements, dtype.type_num, 0)
+    cdef char* target = <char*>cnp.PyArray_DATA(array)
+    cdef int itemsize = <int>dtype.itemsize
+    cdef int64_t low = 0, high = 0
+    cdef bint is_unsigned = dtype.kind == c"u"
+    cdef bint is_integer = is_unsigned or dtype.kind == c"i"
+    cdef bint is_bool = dtype.kind == c"b"
+    cdef ScalarFault fault
+    cdef Py_ssize_t i
+    if is_integer:
+        bounds = np.iinfo(dtype)
+        low, high = bounds.min, min(bounds.max, INT64_MAX)
+    # The conversions below run no Python code, which could change the list meanwhile.
+    for i in range(n_elements):
+        value = scalars[i]
+        if is_integer:
+            fault = store_integer(target, itemsize, low, high, is_unsigned, value)
+        elif is_bool:
+            fault = store_bool(target, value)
+        else:
+            fault = store_float(target, itemsize, value)
+        if fault != NO_FAULT:
+            raise invalid_scalar(fault, value, i, datatype)
+        target += itemsize
+    return array
+
+
+cdef ScalarFault store_integer(
+    char* target, int itemsize, int64_t low, int64_t high, bint is_unsigned, object value
+) except? OUT_OF_RANGE:
+    cdef int overflow = 0
+    cdef long long number
+    cdef unsigned long long large
+    if not PyLong_CheckExact(value):  # exact: True is an int, too
+        return WRONG_TYPE
+    number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    if overflow == 0 and low <= number <= high:
+        memcpy(target, &number, itemsize)  # little-endian: the low bytes come first
+        return NO_FAULT
+    if overflow > 0 and is_unsigned and itemsize == 8:
+        try:
+            large = PyLong_AsUnsignedLongLong(value)
+        except OverflowError:
+            return OUT_OF_RANGE
+        memcpy(target, &large, itemsize)
+        return NO_FAULT
+    return OUT_OF_RANGE
+
+
+cdef ScalarFault store_float(char* target, int itemsize, object value) except? OUT_OF_RANGE:
+    cdef double number
+    cdef float single
+    if PyFloat_CheckExact(value):
+        number = PyFloat_AS_DOUBLE(value)
+    elif PyLong_CheckExact(value):
+        try:
+            number = PyLong_AsDouble(value)
+        except OverflowError:
+            return OUT_OF_RANGE
+    else:
+        return WRONG_TYPE
+    if itemsize == 8:
+        memcpy(target, &number, 8)
+        return NO_FAULT
+    single = <float>number
+    if isinf(single) and not isinf(number):
+        return OUT_OF_RANGE
+    memcpy(target, &single, 4)
+    return NO_FAULT
+
+
+cdef ScalarFault store_bool(char* target, object value) noexcept:
+    if value is not True and value is not False:
+        return WRONG_TYPE
+    target[0] = value is True
+    return NO_FAULT
+
+
+cdef invalid_scalar(ScalarFault fault, value, element, Datatype datatype):
+    dtype = <object>datatype.dtype
+    if fault == WRONG_TYPE:
+        accepted = {"b": "booleans", "f": "numbers"}.get(dtype.kind, "integers")
+    elif dtype.kind == "f":
+        accepted = f"magnitudes up to {np.finfo(dtype).max}"
+    else:
+        accepted = f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
+    if type(value) is int and value.bit_length() > 128:
+        shown = f"an int of {value.bit_length()} bits"
+    elif type(value) in (int, float, bool, str, type(None)):
+        shown = f"{value!r:.60}"
+    else:
+        shown = type(value).__name__
+    return EncodeError(
+        f"element {element} of {SUBJECT} does not fit its datatype: {datatype.name} accepts "
+        f"{accepted}, the value is {shown}", element=element)

@@ -1,0 +1,57 @@
+from functools import _lru_cache_wrapper
+from typing import Any, final
+
+import numpy as np
+
+@final
+class Datatype:
+    @property
+    def name(self) -> str: ...
+    @property
+    def itemsize(self) -> int: ...
+    @property
+    def dtype(self) -> np.dtype[Any] | None: ...
+    @property
+    def in_json(self) -> bool: ...
+    def __init__(
+        self, name: str, itemsize: int, dtype: np.dtype[Any] | None, in_json: bool = True
+    ) -> None: ...
+
+DATATYPES: dict[str, Datatype]
+RAW_BF16: np.dtype[Any]
+BY_DTYPE: dict[np.dtype[Any], Datatype]
+
+bf16_dtype: _lru_cache_wrapper[np.dtype[Any] | None]
+
+def datatype_of(dtype: np.dtype[Any]) -> Datatype | None: ...
+
+@final
+class Limits:
+    @property
+    def max_header_nbytes(self) -> int: ...
+    @property
+    def max_tensors(self) -> int: ...
+    @property
+    def max_rank(self) -> int: ...
+    @property
+    def max_name_nbytes(self) -> int: ...
+    @property
+    def max_nesting(self) -> int: ...
+    @property
+    def max_elements(self) -> int: ...
+    @property
+    def check_bool(self) -> bool: ...
+    @property
+    def bf16_as_uint16(self) -> bool: ...
+    def __init__(
+        self,
+        *,
+        max_header_nbytes: int = 67108864,
+        max_tensors: int = 4096,
+        max_rank: int = 64,
+        max_name_nbytes: int = 4096,
+        max_nesting: int = 128,
+        max_elements: int = 9223372036854775807,
+        check_bool: bool = True,
+        bf16_as_uint16: bool = False,
+    ) -> None: ...

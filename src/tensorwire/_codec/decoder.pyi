@@ -1,0 +1,48 @@
+from typing import Any, final
+
+from .datatypes import Limits
+from .messages import InferRequest, InferResponse, Tensor, TensorSpec
+
+@final
+class PeerTensor:
+    @property
+    def name(self) -> str: ...
+    @property
+    def datatype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def parameters(self) -> dict[str, Any] | None: ...
+    @property
+    def tensor(self) -> Tensor | None: ...
+    @property
+    def text(self) -> memoryview | None: ...
+
+def decode_request(
+    body: Any,
+    header_length: int | str | bytes | None = None,
+    *,
+    raw_input: TensorSpec | None = None,
+    limits: Limits = ...,
+) -> InferRequest: ...
+def decode_response(
+    body: Any,
+    header_length: int | str | bytes | None = None,
+    *,
+    limits: Limits = ...,
+) -> InferResponse: ...
+def read_peer_message(
+    body: Any,
+    header_nbytes: int,
+    is_request: bool,
+    limits: Limits,
+    needs_arrays: bool = False,
+) -> tuple[Any, list[PeerTensor], list[dict[str, Any] | None]]: ...
+def view_tensor(
+    buffer: Any,
+    name: str,
+    datatype: str,
+    shape: tuple[int, ...],
+    kind: str,
+    limits: Limits = ...,
+) -> Tensor: ...

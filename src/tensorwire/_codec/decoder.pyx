@@ -1,0 +1,1277 @@
+"""Decode messages. The tensors of a decoded message are views of its body.
+
+`MessageReader` parses the JSON header once, from its first byte to its last one. Each tensor is
+created at the end of its entry. A binary tensor is a view of the bytes after the previous tensor.
+The `data` of a JSON tensor is parsed from the text directly into an array. The members of an entry
+may have any order: if `data` precedes the datatype, shape or name, it is validated first, and
+parsed at the end of the entry.
+
+The functions that read an entry raise errors with SUBJECT in place of the tensor's name. It is put
+there in `read_tensors` and `read_outputs`, and for messages without a header in the functions that
+decode these.
+"""
+
+cimport cython
+cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.long cimport PyLong_FromSsize_t
+from cpython.memoryview cimport PyMemoryView_FromObject
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from cpython.set cimport PySet_Add, PySet_GET_SIZE
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from libc.stdint cimport INT64_MAX, uint64_t
+from libc.string cimport memcmp, memcpy
+
+from .bytes_reader cimport scan_elements
+from .bytes_tensor cimport new_tensor, tensor_of_element, tensor_of_wire
+from .datatypes cimport Datatype, Layout, Limits, count_elements, measure
+from .json_reader cimport (
+    DATA_TOO_DEEP,
+    DUPLICATE_KEY,
+    MAX_DATA_DEPTH,
+    NO_FAULT,
+    OUT_OF_RANGE,
+    WRONG_TYPE,
+    Cursor,
+    Fault,
+    Keys,
+    Text,
+    at,
+    begin_reading,
+    count_work,
+    end_reading,
+    excerpt,
+    next_item,
+    next_member,
+    open_at,
+    pop_keys,
+    push_key,
+    raise_fault,
+    read_numbers,
+    read_object,
+    read_strings,
+    read_value,
+    says,
+    scan_int64,
+    scan_string,
+    set_member,
+    skip_any,
+    skip_blanks,
+    skip_data,
+    skip_literal,
+    string_of,
+    utf8_nbytes_of,
+)
+from .memory cimport Body
+from .messages cimport (
+    InferRequest,
+    InferResponse,
+    RequestedOutput,
+    Tensor,
+    TensorSpec,
+    make_tensor,
+)
+from .wire cimport MAX_RANK, WIDEST_ITEMSIZE
+
+import numpy as np
+
+from .datatypes import DATATYPES, RAW_BF16, bf16_dtype
+
+from ..errors import (
+    SUBJECT,
+    DecodeError,
+    ElementError,
+    HeaderError,
+    LayoutError,
+    name_tensor,
+    number_text,
+    plural,
+    shape_text,
+    subject,
+)
+from ..http import HEADER_LENGTH, parse_header_length
+
+cnp.import_array()
+
+cdef Limits DEFAULT_LIMITS = Limits()
+cdef dict DATATYPES_BY_NAME = DATATYPES  # typed, so that Cython looks names up in C
+
+# The same table in C: each name as an integer of 8 bytes, and a borrowed reference.
+cdef struct NamedDatatype:
+    uint64_t name
+    PyObject* datatype
+
+cdef enum:
+    N_DATATYPES = 14
+cdef NamedDatatype[N_DATATYPES] NAMED_DATATYPES
+for number, row in enumerate(DATATYPES.values()):
+    NAMED_DATATYPES[number].name = int.from_bytes(row.name.encode(), "little")
+    NAMED_DATATYPES[number].datatype = <PyObject*>row
+del number, row
+
+
+def decode_request(
+    body, header_length=None, *, TensorSpec raw_input=None, Limits limits not None=DEFAULT_LIMITS,
+):
+    """Decode a request, and return its tensors as views of ``body`` (WIRE.md 1 to 5).
+
+    Parameters
+    ----------
+    body : buffer
+        The HTTP body: a C-contiguous buffer of bytes.
+    header_length : int, str, bytes or None
+        The value of the HTTP header ``Inference-Header-Content-Length``, which is the size of the
+        JSON header in bytes. None if there is no such HTTP header: then the whole body is JSON.
+    raw_input : TensorSpec, optional
+        The declaration of the model's only input. It is needed if ``header_length`` is 0, because
+        such a body consists of the data alone (WIRE.md 5).
+    limits : Limits
+        Limits and options.
+
+    Returns
+    -------
+    InferRequest
+        Binary tensors are views of ``body``: they are not copied, keep the whole body alive, and
+        are writable if it is. JSON tensors have memory of their own.
+
+    Raises
+    ------
+    DecodeError
+        The body is not a valid request: ``HeaderError``, ``LayoutError`` or ``ElementError``.
+    TypeError
+        An argument has another type.
+    BufferError
+        The body is not contiguous, or its items are not bytes.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> header = (
+    ...     b'{"inputs":[{"name":"x","shape":[2],"datatype":"UINT8",'
+    ...     b'"parameters":{"binary_data_size":2}}]}'
+    ... )
+    >>> tw.decode_request(header + b"\\x01\\x02", len(header))["x"].as_numpy()
+    array([1, 2], dtype=uint8)
+    """
+    cdef Body source = Body(body)
+    cdef Py_ssize_t header_nbytes = checked_header_length(source, header_length, limits)
+    if header_nbytes == 0 and header_length is not None:
+        return raw_request(source, raw_input, limits)
+    cdef MessageReader reader = MessageReader.__new__(MessageReader)
+    reader.begin(source, header_nbytes, limits)
+    return reader.read_request()
+
+
+def decode_response(
+    body, header_length=None, *, Limits limits not None=DEFAULT_LIMITS,
+):
+    """Decode a response, and return its tensors as views of ``body`` (WIRE.md 1 to 4).
+
+    Parameters
+    ----------
+    body : buffer
+        The HTTP body: a C-contiguous buffer of bytes.
+    header_length : int, str, bytes or None
+        The value of the HTTP header ``Inference-Header-Content-Length``, which is the size of the
+        JSON header in bytes. None if there is no such HTTP header: then the whole body is JSON.
+    limits : Limits
+        Limits and options.
+
+    Returns
+    -------
+    InferResponse
+        The outputs in the order in which the server sent them. Their memory is that of
+        ``decode_request``.
+
+    Raises
+    ------
+    DecodeError
+        The body is not a valid response: ``HeaderError``, ``LayoutError`` or ``ElementError``. If
+        it is a server's ``{"error": ...}``, the message of the HeaderError contains that text.
+    TypeError
+        An argument has another type.
+    BufferError
+        The body is not contiguous, or its items are not bytes.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> body = b'{"outputs":[{"name":"y","shape":[2],"datatype":"FP32","data":[0.5,1]}]}'
+    >>> tw.decode_response(body)["y"].as_numpy()
+    array([0.5, 1. ], dtype=float32)
+    """
+    cdef Body source = Body(body)
+    cdef Py_ssize_t header_nbytes = checked_header_length(source, header_length, limits)
+    cdef MessageReader reader = MessageReader.__new__(MessageReader)
+    reader.begin(source, header_nbytes, limits)
+    return reader.read_response()
+
+
+cdef Py_ssize_t checked_header_length(Body source, header_length, Limits limits) except -1:
+    """Return the size of the JSON header."""
+    cdef Py_ssize_t nbytes = source.nbytes
+    if header_length is not None:
+        announced = header_length
+        if type(header_length) is not int or header_length < 0:
+            announced = parse_header_length(header_length)
+        if announced > nbytes:
+            raise HeaderError(
+                f"{HEADER_LENGTH} is {number_text(announced)}, the body has "
+                f"{plural('byte', nbytes)}", expected=announced, actual=nbytes)
+        nbytes = announced
+    if nbytes > limits.max_header_nbytes:
+        raise HeaderError(
+            f"the JSON header is too long: {nbytes} bytes, at most {limits.max_header_nbytes} are "
+            f"accepted", expected=limits.max_header_nbytes, actual=nbytes)
+    return nbytes
+
+
+# --- the header ----------------------------------------------------------------------------------
+
+cdef enum:
+    MANY_KEYS = 1000  # sorting so many takes about a tenth of a millisecond
+    WORK_PER_ENTRY = 10  # in units of `count_work`, which are Python objects
+
+# The members of the current object that have been read.
+cdef enum Seen:
+    NAME = 1
+    DATATYPE = 2
+    SHAPE = 4
+    PARAMETERS = 8
+    DATA = 16
+    TENSORS = 32
+    OUTPUTS = 64
+    ID = 128
+    MODEL_NAME = 256
+    MODEL_VERSION = 512
+    OTHER = 1024
+
+
+cdef struct Entry:
+    # The members of a tensor's entry that have been read. Pointers refer to the text.
+    const unsigned char* shape
+    Py_ssize_t rank  # number of dimensions in the text, which may be more than Layout can store
+    const unsigned char* size  # the value of binary_data_size; NULL without one
+    const unsigned char* data  # the value of data; NULL without one
+    const unsigned char* data_end
+    Fault size_fault  # of binary_data_size
+    long long nbytes  # value of binary_data_size, unless it has a fault
+    bint is_list  # whether `data` is a list
+    bint is_tried  # whether parsing `data` has been tried
+    bint has_nul  # whether the name contains a NUL
+    Py_ssize_t name_nbytes  # in UTF-8
+    bint is_measurable  # whether `layout` has all dimensions, and none is negative
+    Layout layout
+
+
+@cython.final
+@cython.freelist(8)
+cdef class MessageReader:
+    """Reads one message: the state of parsing its JSON header, and the position in its body."""
+
+    cdef Body body
+    cdef object text  # keeps the memory of the header alive
+    cdef Cursor cursor
+    cdef Keys keys  # of objects that are skipped; `cursor` points to them
+    cdef Limits limits
+    cdef str kind  # of the tensors: "input" or "output"
+    cdef Py_ssize_t header_nbytes
+    cdef Py_ssize_t offset  # of the next binary tensor in the body; at most its size
+    cdef object n_elements  # of all tensors so far; only counted if limited
+    cdef str server_error
+    # Whether to accept what KServe and MLServer accept; see `read_peer_message`.
+    cdef bint is_lenient
+    cdef bint needs_arrays
+    # The entry that is being read. Python objects are not in the struct, which is not counted.
+    cdef Entry entry
+    cdef str name
+    cdef Datatype datatype
+    cdef str unknown_datatype
+    cdef dict parameters
+    cdef object data
+    # The position of the entry for error messages: "input", 0. The index is -1 outside of entries.
+    cdef str item_kind
+    cdef Py_ssize_t index
+
+    cdef int begin(self, Body body, Py_ssize_t header_nbytes, Limits limits) except -1:
+        self.body = body
+        self.limits = limits
+        self.header_nbytes = self.offset = header_nbytes
+        self.n_elements = 0
+        self.index = -1
+        # The text must not change while it is parsed. Another thread could write to memory that is
+        # not a bytes object when the GIL is released.
+        self.text = body.immutable(header_nbytes)
+        begin_reading(
+            &self.cursor, &self.keys, PyBytes_AS_STRING(self.text), header_nbytes,
+            <int>limits.max_nesting)
+        return 0
+
+    def __dealloc__(self):
+        end_reading(&self.keys)  # all zero if `begin` was not called
+
+    cdef InferRequest read_request(self):
+        cdef InferRequest request = InferRequest.__new__(InferRequest)
+        cdef Text key
+        cdef int seen = 0
+        cdef Cursor* cursor = &self.cursor
+        self.kind = "input"
+        self.open_header()
+        while next_member(cursor, &key, seen == 0):
+            if says(&key, b"inputs", 6):
+                self.add_member(&seen, TENSORS, &key)
+                if not self.is_absent():
+                    request.inputs = self.read_tensors()
+            elif says(&key, b"id", 2):
+                self.add_member(&seen, ID, &key)
+                request.id = self.read_text("id")
+            elif says(&key, b"outputs", 7):
+                self.add_member(&seen, OUTPUTS, &key)
+                if not self.is_absent():
+                    request.outputs = self.read_outputs()
+            elif says(&key, b"parameters", 10):
+                self.add_member(&seen, PARAMETERS, &key)
+                request._parameters = self.read_parameters()
+            elif says(&key, b"model_name", 10):
+                self.add_member(&seen, MODEL_NAME, &key)
+                request.model_name = self.read_text("model_name")
+            elif says(&key, b"model_version", 13):
+                self.add_member(&seen, MODEL_VERSION, &key)
+                request.model_version = self.read_text("model_version")
+            else:
+                self.skip_member(&seen, &key)
+        self.close_header(request.inputs)
+        if not request.inputs and not self.is_lenient:
+            raise HeaderError("the request has no inputs")
+        check_flag(request._parameters, "binary_data_output")
+        return request
+
+    cdef InferResponse read_response(self):
+        cdef InferResponse response = InferResponse.__new__(InferResponse)
+        cdef Text key
+        cdef int seen = 0
+        cdef Cursor* cursor = &self.cursor
+        self.kind = "output"
+        self.open_header()
+        while next_member(cursor, &key, seen == 0):
+            if says(&key, b"outputs", 7):
+                self.add_member(&seen, TENSORS, &key)
+                if not self.is_absent():
+                    response.outputs = self.read_tensors()
+            elif says(&key, b"model_name", 10):
+                self.add_member(&seen, MODEL_NAME, &key)
+                response.model_name = self.read_text("model_name")
+            elif says(&key, b"model_version", 13):
+                self.add_member(&seen, MODEL_VERSION, &key)
+                response.model_version = self.read_text("model_version")
+            elif says(&key, b"id", 2):
+                self.add_member(&seen, ID, &key)
+                response.id = self.read_text("id")
+            elif says(&key, b"parameters", 10):
+                self.add_member(&seen, PARAMETERS, &key)
+                response._parameters = self.read_parameters()
+            else:
+                self.skip_member(&seen, &key)
+        self.close_header(response.outputs)
+        return response
+
+    cdef int open_header(self) except -1:
+        if self.header_nbytes == 0:
+            raise HeaderError("the JSON header is empty", offset=0)
+        skip_blanks(&self.cursor)
+        if self.cursor.position == self.cursor.end:
+            raise HeaderError("the JSON header is empty: it is only white space", offset=0)
+        if not at(&self.cursor, c"{"):
+            raise self.unexpected_value("its value", "an object")
+        return open_at(&self.cursor)
+
+    cdef int check_end(self) except -1:
+        """Raise HeaderError if anything but white space follows the header."""
+        cdef Py_ssize_t n_following
+        # Skip the spaces that align the first tensor, 8 bytes at a time.
+        while self.cursor.end - self.cursor.position >= 8 and (
+            memcmp(self.cursor.position, b"        ", 8) == 0
+        ):
+            self.cursor.position += 8
+        skip_blanks(&self.cursor)
+        n_following = self.cursor.end - self.cursor.position
+        if n_following > 0:
+            offset = self.cursor.position - self.cursor.start
+            is_whole_body = self.header_nbytes == self.body.nbytes
+            hint = f" (is {HEADER_LENGTH} missing?)" if is_whole_body else ""
+            raise HeaderError(
+                f"the JSON header is malformed: it ends at byte {offset}, but has "
+                f"{plural('more byte', n_following)}{hint}", offset=offset)
+        return 0
+
+    cdef int close_header(self, list tensors) except -1:
+        """Check that the header has tensors, and that they cover the whole body."""
+        self.close_keys(0)
+        self.check_end()
+        if tensors is None:
+            if self.server_error is not None:
+                raise HeaderError(
+                    f"the body is a server's error, not a message: {self.server_error[:500]}")
+            raise HeaderError(
+                f'the JSON header does not fit the protocol: it has no "{self.kind}s"')
+        if self.offset != self.body.nbytes:
+            n_following = self.body.nbytes - self.offset
+            raise LayoutError(
+                f"the body has {plural('byte', n_following)} after its last tensor: the header of "
+                f"{self.header_nbytes} bytes and {plural('tensor', len(tensors))} end at byte "
+                f"{self.offset} of {self.body.nbytes}",
+                offset=self.offset, expected=self.offset, actual=self.body.nbytes)
+        return 0
+
+    # --- members ---
+
+    cdef inline int add_member(self, int* seen, int member, const Text* key) except -1:
+        """Add a member to those that were read. Raises HeaderError for a duplicate."""
+        if seen[0] & member:
+            self.cursor.position = key.begin - 1
+            raise_fault(&self.cursor, DUPLICATE_KEY)
+        seen[0] |= member
+        return 0
+
+    cdef int skip_member(self, int* seen, const Text* key) except -1:
+        """Validate a member that is not part of the protocol, and store its key."""
+        cdef Text text
+        cdef const unsigned char* begin
+        cdef const unsigned char* end
+        cdef Fault fault = push_key(&self.cursor, key.begin)
+        if fault != NO_FAULT:
+            raise_fault(&self.cursor, fault)
+        seen[0] |= OTHER
+        count_work(&self.cursor, 1)
+        begin = self.cursor.position
+        skip_any(&self.cursor)
+        if self.cursor.level == 1 and says(key, b"error", 5):
+            # A server's error instead of a message. The string was validated above.
+            end = self.cursor.position
+            self.cursor.position = begin
+            if at(&self.cursor, c'"'):
+                scan_string(&self.cursor, &text)
+                self.server_error = string_of(&text)
+            self.cursor.position = end
+        return 0
+
+    cdef int close_keys(self, Py_ssize_t first) except -1:
+        """Check that the keys of an object, which were stored from `first` on, are unique."""
+        cdef Fault fault
+        if self.keys.n_keys > first:
+            if self.keys.n_keys - first < MANY_KEYS:
+                fault = pop_keys(&self.cursor, first)
+            else:
+                with nogil:
+                    fault = pop_keys(&self.cursor, first)
+            if fault != NO_FAULT:
+                raise_fault(&self.cursor, fault)
+        return 0
+
+    cdef bint is_absent(self) except -1:
+        """Skip a null, which means the same as no member. Returns whether there was one."""
+        cdef Fault fault
+        if not at(&self.cursor, c"n"):
+            return False
+        fault = skip_literal(&self.cursor, "null")
+        if fault != NO_FAULT:
+            raise_fault(&self.cursor, fault)
+        return True
+
+    cdef int scan_text(self, Text* text, str member) except -1:
+        """Validate a member that is a string."""
+        cdef Fault fault
+        if not at(&self.cursor, c'"'):
+            raise self.unexpected_value(member, "a string")
+        fault = scan_string(&self.cursor, text)
+        if fault != NO_FAULT:
+            raise_fault(&self.cursor, fault)
+        return 0
+
+    cdef str read_text(self, str member):
+        """Return a member that is a string or null."""
+        cdef Text text
+        if self.is_absent():
+            return None
+        self.scan_text(&text, member)
+        return string_of(&text)
+
+    cdef dict read_parameters(self):
+        """Return the parameters of the message; None if there are none."""
+        if self.is_absent():
+            return None
+        if not at(&self.cursor, c"{"):
+            raise self.unexpected_value("parameters", "an object")
+        return read_object(&self.cursor)
+
+    cdef dict read_entry_parameters(
+        self, const char* reserved, Py_ssize_t reserved_nbytes, const unsigned char** value
+    ):
+        """Return the parameters of an entry, without the `reserved` one of the protocol.
+
+        The result is None if there are no others; a lenient reader returns an empty dict for an
+        empty object. `value` is set to the value of the reserved parameter, unless that is missing
+        or null. If it is an integer, `entry.nbytes` is set to it.
+        """
+        cdef Cursor* cursor = &self.cursor
+        cdef dict members = None
+        cdef Text key
+        cdef bint is_first = True
+        cdef bint has_reserved = False
+        if self.is_absent():
+            return None
+        if not at(cursor, c"{"):
+            raise self.unexpected_value("parameters", "an object")
+        open_at(cursor)
+        if self.is_lenient:
+            members = {}
+        while next_member(cursor, &key, is_first):
+            is_first = False
+            if not says(&key, reserved, reserved_nbytes):
+                if members is None:
+                    members = {}
+                set_member(cursor, members, &key, read_value(cursor))
+                continue
+            if has_reserved:
+                cursor.position = key.begin - 1
+                raise_fault(cursor, DUPLICATE_KEY)
+            has_reserved = True
+            if not self.is_absent():
+                value[0] = cursor.position
+                self.entry.size_fault = scan_int64(cursor, &self.entry.nbytes)
+                if self.entry.size_fault != NO_FAULT:
+                    cursor.position = value[0]
+                    skip_any(cursor)
+        return members
+
+    cdef unexpected_value(self, str member, str expected):
+        """Return the error for a value at the cursor that is JSON, but not what is expected."""
+        offset = self.cursor.position - self.cursor.start
+        of = f" of {self.item_kind} {self.index}" if self.index >= 0 else ""
+        return HeaderError(
+            f"the JSON header does not fit the protocol: {member}{of} is {excerpt(&self.cursor)}, "
+            f"not {expected} (byte {offset})", offset=offset)
+
+    # --- tensors ---
+
+    cdef list read_tensors(self):
+        """Return the tensors in the order of the message (WIRE.md 1)."""
+        cdef list tensors = []
+        cdef const unsigned char* entry_end
+        cdef int level
+        if not at(&self.cursor, c"["):
+            raise self.unexpected_value(f"{self.kind}s", "a list")
+        open_at(&self.cursor)
+        level = self.cursor.level
+        self.item_kind = self.kind
+        while next_item(&self.cursor, self.index < 0):
+            self.index += 1
+            self.check_n_entries()
+            entry_end = NULL
+            try:
+                self.read_entry()
+                entry_end = self.cursor.position
+                tensors.append(self.peer_tensor() if self.is_lenient else self.tensor())
+            except DecodeError as error:
+                if entry_end != NULL and not isinstance(error, HeaderError):
+                    self.cursor.position, self.cursor.level = entry_end, level
+                    self.check_rest()
+                name_tensor(error, self.kind, self.name)
+                raise
+        self.index = -1
+        if len(tensors) > 1 and not self.is_lenient:
+            check_unique([(<Tensor>tensor).name for tensor in tensors], self.kind)
+        return tensors
+
+    cdef int check_rest(self) except -1:
+        """Raise HeaderError if the rest of the header, after the current entry, is invalid.
+
+        A wrong header length often has the effect that a tensor does not fit the body, too.
+        """
+        cdef Text key
+        while next_item(&self.cursor, False):
+            skip_any(&self.cursor)
+        while next_member(&self.cursor, &key, False):
+            skip_any(&self.cursor)
+        return self.check_end()
+
+    cdef int read_entry(self) except -1:
+        """Read the members of an entry to `entry` and to the attributes that belong to it."""
+        cdef Cursor* cursor = &self.cursor
+        cdef Entry* entry = &self.entry
+        cdef Py_ssize_t first_key = cursor.keys.n_keys
+        cdef Text key, text
+        cdef int seen = 0
+        if not at(cursor, c"{"):
+            raise self.unexpected_value("the entry", "an object")
+        open_at(cursor)
+        count_work(cursor, WORK_PER_ENTRY)
+        entry.shape = entry.size = entry.data = entry.data_end = NULL
+        entry.is_list = entry.is_tried = False
+        self.name = self.unknown_datatype = self.datatype = self.parameters = self.data = None
+        while next_member(cursor, &key, seen == 0):
+            if says(&key, b"name", 4):
+                self.add_member(&seen, NAME, &key)
+                self.scan_text(&text, "name")
+                self.name = string_of(&text)
+                entry.name_nbytes = utf8_nbytes_of(&text)
+                entry.has_nul = text.has_escapes and "\0" in self.name
+            elif says(&key, b"datatype", 8):
+                self.add_member(&seen, DATATYPE, &key)
+                self.read_datatype()
+            elif says(&key, b"shape", 5):
+                self.add_member(&seen, SHAPE, &key)
+                self.read_shape()
+            elif says(&key, b"parameters", 10):
+                self.add_member(&seen, PARAMETERS, &key)
+                self.parameters = self.read_entry_parameters(b"binary_data_size", 16, &entry.size)
+            elif says(&key, b"data", 4):
+                self.add_member(&seen, DATA, &key)
+                if not self.is_absent():
+                    self.read_data(seen & (NAME | SHAPE) == (NAME | SHAPE))
+            else:
+                self.skip_member(&seen, &key)
+        self.close_keys(first_key)
+        if seen & (NAME | DATATYPE | SHAPE) != NAME | DATATYPE | SHAPE:
+            raise self.incomplete(seen)
+        check_name(entry.name_nbytes, entry.has_nul, self.limits)
+        return 0
+
+    cdef int read_datatype(self) except -1:
+        cdef Text text
+        cdef uint64_t word = 0
+        cdef int i
+        self.scan_text(&text, "datatype")
+        if text.nbytes <= 8:
+            memcpy(&word, text.begin, text.nbytes)
+            for i in range(N_DATATYPES):
+                if word == NAMED_DATATYPES[i].name:
+                    self.datatype = <Datatype>NAMED_DATATYPES[i].datatype
+                    return 0
+        self.unknown_datatype = string_of(&text)  # unless it has escapes, or is in lower case
+        self.datatype = DATATYPES_BY_NAME.get(
+            self.unknown_datatype.upper() if self.is_lenient else self.unknown_datatype)
+        return 0
+
+    cdef int read_shape(self) except -1:
+        """Read the dimensions to `layout`. Those that it cannot store are only counted."""
+        cdef Cursor* cursor = &self.cursor
+        cdef Entry* entry = &self.entry
+        cdef Py_ssize_t n_dims = 0
+        cdef long long dim = 0
+        cdef Fault fault
+        if not at(cursor, c"["):
+            raise self.unexpected_value("shape", "a list of integers")
+        entry.shape = cursor.position
+        entry.is_measurable = True
+        open_at(cursor)
+        while next_item(cursor, n_dims == 0):
+            fault = scan_int64(cursor, &dim)
+            if fault == WRONG_TYPE:
+                raise self.unexpected_value(f"dimension {n_dims}", "an integer")
+            if fault != NO_FAULT and fault != OUT_OF_RANGE:
+                raise_fault(cursor, fault)
+            if fault == OUT_OF_RANGE or dim < 0 or n_dims >= MAX_RANK:
+                entry.is_measurable = False
+            else:
+                entry.layout.dims[n_dims] = dim
+            n_dims += 1
+        entry.rank = n_dims
+        entry.layout.rank = <int>n_dims if entry.is_measurable else 0
+        if n_dims > self.limits.max_rank:
+            entry.is_measurable = False
+        return 0
+
+    cdef tuple shape(self):
+        """Return the dimensions as a tuple. Raises LayoutError if there are too many."""
+        cdef Cursor cursor
+        cdef int axis
+        cdef tuple dims
+        if not self.entry.is_measurable:
+            if self.entry.rank > self.limits.max_rank and not self.is_lenient:
+                raise LayoutError(
+                    f"{SUBJECT} has {self.entry.rank} dimensions, at most {self.limits.max_rank} "
+                    f"are accepted", expected=self.limits.max_rank, actual=self.entry.rank)
+            cursor = self.cursor
+            cursor.position, cursor.level = self.entry.shape, 0
+            return tuple(read_value(&cursor))
+        dims = PyTuple_New(self.entry.layout.rank)
+        for axis in range(self.entry.layout.rank):
+            dim = PyLong_FromSsize_t(self.entry.layout.dims[axis])
+            Py_INCREF(dim)  # PyTuple_SET_ITEM steals one reference
+            PyTuple_SET_ITEM(dims, axis, dim)
+        return dims
+
+    cdef int measure(self) except -1:
+        """Count the elements and bytes of the entry's shape, or raise LayoutError."""
+        cdef Entry* entry = &self.entry
+        cdef uint64_t itemsize = self.datatype.itemsize or WIDEST_ITEMSIZE
+        if self.limits.max_elements < INT64_MAX:
+            self.n_elements += product_of(self.shape())
+            check_n_elements(self.n_elements, self.limits)
+        if not (entry.is_measurable and count_elements(&entry.layout, itemsize)):
+            # This raises the error.
+            measure(&entry.layout, self.shape(), self.datatype, self.limits.max_rank)
+        return 0
+
+    cdef Tensor tensor(self):
+        """Return the tensor of the entry, whose data has exactly one source."""
+        cdef Entry* entry = &self.entry
+        cdef bint is_json = entry.data != NULL
+        cdef bint is_binary = entry.size != NULL
+        cdef bint has_region = False
+        if self.datatype is None:
+            raise unknown_datatype(self.unknown_datatype)
+        if self.parameters:
+            has_region = has_shared_memory(self.parameters)
+        if is_json + is_binary + has_region != 1:
+            # OVMS sends an empty output without a source (WIRE.md 3).
+            is_binary = not (is_json or is_binary or has_region) and self.has_no_elements()
+            if not is_binary:
+                raise self.not_one_source(has_region)
+        if is_binary:
+            self.take(self.declared_nbytes())
+        elif has_region:
+            self.measure()
+        elif self.data is None:
+            self.read_skipped_data()
+        return make_tensor(
+            self.name, self.datatype.name, self.shape(), self.data, self.parameters, is_binary)
+
+    cdef bint has_no_elements(self):
+        return self.kind == "output" and 0 in self.shape()
+
+    # --- binary data ---
+
+    cdef Py_ssize_t declared_nbytes(self) except -1:
+        """Return binary_data_size; 0 if there is none."""
+        cdef Entry* entry = &self.entry
+        cdef Cursor cursor
+        if entry.size == NULL:
+            return 0
+        if entry.size_fault == NO_FAULT and entry.nbytes >= 0:
+            return entry.nbytes
+        cursor = self.cursor
+        cursor.position = entry.size
+        offset = entry.size - cursor.start
+        if entry.size_fault == WRONG_TYPE:
+            raise HeaderError(
+                f"binary_data_size of {SUBJECT} is {excerpt(&cursor)}, not an integer",
+                offset=offset)
+        is_negative = entry.size[0] == c"-"
+        problem = "is negative" if is_negative else "exceeds 2^63 - 1 bytes"
+        raise LayoutError(
+            f"binary_data_size of {SUBJECT} {problem}: {excerpt(&cursor)}",
+            offset=offset, expected=0 if is_negative else INT64_MAX, actual=read_value(&cursor))
+
+    cdef int take(self, Py_ssize_t nbytes) except -1:
+        """Set `data` to a view of the next `nbytes` bytes of the body."""
+        cdef Datatype datatype = self.datatype
+        cdef Layout* layout = &self.entry.layout
+        cdef cnp.ndarray starts
+        dtype = datatype.dtype
+        self.measure()
+        if dtype is None and datatype.itemsize == 0:
+            self.body.check_range(self.offset, nbytes)
+            starts = scan_elements(self.body, layout.n_elements, self.offset, nbytes)
+            self.data = new_tensor(
+                self.body, starts, self.offset, self.offset + nbytes, self.shape())
+        else:
+            if dtype is None:
+                dtype = dtype_of_bf16(self.limits)
+            if <uint64_t>nbytes != layout.nbytes:
+                raise wrong_size(datatype, self.shape(), layout.nbytes, nbytes)
+            self.body.check_range(self.offset, nbytes)
+            if (<cnp.dtype>dtype).type_num == cnp.NPY_BOOL and self.limits.check_bool:
+                self.body.check_bool(self.offset, nbytes)
+            self.data = self.body.array(dtype, layout, self.offset)
+        self.offset += nbytes
+        return 0
+
+    # --- JSON data ---
+
+    cdef int read_data(self, bint is_described) except -1:
+        """Parse the data at the cursor, or only validate it if the entry is not complete enough."""
+        cdef Entry* entry = &self.entry
+        cdef Cursor* cursor = &self.cursor
+        entry.data = cursor.position
+        entry.is_list = at(cursor, c"[")
+        if not entry.is_list:
+            skip_any(cursor)
+        elif not is_described or self.datatype is None:
+            skip_data(cursor)
+        elif not self.try_elements():
+            skip_data(cursor)
+        entry.data_end = cursor.position
+        return 0
+
+    cdef bint try_elements(self) except -1:
+        """Parse the lists at the cursor. Returns False if they do not match datatype and shape.
+
+        Only a lenient reader returns False, and leaves the cursor where it is. Others raise
+        DecodeError.
+        """
+        cdef const unsigned char* position = self.cursor.position
+        cdef int level = self.cursor.level
+        self.entry.is_tried = True
+        if not self.is_lenient or self.needs_arrays:
+            self.read_elements()
+            return True
+        try:
+            self.read_elements()
+        except DecodeError:
+            self.data = None
+            self.cursor.position, self.cursor.level = position, level
+            return False
+        return True
+
+    cdef int read_skipped_data(self) except -1:
+        """Parse data that preceded the datatype, the shape or the name.
+
+        The cursor is at the end of the entry again afterwards.
+        """
+        cdef const unsigned char* position = self.cursor.position
+        cdef int level = self.cursor.level
+        self.cursor.position = self.entry.data
+        if not self.entry.is_list:
+            offset = self.entry.data - self.cursor.start
+            raise HeaderError(
+                f"the JSON data of {SUBJECT} is {excerpt(&self.cursor)}, not a list "
+                f"(byte {offset})", offset=offset)
+        try:
+            self.read_elements()
+        finally:
+            self.cursor.position, self.cursor.level = position, level
+        return 0
+
+    cdef int read_elements(self) except -1:
+        """Set `data` to the elements of the lists at the cursor, in new memory (WIRE.md 4).
+
+        An element takes at least two bytes of the text. Memory is only allocated for as many
+        elements as the text can have.
+        """
+        cdef Layout* layout = &self.entry.layout
+        cdef Datatype datatype = self.datatype
+        cdef uint64_t n_expected, n_read = 0
+        cdef Fault fault = NO_FAULT
+        cdef cnp.ndarray array
+        cdef bytes wire = None
+        if not datatype.in_json:
+            raise HeaderError(
+                f"{SUBJECT} has JSON data, but {datatype.name} can only be sent as binary data")
+        self.measure()
+        n_expected = layout.n_elements
+        if n_expected > <uint64_t>(self.cursor.end - self.cursor.position) // 2:
+            n_expected = 0  # the number of elements will differ
+        if datatype.dtype is None:
+            wire = read_strings(&self.cursor, n_expected, &n_read, &fault)
+        elif n_expected == layout.n_elements:
+            array = cnp.PyArray_EMPTY(layout.rank, layout.dims, datatype.dtype.type_num, 0)
+            fault = read_numbers(
+                &self.cursor, datatype.dtype, <char*>cnp.PyArray_DATA(array), n_expected, &n_read)
+            self.data = array
+        else:
+            fault = read_numbers(&self.cursor, datatype.dtype, NULL, 0, &n_read)
+        if fault != NO_FAULT:
+            self.raise_data_fault(fault, n_read)
+        if n_read != layout.n_elements:
+            raise LayoutError(
+                f"{SUBJECT} does not match its shape: {datatype.name} {shape_text(self.shape())} "
+                f"needs {plural('element', layout.n_elements)}, its JSON data has {n_read}",
+                expected=layout.n_elements, actual=n_read)
+        if wire is not None:
+            self.data = tensor_of_wire(wire, self.shape())
+        return 0
+
+    cdef int raise_data_fault(self, Fault fault, uint64_t element) except -1:
+        cdef Datatype datatype = self.datatype
+        offset = self.cursor.position - self.cursor.start
+        self.data = None
+        if fault == DATA_TOO_DEEP:
+            raise HeaderError(
+                f"the JSON data of {SUBJECT} is nested deeper than {MAX_DATA_DEPTH} lists "
+                f"(byte {offset})", expected=MAX_DATA_DEPTH, offset=offset)
+        if fault not in (WRONG_TYPE, OUT_OF_RANGE):
+            raise_fault(&self.cursor, fault)
+        accepted = "strings of less than 2^32 bytes" if fault == OUT_OF_RANGE else "strings"
+        if datatype.dtype is not None:
+            kind = (<object>datatype.dtype).kind
+            if fault == WRONG_TYPE:
+                accepted = {"b": "true and false", "f": "numbers"}.get(kind, "integers")
+            elif kind == "f":
+                accepted = f"magnitudes up to {np.finfo(datatype.dtype).max}"
+            else:
+                accepted = f"{np.iinfo(datatype.dtype).min} to {np.iinfo(datatype.dtype).max}"
+        raise ElementError(
+            f"element {element} of {SUBJECT} does not fit its datatype: {datatype.name} accepts "
+            f"{accepted}, the value is {excerpt(&self.cursor)} (byte {offset})",
+            element=element, offset=offset)
+
+    # --- requested outputs ---
+
+    cdef list read_outputs(self):
+        cdef list outputs = []
+        if not at(&self.cursor, c"["):
+            raise self.unexpected_value("outputs", "a list")
+        open_at(&self.cursor)
+        self.item_kind = "requested output"
+        while next_item(&self.cursor, self.index < 0):
+            self.index += 1
+            self.check_n_entries()
+            self.name = None
+            try:
+                outputs.append(self.read_output())
+            except DecodeError as error:
+                name_tensor(error, "output", self.name)
+                raise
+        self.index = -1
+        if len(outputs) > 1:
+            check_unique([(<RequestedOutput>output).name for output in outputs], "output")
+        return outputs
+
+    cdef RequestedOutput read_output(self):
+        cdef Cursor* cursor = &self.cursor
+        cdef Py_ssize_t first_key = cursor.keys.n_keys
+        cdef RequestedOutput output = RequestedOutput.__new__(RequestedOutput)
+        cdef const unsigned char* binary = NULL
+        cdef Py_ssize_t name_nbytes = 0
+        cdef bint has_nul = False
+        cdef Text key, text
+        cdef int seen = 0
+        if not at(cursor, c"{"):
+            raise self.unexpected_value("the entry", "an object")
+        open_at(cursor)
+        while next_member(cursor, &key, seen == 0):
+            if says(&key, b"name", 4):
+                self.add_member(&seen, NAME, &key)
+                self.scan_text(&text, "name")
+                output.name = string_of(&text)
+                name_nbytes = utf8_nbytes_of(&text)
+                has_nul = text.has_escapes and "\0" in output.name
+            elif says(&key, b"parameters", 10):
+                self.add_member(&seen, PARAMETERS, &key)
+                output._parameters = self.read_entry_parameters(b"binary_data", 11, &binary)
+            else:
+                self.skip_member(&seen, &key)
+        self.close_keys(first_key)
+        if not seen & NAME:
+            raise self.incomplete(seen | DATATYPE | SHAPE)
+        self.name = output.name
+        check_name(name_nbytes, has_nul, self.limits)
+        if binary != NULL:
+            output.binary = binary[0] == c"t"
+            if binary[0] != c"t" and binary[0] != c"f":
+                cursor.position = binary
+                raise HeaderError(
+                    f"binary_data of {SUBJECT} is {excerpt(cursor)}, not true or false",
+                    offset=binary - cursor.start)
+        return output
+
+    # --- errors ---
+
+    cdef int check_n_entries(self) except -1:
+        """Raise HeaderError if the entry at the cursor is one more than the limit allows."""
+        if self.index >= self.limits.max_tensors:
+            raise HeaderError(
+                f"the message has more than {plural(self.item_kind, self.limits.max_tensors)}, "
+                f"which is the limit", expected=self.limits.max_tensors, actual=self.index + 1,
+                offset=self.cursor.position - self.cursor.start)
+        return 0
+
+    cdef incomplete(self, int seen):
+        member = "name" if not seen & NAME else "datatype" if not seen & DATATYPE else "shape"
+        return HeaderError(
+            f'the JSON header does not fit the protocol: {self.item_kind} {self.index} has no '
+            f'"{member}"', offset=self.cursor.position - self.cursor.start)
+
+    cdef not_one_source(self, bint has_region):
+        present = [
+            name
+            for name, is_present in (
+                ("data", self.entry.data != NULL),
+                ("binary_data_size", self.entry.size != NULL),
+                ("shared_memory_region", has_region),
+            )
+            if is_present
+        ]
+        return HeaderError(
+            f"{SUBJECT} must have exactly one of data, binary_data_size and shared_memory_region, "
+            f"it has {' and '.join(present) or 'none'}")
+
+    # --- other packages' messages ---
+
+    cdef PeerTensor peer_tensor(self):
+        """Return the entry with the JSON data that KServe accepts, valid for us or not."""
+        cdef Entry* entry = &self.entry
+        cdef PeerTensor made = PeerTensor.__new__(PeerTensor)
+        cdef const unsigned char* position = self.cursor.position
+        made.name = self.name
+        made.datatype = (
+            self.datatype.name if self.unknown_datatype is None else self.unknown_datatype)
+        made.parameters = self.parameters
+        if entry.data != NULL:
+            if not entry.is_tried and entry.is_list and self.datatype is not None:
+                self.cursor.position = entry.data
+                self.try_elements()
+                self.cursor.position = position
+            made.whole_text = self.text
+            made.begin = entry.data - self.cursor.start
+            made.end = entry.data_end - self.cursor.start
+            if entry.size != NULL:  # it has no meaning if there is JSON data
+                self.cursor.position = entry.size
+                self.parameters = {
+                    **(self.parameters or {}), "binary_data_size": read_value(&self.cursor)}
+                made.parameters = self.parameters
+                self.cursor.position = position
+        elif entry.size != NULL:
+            if self.datatype is None:
+                raise unknown_datatype(self.unknown_datatype)
+            self.take(self.declared_nbytes())
+        made.shape = self.shape()
+        if self.data is not None:
+            made.tensor = make_tensor(
+                made.name, self.datatype.name, made.shape, self.data, self.parameters,
+                entry.data == NULL)
+        return made
+
+
+@cython.final
+cdef class PeerTensor:
+    """A tensor entry of a message that KServe or MLServer accept.
+
+    ``datatype`` is spelled as it was sent, for example "fp32". ``tensor`` is None if the entry has
+    no data, or JSON data that does not match its datatype and shape.
+    """
+
+    cdef readonly str name
+    cdef readonly str datatype
+    cdef readonly tuple shape
+    cdef readonly dict parameters
+    cdef readonly Tensor tensor
+    cdef object whole_text  # of the header, as bytes; None if there is no JSON data
+    cdef Py_ssize_t begin
+    cdef Py_ssize_t end
+
+    @property
+    def text(self):
+        """The text of the JSON data as a memoryview; None if there is none."""
+        if self.whole_text is None:
+            return None
+        return PyMemoryView_FromObject(self.whole_text)[self.begin:self.end]
+
+
+def read_peer_message(
+    body, Py_ssize_t header_nbytes, bint is_request, Limits limits not None,
+    bint needs_arrays=False,
+):
+    """Decode a message as leniently as KServe and MLServer do, for their integrations.
+
+    JSON data that does not match its datatype and shape is not an error, unless ``needs_arrays`` is
+    set: the peer converts its text. Returns the message without its tensors, a list of PeerTensor,
+    and a list of the parameters of the message and of each requested output. Parameters are None if
+    there are none, and an empty dict for an empty object, which the peers distinguish.
+
+    Raises DecodeError.
+    """
+    cdef Body source = Body(body)
+    cdef MessageReader reader
+    cdef InferRequest request
+    cdef InferResponse response
+    if header_nbytes < 0:
+        raise HeaderError(
+            f"{HEADER_LENGTH} is negative: {header_nbytes}", expected=0, actual=header_nbytes)
+    reader = MessageReader.__new__(MessageReader)
+    reader.begin(source, checked_header_length(source, header_nbytes, limits), limits)
+    reader.is_lenient = True
+    reader.needs_arrays = needs_arrays
+    if is_request:
+        request = reader.read_request()
+        tensors, request.inputs = request.inputs, []
+        parameters = [request._parameters]
+        parameters += [(<RequestedOutput>output)._parameters for output in request.outputs or ()]
+        return request, tensors, parameters
+    response = reader.read_response()
+    tensors, response.outputs = response.outputs, []
+    return response, tensors, [response._parameters]
+
+
+def view_tensor(buffer, str name not None, str datatype, tuple shape not None, str kind,
+                Limits limits not None=DEFAULT_LIMITS):
+    """Return a tensor that is a view of a whole buffer, as in a gRPC message.
+
+    ``kind`` is "input" or "output", for error messages. Raises DecodeError.
+    """
+    cdef Body source = Body(buffer)
+    try:
+        return whole_body(source, name, datatype, shape, limits)
+    except DecodeError as error:
+        name_tensor(error, kind, name)
+        raise
+
+
+cdef Tensor whole_body(Body source, str name, str datatype, tuple shape, Limits limits):
+    """Return a tensor that is a view of the whole body."""
+    cdef Layout layout
+    cdef Datatype row = DATATYPES_BY_NAME.get(datatype)
+    if row is None:
+        raise unknown_datatype(datatype)
+    dtype = row.dtype
+    measure(&layout, shape, row, limits.max_rank)
+    if dtype is None and row.itemsize == 0:
+        starts = scan_elements(source, layout.n_elements, 0, source.nbytes)
+        data = new_tensor(source, starts, 0, source.nbytes, shape)
+    else:
+        if dtype is None:
+            dtype = dtype_of_bf16(limits)
+        if <uint64_t>source.nbytes != layout.nbytes:
+            raise wrong_size(row, shape, layout.nbytes, source.nbytes)
+        if row.name == "BOOL" and limits.check_bool:
+            source.check_bool(0, source.nbytes)
+        data = source.array(dtype, &layout, 0)
+    return make_tensor(name, datatype, shape, data, None, True)
+
+
+cdef dtype_of_bf16(Limits limits):
+    dtype = RAW_BF16 if limits.bf16_as_uint16 else bf16_dtype()
+    if dtype is None:
+        raise HeaderError(
+            f"{SUBJECT} is BF16, for which numpy needs the ml_dtypes package; "
+            f"Limits(bf16_as_uint16=True) returns it as uint16 without that package")
+    return dtype
+
+
+cdef bint has_shared_memory(dict parameters) except -1:
+    region = parameters.get("shared_memory_region")
+    if region is not None and type(region) is not str:
+        raise HeaderError(f"shared_memory_region of {SUBJECT} is {region!r:.40}, not a string")
+    return region is not None
+
+
+# --- raw requests ---------------------------------------------------------------------------------
+
+
+cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
+    """Return a request whose whole body is one tensor, as its model declares it (WIRE.md 5)."""
+    if spec is None:
+        raise HeaderError(
+            f"{HEADER_LENGTH} is 0, which means a raw binary request, but no raw_input is given")
+    try:
+        tensor = raw_tensor(source, spec, limits)
+    except DecodeError as error:
+        name_tensor(error, "input", spec.name)
+        raise
+    # The client of a raw request expects binary outputs, and has no way to request them.
+    return InferRequest([tensor], parameters={"binary_data_output": True})
+
+
+cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
+    cdef Layout layout
+    cdef Datatype datatype = DATATYPES_BY_NAME[spec.datatype]
+    cdef tuple batch = (1,) if spec.batching else ()
+    cdef tuple shape
+    if datatype.itemsize > 0:
+        shape = batch + deduced_dims(source.nbytes, datatype, spec)
+        check_n_elements(product_of(shape), limits)
+        return whole_body(source, spec.name, spec.datatype, shape, limits)
+    shape = batch + spec.dims
+    check_n_elements(product_of(shape), limits)
+    if any([dim != 1 for dim in shape]):
+        raise LayoutError(
+            f"a raw request of BYTES has one element, but {SUBJECT} is declared as "
+            f"{shape_text(spec.dims)}, not [1]")
+    if source.nbytes >= 1 << 32:
+        raise LayoutError(
+            f"{SUBJECT} is one BYTES element of {source.nbytes} bytes, its length must be below "
+            f"2^32", expected=(1 << 32) - 1, actual=source.nbytes)
+    measure(&layout, shape, datatype, limits.max_rank)
+    data = tensor_of_element(source, shape)
+    return make_tensor(spec.name, spec.datatype, shape, data, None, True)
+
+
+cdef tuple deduced_dims(Py_ssize_t nbytes, Datatype datatype, TensorSpec spec):
+    """Return the declared dims, with the variable one derived from the size of the body."""
+    n_variable = spec.dims.count(-1)
+    if n_variable > 1:
+        raise LayoutError(
+            f"the shape of {SUBJECT} cannot be deduced: {shape_text(spec.dims)} has "
+            f"{n_variable} variable dimensions", expected=1, actual=n_variable)
+    row_nbytes = datatype.itemsize  # of the fixed dims; a Python int, which cannot overflow
+    for dim in spec.dims:
+        row_nbytes *= 1 if dim == -1 else dim
+    if n_variable == 0:
+        is_filled = nbytes == row_nbytes
+    else:
+        is_filled = row_nbytes > 0 and nbytes % row_nbytes == 0
+    if not is_filled:
+        multiple = "a multiple of " if n_variable else ""
+        raise LayoutError(
+            f"a raw body of {plural('byte', nbytes)} does not fill {SUBJECT}: {spec.datatype} "
+            f"{shape_text(spec.dims)} needs {multiple}{number_text(row_nbytes)} bytes",
+            expected=row_nbytes, actual=nbytes)
+    return tuple([nbytes // row_nbytes if dim == -1 else dim for dim in spec.dims])
+
+
+# --- checks --------------------------------------------------------------------------------------
+
+
+cdef inline int check_name(Py_ssize_t nbytes, bint has_nul, Limits limits) except -1:
+    """Raise HeaderError for a name with a NUL, or one that is too long in UTF-8."""
+    if has_nul:
+        raise HeaderError(f"the name of {SUBJECT} contains a NUL")
+    if nbytes > limits.max_name_nbytes:
+        raise HeaderError(
+            f"the name of {SUBJECT} is too long: {nbytes} bytes, at most {limits.max_name_nbytes} "
+            f"are accepted", expected=limits.max_name_nbytes, actual=nbytes)
+    return 0
+
+
+cdef int check_n_elements(n_elements, Limits limits) except -1:
+    """Check the number of elements of all tensors, up to the current one."""
+    if n_elements > limits.max_elements:
+        raise LayoutError(
+            f"the message has too many elements: {number_text(n_elements)} up to {SUBJECT}, at "
+            f"most {limits.max_elements} are accepted",
+            expected=limits.max_elements, actual=n_elements)
+    return 0
+
+
+cdef product_of(tuple shape):
+    """Return the number of elements, or a number above 2^63 if it is larger; 0 if invalid."""
+    product = 1
+    if 0 in shape:
+        return 0
+    for dim in shape:
+        if dim < 0:
+            return 0
+        if product <= INT64_MAX:  # limits the size of the factors
+            product *= dim
+    return product
+
+
+cdef int check_unique(list names, str kind) except -1:
+    cdef set seen = set()
+    cdef Py_ssize_t n = 0
+    for name in names:
+        PySet_Add(seen, name)
+        n += 1
+        if PySet_GET_SIZE(seen) < n:
+            raise HeaderError(f"{subject(kind, name)} appears twice", tensor=name)
+    return 0
+
+
+cdef int check_flag(dict parameters, str key) except -1:
+    value = None if parameters is None else parameters.get(key)
+    if value is not None and type(value) is not bool:
+        raise HeaderError(f"{key} of the request is true or false, not {value!r:.40}")
+    return 0
+
+
+cdef wrong_size(Datatype datatype, tuple shape, expected, nbytes):
+    return LayoutError(
+        f"{SUBJECT} does not match its datatype: {datatype.name} {shape_text(shape)} needs "
+        f"{expected} bytes, binary_data_size is {nbytes}", expected=expected, actual=nbytes)
+
+
+cdef unknown_datatype(str name):
+    return HeaderError(f"{SUBJECT} has an unknown datatype: {name!r:.40}")

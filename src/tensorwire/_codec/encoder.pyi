@@ -1,0 +1,20 @@
+from typing import Any, Literal
+
+from .messages import Frame, InferRequest, InferResponse
+
+Nonfinite = Literal["null", "literal", "error"]
+Selection = Literal["spec", "triton"]
+
+def encode_request(
+    request: InferRequest, *, align: int = 64, nonfinite: Nonfinite = "null"
+) -> Frame: ...
+def encode_response(
+    response: InferResponse,
+    request: InferRequest | None = None,
+    *,
+    selection: Selection = "spec",
+    align: int = 64,
+    nonfinite: Nonfinite = "null",
+) -> Frame: ...
+def encode_raw_request(array: Any) -> Frame: ...
+def write_peer_json(tree: Any, nonfinite: Nonfinite) -> bytes: ...

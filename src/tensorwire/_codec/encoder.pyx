@@ -1,0 +1,617 @@
+"""Encode messages: a JSON header, and the buffers that follow it.
+
+The functions that write a tensor raise errors with SUBJECT in place of its name. `Draft.add` puts
+the name there.
+"""
+
+cimport cython
+cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.set cimport PySet_Add, PySet_GET_SIZE
+from libc.string cimport memcpy
+
+from .bytes_tensor cimport BytesTensor
+from .datatypes cimport Datatype, shape_to_send
+from .json_writer cimport (
+    AS_ERROR,
+    AS_LITERAL,
+    AS_NULL,
+    JsonWriter,
+    Nonfinite,
+    literal,
+    reserve,
+)
+from .memory cimport array_bytes, check_array
+from .messages cimport (
+    Frame,
+    InferRequest,
+    InferResponse,
+    RequestedOutput,
+    Tensor,
+    checked_list,
+    has_nul,
+    new_frame,
+    output_at,
+    tensor_at,
+)
+
+from operator import index
+
+import numpy as np
+
+from .datatypes import DATATYPES, RAW_BF16, bf16_dtype
+
+from ..errors import SUBJECT, EncodeError, name_tensor, number_text
+
+cnp.import_array()
+
+cdef dict DATATYPES_BY_NAME = DATATYPES  # typed, so that Cython looks names up in C
+
+cdef enum:
+    # Nesting depth of the parameters of a message, and of those of a tensor or requested output.
+    MESSAGE_DEPTH = 2
+    TENSOR_DEPTH = 4
+    MAX_ALIGN = 16 << 20  # maximum number of spaces with which a header is padded
+    MAX_TREE_DEPTH = 6  # deeper lists and objects of a peer's message have no arrays
+
+
+def encode_request(
+    InferRequest request not None, *, align=64, str nonfinite="null",
+):
+    """Encode a request (WIRE.md 1 to 7).
+
+    Parameters
+    ----------
+    request : InferRequest
+        The request. Its parameter ``binary_data_output`` is also written to each requested output
+        that has no ``binary``, because servers interpret it differently (WIRE.md 7).
+    align : int
+        The JSON header is padded with spaces so that the binary data begins at a multiple of this
+        number of bytes; 1 for no padding, at most 2^24 (WIRE.md 6).
+    nonfinite : {"null", "literal", "error"}
+        How NaN and infinities are written in JSON tensors: as ``null``, as the ``NaN`` and
+        ``Infinity`` that Triton accepts, or as an EncodeError (WIRE.md 4).
+
+    Returns
+    -------
+    Frame
+        The encoded request. The memory of the tensors is not copied, and must not change until it
+        is sent.
+
+    Raises
+    ------
+    EncodeError
+        A tensor or a name cannot be encoded. The error has the name and the element.
+    TypeError
+        An attribute, or an item of a list, has another type than it was created with.
+    ValueError
+        ``align`` or ``nonfinite`` is invalid.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import tensorwire as tw
+    >>> request = tw.InferRequest([tw.Tensor("x", np.zeros(4, np.float32))])
+    >>> frame = tw.encode_request(request)
+    >>> frame.header_length % 64, len(frame) - frame.header_length
+    (0, 16)
+    """
+    cdef list inputs = checked_list(request.inputs, "inputs")
+    if not inputs:
+        raise EncodeError("a request has at least one input")
+    cdef Draft draft = new_draft("input", nonfinite)
+    cdef JsonWriter writer = draft.writer
+    cdef Tensor tensor
+    cdef Py_ssize_t i = 0
+    literal(writer, b'{"inputs":[')
+    while i < len(inputs):  # its length may change meanwhile
+        tensor = tensor_at(inputs, i, "inputs")
+        draft.add(tensor, tensor.binary)
+        i += 1
+    writer.close(c"]")
+    default = binary_data_output(request._parameters)
+    write_text(writer, b'"id":', request.id)
+    write_text(writer, b'"model_name":', request.model_name)
+    write_text(writer, b'"model_version":', request.model_version)
+    write_parameters(writer, request._parameters)
+    if request.outputs is not None:
+        write_requested(writer, request.outputs, default)
+    return draft.frame(align)
+
+
+def encode_response(
+    InferResponse response not None, InferRequest request=None, *,
+    str selection="spec", align=64, str nonfinite="null",
+):
+    """Encode a response (WIRE.md 1 to 7).
+
+    Parameters
+    ----------
+    response : InferResponse
+        The response.
+    request : InferRequest, optional
+        The request to which it responds. It determines which outputs are sent (those that it lists,
+        or all) and which of them as binary data: the ``binary`` of the requested output, or else
+        the request's parameter ``binary_data_output``, or else JSON. The ``id`` of the request is
+        used if the response has none. Without a request, the ``binary`` of each tensor is used.
+    selection : {"spec", "triton"}
+        With "triton", ``binary_data_output`` does not apply to outputs that the request lists
+        (WIRE.md 7).
+    align, nonfinite
+        See ``encode_request``.
+
+    Returns
+    -------
+    Frame
+        The encoded response. The memory of the tensors is not copied, and must not change until it
+        is sent.
+
+    Raises
+    ------
+    EncodeError
+        A tensor or a name cannot be encoded. The status is 400 if the request asks for something
+        that is not possible: an unknown output, or FP16 as JSON.
+    TypeError
+        An attribute, or an item of a list, has another type than it was created with.
+    ValueError
+        ``selection``, ``align`` or ``nonfinite`` is invalid.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import tensorwire as tw
+    >>> response = tw.InferResponse([tw.Tensor("y", np.array([0.5, 1]), binary=False)])
+    >>> bytes(tw.encode_response(response))
+    b'{"outputs":[{"name":"y","datatype":"FP64","shape":[2],"data":[0.5,1.0]}]}'
+    """
+    if selection not in ("spec", "triton"):
+        raise ValueError(f"selection must be 'spec' or 'triton', not {selection!r}")
+    cdef Draft draft = new_draft("output", nonfinite)
+    cdef JsonWriter writer = draft.writer
+    literal(writer, b'{"outputs":[')
+    add_outputs(draft, response, request, selection)
+    writer.close(c"]")
+    write_text(writer, b'"model_name":', response.model_name)
+    write_text(writer, b'"model_version":', response.model_version)
+    write_text(
+        writer, b'"id":',
+        request.id if response.id is None and request is not None else response.id)
+    write_parameters(writer, response._parameters)
+    return draft.frame(align)
+
+
+def encode_raw_request(array):
+    """Encode a raw binary request, whose body is the data of one tensor (WIRE.md 5).
+
+    Parameters
+    ----------
+    array : array, Tensor, bytes, str or sequence
+        Anything that ``Tensor`` accepts. For BYTES, it must have one element; ``bytes`` or ``str``
+        are that element. The element is sent without its length prefix.
+
+    Returns
+    -------
+    Frame
+        A frame whose ``header_length`` is 0. The memory is not copied.
+
+    Raises
+    ------
+    EncodeError
+        The data cannot be encoded, is in shared memory, or has several BYTES elements.
+    TypeError
+        The data has another type.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> bytes(tw.encode_raw_request("some text"))
+    b'some text'
+    """
+    cdef Tensor tensor
+    if isinstance(array, bytes | str | bytearray):
+        array = [array]
+    tensor = array if isinstance(array, Tensor) else Tensor("raw_input", array)
+    try:
+        return raw_frame(tensor)
+    except (EncodeError, TypeError) as error:
+        name_tensor(error, "tensor", tensor.name)
+        raise
+
+
+cdef Frame raw_frame(Tensor tensor):
+    cdef Datatype row = DATATYPES_BY_NAME.get(tensor.datatype)
+    data = tensor.data
+    if data is None:
+        raise EncodeError(f"{SUBJECT} is in shared memory, but a raw request contains the data")
+    if row is None:
+        raise EncodeError(f"{SUBJECT} has an unknown datatype: {tensor.datatype!r}")
+    wire = wire_of(data, row, shape_to_send(tensor.shape, row))
+    if not isinstance(data, BytesTensor):
+        return Frame((wire,), 0)
+    if data.size != 1:
+        raise EncodeError(
+            f"a raw request of BYTES has one element, {SUBJECT} has {data.size}",
+            expected=1, actual=data.size)
+    return Frame((data.view(0).toreadonly(),), 0)
+
+
+def write_peer_json(tree, str nonfinite not None):
+    """Return the JSON text of a message of another package, for its integration.
+
+    ``tree`` consists of str, int, float, bool, None, dict and list. Arrays of numbers and
+    BytesTensors in it are written as flat lists; ``bytes`` are JSON text, which is copied. FP16 and
+    FP32 numbers are converted to FP64, as Python does: 0.1 becomes 0.10000000149011612.
+    ``nonfinite`` applies to arrays as in ``encode_request``; elsewhere, NaN and infinities are
+    written as null.
+
+    Raises EncodeError for a value that JSON cannot represent, TypeError for another type.
+    """
+    cdef JsonWriter writer = JsonWriter.__new__(JsonWriter)
+    try:
+        write_tree(writer, tree, nonfinite_of(nonfinite), 0)
+    except EncodeError as error:
+        name_tensor(error, "message", None)
+        raise
+    return writer.finish(1)
+
+
+# --- tensors ---------------------------------------------------------------------------------
+
+
+@cython.final
+@cython.freelist(8)
+cdef class Draft:
+    """A message under construction: the JSON header, and the buffers that follow it."""
+
+    cdef JsonWriter writer
+    cdef str first_name
+    cdef set names  # of all tensors, if there are several
+    cdef object buffer  # of the first binary tensor that is not empty
+    cdef list more_buffers  # of the following ones, in the order of the message, or None
+    cdef Py_ssize_t nbytes  # of the buffers
+    cdef str kind  # of the tensors: "input" or "output"
+    cdef Nonfinite nonfinite
+
+    cdef int add(self, Tensor tensor, bint binary) except -1:
+        """Write a tensor's entry, and keep its memory if it is sent as binary data."""
+        cdef str name = tensor.name
+        try:
+            self.write_entry(tensor, name, binary)
+        except (EncodeError, TypeError) as error:
+            name_tensor(error, self.kind, name)
+            if isinstance(error, EncodeError):  # also a lone surrogate, for example
+                error.tensor = name
+            raise
+        return self.check_unique(name)
+
+    cdef int write_entry(self, Tensor tensor, str name, bint binary) except -1:
+        cdef JsonWriter writer = self.writer
+        cdef Py_ssize_t nbytes = -1
+        cdef bint in_json = False
+        cdef Datatype row = DATATYPES_BY_NAME.get(tensor.datatype)
+        # Each attribute is read once: keys of `parameters` may run code that assigns to them.
+        cdef dict parameters = tensor._parameters
+        cdef tuple shape
+        data = tensor.data
+        if row is None:
+            raise EncodeError(f"{SUBJECT} has an unknown datatype: {tensor.datatype!r}")
+        if name is None:
+            raise EncodeError(f"{SUBJECT} has no name")
+        if has_nul(name):
+            raise EncodeError(f"the name of {SUBJECT} contains a NUL")
+        shape = shape_to_send(tensor.shape, row)
+        if data is None:
+            check_shared_memory(parameters)
+        elif binary:
+            wire = wire_of(data, row, shape)
+            nbytes = len(wire)
+            if nbytes > 0:
+                self.nbytes += nbytes
+                if self.buffer is None:
+                    self.buffer = wire
+                elif self.more_buffers is None:
+                    self.more_buffers = [wire]
+                else:
+                    self.more_buffers.append(wire)
+        else:
+            in_json = True
+            check_data(data, row, shape)
+            if not row.in_json:
+                raise EncodeError(
+                    f"{SUBJECT} is {row.name}, which can only be sent as binary data", status=400)
+        if data is not None and parameters:
+            check_reserved(parameters)
+        literal(writer, b'{"name":')
+        writer.string(name)
+        literal(writer, b'"datatype":')
+        writer.string(row.name)
+        literal(writer, b'"shape":')
+        writer.dimensions(shape)
+        if parameters or nbytes >= 0:
+            literal(writer, b'"parameters":{')
+            if parameters:
+                writer.parameters(parameters, TENSOR_DEPTH)
+            if nbytes >= 0:
+                literal(writer, b'"binary_data_size":')
+                writer.integer(nbytes)
+            writer.close(c"}")
+        if in_json:
+            literal(writer, b'"data":')
+            write_elements(writer, data, self.nonfinite)
+        return writer.close(c"}")
+
+    cdef int check_unique(self, str name) except -1:
+        """Raise EncodeError if a previous tensor has the same name."""
+        cdef Py_ssize_t n_before
+        if self.first_name is None:
+            self.first_name = name
+            return 0
+        if self.names is None:
+            self.names = {self.first_name}
+        n_before = PySet_GET_SIZE(self.names)
+        PySet_Add(self.names, name)
+        if PySet_GET_SIZE(self.names) == n_before:
+            raise EncodeError(f"{self.kind} {name!r} appears twice", tensor=name)
+        return 0
+
+    cdef Frame frame(self, align):
+        """Return the header, which is padded if binary data follows it, and that data."""
+        cdef bytes text
+        if type(align) is not int:
+            align = int(index(align))
+        if not 1 <= align <= MAX_ALIGN:
+            raise ValueError(f"align must be 1 to {MAX_ALIGN}, not {number_text(align)}")
+        self.writer.close(c"}")
+        if self.buffer is None:
+            text = self.writer.finish(1)
+            return new_frame((text,), None, len(text))
+        text = self.writer.finish(align)
+        buffers = (text, self.buffer)
+        if self.more_buffers is not None:
+            buffers += tuple(self.more_buffers)
+        return new_frame(buffers, len(text), len(text) + self.nbytes)
+
+
+cdef Draft new_draft(str kind, str nonfinite):
+    cdef Draft draft = Draft.__new__(Draft)
+    draft.writer = JsonWriter.__new__(JsonWriter)
+    draft.kind = kind
+    draft.nonfinite = nonfinite_of(nonfinite)
+    return draft
+
+
+cdef Nonfinite nonfinite_of(str nonfinite) except *:
+    if nonfinite == "null":
+        return AS_NULL
+    if nonfinite == "literal":
+        return AS_LITERAL
+    if nonfinite == "error":
+        return AS_ERROR
+    raise ValueError(f"nonfinite must be 'null', 'literal' or 'error', not {nonfinite!r}")
+
+
+cdef int write_text(JsonWriter writer, const char* name, str value) except -1:
+    """Write a member of the message, unless it is None. `name` includes quotes and colon."""
+    if value is None:
+        return 0
+    literal(writer, name)
+    return writer.string(value)
+
+
+cdef int write_parameters(JsonWriter writer, dict parameters) except -1:
+    """Write the parameters of a message, if it has any."""
+    if not parameters:
+        return 0
+    literal(writer, b'"parameters":{')
+    writer.parameters(parameters, MESSAGE_DEPTH)
+    return writer.close(c"}")
+
+
+cdef wire_of(data, Datatype row, tuple shape):
+    """Return the memory of a tensor's data, after checking it."""
+    check_data(data, row, shape)
+    return array_bytes(data) if isinstance(data, cnp.ndarray) else (<BytesTensor>data).wire
+
+
+cdef int check_data(data, Datatype row, tuple shape) except -1:
+    """Check that the data, which users can assign to, matches the tensor's datatype and shape."""
+    cdef BytesTensor elements
+    if isinstance(data, cnp.ndarray):
+        return check_array(data, dtype_of(data, row), shape)
+    if not isinstance(data, BytesTensor):
+        raise TypeError(f"the data of {SUBJECT} is now {type(data).__name__}")
+    elements = data
+    if row.itemsize != 0 or elements.shape != shape:
+        raise EncodeError(
+            f"{SUBJECT} was created as {row.name} {list(shape)}, its data is now BYTES "
+            f"{list(elements.shape)}")
+    return 0
+
+
+cdef cnp.dtype dtype_of(cnp.ndarray array, Datatype row):
+    """Return the dtype that an array of this datatype must have."""
+    if row.dtype is not None:
+        return row.dtype
+    if row.itemsize == 0:
+        raise EncodeError(f"{SUBJECT} was created as BYTES, its data is now {array.descr}")
+    return RAW_BF16 if array.descr == RAW_BF16 else bf16_dtype() or RAW_BF16
+
+
+cdef int check_shared_memory(dict parameters) except -1:
+    """Check the parameters of a tensor without data."""
+    if parameters is None or not isinstance(parameters.get("shared_memory_region"), str):
+        raise EncodeError(
+            f"{SUBJECT} has no data, and no shared_memory_region among its parameters")
+    if "binary_data_size" in parameters:
+        raise EncodeError(
+            f"{SUBJECT} is in shared memory, and has a binary_data_size among its parameters")
+    return 0
+
+
+cdef int check_reserved(dict parameters) except -1:
+    """Check the parameters of a tensor with data."""
+    for key in ("binary_data_size", "shared_memory_region"):
+        if key in parameters:
+            raise EncodeError(f"{SUBJECT} has data, and {key} among its parameters")
+    return 0
+
+
+cdef int write_elements(JsonWriter writer, data, Nonfinite nonfinite) except -1:
+    """Write the elements of an array or a BytesTensor as a flat list."""
+    cdef BytesTensor texts
+    cdef Py_ssize_t element
+    if isinstance(data, BytesTensor):
+        texts = data
+        element = writer.texts(texts.body, texts.offsets(), texts.end)
+        if element >= 0:
+            raise EncodeError(
+                f"element {element} of {SUBJECT} is not valid UTF-8, and can only be sent as "
+                f"binary data", element=element, status=400)
+        return 0
+    element = writer.elements(data, nonfinite)
+    if element >= 0:
+        raise EncodeError(
+            f"element {element} of {SUBJECT} is {np.asarray(data).reshape(-1)[element]}, which "
+            f"JSON cannot represent", element=element)
+    return 0
+
+
+# --- other packages' messages -------------------------------------------------------------------
+
+
+cdef int write_tree(JsonWriter writer, tree, Nonfinite nonfinite, int depth) except -1:
+    """Write a value that is nested in `depth` lists and objects, and a comma after it."""
+    if isinstance(tree, cnp.ndarray):
+        return write_array(writer, tree, nonfinite)
+    if isinstance(tree, BytesTensor):
+        return write_elements(writer, tree, nonfinite)
+    if type(tree) is bytes:
+        reserve(writer, len(<bytes>tree) + 1)
+        memcpy(writer.cursor.position, PyBytes_AS_STRING(tree), len(<bytes>tree))
+        writer.cursor.position += len(<bytes>tree)
+        return literal(writer, b",")
+    if type(tree) is dict:
+        if depth < MAX_TREE_DEPTH:
+            literal(writer, b"{")
+            for key, value in (<dict>tree).items():
+                if type(key) is not str:
+                    raise TypeError(
+                        f"the keys of a JSON object must be str, not {type(key).__name__}")
+                writer.string(key)
+                writer.cursor.position[-1] = c":"
+                write_tree(writer, value, nonfinite, depth + 1)
+            return writer.close(c"}")
+    elif type(tree) is list:
+        if depth < MAX_TREE_DEPTH:
+            literal(writer, b"[")
+            for value in <list>tree:
+                write_tree(writer, value, nonfinite, depth + 1)
+            return writer.close(c"]")
+    return writer.value(tree, depth)
+
+
+cdef int write_array(JsonWriter writer, cnp.ndarray array, Nonfinite nonfinite) except -1:
+    if array.descr.kind == c"f":
+        array = np.ascontiguousarray(array, np.float64)
+    elif array.descr.kind in (c"b", c"i", c"u"):
+        array = np.ascontiguousarray(array)
+    else:
+        raise TypeError(f"JSON cannot represent an array of {array.dtype}")
+    return write_elements(writer, array, nonfinite)
+
+
+# --- requested outputs -----------------------------------------------------------------
+
+
+cdef binary_data_output(dict parameters):
+    value = None if parameters is None else parameters.get("binary_data_output")
+    if value is not None and not isinstance(value, bool):
+        what = repr(value) if isinstance(value, (str, int)) else type(value).__name__
+        raise EncodeError(f"binary_data_output of the request must be True or False, not {what}")
+    return value
+
+
+cdef int write_requested(JsonWriter writer, list outputs, default) except -1:
+    """Write the requested outputs. `default` is binary_data_output of the request, or None."""
+    cdef RequestedOutput output
+    cdef dict parameters
+    cdef Py_ssize_t i = 0
+    cdef str name
+    cdef set names = set()
+    literal(writer, b'"outputs":[')
+    while i < len(outputs):  # its length may change meanwhile
+        output = output_at(outputs, i, "outputs")
+        i += 1
+        name = checked_output_name(output)
+        PySet_Add(names, name)
+        if PySet_GET_SIZE(names) < i:
+            raise EncodeError(f"requested output {name!r} appears twice", tensor=name)
+        binary = checked_binary(output, default)
+        parameters = output._parameters
+        if binary is not None:
+            parameters = {**(parameters or {}), "binary_data": binary}
+        elif parameters and not isinstance(parameters.get("binary_data"), (bool, type(None))):
+            raise EncodeError(
+                f"binary_data of requested output {name!r} must be True or False, not "
+                f"{type(parameters['binary_data']).__name__}")
+        literal(writer, b'{"name":')
+        writer.string(name)
+        if parameters:
+            literal(writer, b'"parameters":{')
+            writer.parameters(parameters, TENSOR_DEPTH)
+            writer.close(c"}")
+        writer.close(c"}")
+    return writer.close(c"]")
+
+
+cdef str checked_output_name(RequestedOutput output):
+    if output.name is None or has_nul(output.name):
+        raise EncodeError(f"requested output {output.name!r} has no name, or its name has a NUL")
+    return output.name
+
+
+cdef checked_binary(RequestedOutput output, default):
+    """Return `binary` of a requested output, or the default if that is None."""
+    if output.binary is not None and not isinstance(output.binary, bool):
+        raise TypeError(
+            f"binary of requested output {output.name!r} must be True, False or None, not "
+            f"{type(output.binary).__name__}")
+    return default if output.binary is None else output.binary
+
+
+cdef int add_outputs(
+    Draft draft, InferResponse response, InferRequest request, str selection,
+) except -1:
+    """Add the outputs that the request asks for (WIRE.md 7)."""
+    cdef list outputs = checked_list(response.outputs, "outputs")
+    cdef Tensor tensor
+    cdef dict listed = None
+    cdef Py_ssize_t i = 0
+    default = None if request is None else bool(binary_data_output(request._parameters))
+    if request is not None and request.outputs:
+        listed = listed_outputs(outputs, request, default if selection == "spec" else False)
+    while i < len(outputs):  # its length may change meanwhile
+        tensor = tensor_at(outputs, i, "outputs")
+        if listed is None:
+            draft.add(tensor, tensor.binary if default is None else default)
+        elif tensor.name in listed:
+            draft.add(tensor, listed[tensor.name])
+        i += 1
+    return 0
+
+
+cdef dict listed_outputs(list outputs, InferRequest request, bint default):
+    """Return the names of the requested outputs, and whether each is sent as binary data."""
+    cdef RequestedOutput output
+    cdef dict binary = {}
+    cdef Py_ssize_t i
+    for i in range(len(request.outputs)):
+        output = output_at(request.outputs, i, "the request's outputs")
+        binary[checked_output_name(output)] = checked_binary(output, default)
+    names = [tensor_at(outputs, i, "outputs").name for i in range(len(outputs))]
+    missing = binary.keys() - set(names)
+    if missing:
+        raise EncodeError(
+            f"the request asks for output {min(missing)!r}, the response has {names}",
+            tensor=min(missing), status=400)
+    return binary

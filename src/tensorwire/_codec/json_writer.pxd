@@ -1,0 +1,56 @@
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy, strlen
+from numpy cimport ndarray
+
+from .memory cimport Body
+
+cdef enum:
+    FIRST_CAPACITY = 448  # bytes, within the writer: enough for most headers
+
+
+cdef enum Nonfinite:
+    AS_NULL
+    AS_LITERAL
+    AS_ERROR
+
+
+cdef struct Cursor:
+    char* position  # where the next byte goes
+    char* end  # of the memory
+
+
+cdef class JsonWriter:
+    cdef Cursor cursor
+    cdef char* start
+    cdef PyObject* grown  # a bytes object under construction, NULL while `first` suffices
+    cdef char[FIRST_CAPACITY] first
+    cdef object parameter  # the key of the parameter that is being written, for messages
+
+    cdef int grow(self, Py_ssize_t nbytes) except -1
+    cdef int close(self, char bracket) except -1
+    cdef int string(self, str value) except -1
+    cdef int integer(self, int64_t value) except -1
+    cdef int dimensions(self, tuple shape) except -1
+    cdef int value(self, value, int depth) except -1
+    cdef int members(self, dict members, int depth) except -1
+    cdef int parameters(self, dict parameters, int depth) except -1
+    cdef Py_ssize_t elements(self, ndarray array, Nonfinite nonfinite) except -2
+    cdef Py_ssize_t texts(self, Body body, ndarray starts, Py_ssize_t end) except -2
+    cdef bytes finish(self, Py_ssize_t align)
+
+
+cdef inline int reserve(JsonWriter writer, Py_ssize_t nbytes) except -1:
+    """Make sure that `nbytes` more fit."""
+    if nbytes > writer.cursor.end - writer.cursor.position:
+        writer.grow(nbytes)
+    return 0
+
+
+cdef inline int literal(JsonWriter writer, const char* text) except -1:
+    """Write text as it is."""
+    cdef Py_ssize_t nbytes = <Py_ssize_t>strlen(text)
+    reserve(writer, nbytes)
+    memcpy(writer.cursor.position, text, nbytes)
+    writer.cursor.position += nbytes
+    return 0

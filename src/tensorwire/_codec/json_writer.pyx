@@ -1,0 +1,659 @@
+"""JsonWriter: the JSON text of a header, written front to back into one growing piece of memory.
+
+Every value is followed by a comma, which the closing bracket of its list or object replaces. So the
+last byte is always a comma, an opening bracket or, at the end of all, the last closing bracket.
+
+Numbers of an array and the text of BYTES elements are written by kernels that touch no Python
+object. A kernel writes as long as the memory has room for the most that the next element can take,
+whatever its value is (another thread may change the array meanwhile), and is called again when
+there is more room.
+"""
+
+cimport cython
+cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.float cimport PyFloat_AS_DOUBLE
+from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
+from cpython.unicode cimport PyUnicode_AsUTF8String
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset, strlen
+
+from .memory cimport Body
+from .shortest cimport (
+    FIRST_POWER,
+    MAX_NUMBER_NBYTES,
+    N_POWERS,
+    Float,
+    Integer,
+    Power,
+    write_float,
+    write_integer,
+)
+from .wire cimport PREFIX_NBYTES
+
+import numpy as np
+
+from ..errors import EncodeError
+
+cnp.import_array()
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object text)
+    const unsigned char* PyUnicode_1BYTE_DATA(object text)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
+    int _PyBytes_Resize(PyObject** text, Py_ssize_t nbytes) except -1
+
+cdef enum:
+    # What `Limits` lets a decoder read by default; a level takes a few hundred bytes of stack.
+    MAX_DEPTH = 128
+    # An element of an array, its comma included. "-Infinity" and "false" are shorter than numbers.
+    MAX_ELEMENT_NBYTES = MAX_NUMBER_NBYTES + 1
+    # There is room for so many elements, or for all that are left, when the kernel is called.
+    MIN_BATCH = 1024
+    # A text is escaped in pieces of so many bytes, each of which takes at most 6 ("\u0001").
+    PIECE_NBYTES = 1024
+    # A step takes up to 8 bytes at once, so that the last one of a piece may pass its end by 7.
+    MAX_PIECE_NBYTES = 6 * (PIECE_NBYTES + 7)
+    # From about 1 ms on, other threads run meanwhile.
+    RELEASE_GIL_FROM_ELEMENTS = 50_000
+    RELEASE_GIL_FROM_NBYTES = 1 << 20
+    BEFORE_TEXT = -1
+    INVALID_UTF8 = -1
+
+cdef enum Status:
+    DONE
+    FULL  # there may be no room for the next element or piece
+    INVALID  # the next element has no JSON form
+
+cdef Power[N_POWERS] powers_of_ten
+cdef char[128] escapes  # of ASCII: 0 for none, u for \u00xx, else the letter after the backslash
+
+
+cdef int fill_tables() except -1:
+    cdef int i
+    for i in range(N_POWERS):
+        exponent = <object>i + FIRST_POWER  # Python's integers from here on
+        # The 128 leading bits, rounded up: 10^e * 2^-s, s = floor(log2(10^e)) - 127.
+        if exponent >= 0:
+            shift = (10 ** exponent).bit_length() - 128
+            value = 10 ** exponent << -shift if shift < 0 else -(-10 ** exponent >> shift)
+        else:
+            ten = 10 ** -exponent
+            value = -(-(1 << ten.bit_length() + 127) // ten)
+        powers_of_ten[i].high = value >> 64
+        powers_of_ten[i].low = value & 0xFFFF_FFFF_FFFF_FFFF
+    memset(escapes, 0, 128)
+    memset(escapes, c"u", 0x20)
+    for character, letter in zip(b'"\\\b\f\n\r\t', b'"\\bfnrt'):
+        escapes[<int>character] = letter
+
+
+fill_tables()
+
+
+@cython.final
+@cython.freelist(8)
+cdef class JsonWriter:
+    """JSON text under construction."""
+
+    def __cinit__(self):
+        self.start = self.cursor.position = self.first
+        self.cursor.end = self.first + FIRST_CAPACITY
+
+    def __dealloc__(self):
+        Py_XDECREF(self.grown)
+
+    # --- memory ---
+
+    cdef int grow(self, Py_ssize_t nbytes) except -1:
+        """Make room for `nbytes` more, and at least double the memory."""
+        cdef Py_ssize_t n_written = self.cursor.position - self.start
+        # No overflow: `nbytes` is a small multiple of the size of something in memory.
+        cdef Py_ssize_t capacity = max(n_written + nbytes, 2 * n_written)
+        if self.grown == NULL:
+            text = PyBytes_FromStringAndSize(NULL, capacity)
+            memcpy(PyBytes_AS_STRING(text), self.start, n_written)
+            self.grown = own(text)
+        else:
+            # The text grows in place, or is moved; it is deallocated when there is no memory.
+            self.start = self.cursor.position = self.cursor.end = self.first
+            _PyBytes_Resize(&self.grown, capacity)
+        self.start = PyBytes_AS_STRING(<object>self.grown)
+        self.cursor.position = self.start + n_written
+        self.cursor.end = self.start + capacity
+        return 0
+
+    cdef bytes finish(self, Py_ssize_t align):
+        """The whole text without its last comma, padded with spaces to a multiple of `align` bytes.
+
+        The writer is empty afterwards.
+        """
+        cdef Py_ssize_t nbytes = self.cursor.position - self.start - 1
+        cdef Py_ssize_t n_spaces = -nbytes % align
+        cdef PyObject* text
+        self.cursor.position -= 1
+        reserve(self, n_spaces)
+        memset(self.cursor.position, c" ", n_spaces)
+        if self.grown == NULL:
+            whole = PyBytes_FromStringAndSize(self.start, nbytes + n_spaces)
+        else:
+            _PyBytes_Resize(&self.grown, nbytes + n_spaces)
+            text = self.grown
+            self.grown = NULL
+            whole = <object>text
+            Py_XDECREF(text)
+        self.start = self.cursor.position = self.first
+        self.cursor.end = self.first + FIRST_CAPACITY
+        return whole
+
+    # --- values, each with the comma behind it ---
+
+    cdef int close(self, char bracket) except -1:
+        """End a list or an object."""
+        reserve(self, 2)
+        if self.cursor.position[-1] == c",":
+            self.cursor.position -= 1
+        self.cursor.position[0] = bracket
+        self.cursor.position[1] = c","
+        self.cursor.position += 2
+        return 0
+
+    cdef int string(self, str value) except -1:
+        """A string. Raises EncodeError for a lone surrogate."""
+        if PyUnicode_IS_ASCII(value):
+            return write_string(self, PyUnicode_1BYTE_DATA(value), PyUnicode_GET_LENGTH(value))
+        try:
+            utf8 = PyUnicode_AsUTF8String(value)
+        except UnicodeEncodeError as error:
+            raise EncodeError(
+                f"the header has a lone surrogate at character {error.start} of {value[:40]!r}, "
+                f"which UTF-8 cannot represent") from None
+        return write_string(
+            self, <const unsigned char*>PyBytes_AS_STRING(utf8), PyBytes_GET_SIZE(utf8))
+
+    cdef int integer(self, int64_t value) except -1:
+        reserve(self, MAX_ELEMENT_NBYTES)
+        end_element(&self.cursor, write_integer(self.cursor.position, value))
+        return 0
+
+    cdef int dimensions(self, tuple shape) except -1:
+        """A shape, whose dimensions fit 64 bits."""
+        literal(self, b"[")
+        for dim in shape:
+            self.integer(dim)
+        return self.close(c"]")
+
+    cdef int value(self, value, int depth) except -1:
+        """Any value that JSON has a type for, within `depth` lists and objects.
+
+        Subclasses are written as the type that they extend, numpy's scalars as Python's, and
+        floating-point numbers that are not finite as null. Raises EncodeError, TypeError.
+        """
+        cdef char* end
+        cdef double number
+        if value is None:
+            return literal(self, b"null,")
+        if value is True:
+            return literal(self, b"true,")
+        if value is False:
+            return literal(self, b"false,")
+        if isinstance(value, str):
+            return self.string(value if type(value) is str else str.__str__(value))
+        if isinstance(value, int):
+            return write_int(self, value)
+        if isinstance(value, float):
+            number = PyFloat_AS_DOUBLE(value)
+            reserve(self, MAX_ELEMENT_NBYTES)
+            end = write_float(self.cursor.position, powers_of_ten, number)
+            if end == NULL:
+                return literal(self, b"null,")
+            end_element(&self.cursor, end)
+            return 0
+        if isinstance(value, dict):
+            check_depth(self, depth)
+            literal(self, b"{")
+            self.members(<dict>value if type(value) is dict else dict(value), depth)
+            return self.close(c"}")
+        if isinstance(value, (list, tuple)):
+            check_depth(self, depth)
+            literal(self, b"[")
+            for item in value if type(value) in (list, tuple) else list(value):
+                self.value(item, depth + 1)
+            return self.close(c"]")
+        if isinstance(value, np.bool_ | np.integer | np.float16 | np.float32):
+            return self.value(value.item(), depth)
+        raise TypeError(
+            f"parameter {self.parameter!r} contains an object of type {type(value).__name__}, "
+            f"which JSON cannot represent")
+
+    cdef int members(self, dict members, int depth) except -1:
+        """The members of an object within `depth` others, without its braces."""
+        for key, value in members.items():
+            if not isinstance(key, str):
+                raise TypeError(
+                    f"the keys of a JSON object are str, parameter {self.parameter!r} contains "
+                    f"{type(key).__name__}")
+            self.string(key if type(key) is str else str.__str__(key))
+            self.cursor.position[-1] = c":"
+            self.value(value, depth + 1)
+        return 0
+
+    cdef int parameters(self, dict parameters, int depth) except -1:
+        """The parameters of a message or a tensor, without braces; errors name the parameter.
+
+        `depth`: how many lists and objects are open, theirs included.
+        """
+        for key, value in parameters.items():
+            if not isinstance(key, str):
+                raise TypeError(f"the name of a parameter is a str, not {type(key).__name__}")
+            self.parameter = key
+            self.string(key if type(key) is str else str.__str__(key))
+            self.cursor.position[-1] = c":"
+            self.value(value, depth)
+        return 0
+
+    # --- tensors ---
+
+    cdef Py_ssize_t elements(self, cnp.ndarray array, Nonfinite nonfinite) except -2:
+        """The elements of a C-contiguous little-endian array, in one flat list.
+
+        Floating-point numbers that are not finite are written as `nonfinite` says. Returns the
+        index of the first element that may not be written, or -1. The array may be misaligned.
+        """
+        cdef Elements elements
+        cdef Status status = FULL
+        cdef Py_ssize_t n_before
+        elements.data = <const char*>cnp.PyArray_DATA(array)
+        elements.n = cnp.PyArray_SIZE(array)
+        elements.kind = <char>array.descr.kind
+        elements.itemsize = <int>cnp.PyArray_ITEMSIZE(array)
+        elements.nonfinite = nonfinite
+        elements.i = 0
+        literal(self, b"[")
+        n_before = self.cursor.position - self.start
+        while status == FULL:
+            reserve(self, room_for_elements(
+                &elements, self.cursor.position - self.start - n_before))
+            if elements.n - elements.i < RELEASE_GIL_FROM_ELEMENTS:
+                status = write_elements(&self.cursor, &elements)
+            else:
+                with nogil:
+                    status = write_elements(&self.cursor, &elements)
+        if status == INVALID:
+            return elements.i
+        self.close(c"]")
+        return -1
+
+    cdef Py_ssize_t texts(self, Body body, cnp.ndarray starts, Py_ssize_t end) except -2:
+        """Scanned BYTES elements (see `_elements`) as strings, in one flat list.
+
+        Returns the index of the first element that is not UTF-8, or -1.
+        """
+        cdef Texts texts
+        cdef Status status = FULL
+        texts.data = body.data
+        texts.starts = <const int64_t*>cnp.PyArray_DATA(starts)
+        texts.n = cnp.PyArray_SIZE(starts)
+        texts.end = end
+        texts.i = 0
+        texts.at = BEFORE_TEXT
+        literal(self, b"[")
+        while status == FULL:
+            reserve(self, MAX_PIECE_NBYTES + 3)
+            if end < RELEASE_GIL_FROM_NBYTES:
+                status = write_texts(&self.cursor, &texts)
+            else:
+                with nogil:
+                    status = write_texts(&self.cursor, &texts)
+        if status == INVALID:
+            return texts.i
+        self.close(c"]")
+        return -1
+
+
+# --- helpers of the writer ---
+
+
+cdef inline PyObject* own(object text) noexcept:
+    """A new reference."""
+    Py_INCREF(text)
+    return <PyObject*>text
+
+
+cdef inline void end_element(Cursor* cursor, char* end) noexcept nogil:
+    """Put the comma behind a value that ends at `end`; its room was reserved with the value's."""
+    end[0] = c","
+    cursor.position = end + 1
+
+
+cdef int write_string(JsonWriter writer, const unsigned char* text, Py_ssize_t nbytes) except -1:
+    """Valid UTF-8 as a string."""
+    cdef Py_ssize_t i = 0, stop
+    reserve(writer, nbytes + 3)
+    if plain_nbytes(text, nbytes) == nbytes:
+        writer.cursor.position[0] = c'"'
+        memcpy(writer.cursor.position + 1, text, nbytes)
+        writer.cursor.position[nbytes + 1] = c'"'
+        end_element(&writer.cursor, writer.cursor.position + nbytes + 2)
+        return 0
+    literal(writer, b'"')
+    while i < nbytes:
+        stop = min(nbytes, i + PIECE_NBYTES)
+        reserve(writer, 6 * (stop - i + 7))
+        i = escape(&writer.cursor.position, text, nbytes, i, stop)
+        assert i >= 0  # it is valid
+    return literal(writer, b'",')
+
+
+cdef int write_int(JsonWriter writer, value) except -1:
+    """An integer of any size that Python converts to decimal."""
+    cdef int overflow = 0
+    cdef long long number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    if overflow == 0:
+        return writer.integer(number)
+    try:
+        digits = int.__repr__(value).encode()
+    except ValueError as error:  # sys.set_int_max_str_digits
+        raise EncodeError(
+            f"parameter {writer.parameter!r} contains an integer of {value.bit_length()} bits: "
+            f"{error}") from None
+    return literal(writer, digits + b",")
+
+
+cdef int check_depth(JsonWriter writer, int depth) except -1:
+    if depth >= MAX_DEPTH:
+        raise EncodeError(
+            f"the header is nested too deep: parameter {writer.parameter!r} contains lists or "
+            f"objects on level {depth + 1}, at most {MAX_DEPTH} levels are written",
+            expected=MAX_DEPTH, actual=depth + 1)
+    return 0
+
+
+# --- numbers: kernels ------------------------------------------------------------------------
+
+
+cdef struct Elements:
+    const char* data
+    Py_ssize_t n
+    Py_ssize_t i  # the next element
+    char kind  # b, i, u or f, as numpy has it
+    int itemsize
+    Nonfinite nonfinite
+
+
+cdef Py_ssize_t room_for_elements(const Elements* elements, Py_ssize_t n_written) noexcept nogil:
+    """Room for a batch at least, and probably for all elements: by the mean length so far.
+
+    No overflow: elements are in memory, of 1 byte at least, hence fewer than 2^48.
+    """
+    cdef Py_ssize_t n_left = elements.n - elements.i
+    cdef Py_ssize_t room = min(n_left, MIN_BATCH) * MAX_ELEMENT_NBYTES
+    if elements.i > 0:
+        room = max(room, n_left * (n_written // elements.i + 1))
+    return room
+
+
+cdef Status write_elements(Cursor* cursor, Elements* elements) noexcept nogil:
+    """Write elements, from the next one on, while there is room.
+
+    Bounds: a batch has as many elements as the room has times MAX_ELEMENT_NBYTES, and no element
+    takes more, whatever its value is; each is loaded once.
+    """
+    cdef Py_ssize_t n_left, batch
+    cdef Status status = DONE
+    while status == DONE and elements.i < elements.n:
+        n_left = elements.n - elements.i
+        batch = min(n_left, (cursor.end - cursor.position) // MAX_ELEMENT_NBYTES)
+        if batch < min(n_left, MIN_BATCH):
+            return FULL
+        status = write_batch(cursor, elements, elements.i + batch)
+    return status
+
+
+cdef Status write_batch(Cursor* cursor, Elements* elements, Py_ssize_t stop) noexcept nogil:
+    if elements.kind == c"f":
+        if elements.itemsize == 4:
+            return write_floats[float](cursor, elements, stop, 0)
+        return write_floats[double](cursor, elements, stop, 0)
+    if elements.kind == c"b":
+        write_flags(cursor, elements, stop)
+    elif elements.kind == c"i":
+        if elements.itemsize == 1:
+            write_integers[int8_t](cursor, elements, stop, 0)
+        elif elements.itemsize == 2:
+            write_integers[int16_t](cursor, elements, stop, 0)
+        elif elements.itemsize == 4:
+            write_integers[int32_t](cursor, elements, stop, 0)
+        else:
+            write_integers[int64_t](cursor, elements, stop, 0)
+    elif elements.itemsize == 1:
+        write_integers[uint8_t](cursor, elements, stop, 0)
+    elif elements.itemsize == 2:
+        write_integers[uint16_t](cursor, elements, stop, 0)
+    elif elements.itemsize == 4:
+        write_integers[uint32_t](cursor, elements, stop, 0)
+    else:
+        write_integers[uint64_t](cursor, elements, stop, 0)
+    return DONE
+
+
+cdef void write_flags(Cursor* cursor, Elements* elements, Py_ssize_t stop) noexcept nogil:
+    """8 bytes are stored for each, the comma among them. No branch: nothing could predict it."""
+    cdef char* target = cursor.position
+    cdef uint64_t as_true, as_false, word
+    cdef Py_ssize_t i
+    cdef bint flag
+    memcpy(&as_true, b"true,...", 8)
+    memcpy(&as_false, b"false,..", 8)
+    for i in range(elements.i, stop):
+        flag = elements.data[i] != 0
+        word = as_false ^ (as_true ^ as_false) & 0 - <uint64_t>flag
+        memcpy(target, &word, 8)
+        target += 6 - flag
+    cursor.position = target
+    elements.i = stop
+
+
+cdef void write_integers(
+    Cursor* cursor, Elements* elements, Py_ssize_t stop, Integer number
+) noexcept nogil:
+    """`number` only chooses the type."""
+    cdef char* target = cursor.position
+    cdef const char* data = elements.data
+    cdef Py_ssize_t i
+    for i in range(elements.i, stop):
+        memcpy(&number, data + i * <Py_ssize_t>sizeof(Integer), sizeof(Integer))
+        target = write_integer(target, number)
+        target[0] = c","
+        target += 1
+    cursor.position = target
+    elements.i = stop
+
+
+cdef Status write_floats(
+    Cursor* cursor, Elements* elements, Py_ssize_t stop, Float number
+) noexcept nogil:
+    """`number` only chooses the type. INVALID: the next element is not finite, and must be."""
+    cdef char* target = cursor.position
+    cdef char* end
+    cdef const char* data = elements.data
+    cdef Py_ssize_t i
+    cdef Status status = DONE
+    for i in range(elements.i, stop):
+        memcpy(&number, data + i * <Py_ssize_t>sizeof(Float), sizeof(Float))
+        end = write_float(target, powers_of_ten, number)
+        if end == NULL:
+            if elements.nonfinite == AS_ERROR:
+                status, stop = INVALID, i
+                break
+            end = write_nonfinite(target, number, elements.nonfinite)
+        end[0] = c","
+        target = end + 1
+    cursor.position = target
+    elements.i = stop
+    return status
+
+
+cdef char* write_nonfinite(char* target, double number, Nonfinite nonfinite) noexcept nogil:
+    cdef const char* text = b"null"
+    if nonfinite == AS_LITERAL:
+        text = b"NaN" if number != number else b"Infinity" if number > 0 else b"-Infinity"
+    memcpy(target, text, strlen(text))
+    return target + strlen(text)
+
+
+# --- text: kernels ---------------------------------------------------------------------------
+
+
+cdef struct Texts:
+    const unsigned char* data
+    const int64_t* starts  # where the prefix of each element lies
+    Py_ssize_t n
+    Py_ssize_t end  # of the last element
+    Py_ssize_t i  # the next element
+    Py_ssize_t at  # its next byte, or BEFORE_TEXT
+
+
+cdef Status write_texts(Cursor* cursor, Texts* texts) noexcept nogil:
+    """Write elements as strings, from the next piece of the next one on, while there is room.
+
+    Bounds: a piece is begun with room for MAX_PIECE_NBYTES, and for a quote in front of it and a
+    quote and a comma behind it. Lengths are differences of offsets that were validated once.
+    """
+    cdef const unsigned char* text
+    cdef Py_ssize_t nbytes, begin, stop
+    while texts.i < texts.n:
+        begin = <Py_ssize_t>texts.starts[texts.i] + PREFIX_NBYTES
+        stop = <Py_ssize_t>texts.starts[texts.i + 1] if texts.i + 1 < texts.n else texts.end
+        text, nbytes = texts.data + begin, stop - begin
+        if cursor.end - cursor.position < MAX_PIECE_NBYTES + 3:
+            return FULL
+        if texts.at == BEFORE_TEXT:
+            cursor.position[0] = c'"'
+            cursor.position += 1
+            texts.at = 0
+        if texts.at < nbytes:
+            stop = min(nbytes, texts.at + PIECE_NBYTES)
+            texts.at = escape(&cursor.position, text, nbytes, texts.at, stop)
+            if texts.at < 0:
+                return INVALID
+        if texts.at == nbytes:
+            memcpy(cursor.position, b'",', 2)
+            cursor.position += 2
+            texts.at = BEFORE_TEXT
+            texts.i += 1
+    return DONE
+
+
+cdef inline uint64_t unplain(uint64_t word) noexcept nogil:
+    """0 when the 8 bytes are ASCII that JSON does not escape.
+
+    The high bit of a byte is set by the byte itself, by a borrow of byte - 0x20, or where the
+    byte is a quote or a backslash by the borrow of 0 - 1. A byte that borrows has its own high bit
+    set, so that what the borrow does to the bytes above it changes nothing.
+    """
+    cdef uint64_t ones = <uint64_t>0x0101010101010101
+    return (
+        word | (word - 0x20 * ones) | ((word ^ c'"' * ones) - ones) | ((word ^ c"\\" * ones) - ones)
+    ) & 0x80 * ones
+
+
+cdef inline Py_ssize_t plain_nbytes(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
+    """How many bytes at the start of `text` are ASCII that JSON does not escape."""
+    cdef Py_ssize_t i = 0
+    cdef uint64_t word
+    while nbytes - i >= 8:
+        memcpy(&word, text + i, 8)
+        if unplain(word):
+            break
+        i += 8
+    while i < nbytes and text[i] < 0x80 and not escapes[text[i]]:
+        i += 1
+    return i
+
+
+cdef Py_ssize_t escape(
+    char** position, const unsigned char* text, Py_ssize_t nbytes, Py_ssize_t i, Py_ssize_t stop
+) noexcept nogil:
+    """Write text from byte `i` on as the inside of a JSON string, until `stop` is reached.
+
+    Returns where the next byte is, which is up to 7 bytes behind `stop` and at most at `nbytes`, or
+    INVALID_UTF8. Bounds: a step starts before `stop`, reads at most 8 bytes, all before `nbytes`,
+    and writes at most 6 for each. A byte is loaded once, so that the text is valid even if another
+    thread changes it.
+    """
+    cdef char* target = position[0]
+    cdef uint64_t word
+    cdef unsigned char c
+    cdef int n
+    while i < stop:
+        if nbytes - i >= 8:
+            memcpy(&word, text + i, 8)
+            if not unplain(word):
+                memcpy(target, &word, 8)
+                target += 8
+                i += 8
+                continue
+        c = text[i]
+        if c >= 0x80:
+            n = copy_sequence(target, text + i, nbytes - i)
+            if n == 0:
+                return INVALID_UTF8
+            target += n
+            i += n
+            continue
+        i += 1
+        if not escapes[c]:
+            target[0] = <char>c
+            target += 1
+        elif escapes[c] != c"u":
+            target[0] = c"\\"
+            target[1] = escapes[c]
+            target += 2
+        else:
+            memcpy(target, b"\\u00", 4)
+            target[4] = c"0" + (c >> 4)  # below 0x20
+            target[5] = b"0123456789abcdef"[c & 0xF]
+            target += 6
+    position[0] = target
+    return i
+
+
+cdef inline int copy_sequence(
+    char* target, const unsigned char* text, Py_ssize_t nbytes
+) noexcept nogil:
+    """Copy one UTF-8 sequence (RFC 3629) of 2 to 4 bytes; returns its length, or 0 for none.
+
+    `nbytes` of text are left, at least 1. The second byte has a narrower range after E0 (no
+    overlong forms), ED (no surrogates), F0 (no overlong forms) and F4 (nothing past U+10FFFF).
+    """
+    cdef unsigned char first = text[0], c, low = 0x80, high = 0xBF
+    cdef int i, n
+    if 0xC2 <= first <= 0xDF:
+        n = 2
+    elif 0xE0 <= first <= 0xEF:
+        n = 3
+        if first == 0xE0:
+            low = 0xA0
+        elif first == 0xED:
+            high = 0x9F
+    elif 0xF0 <= first <= 0xF4:
+        n = 4
+        if first == 0xF0:
+            low = 0x90
+        elif first == 0xF4:
+            high = 0x8F
+    else:
+        return 0
+    if nbytes < n:
+        return 0
+    target[0] = <char>first
+    for i in range(1, n):
+        c = text[i]
+        if not low <= c <= high:
+            return 0
+        target[i] = <char>c
+        low, high = 0x80, 0xBF
+    return n

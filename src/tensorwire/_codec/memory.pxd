@@ -1,0 +1,49 @@
+from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buffer
+from libc.stdint cimport uint64_t
+from numpy cimport dtype, ndarray
+
+from .datatypes cimport Layout
+
+
+cdef class Body:
+    cdef Py_buffer buffer  # released, with obj NULL, if there is an owner or a memoryview
+    cdef object memory  # a memoryview that nothing else refers to, or None
+    cdef Body owner  # the Body whose memory this is a part of, or None
+    cdef const unsigned char* data
+    cdef readonly Py_ssize_t nbytes
+    cdef readonly bint readonly
+
+    cdef bytes immutable(self, Py_ssize_t nbytes)
+    cdef bint contains(self, const unsigned char* data, Py_ssize_t nbytes) noexcept
+    cdef int check_range(self, Py_ssize_t offset, Py_ssize_t nbytes) except -1
+    cdef int check_bool(self, Py_ssize_t offset, uint64_t nbytes) except -1
+    cdef array(self, dtype dtype, Layout* layout, Py_ssize_t offset)
+
+
+cdef int check_array(ndarray array, dtype dtype, tuple shape) except -1
+cdef array_bytes(ndarray array)
+
+
+cdef inline int export_bytes(
+    Py_buffer* buffer, object owner, const void* data, Py_ssize_t nbytes, bint readonly, int flags
+) except -1:
+    """Fill the Py_buffer of a `__getbuffer__` that exports flat bytes.
+
+    PyBuffer_FillInfo would leak the None that Cython has put into `buffer.obj`.
+    """
+    if readonly and flags & PyBUF_WRITABLE:
+        raise BufferError("the memory is read-only")
+    buffer.obj = owner
+    buffer.buf = <void*>data
+    buffer.len = nbytes
+    buffer.itemsize = 1
+    buffer.readonly = readonly
+    buffer.ndim = 1
+    buffer.format = NULL
+    if flags & PyBUF_FORMAT:
+        buffer.format = b"B"
+    buffer.shape = &buffer.len if flags & PyBUF_ND else NULL
+    buffer.strides = &buffer.itemsize if flags & PyBUF_STRIDES == PyBUF_STRIDES else NULL
+    buffer.suboffsets = NULL
+    buffer.internal = NULL
+    return 0

@@ -1,0 +1,625 @@
+"""Memory: received bodies, arrays over them, memory that is lent to writers, and BodyBuffer.
+
+An array over a body keeps a reference to its `Body`, and the `Body` keeps the exporter of the
+memory. Nothing is copied.
+"""
+
+cimport cython
+cimport numpy as cnp
+from cpython.buffer cimport (
+    PyBUF_SIMPLE,
+    Py_buffer,
+    PyBuffer_Release,
+    PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
+from cpython.bytes cimport (
+    PyBytes_AS_STRING,
+    PyBytes_CheckExact,
+    PyBytes_FromStringAndSize,
+)
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
+from cpython.memoryview cimport PyMemoryView_FromObject
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport uint64_t, uintptr_t
+from libc.string cimport memcmp, memmove
+
+from .datatypes cimport Layout
+
+from operator import index
+
+import numpy as np
+
+from ..errors import (
+    SUBJECT,
+    ElementError,
+    EncodeError,
+    HeaderError,
+    LayoutError,
+    number_text,
+    plural,
+)
+
+cnp.import_array()
+
+cdef enum:
+    ALIGNMENT = 64  # of the first binary tensor in a BodyBuffer
+    HUGE_FROM_NBYTES = 4 << 20  # a smaller body would waste most of a page of 2 MiB
+    FIRST_CAPACITY = 64 << 10
+    # From these sizes on the GIL is released. Each is about 1 ms of work.
+    CHECK_NOGIL_FROM_NBYTES = 8 << 20
+    COPY_NOGIL_FROM_NBYTES = 1 << 20  # where the kernel has to provide new pages
+    CHECK_NBYTES = 32 << 10  # checked at once
+
+VIEWS_EXPORTED = "the body cannot grow while views of it exist"
+
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #ifdef __linux__
+    #include <sys/mman.h>
+    #endif
+    static void ask_for_huge_pages(char *memory, size_t nbytes) {
+    #ifdef MADV_HUGEPAGE
+        char *first = (char *)(((uintptr_t)memory + 4095) & ~(uintptr_t)4095);
+        madvise(first, nbytes - (size_t)(first - memory), MADV_HUGEPAGE);
+    #else
+        (void)memory; (void)nbytes;
+    #endif
+    }
+    """
+    void ask_for_huge_pages(char* memory, size_t nbytes) nogil
+
+
+cdef extern from "numpy/arrayobject.h":
+    object PyArray_NewFromDescr(
+        PyTypeObject* subtype, cnp.dtype descr, int nd, const cnp.npy_intp* dims,
+        const cnp.npy_intp* strides, void* data, int flags, PyObject* obj)
+
+
+cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
+    PyObject* PyMemoryView_GET_BASE(object view)  # borrowed; NULL for memory without an owner
+
+
+# --- received bodies ---
+
+cdef unsigned char no_data = 0  # an empty body points here, so that no pointer is NULL
+
+
+# There is no tp_clear, because views of the memory may be used after a cycle was cleared. The
+# trashcan limits the C stack where bodies own each other through objects of other libraries.
+@cython.final
+@cython.no_gc_clear
+@cython.trashcan(True)
+cdef class Body:
+    """The memory of a C-contiguous buffer of bytes, exported until the last view is released.
+
+    Nothing is copied. A `bytearray` cannot be resized while it is exported. The export cannot be
+    released earlier, because arrays over the memory keep this object as their base. A Body over a
+    view of another Body keeps a reference to that Body, and not to the view, so that repeated views
+    do not form a chain.
+
+    Raises TypeError if `source` has no buffer, BufferError if the buffer is not contiguous or has
+    items of several bytes.
+    """
+
+    def __cinit__(self, source):
+        cdef Body owner
+        if not PyObject_CheckBuffer(source):
+            raise TypeError(f"a body must be a bytes-like object, not {type(source).__name__}")
+        try:
+            PyObject_GetBuffer(source, &self.buffer, PyBUF_SIMPLE)
+        except ValueError as error:  # numpy raises this where others raise BufferError
+            raise BufferError(f"the body cannot be read: {error}") from None
+        if self.buffer.itemsize != 1:
+            raise BufferError(
+                f"a body must be a buffer of bytes, this one has items of {self.buffer.itemsize} "
+                f"bytes: pass memoryview(body).cast('B')")
+        self.data = <const unsigned char*>self.buffer.buf if self.buffer.len > 0 else &no_data
+        self.nbytes = self.buffer.len
+        self.readonly = self.buffer.readonly
+        owner = owner_of(source)
+        if owner is not None and owner.contains(self.data, self.nbytes):
+            self.owner = owner
+            PyBuffer_Release(&self.buffer)
+        elif <PyObject*>self.buffer.obj != NULL and type(self.buffer.obj) is memoryview:
+            # CPython crashes if its garbage collector clears a memoryview that is exported: the
+            # view is released a second time with the export. A new view needs no export.
+            self.memory = PyMemoryView_FromObject(self.buffer.obj)
+            PyBuffer_Release(&self.buffer)
+
+    def __dealloc__(self):
+        # Does nothing if there is no export, because buffer.obj is NULL then.
+        PyBuffer_Release(&self.buffer)
+
+    cdef bint contains(self, const unsigned char* data, Py_ssize_t nbytes) noexcept:
+        """Return whether `nbytes` bytes at `data` are a part of this body."""
+        cdef uintptr_t offset = <uintptr_t>data - <uintptr_t>self.data
+        return offset <= <uintptr_t>self.nbytes and <uintptr_t>nbytes <= self.nbytes - offset
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        export_bytes(buffer, self, self.data, self.nbytes, self.readonly, flags)
+
+    def __len__(self):
+        return self.nbytes
+
+    cdef bytes immutable(self, Py_ssize_t nbytes):
+        """Return at least the first `nbytes` bytes, which the caller has checked to exist.
+
+        A `bytes` object is returned as it is. Other memory is copied, because it could be written
+        to later.
+        """
+        cdef PyObject* exporter = <PyObject*>self.buffer.obj  # NULL for a view of another Body
+        if exporter != NULL and PyBytes_CheckExact(<object>exporter) and (
+            <const unsigned char*>PyBytes_AS_STRING(<object>exporter) == self.data
+        ):
+            return <bytes>exporter
+        return PyBytes_FromStringAndSize(<const char*>self.data, nbytes)
+
+    def view(self, Py_ssize_t offset, Py_ssize_t nbytes):
+        """Return a flat memoryview of `nbytes` bytes from `offset`. The caller has checked both."""
+        assert 0 <= offset <= self.nbytes and 0 <= nbytes <= self.nbytes - offset
+        return PyMemoryView_FromObject(self)[offset:offset + nbytes]
+
+    cdef array(self, cnp.dtype dtype, Layout* layout, Py_ssize_t offset):
+        """Return an ndarray over the bytes from `offset`, with the dimensions in `layout`.
+
+        The caller has checked that the body has `layout.nbytes` bytes there, and that they are
+        `layout.n_elements` times the size of `dtype`. Nothing is copied: the array refers to the
+        body, is writable if the body is, and may be misaligned.
+        """
+        cdef int flags = 0 if self.readonly else cnp.NPY_ARRAY_WRITEABLE
+        Py_INCREF(dtype)  # PyArray_NewFromDescr steals one reference
+        # numpy derives the flags for contiguity and alignment itself.
+        cdef cnp.ndarray array = PyArray_NewFromDescr(
+            <PyTypeObject*>cnp.ndarray, dtype, layout.rank, layout.dims, NULL,
+            <void*>(self.data + offset), flags, NULL
+        )
+        cnp.set_array_base(array, self)
+        return array
+
+    cdef int check_bool(self, Py_ssize_t offset, uint64_t nbytes) except -1:
+        """Raise ElementError if one of the bytes from `offset` is neither 0 nor 1."""
+        cdef const unsigned char* data = self.data + offset
+        cdef InvalidBool invalid
+        if nbytes < CHECK_NOGIL_FROM_NBYTES:
+            invalid = first_invalid_bool(data, nbytes)
+        else:
+            with nogil:
+                invalid = first_invalid_bool(data, nbytes)
+        if invalid.value > 1:
+            i = invalid.index
+            raise ElementError(
+                f"element {i} of {SUBJECT} is not a BOOL: its byte is {invalid.value}, 0 or 1 is "
+                f"allowed (body byte {offset + i})",
+                element=i, offset=offset + i, expected=1, actual=invalid.value)
+        return 0
+
+    cdef int check_range(self, Py_ssize_t offset, Py_ssize_t nbytes) except -1:
+        """Raise LayoutError unless the body has `nbytes` (0 or more) bytes from `offset`."""
+        if nbytes > self.nbytes - offset:
+            remaining = self.nbytes - offset
+            raise LayoutError(
+                f"the body ends inside {SUBJECT}: {plural('byte', nbytes)} declared, {remaining} "
+                f"left (body byte {offset})",
+                offset=offset, expected=nbytes, actual=remaining)
+        return 0
+
+
+cdef Body owner_of(source):
+    """Return the Body that `source` is a view of, through memoryviews and arrays, or None.
+
+    The result owns an export itself: it is not a view of another Body.
+    """
+    cdef PyObject* base
+    while True:  # each object was created from the next one, so that this ends
+        if type(source) is memoryview:
+            base = PyMemoryView_GET_BASE(source)
+        elif type(source) is cnp.ndarray:
+            base = cnp.PyArray_BASE(<cnp.ndarray>source)
+        elif type(source) is ArrayBytes:
+            source = (<ArrayBytes>source).array
+            continue
+        elif type(source) is Body:
+            return source if (<Body>source).owner is None else (<Body>source).owner
+        else:
+            return None
+        if base == NULL:
+            return None
+        source = <object>base
+
+
+def same_bytes(first, second):
+    """Return whether two buffers have the same bytes. (`==` of memoryviews compares items.)"""
+    cdef Body one = Body(first)
+    cdef Body other = Body(second)
+    return one.nbytes == other.nbytes and memcmp(one.data, other.data, one.nbytes) == 0
+
+
+cdef unsigned char all_bits(const unsigned char* data, uint64_t nbytes) noexcept nogil:
+    """Return the bits that are set in any byte. Compilers vectorise this loop."""
+    cdef unsigned char bits = 0
+    cdef uint64_t i
+    for i in range(nbytes):
+        bits |= data[i]
+    return bits
+
+
+cdef struct InvalidBool:
+    uint64_t index
+    unsigned char value
+
+
+cdef InvalidBool first_invalid_bool(const unsigned char* data, uint64_t nbytes) noexcept nogil:
+    """Find the first byte above 1, which is loaded once; the value is 0 if there is none."""
+    cdef InvalidBool invalid
+    cdef uint64_t begin = 0, end, i
+    invalid.index = invalid.value = 0
+    while begin < nbytes:
+        end = min(begin + CHECK_NBYTES, nbytes)
+        if all_bits(data + begin, end - begin) > 1:
+            for i in range(begin, end):
+                invalid.index, invalid.value = i, data[i]
+                if invalid.value > 1:
+                    return invalid
+            invalid.value = 0  # another thread has changed the byte since it was found
+        begin = end
+    return invalid
+
+
+# --- the memory of arrays, for writers ---
+
+
+@cython.final
+@cython.freelist(8)
+@cython.no_gc_clear  # a memoryview may use the array after a cycle was cleared
+@cython.trashcan(True)  # the array may be a view of another ArrayBytes, and so on
+cdef class ArrayBytes:
+    """The memory of an array as flat, read-only bytes. It keeps a reference to the array."""
+
+    cdef cnp.ndarray array
+
+    def __cinit__(self, cnp.ndarray array not None):
+        self.array = array
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        export_bytes(
+            buffer, self, cnp.PyArray_DATA(self.array), cnp.PyArray_NBYTES(self.array), True, flags)
+
+
+cdef bint has_shape(cnp.ndarray array, tuple shape) except -1:
+    """Return whether the array has these dimensions (ints below 2^63).
+
+    The attribute `shape` is not used, because a subclass of ndarray may override it.
+    """
+    cdef int axis, rank = cnp.PyArray_NDIM(array)
+    if rank != len(shape):
+        return False
+    for axis in range(rank):
+        if cnp.PyArray_DIM(array, axis) != <Py_ssize_t>shape[axis]:
+            return False
+    return True
+
+
+cdef int check_array(cnp.ndarray array, cnp.dtype dtype, tuple shape) except -1:
+    """Raise EncodeError unless an array is C-contiguous and has this dtype and shape.
+
+    `shape` consists of ints below 2^63.
+    """
+    if type(array) is not cnp.ndarray and isinstance(array, np.ma.MaskedArray):
+        raise EncodeError(
+            f"the data of {SUBJECT} is now a masked array, and missing values cannot be sent")
+    # The identity test is the common case. Comparing dtypes takes ten times as long.
+    if array.descr is not dtype and array.descr != dtype:
+        raise EncodeError(
+            f"{SUBJECT} was created for {dtype}, its data is now {array.descr}")
+    if not has_shape(array, shape):
+        raise EncodeError(
+            f"{SUBJECT} was created with shape {list(shape)}, its data now has shape "
+            f"{[array.shape[axis] for axis in range(cnp.PyArray_NDIM(array))]}")
+    if not cnp.PyArray_IS_C_CONTIGUOUS(array):
+        raise EncodeError(
+            f"the data of {SUBJECT} is not contiguous: create a new Tensor from it")
+    return 0
+
+
+cdef array_bytes(cnp.ndarray array):
+    """Return the memory of a C-contiguous array as a flat, read-only memoryview."""
+    return PyMemoryView_FromObject(ArrayBytes(array))
+
+
+# --- bodies that are being received ---
+
+# There is no garbage collection: this refers to nothing but ints, and the garbage collector may
+# clear memoryviews of it later, which then have to find it intact.
+@cython.final
+@cython.no_gc
+cdef class BodyBuffer:
+    """A buffer for the body of an HTTP message while it is being received.
+
+    It is one allocation, in which the first binary tensor is aligned to 64 bytes. A
+    ``content_length`` reserves address space only; memory is used as bytes arrive. Its buffer is
+    writable and has the bytes that have arrived so far. Pass it to ``decode_request`` when it is
+    ``complete``; the arrays then keep a reference to it. It is not thread-safe.
+
+    Parameters
+    ----------
+    content_length : int, optional
+        Size of the body in bytes, from the Content-Length header. If it is None, the memory grows.
+    header_length : int, optional
+        Size of the JSON header in bytes, which is where the first binary tensor begins.
+    max_nbytes : int, optional
+        Largest size of the body in bytes. A larger one raises HeaderError with status 413.
+
+    Raises
+    ------
+    HeaderError
+        ``content_length`` is negative or exceeds ``max_nbytes``, or there is no memory.
+    ValueError
+        ``max_nbytes`` is negative.
+    TypeError
+        An argument is not an integer.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> buffer = tw.BodyBuffer(content_length=13)
+    >>> buffer.write(b'{"inputs":')
+    >>> buffer.complete
+    False
+    """
+
+    cdef char* memory  # as it was allocated
+    cdef char* data  # the aligned start of the body within
+    cdef Py_ssize_t capacity
+    cdef Py_ssize_t header_length
+    cdef Py_ssize_t n_exports
+    cdef readonly Py_ssize_t nbytes
+    cdef readonly object content_length
+    cdef readonly object max_nbytes
+
+    def __cinit__(self, content_length=None, header_length=None, *, max_nbytes=None):
+        # Integers of other types are converted: a narrow numpy integer could overflow below.
+        header_length = as_int(header_length)
+        self.content_length = content_length = as_int(content_length)
+        self.max_nbytes = as_int(max_nbytes)
+        if header_length is not None and header_length > 0:
+            self.header_length = header_length % ALIGNMENT
+        if self.max_nbytes is not None and self.max_nbytes < 0:
+            raise ValueError(f"max_nbytes must be 0 or more, not {number_text(self.max_nbytes)}")
+        if content_length is None:
+            return
+        if content_length < 0:
+            raise HeaderError(
+                f"Content-Length is negative: {number_text(content_length)}",
+                expected=0, actual=content_length)
+        self.check_limit(content_length)
+        self.allocate(content_length)
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.memory)
+
+    cdef int check_limit(self, nbytes) except -1:
+        if self.max_nbytes is not None and nbytes > self.max_nbytes:
+            raise HeaderError(
+                f"the body is too long: {digits(nbytes)} bytes, at most "
+                f"{digits(self.max_nbytes)} are accepted",
+                expected=self.max_nbytes, actual=nbytes, status=413)
+        return 0
+
+    cdef int allocate(self, nbytes) except -1:
+        """Allocate `nbytes` with the right alignment, and keep the bytes that have arrived."""
+        cdef Py_ssize_t n_allocated = 0
+        cdef bint is_allocated
+        if nbytes < 2 ** 62:
+            n_allocated = nbytes + ALIGNMENT
+            if n_allocated < HUGE_FROM_NBYTES:
+                is_allocated = self.resize(n_allocated)
+            else:
+                is_allocated = self.replace(n_allocated)
+            if is_allocated:
+                return 0
+        raise HeaderError(
+            f"the body is too long: there is no memory for {digits(nbytes)} bytes",
+            actual=nbytes, status=413)
+
+    cdef char* aligned(self, char* memory) noexcept:
+        """Return where the body begins in `memory`: less than ALIGNMENT bytes after its start."""
+        return memory + (-(<uintptr_t>memory + self.header_length)) % ALIGNMENT
+
+    cdef bint resize(self, Py_ssize_t n_allocated) noexcept:
+        """Extend small memory, usually in place. Returns False if there is no memory."""
+        cdef Py_ssize_t start = self.data - self.memory
+        cdef char* memory = <char*>PyMem_RawRealloc(self.memory, n_allocated)
+        if memory == NULL:
+            return False
+        self.memory, self.data = memory, self.aligned(memory)
+        self.capacity = n_allocated - ALIGNMENT
+        if self.nbytes > 0 and self.data != memory + start:
+            memmove(self.data, memory + start, self.nbytes)
+        return True
+
+    cdef int replace(self, Py_ssize_t n_allocated) except -1:
+        """Move to new memory with huge pages, which `realloc` does not keep. Returns 0 without."""
+        cdef Py_ssize_t n_copied = self.nbytes
+        cdef char* memory = <char*>PyMem_RawMalloc(n_allocated)
+        if memory == NULL:
+            return False
+        ask_for_huge_pages(memory, n_allocated)
+        if n_copied > 0:
+            self.copy_in(self.aligned(memory), self.data, n_copied)
+            # Another thread may have exported the old memory meanwhile, or appended to it.
+            if self.n_exports > 0 or self.nbytes != n_copied:
+                PyMem_RawFree(memory)
+                raise BufferError(VIEWS_EXPORTED)
+        PyMem_RawFree(self.memory)
+        self.memory, self.data = memory, self.aligned(memory)
+        self.capacity = n_allocated - ALIGNMENT
+        return True
+
+    cdef void copy_in(self, char* target, const void* source, Py_ssize_t nbytes) noexcept:
+        """Copy to the memory of the body, without the GIL if that takes long.
+
+        The memory is not moved meanwhile. `source` may be a view of the same memory.
+        """
+        if nbytes < COPY_NOGIL_FROM_NBYTES:
+            memmove(target, source, nbytes)
+            return
+        self.n_exports += 1
+        with nogil:
+            memmove(target, source, nbytes)
+        self.n_exports -= 1
+
+    cdef int make_room(self, Py_ssize_t n_more) except -1:
+        """Make room for `n_more` bytes after those that have arrived, or raise an error."""
+        if n_more <= self.capacity - self.nbytes:
+            return 0
+        if self.content_length is not None:
+            raise LayoutError(
+                f"the body is longer than announced: {self.nbytes + n_more} bytes, Content-Length "
+                f"is {self.content_length}",
+                offset=self.capacity, expected=self.content_length, actual=self.nbytes + n_more)
+        if self.n_exports > 0:
+            raise BufferError(VIEWS_EXPORTED)
+        needed = self.nbytes + n_more
+        # Large memory is copied when it grows. It uses only address space until bytes arrive.
+        grown = max(needed, (2 if needed < HUGE_FROM_NBYTES else 4) * self.capacity, FIRST_CAPACITY)
+        if self.max_nbytes is not None:
+            grown = max(needed, min(grown, self.max_nbytes + 1))  # see `remaining`
+        self.allocate(grown)
+        return 0
+
+    @property
+    def complete(self):
+        """Whether ``content_length`` bytes have arrived; always True if that is None."""
+        return self.content_length is None or self.nbytes == self.capacity
+
+    def __len__(self):
+        return self.nbytes
+
+    def write(self, chunk):
+        """Append a copy of a chunk of the body.
+
+        If an error is raised, nothing was appended.
+
+        Parameters
+        ----------
+        chunk : buffer
+            A C-contiguous buffer, which may be a view of this BodyBuffer.
+
+        Raises
+        ------
+        LayoutError
+            The body would exceed ``content_length``.
+        HeaderError
+            The body would exceed ``max_nbytes`` (status 413).
+        BufferError
+            The memory would have to grow while views of it exist.
+        """
+        cdef Py_buffer view
+        PyObject_GetBuffer(chunk, &view, PyBUF_SIMPLE)
+        try:
+            if view.len > PY_SSIZE_T_MAX - self.nbytes:  # a ctypes array may claim any size
+                raise HeaderError(
+                    f"the body is too long: {self.nbytes} bytes have arrived, there is no memory "
+                    f"for {view.len} more", actual=view.len, status=413)
+            if self.content_length is None:
+                self.check_limit(self.nbytes + view.len)
+            self.make_room(view.len)
+            if view.len > 0:  # the address of an empty buffer may be NULL
+                self.nbytes += view.len  # first, so that another thread appends after these bytes
+                self.copy_in(self.data + self.nbytes - view.len, view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
+
+    def remaining(self):
+        """Return the free memory as a writable memoryview, for ``recv_into``.
+
+        Call ``advance`` with the number of bytes received. If ``content_length`` is None, the view
+        is never empty, not even at ``max_nbytes``: the end of such a body is only known after
+        trying to receive another byte.
+
+        Raises
+        ------
+        BufferError
+            The memory would have to grow while views of it exist.
+        """
+        if self.content_length is None and self.capacity == self.nbytes:
+            n_more = max(FIRST_CAPACITY, self.nbytes)
+            if self.max_nbytes is not None:
+                n_more = min(n_more, self.max_nbytes + 1 - self.nbytes)
+            self.make_room(n_more)
+        return PyMemoryView_FromObject(FreeMemory(self))
+
+    def advance(self, nbytes):
+        """Count bytes that were written to ``remaining()`` as received.
+
+        Parameters
+        ----------
+        nbytes : int
+            Number of bytes.
+
+        Raises
+        ------
+        HeaderError
+            The body exceeds ``max_nbytes`` (status 413).
+        ValueError
+            There was no memory for so many bytes.
+        """
+        cdef Py_ssize_t n_arrived
+        nbytes = as_int(index(nbytes))
+        if not 0 <= nbytes <= self.capacity - self.nbytes:
+            raise ValueError(
+                f"{number_text(nbytes)} bytes cannot have arrived: there is memory for "
+                f"{self.capacity - self.nbytes}")
+        n_arrived = nbytes
+        if self.content_length is None:
+            self.check_limit(self.nbytes + n_arrived)
+        self.nbytes += n_arrived
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        export_bytes(buffer, self, self.data, self.nbytes, False, flags)
+        self.n_exports += 1
+
+    def __releasebuffer__(self, Py_buffer* buffer):
+        self.n_exports -= 1
+
+    def __repr__(self):
+        announced = "" if self.content_length is None else f" of {self.content_length}"
+        return f"<BodyBuffer with {self.nbytes}{announced} bytes>"
+
+
+cdef as_int(number):
+    """Return None, or the integer as exactly `int`. Raises TypeError for other objects."""
+    return number if number is None or type(number) is int else int(index(number))
+
+
+cdef digits(number):
+    """Format an announced length in full, unless it is so long that Python would raise."""
+    return str(number) if number.bit_length() <= 256 else number_text(number)
+
+
+@cython.final
+@cython.no_gc  # for the same reason as BodyBuffer
+cdef class FreeMemory:
+    """The memory after the bytes that have arrived, as of when this object was created."""
+
+    cdef BodyBuffer body
+    cdef Py_ssize_t position
+    cdef Py_ssize_t nbytes
+
+    def __cinit__(self, BodyBuffer body not None):
+        self.body = body
+        self.position = body.nbytes
+        self.nbytes = body.capacity - body.nbytes
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        # The body may have been moved since, but it never shrinks.
+        export_bytes(buffer, self, self.body.data + self.position, self.nbytes, False, flags)
+        self.body.n_exports += 1
+
+    def __releasebuffer__(self, Py_buffer* buffer):
+        self.body.n_exports -= 1

@@ -1,0 +1,748 @@
+"""Messages: tensors, requests, responses and encoded frames."""
+
+cimport cython
+cimport numpy as cnp
+from cpython.buffer cimport Py_buffer
+from cpython.long cimport PyLong_FromSsize_t
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+
+from .bytes_tensor cimport BytesTensor
+from .conversion cimport convert_data
+from .datatypes cimport Datatype
+
+from collections.abc import Mapping
+from operator import index
+
+from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16
+
+from ..errors import EncodeError, TensorwireError, name_tensor, number_text, shape_text
+from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
+
+cnp.import_array()
+
+cdef extern from "Python.h":
+    Py_ssize_t PyObject_Size(object container) except -1
+    Py_buffer* PyMemoryView_GET_BUFFER(object view)
+
+# The Datatype of each of numpy's own dtypes, by type number; None for the others.
+cdef list BY_TYPE_NUM = [None] * cnp.NPY_NTYPES_LEGACY
+for dtype, row in BY_DTYPE.items():
+    BY_TYPE_NUM[dtype.num] = row
+del dtype, row
+
+
+# --- checks of arguments and attributes ---
+
+
+cdef str checked_name(name, what):
+    cdef str checked
+    if not isinstance(name, str):
+        raise TypeError(f"the name of {what} must be a str, not {type(name).__name__}")
+    checked = name if type(name) is str else str(name)
+    if has_nul(checked):
+        raise EncodeError(f"the name of {what} contains a NUL: {name!r}")
+    return checked
+
+
+cdef bint checked_flag(value, name) except -1:
+    if value is True:
+        return True
+    if value is not False:
+        raise TypeError(f"{name} must be True or False, not {type(value).__name__}")
+    return False
+
+
+cdef dict copy_parameters(parameters):
+    """Return a copy as a dict; None for None."""
+    if parameters is None:
+        return None
+    if type(parameters) is not dict and not isinstance(parameters, Mapping):
+        raise TypeError(f"parameters must be a mapping, not {type(parameters).__name__}")
+    return dict(parameters)
+
+
+cdef list checked_items(kind, items, attribute):
+    """Return the items as a list. Raises TypeError for one that is not a `kind`, a final class."""
+    checked = list(items)
+    for i, item in enumerate(checked):
+        if type(item) is not kind:
+            raise wrong_item(item, i, attribute, kind.__name__)
+    return checked
+
+
+cdef wrong_item(item, i, attribute, kind):
+    """Return the TypeError for item `i` of a list, which must be a `kind`."""
+    what = "None" if item is None else f"of type {type(item).__name__}"
+    return TypeError(f"{attribute}[{i}] is {what}, not a {kind}")
+
+
+@cython.final
+@cython.freelist(8)
+@cython.trashcan(True)  # `data` may be set to any object, such as a long chain of tensors
+cdef class Tensor:
+    """A named tensor of a message that was decoded, or that will be encoded.
+
+    The attributes can be assigned to. They are checked when the message is encoded: EncodeError if
+    they do not agree or are invalid in a message, TypeError if one has another type.
+
+    Parameters
+    ----------
+    name : str
+        Name of the tensor, without NUL characters.
+    data : array, sequence, BytesTensor or None
+        An array of a numeric datatype, or an object with ``__array__``. For BYTES: nested lists or
+        an object array of ``bytes`` or ``str``; a numpy ``S``, ``U`` or StringDType array; an
+        object with an Arrow array of bytes or text; a BytesTensor. With ``datatype``, also nested
+        lists of numbers. None for a tensor in shared memory, which needs ``datatype``, ``shape``
+        and the parameters of the region.
+    datatype : str, optional
+        Datatype of the protocol, for example ``"FP32"``. It is derived from ``data`` by default.
+        With ``"BF16"``, an array of ``uint16`` is accepted, too.
+    shape : sequence of int, optional
+        Dimensions; those of ``data`` by default.
+    parameters : mapping, optional
+        Parameters of the tensor (str, int, float or bool).
+    binary : bool
+        Whether the tensor is sent as binary data, and not as JSON.
+
+    Attributes
+    ----------
+    name, datatype : str
+    shape : tuple of int
+    parameters : dict
+        The parameters without ``binary_data_size``.
+    binary : bool
+        Whether the tensor was received, or will be sent, as binary data.
+    data : ndarray, BytesTensor or None
+        A little-endian, C-contiguous array; a BytesTensor for BYTES; None for a tensor in shared
+        memory. In a decoded message, it is a view of the body, which it keeps alive, and is
+        writable if the body is. Otherwise it is the array that was passed, if that is C-contiguous
+        and little-endian (changing it changes what is sent), or a converted copy.
+
+    Raises
+    ------
+    EncodeError
+        ``data``, ``datatype`` and ``shape`` do not agree, or an element cannot be encoded.
+    TypeError
+        An argument has another type.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import tensorwire as tw
+    >>> tw.Tensor("x", np.zeros((2, 3), np.float32))
+    <Tensor 'x' FP32 [2, 3]>
+    >>> tw.Tensor("text", ["a", "bc"])
+    <Tensor 'text' BYTES [2]>
+    """
+
+    def __init__(
+        self, name, data, *, datatype=None, shape=None, parameters=None, binary=True
+    ):
+        self.name = checked_name(name, "a tensor")
+        if type(data) is not cnp.ndarray or not take_array(self, data, datatype, shape):
+            try:
+                self.datatype, self.shape, self.data = convert_data(data, datatype, shape)
+            except (EncodeError, TypeError) as error:
+                name_tensor(error, "tensor", self.name)
+                raise
+        self._parameters = copy_parameters(parameters)
+        self.binary = checked_flag(binary, "binary")
+
+    @property
+    def parameters(self):
+        if self._parameters is None:
+            self._parameters = {}
+        return self._parameters
+
+    @parameters.setter
+    def parameters(self, dict parameters):
+        self._parameters = parameters
+
+    def as_numpy(self, *, bint aligned=False, bint writable=False):
+        """Return the tensor as an array.
+
+        Parameters
+        ----------
+        aligned, writable : bool
+            Return a copy if the array is not aligned, or not writable.
+
+        Returns
+        -------
+        ndarray
+            The array of ``data``, which is a view of the body in a decoded message. For BYTES, a
+            new object array of ``bytes``.
+
+        Raises
+        ------
+        TensorwireError
+            The tensor is in shared memory.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> tw.Tensor("text", ["a", "bc"]).as_numpy()
+        array([b'a', b'bc'], dtype=object)
+        """
+        data = self.data
+        if type(data) is not cnp.ndarray:
+            if data is None:
+                raise TensorwireError(
+                    f"tensor {self.name!r} is in shared memory: the message does not have its data",
+                    tensor=self.name,
+                )
+            if isinstance(data, BytesTensor):
+                return data.as_numpy()
+            if not isinstance(data, cnp.ndarray):
+                raise TypeError(f"the data of tensor {self.name!r} is now {type(data).__name__}")
+        if (aligned and not data.flags.aligned) or (writable and not data.flags.writeable):
+            return data.copy()
+        return data
+
+    def __repr__(self):
+        shape = None if self.shape is None else list(self.shape)
+        return f"<Tensor {self.name!r} {self.datatype} {shape}>"
+
+    def __reduce_ex__(self, protocol):
+        data, dtype = self.data, None
+        if protocol >= 5 and isinstance(data, cnp.ndarray) and data.dtype.kind == "V":
+            # numpy does not export buffers of bfloat16, and would copy the elements.
+            data, dtype = data.view(RAW_BF16), data.dtype
+        return _unpickled_tensor, (
+            self.name, self.datatype, self.shape, data, self.parameters, self.binary, dtype,
+        )
+
+
+def _new_message(kind):
+    """Return an object without fields. ``__setstate__`` sets them and checks their types."""
+    if kind not in (RequestedOutput, InferRequest, InferResponse):
+        raise TypeError(f"not a message class: {type(kind).__name__}")
+    return kind.__new__(kind)
+
+
+def _unpickled_tensor(name, datatype, shape, data, parameters, binary, dtype):
+    if dtype is not None:
+        if type(data) is not cnp.ndarray or not isinstance(dtype, cnp.dtype):
+            raise TypeError(
+                f"a pickled tensor must have an array and a dtype, not {type(data).__name__} and "
+                f"{type(dtype).__name__}")
+        data = data.view(dtype)
+    return make_tensor(name, datatype, shape, data, parameters, binary)
+
+
+cdef bint take_array(Tensor tensor, cnp.ndarray array, datatype, shape) except -1:
+    """Use an array as it is. Returns False, and does nothing, if it has to be converted."""
+    cdef Datatype row
+    cdef int type_num = cnp.PyArray_TYPE(array)
+    if type_num >= cnp.NPY_NTYPES_LEGACY or not cnp.PyArray_IS_C_CONTIGUOUS(array):
+        return False
+    row = BY_TYPE_NUM[type_num]
+    if row is None or row.dtype is not array.descr:  # it has another byte order, for example
+        return False
+    own_shape = shape_of(array)
+    if (datatype is not None and datatype != row.name) or (
+            shape is not None and (type(shape) is not tuple or shape != own_shape)):
+        return False
+    tensor.datatype = row.name
+    tensor.shape = own_shape
+    tensor.data = array
+    return True
+
+
+cdef tuple shape_of(cnp.ndarray array):
+    """Return `array.shape`, without an attribute lookup."""
+    cdef int axis, rank = cnp.PyArray_NDIM(array)
+    cdef tuple shape = PyTuple_New(rank)
+    for axis in range(rank):
+        dim = PyLong_FromSsize_t(cnp.PyArray_DIM(array, axis))
+        Py_INCREF(dim)  # PyTuple_SET_ITEM steals one reference
+        PyTuple_SET_ITEM(shape, axis, dim)
+    return shape
+
+
+cdef Tensor make_tensor(
+    str name, str datatype, tuple shape, data, dict parameters, bint binary
+):
+    """Return a tensor of attributes that the decoder has checked."""
+    cdef Tensor tensor = Tensor.__new__(Tensor)
+    tensor.name = name
+    tensor.datatype = datatype
+    tensor.shape = shape
+    tensor.data = data
+    tensor._parameters = parameters
+    tensor.binary = binary
+    return tensor
+
+
+cdef bint has(list tensors, name, str attribute) except -1:
+    checked_list(tensors, attribute)
+    return isinstance(name, str) and position(tensors, str(name), 0, attribute) >= 0
+
+
+cdef Py_ssize_t find(list tensors, name, Py_ssize_t expected, str attribute) except -1:
+    """Return the index of the tensor with a name. The search begins at index `expected`."""
+    cdef Py_ssize_t at
+    checked_list(tensors, attribute)
+    if not isinstance(name, str):
+        raise KeyError(f"the name of a tensor is a str, not {type(name).__name__}")
+    name = str(name)  # may run the code of a subclass, so that the length is read afterwards
+    at = position(tensors, name, min(expected, len(tensors)), attribute)
+    if at < 0:
+        raise KeyError(f"no tensor {name!r}: there are {[tensor.name for tensor in tensors]}")
+    return at
+
+
+cdef Py_ssize_t position(
+    list tensors, str name, Py_ssize_t first, str attribute
+) except -2:
+    """Return the index of the tensor with a name, or -1. The search begins at `first` and wraps.
+
+    Tensors are usually accessed in the order of the message. The first comparison finds them then.
+    """
+    cdef Tensor tensor
+    cdef Py_ssize_t i, n = len(tensors)
+    for i in range(first, n + first):
+        tensor = tensor_at(tensors, i if i < n else i - n, attribute)
+        if tensor.name == name:
+            return i if i < n else i - n
+    return -1
+
+
+@cython.final
+@cython.freelist(8)
+@cython.trashcan(True)  # as for Tensor: `binary` may be set to any object
+cdef class RequestedOutput:
+    """An output that a request asks for.
+
+    Parameters
+    ----------
+    name : str
+        Name of the output.
+    binary : bool, optional
+        Whether the output is to be sent as binary data. None leaves it to the request's parameter
+        ``binary_data_output`` and to the server (WIRE.md 7).
+    parameters : mapping, optional
+        Other parameters of the output.
+
+    Raises
+    ------
+    EncodeError
+        The name contains a NUL.
+    TypeError
+        An argument has another type.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> tw.RequestedOutput("probabilities", binary=True)
+    <RequestedOutput 'probabilities' binary=True>
+    """
+
+    def __init__(
+        self, name, *, binary=None, parameters=None
+    ):
+        self.name = checked_name(name, "an output")
+        self.binary = None if binary is None else checked_flag(binary, "binary")
+        self._parameters = copy_parameters(parameters)
+
+    @property
+    def parameters(self):
+        if self._parameters is None:
+            self._parameters = {}
+        return self._parameters
+
+    @parameters.setter
+    def parameters(self, dict parameters):
+        self._parameters = parameters
+
+    def __reduce__(self):
+        return _new_message, (RequestedOutput,), (self.name, self.binary, self.parameters)
+
+    def __setstate__(self, tuple state not None):
+        self.name, self.binary, self.parameters = state
+
+    def __repr__(self):
+        return f"<RequestedOutput {self.name!r} binary={self.binary}>"
+
+
+@cython.final
+@cython.freelist(8)
+cdef class InferRequest:
+    """An inference request.
+
+    ``request["name"]`` returns the input with that name, ``"name" in request`` tests for it, and
+    iterating over the request returns the inputs. KeyError lists the names that exist.
+
+    Parameters
+    ----------
+    inputs : iterable of Tensor
+        The inputs, in the order of the message.
+    outputs : iterable of RequestedOutput, optional
+        The outputs to return; all outputs of the model by default.
+    id, model_name, model_version : str, optional
+        Members of the message.
+    parameters : mapping, optional
+        Parameters of the request. ``binary_data_output`` (bool) applies to outputs that do not
+        have a ``binary`` of their own (WIRE.md 7).
+
+    Raises
+    ------
+    TypeError
+        An argument has another type.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> request = tw.InferRequest([tw.Tensor("text", ["a"])], id="1")
+    >>> request["text"].shape
+    (1,)
+    """
+
+    def __init__(
+        self, inputs, outputs=None, *,
+        id=None, model_name=None, model_version=None, parameters=None,
+    ):
+        self.inputs = checked_items(Tensor, inputs, "inputs")
+        self.outputs = None
+        if outputs is not None:
+            self.outputs = checked_items(RequestedOutput, outputs, "outputs")
+        self.id = id
+        self.model_name = model_name
+        self.model_version = model_version
+        self._parameters = copy_parameters(parameters)
+
+    @property
+    def parameters(self):
+        if self._parameters is None:
+            self._parameters = {}
+        return self._parameters
+
+    @parameters.setter
+    def parameters(self, dict parameters):
+        self._parameters = parameters
+
+    def __getitem__(self, name):
+        cdef Py_ssize_t at = find(self.inputs, name, self.expected, "inputs")
+        self.expected = at + 1
+        return self.inputs[at]
+
+    def __iter__(self):
+        return iter(checked_list(self.inputs, "inputs"))
+
+    def __contains__(self, name):
+        return has(self.inputs, name, "inputs")
+
+    def __reduce__(self):
+        return _new_message, (InferRequest,), (
+            self.inputs, self.outputs, self.id, self.model_name, self.model_version,
+            self.parameters,
+        )
+
+    def __setstate__(self, tuple state not None):
+        (self.inputs, self.outputs, self.id, self.model_name, self.model_version,
+         self.parameters) = state
+
+    def __repr__(self):
+        return f"<InferRequest {self.inputs}>"
+
+
+@cython.final
+@cython.freelist(8)
+cdef class InferResponse:
+    """The response to an inference request.
+
+    ``response["name"]`` returns the output with that name, ``"name" in response`` tests for it, and
+    iterating over the response returns the outputs. KeyError lists the names that exist.
+
+    Parameters
+    ----------
+    outputs : iterable of Tensor
+        The outputs, in the order of the message. A server may send them in another order than
+        they were requested.
+    model_name, model_version, id : str, optional
+        Members of the message.
+    parameters : mapping, optional
+        Parameters of the response.
+
+    Raises
+    ------
+    TypeError
+        An argument has another type.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> response = tw.InferResponse([tw.Tensor("text", ["a"])], model_name="echo")
+    >>> [tensor.name for tensor in response]
+    ['text']
+    """
+
+    def __init__(
+        self, outputs, *, model_name=None, model_version=None, id=None, parameters=None,
+    ):
+        self.outputs = checked_items(Tensor, outputs, "outputs")
+        self.model_name = model_name
+        self.model_version = model_version
+        self.id = id
+        self._parameters = copy_parameters(parameters)
+
+    @property
+    def parameters(self):
+        if self._parameters is None:
+            self._parameters = {}
+        return self._parameters
+
+    @parameters.setter
+    def parameters(self, dict parameters):
+        self._parameters = parameters
+
+    def __getitem__(self, name):
+        cdef Py_ssize_t at = find(self.outputs, name, self.expected, "outputs")
+        self.expected = at + 1
+        return self.outputs[at]
+
+    def __iter__(self):
+        return iter(checked_list(self.outputs, "outputs"))
+
+    def __contains__(self, name):
+        return has(self.outputs, name, "outputs")
+
+    def __reduce__(self):
+        return _new_message, (InferResponse,), (
+            self.outputs, self.model_name, self.model_version, self.id, self.parameters)
+
+    def __setstate__(self, tuple state not None):
+        self.outputs, self.model_name, self.model_version, self.id, self.parameters = state
+
+    def __repr__(self):
+        return f"<InferResponse {self.outputs}>"
+
+
+@cython.final
+cdef class TensorSpec:
+    """An input or output as the configuration of a model declares it.
+
+    Parameters
+    ----------
+    name : str
+        Name of the tensor.
+    datatype : str
+        Datatype of the protocol, for example ``"FP32"``.
+    dims : iterable of int
+        Dimensions; -1 for a variable one.
+    batching : bool
+        Whether the shape has a batch dimension before ``dims``.
+
+    Raises
+    ------
+    ValueError
+        The datatype is unknown, or a dimension is less than -1.
+    TypeError
+        An argument has another type.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> tw.TensorSpec("image", "FP32", [224, 224, 3], batching=True).shape
+    (-1, 224, 224, 3)
+    """
+
+    # In __cinit__, so that no object has fields that were not checked.
+    def __cinit__(self, name, datatype, dims, batching=False):
+        if datatype not in DATATYPES:
+            raise ValueError(
+                f"unknown datatype {datatype!r}, must be one of {', '.join(DATATYPES)}")
+        self.name = checked_name(name, "a tensor")
+        self.datatype = DATATYPES[datatype].name
+        self.dims = tuple([int(index(dim)) for dim in dims])
+        self.batching = checked_flag(batching, "batching")
+        if any(dim < -1 for dim in self.dims):
+            raise ValueError(
+                f"dims must be 0 or more, or -1 if they are variable, not {shape_text(self.dims)}")
+
+    def __reduce__(self):
+        return TensorSpec, (self.name, self.datatype, self.dims, self.batching)
+
+    @property
+    def shape(self):
+        """``dims``, after the batch dimension if there is one. -1 is a variable dimension."""
+        return (-1, *self.dims) if self.batching else self.dims
+
+    def accepts(self, Tensor tensor not None):
+        """Return whether a tensor has the declared datatype and shape."""
+        cdef Py_ssize_t i, first = self.batching  # the first dimension that is declared
+        cdef Py_ssize_t n_dims = len(tensor.shape)
+        if tensor.datatype != self.datatype or n_dims != len(self.dims) + first:
+            return False
+        for i in range(first, n_dims):
+            declared = self.dims[i - first]
+            if declared != -1 and declared != tensor.shape[i]:
+                return False
+        return True
+
+    def __repr__(self):
+        return f"TensorSpec({self.name!r}, {self.datatype!r}, {list(self.dims)}, {self.batching})"
+
+
+# --- encoded messages ---
+
+
+@cython.final
+@cython.freelist(8)
+cdef class Frame:
+    """An encoded message: the buffers of its body, and its HTTP headers.
+
+    ``len(frame)`` is the size of the body in bytes, ``bytes(frame)`` a copy of it. Iterating over
+    the frame returns the buffers, for ``writelines``, ``sendmsg``, WSGI and httpx. Pass the frame
+    itself to requests and ``http.client``.
+
+    Parameters
+    ----------
+    buffers : tuple of buffers
+        The parts of the body, which must be contiguous.
+    header_length : int or None
+        Size of the JSON header in bytes.
+
+    Attributes
+    ----------
+    buffers : tuple of bytes or memoryview
+        The JSON header, and the memory of each binary tensor that is not empty, as flat, read-only
+        memoryviews. The memory of the tensors is not copied, and must not change until it is sent.
+    header_length : int or None
+        Size of the JSON header in bytes; 0 for a raw binary request; None if the whole message is
+        JSON.
+
+    Raises
+    ------
+    ValueError
+        ``header_length`` is negative or larger than the body.
+    BufferError
+        A buffer is not contiguous.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import tensorwire as tw
+    >>> frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", np.zeros(4))]))
+    >>> len(frame) - frame.header_length, len(frame.buffers)
+    (32, 2)
+    """
+
+    def __init__(self, tuple buffers not None, header_length):
+        cdef Py_ssize_t nbytes = 0
+        cdef bint is_ready = True
+        for buffer in buffers:
+            if not is_flat(buffer):
+                is_ready = False
+                break
+            nbytes += PyObject_Size(buffer)
+        if not is_ready:
+            buffers = tuple([flat_bytes(buffer) for buffer in buffers])
+            nbytes = sum([len(buffer) for buffer in buffers])
+        if header_length is not None and type(header_length) is not int:
+            header_length = int(index(header_length))
+        if header_length is not None and not 0 <= header_length <= nbytes:
+            raise ValueError(
+                f"header_length must be 0 to {nbytes}, the size of the frame, not "
+                f"{number_text(header_length)}")
+        self.buffers = buffers
+        self.header_length = header_length
+        self.nbytes = nbytes
+
+    @property
+    def headers(self):
+        """The HTTP headers as a dict: Content-Type, Content-Length and, with binary data, the
+        header length (WIRE.md 1)."""
+        if self.header_length is None:
+            return {"Content-Type": JSON_TYPE, "Content-Length": str(self.nbytes)}
+        return {
+            "Content-Type": BINARY_TYPE,
+            HEADER_LENGTH: str(self.header_length),
+            "Content-Length": str(self.nbytes),
+        }
+
+    def __len__(self):
+        return self.nbytes
+
+    def __bool__(self):
+        return True  # also for the empty body of a raw request without elements
+
+    def __iter__(self):
+        return iter(self.buffers)
+
+    def pieces(self, most):
+        """Iterate over the body as memoryviews of limited size, without copying it.
+
+        Parameters
+        ----------
+        most : int
+            Maximum size of a memoryview in bytes.
+
+        Returns
+        -------
+        iterator of memoryview
+            The parts of the buffers, in order.
+
+        Raises
+        ------
+        ValueError
+            ``most`` is less than 1.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> [bytes(piece) for piece in tw.encode_raw_request(b"abcde").pieces(2)]
+        [b'ab', b'cd', b'e']
+        """
+        most = int(index(most))
+        if most < 1:
+            raise ValueError(f"the size of a piece must be 1 or more, not {number_text(most)}")
+        views = [memoryview(buffer) for buffer in self.buffers]
+        return (view[start:start + most] for view in views for start in range(0, len(view), most))
+
+    def __bytes__(self):
+        return b"".join(self.buffers)
+
+    def __reduce__(self):
+        return Frame, (self.buffers, self.header_length)
+
+    def __repr__(self):
+        return (
+            f"<Frame of {self.nbytes} bytes in {len(self.buffers)} buffers, "
+            f"header_length={self.header_length}>"
+        )
+
+
+cdef Frame new_frame(tuple buffers, header_length, Py_ssize_t nbytes):
+    """Return a frame of buffers whose total size is `nbytes`."""
+    cdef Frame frame = Frame.__new__(Frame)
+    frame.buffers = buffers
+    frame.header_length = header_length
+    frame.nbytes = nbytes
+    return frame
+
+
+cdef bint is_flat(buffer) noexcept:
+    """Return whether a buffer is contiguous, and len() returns its number of bytes."""
+    cdef Py_buffer* view
+    if type(buffer) is memoryview:
+        view = PyMemoryView_GET_BUFFER(buffer)
+        return (
+            view.ndim == 1 and view.itemsize == 1
+            and (view.len <= 1 or view.strides == NULL or view.strides[0] == 1)
+        )
+    return type(buffer) is bytes or type(buffer) is bytearray
+
+
+cdef flat_bytes(buffer):
+    """Return the same memory as flat bytes. Raises BufferError if it is not contiguous."""
+    if is_flat(buffer):
+        return buffer
+    view = memoryview(buffer)
+    if view.nbytes == 0:
+        return b""
+    try:
+        return view.cast("B")
+    except (TypeError, ValueError) as error:
+        raise BufferError(f"a buffer of a frame cannot be sent as bytes: {error}") from None
