@@ -20,6 +20,7 @@ import numpy as np
 
 import cases
 import tensorwire as tw
+from tensorwire._codec import datatypes
 import wire
 
 N_CALLS = 100_000
@@ -284,7 +285,7 @@ def check(name: str, found: list[Case], n_calls: int) -> list[str]:
 
 
 def dtype_references() -> dict[str, int]:
-    rows = tw._datatypes.DATATYPES.values()
+    rows = datatypes.DATATYPES.values()
     return {row.name: sys.getrefcount(row.dtype) for row in rows if row.dtype is not None}
 
 

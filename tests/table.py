@@ -14,7 +14,7 @@ hexed = bytes.fromhex
 
 @dataclass(frozen=True)
 class ExpectedTensor:
-    """`values` are flat, row-major, plain Python (bytes for BYTES); None lives in shared memory."""
+    """`values` are flat, row-major, plain Python (bytes for BYTES); None is in shared memory."""
 
     name: str
     datatype: str

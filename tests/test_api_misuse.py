@@ -154,22 +154,22 @@ TENSOR_ATTRIBUTES: list[tuple[str, Any, type[Exception], str]] = [
     ("name", None, tw.EncodeError, "no name"),
     ("datatype", None, tw.EncodeError, "unknown datatype: None"),
     ("datatype", "FP23", tw.EncodeError, "unknown datatype: 'FP23'"),
-    ("datatype", "BYTES", tw.EncodeError, "made as BYTES, its data is now float32"),
-    ("shape", None, TypeError, "the shape of tensor 'x' is None"),
-    ("shape", (None,), TypeError, "the shape of tensor 'x' is not a tuple of ints"),
-    ("shape", (4.0,), TypeError, "the shape of tensor 'x' is not a tuple of ints"),
-    ("shape", ("4",), TypeError, "the shape of tensor 'x' is not a tuple of ints"),
-    ("shape", (Three(),), tw.EncodeError, r"made with shape \[5\], its data is now \[4\]"),
-    ("shape", (5,), tw.EncodeError, r"made with shape \[5\], its data is now \[4\]"),
+    ("datatype", "BYTES", tw.EncodeError, "created as BYTES, its data is now float32"),
+    ("shape", None, TypeError, "the shape of (tensor|input) 'x' is None"),
+    ("shape", (None,), TypeError, "the shape of (tensor|input) 'x' is not a tuple of ints"),
+    ("shape", (4.0,), TypeError, "the shape of (tensor|input) 'x' is not a tuple of ints"),
+    ("shape", ("4",), TypeError, "the shape of (tensor|input) 'x' is not a tuple of ints"),
+    ("shape", (Three(),), tw.EncodeError, r"created with shape \[5\], its data now has shape \[4\]"),
+    ("shape", (5,), tw.EncodeError, r"created with shape \[5\], its data now has shape \[4\]"),
     ("shape", (-4,), tw.EncodeError, r"negative dimension: \[-4\]"),
     ("shape", (2**70,), tw.EncodeError, "too large to address"),
-    ("shape", (1,) * 65, tw.EncodeError, "65 dimensions, numpy has 64"),
+    ("shape", (1,) * 65, tw.EncodeError, "65 dimensions, numpy supports at most 64"),
     ("data", "text", TypeError, "is now str"),
     ("data", [1.0] * 4, TypeError, "is now list"),
     ("data", np.float32(1), TypeError, "is now float32"),
     ("data", np.ma.masked_equal(X, 2), tw.EncodeError, "is now a masked array"),
     ("data", tw.decode_bytes(b""), tw.EncodeError, "is now BYTES"),
-    ("data", None, tw.EncodeError, "no shared_memory_region|lives in shared memory"),
+    ("data", None, tw.EncodeError, "no shared_memory_region|is in shared memory"),
 ]
 
 
@@ -254,9 +254,9 @@ def test_requested_outputs_that_are_neither_binary_nor_not(binary: Any) -> None:
     request = tw.InferRequest([tw.Tensor("x", X)], [tw.RequestedOutput("x")])
     assert request.outputs is not None
     request.outputs[0].binary = binary
-    with pytest.raises(TypeError, match="binary of requested output 'x' is True, False or None"):
+    with pytest.raises(TypeError, match="binary of requested output 'x' must be True, False or None"):
         tw.encode_request(request)
-    with pytest.raises(TypeError, match="binary of requested output 'x' is True, False or None"):
+    with pytest.raises(TypeError, match="binary of requested output 'x' must be True, False or None"):
         tw.encode_response(tw.InferResponse([tw.Tensor("x", X)]), request)
 
 
@@ -469,17 +469,17 @@ def test_narrow_integers_do_not_wrap_around() -> None:
         (lambda: tw.BodyBuffer(1.5), TypeError, "integer"),
         (lambda: tw.BodyBuffer(5, "x"), TypeError, "integer"),
         (lambda: tw.BodyBuffer(5, max_nbytes=2.0), TypeError, "integer"),
-        (lambda: tw.BodyBuffer(max_nbytes=-1), ValueError, "max_nbytes is 0 or more, not -1"),
+        (lambda: tw.BodyBuffer(max_nbytes=-1), ValueError, "max_nbytes must be 0 or more, not -1"),
         (lambda: tw.BodyBuffer(10**5000), tw.HeaderError, "no memory for more than 2\\^64"),
         (lambda: tw.BodyBuffer(5).advance(2**63), ValueError, f"{2**63} bytes cannot have arrived"),
         (lambda: tw.BodyBuffer(5).advance(1.0), TypeError, "integer"),
-        (lambda: tw.Frame((b"ab",), None).pieces(-1), ValueError, "1 byte or more, not -1"),
-        (lambda: tw.Frame((b"ab",), None).pieces(0), ValueError, "1 byte or more, not 0"),
-        (lambda: tw.Frame((b"ab",), 3), ValueError, "0 to the 2 bytes of the frame, not 3"),
+        (lambda: tw.Frame((b"ab",), None).pieces(-1), ValueError, "must be 1 or more, not -1"),
+        (lambda: tw.Frame((b"ab",), None).pieces(0), ValueError, "must be 1 or more, not 0"),
+        (lambda: tw.Frame((b"ab",), 3), ValueError, "must be 0 to 2, the size of the frame, not 3"),
         (lambda: tw.Frame((b"ab",), "2"), TypeError, "integer"),
         (lambda: tw.Frame(("ab",), None), TypeError, "bytes-like"),
-        (lambda: encode(align=2**62), ValueError, f"1 or more, to 16777216, not {2**62}"),
-        (lambda: encode(align=2**64), ValueError, "1 or more, to 16777216"),
+        (lambda: encode(align=2**62), ValueError, f"must be 1 to 16777216, not {2**62}"),
+        (lambda: encode(align=2**64), ValueError, "must be 1 to 16777216"),
         (lambda: encode(align=-(2**70)), ValueError, "1 or more"),
         (lambda: encode(align=1.0), TypeError, "integer"),
         (lambda: encode(align=None), TypeError, "integer"),
@@ -487,11 +487,11 @@ def test_narrow_integers_do_not_wrap_around() -> None:
         (lambda: tw.decode_bytes(b"").view(2**70), IndexError, "out of range"),
         (lambda: tw.decode_bytes(b"").view("0"), TypeError, "integer"),
         (lambda: tw.decode_bytes(b"").reshape((0, -5)), ValueError, r"negative.* \[0, -5\]"),
-        (lambda: tw.decode_bytes(b"").reshape((0, 2**62)), ValueError, "passes 2\\^63"),
-        (lambda: tw.decode_bytes(b"").reshape((0, 2**70)), ValueError, "passes 2\\^63"),
+        (lambda: tw.decode_bytes(b"").reshape((0, 2**62)), ValueError, "exceeds 2\\^63"),
+        (lambda: tw.decode_bytes(b"").reshape((0, 2**70)), ValueError, "exceeds 2\\^63"),
         (lambda: tw.decode_bytes(b"").reshape((0,) * 65), ValueError, "64 dimensions, not 65"),
         (lambda: tw.decode_bytes(b"").reshape((0, 1.0)), TypeError, "integer"),
-        (lambda: tw.Limits(max_rank=np.float64(3)), ValueError, "max_rank is an int"),
+        (lambda: tw.Limits(max_rank=np.float64(3)), ValueError, "max_rank must be an int"),
     ],
 )
 def test_numbers_that_cannot_be(call: Any, error: type[Exception], message: str) -> None:

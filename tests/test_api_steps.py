@@ -285,7 +285,7 @@ def test_a_number_beyond_fp16_in_64_dimensions() -> None:
     values: Any = 1e10
     for _ in range(64):
         values = [values]
-    with pytest.raises(tw.EncodeError, match=r"element 0 .* is beyond FP16"):
+    with pytest.raises(tw.EncodeError, match=r"element 0 .* is out of range for FP16"):
         tw.Tensor("x", values, datatype="FP16")
 
 

@@ -242,11 +242,11 @@ def test_nulls_are_refused_by_index(arrow_type: Any) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (pa.array([1, 2]), "the Arrow array is of format 'l', not binary,"),
-        (pa.array(["a", "a"]).dictionary_encode(), "the Arrow array is dictionary-encoded,"),
-        (pa.nulls(2), "the Arrow array is of format 'n'"),
-        (pa.table({"x": ["a"]}), "the Arrow array is of format '+s'"),
-        (pl.Series([1.5]), "the Arrow array is of format 'g'"),
+        (pa.array([1, 2]), "the argument is an Arrow array of format 'l', not one of binary,"),
+        (pa.array(["a", "a"]).dictionary_encode(), "the argument is an Arrow array with a dictionary,"),
+        (pa.nulls(2), "the argument is an Arrow array of format 'n'"),
+        (pa.table({"x": ["a"]}), "the argument is an Arrow array of format '+s'"),
+        (pl.Series([1.5]), "the argument is an Arrow array of format 'g'"),
     ],
 )
 def test_other_types_are_refused(values: Any, message: str) -> None:
@@ -278,7 +278,7 @@ class Forged:
 )
 def test_a_view_never_leaves_its_buffer(view: tuple[int, ...]) -> None:
     good = np.array((20, 0, 0, 12), "<i4").tobytes()
-    with pytest.raises(tw.EncodeError, match="element 1 lies outside its Arrow buffer"):
+    with pytest.raises(tw.EncodeError, match="element 1 is outside its Arrow buffer"):
         tw.encode_bytes(Forged(good + np.array(view, "<i4").tobytes()))
     assert tw.encode_bytes(Forged(good)) == wire.elements([b"x" * 20])
 
@@ -424,8 +424,8 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
     "NULL data": ({"has_data": False}, "its data ends at 6, and its data buffer is NULL"),
     "negative offsets": ({"offsets": (-1, 1, 3, 6)}, "its data begins at -1 and ends at 6"),
     "data that ends first": ({"offsets": (3, 1, 2, 1)}, "its data begins at 3 and ends at 1"),
-    "an offset that decreases": ({"offsets": (0, 4, 3, 6)}, "element 1 lies outside its Arrow"),
-    "an offset past the end": ({"offsets": (0, 7, 7, 6)}, "element 0 lies outside its Arrow"),
+    "an offset that decreases": ({"offsets": (0, 4, 3, 6)}, "element 1 is outside its Arrow"),
+    "an offset past the end": ({"offsets": (0, 7, 7, 6)}, "element 0 is outside its Arrow"),
 }
 
 
@@ -457,7 +457,7 @@ def test_arrays_of_views_are_checked() -> None:
     addresses = (None, ctypes.addressof(views), ctypes.addressof(producer.data))
     for last, message in (
         (None, "its data buffers have no sizes"),
-        (ctypes.addressof(sizes), "element 0 lies outside its Arrow buffer"),
+        (ctypes.addressof(sizes), "element 0 is outside its Arrow buffer"),
     ):
         buffers = (ctypes.c_void_p * 4)(*addresses, last)
         producer = Producer(b"vu", length=1, n_buffers=4, buffers=ctypes.addressof(buffers))
@@ -466,7 +466,7 @@ def test_arrays_of_views_are_checked() -> None:
     sizes[0] = 20
     buffers = (ctypes.c_void_p * 4)(None, ctypes.addressof(views), None, ctypes.addressof(sizes))
     producer = Producer(b"vu", length=1, n_buffers=4, buffers=ctypes.addressof(buffers))
-    with pytest.raises(tw.EncodeError, match="element 0 lies outside its Arrow buffer"):
+    with pytest.raises(tw.EncodeError, match="element 0 is outside its Arrow buffer"):
         tw.encode_bytes(producer)
 
 
@@ -501,7 +501,7 @@ def test_an_export_that_is_no_pair(exported: Any) -> None:
     class Bad(Exports):
         pass
 
-    with pytest.raises(TypeError, match="not returned a tuple of two capsules but"):
+    with pytest.raises(TypeError, match="must return a tuple of two capsules, not"):
         tw.encode_bytes(Bad("__arrow_c_array__", exported))
 
 

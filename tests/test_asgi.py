@@ -417,7 +417,7 @@ def test_what_the_client_cannot_have() -> None:
     half = infer(APP, "half", tw.encode_request(tw.InferRequest([X])))
     assert (half.status, half.error) == (
         400,
-        "output 'y' is FP16, which has no JSON form: send it binary",
+        "output 'y' is FP16, which can only be sent as binary data",
     )
     asked = tw.InferRequest([X], [tw.RequestedOutput("q")])
     missing = infer(APP, "double", tw.encode_request(asked))

@@ -11,7 +11,7 @@ import pytest
 import tensorwire as tw
 import wire
 from elements import WIRE, WORDS
-from tensorwire import _pack
+from tensorwire._codec.bytes_writer import all_plain
 
 TEXT = ["a", "", "é", "日本", "🜚x", "\x7f\x80\u07ff\u0800\uffff\U00010000"]
 
@@ -48,17 +48,17 @@ def test_encode(values: Any, expected: list[bytes]) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (["a", None], "element 1 is None, and BYTES has no missing values"),
-        (np.array(["a", 5], object), "element 1 is int, not bytes or str"),
-        (np.array([["a", "b"], ["c", 1.5]], object), "element 3 [1, 1] is float, not bytes or str"),
-        ([["a"], ["b", "c"]], "the list is ragged: item 1 has shape [2], those before it [1]"),
-        ([["a"], "b"], "the list is ragged: item 1 is no list"),
-        (["a", ["b"]], "element 1 is list, not bytes or str"),
+        (["a", None], "element 1 of the argument is None, and BYTES has no missing values"),
+        (np.array(["a", 5], object), "element 1 of the argument is int, not bytes or str"),
+        (np.array([["a", "b"], ["c", 1.5]], object), "element 3 [1, 1] of the argument is float, not bytes or str"),
+        ([["a"], ["b", "c"]], "the argument is a ragged list: item 1 has shape [2], the items before it [1]"),
+        ([["a"], "b"], "the argument is a ragged list: item 1 is not a list"),
+        (["a", ["b"]], "element 1 of the argument is list, not bytes or str"),
         (["ab", "c\ud800"],
-         "element 1 has a lone surrogate, U+D800 at character 1, and no UTF-8 form"),
+         "element 1 of the argument cannot be encoded as UTF-8: character 1 is a lone surrogate, U+D800"),
         (np.array(["ab", "c\udfff"]),
-         "element 1 has a lone surrogate, U+DFFF at character 1, and no UTF-8 form"),
-        (np.zeros(3), "the array of float64 is not BYTES: those are object, S, U and StringDType"),
+         "element 1 of the argument cannot be encoded as UTF-8: character 1 is a lone surrogate, U+DFFF"),
+        (np.zeros(3), "the argument is an array of float64, not BYTES: those are object, S, U and StringDType"),
     ],
 )  # fmt: skip
 def test_no_such_elements(values: Any, message: str) -> None:
@@ -208,18 +208,18 @@ def test_nothing_but_bytes_and_str() -> None:
         pass
 
     plain = np.array([b"a", "b", "\xe9", b""], object)
-    assert _pack.all_plain(plain)
-    assert _pack.all_plain(plain[:0])
+    assert all_plain(plain)
+    assert all_plain(plain[:0])
     for value in (None, 1, np.str_("a"), np.bytes_(b"a"), Text("a"), bytearray(b"a")):
         odd = plain.copy()
         odd[3] = value
-        assert not _pack.all_plain(odd)
-    assert not _pack.all_plain(np.empty(2, object))
+        assert not all_plain(odd)
+    assert not all_plain(np.empty(2, object))
     others: list[Any] = [plain[::2], np.array([b"a"]), np.zeros(3)]
     for other in others:
         with pytest.raises(ValueError, match="not a contiguous, aligned array"):
-            _pack.all_plain(other)
+            all_plain(other)
     nothings: list[Any] = [["a"], None]
     for nothing in nothings:
         with pytest.raises(TypeError):
-            _pack.all_plain(nothing)
+            all_plain(nothing)

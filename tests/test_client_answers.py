@@ -45,7 +45,7 @@ def test_errors_of_the_server(client: Any, model: str, status: int, message: str
 
 
 def test_an_output_that_json_cannot_hold(client: Any) -> None:
-    with pytest.raises(InferenceServerError, match="FP16, which has no JSON form") as caught:
+    with pytest.raises(InferenceServerError, match="FP16, which can only be sent as binary data") as caught:
         client.infer("half", {"x": X}, binary_outputs=False)
     assert caught.value.status == 400
     assert client.infer("half", {"x": X})["y"].datatype == "FP16"

@@ -26,15 +26,15 @@ X = tw.Tensor("x", np.zeros(1, np.uint8))
             "'x' does not match its shape: [4] is given, the data has shape [2, 3]",
         ),
         (lambda: tw.Tensor("x", HALF, shape=[-1, 6]), "'x' has a negative dimension: [-1, 6]"),
-        (lambda: tw.Tensor("x", np.zeros(2, np.complex64)), "'x' has no datatype for complex64"),
-        (lambda: tw.Tensor("x", None), "'x' has no data: one in shared memory needs"),
-        (lambda: tw.Tensor("x", [1, 2]), "'x' is a list of numbers: give datatype="),
-        (lambda: tw.Tensor("x", [300], datatype="UINT8"), "UINT8 takes 0 to 255"),
-        (lambda: tw.Tensor("x", [1.5], datatype="INT8"), "INT8 takes integers"),
-        (lambda: tw.Tensor("x", [[1], [2, 3]], datatype="INT8"), "'x' is ragged"),
+        (lambda: tw.Tensor("x", np.zeros(2, np.complex64)), "'x' is an array of complex64, which has no datatype"),
+        (lambda: tw.Tensor("x", None), "'x' has no data: a tensor in shared memory needs"),
+        (lambda: tw.Tensor("x", [1, 2]), "'x' is a list of numbers, which needs datatype="),
+        (lambda: tw.Tensor("x", [300], datatype="UINT8"), "UINT8 accepts 0 to 255"),
+        (lambda: tw.Tensor("x", [1.5], datatype="INT8"), "INT8 accepts integers"),
+        (lambda: tw.Tensor("x", [[1], [2, 3]], datatype="INT8"), "'x' is a ragged list"),
         (lambda: tw.Tensor("x\0", HALF), "contains a NUL"),
         (lambda: tw.Tensor("x", np.ma.masked_equal([1, 2], 2)), "'x' is a masked array"),
-        (lambda: tw.Tensor("x", ["a"], datatype="INT8"), "INT8 takes integers"),
+        (lambda: tw.Tensor("x", ["a"], datatype="INT8"), "INT8 accepts integers"),
         (
             lambda: tw.Tensor("x", np.array(["a"]), datatype="INT8"),
             "'x' is given as INT8, its data is BYTES",
@@ -49,19 +49,19 @@ def test_no_such_tensor(make: Any, message: str) -> None:
 
 @pytest.mark.parametrize("data", ["text", b"bytes", 5, object(), {1: 2}])
 def test_data_of_the_wrong_type(data: Any) -> None:
-    with pytest.raises(TypeError, match="the data of tensor 'x' is an array, a list or"):
+    with pytest.raises(TypeError, match="the data of tensor 'x' must be an array, a list or"):
         tw.Tensor("x", data)
 
 
 @pytest.mark.parametrize(
     ("values", "datatype", "message"),
     [
-        ([1.5, None], "FP16", "FP64 takes numbers, the value is None"),
-        ([None], "FP32", "FP32 takes numbers, the value is None"),
+        ([1.5, None], "FP16", "FP64 accepts numbers, the value is None"),
+        ([None], "FP32", "FP32 accepts numbers, the value is None"),
         (["1.5"], "FP16", "element 0 of tensor 'x' does not fit its datatype"),
         ([True], "BF16", "element 0 of tensor 'x' does not fit its datatype"),
-        ([1, 1e300], "FP16", "element 1 of tensor 'x' is beyond FP16: 1e+300"),
-        ([1e39], "BF16", "element 0 of tensor 'x' is beyond BF16: 1e+39"),
+        ([1, 1e300], "FP16", "element 1 of tensor 'x' is out of range for FP16: 1e+300"),
+        ([1e39], "BF16", "element 0 of tensor 'x' is out of range for BF16: 1e+39"),
         ([10**400], "FP16", "element 0 of tensor 'x' does not fit its datatype"),
         ([1, [2]], "FP16", "element 1 of tensor 'x' does not fit its datatype"),
         ([np.zeros(2), np.ones(2)], "FP32", "element 0 of tensor 'x' does not fit its datatype"),
@@ -74,17 +74,17 @@ def test_lists_that_are_no_numbers(values: Any, datatype: str, message: str) -> 
 
 
 def test_more_dimensions_than_numpy_has() -> None:
-    with pytest.raises(tw.EncodeError, match="has 65 dimensions, numpy has 64"):
+    with pytest.raises(tw.EncodeError, match="has 65 dimensions, numpy supports at most 64"):
         tw.Tensor("x", [b"a"], shape=[1] * 65)
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (np.zeros((2, 3), np.float32), "was made for float16, its data is now float32"),
-        (np.zeros((3, 2), np.float16), "was made with shape [2, 3], its data is now [3, 2]"),
+        (np.zeros((2, 3), np.float32), "was created for float16, its data is now float32"),
+        (np.zeros((3, 2), np.float16), "was created with shape [2, 3], its data now has shape [3, 2]"),
         (np.zeros((2, 6), np.float16)[:, ::2], "is not contiguous"),
-        (tw.decode_bytes(b""), "was made as FP16 [2, 3], its data is now BYTES [0]"),
+        (tw.decode_bytes(b""), "was created as FP16 [2, 3], its data is now BYTES [0]"),
     ],
 )
 @pytest.mark.parametrize("binary", [True, False])
@@ -148,11 +148,11 @@ def far(**parameters: Any) -> tw.Tensor:
         (lambda: tw.InferRequest([far(shared_memory_region=5)]), "no shared_memory_region"),
         (
             lambda: tw.InferRequest([far(shared_memory_region="r", binary_data_size=4)]),
-            "lives in shared memory, and has a binary_data_size",
+            "is in shared memory, and has a binary_data_size",
         ),
         (
             lambda: tw.InferRequest([X], parameters={"binary_data_output": "yes"}),
-            "binary_data_output of the request is True or False, not 'yes'",
+            "binary_data_output of the request must be True or False, not 'yes'",
         ),
     ],
 )

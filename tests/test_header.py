@@ -10,7 +10,7 @@ import pytest
 
 import tensorwire as tw
 import wire
-from tensorwire import _datatypes
+from tensorwire._codec import datatypes
 
 SAGEMAKER = "application/vnd.sagemaker-triton.binary+json"
 VERTEX = "application/vnd.vertex-ai-triton.binary+json"
@@ -117,11 +117,11 @@ def test_bf16_as_words() -> None:
 
 
 def test_bf16_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
-    _datatypes.bf16_dtype.cache_clear()
+    datatypes.bf16_dtype.cache_clear()
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     try:
         with pytest.raises(tw.HeaderError, match="needs the ml_dtypes package") as caught:
             tw.decode_request(BODY, N)
     finally:
-        _datatypes.bf16_dtype.cache_clear()
+        datatypes.bf16_dtype.cache_clear()
     assert caught.value.tensor == "b"

@@ -79,7 +79,7 @@ def empty_tensors(nbytes: int) -> Message:
 
 
 def overflowing(nbytes: int) -> Message:
-    """Shared memory, where no size says what is right: each product passes 2^63 at each step."""
+    """Shared memory, where no size says what is right: each product exceeds 2^63 at each step."""
     region = '"parameters":{"shared_memory_region":"r"}'
     shape = repeated(str(2**62), 1260)
     return request(f'{{"name":"x","shape":[{shape}],"datatype":"FP64",{region}}}', " " * nbytes)
@@ -359,7 +359,7 @@ def test_what_is_refused_by_default() -> None:
         "100,000 tensors of zero size": "the message has more than 4096 inputs, which is the limit",
         "2 MB of [": "the JSON is nested too deep: level 129 begins at byte 128",
         "a shape of 100,000 dimensions": "at most 64 are accepted",
-        "products that overflow": "passes 2^63 - 1 bytes",
+        "products that overflow": "exceeds 2^63 - 1 bytes",
         "outputs asked for": "the message has more than 4096 requested outputs",
         "a name of escapes": "is too long: 333333 bytes, at most 4096 are accepted",
     }

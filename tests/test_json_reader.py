@@ -20,10 +20,10 @@ import pytest
 import tensorwire as tw
 import wire
 from fuzz.judge import message_read
-from tensorwire._decode import read_peer_message
-from tensorwire._json_reader import read_json
+from tensorwire._codec.decoder import read_peer_message
+from tensorwire._codec.json_reader import read_json
 
-SHORT_NBYTES = 128 << 10  # of _json_reader.pyx: what is longer is read again without the GIL
+SHORT_NBYTES = 128 << 10  # of json_reader.pyx: what is longer is read again without the GIL
 SHORT_STRING = 24
 MAX_DATA_DEPTH = 100
 MAX_NESTING = 128
@@ -513,7 +513,7 @@ def test_singles() -> None:
 @pytest.mark.parametrize("datatype", ["FP32", "FP64"])
 @pytest.mark.parametrize("text", TOO_LARGE)
 def test_too_large(datatype: str, text: str) -> None:
-    with pytest.raises(tw.ElementError, match=r"element 1 of input 'x' .* takes magnitudes up to"):
+    with pytest.raises(tw.ElementError, match=r"element 1 of input 'x' .* accepts magnitudes up to"):
         read(datatype, ["0", text])
 
 
@@ -522,7 +522,7 @@ def test_too_large(datatype: str, text: str) -> None:
     ["3.40282356779733661638e38", "3402823567797336617e20", "-3410000000000000000e20", "1.7e308"],
 )
 def test_too_large_for_a_single(text: str) -> None:
-    with pytest.raises(tw.ElementError, match=r"takes magnitudes up to 3\.40282"):
+    with pytest.raises(tw.ElementError, match=r"accepts magnitudes up to 3\.40282"):
         read("FP32", [text])
 
 
@@ -612,7 +612,7 @@ def test_integers(datatype: str) -> None:
         with pytest.raises(tw.ElementError, match=f"element 2 of .* takes {least} to {most}"):
             read(datatype, ["1", "1", text])
     for text in ("1.0", "1e2", "1E0", "0.5", "9" * 30 + ".5", "9" * 30 + "e-30", "-0.0"):
-        with pytest.raises(tw.ElementError, match=r"element 1 of .* takes integers"):
+        with pytest.raises(tw.ElementError, match=r"element 1 of .* accepts integers"):
             read(datatype, ["1", text])
 
 
@@ -888,10 +888,10 @@ def test_members_of_an_entry_in_every_order() -> None:
         ("FP32", "[1,2,3]", tw.LayoutError, "needs 2 elements, its JSON data has 3"),
         ("FP32", "[[1]]", tw.LayoutError, "needs 2 elements, its JSON data has 1"),
         ("FP32", '[[1,"a"]]', tw.ElementError, "element 1 of input 'x'"),
-        ("UINT8", "[1,[256]]", tw.ElementError, "takes 0 to 255, the value is 256"),
-        ("BYTES", '["a",[1]]', tw.ElementError, "takes strings, the value is 1"),
-        ("BOOL", "[true,0]", tw.ElementError, "takes true and false, the value is 0"),
-        ("FP16", "[1,2]", tw.HeaderError, "travels only binary"),
+        ("UINT8", "[1,[256]]", tw.ElementError, "accepts 0 to 255, the value is 256"),
+        ("BYTES", '["a",[1]]', tw.ElementError, "accepts strings, the value is 1"),
+        ("BOOL", "[true,0]", tw.ElementError, "accepts true and false, the value is 0"),
+        ("FP16", "[1,2]", tw.HeaderError, "can only be sent as binary data"),
         ("FP32", "7", tw.HeaderError, "not a list"),
         ("FP99", "[1,2]", tw.HeaderError, "unknown datatype"),
     ],

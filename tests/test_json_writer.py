@@ -226,7 +226,7 @@ def test_a_parameter_that_contains_itself(place: str) -> None:
     ("dim", "message"),
     [
         (-1, "'x' has a negative dimension: \\[2, -1\\]"),
-        (2**60, "'x' is too large to address: FP32 \\[2, 1152921504606846976\\] passes 2\\^63"),
+        (2**60, "'x' is too large to address: FP32 \\[2, 1152921504606846976\\] exceeds 2\\^63"),
         (2**63, "'x' is too large to address"),
         (2**70, "'x' is too large to address: FP32 \\[2, more than 2\\^64\\]"),
     ],
@@ -499,7 +499,7 @@ def test_numbers_that_are_not_finite(dtype: str, n: int) -> None:
         with pytest.raises(tw.EncodeError) as caught:
             encode(message([tensor]), nonfinite="error")
         assert str(caught.value) == (
-            f"element {n - 4} of {kind} 'x' is nan, which has no JSON form"
+            f"element {n - 4} of {kind} 'x' is nan, which JSON cannot represent"
         )
         assert (caught.value.tensor, caught.value.element) == ("x", n - 4)
     array[-4:] = 0

@@ -18,18 +18,16 @@ PACKAGE = Path(tensorwire.__file__).parent
 
 # From the ground up. A module may import those of the lines above its own.
 FLOORS = [
-    ["errors", "_wire", "_utf8", "_npystring", "_arrow_abi", "_shortest"],
-    ["_walk", "_limits", "_datatypes"],
-    ["_layout", "_json_reader", "_numbers"],
-    ["_body"],
-    ["_elements", "_pack", "_json_writer"],
-    ["_arrow_out", "_arrow_in"],
-    ["bytes_tensor"],
-    ["payload", "http"],
-    ["_messages", "_frame", "_bodybuffer"],
-    ["_decode", "_encode"],
+    ["errors", *(f"_codec.{name}" for name in ("wire", "utf8", "shortest", "npystring"))],
+    ["http", "_codec", "_codec.arrow_abi", "_codec.datatypes", "_codec.json_reader"],
+    ["_codec.memory"],
+    ["_codec.bytes_reader", "_codec.bytes_writer", "_codec.json_writer"],
+    ["_codec.bytes_tensor"],
+    ["_codec.conversion"],
+    ["_codec.messages"],
+    ["_codec.decoder", "_codec.encoder"],
     ["__init__"],
-    ["demo", "inspect", "asgi._head", "integrations.patching"],
+    ["cli.demo", "cli.inspect", "asgi._head", "integrations.patching"],
     ["asgi.exchange", "integrations.kserve.options"],
     ["asgi.app", "integrations.kserve.tensors"],
     ["asgi", "integrations.kserve.messages"],
@@ -42,7 +40,7 @@ FLOORS = [
     ["integrations.mlserver.serving"],
     ["integrations.tritonclient", "integrations.kserve", "integrations.mlserver"],
     ["integrations.mlserver.__main__"],
-    ["client", "integrations"],
+    ["client", "integrations", "cli"],
     ["__main__"],
 ]
 FLOOR = {module: n for n, floor in enumerate(FLOORS) for module in floor}

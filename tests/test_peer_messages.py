@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from tensorwire._decode import read_peer_message
-from tensorwire._encode import write_peer_json
+from tensorwire._codec.decoder import read_peer_message
+from tensorwire._codec.encoder import write_peer_json
 
 
 def read(text: bytes, needs_arrays: bool = False) -> Any:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tensorwire as tw
+from tensorwire._codec import datatypes
 import wire
 
-DTYPES = [row.dtype for row in tw._datatypes.DATATYPES.values() if row.dtype is not None]
+DTYPES = [row.dtype for row in datatypes.DATATYPES.values() if row.dtype is not None]
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 ARRAYS = st.sampled_from(DTYPES).flatmap(lambda dtype: hnp.arrays(dtype, SHAPES))
 TEXT_ARRAYS = SHAPES.flatmap(

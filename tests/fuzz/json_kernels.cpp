@@ -555,12 +555,12 @@ extern "C" int LLVMFuzzerInitialize(int *, char ***) {
     PyConfig_Clear(&config);
     CHECK(PyRun_SimpleString(
         "import sys, types, importlib.machinery\n"
-        "package = types.ModuleType('tensorwire')\n"
-        "package.__path__ = ['" PACKAGE "']\n"
-        "sys.modules['tensorwire'] = package\n"
-        "spec = importlib.machinery.ModuleSpec('tensorwire._json_reader', None)\n") == 0);
+        "for name, path in (('tensorwire', ''), ('tensorwire._codec', '/_codec')):\n"
+        "    sys.modules[name] = types.ModuleType(name)\n"
+        "    sys.modules[name].__path__ = ['" PACKAGE "' + path]\n"
+        "spec = importlib.machinery.ModuleSpec('tensorwire._codec.json_reader', None)\n") == 0);
     PyObject *spec = PyObject_GetAttrString(PyImport_AddModule("__main__"), "spec");
-    PyModuleDef *definition = (PyModuleDef *)PyInit__json_reader();
+    PyModuleDef *definition = (PyModuleDef *)PyInit_json_reader();
     PyObject *module = PyModule_FromDefAndSpec(definition, spec);
     if (module == NULL || PyModule_ExecDef(module, definition) != 0) {
         PyErr_Print();

@@ -26,6 +26,7 @@ from typing import IO
 
 TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
+PACKAGE = ROOT / "src" / "tensorwire"
 FOLDER = ROOT / ".fuzz"
 VENV = FOLDER / "venv"
 PYTHON = VENV / "bin" / "python"
@@ -140,10 +141,10 @@ def build_kernels(fast: bool) -> None:
     source, made = TESTS / "fuzz" / "kernels.pyx", FOLDER / "kernels.c"
     do(PYTHON, "-m", "cython", "-3", "-I", "src", source, "-o", made)
     do("clang", *flags, "-o", program("kernels", fast), made, *link)
-    source, made = ROOT / "src" / "tensorwire" / "_json_reader.pyx", FOLDER / "_json_reader.cpp"
+    source, made = PACKAGE / "_codec" / "json_reader.pyx", FOLDER / "json_reader.cpp"
     do(PYTHON, "-m", "cython", "-3", "--cplus", "-I", "src", source, "-o", made)
     numpy = do(PYTHON, "-c", "import numpy; print(numpy.get_include())").strip()
-    names = {"GENERATED": made, "INTERPRETER": PYTHON, "PACKAGE": source.parent}
+    names = {"GENERATED": made, "INTERPRETER": PYTHON, "PACKAGE": PACKAGE}
     defined = [f'-D{name}="{value}"' for name, value in names.items()]
     defined += ["-DNPY_NO_DEPRECATED_API=NPY_2_0_API_VERSION"]
     source = TESTS / "fuzz" / "json_kernels.cpp"

@@ -130,7 +130,7 @@ DIFFERENCES = (
     Difference("J18, J19 data of an empty tensor", "data and shape contradict each other (3, 4)",
                "JSON data|it has none", None, tree(without_data_of_the_empty)),
     Difference("J1, J2 FP16 and BF16 of no elements, as JSON", "they have no JSON (4)",
-               "it travels only binary", None, tree(sent_as_no_bytes)),
+               "it can only be sent as binary data", None, tree(sent_as_no_bytes)),
     Difference("J7 FP32 beyond its range", "a changed value (4)", "FP32 takes", None,
                tree(infinities)),
     Difference("J8 integers beyond their range", "a changed value (4)", "takes -?[0-9]+ to", None,

@@ -401,8 +401,8 @@ cdef class MessageReader:
             is_whole_body = self.header_nbytes == self.body.nbytes
             hint = f" (is {HEADER_LENGTH} missing?)" if is_whole_body else ""
             raise HeaderError(
-                f"the JSON header is malformed: it ends at byte {offset}, but has "
-                f"{plural('more byte', n_following)}{hint}", offset=offset)
+                f"the JSON header is malformed: it is followed by "
+                f"{plural('more byte', n_following)}{hint} (byte {offset})", offset=offset)
         return 0
 
     cdef int close_header(self, list tensors) except -1:
