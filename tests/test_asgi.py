@@ -170,13 +170,13 @@ SHORT = gzip.compress(BODY)[:-1]
 @pytest.mark.parametrize(
     ("body", "encoding", "message", "status"),
     [
-        (SHORT, "gzip", f"early: its {len(SHORT)} bytes are {len(BODY)} inflated", 400),
-        (gzip.compress(BODY) + b"x", "gzip", f"after its end, which is at {len(BODY)} bytes", 400),
-        (gzip.compress(BODY) + bytes(1 << 20), "gzip", "goes on after its end", 400),
-        (gzip.compress(BODY) * 2, "gzip", "goes on after its end", 400),
-        (b"what?", "gzip", "the body cannot be inflated beyond 0 bytes", 400),
-        (raw_deflate(BODY), "deflate", "the body cannot be inflated beyond 0 bytes", 400),
-        (b"", "gzip", "the compressed body ends too early: its 0 bytes are 0 inflated", 400),
+        (SHORT, "gzip", f"{len(SHORT)} bytes were received, which decompress to {len(BODY)}", 400),
+        (gzip.compress(BODY) + b"x", "gzip", f"other data: it ends after {len(BODY)} ", 400),
+        (gzip.compress(BODY) + bytes(1 << 20), "gzip", "is followed by other data", 400),
+        (gzip.compress(BODY) * 2, "gzip", "is followed by other data", 400),
+        (b"what?", "gzip", "compressed body is invalid after 0 decomp", 400),
+        (raw_deflate(BODY), "deflate", "compressed body is invalid after 0 decomp", 400),
+        (b"", "gzip", "0 bytes were received, which decompress to 0", 400),
         (BODY, "br", "Content-Encoding 'br' is not known", 415),
         (gzip.compress(bytes(200_000)), "gzip", "at most 100000 are accepted", 413),
     ],
@@ -371,10 +371,10 @@ def test_raw_requests() -> None:
     [
         ([X, WORDS], "unexpected input 'words': the model takes ['x']"),
         ([WORDS], "unexpected input 'words': the model takes ['x']"),
-        ([tw.Tensor("x", np.zeros(2))], "input 'x' is FP64 [2], FP32 [-1] is declared"),
+        ([tw.Tensor("x", np.zeros(2))], "input 'x' is FP64 [2], but the model declares FP32 [-1]"),
         (
             [tw.Tensor("x", np.zeros((2, 1), np.float32))],
-            "input 'x' is FP32 [2, 1], FP32 [-1] is declared",
+            "input 'x' is FP32 [2, 1], but the model declares FP32 [-1]",
         ),
     ],
 )
@@ -396,10 +396,10 @@ ONE = tw.encode_request(tw.InferRequest([X], parameters=ALL))
     ("model", "message"),
     [
         ("fail", "model 'fail' failed"),
-        ("wrong name", "output 'z' of the model is not declared"),
-        ("wrong shape", "output 'y' of the model is FP32 [1000, 1], FP32 [-1] is declared"),
-        ("wrong type", "output 'y' of the model is FP64 [1000], FP32 [-1] is declared"),
-        ("nothing", "a model returns an InferResponse or a mapping of arrays, not NoneType"),
+        ("wrong name", "the model returned output 'z', which is not declared"),
+        ("wrong shape", "output 'y' is FP32 [1000, 1], but the model declares FP32 [-1]"),
+        ("wrong type", "output 'y' is FP64 [1000], but the model declares FP32 [-1]"),
+        ("nothing", "a model must return an InferResponse or a mapping of arrays, not NoneType"),
     ],
 )
 def test_models_that_fail(model: str, message: str, caplog: pytest.LogCaptureFixture) -> None:
