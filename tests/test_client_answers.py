@@ -152,7 +152,7 @@ def test_until_the_connection_closes(connect: Connect) -> None:
         (http(BODY), tw.HeaderError, "is Inference-Header-Content-Length missing?"),
         (http(BODY, HEADERS | {"Inference-Header-Content-Length": "x"}), tw.HeaderError, "'x'"),
         (http(b"<html>"), tw.HeaderError, "malformed"),
-        (http(BODY, HEADERS | {"Content-Encoding": "gzip"}), tw.HeaderError, "'gzip', which was not re"),
+        (http(BODY, HEADERS | {"Content-Encoding": "gzip"}), tw.HeaderError, "'gzip', which was"),
     ],
 )
 def test_broken_answers(connect: Connect, answer: bytes, error: Any, message: str) -> None:
