@@ -34,9 +34,7 @@ SpecsByName = dict[str, tw.TensorSpec]
 Function = Callable[[tw.InferRequest], Result | Awaitable[Result]]
 
 SERVER_ENDPOINTS = {"/v2": "server", "/v2/health/live": "live", "/v2/health/ready": "ready"}
-MODEL_PATH = re.compile(
-    r"/v2/models/(?P<model>.+?)(/versions/[^/]+)?(/(?P<endpoint>infer|ready))?"
-)
+MODEL_PATH = re.compile(r"/v2/models/(?P<model>.+?)(/versions/[^/]+)?(/(?P<endpoint>infer|ready))?")
 
 
 class Model:
