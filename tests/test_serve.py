@@ -16,6 +16,7 @@ import pytest
 
 import tensorwire as tw
 from tensorwire.__main__ import main
+from tensorwire.asgi.serve import load
 
 pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
 
@@ -101,6 +102,10 @@ def test_nothing_to_serve(
         main(["serve", *arguments])
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_uvicorn_gets_memoryviews() -> None:
+    assert load(None, with_echo=True).zero_copy
 
 
 def test_without_uvicorn(

@@ -201,6 +201,7 @@ class App:
         max_body: int,
         limits: tw.Limits,
         selection: str,
+        zero_copy: bool,
     ) -> None:
         if selection not in ("spec", "triton"):
             raise ValueError(f"selection must be 'spec' or 'triton', not {selection!r}")
@@ -215,6 +216,7 @@ class App:
         self.max_body = max_body
         self.limits = limits
         self.selection: Any = selection
+        self.zero_copy = zero_copy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -251,7 +253,7 @@ class App:
         except tw.TensorwireError as error:
             await send_error(send, str(error), error.status)
         else:
-            await send_frame(send, frame)
+            await send_frame(send, frame, zero_copy=self.zero_copy)
 
     def encode(self, name: str, response: tw.InferResponse, request: tw.InferRequest) -> tw.Frame:
         """Encode the response with the outputs that the request asks for."""
@@ -354,6 +356,7 @@ def create_app(
     max_body: int = DEFAULT_MAX_BODY,
     limits: tw.Limits | None = None,
     selection: str = "spec",
+    zero_copy: bool = False,
 ) -> App:
     """Return an ASGI application that serves models by name.
 
@@ -380,12 +383,16 @@ def create_app(
     selection : {"spec", "triton"}, default "spec"
         Which outputs are sent as binary data if the request does not say so for each of them
         (WIRE.md 7).
+    zero_copy : bool, default False
+        Whether to send large responses as memoryviews of the arrays. Use it with uvicorn, where it
+        saves about a tenth of the time for tensors of 1 MB or more. Other servers may accept
+        ``bytes`` only, as ASGI requires.
 
     Returns
     -------
     App
-        The application. It sends responses from the memory of the arrays that the models return:
-        a model must not modify an array after it has returned it.
+        The application. It sends responses from the memory of the arrays that the models return.
+        A model must not modify an array after returning it.
 
     Raises
     ------
@@ -404,4 +411,10 @@ def create_app(
 
     Serve it with any ASGI server, for example ``uvicorn module:app``.
     """
-    return App(models, max_body=max_body, limits=limits or tw.Limits(), selection=selection)
+    return App(
+        models,
+        max_body=max_body,
+        limits=limits or tw.Limits(),
+        selection=selection,
+        zero_copy=zero_copy,
+    )

@@ -201,7 +201,12 @@ async def discard_body(receive: Receive) -> None:
 
 
 async def send_frame(
-    send: Send, frame: Frame, *, status: int = 200, headers: RawHeaders = ()
+    send: Send,
+    frame: Frame,
+    *,
+    status: int = 200,
+    headers: RawHeaders = (),
+    zero_copy: bool = False,
 ) -> None:
     """Send a frame as the HTTP response.
 
@@ -213,13 +218,16 @@ async def send_frame(
     send : callable
         The ASGI send callable.
     frame : Frame
-        The encoded response. The memory of its tensors must not change until this function returns
-        and, on uvicorn, until the client has received the response.
+        The encoded response. The memory of its tensors must not change until this function
+        returns. With ``zero_copy``, it must not change until the client has the response.
     status : int, default 200
         The HTTP status.
     headers : iterable of (bytes, bytes), optional
         Additional headers, with names in lower case. Content-Type, Content-Length and
         Inference-Header-Content-Length are those of the frame (WIRE.md 1).
+    zero_copy : bool, default False
+        Whether to send memoryviews of the tensors. ASGI requires ``bytes``, so by default each
+        chunk is copied before it is sent. uvicorn also accepts memoryviews.
 
     Examples
     --------
@@ -242,12 +250,11 @@ async def send_frame(
     if len(frame) <= _MAX_JOINED_NBYTES:
         await send({"type": "http.response.body", "body": bytes(frame)})
         return
-    takes_views = str(getattr(send, "__module__", None)).startswith("uvicorn.")
     last: bytes | memoryview = b""
     for chunk in frame.pieces(_CHUNK_NBYTES):
         if last:
             await send({"type": "http.response.body", "body": last, "more_body": True})
-        last = chunk if takes_views else bytes(chunk)
+        last = chunk if zero_copy else bytes(chunk)
     await send({"type": "http.response.body", "body": last})
 
 

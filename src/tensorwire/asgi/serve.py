@@ -60,7 +60,7 @@ def load(models: str | None, with_echo: bool) -> Any:
     if not served:
         raise NoModels("no models: pass module:name of a mapping, or --echo")
     try:
-        return create_app(served)
+        return create_app(served, zero_copy=True)  # uvicorn accepts memoryviews
     except (TypeError, ValueError) as error:  # an invalid model, or an invalid name
         raise NoModels(f"cannot serve {models}: {error}") from error
 
