@@ -155,8 +155,8 @@ async def _read_compressed(
         more = message.get("more_body", False)
     if not inflater.eof:
         raise HeaderError(
-            f"the compressed body is truncated: {n_read} {plural('byte', n_read)} were received, "
-            f"which decompress to {len(buffer)}"
+            f"the compressed body is truncated after {n_read} {plural('byte', n_read)} "
+            f"({len(buffer)} {plural('byte', len(buffer))} decompressed)"
         )
     return buffer
 

@@ -13,7 +13,7 @@ from .app import create_app
 
 
 class NoModels(Exception):
-    """No application can be made of the command-line arguments, or uvicorn is not installed."""
+    """The command-line arguments do not name an application, or uvicorn is not installed."""
 
 
 async def echo(request: tw.InferRequest) -> tw.InferResponse:

@@ -41,7 +41,7 @@ class AsyncClient(BaseClient):
 
     It has the same parameters and methods as ``Client``, and raises the same exceptions. The
     ``__cause__`` of a ConnectionError or TimeoutError is the exception of aiohttp. A client belongs
-    to one event loop. It connects when the first method is called.
+    to one event loop. It connects on the first call.
 
     aiohttp sends the requests of ``server_metadata``, ``model_metadata`` and ``is_ready`` a second
     time if the connection is closed before the response.
