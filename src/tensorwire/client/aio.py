@@ -114,7 +114,7 @@ class AsyncClient(BaseClient):
         ...     return response["sum"].as_numpy()
         """
         frame = encode(inputs, outputs, binary_outputs, id, parameters)
-        request = self.infer_request(model, version, headers, frame)
+        request = self._infer_request(model, version, headers, frame)
         return (await self._exchange(request, timeout)).decode(self.limits)
 
     async def infer_raw(
@@ -137,7 +137,7 @@ class AsyncClient(BaseClient):
         ...     response = await client.infer_raw("mean", array)
         ...     return response["mean"].as_numpy()
         """
-        request = self.infer_request(model, version, headers, tw.encode_raw_request(array))
+        request = self._infer_request(model, version, headers, tw.encode_raw_request(array))
         return (await self._exchange(request, timeout)).decode(self.limits)
 
     async def server_metadata(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class AsyncClient(BaseClient):
         >>> async def accepts_binary_tensors(client):
         ...     return "binary_tensor_data" in (await client.server_metadata())["extensions"]
         """
-        body = await self._exchange(self.request("GET", "/v2"))
+        body = await self._exchange(self._request("GET", "/v2"))
         return body.parse_metadata(self.limits)
 
     async def model_metadata(self, model: str, version: str | None = None) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class AsyncClient(BaseClient):
         >>> async def input_names(client, model):
         ...     return [tensor["name"] for tensor in (await client.model_metadata(model))["inputs"]]
         """
-        body = await self._exchange(self.request("GET", model_path(model, version)))
+        body = await self._exchange(self._request("GET", model_path(model, version)))
         return body.parse_metadata(self.limits)
 
     async def is_ready(self, model: str | None = None, version: str | None = None) -> bool:
@@ -180,7 +180,7 @@ class AsyncClient(BaseClient):
         ...         await asyncio.sleep(0.1)
         """
         try:
-            await self._exchange(self.readiness_request(model, version))
+            await self._exchange(self._readiness_request(model, version))
         except (InferenceServerError, ConnectionError, TimeoutError):
             return False
         return True
@@ -239,7 +239,7 @@ class AsyncClient(BaseClient):
     async def _read(self, response: aiohttp.ClientResponse) -> ResponseBody:
         if not 200 <= response.status < 300:
             raise server_error(response.status, response.reason, await _read_error(response))
-        body = self.response_body(response.content_length, response.headers.items())
+        body = self._response_body(response.content_length, response.headers.items())
         async for chunk in response.content.iter_any():
             body.buffer.write(chunk)
         return body

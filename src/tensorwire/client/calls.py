@@ -133,7 +133,7 @@ class BaseClient:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.origin}{self.prefix}>"
 
-    def request(
+    def _request(
         self, method: str, path: str, headers: Headers | None = None, frame: tw.Frame | None = None
     ) -> Request:
         # identity: compression costs Triton far more time than it saves (WIRE.md 8)
@@ -141,17 +141,17 @@ class BaseClient:
         sent = {**self.headers, **check_headers(headers), **framing, "Accept-Encoding": "identity"}
         return Request(method, self.prefix + path, sent, frame)
 
-    def infer_request(
+    def _infer_request(
         self, model: str, version: str | None, headers: Headers | None, frame: tw.Frame
     ) -> Request:
-        return self.request("POST", f"{model_path(model, version)}/infer", headers, frame)
+        return self._request("POST", f"{model_path(model, version)}/infer", headers, frame)
 
-    def readiness_request(self, model: str | None, version: str | None) -> Request:
+    def _readiness_request(self, model: str | None, version: str | None) -> Request:
         if model is None:
-            return self.request("GET", "/v2/health/ready")
-        return self.request("GET", f"{model_path(model, version)}/ready")
+            return self._request("GET", "/v2/health/ready")
+        return self._request("GET", f"{model_path(model, version)}/ready")
 
-    def response_body(
+    def _response_body(
         self, content_length: int | None, headers: Iterable[tuple[str, str]]
     ) -> ResponseBody:
         """Return an empty buffer for the body, aligned for its tensors.

@@ -176,7 +176,7 @@ class Client(BaseClient):
         array([2., 2.])
         """
         frame = encode(inputs, outputs, binary_outputs, id, parameters)
-        request = self.infer_request(model, version, headers, frame)
+        request = self._infer_request(model, version, headers, frame)
         return self._exchange(request, timeout).decode(self.limits)
 
     def infer_raw(
@@ -219,7 +219,7 @@ class Client(BaseClient):
         >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
         ...     response = client.infer_raw("mean", np.ones(1000, np.float32))
         """
-        request = self.infer_request(model, version, headers, tw.encode_raw_request(array))
+        request = self._infer_request(model, version, headers, tw.encode_raw_request(array))
         return self._exchange(request, timeout).decode(self.limits)
 
     def server_metadata(self) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class Client(BaseClient):
         ...     client.server_metadata()["extensions"]
         ['binary_tensor_data']
         """
-        return self._exchange(self.request("GET", "/v2")).parse_metadata(self.limits)
+        return self._exchange(self._request("GET", "/v2")).parse_metadata(self.limits)
 
     def model_metadata(self, model: str, version: str | None = None) -> dict[str, Any]:
         """Return the metadata of a model: ``inputs``, ``outputs``, ``versions`` and ``platform``.
@@ -261,7 +261,7 @@ class Client(BaseClient):
         ...     client.model_metadata("resnet")["inputs"]
         [{'name': 'image', 'datatype': 'FP32', 'shape': [-1, 3, 224, 224]}]
         """
-        request = self.request("GET", model_path(model, version))
+        request = self._request("GET", model_path(model, version))
         return self._exchange(request).parse_metadata(self.limits)
 
     def is_ready(self, model: str | None = None, version: str | None = None) -> bool:
@@ -284,7 +284,7 @@ class Client(BaseClient):
         True
         """
         try:
-            self._exchange(self.readiness_request(model, version))
+            self._exchange(self._readiness_request(model, version))
         except (InferenceServerError, ConnectionError, TimeoutError):
             return False
         return True
@@ -334,7 +334,7 @@ class Client(BaseClient):
         if not 200 <= response.status < 300:
             raise server_error(response.status, response.reason, _read_error(response))
         content_length = getattr(response, "length_remaining", None)
-        body = self.response_body(content_length, response.headers.items())
+        body = self._response_body(content_length, response.headers.items())
         while chunk := response.read(_READ_NBYTES):
             body.buffer.write(chunk)
         return body
