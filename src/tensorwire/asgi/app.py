@@ -384,9 +384,8 @@ def create_app(
         Which outputs are sent as binary data if the request does not say so for each of them
         (WIRE.md 7).
     zero_copy : bool, default False
-        Whether to send large responses as memoryviews of the arrays. Use it with uvicorn, where it
-        saves about a tenth of the time for tensors of 1 MB or more. Other servers may accept
-        ``bytes`` only, as ASGI requires.
+        Whether to send large responses as memoryviews of the arrays, which saves a copy. Use it
+        with uvicorn. Other servers may accept ``bytes`` only, as ASGI requires.
 
     Returns
     -------
