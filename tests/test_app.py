@@ -66,23 +66,23 @@ def test_a_name_that_looks_like_a_path() -> None:
     answer = ask(app, "/v2/models/team/model/infer", "POST", [BODY], FRAME.headers)
     assert answer.response().model_name == "team/model"
     for name in ("", "a/ready", "a/versions/1"):
-        with pytest.raises(ValueError, match="no path reaches a model called"):
+        with pytest.raises(ValueError, match="its path names something else"):
             create_app({name: echo})
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [
-        ("GET", "/", 404, "there is nothing at /"),
-        ("GET", "/v1/models/echo", 404, "there is nothing at /v1/models/echo"),
+        ("GET", "/", 404, "not found: /"),
+        ("GET", "/v1/models/echo", 404, "not found: /v1/models/echo"),
         ("GET", "/v2/models/nobody", 404, "model 'nobody' is not known"),
         ("POST", "/v2/models/nobody/infer", 404, "model 'nobody' is not known"),
         ("GET", "/v2/models/nobody/ready", 404, "model 'nobody' is not known"),
-        ("GET", "/v2/models/echo/infer", 405, "GET is not for /v2/models/echo/infer"),
-        ("PUT", "/v2/models/echo/infer", 405, "PUT is not for /v2/models/echo/infer"),
-        ("HEAD", "/v2/models/echo/infer", 405, "HEAD is not for /v2/models/echo/infer"),
-        ("POST", "/v2", 405, "POST is not for /v2"),
-        ("DELETE", "/v2/models/echo", 405, "DELETE is not for /v2/models/echo"),
+        ("GET", "/v2/models/echo/infer", 405, "GET is not allowed for /v2/models/echo/infer"),
+        ("PUT", "/v2/models/echo/infer", 405, "PUT is not allowed for /v2/models/echo/infer"),
+        ("HEAD", "/v2/models/echo/infer", 405, "HEAD is not allowed for /v2/models/echo/infer"),
+        ("POST", "/v2", 405, "POST is not allowed for /v2"),
+        ("DELETE", "/v2/models/echo", 405, "DELETE is not allowed for /v2/models/echo"),
     ],
 )
 def test_no_such_thing(method: str, path: str, status: int, message: str) -> None:
@@ -144,7 +144,7 @@ def test_the_apps_own_selection(selection: str, binary: bool) -> None:
 
 
 def test_another_selection_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="selection is 'spec' or 'triton', not 'Triton'"):
+    with pytest.raises(ValueError, match="selection must be 'spec' or 'triton', not 'Triton'"):
         create_app({"echo": echo}, selection="Triton")
 
 
@@ -203,7 +203,8 @@ def test_a_function_around_an_async_one_is_awaited() -> None:
 
 @pytest.mark.parametrize("model", ["echo", None, {}])
 def test_what_is_no_function_is_refused_at_once(model: Any) -> None:
-    with pytest.raises(TypeError, match=f"a model is a function or .*not {type(model).__name__}"):
+    message = f"a model must be a function or .*not {type(model).__name__}"
+    with pytest.raises(TypeError, match=message):
         create_app({"m": model})
 
 

@@ -168,7 +168,7 @@ def test_timeouts(connect: Connect, answer: Any) -> None:
 @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
 def test_no_time_at_all_is_refused(connect: Connect, seconds: float) -> None:
     """aiohttp takes it for as long as it lasts."""
-    refused = f"a number of seconds above 0, or None, not {seconds}"
+    refused = f"a positive number of seconds or None, not {seconds}"
     with pytest.raises(ValueError, match=refused), connect("127.0.0.1:1", timeout=seconds):
         pass
     with connect("127.0.0.1:1") as client, pytest.raises(ValueError, match=refused):
@@ -177,7 +177,7 @@ def test_no_time_at_all_is_refused(connect: Connect, seconds: float) -> None:
 
 def test_no_connection_at_all_is_refused(connect: Connect) -> None:
     """urllib3 would wait for one forever."""
-    refused = pytest.raises(ValueError, match="connections are 1 or more, not 0")
+    refused = pytest.raises(ValueError, match="connections must be 1 or more, not 0")
     with refused, connect("127.0.0.1:1", connections=0):
         pass
 

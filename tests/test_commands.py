@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tensorwire as tw
-from tensorwire.__main__ import main
+from tensorwire.cli import main
 
 FRAME = tw.encode_request(
     tw.InferRequest(
@@ -38,7 +38,7 @@ def test_demo() -> None:
     )
     assert done.stderr == ""  # no progress, no colour: this is no terminal
     assert "\x1b" not in done.stdout
-    assert "all tensors arrived as they were sent, both ways" in done.stdout
+    assert "both implementations returned all tensors unchanged" in done.stdout
     (row,) = re.findall(
         r"decode request +([\d.]+) ms +([\d.]+) MiB +([\d.]+) ms +([\d.]+) MiB", done.stdout
     )
@@ -63,7 +63,7 @@ def test_inspect_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         "b'hello', b'\\xff', b'xxxxxxxxxxxxxxxxxxxxxxxxx...",
         "t                    INT8      [9]                         9  "
         "7, 7, 7, 7, 7, 7, ...  (as JSON)",
-        "far                  FP32      [2]                         -  in shared memory",
+        "far                  FP32      [2]                         -  (in shared memory)",
     ]
 
 

@@ -609,7 +609,7 @@ def test_integers(datatype: str) -> None:
         if least <= value <= most:
             continue
         text = "9" * 5000 if value > 10**21 else str(value)
-        with pytest.raises(tw.ElementError, match=f"element 2 of .* takes {least} to {most}"):
+        with pytest.raises(tw.ElementError, match=f"element 2 of .* accepts {least} to {most}"):
             read(datatype, ["1", "1", text])
     for text in ("1.0", "1e2", "1E0", "0.5", "9" * 30 + ".5", "9" * 30 + "e-30", "-0.0"):
         with pytest.raises(tw.ElementError, match=r"element 1 of .* accepts integers"):

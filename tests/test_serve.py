@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from tensorwire.__main__ import main
+from tensorwire.cli import main
+from tensorwire.asgi.serve import load
 
 pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
 
@@ -83,15 +84,15 @@ def test_models_and_echo(port: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no models: give module:name of a mapping, or --echo"),
+        ([], "no models: pass module:name of a mapping, or --echo"),
         (["no_such_module:x"], "cannot load no_such_module:x: No module named"),
         (["json:nothing"], "cannot load json:nothing: module 'json' has no attribute"),
-        (["json:__name__"], "json:__name__ is neither a mapping of models nor an app, but str"),
+        (["json:__name__"], "json:__name__ must be a mapping of models or an application, not str"),
         (
             ["json:__dict__"],
-            "cannot serve json:__dict__: a model is a function or a Model, not str",
+            "cannot serve json:__dict__: a model must be a function or a Model, not str",
         ),
-        (["json:loads", "--echo"], "json:loads is an app: --echo goes with a mapping"),
+        (["json:loads", "--echo"], "json:loads is an application: --echo needs a mapping"),
     ],
 )
 def test_nothing_to_serve(
@@ -101,6 +102,10 @@ def test_nothing_to_serve(
         main(["serve", *arguments])
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_uvicorn_gets_memoryviews() -> None:
+    assert load(None, with_echo=True).zero_copy
 
 
 def test_without_uvicorn(

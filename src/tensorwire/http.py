@@ -1,4 +1,4 @@
-"""What HTTP headers say about a body: header names, media types, the length of the JSON header."""
+"""HTTP headers of a message: their names, media types, and the length of the JSON header."""
 
 from __future__ import annotations
 
@@ -13,25 +13,52 @@ BINARY_TYPE = "application/octet-stream"
 JSON_TYPE = "application/json"
 EXTENSION = "binary_tensor_data"
 
-# Gateways that carry the header length in the media type instead (WIRE.md 1).
+# The media types of SageMaker and Vertex AI have the header length as a parameter (WIRE.md 1).
 _GATEWAY_TYPES = (
     "application/vnd.sagemaker-triton.binary+json",
     "application/vnd.vertex-ai-triton.binary+json",
 )
+_WHITESPACE = " \t"  # HTTP has no other; str.strip() without arguments would remove more
+_MAX_DIGITS = 20  # as many as 2^64 has
 
 
 class HasItems(Protocol):
-    """A mapping, or the headers of an HTTP library that may hold a name twice."""
+    """A mapping, or the headers of an HTTP library, which may contain a name more than once."""
 
     def items(self) -> Iterable[tuple[Any, Any]]: ...
 
 
 def header_length(headers: HasItems | Iterable[tuple[Any, Any]]) -> int | None:
-    """The length of the JSON header in bytes as HTTP headers announce it; ``None``: all is JSON.
+    """Return the length of the JSON header that the HTTP headers of a message declare.
 
-    ``headers`` is a mapping or an iterable of pairs, of ``str`` or ``bytes``, in any case. The
-    length stands in ``Inference-Header-Content-Length``, or in the media type of SageMaker and
-    Vertex AI. Raises HeaderError when it is no number, or when two places disagree (WIRE.md 1).
+    The length is the value of ``Inference-Header-Content-Length``, or a parameter of the media
+    types of SageMaker and Vertex AI (WIRE.md 1).
+
+    Parameters
+    ----------
+    headers : mapping or iterable of pairs
+        HTTP headers as ``str`` or ``bytes``. The case of names does not matter.
+
+    Returns
+    -------
+    int or None
+        The length in bytes, which is 0 for a raw binary request (WIRE.md 5). None if there is no
+        length: the whole body is JSON.
+
+    Raises
+    ------
+    HeaderError
+        A length is not a number, or the headers contain different lengths.
+    TypeError
+        ``headers`` cannot be iterated over, or a name or value has the wrong type.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> tw.header_length({"Inference-Header-Content-Length": "93", "Content-Length": "112"})
+    93
+    >>> tw.header_length([(b"content-type", b"application/json")]) is None
+    True
     """
     pairs = headers.items() if hasattr(headers, "items") else headers
     found: int | None = None
@@ -45,7 +72,7 @@ def header_length(headers: HasItems | Iterable[tuple[Any, Any]]) -> int | None:
         else:
             continue
         if length is not None:
-            found = _agreeing(found, length)
+            found = _same_length(found, length)
     return found
 
 
@@ -53,30 +80,29 @@ def _text(value: object) -> str:
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if not isinstance(value, str):
-        raise TypeError(f"HTTP headers are str or bytes, not {type(value).__name__}")
+        raise TypeError(f"HTTP headers must be str or bytes, not {type(value).__name__}")
     return value
 
 
-_BLANKS = " \t"  # of HTTP; Python's strip takes others, too
-
-
 def _gateway_length(media_type: str) -> int | None:
-    kind, _, parameters = media_type.partition(";")
-    if kind.strip(_BLANKS).lower() not in _GATEWAY_TYPES:
+    """Return the header length in the media type of a gateway; None if there is none."""
+    name, _, parameters = media_type.partition(";")
+    if name.strip(_WHITESPACE).lower() not in _GATEWAY_TYPES:
         return None
     found = None
     for parameter in parameters.split(";"):
         key, _, value = parameter.partition("=")
-        if key.strip(_BLANKS).lower() != "json-header-size":
+        if key.strip(_WHITESPACE).lower() != "json-header-size":
             continue
-        value = value.strip(_BLANKS)
+        value = value.strip(_WHITESPACE)
         is_quoted = len(value) >= 2 and value[0] == value[-1] == '"'
         length = parse_header_length(value[1:-1] if is_quoted else value)
-        found = _agreeing(found, length)
+        found = _same_length(found, length)
     return found
 
 
-def _agreeing(found: int | None, length: int) -> int:
+def _same_length(found: int | None, length: int) -> int:
+    """Return ``length``. Raises HeaderError if another one was found before."""
     if found is not None and found != length:
         raise HeaderError(
             f"the header length is announced twice, as {found} and as {length}",
@@ -86,17 +112,18 @@ def _agreeing(found: int | None, length: int) -> int:
     return length
 
 
-_MAX_DIGITS = 20  # of 2^64
-
-
 def parse_header_length(value: int | str | bytes) -> int:
-    """The header length as a number: an int of 0 or more, or ASCII digits and nothing else."""
+    """Return a header length as an int.
+
+    Text must consist of 1 to 20 ASCII digits (WIRE.md 1). Raises HeaderError for other text and for
+    negative integers, and TypeError for other types.
+    """
     if isinstance(value, bytes) and value.isdigit() and len(value) <= _MAX_DIGITS:
         return int(value)
     if isinstance(value, str | bytes):
         return _parse_digits(_text(value))
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"a header length is int, str or bytes, not {type(value).__name__}")
+        raise TypeError(f"a header length must be int, str or bytes, not {type(value).__name__}")
     length = index(value)
     if length < 0:
         raise HeaderError(

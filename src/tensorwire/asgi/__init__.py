@@ -1,4 +1,8 @@
-"""HTTP's edge for any ASGI server: read a request, send a frame, or serve whole models."""
+"""Serve the Open Inference Protocol from any ASGI server.
+
+``create_app`` makes an application that serves models by name. ``read_request`` and ``send_frame``
+do the same for one route of another framework.
+"""
 
 from .app import Model, create_app
 from .exchange import (

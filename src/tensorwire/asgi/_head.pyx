@@ -1,4 +1,4 @@
-"""The head of an ASGI message: what a request's headers say of its body, a frame's own headers."""
+"""The HTTP headers of ASGI messages: parse those of a request, build those of a frame."""
 
 from .._codec.messages cimport Frame
 
@@ -6,15 +6,33 @@ from ..errors import HeaderError
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE, header_length
 
 cdef bytes HEADER_LENGTH_NAME = HEADER_LENGTH.lower().encode()
-cdef Py_ssize_t PLAIN = len(BINARY_TYPE)  # a type that also holds a length is longer
+# A media type that carries the header length as a parameter is longer than this (WIRE.md 1).
+cdef Py_ssize_t PLAIN_TYPE_NBYTES = len(BINARY_TYPE)
 cdef tuple BINARY = (b"content-type", BINARY_TYPE.encode())
 cdef tuple JSON = (b"content-type", JSON_TYPE.encode())
 
 
 def framing(headers):
-    """Header length, content length and encoding (empty: none), of ASGI's lower-case headers.
+    """Parse the headers that describe the body of a request (WIRE.md 1).
 
-    Each length is None when it was not announced. Raises HeaderError.
+    Parameters
+    ----------
+    headers : iterable of (bytes, bytes)
+        The ``headers`` of an ASGI scope. Names are in lower case.
+
+    Returns
+    -------
+    header_length : int or None
+        Length of the JSON header in bytes; None if it was not sent.
+    content_length : int or None
+        Length of the body in bytes; None if it was not sent.
+    encoding : bytes
+        The Content-Encoding in lower case; empty if there is none or it is ``identity``.
+
+    Raises
+    ------
+    HeaderError
+        A length is not a number, or the header length was sent twice with different values.
     """
     cdef bytes name, value
     cdef bytes encoding = b""
@@ -22,12 +40,14 @@ def framing(headers):
     content_length = length = None
     for name, value in headers:
         if name == b"content-length":
-            content_length = digits(value)
+            content_length = parse_digits(value)
             if content_length is None:
                 shown = value[:40].decode("latin-1")
                 raise HeaderError(f"Content-Length is not a number: {shown!r}")
         elif name == HEADER_LENGTH_NAME or (
-            name == b"content-type" and len(value) > PLAIN and b"json-header-size" in value.lower()
+            name == b"content-type"
+            and len(value) > PLAIN_TYPE_NBYTES
+            and b"json-header-size" in value.lower()
         ):
             lengths.append((name, value))
         elif name == b"content-encoding":
@@ -35,17 +55,17 @@ def framing(headers):
             if value not in (b"", b"identity"):
                 encoding = encoding + b", " + value if encoding else value
     if len(lengths) == 1:
-        length = digits(lengths[0][1])
-    if length is None and lengths:  # a gateway's, a malformed one, or more than one
+        length = parse_digits(lengths[0][1])
+    if length is None and lengths:  # in a media type, malformed, or sent more than once
         length = header_length(lengths)
     return length, content_length, encoding
 
 
-cdef digits(bytes value):
-    """The number that up to 20 ASCII digits say, as those of 2^64; else None."""
+cdef parse_digits(bytes value):
+    """The number that 1 to 20 ASCII digits stand for (2^64 has 20); None for any other text."""
     cdef const unsigned char* text = value
     cdef Py_ssize_t i, number = 0
-    if not 0 < len(value) <= 18:  # what a Py_ssize_t holds for sure
+    if not 0 < len(value) <= 18:  # 18 digits cannot overflow a Py_ssize_t
         return int(value) if len(value) in (19, 20) and value.isdigit() else None
     for i in range(len(value)):
         if not c"0" <= text[i] <= c"9":
@@ -55,7 +75,7 @@ cdef digits(bytes value):
 
 
 def frame_headers(Frame frame not None):
-    """A frame's own headers, as ASGI has them: Content-Type and the two lengths."""
+    """Return the HTTP headers of a frame as the (name, value) pairs of ASGI."""
     cdef tuple content_length = (b"content-length", f"{frame.nbytes}".encode())
     cdef Py_ssize_t length
     if frame.header_length is None:

@@ -1,4 +1,4 @@
-"""A small server of the protocol: models behind one ASGI application."""
+"""An ASGI application that serves models with the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .exchange import (
     Receive,
     Scope,
     Send,
-    drain,
+    discard_body,
     read_request,
     send_error,
     send_frame,
@@ -30,22 +30,44 @@ from .exchange import (
 log = logging.getLogger("tensorwire.asgi")
 
 Result = tw.InferResponse | Mapping[str, Any]
-Declared = dict[str, tw.TensorSpec]
+SpecsByName = dict[str, tw.TensorSpec]
 Function = Callable[[tw.InferRequest], Result | Awaitable[Result]]
 
-SERVER_PATHS = {"/v2": "server", "/v2/health/live": "live", "/v2/health/ready": "ready"}
-MODEL_PATH = re.compile(r"/v2/models/(?P<name>.+?)(/versions/[^/]+)?(/(?P<wanted>infer|ready))?")
+SERVER_ENDPOINTS = {"/v2": "server", "/v2/health/live": "live", "/v2/health/ready": "ready"}
+MODEL_PATH = re.compile(r"/v2/models/(?P<model>.+?)(/versions/[^/]+)?(/(?P<endpoint>infer|ready))?")
 
 
 class Model:
-    """A function, and what it declares of its inputs and outputs.
+    """A function, and the inputs and outputs that it declares.
 
-    ``function``: ``InferRequest -> InferResponse`` or ``{output name: array}``. An async one is
-    awaited, any other runs in a thread. ``inputs`` and ``outputs``: what is declared is checked, of
-    a request with an answer of 400, of a response with one of 500; empty means anything goes.
-    ``batching``: every declared shape has a batch dimension in front of its dims.
-    One declared input is what a raw binary request needs. Raises TypeError for what is no function,
-    ValueError for a name that is declared twice.
+    Parameters
+    ----------
+    function : callable
+        Takes an ``InferRequest``, and returns an ``InferResponse`` or a mapping of output names to
+        arrays. An async function is awaited. Any other function is called in a thread pool.
+    inputs : sequence of TensorSpec, default ()
+        The declared inputs. A request with other inputs is rejected with status 400. If empty, any
+        inputs are accepted. Raw binary requests need exactly one declared input (WIRE.md 5).
+    outputs : sequence of TensorSpec, default ()
+        The declared outputs. If the function returns an output that is not declared, the response
+        has status 500. If empty, any outputs are accepted.
+    batching : bool, default False
+        Whether every declared shape has a batch dimension in front of its ``dims``.
+
+    Raises
+    ------
+    TypeError
+        ``function`` is not callable.
+    ValueError
+        A tensor is declared twice.
+
+    Examples
+    --------
+    >>> from tensorwire import TensorSpec
+    >>> from tensorwire.asgi import Model
+    >>> def double(request):
+    ...     return {"y": request["x"].as_numpy() * 2}
+    >>> model = Model(double, [TensorSpec("x", "FP32", [-1])], [TensorSpec("y", "FP32", [-1])])
     """
 
     def __init__(
@@ -56,73 +78,77 @@ class Model:
         batching: bool = False,
     ) -> None:
         if not callable(function):
-            raise TypeError(f"a model is a function or a Model, not {type(function).__name__}")
+            raise TypeError(f"a model must be a function or a Model, not {type(function).__name__}")
         self.function = function
-        self.inputs = _declared(inputs, batching)
-        self.outputs = _declared(outputs, batching)
+        self.inputs = _specs_by_name(inputs, batching)
+        self.outputs = _specs_by_name(outputs, batching)
         self.raw_input = next(iter(self.inputs.values())) if len(self.inputs) == 1 else None
         call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
     def check(self, request: tw.InferRequest) -> None:
-        """Raise WrongInput when the request is not what is declared."""
+        """Raise InvalidInput if the request does not match the declared inputs."""
         if self.inputs:
             check_inputs(request.inputs, self.inputs)
 
     def start(self, request: tw.InferRequest) -> Awaitable[Any]:
-        """Call the function; what it returns is to be awaited."""
+        """Call the function, and return an awaitable of its result."""
         if self.is_async:
             return self.function(request)  # type: ignore[return-value]
         return self.in_thread(request)
 
     async def in_thread(self, request: tw.InferRequest) -> Any:
-        """Call a function that is not async; one around an async one returns what is to await."""
-        run = copy_context().run  # so that the thread sees what a middleware has set
+        """Call a function that is not async in the thread pool.
+
+        Decorators may wrap an async function in one that is not async. Its result is awaited here.
+        """
+        run = copy_context().run  # context variables that a middleware has set are visible
         loop = asyncio.get_running_loop()
         result = await loop.run_in_executor(None, run, self.run, request)
         return await result if inspect.isawaitable(result) else result
 
     def run(self, request: tw.InferRequest) -> Any:
-        """Call a function that is not async, in its thread."""
+        """Call a function that is not async in the current thread."""
         try:
             return self.function(request)
-        except StopIteration as error:  # which no future can hold: nobody would be told
+        except StopIteration as error:  # a future cannot hold it, and would never complete
             raise RuntimeError("the model raised StopIteration") from error
 
     def finish(self, result: Any) -> tw.InferResponse:
-        """The response of what the function returned. Raises WrongOutput."""
+        """Convert the result of the function to a response. Raises InvalidOutput."""
         response = as_response(result)
         if self.outputs:
             check_outputs(response.outputs, self.outputs)
         return response
 
 
-def _declared(specs: Sequence[tw.TensorSpec], batching: bool) -> Declared:
-    declared: Declared = {}
+def _specs_by_name(specs: Sequence[tw.TensorSpec], batching: bool) -> SpecsByName:
+    by_name: SpecsByName = {}
     for spec in specs:
-        if spec.name in declared:
+        if spec.name in by_name:
             raise ValueError(f"tensor {spec.name!r} is declared twice")
         is_batched = spec.batching or batching
-        declared[spec.name] = tw.TensorSpec(spec.name, spec.datatype, spec.dims, is_batched)
-    return declared
+        by_name[spec.name] = tw.TensorSpec(spec.name, spec.datatype, spec.dims, is_batched)
+    return by_name
 
 
-class WrongInput(tw.TensorwireError):
-    """A request that is well-formed, but not what the model declares."""
+class InvalidInput(tw.TensorwireError):
+    """A valid request does not match the inputs that the model declares."""
 
     status = 400
 
 
-class WrongOutput(tw.TensorwireError):
-    """A model that returned what it does not declare, or nothing of the kind."""
+class InvalidOutput(tw.TensorwireError):
+    """A model failed, or returned something other than the outputs that it declares."""
 
 
 def as_response(result: Any) -> tw.InferResponse:
     if isinstance(result, tw.InferResponse):
         return result
     if not isinstance(result, Mapping):
-        raise WrongOutput(
-            f"a model returns an InferResponse or a mapping of arrays, not {type(result).__name__}"
+        raise InvalidOutput(
+            f"a model must return an InferResponse or a mapping of arrays, not "
+            f"{type(result).__name__}"
         )
     return tw.InferResponse(
         value if isinstance(value, tw.Tensor) else tw.Tensor(name, value)
@@ -130,35 +156,43 @@ def as_response(result: Any) -> tw.InferResponse:
     )
 
 
-def check_inputs(tensors: Sequence[tw.Tensor], declared: Declared) -> None:
-    """Every declared input once, as declared, and no other."""
-    for tensor in tensors:  # whose names differ: the decoder has seen to it
-        spec = declared.get(tensor.name)
-        if spec is None:
-            raise WrongInput(f"unexpected input {tensor.name!r}: the model takes {list(declared)}")
-        if not spec.accepts(tensor):
-            raise WrongInput(f"input {tensor.name!r} is {mismatch(tensor, spec)}")
-    if len(tensors) < len(declared):
-        missing = declared.keys() - {tensor.name for tensor in tensors}
-        raise WrongInput(f"input {min(missing)!r} is missing")
+def check_inputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:
+    """Check that the inputs are exactly the declared ones, in any order.
 
-
-def check_outputs(tensors: Sequence[tw.Tensor], declared: Declared) -> None:
-    """Only declared outputs, as declared; not all of them need be there."""
+    The decoder has already rejected duplicate names.
+    """
     for tensor in tensors:
         spec = declared.get(tensor.name)
-        if spec is None or not spec.accepts(tensor):
-            problem = "not declared" if spec is None else mismatch(tensor, spec)
-            raise WrongOutput(f"output {tensor.name!r} of the model is {problem}")
+        if spec is None:
+            raise InvalidInput(
+                f"unexpected input {tensor.name!r}: the model takes {list(declared)}"
+            )
+        if not spec.accepts(tensor):
+            raise InvalidInput(f"input {tensor.name!r} is {mismatch_text(tensor, spec)}")
+    if len(tensors) < len(declared):
+        missing = declared.keys() - {tensor.name for tensor in tensors}
+        raise InvalidInput(f"input {min(missing)!r} is missing")
 
 
-def mismatch(tensor: tw.Tensor, spec: tw.TensorSpec) -> str:
-    """In words that follow the tensor's name."""
-    return f"{tensor.datatype} {list(tensor.shape)}, {spec.datatype} {list(spec.shape)} is declared"
+def check_outputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:
+    """Check that all outputs are declared. Declared outputs may be absent."""
+    for tensor in tensors:
+        spec = declared.get(tensor.name)
+        if spec is None:
+            raise InvalidOutput(f"the model returned output {tensor.name!r}, which is not declared")
+        if not spec.accepts(tensor):
+            raise InvalidOutput(f"output {tensor.name!r} is {mismatch_text(tensor, spec)}")
+
+
+def mismatch_text(tensor: tw.Tensor, spec: tw.TensorSpec) -> str:
+    return (
+        f"{tensor.datatype} {list(tensor.shape)}, but the model declares {spec.datatype} "
+        f"{list(spec.shape)}"
+    )
 
 
 class App:
-    """The ASGI application; see ``create_app``."""
+    """The ASGI application that ``create_app`` returns."""
 
     def __init__(
         self,
@@ -167,26 +201,28 @@ class App:
         max_body: int,
         limits: tw.Limits,
         selection: str,
+        zero_copy: bool,
     ) -> None:
-        if selection not in ("spec", "triton"):  # which encode_response would refuse every time
-            raise ValueError(f"selection is 'spec' or 'triton', not {selection!r}")
+        if selection not in ("spec", "triton"):
+            raise ValueError(f"selection must be 'spec' or 'triton', not {selection!r}")
         self.models = {
             name: model if isinstance(model, Model) else Model(model)
             for name, model in models.items()
         }
         for name in self.models:
             if self.route(f"/v2/models/{name}") != ("model", name):
-                raise ValueError(f"no path reaches a model called {name!r}")
+                raise ValueError(f"invalid model name {name!r}: its path names something else")
         self.infer_paths = {f"/v2/models/{name}/infer": name for name in self.models}
         self.max_body = max_body
         self.limits = limits
         self.selection: Any = selection
+        self.zero_copy = zero_copy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             name = self.infer_paths.get(scope["path"])
             if name is None or scope["method"] != "POST":
-                name = await self.others(scope, receive, send)
+                name = await self.dispatch(scope, receive, send)
             if name is not None:
                 await self.infer(name, scope, receive, send)
         elif scope["type"] == "lifespan":
@@ -195,7 +231,7 @@ class App:
             await send({"type": "websocket.close", "code": 1000})
 
     async def infer(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer an inference request, or say why not."""
+        """Respond to an inference request."""
         model = self.models[name]
         try:
             request = await read_request(
@@ -210,82 +246,85 @@ class App:
             try:
                 response = model.finish(await model.start(request))
             except Exception as error:
-                raise failure(name, error) from None
+                raise model_failure(name, error) from None
             frame = self.encode(name, response, request)
         except ClientDisconnected:
             return
         except tw.TensorwireError as error:
             await send_error(send, str(error), error.status)
         else:
-            await send_frame(send, frame)
+            await send_frame(send, frame, zero_copy=self.zero_copy)
 
     def encode(self, name: str, response: tw.InferResponse, request: tw.InferRequest) -> tw.Frame:
-        """What the model answers, as the request wants it."""
+        """Encode the response with the outputs that the request asks for."""
         if response.model_name is None:
             response.model_name = name
         try:
             return tw.encode_response(response, request, selection=self.selection)
         except Exception as error:
-            if isinstance(error, tw.EncodeError) and error.status == 400:  # the client's choice
+            # 400: the request asks for an output that is not available, or not as JSON
+            if isinstance(error, tw.EncodeError) and error.status == 400:
                 raise
-            raise failure(name, error) from None
+            raise model_failure(name, error) from None
 
-    async def others(self, scope: Scope, receive: Receive, send: Send) -> str | None:
-        """Answer whatever is not an inference request; else the name of its model."""
+    async def dispatch(self, scope: Scope, receive: Receive, send: Send) -> str | None:
+        """Return the model of an inference request, or respond to any other request."""
         method, path = scope["method"], scope["path"].removeprefix(scope.get("root_path", ""))
         route = self.route(path)
         if route is None:
-            await refuse(receive, send, f"there is nothing at {scope['path']}", 404)
+            await reject(receive, send, f"not found: {scope['path']}", 404)
             return None
-        wanted, name = route
+        endpoint, name = route
         if name is not None and name not in self.models:
-            await refuse(receive, send, f"model {name!r} is not known", 404)
+            await reject(receive, send, f"model {name!r} is not known", 404)
             return None
-        methods = ("POST",) if wanted == "infer" else ("GET", "HEAD")
+        methods = ("POST",) if endpoint == "infer" else ("GET", "HEAD")
         if method not in methods:
             allowed = [(b"allow", ", ".join(methods).encode())]
-            await refuse(receive, send, f"{method} is not for {scope['path']}", 405, allowed)
+            message = f"{method} is not allowed for {scope['path']}"
+            await reject(receive, send, message, 405, allowed)
             return None
-        if wanted == "infer":
+        if endpoint == "infer":
             return name
-        await send_json(send, self.about(wanted, name))
+        await send_json(send, self.metadata(endpoint, name))
         return None
 
     @staticmethod
     def route(path: str) -> tuple[str, str | None] | None:
-        """What a path asks for, and of which model."""
+        """The endpoint and the model name of a path, or None if there is no such endpoint."""
         path = path.rstrip("/")
-        if path in SERVER_PATHS:
-            return SERVER_PATHS[path], None
+        if path in SERVER_ENDPOINTS:
+            return SERVER_ENDPOINTS[path], None
         found = MODEL_PATH.fullmatch(path)
         if found is None:
             return None
-        return found["wanted"] or "model", found["name"]
+        return found["endpoint"] or "model", found["model"]
 
-    def about(self, wanted: str, name: str | None) -> dict[str, Any]:
-        """The JSON that answers a GET."""
+    def metadata(self, endpoint: str, name: str | None) -> dict[str, Any]:
+        """The JSON of a metadata or health endpoint."""
         if name is None:
-            about = {"name": "tensorwire", "version": tw.__version__, "extensions": [EXTENSION]}
-            return about if wanted == "server" else {wanted: True}
-        return (
-            metadata(name, self.models[name]) if wanted == "model" else {"name": name, wanted: True}
-        )
+            if endpoint == "server":
+                return {"name": "tensorwire", "version": tw.__version__, "extensions": [EXTENSION]}
+            return {endpoint: True}
+        if endpoint == "model":
+            return model_metadata(name, self.models[name])
+        return {"name": name, endpoint: True}
 
 
-def failure(name: str, error: Exception) -> WrongOutput:
-    """What the client is told of a model that failed; the log has the rest."""
-    if isinstance(error, WrongOutput):
+def model_failure(name: str, error: Exception) -> InvalidOutput:
+    """Log the exception of a model, and return the one that the client may see."""
+    if isinstance(error, InvalidOutput):
         log.error("model %r: %s", name, error)
         return error
     log.error("model %r failed", name, exc_info=error)
-    return WrongOutput(f"model {name!r} failed")
+    return InvalidOutput(f"model {name!r} failed")
 
 
-async def refuse(
+async def reject(
     receive: Receive, send: Send, message: str, status: int, headers: RawHeaders = ()
 ) -> None:
-    """Answer with an error before the body was looked at."""
-    await drain(receive)
+    """Send an error response to a request whose body has not been read."""
+    await discard_body(receive)
     await send_error(send, message, status, headers)
 
 
@@ -297,17 +336,17 @@ async def lifespan(receive: Receive, send: Send) -> None:
             return
 
 
-def metadata(name: str, model: Model) -> dict[str, Any]:
+def model_metadata(name: str, model: Model) -> dict[str, Any]:
     return {
         "name": name,
         "versions": ["1"],
         "platform": "tensorwire",
-        "inputs": [described(spec) for spec in model.inputs.values()],
-        "outputs": [described(spec) for spec in model.outputs.values()],
+        "inputs": [spec_metadata(spec) for spec in model.inputs.values()],
+        "outputs": [spec_metadata(spec) for spec in model.outputs.values()],
     }
 
 
-def described(spec: tw.TensorSpec) -> dict[str, Any]:
+def spec_metadata(spec: tw.TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
 
 
@@ -317,16 +356,64 @@ def create_app(
     max_body: int = DEFAULT_MAX_BODY,
     limits: tw.Limits | None = None,
     selection: str = "spec",
+    zero_copy: bool = False,
 ) -> App:
-    """An ASGI application that serves ``models`` by name, for uvicorn, granian and the like.
+    """Return an ASGI application that serves models by name.
 
-    A model is a callable (sync, run in a thread; or async) ``InferRequest -> InferResponse`` or
-    ``{output name: array}``, or a ``Model`` that declares inputs and outputs as well.
+    The endpoints are ``GET /v2``, ``GET /v2/health/live``, ``GET /v2/health/ready``,
+    ``GET /v2/models/{name}``, ``GET /v2/models/{name}/ready`` and
+    ``POST /v2/models/{name}/infer``. The paths of a model may contain ``/versions/{version}`` after
+    the name. The version is ignored.
 
-    It answers ``GET /v2``, ``/v2/health/live`` and ``/ready``, ``/v2/models/{name}`` and its
-    ``/ready``, and ``POST /v2/models/{name}/infer``, each with ``/versions/{v}`` too. Errors are
-    ``{"error": ...}``: 400 for a bad request, 404, 405, 413, 415, and 500 for a model that fails,
-    whose exception goes to the log ``tensorwire.asgi`` and not to the client.
-    What a model returns is sent from its own memory: it must not change it afterwards.
+    Errors are responses with a JSON body ``{"error": ...}`` and one of these statuses: 400 (invalid
+    request), 404 (unknown path or model), 405 (wrong method), 413 (body too long), 415 (unknown
+    Content-Encoding) and 500 (the model failed). The exception of a model is logged by the logger
+    ``tensorwire.asgi`` and is not sent to the client.
+
+    Parameters
+    ----------
+    models : mapping of str to callable or Model
+        A callable takes an ``InferRequest``, and returns an ``InferResponse`` or a mapping of
+        output names to arrays. An async function is awaited. Any other function is called in a
+        thread pool. A ``Model`` also declares inputs and outputs.
+    max_body : int, default 2**31 - 1
+        Maximum length of a request body in bytes, after decompression.
+    limits : Limits, optional
+        The limits of ``decode_request``.
+    selection : {"spec", "triton"}, default "spec"
+        Which outputs are sent as binary data if the request does not say so for each of them
+        (WIRE.md 7).
+    zero_copy : bool, default False
+        Whether to send large responses as memoryviews of the arrays, which saves a copy. Use it
+        with uvicorn. Other servers may accept ``bytes`` only, as ASGI requires.
+
+    Returns
+    -------
+    App
+        The application. It sends responses from the memory of the arrays that the models return.
+        A model must not modify an array after returning it.
+
+    Raises
+    ------
+    TypeError
+        A model is neither callable nor a ``Model``.
+    ValueError
+        ``selection`` or the name of a model is invalid.
+
+    Examples
+    --------
+    >>> from tensorwire import TensorSpec
+    >>> from tensorwire.asgi import Model, create_app
+    >>> def double(request):
+    ...     return {"y": request["x"].as_numpy() * 2}
+    >>> app = create_app({"double": Model(double, [TensorSpec("x", "FP32", [-1])])})
+
+    Serve it with any ASGI server, for example ``uvicorn module:app``.
     """
-    return App(models, max_body=max_body, limits=limits or tw.Limits(), selection=selection)
+    return App(
+        models,
+        max_body=max_body,
+        limits=limits or tw.Limits(),
+        selection=selection,
+        zero_copy=zero_copy,
+    )

@@ -1,4 +1,4 @@
-"""Read a request from any ASGI server, send it a frame: no framework, no parsing of HTTP."""
+"""Read a request from an ASGI server and send a frame to it, without a framework."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .._codec.datatypes import Limits
 from .._codec.decoder import decode_request
 from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame, InferRequest, TensorSpec
-from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError
+from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError, plural
 from ._head import frame_headers, framing
 
 Scope = MutableMapping[str, Any]
@@ -21,28 +21,34 @@ Send = Callable[[Message], Awaitable[None]]
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
 DEFAULT_MAX_BODY = 2**31 - 1
-"""Bytes of a request's body, inflated: what Triton accepts, too."""
+"""Default limit of a request body in bytes, after decompression. It is also Triton's limit."""
 
 _DEFAULT_LIMITS = Limits()
-_INFLATE_NBYTES = 1 << 20  # inflated at a time, so that a bomb is seen before it bursts
-_PIECE_NBYTES = 1 << 20  # sent at a time: what the server has not sent yet stays small
-_DRAIN_NBYTES = 16 << 20
-_JOIN_NBYTES = 64 << 10  # frames up to this size go out as one message (benchmarks/bench_http.py)
+# Decompress in steps, so that a body that expands beyond max_body is rejected early.
+_INFLATE_NBYTES = 1 << 20
+# Send in chunks, so that the server buffers little data that it has not sent yet.
+_CHUNK_NBYTES = 1 << 20
+# One message is faster than several for frames up to this size (benchmarks/bench_http.py).
+_MAX_JOINED_NBYTES = 64 << 10
+_MAX_DISCARDED_NBYTES = 16 << 20
 
 
 class ClientDisconnected(TensorwireError):
-    """The client went away before its body had arrived: there is nobody to answer."""
+    """The client closed the connection before the whole body had arrived.
+
+    There is nobody to send a response to. ``status`` is 499.
+    """
 
     status = 499
 
 
 class UnsupportedEncoding(DecodeError):
-    """The body's Content-Encoding is not gzip, deflate or identity."""
+    """The Content-Encoding of the body is not gzip, deflate or identity. ``status`` is 415."""
 
     status = 415
 
 
-# --- in --------------------------------------------------------------------------------------
+# --- requests ------------------------------------------------------------------------------------
 
 
 async def read_request(
@@ -53,131 +59,233 @@ async def read_request(
     limits: Limits = _DEFAULT_LIMITS,
     raw_input: TensorSpec | None = None,
 ) -> InferRequest:
-    """The request that an ASGI scope brings, as views of one aligned, writable BodyBuffer.
+    """Read and decode the inference request of an ASGI scope.
 
-    Chunks go straight into it; ``gzip`` and ``deflate`` bodies are inflated into it, never past
-    ``max_body`` bytes. ``limits`` and ``raw_input`` are those of ``decode_request``.
+    Parameters
+    ----------
+    scope : mapping
+        The ASGI scope of the HTTP request. Only its ``headers`` are used.
+    receive : callable
+        The ASGI receive callable. The body must not have been read before.
+    max_body : int, default 2**31 - 1
+        Maximum length of the body in bytes, after decompression.
+    limits : Limits, optional
+        The limits of ``decode_request``.
+    raw_input : TensorSpec, optional
+        The input that the model declares. Raw binary requests need it (WIRE.md 5).
 
-    Raises DecodeError, whose ``status`` is the one to answer with (400; 413 too long, before it is
-    read when Content-Length says so; 415 unknown encoding), ClientDisconnected.
+    Returns
+    -------
+    InferRequest
+        Its binary tensors are writable views of one ``BodyBuffer``, which the body was received or
+        decompressed into. The first binary tensor is aligned to 64 bytes if the request has a
+        header length. The buffer is released with the last view.
+
+    Raises
+    ------
+    DecodeError
+        The body is not a valid request. The ``status`` of the exception is the HTTP status to
+        respond with: 400, 413 (longer than ``max_body``; raised before the body is read if
+        Content-Length is too large) or 415 (``UnsupportedEncoding``).
+    ClientDisconnected
+        The client closed the connection before the whole body had arrived.
+
+    Examples
+    --------
+    An ASGI application that returns its inputs:
+
+    >>> import tensorwire as tw
+    >>> from tensorwire.asgi import read_request, send_error, send_frame
+    >>> async def app(scope, receive, send):
+    ...     try:
+    ...         request = await read_request(scope, receive, max_body=1 << 20)
+    ...     except tw.DecodeError as error:
+    ...         await send_error(send, str(error), error.status)
+    ...     else:
+    ...         response = tw.InferResponse(request.inputs)
+    ...         await send_frame(send, tw.encode_response(response, request))
     """
     length, content_length, encoding = framing(scope["headers"])
     if encoding:
-        buffer = await _read_inflated(encoding, length, receive, max_body)
+        buffer = await _read_compressed(encoding, length, receive, max_body)
     else:
         buffer = BodyBuffer(content_length, length, max_nbytes=max_body)
         more = True
         while more:
             message = await receive()
-            buffer.write(_chunk(message))
+            buffer.write(_body_of(message))
             more = message.get("more_body", False)
         if not buffer.complete:
             raise LayoutError(
-                f"the body is shorter than announced: {len(buffer)} bytes, Content-Length is "
-                f"{content_length}",
+                f"the body is shorter than announced: {plural('byte', len(buffer))}, "
+                f"Content-Length is {content_length}",
                 expected=content_length,
                 actual=len(buffer),
             )
     return decode_request(buffer, length, raw_input=raw_input, limits=limits)
 
 
-def _chunk(message: Message) -> bytes:
+def _body_of(message: Message) -> bytes:
     if message["type"] == "http.disconnect":
-        raise ClientDisconnected("the client closed the connection before its body had arrived")
-    chunk: bytes = message.get("body", b"")
-    return chunk
+        raise ClientDisconnected("the client closed the connection before the whole body arrived")
+    body: bytes = message.get("body", b"")
+    return body
 
 
-async def _read_inflated(
+async def _read_compressed(
     encoding: bytes, header_length: int | None, receive: Receive, max_body: int
 ) -> BodyBuffer:
-    """Inflate zlib or gzip data as it arrives; which of the labels it has does not matter."""
+    """Decompress the body as it arrives.
+
+    zlib detects whether the data has a zlib or a gzip header, so a body that is labelled as the
+    other of the two is accepted.
+    """
     if encoding not in (b"gzip", b"x-gzip", b"deflate"):
         name = encoding[:40].decode("latin-1")
         raise UnsupportedEncoding(f"Content-Encoding {name!r} is not known")
     buffer = BodyBuffer(None, header_length, max_nbytes=max_body)
-    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: either header
+    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: detect the header
     n_read, more = 0, True
     while more:
         message = await receive()
-        chunk = _chunk(message)
+        chunk = _body_of(message)
         _inflate(inflater, chunk, buffer)
         n_read += len(chunk)
         more = message.get("more_body", False)
     if not inflater.eof:
         raise HeaderError(
-            f"the compressed body ends too early: its {n_read} bytes are {len(buffer)} inflated"
+            f"the compressed body is truncated after {plural('byte', n_read)} "
+            f"({plural('byte', len(buffer))} decompressed)"
         )
     return buffer
 
 
 def _inflate(inflater: Any, chunk: bytes, buffer: BodyBuffer) -> None:
-    """In short pieces, for what is left of one is copied each time."""
+    # zlib copies the unconsumed rest of its input at every step, which would take quadratic time
+    # for a large chunk. Therefore the input is split as well.
     for start in range(0, len(chunk), _INFLATE_NBYTES):
-        _inflate_piece(inflater, chunk[start : start + _INFLATE_NBYTES], buffer)
+        _inflate_slice(inflater, chunk[start : start + _INFLATE_NBYTES], buffer)
 
 
-def _inflate_piece(inflater: Any, chunk: bytes, buffer: BodyBuffer) -> None:
+def _inflate_slice(inflater: Any, chunk: bytes, buffer: BodyBuffer) -> None:
     try:
         while chunk:
             buffer.write(inflater.decompress(chunk, _INFLATE_NBYTES))
             chunk = inflater.unconsumed_tail
     except zlib.error as error:
         raise HeaderError(
-            f"the body cannot be inflated beyond {len(buffer)} bytes: {error}"
+            f"the compressed body is invalid after {plural('decompressed byte', len(buffer))}: "
+            f"{error}"
         ) from None
     if inflater.unused_data:
         raise HeaderError(
-            f"the compressed body goes on after its end, which is at {len(buffer)} bytes inflated"
+            f"the compressed body is followed by other data: it ends after "
+            f"{plural('decompressed byte', len(buffer))}"
         )
 
 
-# --- out -------------------------------------------------------------------------------------
+async def discard_body(receive: Receive) -> None:
+    """Read and discard at most 16 MiB of a body, before an early error response is sent.
 
-
-async def send_frame(
-    send: Send, frame: Frame, *, status: int = 200, headers: RawHeaders = ()
-) -> None:
-    """Answer with a frame: its own headers, ``headers``, and its buffers one after another.
-
-    Buffers go in pieces of 1 MiB, and no buffer is joined to another but for frames of up to
-    64 KiB, which one message carries sooner than several. uvicorn is given the tensors' own memory,
-    which must not change until the client has it; any other server copies.
-    """
-    own = frame_headers(frame)
-    start = {"type": "http.response.start", "status": status, "headers": [*own, *headers]}
-    await send(start)
-    if len(frame) <= _JOIN_NBYTES:
-        await send({"type": "http.response.body", "body": bytes(frame)})
-        return
-    takes_views = str(getattr(send, "__module__", None)).startswith("uvicorn.")
-    last: bytes | memoryview = b""
-    for piece in frame.pieces(_PIECE_NBYTES):
-        if last:
-            await send({"type": "http.response.body", "body": last, "more_body": True})
-        last = piece if takes_views else bytes(piece)
-    await send({"type": "http.response.body", "body": last})
-
-
-async def drain(receive: Receive) -> None:
-    """Read what a client is about to send before it is told off, up to 16 MiB.
-
-    A server that closes the connection instead may cost the client the answer.
+    A client that is still sending when the server closes the connection may not get the response.
     """
     n_read, more = 0, True
-    while more and n_read < _DRAIN_NBYTES:
+    while more and n_read < _MAX_DISCARDED_NBYTES:
         message = await receive()
         n_read += len(message.get("body", b""))
         more = message.get("more_body", False)
 
 
+# --- responses -----------------------------------------------------------------------------------
+
+
+async def send_frame(
+    send: Send,
+    frame: Frame,
+    *,
+    status: int = 200,
+    headers: RawHeaders = (),
+    zero_copy: bool = False,
+) -> None:
+    """Send a frame as the HTTP response.
+
+    Frames of up to 64 KiB are sent as one message. The buffers of larger frames are sent in chunks
+    of at most 1 MiB, without joining them first.
+
+    Parameters
+    ----------
+    send : callable
+        The ASGI send callable.
+    frame : Frame
+        The encoded response. The memory of its tensors must not change until this function
+        returns. With ``zero_copy``, it must not change until the client has the response.
+    status : int, default 200
+        The HTTP status.
+    headers : iterable of (bytes, bytes), optional
+        Additional headers, with names in lower case. Content-Type, Content-Length and
+        Inference-Header-Content-Length are those of the frame (WIRE.md 1).
+    zero_copy : bool, default False
+        Whether to send memoryviews of the tensors. ASGI requires ``bytes``, so by default each
+        chunk is copied before it is sent. uvicorn also accepts memoryviews.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> import tensorwire as tw
+    >>> from tensorwire.asgi import send_frame
+    >>> async def send(message):
+    ...     print(message["type"], len(message.get("body", b"")))
+    >>> response = tw.InferResponse([tw.Tensor("y", [1, 2], datatype="INT8")])
+    >>> frame = tw.encode_response(response)
+    >>> len(frame)
+    130
+    >>> asyncio.run(send_frame(send, frame))
+    http.response.start 0
+    http.response.body 130
+    """
+    own = frame_headers(frame)
+    start = {"type": "http.response.start", "status": status, "headers": [*own, *headers]}
+    await send(start)
+    if len(frame) <= _MAX_JOINED_NBYTES:
+        await send({"type": "http.response.body", "body": bytes(frame)})
+        return
+    last: bytes | memoryview = b""
+    for chunk in frame.pieces(_CHUNK_NBYTES):
+        if last:
+            await send({"type": "http.response.body", "body": last, "more_body": True})
+        last = chunk if zero_copy else bytes(chunk)
+    await send({"type": "http.response.body", "body": last})
+
+
 async def send_error(send: Send, message: str, status: int, headers: RawHeaders = ()) -> None:
-    """Answer with ``{"error": message}``."""
+    """Send an error response with the JSON body ``{"error": message}``.
+
+    Parameters
+    ----------
+    send : callable
+        The ASGI send callable.
+    message : str
+        The error message.
+    status : int
+        The HTTP status; the ``status`` of a ``TensorwireError`` is suitable.
+    headers : iterable of (bytes, bytes), optional
+        Additional headers, with names in lower case.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> from tensorwire.asgi import send_error
+    >>> async def send(message):
+    ...     print(message.get("status") or message["body"])
+    >>> asyncio.run(send_error(send, "the queue is full", 503))
+    503
+    b'{"error": "the queue is full"}'
+    """
     await send_json(send, {"error": message}, status, headers)
 
 
 async def send_json(send: Send, value: Any, status: int = 200, headers: RawHeaders = ()) -> None:
-    """Answer with JSON."""
+    """Send a response whose body is ``value`` as JSON."""
     body = json.dumps(value).encode()
     own = [
         (b"content-type", b"application/json"),

@@ -1,4 +1,4 @@
-"""``python -m tensorwire serve``: the app on uvicorn."""
+"""``python -m tensorwire serve``: run an application on uvicorn."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .app import create_app
 
 
 class NoModels(Exception):
-    """There is nothing to serve, or no server to do it."""
+    """The command-line arguments do not name an application, or uvicorn is not installed."""
 
 
 async def echo(request: tw.InferRequest) -> tw.InferResponse:
-    """The built-in model: returns its inputs as outputs, without a copy."""
+    """Return the inputs as outputs, without a copy. This is the model that ``--echo`` adds."""
     return tw.InferResponse(request.inputs)
 
 
 def run(models: str | None, with_echo: bool, host: str, port: int) -> int:
-    """Serve until interrupted; returns the exit status. Raises NoModels."""
+    """Serve until interrupted, and return the exit status. Raises NoModels."""
     app = load(models, with_echo)
     try:
         uvicorn: Any = import_module("uvicorn")
@@ -33,30 +33,42 @@ def run(models: str | None, with_echo: bool, host: str, port: int) -> int:
 
 
 def load(models: str | None, with_echo: bool) -> Any:
-    """The app for ``module:name``, a mapping of models or an ASGI app, and the echo model.
+    """Return the ASGI application to serve.
 
-    Raises NoModels.
+    Parameters
+    ----------
+    models : str or None
+        ``module:name`` of a mapping of models or of an ASGI application. The default name is
+        ``models``.
+    with_echo : bool
+        Whether to add the model ``echo``.
+
+    Raises
+    ------
+    NoModels
+        There are no models, the module cannot be loaded, or it contains something else.
     """
     found: Any = {} if models is None else find(models)
     if not isinstance(found, Mapping):
         if with_echo:
-            raise NoModels(f"{models} is an app: --echo goes with a mapping of models")
+            raise NoModels(f"{models} is an application: --echo needs a mapping of models")
         if not callable(found):
             kind = type(found).__name__
-            raise NoModels(f"{models} is neither a mapping of models nor an app, but {kind}")
+            raise NoModels(f"{models} must be a mapping of models or an application, not {kind}")
         return found
     served = {"echo": echo, **found} if with_echo else found
     if not served:
-        raise NoModels("no models: give module:name of a mapping, or --echo")
+        raise NoModels("no models: pass module:name of a mapping, or --echo")
     try:
-        return create_app(served)
-    except (TypeError, ValueError) as error:  # of a model, or of its name
+        return create_app(served, zero_copy=True)  # uvicorn accepts memoryviews
+    except (TypeError, ValueError) as error:  # an invalid model, or an invalid name
         raise NoModels(f"cannot serve {models}: {error}") from error
 
 
 def find(models: str) -> Any:
+    """Import the object that ``module:name`` names."""
     module, _, name = models.partition(":")
-    sys.path.insert(0, "")  # as `python -m` does for the module that it runs
+    sys.path.insert(0, "")  # find modules in the working directory, as `python -m` does
     try:
         return getattr(import_module(module), name or "models")
     except (ImportError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""``python -m tensorwire``: the demonstration, a look into captured bodies, a small server."""
+"""Zero-copy codec for the Open Inference Protocol: demo, message inspector and small server."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import argparse
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
+    """Run one command, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tensorwire", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("demo", help="encode and decode 64 MiB, next to the usual way")
+    commands.add_parser("demo", help="encode and decode 64 MiB, compared with plain Python code")
     inspect = commands.add_parser("inspect", help="print the tensors of a captured body")
-    inspect.add_argument("file", help="a request's or response's HTTP body")
+    inspect.add_argument("file", help="file with the HTTP body of a request or response")
     inspect.add_argument(
         "--header-length",
         metavar="N",
-        help="what Inference-Header-Content-Length said; without it, all is JSON",
+        help="value of Inference-Header-Content-Length (default: the whole body is JSON)",
     )
-    serve = commands.add_parser("serve", help="serve models over HTTP, on uvicorn")
-    serve.add_argument("models", nargs="?", help="module:name of a mapping of models, or an app")
-    serve.add_argument("--echo", action="store_true", help="serve a model 'echo', too")
+    serve = commands.add_parser("serve", help="serve models over HTTP with uvicorn")
+    serve.add_argument(
+        "models", nargs="?", help="module:name of a mapping of models or of an ASGI application"
+    )
+    serve.add_argument("--echo", action="store_true", help="also serve a model 'echo'")
     serve.add_argument("--host", default="127.0.0.1")
     serve.add_argument("--port", type=int, default=8000)
     chosen = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""``python -m tensorwire demo``: what this is for, in two seconds."""
+"""``python -m tensorwire demo``: compare tensorwire with plain Python code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ N_PROMPTS = 200_000
 
 @dataclass
 class Arrays:
-    """What is sent, there and back."""
+    """The data that is sent in a request and returned in a response."""
 
     images: NDArray[np.float32]
     prompts: list[str]
@@ -35,41 +35,41 @@ def make_arrays() -> Arrays:
 
 
 @dataclass
-class Road:
-    """One way to do the work: seconds and copied payload bytes of each step."""
+class Measurement:
+    """The seconds and the copied payload bytes of each step, for one implementation."""
 
     name: str
     steps: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def step(self, name: str, work: Callable[[], tuple[Any, int]]) -> Any:
-        """Run ``work``, which returns its result and the payload bytes that it copied."""
-        tell(f"{self.name}: {name} ...")
+        """Run ``work``, which returns its result and the number of payload bytes copied."""
+        show_progress(f"{self.name}: {name} ...")
         begin = time.perf_counter()
         result, n_copied = work()
         self.steps[name] = (time.perf_counter() - begin, n_copied)
-        tell("")
+        show_progress("")
         return result
 
 
-def tell(progress: str) -> None:
-    """Overwrite one line of progress, where somebody is watching."""
+def show_progress(text: str) -> None:
+    """Overwrite the progress line, if stderr is a terminal."""
     if sys.stderr.isatty():
-        print(f"\r{progress}\x1b[K", end="", file=sys.stderr, flush=True)
+        print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def n_copied(payload: Iterable[Any], source: Any) -> int:
-    """Bytes of the payload's buffers that are not the memory of ``source``."""
+    """The number of bytes in the payload's buffers that are not memory of ``source``."""
     memory = np.frombuffer(source, np.uint8)
     flat = [np.frombuffer(buffer, np.uint8) for buffer in payload]
     return sum(buffer.nbytes for buffer in flat if not np.shares_memory(buffer, memory))
 
 
-# --- with tensorwire -------------------------------------------------------------------------
+# --- tensorwire ----------------------------------------------------------------------------------
 
 
-def our_road(arrays: Arrays) -> tuple[Road, tw.InferRequest, tw.Frame]:
+def measure_tensorwire(arrays: Arrays) -> tuple[Measurement, tw.InferRequest, tw.Frame]:
     """Encode and decode a request, then a response that returns its tensors."""
-    road = Road("tensorwire")
+    measurement = Measurement("tensorwire")
 
     def encode_request() -> tuple[tw.Frame, int]:
         inputs = [
@@ -83,7 +83,8 @@ def our_road(arrays: Arrays) -> tuple[Road, tw.InferRequest, tw.Frame]:
 
     def decode_request() -> tuple[tw.InferRequest, int]:
         request = tw.decode_request(body, tw.header_length(frame.headers))
-        return request, n_copied([request["images"].data, wire_of(request["prompts"])], body)
+        data = [request["images"].data, wire_bytes(request["prompts"])]
+        return request, n_copied(data, body)
 
     def make_objects() -> tuple[list[str], int]:
         prompts = request["prompts"].data
@@ -97,15 +98,16 @@ def our_road(arrays: Arrays) -> tuple[Road, tw.InferRequest, tw.Frame]:
 
     def decode_response() -> tuple[tw.InferResponse, int]:
         response = tw.decode_response(answer, reply.header_length)
-        return response, n_copied([response["images"].data, wire_of(response["prompts"])], answer)
+        data = [response["images"].data, wire_bytes(response["prompts"])]
+        return response, n_copied(data, answer)
 
-    frame = road.step("encode request", encode_request)
-    body = bytes(frame)  # stands for the sockets in between
-    request = road.step("decode request", decode_request)
-    prompts = road.step("strings as objects", make_objects)
-    reply = road.step("encode response", encode_response)
+    frame = measurement.step("encode request", encode_request)
+    body = bytes(frame)  # instead of sending it
+    request = measurement.step("decode request", decode_request)
+    prompts = measurement.step("strings as objects", make_objects)
+    reply = measurement.step("encode response", encode_response)
     answer = bytes(reply)
-    response = road.step("decode response", decode_response)
+    response = measurement.step("decode response", decode_response)
 
     assert np.array_equal(request["images"].as_numpy(), arrays.images)
     assert np.array_equal(request["thresholds"].as_numpy(), arrays.thresholds)
@@ -113,20 +115,20 @@ def our_road(arrays: Arrays) -> tuple[Road, tw.InferRequest, tw.Frame]:
     assert np.array_equal(response["images"].as_numpy(), arrays.images)
     assert response["prompts"].data == request["prompts"].data
     assert np.array_equal(response["thresholds"].as_numpy(), arrays.thresholds)
-    return road, request, frame
+    return measurement, request, frame
 
 
-def wire_of(tensor: tw.Tensor) -> memoryview:
+def wire_bytes(tensor: tw.Tensor) -> memoryview:
     assert isinstance(tensor.data, tw.BytesTensor)
     return tensor.data.wire
 
 
-# --- the usual way ---------------------------------------------------------------------------
+# --- plain Python --------------------------------------------------------------------------------
 
 
-def usual_road(arrays: Arrays) -> Road:
-    """The same work as most Python code does it: a struct loop, tobytes, join and slices."""
-    road = Road("the usual way")
+def measure_plain_python(arrays: Arrays) -> Measurement:
+    """Do the same with a struct loop, tobytes, join and slices."""
+    measurement = Measurement("plain Python")
 
     def encode(
         images: NDArray[np.float32], prompts: list[str], thresholds: list[float]
@@ -138,8 +140,8 @@ def usual_road(arrays: Arrays) -> Road:
             parts.append(element)
         payload = [images.tobytes(), b"".join(parts)]
         entries = [
-            usual_entry("images", "FP32", IMAGES_SHAPE, payload[0]),
-            usual_entry("prompts", "BYTES", (N_PROMPTS,), payload[1]),
+            binary_entry("images", "FP32", IMAGES_SHAPE, payload[0]),
+            binary_entry("prompts", "BYTES", (N_PROMPTS,), payload[1]),
             {"name": "thresholds", "datatype": "FP64", "shape": [3], "data": thresholds},
         ]
         header = json.dumps({"inputs": entries}).encode()
@@ -162,32 +164,34 @@ def usual_road(arrays: Arrays) -> Road:
         return texts, len(data)
 
     thresholds = arrays.thresholds.tolist()
-    body = road.step("encode request", lambda: encode(arrays.images, arrays.prompts, thresholds))
-    images, data, numbers = road.step("decode request", lambda: decode(*body))
-    prompts = road.step("strings as objects", lambda: make_objects(data))
-    answer = road.step("encode response", lambda: encode(images, prompts, numbers))
-    back = road.step("decode response", lambda: decode(*answer))
+    body = measurement.step(
+        "encode request", lambda: encode(arrays.images, arrays.prompts, thresholds)
+    )
+    images, data, numbers = measurement.step("decode request", lambda: decode(*body))
+    prompts = measurement.step("strings as objects", lambda: make_objects(data))
+    answer = measurement.step("encode response", lambda: encode(images, prompts, numbers))
+    back = measurement.step("decode response", lambda: decode(*answer))
     for found, elements, last in ((images, data, numbers), back):
         assert np.array_equal(found, arrays.images)
         assert (elements, last) == (data, thresholds)
     assert prompts == arrays.prompts
-    return road
+    return measurement
 
 
-def usual_entry(name: str, datatype: str, shape: tuple[int, ...], data: bytes) -> dict[str, Any]:
+def binary_entry(name: str, datatype: str, shape: tuple[int, ...], data: bytes) -> dict[str, Any]:
     size = {"binary_data_size": len(data)}
     return {"name": name, "datatype": datatype, "shape": shape, "parameters": size}
 
 
-# --- the table -------------------------------------------------------------------------------
+# --- the table -----------------------------------------------------------------------------------
 
 
 def run() -> None:
-    """Do the work both ways and print what it took."""
-    tell("making 64 MiB of images and 200,000 strings ...")
+    """Encode and decode with both implementations, and print time and copied bytes."""
+    show_progress("creating 64 MiB of images and 200,000 strings ...")
     arrays = make_arrays()
-    ours, request, frame = our_road(arrays)
-    usual = usual_road(arrays)
+    ours, request, frame = measure_tensorwire(arrays)
+    plain = measure_plain_python(arrays)
     emphasis = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
 
     print(f"{emphasis[0]}{'tensor':<20}{'datatype':<10}{'shape':<20}{'bytes':>12}{emphasis[1]}")
@@ -197,13 +201,13 @@ def run() -> None:
         print(f"{tensor.name:<20}{tensor.datatype:<10}{list(tensor.shape)!s:<20}{nbytes:>12}{how}")
     print(f"one request: {len(frame):,} bytes, {frame.header_length} of them JSON\n")
 
-    print(f"{emphasis[0]}{'':<20}{ours.name:>24}{usual.name:>28}{emphasis[1]}")
+    print(f"{emphasis[0]}{'':<20}{ours.name:>24}{plain.name:>28}{emphasis[1]}")
     print(f"{'step':<20}{'time':>12}{'copied':>12}{'time':>16}{'copied':>12}")
     for step in ours.steps:
-        print(f"{step:<20}{row(*ours.steps[step])}    {row(*usual.steps[step])}")
-    totals = [tuple(map(sum, zip(*road.steps.values(), strict=True))) for road in (ours, usual)]
-    print(f"{emphasis[0]}{'together':<20}{row(*totals[0])}    {row(*totals[1])}{emphasis[1]}")
-    print("\nall tensors arrived as they were sent, both ways")
+        print(f"{step:<20}{row(*ours.steps[step])}    {row(*plain.steps[step])}")
+    totals = [tuple(map(sum, zip(*one.steps.values(), strict=True))) for one in (ours, plain)]
+    print(f"{emphasis[0]}{'total':<20}{row(*totals[0])}    {row(*totals[1])}{emphasis[1]}")
+    print("\nboth implementations returned all tensors unchanged")
 
 
 def row(seconds: float, nbytes: int) -> str:

@@ -1,4 +1,4 @@
-"""``python -m tensorwire inspect FILE``: a captured body's tensors, or what is wrong with it."""
+"""``python -m tensorwire inspect FILE``: print the tensors or the error of a captured body."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import numpy as np
 
 import tensorwire as tw
 
-N_VALUES = 6  # shown of each tensor
+N_VALUES = 6  # printed of each tensor
 
 
 def run(file: str, header_length: str | None) -> int:
-    """Print the message in ``file``; returns the exit status, 1 for a broken one."""
+    """Print the message in ``file``. Return the exit status, which is 1 for an invalid message."""
     body = Path(file).read_bytes()
     try:
         message = decode(body, header_length)
     except tw.DecodeError as error:
         print(f"{file}: {type(error).__name__}: {error}", file=sys.stderr)
-        hints = guess(body) if header_length is None else []
-        for line in details(error) + hints:
+        hints = guess_header_length(body) if header_length is None else []
+        for line in error_details(error) + hints:
             print(f"  {line}", file=sys.stderr)
         return 1
     kind = "request" if isinstance(message, tw.InferRequest) else "response"
-    print(f"{file}: {kind} of {len(body):,} bytes, {about(message)}")
+    print(f"{file}: {kind} of {len(body):,} bytes, {summary(message)}")
     tensors = message.inputs if isinstance(message, tw.InferRequest) else message.outputs
     print(f"{'name':<20} {'datatype':<9} {'shape':<16} {'bytes':>12}  first values")
     for tensor in tensors:
@@ -37,7 +37,7 @@ def run(file: str, header_length: str | None) -> int:
 
 
 def decode(body: bytes, header_length: str | None) -> tw.InferRequest | tw.InferResponse:
-    """A response when its JSON has outputs with shapes; else a request, or the request's error."""
+    """Decode a request, or a response if the JSON has no ``inputs``."""
     limits = tw.Limits(bf16_as_uint16=tw._datatypes.bf16_dtype() is None)
     try:
         return tw.decode_request(body, header_length, limits=limits)
@@ -47,47 +47,47 @@ def decode(body: bytes, header_length: str | None) -> tw.InferRequest | tw.Infer
     return tw.decode_response(body, header_length, limits=limits)
 
 
-def details(error: tw.DecodeError) -> list[str]:
-    """What the error knows, a line each."""
+def error_details(error: tw.DecodeError) -> list[str]:
+    """The attributes of the error that are not None, one line each."""
     names = ("tensor", "element", "offset", "expected", "actual")
     found = [(name, getattr(error, name)) for name in names]
     return [f"{name}: {value}" for name, value in found if value is not None]
 
 
-def guess(body: bytes) -> list[str]:
-    """Where the JSON in front of a body ends, for somebody who has lost the header length."""
-    text = body.decode("latin-1")  # a character for each byte, whatever they are
+def guess_header_length(body: bytes) -> list[str]:
+    """Suggest a header length for a body that begins with JSON; an empty list if it does not."""
+    text = body.decode("latin-1")  # one character per byte
     try:
         _, end = json.JSONDecoder().raw_decode(text)
     except (ValueError, RecursionError):
         return []
     padded = end + len(text[end:]) - len(text[end:].lstrip(" "))
-    either = f"{end}" if end == padded else f"{padded}, or {end} if its tensors begin with spaces"
-    return [f"the JSON ends at byte {end}: try --header-length {either}"]
+    length = f"{end}" if end == padded else f"{padded} (or {end} if the tensors begin with spaces)"
+    return [f"the JSON ends at byte {end}: try --header-length {length}"]
 
 
-def about(message: tw.InferRequest | tw.InferResponse) -> str:
-    known = {
+def summary(message: tw.InferRequest | tw.InferResponse) -> str:
+    fields = {
         "id": message.id,
         "model": message.model_name,
         "version": message.model_version,
         "parameters": message.parameters or None,
     }
-    said = [f"{key} {value!r}" for key, value in known.items() if value is not None]
+    parts = [f"{key} {value!r}" for key, value in fields.items() if value is not None]
     if isinstance(message, tw.InferRequest) and message.outputs is not None:
-        said.append(f"outputs {[output.name for output in message.outputs]}")
-    return ", ".join(said) or "no id, model or parameters"
+        parts.append(f"outputs {[output.name for output in message.outputs]}")
+    return ", ".join(parts) or "no id, model or parameters"
 
 
 def printable(name: str) -> str:
-    """A stranger's text without what a terminal would obey."""
+    """Escape a name that contains terminal control characters."""
     return name if name.isprintable() else ascii(name)
 
 
 def values(tensor: tw.Tensor) -> str:
-    """The first few, in row-major order."""
+    """The first values in row-major order."""
     if tensor.data is None:
-        return "in shared memory"
+        return "(in shared memory)"
     flat: Any = tensor.data.reshape((int(np.prod(tensor.shape, dtype=object)),))
     first = flat[:N_VALUES].tolist()
     text = ", ".join(shown(value) for value in first)

@@ -1,6 +1,7 @@
-"""Clients of any OIP v2 server: ``Client`` on urllib3, ``AsyncClient`` on aiohttp.
+"""Clients for servers of the Open Inference Protocol.
 
-Each library is imported when its client is asked for, and not before.
+``Client`` uses urllib3 and ``AsyncClient`` uses aiohttp. Each library is imported only when its
+client is.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # `from .sync import Client` stands in a function, so that sync programs never load aiohttp.
+    # Imported on demand, so that programs with the sync client never load aiohttp.
     if name == "Client":
         from .sync import Client  # noqa: PLC0415
 

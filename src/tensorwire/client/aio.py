@@ -1,4 +1,4 @@
-"""The asynchronous client, on aiohttp."""
+"""The asynchronous client, which uses aiohttp."""
 
 from __future__ import annotations
 
@@ -21,26 +21,48 @@ from .calls import (
     DEFAULT_MAX_BODY,
     DEFAULT_TIMEOUT,
     ERROR_NBYTES,
-    Answer,
     BaseClient,
-    Call,
     Headers,
     InferenceServerError,
     Inputs,
     Outputs,
-    checked_timeout,
+    Request,
+    ResponseBody,
+    check_timeout,
+    connection_error_text,
     encode,
-    failure,
     model_path,
     server_error,
 )
 
 
 class AsyncClient(BaseClient):
-    """``Client`` for one event loop: the same options, calls and exceptions, awaited.
+    """An asynchronous client for a server of the Open Inference Protocol.
 
-    It connects with the first call; what aiohttp says of a failure is the ``__cause__``. aiohttp
-    asks once more for metadata and readiness when the connection breaks before the answer.
+    It has the same parameters and methods as ``Client``, and raises the same exceptions. The
+    ``__cause__`` of a ConnectionError or TimeoutError is the exception of aiohttp. A client belongs
+    to one event loop. It connects on the first call.
+
+    aiohttp sends the requests of ``server_metadata``, ``model_metadata`` and ``is_ready`` a second
+    time if the connection is closed before the response.
+
+    Parameters
+    ----------
+    url, timeout, max_body, limits, headers, connections, ssl_context
+        See ``Client``.
+
+    Raises
+    ------
+    ValueError
+        The URL, ``timeout``, ``connections`` or a header is invalid.
+
+    Examples
+    --------
+    >>> from tensorwire.client import AsyncClient
+    >>> async def classify(url, image):
+    ...     async with AsyncClient(url) as client:
+    ...         response = await client.infer("resnet", {"image": image})
+    ...         return response["scores"].as_numpy()
     """
 
     def __init__(
@@ -80,10 +102,20 @@ class AsyncClient(BaseClient):
         headers: Headers | None = None,
         timeout: float | None = None,
     ) -> tw.InferResponse:
-        """Run a model; see ``Client.infer``. The inputs' memory must not change meanwhile."""
+        """Run inference.
+
+        The parameters, the result and the exceptions are those of ``Client.infer``. The memory of
+        the inputs must not change until the call returns.
+
+        Examples
+        --------
+        >>> async def add(client, x, y):
+        ...     response = await client.infer("add", {"x": x, "y": y}, ["sum"])
+        ...     return response["sum"].as_numpy()
+        """
         frame = encode(inputs, outputs, binary_outputs, id, parameters)
-        call = self.infer_call(model, version, headers, frame)
-        return (await self._exchange(call, timeout)).message(self.limits)
+        request = self._infer_request(model, version, headers, frame)
+        return (await self._exchange(request, timeout)).decode(self.limits)
 
     async def infer_raw(
         self,
@@ -94,29 +126,67 @@ class AsyncClient(BaseClient):
         headers: Headers | None = None,
         timeout: float | None = None,
     ) -> tw.InferResponse:
-        """Run a model of one input on an array's bare bytes: no JSON; the outputs come binary."""
-        call = self.infer_call(model, version, headers, tw.encode_raw_request(array))
-        return (await self._exchange(call, timeout)).message(self.limits)
+        """Run inference of a model with one input, with a raw binary request (WIRE.md 5).
+
+        The parameters, the result and the exceptions are those of ``Client.infer_raw``. The memory
+        of the array must not change until the call returns.
+
+        Examples
+        --------
+        >>> async def mean(client, array):
+        ...     response = await client.infer_raw("mean", array)
+        ...     return response["mean"].as_numpy()
+        """
+        request = self._infer_request(model, version, headers, tw.encode_raw_request(array))
+        return (await self._exchange(request, timeout)).decode(self.limits)
 
     async def server_metadata(self) -> dict[str, Any]:
-        """What the server says of itself: ``name``, ``version``, ``extensions``."""
-        return (await self._exchange(self.call("GET", "/v2", None))).json(self.limits)
+        """Return the metadata of the server: ``name``, ``version`` and ``extensions``.
+
+        The exceptions are those of ``Client.server_metadata``.
+
+        Examples
+        --------
+        >>> async def accepts_binary_tensors(client):
+        ...     return "binary_tensor_data" in (await client.server_metadata())["extensions"]
+        """
+        body = await self._exchange(self._request("GET", "/v2"))
+        return body.parse_metadata(self.limits)
 
     async def model_metadata(self, model: str, version: str | None = None) -> dict[str, Any]:
-        """What a model declares: ``inputs``, ``outputs``, ``versions``, ``platform``."""
-        call = self.call("GET", model_path(model, version), None)
-        return (await self._exchange(call)).json(self.limits)
+        """Return the metadata of a model: ``inputs``, ``outputs``, ``versions`` and ``platform``.
+
+        The parameters and the exceptions are those of ``Client.model_metadata``.
+
+        Examples
+        --------
+        >>> async def input_names(client, model):
+        ...     return [tensor["name"] for tensor in (await client.model_metadata(model))["inputs"]]
+        """
+        body = await self._exchange(self._request("GET", model_path(model, version)))
+        return body.parse_metadata(self.limits)
 
     async def is_ready(self, model: str | None = None, version: str | None = None) -> bool:
-        """Whether the server, or a model, is ready; False too when nobody answers."""
+        """Return whether the server, or one of its models, is ready.
+
+        The parameters are those of ``Client.is_ready``. An error response, a failed connection and
+        a timeout count as not ready.
+
+        Examples
+        --------
+        >>> import asyncio
+        >>> async def wait_until_ready(client):
+        ...     while not await client.is_ready():
+        ...         await asyncio.sleep(0.1)
+        """
         try:
-            await self._exchange(self.ready_call(model, version))
+            await self._exchange(self._readiness_request(model, version))
         except (InferenceServerError, ConnectionError, TimeoutError):
             return False
         return True
 
     async def close(self) -> None:
-        """Close all connections, those in use as well."""
+        """Close all connections, including those of calls that have not returned."""
         self._closed = True
         if self._session is not None:
             await self._session.close()
@@ -133,7 +203,7 @@ class AsyncClient(BaseClient):
         await self.close()
 
     def _open(self) -> aiohttp.ClientSession:
-        """The session, made within the event loop that it belongs to."""
+        """Return the session, which has to be created while the event loop runs."""
         if self._closed:
             raise RuntimeError("the client is closed")
         if self._session is None:
@@ -144,63 +214,64 @@ class AsyncClient(BaseClient):
             )
         return self._session
 
-    async def _exchange(self, call: Call, timeout: float | None = None) -> Answer:
+    async def _exchange(self, request: Request, timeout: float | None = None) -> ResponseBody:
         session = self._open()
-        seconds = self.timeout if timeout is None else checked_timeout(timeout)
+        seconds = self.timeout if timeout is None else check_timeout(timeout)
         limit = aiohttp.ClientTimeout(sock_connect=seconds, sock_read=seconds)
-        # The server may have closed a pooled connection while this program was busy elsewhere. The
-        # loop hears of it in one round, and aiohttp in the next.
+        # The server may have closed a pooled connection while the program did something else. The
+        # event loop notices this in its next iteration, and aiohttp in the one after it.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        with _translated(call, self.origin):
+        with _standard_exceptions(request, self.origin):
             async with (
-                asyncio.timeout(None) as sending,
+                asyncio.timeout(None) as send_timeout,
                 session.request(
-                    call.method,
-                    URL(self.origin + call.path, encoded=True),
-                    data=_data(call, sending, seconds),
-                    headers=call.headers,
+                    request.method,
+                    URL(self.origin + request.path, encoded=True),
+                    data=_data(request, send_timeout, seconds),
+                    headers=request.headers,
                     timeout=limit,
                     allow_redirects=False,
                 ) as response,
             ):
                 return await self._read(response)
 
-    async def _read(self, response: aiohttp.ClientResponse) -> Answer:
+    async def _read(self, response: aiohttp.ClientResponse) -> ResponseBody:
         if not 200 <= response.status < 300:
-            raise server_error(response.status, response.reason, await _error_text(response))
-        answer = self.answer(response.content_length, response.headers.items())
+            raise server_error(response.status, response.reason, await _read_error(response))
+        body = self._response_body(response.content_length, response.headers.items())
         async for chunk in response.content.iter_any():
-            answer.body.write(chunk)
-        return answer
+            body.buffer.write(chunk)
+        return body
 
 
 def _data(
-    call: Call, sending: asyncio.Timeout, seconds: float | None
+    request: Request, send_timeout: asyncio.Timeout, seconds: float | None
 ) -> bytes | AsyncIterator[Any] | None:
-    body = call.body
+    body = request.body
     if body is None or isinstance(body, bytes):
         return body
-    return _in_time(body, sending, seconds)
+    return _chunks_in_time(body, send_timeout, seconds)
 
 
-async def _in_time(
-    pieces: Iterator[Any], sending: asyncio.Timeout, seconds: float | None
+async def _chunks_in_time(
+    chunks: Iterator[Any], send_timeout: asyncio.Timeout, seconds: float | None
 ) -> AsyncIterator[Any]:
-    """The pieces, each to be sent within ``seconds``: aiohttp has no timeout for that.
+    """Yield the chunks, and reschedule the timeout for each of them.
 
-    It asks for the next when the socket has taken most of the last, and buffers no more.
+    aiohttp has no timeout for sending. It requests the next chunk when most of the previous one has
+    been sent, and buffers no more than that.
     """
     now = asyncio.get_running_loop().time
-    for piece in pieces:
+    for chunk in chunks:
         if seconds is not None:
-            sending.reschedule(now() + seconds)
-        yield piece
-    sending.reschedule(None)  # from here on it is sock_read
+            send_timeout.reschedule(now() + seconds)
+        yield chunk
+    send_timeout.reschedule(None)  # from here on, sock_read applies
 
 
-async def _error_text(response: aiohttp.ClientResponse) -> bytes:
-    """What there is of an error's body: its status counts even if the connection breaks."""
+async def _read_error(response: aiohttp.ClientResponse) -> bytes:
+    """Read the body of an error response, as much as arrives before the connection is closed."""
     text = b""
     try:
         while len(text) < ERROR_NBYTES and (chunk := await response.content.readany()):
@@ -211,10 +282,10 @@ async def _error_text(response: aiohttp.ClientResponse) -> bytes:
 
 
 @contextmanager
-def _translated(call: Call, origin: str) -> Iterator[None]:
-    """Python's own exceptions for a transport that fails, whatever the library is."""
+def _standard_exceptions(request: Request, origin: str) -> Iterator[None]:
+    """Raise ConnectionError and TimeoutError instead of aiohttp's exceptions."""
     try:
         yield
     except (aiohttp.ClientError, TimeoutError) as error:
         kind = TimeoutError if isinstance(error, TimeoutError) else ConnectionError
-        raise kind(failure(call, origin, error)) from error
+        raise kind(connection_error_text(request, origin, error)) from error

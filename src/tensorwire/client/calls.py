@@ -1,4 +1,4 @@
-"""What both clients say and understand: no I/O, and no HTTP library."""
+"""Requests and responses of both clients, without I/O and without an HTTP library."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from urllib.parse import quote, urlsplit
 import tensorwire as tw
 
 from .._codec.json_reader import read_json
+from ..errors import plural
 
 DEFAULT_TIMEOUT = 60.0
-"""Seconds without progress; of tritonclient, too."""
+"""Default timeout in seconds, as in tritonclient."""
 
 DEFAULT_MAX_BODY = 2**31 - 1
-"""Bytes of a response's body."""
+"""Default limit of a response body in bytes."""
 
-ERROR_NBYTES = 64 << 10  # read of an error's body
-PIECE_NBYTES = 1 << 20  # sent at a time: a timeout is one of progress, not of a whole tensor
-_MESSAGE_LENGTH = 2000
-_REASON_LENGTH = 500
-_JOIN_NBYTES = 64 << 10  # frames up to this size: one send is sooner than several
+ERROR_NBYTES = 64 << 10  # how much of the body of an error response is read
+CHUNK_NBYTES = 1 << 20  # sent at a time, so that the timeout limits a chunk and not a whole tensor
+_MAX_MESSAGE_LENGTH = 2000
+_MAX_REASON_LENGTH = 500
+_MAX_JOINED_NBYTES = 64 << 10  # one send is faster than several for frames up to this size
 _DEFAULT_LIMITS = tw.Limits()
-_OWN_HEADERS = {
+_RESERVED_HEADERS = {
     "accept-encoding",
     "content-encoding",
     "content-length",
@@ -37,11 +38,32 @@ Headers = Mapping[str, str]
 
 
 class InferenceServerError(tw.TensorwireError):
-    """The server answered with an error: ``status`` is its HTTP status, the text its own."""
+    """The server responded with an error.
+
+    Attributes
+    ----------
+    status : int
+        The HTTP status of the response.
+
+    Notes
+    -----
+    ``str(error)`` is the error message of the server, shortened to 2000 characters: the ``error``
+    member of a JSON body, or the text of any other body.
+
+    Examples
+    --------
+    >>> from tensorwire.client import Client, InferenceServerError
+    >>> client = Client("localhost:8000")
+    >>> try:                                              # doctest: +SKIP
+    ...     client.infer("no such model", {"x": [1.0]})
+    ... except InferenceServerError as error:
+    ...     print(error.status, error)
+    404 model 'no such model' is not known
+    """
 
 
-class Call(NamedTuple):
-    """One HTTP request, without its connection."""
+class Request(NamedTuple):
+    """An HTTP request to a server whose address is known."""
 
     method: str
     path: str
@@ -50,18 +72,44 @@ class Call(NamedTuple):
 
     @property
     def body(self) -> bytes | Iterator[Any] | None:
-        """The frame's own memory piece by piece, joined only when it is small."""
+        """The frame in chunks of its own memory, or joined if it is small."""
         if self.frame is None:
             return None
-        return (
-            bytes(self.frame)
-            if len(self.frame) <= _JOIN_NBYTES
-            else self.frame.pieces(PIECE_NBYTES)
-        )
+        if len(self.frame) <= _MAX_JOINED_NBYTES:
+            return bytes(self.frame)
+        return self.frame.pieces(CHUNK_NBYTES)
+
+
+class ResponseBody(NamedTuple):
+    """The body of a successful response, and the length of its JSON header."""
+
+    buffer: tw.BodyBuffer
+    header_length: int | None
+
+    def decode(self, limits: tw.Limits) -> tw.InferResponse:
+        return tw.decode_response(self.buffer, self.header_length, limits=limits)
+
+    def parse_metadata(self, limits: tw.Limits) -> dict[str, Any]:
+        """Parse a body that is a JSON object, within the limits of a JSON header."""
+        nbytes = len(self.buffer)
+        if nbytes > limits.max_header_nbytes:
+            raise tw.HeaderError(
+                f"the metadata is too long: {plural('byte', nbytes)}, at most "
+                f"{limits.max_header_nbytes} are accepted",
+                expected=limits.max_header_nbytes,
+                actual=nbytes,
+            )
+        try:
+            metadata = read_json(bytes(self.buffer), limits.max_nesting)
+        except tw.HeaderError as error:
+            raise tw.HeaderError(f"the metadata is invalid: {error}") from None
+        if not isinstance(metadata, dict):
+            raise tw.HeaderError("the metadata is invalid: it is not a JSON object")
+        return metadata
 
 
 class BaseClient:
-    """The server's address, and how its calls are made and its answers read."""
+    """The address and the options of a client. It builds requests and prepares response bodies."""
 
     def __init__(
         self,
@@ -73,84 +121,66 @@ class BaseClient:
         headers: Headers | None,
         connections: int,
     ) -> None:
-        if connections < 1:  # urllib3 would wait for one forever, aiohttp open any number
-            raise ValueError(f"connections are 1 or more, not {connections}")
+        # With 0, urllib3 would wait for a connection forever, and aiohttp would open any number.
+        if connections < 1:
+            raise ValueError(f"connections must be 1 or more, not {connections}")
         self.origin, self.prefix = parse_url(url)
-        self.timeout = checked_timeout(timeout)
+        self.timeout = check_timeout(timeout)
         self.max_body = max_body
         self.limits = limits or _DEFAULT_LIMITS
-        self.headers = {"User-Agent": f"tensorwire/{tw.__version__}"} | checked(headers)
+        self.headers = {"User-Agent": f"tensorwire/{tw.__version__}"} | check_headers(headers)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.origin}{self.prefix}>"
 
-    def call(
-        self, method: str, path: str, headers: Headers | None, frame: tw.Frame | None = None
-    ) -> Call:
-        # identity: a compressed tensor costs the server ten times what it saves (WIRE.md 8)
+    def _request(
+        self, method: str, path: str, headers: Headers | None = None, frame: tw.Frame | None = None
+    ) -> Request:
+        # identity: compression costs Triton far more time than it saves (WIRE.md 8)
         framing = {} if frame is None else frame.headers
-        own = {**self.headers, **checked(headers), **framing, "Accept-Encoding": "identity"}
-        return Call(method, self.prefix + path, own, frame)
+        sent = {**self.headers, **check_headers(headers), **framing, "Accept-Encoding": "identity"}
+        return Request(method, self.prefix + path, sent, frame)
 
-    def infer_call(
+    def _infer_request(
         self, model: str, version: str | None, headers: Headers | None, frame: tw.Frame
-    ) -> Call:
-        return self.call("POST", f"{model_path(model, version)}/infer", headers, frame)
+    ) -> Request:
+        return self._request("POST", f"{model_path(model, version)}/infer", headers, frame)
 
-    def ready_call(self, model: str | None, version: str | None) -> Call:
+    def _readiness_request(self, model: str | None, version: str | None) -> Request:
         if model is None:
-            return self.call("GET", "/v2/health/ready", None)
-        return self.call("GET", f"{model_path(model, version)}/ready", None)
+            return self._request("GET", "/v2/health/ready")
+        return self._request("GET", f"{model_path(model, version)}/ready")
 
-    def answer(self, length: int | None, headers: Iterable[tuple[str, str]]) -> Answer:
-        """Memory for a response, aligned for its tensors. Raises HeaderError when too long."""
+    def _response_body(
+        self, content_length: int | None, headers: Iterable[tuple[str, str]]
+    ) -> ResponseBody:
+        """Return an empty buffer for the body, aligned for its tensors.
+
+        Raises HeaderError if the body is compressed, or ``content_length`` exceeds ``max_body``.
+        """
         pairs = list(headers)
         for key, value in pairs:
             if key.lower() == "content-encoding" and value.strip().lower() not in ("", "identity"):
-                raise tw.HeaderError(f"the response has Content-Encoding {value[:40]!r}: unasked")
+                raise tw.HeaderError(
+                    f"the response has Content-Encoding {value[:40]!r}, which was not requested"
+                )
         header_length = tw.header_length(pairs)
-        return Answer(tw.BodyBuffer(length, header_length, max_nbytes=self.max_body), header_length)
+        buffer = tw.BodyBuffer(content_length, header_length, max_nbytes=self.max_body)
+        return ResponseBody(buffer, header_length)
 
 
-class Answer(NamedTuple):
-    """The body of a good response, which may be under way."""
-
-    body: tw.BodyBuffer
-    header_length: int | None
-
-    def message(self, limits: tw.Limits) -> tw.InferResponse:
-        return tw.decode_response(self.body, self.header_length, limits=limits)
-
-    def json(self, limits: tw.Limits) -> dict[str, Any]:
-        """The body as metadata, which is held to the bounds of a message's JSON."""
-        if len(self.body) > limits.max_header_nbytes:
-            raise tw.HeaderError(
-                f"the metadata is too long: {len(self.body)} bytes, at most "
-                f"{limits.max_header_nbytes} are accepted",
-                expected=limits.max_header_nbytes,
-                actual=len(self.body),
-            )
-        try:
-            metadata = read_json(bytes(self.body), limits.max_nesting)
-        except tw.HeaderError as error:
-            raise tw.HeaderError(f"the metadata cannot be read: {error}") from None
-        if not isinstance(metadata, dict):
-            raise tw.HeaderError("the metadata cannot be read: it is not a JSON object")
-        return metadata
-
-
-# --- requests --------------------------------------------------------------------------------
+# --- requests ------------------------------------------------------------------------------------
 
 
 def parse_url(url: str) -> tuple[str, str]:
-    """A server's URL as its origin and the path in front of ``/v2``. Raises ValueError."""
+    """Split the URL of a server into its origin and the path before ``/v2``. Raises ValueError."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"not the http or https URL of a server: {url!r}")
+        raise ValueError(f"the URL of a server must be http or https, and have a host: {url!r}")
     if parts.query or parts.fragment or "@" in parts.netloc:
-        raise ValueError("the URL of a server has no query, no fragment and no credentials")
+        raise ValueError("the URL of a server must not have a query, a fragment or credentials")
     if parts.port == 0:
-        raise ValueError(f"port 0 is no server's: {url!r}")
+        raise ValueError(f"the URL of a server must not have port 0: {url!r}")
     return f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
 
 
@@ -159,18 +189,18 @@ def model_path(model: str, version: str | None = None) -> str:
     return path if version is None else f"{path}/versions/{quote(str(version), safe='')}"
 
 
-def checked(headers: Headers | None) -> dict[str, str]:
-    """The caller's headers. Raises ValueError for one that the frame decides."""
+def check_headers(headers: Headers | None) -> dict[str, str]:
+    """Return a copy of the user's headers. Raises ValueError for those that the client sets."""
     for name in headers or ():
-        if name.lower() in _OWN_HEADERS:
+        if name.lower() in _RESERVED_HEADERS:
             raise ValueError(f"{name} is set by the client itself")
     return dict(headers or {})
 
 
-def checked_timeout(seconds: float | None) -> float | None:
-    """Raises ValueError for no time at all, which aiohttp takes for as long as it lasts."""
+def check_timeout(seconds: float | None) -> float | None:
+    """Return the timeout. Raises ValueError for 0, which aiohttp would take for no timeout."""
     if seconds is not None and not seconds > 0:
-        raise ValueError(f"a timeout is a number of seconds above 0, or None, not {seconds}")
+        raise ValueError(f"timeout must be a positive number of seconds or None, not {seconds}")
     return seconds
 
 
@@ -181,38 +211,49 @@ def encode(
     id: str | None,
     parameters: Mapping[str, Any] | None,
 ) -> tw.Frame:
-    """The frame of a request; ``parameters`` may say something else of binary outputs."""
+    """Encode the arguments of ``infer``.
+
+    A ``binary_data_output`` in ``parameters`` takes precedence over ``binary_outputs``.
+    """
     if isinstance(inputs, Mapping):
         inputs = [
             value if isinstance(value, tw.Tensor) else tw.Tensor(name, value)
             for name, value in inputs.items()
         ]
     if isinstance(outputs, str):
-        raise TypeError("outputs are a list of names, not one str")
-    wanted = None
+        raise TypeError("outputs must be a list of names, not a str")
+    requested = None
     if outputs is not None:
-        wanted = [tw.RequestedOutput(o) if isinstance(o, str) else o for o in outputs]
-    asked = {"binary_data_output": True} if binary_outputs else {}
-    request = tw.InferRequest(inputs, wanted, id=id, parameters={**asked, **(parameters or {})})
+        requested = [tw.RequestedOutput(o) if isinstance(o, str) else o for o in outputs]
+    default = {"binary_data_output": True} if binary_outputs else {}
+    request = tw.InferRequest(
+        inputs, requested, id=id, parameters={**default, **(parameters or {})}
+    )
     return tw.encode_request(request)
 
 
-# --- errors ----------------------------------------------------------------------------------
+# --- errors --------------------------------------------------------------------------------------
 
 
-def failure(call: Call, origin: str, error: Exception) -> str:
-    """The words for a transport that failed; the library's own may hold a whole answer."""
-    reason = str(error)[:_REASON_LENGTH] or type(error).__name__
-    return f"{call.method} {origin}{call.path}: {reason}"
+def connection_error_text(request: Request, origin: str, error: Exception) -> str:
+    """The message of an exception for a failed exchange.
+
+    The message of the HTTP library is shortened, because it may contain a whole response.
+    """
+    reason = str(error)[:_MAX_REASON_LENGTH] or type(error).__name__
+    return f"{request.method} {origin}{request.path}: {reason}"
 
 
 def server_error(status: int, reason: str | None, body: bytes) -> InferenceServerError:
-    """The error that an answer is: its ``{"error": ...}`` whatever its type, else its text."""
+    """Return the exception for an error response.
+
+    The Content-Type is ignored, because Triton sends JSON errors as ``text/plain`` (WIRE.md 8).
+    """
     try:
         message = read_json(body, _DEFAULT_LIMITS.max_nesting)["error"]
         if not isinstance(message, str):
             raise TypeError
     except (ValueError, TypeError, LookupError):
         message = body.decode("utf-8", "replace").strip()
-    message = message[:_MESSAGE_LENGTH] or f"HTTP status {status} {reason or ''}".rstrip()
+    message = message[:_MAX_MESSAGE_LENGTH] or f"HTTP status {status} {reason or ''}".rstrip()
     return InferenceServerError(message, status=status)

@@ -1,4 +1,4 @@
-"""The blocking client, on urllib3."""
+"""The blocking client, which uses urllib3."""
 
 from __future__ import annotations
 
@@ -19,36 +19,77 @@ from .calls import (
     DEFAULT_MAX_BODY,
     DEFAULT_TIMEOUT,
     ERROR_NBYTES,
-    Answer,
     BaseClient,
-    Call,
     Headers,
     InferenceServerError,
     Inputs,
     Outputs,
-    checked_timeout,
+    Request,
+    ResponseBody,
+    check_timeout,
+    connection_error_text,
     encode,
-    failure,
     model_path,
     server_error,
 )
 
-_READ_NBYTES = 256 << 10  # stays in the cache on its way into the body
+_READ_NBYTES = 256 << 10  # small enough to stay in the CPU cache until it is copied to the buffer
 
 
 class Client(BaseClient):
-    """A server of the protocol, over pooled connections; to be shared by threads.
+    """A client for a server of the Open Inference Protocol.
 
-    ``url``: ``http://host:8000``, https, or ``host:8000``, with a path in front of ``/v2`` if any.
-    ``timeout``: seconds to connect, and without progress of what is sent or received; None waits
-    forever. ``max_body``: bytes of a response that are accepted, None for any number.
-    ``limits``: of ``decode_response``, and of metadata. ``headers``: sent with each request.
-    ``connections``: open at a time; more threads wait. ``ssl_context``: for https.
+    It keeps a pool of connections, and is thread-safe. No request is repeated, and no redirect is
+    followed.
 
-    Raises InferenceServerError for an answer that is an error, DecodeError for one that is no
-    message (status 413: over ``max_body``), ConnectionError when the connection fails or breaks off
-    in the middle, TimeoutError; what urllib3 says of it is the ``__cause__``. Nothing is repeated,
-    and no redirect is followed.
+    Parameters
+    ----------
+    url : str
+        The address of the server: ``http://host:8000``, ``https://host`` or ``host:8000``, with a
+        path if the server's ``/v2`` is below one.
+    timeout : float or None, default 60.0
+        Timeout in seconds: for connecting, and for each pause in sending or receiving. It does not
+        limit the duration of a whole call. None means no timeout.
+    max_body : int or None, default 2**31 - 1
+        Maximum length of a response body in bytes. None means no limit.
+    limits : Limits, optional
+        The limits of ``decode_response``. They also apply to metadata.
+    headers : mapping of str to str, optional
+        Headers that are sent with every request.
+    connections : int, default 32
+        Maximum number of open connections. Further threads wait.
+    ssl_context : ssl.SSLContext, optional
+        The TLS settings for an ``https`` URL. Certificates are verified by default.
+
+    Raises
+    ------
+    ValueError
+        The URL, ``timeout``, ``connections`` or a header is invalid.
+
+    Notes
+    -----
+    All methods that call the server raise these exceptions, except for ``is_ready``:
+
+    - ``InferenceServerError`` if the server responds with an error;
+    - ``DecodeError`` if the response is not a valid message; its ``status`` is 413 if the response
+      is longer than ``max_body``;
+    - ``ConnectionError`` if the connection fails or is closed before the response is complete;
+    - ``TimeoutError``;
+    - ``RuntimeError`` if the client is closed.
+
+    The ``__cause__`` of a ConnectionError or TimeoutError is the exception of urllib3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tensorwire.client import Client
+    >>> client = Client("localhost:8000", timeout=10)
+    >>> client
+    <Client of http://localhost:8000>
+    >>> image = np.zeros((1, 3, 224, 224), np.float32)
+    >>> client.infer("resnet", {"image": image})["scores"].as_numpy()    # doctest: +SKIP
+    array([[0.1, 0.9]], dtype=float32)
+    >>> client.close()
     """
 
     def __init__(
@@ -89,15 +130,54 @@ class Client(BaseClient):
         headers: Headers | None = None,
         timeout: float | None = None,
     ) -> tw.InferResponse:
-        """Run a model. The response's arrays are writable, aligned views of its body.
+        """Run inference.
 
-        ``inputs``: tensors, or a mapping of names to arrays, whose memory is sent as it is.
-        ``outputs``: names, or RequestedOutput; None for all. ``binary_outputs``: ask for them
-        binary, unless a RequestedOutput says otherwise. ``timeout``: instead of the client's.
+        Parameters
+        ----------
+        model : str
+            The name of the model.
+        inputs : mapping of str to array, or iterable of Tensor
+            The inputs. They are sent from their own memory.
+        outputs : iterable of str or RequestedOutput, optional
+            The outputs to return. By default, the server returns all outputs.
+        binary_outputs : bool, default True
+            Whether to request binary outputs. The ``binary`` of a RequestedOutput takes precedence.
+        version : str, optional
+            The version of the model. By default, the server chooses one.
+        id : str, optional
+            The id of the request, which the server returns.
+        parameters : mapping, optional
+            The parameters of the request.
+        headers : mapping of str to str, optional
+            Headers in addition to those of the client.
+        timeout : float, optional
+            Timeout in seconds for this call, instead of the client's.
+
+        Returns
+        -------
+        InferResponse
+            Its binary tensors are writable views of the response body, which is kept until the last
+            of them is released. The first one is aligned to 64 bytes (WIRE.md 6).
+
+        Raises
+        ------
+        InferenceServerError, DecodeError, ConnectionError, TimeoutError
+            See ``Client``.
+        EncodeError
+            An input cannot be encoded.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from tensorwire.client import Client
+        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
+        ...     response = client.infer("add", {"x": np.ones(2), "y": np.ones(2)}, ["sum"])
+        >>> response["sum"].as_numpy()                                   # doctest: +SKIP
+        array([2., 2.])
         """
         frame = encode(inputs, outputs, binary_outputs, id, parameters)
-        call = self.infer_call(model, version, headers, frame)
-        return self._exchange(call, timeout).message(self.limits)
+        request = self._infer_request(model, version, headers, frame)
+        return self._exchange(request, timeout).decode(self.limits)
 
     def infer_raw(
         self,
@@ -108,28 +188,109 @@ class Client(BaseClient):
         headers: Headers | None = None,
         timeout: float | None = None,
     ) -> tw.InferResponse:
-        """Run a model of one input on an array's bare bytes: no JSON; the outputs come binary."""
-        call = self.infer_call(model, version, headers, tw.encode_raw_request(array))
-        return self._exchange(call, timeout).message(self.limits)
+        """Run inference of a model with one input, with a raw binary request (WIRE.md 5).
+
+        The body of the request is the memory of the array. The model defines the name, the datatype
+        and the shape of the input. All outputs are returned as binary data.
+
+        Parameters
+        ----------
+        model : str
+            The name of the model.
+        array : array_like, bytes or str
+            The input. BYTES inputs have exactly one element.
+        version, headers, timeout
+            See ``infer``.
+
+        Returns
+        -------
+        InferResponse
+            See ``infer``.
+
+        Raises
+        ------
+        InferenceServerError, DecodeError, ConnectionError, TimeoutError, EncodeError
+            See ``infer``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from tensorwire.client import Client
+        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
+        ...     response = client.infer_raw("mean", np.ones(1000, np.float32))
+        """
+        request = self._infer_request(model, version, headers, tw.encode_raw_request(array))
+        return self._exchange(request, timeout).decode(self.limits)
 
     def server_metadata(self) -> dict[str, Any]:
-        """What the server says of itself: ``name``, ``version``, ``extensions``."""
-        return self._exchange(self.call("GET", "/v2", None)).json(self.limits)
+        """Return the metadata of the server: ``name``, ``version`` and ``extensions``.
+
+        Raises
+        ------
+        InferenceServerError, DecodeError, ConnectionError, TimeoutError
+            See ``Client``.
+
+        Examples
+        --------
+        >>> from tensorwire.client import Client
+        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
+        ...     client.server_metadata()["extensions"]
+        ['binary_tensor_data']
+        """
+        return self._exchange(self._request("GET", "/v2")).parse_metadata(self.limits)
 
     def model_metadata(self, model: str, version: str | None = None) -> dict[str, Any]:
-        """What a model declares: ``inputs``, ``outputs``, ``versions``, ``platform``."""
-        return self._exchange(self.call("GET", model_path(model, version), None)).json(self.limits)
+        """Return the metadata of a model: ``inputs``, ``outputs``, ``versions`` and ``platform``.
+
+        Parameters
+        ----------
+        model : str
+            The name of the model.
+        version : str, optional
+            The version of the model. By default, the server chooses one.
+
+        Raises
+        ------
+        InferenceServerError, DecodeError, ConnectionError, TimeoutError
+            See ``Client``.
+
+        Examples
+        --------
+        >>> from tensorwire.client import Client
+        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
+        ...     client.model_metadata("resnet")["inputs"]
+        [{'name': 'image', 'datatype': 'FP32', 'shape': [-1, 3, 224, 224]}]
+        """
+        request = self._request("GET", model_path(model, version))
+        return self._exchange(request).parse_metadata(self.limits)
 
     def is_ready(self, model: str | None = None, version: str | None = None) -> bool:
-        """Whether the server, or a model, is ready; False too when nobody answers."""
+        """Return whether the server, or one of its models, is ready.
+
+        An error response, a failed connection and a timeout count as not ready.
+
+        Parameters
+        ----------
+        model : str, optional
+            The name of a model. By default, the server as a whole is checked.
+        version : str, optional
+            The version of the model. By default, the server chooses one.
+
+        Examples
+        --------
+        >>> from tensorwire.client import Client
+        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
+        ...     client.is_ready("resnet")
+        True
+        """
         try:
-            self._exchange(self.ready_call(model, version))
+            self._exchange(self._readiness_request(model, version))
         except (InferenceServerError, ConnectionError, TimeoutError):
             return False
         return True
 
     def close(self) -> None:
-        """Close the connections that are idle; those in use close when they are done."""
+        """Close the idle connections. The others are closed when their calls return."""
         self._closed = True
         self._pool.close()
 
@@ -144,16 +305,16 @@ class Client(BaseClient):
     ) -> None:
         self.close()
 
-    def _exchange(self, call: Call, timeout: float | None = None) -> Answer:
+    def _exchange(self, request: Request, timeout: float | None = None) -> ResponseBody:
         if self._closed:
             raise RuntimeError("the client is closed")
-        seconds = self.timeout if timeout is None else checked_timeout(timeout)
-        with _translated(call, self.origin):
+        seconds = self.timeout if timeout is None else check_timeout(timeout)
+        with _standard_exceptions(request, self.origin):
             response = self._pool.urlopen(
-                call.method,
-                call.path,
-                body=call.body,
-                headers=call.headers,
+                request.method,
+                request.path,
+                body=request.body,
+                headers=request.headers,
                 timeout=urllib3.Timeout(connect=seconds, read=seconds),
                 retries=False,
                 redirect=False,
@@ -161,26 +322,26 @@ class Client(BaseClient):
                 decode_content=False,
             )
             try:
-                answer = self._read(response)
+                body = self._read(response)
             except BaseException:
-                response.close()  # the rest of the answer must not meet the next request
+                response.close()  # do not reuse a connection with unread data
                 raise
             finally:
                 response.release_conn()
-        return answer
+        return body
 
-    def _read(self, response: urllib3.BaseHTTPResponse) -> Answer:
+    def _read(self, response: urllib3.BaseHTTPResponse) -> ResponseBody:
         if not 200 <= response.status < 300:
-            raise server_error(response.status, response.reason, _error_text(response))
-        length = getattr(response, "length_remaining", None)
-        answer = self.answer(length, response.headers.items())
+            raise server_error(response.status, response.reason, _read_error(response))
+        content_length = getattr(response, "length_remaining", None)
+        body = self._response_body(content_length, response.headers.items())
         while chunk := response.read(_READ_NBYTES):
-            answer.body.write(chunk)
-        return answer
+            body.buffer.write(chunk)
+        return body
 
 
-def _error_text(response: urllib3.BaseHTTPResponse) -> bytes:
-    """What there is of an error's body: its status counts even if the connection breaks."""
+def _read_error(response: urllib3.BaseHTTPResponse) -> bytes:
+    """Read the body of an error response; empty if the connection is closed too early."""
     try:
         return response.read(ERROR_NBYTES)
     except urllib3.exceptions.HTTPError:
@@ -188,19 +349,20 @@ def _error_text(response: urllib3.BaseHTTPResponse) -> bytes:
 
 
 @contextmanager
-def _translated(call: Call, origin: str) -> Iterator[None]:
-    """Python's own exceptions for a transport that fails, whatever the library is."""
+def _standard_exceptions(request: Request, origin: str) -> Iterator[None]:
+    """Raise ConnectionError and TimeoutError instead of urllib3's exceptions."""
     try:
         yield
     except urllib3.exceptions.HTTPError as error:
         kind = TimeoutError if _is_timeout(error) else ConnectionError
-        raise kind(failure(call, origin, error)) from error
+        raise kind(connection_error_text(request, origin, error)) from error
 
 
 def _is_timeout(error: urllib3.exceptions.HTTPError) -> bool:
-    if isinstance(error, urllib3.exceptions.NewConnectionError):  # refused; a timeout by name only
+    # This class is derived from a timeout class, but means that the connection was refused.
+    if isinstance(error, urllib3.exceptions.NewConnectionError):
         return False
     if isinstance(error, urllib3.exceptions.TimeoutError):
         return True
-    # A timeout of sending comes as a ProtocolError around it.
+    # A timeout while sending is wrapped in a ProtocolError.
     return any(isinstance(cause, TimeoutError) for cause in error.args)
