@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-import wire
-from lifetimes import Owned, assert_held_until_it_goes
+from support import reference
+from support.lifetimes import Owned, assert_held_until_it_goes
 
 MISSING = "pip install '.[test]' for pyarrow, polars and duckdb"
 if os.environ.get("CI"):
@@ -33,7 +33,7 @@ ANY = [*TEXT, b"\xff\xfe" * 9]
 
 
 def tensor_of(elements: list[bytes]) -> tw.BytesTensor:
-    return tw.decode_bytes(wire.elements(elements))
+    return tw.decode_bytes(reference.elements(elements))
 
 
 # --- out ---
@@ -90,7 +90,7 @@ def test_small_arrays(elements: list[bytes]) -> None:
 
 
 def test_the_data_buffer_is_the_body() -> None:
-    body = wire.elements(ANY)
+    body = reference.elements(ANY)
     array = pa.array(tw.decode_bytes(body))
     begin = np.frombuffer(body, np.uint8).ctypes.data
     _, views, *data = array.buffers()
@@ -115,11 +115,11 @@ def test_the_element_of_a_raw_request() -> None:
 
 @pytest.mark.parametrize("consume", [pa.array, pl.from_arrow, lambda t: t.__arrow_c_array__()])
 def test_the_array_holds_the_body_and_lets_go(consume: Callable[[Any], Any]) -> None:
-    assert_held_until_it_goes(wire.elements(ANY), lambda body: consume(tw.decode_bytes(body)))
+    assert_held_until_it_goes(reference.elements(ANY), lambda body: consume(tw.decode_bytes(body)))
 
 
 def test_a_refused_export_lets_go() -> None:
-    body = Owned(wire.elements([b"\xff" * 20]))
+    body = Owned(reference.elements([b"\xff" * 20]))
     with pytest.raises(tw.ElementError):
         pa.array(tw.decode_bytes(body), type=pa.string_view())
     gc.collect()
@@ -201,7 +201,7 @@ def test_every_type_of_bytes_and_text(arrow_type: Any) -> None:
     elements = ANY if arrow_type in BYTES_TYPES else TEXT
     array = pa.array(elements, type=arrow_type)
     for part, expected in ((array, elements), (array[3:], elements[3:]), (array[2:2], [])):
-        assert tw.encode_bytes(part) == wire.elements(expected)
+        assert tw.encode_bytes(part) == reference.elements(expected)
         tensor = tw.Tensor("x", part)
         assert (tensor.datatype, tensor.shape) == ("BYTES", (len(expected),))
         assert tensor.as_numpy().tolist() == expected
@@ -220,7 +220,7 @@ def test_every_type_of_bytes_and_text(arrow_type: Any) -> None:
 )
 def test_streams(values: Any) -> None:
     expected = TEXT if len(values) else []
-    assert tw.encode_bytes(values) == wire.elements(expected)
+    assert tw.encode_bytes(values) == reference.elements(expected)
     assert tw.Tensor("x", values, shape=(len(expected), 1)).shape == (len(expected), 1)
 
 
@@ -236,7 +236,7 @@ def test_nulls_are_refused_by_index(arrow_type: Any) -> None:
         tw.Tensor("x", array[2:])
     assert str(caught.value) == ("element 7 of tensor 'x' is null, and BYTES has no missing values")
     assert (caught.value.element, caught.value.tensor) == (7, "x")
-    assert tw.encode_bytes(array[:9]) == wire.elements([b"a"] * 9)
+    assert tw.encode_bytes(array[:9]) == reference.elements([b"a"] * 9)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_view_never_leaves_its_buffer(view: tuple[int, ...]) -> None:
     good = np.array((20, 0, 0, 12), "<i4").tobytes()
     with pytest.raises(tw.EncodeError, match="element 1 lies outside its Arrow buffer"):
         tw.encode_bytes(Forged(good + np.array(view, "<i4").tobytes()))
-    assert tw.encode_bytes(Forged(good)) == wire.elements([b"x" * 20])
+    assert tw.encode_bytes(Forged(good)) == reference.elements([b"x" * 20])
 
 
 class FailingStream:
@@ -540,7 +540,7 @@ class Cached:
 def test_a_stream_that_has_been_consumed() -> None:
     values = pa.chunked_array([pa.array(["a", "b"])])
     by_us, by_others = Cached(values), Cached(values)
-    assert tw.encode_bytes(by_us) == wire.elements([b"a", b"b"])
+    assert tw.encode_bytes(by_us) == reference.elements([b"a", b"b"])
     pa.chunked_array(by_others)
     for cached in (by_us, by_others):
         with pytest.raises(tw.EncodeError) as caught:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from asgi_exchange import ALL, BODY, FRAME, WORDS, X, ask, infer
+from support.asgi_requests import ALL, BODY, FRAME, WORDS, X, ask, infer
 from tensorwire.asgi import ClientDisconnected, Model, create_app, read_request, send_frame
 from tensorwire.asgi._head import framing
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-import wire
-from elements import WIRE, WORDS
+from support import reference
+from support.bytes_elements import WIRE, WORDS
 from tensorwire import _pack
 
 TEXT = ["a", "", "é", "日本", "🜚x", "\x7f\x80\u07ff\u0800\uffff\U00010000"]
@@ -42,7 +42,7 @@ TEXT = ["a", "", "é", "日本", "🜚x", "\x7f\x80\u07ff\u0800\uffff\U00010000"
     ],
 )  # fmt: skip
 def test_encode(values: Any, expected: list[bytes]) -> None:
-    assert tw.encode_bytes(values) == wire.elements(expected)
+    assert tw.encode_bytes(values) == reference.elements(expected)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-import wire
+from support import reference
 
 
 class Missing:
@@ -28,11 +28,13 @@ LONG_AND_SHORT = ["", "a", "Ã©" * 7, "x" * 15, "y" * 16, "z" * 300, "a\0b\0", "ð
 def test_strings_to_the_wire(dtype: Any) -> None:
     array = np.array(LONG_AND_SHORT * 3, dtype)
     expected = [text.encode() for text in LONG_AND_SHORT * 3]
-    assert tw.encode_bytes(array) == wire.elements(expected)
-    assert tw.encode_bytes(array[::-2]) == wire.elements(expected[::-2])
+    assert tw.encode_bytes(array) == reference.elements(expected)
+    assert tw.encode_bytes(array[::-2]) == reference.elements(expected[::-2])
     grid = array.reshape(4, 6).T
     assert tw.Tensor("x", grid).shape == (6, 4)
-    assert tw.encode_bytes(grid) == wire.elements([text.encode() for text in grid.ravel().tolist()])
+    assert tw.encode_bytes(grid) == reference.elements(
+        [text.encode() for text in grid.ravel().tolist()]
+    )
 
 
 def test_strings_from_the_wire() -> None:
@@ -72,7 +74,7 @@ EDGES_OF_UTF8 = [
 def test_utf8_is_what_python_says(edge: str, before: int) -> None:
     for after in (0, 1, 8, 11):
         data = b"a" * before + bytes.fromhex(edge) + b"z" * after
-        tensor = tw.decode_bytes(wire.elements([b"first", data]))
+        tensor = tw.decode_bytes(reference.elements([b"first", data]))
         try:
             expected = data.decode()
         except UnicodeDecodeError as error:
@@ -85,7 +87,7 @@ def test_utf8_is_what_python_says(edge: str, before: int) -> None:
 
 
 def test_not_utf8_is_named() -> None:
-    tensor = tw.decode_bytes(wire.elements([b"fine", b"ab\xff"]))
+    tensor = tw.decode_bytes(reference.elements([b"fine", b"ab\xff"]))
     for convert in (tensor.as_strings, lambda: tensor.as_numpy(np.dtypes.StringDType())):
         with pytest.raises(tw.ElementError) as caught:
             convert()

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-import wire
-from elements import WIRE, WORDS
+from support import reference
+from support.bytes_elements import WIRE, WORDS
 from tensorwire import _elements
 from tensorwire._body import Body
 
@@ -86,7 +86,7 @@ def test_indexing_is_numpys(index: Any) -> None:
         return
     assert found.shape == expected.shape
     assert found.tolist() == expected.tolist()
-    assert found.wire == wire.elements(expected.ravel().tolist())
+    assert found.wire == reference.elements(expected.ravel().tolist())
 
 
 @pytest.mark.parametrize("index", [2, (0, 3), (0, 0, 0, 0), (0, 0, 4), 1.5, "x"])
@@ -149,7 +149,7 @@ def test_whole_arrays() -> None:
 def test_fixed_width_loses_trailing_nuls() -> None:
     assert tw.decode_bytes(WIRE).as_numpy("S").tolist()[2] == b"b"
     assert tw.decode_bytes(WIRE).as_numpy().tolist()[2] == b"b\0\0"
-    assert tw.decode_bytes(wire.elements([b"", b""])).as_numpy("S").tolist() == [b"", b""]
+    assert tw.decode_bytes(reference.elements([b"", b""])).as_numpy("S").tolist() == [b"", b""]
 
 
 def test_a_scalar() -> None:
@@ -257,7 +257,7 @@ def test_wrong_arguments() -> None:
 @pytest.mark.parametrize("release_from", [0, 1 << 62])
 def test_a_body_that_changes_while_it_is_scanned(release_from: int) -> None:
     """Whatever the scan sees, it stays within the body: elements or an error come out."""
-    body = bytearray(wire.elements([b"x" * (i % 40) for i in range(20_000)]))
+    body = bytearray(reference.elements([b"x" * (i % 40) for i in range(20_000)]))
     done = threading.Event()
 
     def scribble() -> None:

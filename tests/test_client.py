@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import clients
 import tensorwire as tw
-from clients import GOOD, Connect, MiB, X, free_port, seen
-from serving import Scripted, http
+from support import client_fixtures
+from support.client_fixtures import GOOD, Connect, MiB, X, free_port, seen
+from support.servers import Scripted, http
 from tensorwire.client import AsyncClient, Client
 
 pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
-connect, server, client = clients.connect, clients.server, clients.client  # fixtures
+connect = client_fixtures.connect
+server, client = client_fixtures.server, client_fixtures.client
 
 
 # --- what is asked and answered ---

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import clients
-from clients import BODY, GOOD, HEADERS, Connect, MiB, X, app, free_port, seen
-from serving import Scripted, http, uvicorn_server
+from support import client_fixtures
+from support.client_fixtures import BODY, GOOD, HEADERS, Connect, MiB, X, app, free_port, seen
+from support.servers import Scripted, http, uvicorn_server
 from tensorwire.client import AsyncClient, Client, InferenceServerError
 
 pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
-connect, server, client = clients.connect, clients.server, clients.client  # fixtures
+connect = client_fixtures.connect
+server, client = client_fixtures.server, client_fixtures.client
 
 
 def test_one_connection_is_reused(client: Any) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import cases
 import tensorwire as tw
+from support import cases
 
 
 def decode(kind: str, body: Any, header_length: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The encoder, read back by the independent decoder of wire.py."""
+"""The encoder, read back by the independent decoder of reference.py."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import cases
 import tensorwire as tw
-import wire
+from support import cases, reference
 
 ENCODABLE = [case for case in cases.VALID if case.encodable]
 NUMPY = {name: row.dtype for name, row in tw._datatypes.DATATYPES.items()}
@@ -71,7 +70,7 @@ def encode(message: tw.InferRequest | tw.InferResponse, **options: Any) -> tw.Fr
 @pytest.mark.parametrize("case", ENCODABLE, ids=lambda case: case.id)
 def test_valid(case: cases.Valid, align: int) -> None:
     frame = encode(message_of(case), align=align)
-    said = wire.decode(bytes(frame), frame.header_length, case.kind)
+    said = reference.decode(bytes(frame), frame.header_length, case.kind)
     assert cases.same(
         [
             (t["name"], t["datatype"], t["shape"], t["values"], t["binary"], t["parameters"])

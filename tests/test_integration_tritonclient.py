@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 import tensorwire as tw
-import tritonclient_both_ways as ways
 from interop.samples import NOT_TEXT, TEXTS, bits, bytes_array
+from support import tritonclient_comparison
+from support.tritonclient_comparison import FLOATS, LARGE, body_of, module, parsed, response
 from tensorwire.integrations import patching, tritonclient
-from tritonclient_both_ways import FLOATS, LARGE, body_of, module, parsed, response
 
 pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
 
-http, utils = ways.http, ways.utils  # fixtures
+http, utils = tritonclient_comparison.http, tritonclient_comparison.utils  # fixtures
 
 
 def functions() -> list[Any]:

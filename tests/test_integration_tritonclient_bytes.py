@@ -15,13 +15,22 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import tensorwire as tw
-import tritonclient_both_ways as ways
 from interop.samples import NOT_TEXT, TEXTS, Array, bits, bytes_array
-from tritonclient_both_ways import ARRAYS, FEW, FLOATS, Octets, both, module, object_array, outcome
+from support import tritonclient_comparison
+from support.tritonclient_comparison import (
+    ARRAYS,
+    FEW,
+    FLOATS,
+    Octets,
+    both,
+    module,
+    object_array,
+    outcome,
+)
 
 pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
 
-utils, either = ways.utils, ways.either  # fixtures
+utils, either = tritonclient_comparison.utils, tritonclient_comparison.either  # fixtures
 
 
 # --- serialize -------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-import tritonclient_both_ways as ways
 from interop.samples import DTYPES, Array, binary_sample, bits, bytes_array
-from tritonclient_both_ways import (
+from support import tritonclient_comparison
+from support.tritonclient_comparison import (
     ARRAYS,
     FLOATS,
     LARGE,
@@ -30,8 +30,12 @@ from tritonclient_both_ways import (
 
 pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
 
-http, grpc, utils = ways.http, ways.grpc, ways.utils  # fixtures
-either, installed = ways.either, ways.installed
+http, grpc, utils = (
+    tritonclient_comparison.http,
+    tritonclient_comparison.grpc,
+    tritonclient_comparison.utils,
+)  # fixtures
+either, installed = tritonclient_comparison.either, tritonclient_comparison.installed
 
 
 @pytest.mark.parametrize("is_large", [False, True])

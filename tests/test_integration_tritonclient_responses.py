@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import tensorwire as tw
-import tritonclient_both_ways as ways
 from interop.samples import DTYPES, Array, binary_sample, bits, bytes_array
-from tritonclient_both_ways import (
+from support import tritonclient_comparison
+from support.tritonclient_comparison import (
     FEW,
     FLOATS,
     LARGE,
@@ -32,7 +32,11 @@ from tritonclient_both_ways import (
 
 pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
 
-http, either, installed = ways.http, ways.either, ways.installed  # fixtures
+http, either, installed = (
+    tritonclient_comparison.http,
+    tritonclient_comparison.either,
+    tritonclient_comparison.installed,
+)  # fixtures
 
 
 def output(

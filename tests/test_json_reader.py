@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-import wire
-from fuzz.judge import message_read
+from fuzz.comparison import message_read
+from support import reference
 from tensorwire._decode import read_peer_message
 from tensorwire._json_reader import read_json
 
@@ -260,7 +260,7 @@ def test_values_are_those_of_json() -> None:
 def test_changed_texts_are_judged_as_by_json() -> None:
     """One byte of a valid text is replaced, removed or added."""
     chooser = random.Random(2)
-    judge = json.JSONDecoder(object_pairs_hook=wire._unique, parse_constant=int)
+    judge = json.JSONDecoder(object_pairs_hook=reference._unique, parse_constant=int)
     n_accepted = 0
     for _ in range(20_000):
         text = bytearray(random_json(chooser).encode())
@@ -431,7 +431,7 @@ def test_every_exponent() -> None:
         )
         assert np.array_equal(found.view(np.uint64), expected[finite].view(np.uint64))
         texts = [f"{value:.{n}e}" for value in singles.view(np.float32).tolist()]
-        values = [wire._nearest_single(text) for text in texts]
+        values = [reference._nearest_single(text) for text in texts]
         kept = [i for i, value in enumerate(values) if not math.isinf(value)]
         found = read("FP32", [texts[i] for i in kept])
         assert np.array_equal(found, np.array([values[i] for i in kept], np.float32))
@@ -504,10 +504,10 @@ def test_doubles() -> None:
 
 
 def test_singles() -> None:
-    finite = [text for text in FINITE if not math.isinf(wire._nearest_single(text))]
+    finite = [text for text in FINITE if not math.isinf(reference._nearest_single(text))]
     assert len(finite) < len(FINITE)
     for text, value in zip(finite, read("FP32", finite).tolist(), strict=True):
-        assert repr(value) == repr(wire._nearest_single(text)), text
+        assert repr(value) == repr(reference._nearest_single(text)), text
 
 
 @pytest.mark.parametrize("datatype", ["FP32", "FP64"])
@@ -580,7 +580,7 @@ RANGES = {
     name: (-(2 ** (8 * size - 1)), 2 ** (8 * size - 1) - 1)
     if name[0] == "I"
     else (0, 2 ** (8 * size) - 1)
-    for name, size in wire.SIZES.items()
+    for name, size in reference.SIZES.items()
     if "INT" in name
 }
 
@@ -1434,8 +1434,8 @@ def compared(kind: str, text: bytes, length: int | None) -> None:
     except tw.DecodeError:
         found = None
     try:
-        expected: Any = wire.decode(text, length, kind)
-    except wire.WireError:
+        expected: Any = reference.decode(text, length, kind)
+    except reference.WireError:
         expected = None
     assert repr(found) == repr(expected), (text, length)
 
@@ -1464,4 +1464,6 @@ def test_wire_rounds_to_a_single_as_exact_arithmetic_does() -> None:
     chooser = random.Random(9)
     for bits in SINGLE_EDGES + [chooser.randrange(0x7F7FFFFF) for _ in range(300)]:
         for text, nearest_bits in halfway(bits, single_value):
-            assert struct.pack("<f", wire._nearest_single(text)) == struct.pack("<I", nearest_bits)
+            assert struct.pack("<f", reference._nearest_single(text)) == struct.pack(
+                "<I", nearest_bits
+            )

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import leaks
 import tensorwire as tw
-import wire
-from lifetimes import Owned, assert_held_until_it_goes
+from stress import leaks
+from support import reference
+from support.lifetimes import Owned, assert_held_until_it_goes
 
 pytestmark = [
     pytest.mark.no_sanitizers(reason="it measures memory"),
@@ -27,7 +27,8 @@ pytestmark = [
 def test_no_entry_point_leaks() -> None:
     """Nor does anything print, as an exception in a destructor would."""
     path = [str(Path(tw.__file__).parent.parent), *sys.path]
-    script = f"import sys; sys.path[:0] = {path!r}; sys.argv[1:] = []; import leaks; leaks.main()"
+    script = f"import sys; sys.path[:0] = {path!r}; sys.argv[1:] = []\n"
+    script += "from stress import leaks; leaks.main()"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False
     )
@@ -62,7 +63,7 @@ def test_a_leak_is_seen(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 # --- what holds a body (tests/test_ownership.py has the views of a decoded message) ---
 
 
-ELEMENTS = wire.elements([b"a", b"bc", b"x" * 50])
+ELEMENTS = reference.elements([b"a", b"bc", b"x" * 50])
 HOLDERS: dict[str, Callable[[Any], Any]] = {
     "BytesTensor": tw.decode_bytes,
     "reshaped": lambda b: tw.decode_bytes(b).reshape((3, 1)),

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-import wire
+from support import reference
 
-BODY, LENGTH = wire.request(
+BODY, LENGTH = reference.request(
     [
-        wire.entry("aß", "BOOL", [2, 1, 1], [True, False]),
-        wire.entry("b", "BYTES", [3], [b"", b"x", b"yz"]),
-        wire.entry("c", "INT8", [2], [1, 2], binary=False),
-        wire.entry("d", "INT8", [0], []),
+        reference.entry("aß", "BOOL", [2, 1, 1], [True, False]),
+        reference.entry("b", "BYTES", [3], [b"", b"x", b"yz"]),
+        reference.entry("c", "INT8", [2], [1, 2], binary=False),
+        reference.entry("d", "INT8", [0], []),
     ],
     outputs=[{"name": "öö"}, {"name": "o"}],
     parameters={"deep": [[["[[{"]]]},
@@ -71,8 +71,8 @@ def test_the_edge(name: str, edge: int, error: type[tw.DecodeError], message: st
     ],
 )
 def test_responses_are_held_to_the_same(bounds: dict[str, int], message: str) -> None:
-    entry = wire.entry("x", "INT8", [200], list(range(100)) * 2)
-    body, n = wire.response([entry])
+    entry = reference.entry("x", "INT8", [200], list(range(100)) * 2)
+    body, n = reference.response([entry])
     assert tw.decode_response(body, n)["x"].shape == (200,)
     with pytest.raises(tw.DecodeError, match=message):
         tw.decode_response(body, n, limits=limits(**bounds))
@@ -80,7 +80,7 @@ def test_responses_are_held_to_the_same(bounds: dict[str, int], message: str) ->
 
 def test_requested_outputs_are_counted() -> None:
     outputs = [{"name": str(i)} for i in range(3)]
-    body, n = wire.request([wire.entry("x", "INT8", [1], [1])], outputs=outputs)
+    body, n = reference.request([reference.entry("x", "INT8", [1], [1])], outputs=outputs)
     assert tw.decode_request(body, n, limits=limits(max_tensors=3)).outputs is not None
     with pytest.raises(tw.HeaderError, match="more than 2 requested outputs"):
         tw.decode_request(body, n, limits=limits(max_tensors=2))
@@ -168,7 +168,7 @@ def test_brackets_that_are_no_levels() -> None:
     assert tw.decode_request(strings.encode()).id == "[{" * 300
     rows = '{"inputs":[{"name":"x","shape":[900,1],"datatype":"INT8","data":[%s]}]}'
     assert tw.decode_request((rows % ",".join(["[1]"] * 900)).encode())["x"].shape == (900, 1)
-    many = wire.request([wire.entry(f"t{i}", "INT8", [1], [1]) for i in range(500)])
+    many = reference.request([reference.entry(f"t{i}", "INT8", [1], [1]) for i in range(500)])
     assert len(tw.decode_request(*many).inputs) == 500
     with pytest.raises(tw.HeaderError, match=r"it ends at byte .* \(is Inference-.* missing"):
         tw.decode_request((HEAD % 1 + '"z":1}' + "[" * 500).encode())
@@ -214,7 +214,7 @@ def test_one_long_element_among_many() -> None:
     """Up to 64 MiB whatever the elements; beyond that, up to 64 times the wire bytes."""
 
     def as_s(n_elements: int, width: int) -> Any:
-        elements = wire.elements([b"x" * width] + [b"y"] * (n_elements - 1))
+        elements = reference.elements([b"x" * width] + [b"y"] * (n_elements - 1))
         return tw.decode_bytes(elements).as_numpy("S")
 
     assert as_s(65536, 1024).dtype == np.dtype("S1024")  # 64 MiB

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-import wire
-from lifetimes import Owned, assert_held_until_it_goes
+from support import reference
+from support.lifetimes import Owned, assert_held_until_it_goes
 
 
 def response(**arrays: Any) -> tw.Frame:
@@ -221,7 +221,7 @@ def test_decoding_numbers_allocates_the_same_at_any_size() -> None:
 @pytest.mark.parametrize("count", [None, 100_000])
 def test_scanning_bytes_allocates_8_bytes_an_element(count: int | None) -> None:
     n = 100_000
-    body = wire.elements([b"x" * 20] * n)
+    body = reference.elements([b"x" * 20] * n)
     held = tw.decode_bytes(body, count)
     assert held._starts is not None
     assert held._starts.nbytes == 8 * n
@@ -239,7 +239,7 @@ def test_a_claim_allocates_nothing(datatype: str, size: int) -> None:
         "datatype": datatype,
         "parameters": {"binary_data_size": size},
     }
-    body, length = wire.message({"inputs": [header]}, bytes(8))
+    body, length = reference.message({"inputs": [header]}, bytes(8))
 
     def decoding() -> None:
         with pytest.raises(tw.LayoutError):

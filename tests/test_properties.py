@@ -1,4 +1,4 @@
-"""Round trips of anything, against the independent encoder and decoder of wire.py."""
+"""Round trips of anything, against the independent encoder and decoder of reference.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tensorwire as tw
-import wire
+from support import reference
 
 DTYPES = [row.dtype for row in tw._datatypes.DATATYPES.values() if row.dtype is not None]
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
@@ -35,7 +35,7 @@ def test_round_trip(tensors: list[tuple[Any, bool]]) -> None:
     frame = tw.encode_request(request, nonfinite="literal")
     body = bytes(frame)
     back = tw.decode_request(body, frame.header_length)
-    said = wire.decode(body, frame.header_length, "request")["tensors"]
+    said = reference.decode(body, frame.header_length, "request")["tensors"]
     for (array, _), tensor, independent in zip(tensors, back.inputs, said, strict=True):
         assert tensor.shape == array.shape == independent["shape"]
         assert repr(tensor.as_numpy().tolist()) == repr(array.tolist())
@@ -47,7 +47,7 @@ def test_round_trip(tensors: list[tuple[Any, bool]]) -> None:
 def test_bytes_round_trip(values: list[Any]) -> None:
     expected = [v.encode() if isinstance(v, str) else v for v in values]
     encoded = tw.encode_bytes(values)
-    assert encoded == wire.elements(expected)
+    assert encoded == reference.elements(expected)
     assert tw.decode_bytes(encoded).tolist() == expected
     assert tw.decode_bytes(encoded, len(values)).tolist() == expected
 
@@ -75,7 +75,7 @@ SOURCES: dict[str, Any] = {
 @settings(max_examples=200, deadline=None)
 @given(SHAPES.flatmap(lambda shape: hnp.arrays(object, shape, elements=ELEMENTS)), st.data())
 def test_every_source_gives_the_same_wire(array: Any, data: st.DataObject) -> None:
-    expected = wire.elements([text.encode() for text in array.ravel().tolist()])
+    expected = reference.elements([text.encode() for text in array.ravel().tolist()])
     name = data.draw(st.sampled_from(sorted(SOURCES)))
     assert tw.encode_bytes(SOURCES[name](array)) == expected
     tensor = tw.decode_bytes(expected, array.size).reshape(array.shape)
@@ -89,9 +89,11 @@ def test_every_source_gives_the_same_wire(array: Any, data: st.DataObject) -> No
 def test_fixed_width_arrays(array: Any) -> None:
     """numpy hands out elements without their trailing NULs, and so do we."""
     expected = [text.encode() for text in array.ravel().tolist()]
-    assert tw.encode_bytes(array) == tw.encode_bytes(array.T.copy().T) == wire.elements(expected)
+    assert (
+        tw.encode_bytes(array) == tw.encode_bytes(array.T.copy().T) == reference.elements(expected)
+    )
     raw = np.frombuffer(array.tobytes(), "S24")
-    assert tw.encode_bytes(raw) == wire.elements(raw.tolist())
+    assert tw.encode_bytes(raw) == reference.elements(raw.tolist())
 
 
 def verdict(decode: Any, refusal: type[Exception]) -> Any:
@@ -105,9 +107,9 @@ def verdict(decode: Any, refusal: type[Exception]) -> Any:
 @settings(max_examples=500, deadline=None)
 @given(st.binary(max_size=24), st.integers(0, 4))
 def test_any_bytes_as_bytes(data: bytes, count: int) -> None:
-    """Whatever the bytes: the elements that wire.py finds, or an error where it has one."""
+    """Whatever the bytes: the elements that reference.py finds, or an error where it has one."""
     ours = verdict(lambda: tw.decode_bytes(data, count).tolist(), tw.DecodeError)
-    theirs = verdict(lambda: wire.unpack("BYTES", data, count), wire.WireError)
+    theirs = verdict(lambda: reference.unpack("BYTES", data, count), reference.WireError)
     assert isinstance(ours, str) == isinstance(theirs, str)
     if not isinstance(ours, str):
         assert ours == theirs
@@ -132,9 +134,9 @@ def test_a_changed_byte_is_refused_or_understood_alike(data: st.DataObject) -> N
     theirs = verdict(
         lambda: [
             tensor["values"]
-            for tensor in wire.decode(bytes(body), frame.header_length, "request")["tensors"]
+            for tensor in reference.decode(bytes(body), frame.header_length, "request")["tensors"]
         ],
-        wire.WireError,
+        reference.WireError,
     )
     if isinstance(theirs, str):
         # What is within an unknown member is skipped, also when it is no UTF-8 (WIRE.md 3).

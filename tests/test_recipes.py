@@ -15,7 +15,7 @@ import requests
 import urllib3
 
 import tensorwire as tw
-from serving import uvicorn_server
+from support.servers import uvicorn_server
 from tensorwire.asgi import create_app
 
 pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-import wire
+from support import reference
 
 pytestmark = pytest.mark.thread_unsafe(reason="it makes threads of its own, and looks at the GIL")
 
@@ -175,7 +175,7 @@ def ticks_during(work: Callable[[], Any], n_times: int) -> int:
 
 SIXTY_MB = bytes(60_000_000)
 FLAGS = tw.TensorSpec("x", "BOOL", [-1])
-FAR_APART = wire.elements([bytes(400 + 7919 * i % 801) for i in range(100_000)])
+FAR_APART = reference.elements([bytes(400 + 7919 * i % 801) for i in range(100_000)])
 
 
 def grow() -> None:

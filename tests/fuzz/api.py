@@ -13,8 +13,8 @@ What has to hold after each call into tensorwire (`World.call`):
 
 - The exception, if there is one, is documented (`is_documented`), or comes from a hostile object.
 - A DecodeError has numbers of the right types, and an offset within the body.
-- A frame decodes again, by tensorwire and by tests/wire.py, and has the names, datatypes, shapes
-  and bytes of the message that was encoded (`check_frame`); a call in which a hostile object acted
+- A frame decodes again, by tensorwire and by support/reference.py, and has the names, datatypes,
+  shapes and bytes of the message that was encoded (`check_frame`); a call in which a hostile object acted
   is exempt, because there the message may have changed on the way.
 - Every byte of a result can be read. AddressSanitizer sees a read out of bounds.
 
@@ -49,11 +49,11 @@ import numpy as np
 import pyarrow as pa
 
 import tensorwire as tw
-import wire
 from fuzz import hostile
+from fuzz.comparison import MAX_TEXT
 from fuzz.hostile import Hostile
-from fuzz.judge import MAX_TEXT
-from fuzz.lying import FORMATS, LIES, OFFSETS, VIEWS, Liar
+from fuzz.invalid_arrow import FORMATS, LIES, OFFSETS, VIEWS, Liar
+from support import reference
 
 EXTENDED: list[Any]
 try:
@@ -253,7 +253,7 @@ TEXTS: tuple[Any, ...] = (
     *("z" * 40, b"z" * 300, bytearray(b"bytearray"), memoryview(b"view"), memoryview(b"abcd")[::2]),
     *(None, 1, "\ud800", b"a" * 20),
 )
-DATATYPES = (*sorted(wire.DATATYPES), "fp32", "", "STRING")
+DATATYPES = (*sorted(reference.DATATYPES), "fp32", "", "STRING")
 SCALARS: tuple[Callable[[], Any], ...] = (
     lambda: None,
     lambda: True,
@@ -596,18 +596,18 @@ def message_seeds() -> list[tuple[bytes, int | None, str]]:
     """Valid bodies, written by the oracle."""
     if not MESSAGES:
         entries = [
-            wire.entry("x", "FP32", [2, 3], [0.5] * 6),
-            wire.entry("words", "BYTES", [3], [b"a", b"", b"longer than twelve bytes"]),
-            wire.entry("b", "BOOL", [3], [True, False, True]),
-            wire.entry("h", "BF16", [2], [1.0, 2.0]),
-            wire.entry("j", "INT8", [2], [1, -1], binary=False),
-            wire.entry("s", "BYTES", [], [b"s"], binary=False),
-            wire.entry("e", "FP64", [0, 2], []),
+            reference.entry("x", "FP32", [2, 3], [0.5] * 6),
+            reference.entry("words", "BYTES", [3], [b"a", b"", b"longer than twelve bytes"]),
+            reference.entry("b", "BOOL", [3], [True, False, True]),
+            reference.entry("h", "BF16", [2], [1.0, 2.0]),
+            reference.entry("j", "INT8", [2], [1, -1], binary=False),
+            reference.entry("s", "BYTES", [], [b"s"], binary=False),
+            reference.entry("e", "FP64", [0, 2], []),
         ]
         requested = [{"name": "y", "parameters": {"binary_data": True}}, {"name": "x"}]
         for some in (entries, entries[:1], entries[1:2], entries[4:6], entries[1:4]):
-            MESSAGES.append((*wire.request(some, outputs=requested), "request"))
-            MESSAGES.append((*wire.response(some, model_name="m", align=64), "response"))
+            MESSAGES.append((*reference.request(some, outputs=requested), "request"))
+            MESSAGES.append((*reference.response(some, model_name="m", align=64), "response"))
     return MESSAGES
 
 
@@ -850,7 +850,9 @@ def decode_bytes(world: World) -> Any:
     source = buffer_of(world)
     if world.choices.one_in(2):
         n = world.choices.below(6)
-        source = world.choices.of((bytes, bytearray))(wire.elements([b"a" * i for i in range(n)]))
+        source = world.choices.of((bytes, bytearray))(
+            reference.elements([b"a" * i for i in range(n)])
+        )
     count = world.or_junk(lambda: world.choices.of((None, None, 0, 1, 2, 3)))
     made = world.call(in_bounds, tw.decode_bytes, source, count)
     if made is not None:
@@ -915,7 +917,7 @@ def is_unchanged(item: Any) -> bool:
     data = item.data if isinstance(item, tw.Tensor) else item
     if not isinstance(data, tw.BytesTensor):
         return True
-    return bytes(data.wire) == wire.elements([bytes(data.view(i)) for i in range(data.size)])
+    return bytes(data.wire) == reference.elements([bytes(data.view(i)) for i in range(data.size)])
 
 
 def unless_meddled(world: World, check: Callable[..., None], *arguments: Any) -> None:
@@ -993,7 +995,7 @@ def check_frame(frame: tw.Frame, sent: list[tw.Tensor], decode: Any, kind: str) 
         has_wrong_bool |= one.datatype == "BOOL" and max(payload(one) or b"\0") > 1
     if has_wrong_bool or max(map(len, (t.name for t in sent)), default=0) > 4096:
         return
-    said = wire.decode(joined, frame.header_length, kind)
+    said = reference.decode(joined, frame.header_length, kind)
     assert [(t["name"], t["datatype"], t["shape"]) for t in said["tensors"]] == [
         (t.name, t.datatype, t.shape) for t in back
     ]
@@ -1008,7 +1010,7 @@ def encode_bytes(world: World) -> Any:
     assert type(made) is bytes
     if world.n_meddled == before and is_unchanged(item):
         tw.decode_bytes(made)
-        wire.unpack("BYTES", made, len(tw.decode_bytes(made)))
+        reference.unpack("BYTES", made, len(tw.decode_bytes(made)))
     return made
 
 
@@ -1591,14 +1593,14 @@ def drop_garbage(world: World) -> None:
 
 def some_bytes_tensor(world: World) -> tw.BytesTensor:
     source = world.choices.of((bytes, bytearray))(
-        wire.elements([b"a", b"", b"long" * 5, b"\xc3\xa9"])
+        reference.elements([b"a", b"", b"long" * 5, b"\xc3\xa9"])
     )
     return tw.decode_bytes(source)
 
 
 def some_buffer(world: World) -> tw.BodyBuffer:
     buffer = tw.BodyBuffer(world.choices.of((None, 100)))
-    buffer.write(wire.elements([b"a", b"bc"]))
+    buffer.write(reference.elements([b"a", b"bc"]))
     return buffer
 
 
@@ -1624,9 +1626,9 @@ MAKERS: dict[Any, Callable[[World], Any]] = {
     tw.BodyBuffer: some_buffer,
     Message: body,
     Cached: lambda world: Cached(pa.array([b"a", b"longer than twelve bytes"])),
-    bytes: lambda world: wire.elements([b"a", b"bc"]),
-    bytearray: lambda world: bytearray(wire.elements([b"a", b"bc"])),
-    memoryview: lambda world: memoryview(bytearray(wire.elements([b"a", b"bc"]))),
+    bytes: lambda world: reference.elements([b"a", b"bc"]),
+    bytearray: lambda world: bytearray(reference.elements([b"a", b"bc"])),
+    memoryview: lambda world: memoryview(bytearray(reference.elements([b"a", b"bc"]))),
     np.ndarray: lambda world: np.arange(4, dtype="f4"),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import tensorwire as tw
-from fuzz.judge import check_error, exact
+from fuzz.comparison import check_error, exact
 
 SIZES = (62, 126, 998, 4_094, 65_535, 131_071, 2**62, 2**63 - 1, 2**64)
 CHUNK = bytes(range(256)) * 600

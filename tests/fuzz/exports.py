@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 import tensorwire as tw
-import wire
-from fuzz.judge import check_error, exact
+from fuzz.comparison import check_error, exact
+from support import reference
 
 STRINGS = np.dtypes.StringDType()
 
@@ -54,13 +54,13 @@ def shaped(items: list[Any], shape: tuple[int, ...]) -> Any:
 
 
 def whole(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
-    source = exact(wire.elements(items))
+    source = exact(reference.elements(items))
     return source, tw.decode_bytes(source, len(items)).reshape(shape)
 
 
 def within(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
     """A run of rows between two others."""
-    source = exact(wire.elements([b"before", *items, b"behind"]))
+    source = exact(reference.elements([b"before", *items, b"behind"]))
     return source, tw.decode_bytes(source)[1:-1].reshape(shape)
 
 
@@ -84,7 +84,7 @@ def raw(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor
 
 def chosen(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
     """Gathered one by one, in another order than they came in."""
-    tensor = tw.decode_bytes(exact(wire.elements(items[::-1])))[::-1]
+    tensor = tw.decode_bytes(exact(reference.elements(items[::-1])))[::-1]
     return exact(b""), tensor.reshape(shape)
 
 
@@ -105,7 +105,7 @@ def from_arrow(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.Byte
     array = pa.array([b"before", *items], kinds[len(items) % 3])[1:]
     chunked = pa.chunked_array([array[:1], array[1:]]) if len(items) % 2 else array
     encoded = tw.encode_bytes(chunked)
-    assert encoded == wire.elements(items)
+    assert encoded == reference.elements(items)
     source = exact(encoded)
     return source, tw.decode_bytes(source).reshape(shape)
 
@@ -140,11 +140,11 @@ def views(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
 
 
 def wire_bytes(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
-    assert bytes(tensor.wire) == wire.elements(items) == tw.encode_bytes(tensor)
+    assert bytes(tensor.wire) == reference.elements(items) == tw.encode_bytes(tensor)
     copy = tensor.copy()
     assert copy == tensor
     assert copy.tolist() == tensor.tolist()
-    other = tw.decode_bytes(wire.elements([*items[:-1], rest[:8]]) if items else b"")
+    other = tw.decode_bytes(reference.elements([*items[:-1], rest[:8]]) if items else b"")
     same = len(items) == 0 or items[-1] == rest[:8]
     assert (tensor.reshape((len(items),)) == other) is same
 
@@ -166,7 +166,7 @@ def selection(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
     if isinstance(expected, np.ndarray):
         assert found.shape == expected.shape
         assert found.tolist() == expected.tolist()
-        assert bytes(found.wire) == wire.elements(expected.reshape(-1).tolist())
+        assert bytes(found.wire) == reference.elements(expected.reshape(-1).tolist())
     else:
         assert found == expected
 
@@ -198,7 +198,7 @@ def fixed_width(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None
     trimmed = [item.rstrip(b"\0") for item in items]
     assert array.reshape(-1).tolist() == trimmed
     assert array.dtype.itemsize == max(1, *map(len, items), 1)
-    assert tw.encode_bytes(array) == wire.elements(trimmed)
+    assert tw.encode_bytes(array) == reference.elements(trimmed)
 
 
 def texts(items: list[bytes]) -> list[str] | int:
@@ -231,7 +231,7 @@ def strings(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
         assert array.shape == tensor.shape
         assert array.reshape(-1).tolist() == texts(items)
         nested = array.tolist() if array.ndim else [array.item()]
-        assert tw.encode_bytes(array) == tw.encode_bytes(nested) == wire.elements(items)
+        assert tw.encode_bytes(array) == tw.encode_bytes(nested) == reference.elements(items)
 
 
 def npy_strings(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
@@ -239,7 +239,7 @@ def npy_strings(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None
     if array is not None:
         assert array.shape == tensor.shape
         assert array.reshape(-1).tolist() == texts(items)
-        assert tw.encode_bytes(array) == wire.elements(items)
+        assert tw.encode_bytes(array) == reference.elements(items)
 
 
 def unicode(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
@@ -259,7 +259,7 @@ def unicode(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
                 return
             raise AssertionError(f"element {i} has no UTF-8 form")
         expected.append("".join(map(chr, row)).encode())
-    assert tw.encode_bytes(array) == wire.elements(expected)
+    assert tw.encode_bytes(array) == reference.elements(expected)
 
 
 def arrow(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
@@ -267,7 +267,7 @@ def arrow(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
     array.validate(full=True)
     assert array.type == pa.binary_view()
     assert array.to_pylist() == items
-    assert tw.encode_bytes(array[1:]) == wire.elements(items[1:])
+    assert tw.encode_bytes(array[1:]) == reference.elements(items[1:])
 
 
 def arrow_text(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
@@ -275,7 +275,7 @@ def arrow_text(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
     if array is not None:
         array.validate(full=True)
         assert array.to_pylist() == texts(items)
-        assert tw.encode_bytes(array) == wire.elements(items)
+        assert tw.encode_bytes(array) == reference.elements(items)
 
 
 def into(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
@@ -284,7 +284,7 @@ def into(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
         (bytes, bytearray, memoryview)[rest[i % len(rest)] % 3 if rest else 0](item)
         for i, item in enumerate(items)
     ]
-    expected = wire.elements(items)
+    expected = reference.elements(items)
     assert tw.encode_bytes(values) == expected
     room = rest[0] + len(expected) - 20 if rest else len(expected)
     buffer = exact(b"\xaa" * max(room, 0))
@@ -301,7 +301,7 @@ def into(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
 def through_a_message(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", tensor), tw.Tensor("y", tensor)]))
     body = bytes(frame)
-    said = wire.decode(body, frame.header_length, "request")["tensors"]
+    said = reference.decode(body, frame.header_length, "request")["tensors"]
     assert [one["values"] for one in said] == [items, items]
     read = tw.decode_request(body, frame.header_length)
     assert read["y"].data == tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tensorwire as tw
-from fuzz.judge import check_error
+from fuzz.comparison import check_error
 
 NAME = "inference-header-content-length"
 MEDIA_TYPES = tuple(

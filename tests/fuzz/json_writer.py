@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import tensorwire as tw
-from fuzz.judge import exact
+from fuzz.comparison import exact
 
 DTYPES = ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 NONFINITE: Any = ("null", "literal", "error", "null")

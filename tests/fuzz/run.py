@@ -181,7 +181,7 @@ def environment(fast: bool, mutates: bool = False, again: bool = False) -> dict[
 
 def run(target: str, fast: bool, arguments: list[str], log: int | IO[str] | None = None) -> int:
     """The exit code of libFuzzer; what it prints goes to the log. An input run again has none."""
-    command = [str(PYTHON), "-m", "fuzz.fuzz", target]
+    command = [str(PYTHON), "-m", "fuzz.libfuzzer", target]
     variables = environment(fast, mutates="-merge=1" not in arguments, again=log is None)
     if target in KERNELS:
         command, variables = [str(program(target, fast))], dict(os.environ)

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import cases
-import wire
 from fuzz.api import OPERATIONS
 from fuzz.targets import LENGTHS, SPECS
+from support import cases, reference
 
 MAX_NBYTES = 4096  # of an input; larger rows of the tables have tests of their own
 SAVED = Path(__file__).parent / "saved"
@@ -81,7 +80,7 @@ def requests() -> Iterator[bytes]:
 
 def elements() -> Iterator[bytes]:
     for n in range(len(TEXTS)):
-        whole = wire.elements(TEXTS[:n])
+        whole = reference.elements(TEXTS[:n])
         yield b"\1\0\0" + whole
         yield b"\0" + n.to_bytes(2, "little") + whole
         yield b"\2" + n.to_bytes(2, "little") + whole[:-1]
@@ -153,7 +152,7 @@ def programs() -> Iterator[bytes]:
 def kernels() -> Iterator[bytes]:
     """A byte that chooses the kernel, and what that reads."""
     for n in range(len(TEXTS)):
-        yield b"\0\xff\2" + wire.elements(TEXTS[:n])
+        yield b"\0\xff\2" + reference.elements(TEXTS[:n])
         yield b"\1" + b"".join(TEXTS[n:])
         text = b"".join(TEXTS[:n]).decode(errors="replace")
         yield b"\2" + text.encode("latin-1", "replace")

@@ -6,13 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorwire as tw
-import wire
 from fuzz.api import api
 from fuzz.bodybuffer import bodybuffer
-from fuzz.exports import exports
-from fuzz.headers import header_length
-from fuzz.json_writer import json_writer
-from fuzz.judge import (
+from fuzz.comparison import (
     check_error,
     check_views,
     exact,
@@ -20,6 +16,10 @@ from fuzz.judge import (
     message_said,
     values_of,
 )
+from fuzz.exports import exports
+from fuzz.headers import header_length
+from fuzz.json_writer import json_writer
+from support import reference
 
 LENGTHS: tuple[Callable[[int], Any], ...] = (  # how a header length may be said, and how not
     lambda n: None,
@@ -37,7 +37,7 @@ DIMS: tuple[tuple[int, ...], ...] = (
 )
 SPECS = [
     tw.TensorSpec("raw", datatype, dims, batching)
-    for datatype in sorted(wire.DATATYPES)
+    for datatype in sorted(reference.DATATYPES)
     for dims in DIMS
     for batching in (False, True)
 ]
@@ -53,7 +53,7 @@ def split(data: bytes) -> tuple[int, Any, tw.TensorSpec, bytes]:
 
 
 def request(data: bytes) -> None:
-    """A request is understood as wire.py understands it, over the very bytes, or refused as there.
+    """A request decodes as with reference.py, into views of the body, or is rejected by both.
 
     A header length of 0 is a raw request of one of SPECS.
     """
@@ -65,7 +65,7 @@ def request(data: bytes) -> None:
 
 
 def response(data: bytes) -> None:
-    """A response is understood as wire.py understands it, over the very bytes, or refused."""
+    """A response decodes as with reference.py, into views of the body, or is rejected by both."""
     choices, length, _, body = split(data)
     message(tw.decode_response, "response", choices, length, body)
 
@@ -79,7 +79,7 @@ def message(decode: Any, kind: str, choices: int, length: Any, body: bytes) -> N
         check_error(error, len(body))
     said = message_said(body, length, kind)
     if read is None:
-        assert isinstance(said, wire.WireError), said
+        assert isinstance(said, reference.WireError), said
     else:
         assert repr(message_read(read)) == repr(said)
         check_views(read, view, len(body) if length is None else int(length))
@@ -91,15 +91,15 @@ def raw_request(choices: int, length: Any, spec: tw.TensorSpec, body: bytes) -> 
     source, view, limits = prepared(choices, body)
     said: Any
     try:
-        said = wire.decode_raw(body, spec.datatype, spec.dims, spec.batching)
-    except wire.WireError as error:
+        said = reference.decode_raw(body, spec.datatype, spec.dims, spec.batching)
+    except reference.WireError as error:
         said = error
     read = None
     try:
         read = tw.decode_request(view, length, raw_input=spec, limits=limits)
     except tw.DecodeError as error:
         check_error(error, len(body))
-        assert isinstance(said, wire.WireError), said
+        assert isinstance(said, reference.WireError), said
     if read is not None:
         [tensor] = read.inputs
         assert repr((tensor.shape, values_of(tensor))) == repr(said)
@@ -119,7 +119,7 @@ def prepared(choices: int, body: bytes) -> tuple[Any, Any, tw.Limits]:
 
 
 def decode_bytes(data: bytes) -> None:
-    """The elements that wire.py finds, in the buffer itself, or an error where it has one."""
+    """The elements that reference.py finds, in the buffer itself, or an error where it has one."""
     choices, wire_bytes = data[:1].ljust(1, b"\0")[0], data[3:]
     count: int | None = int.from_bytes(data[1:3], "little")
     if choices & 1:
@@ -128,8 +128,10 @@ def decode_bytes(data: bytes) -> None:
         count = (count or 0) << 40
     said: Any
     try:
-        said = wire.unpack("BYTES", wire_bytes, n_whole(wire_bytes) if count is None else count)
-    except wire.WireError as error:
+        said = reference.unpack(
+            "BYTES", wire_bytes, n_whole(wire_bytes) if count is None else count
+        )
+    except reference.WireError as error:
         said = error
     source = exact(wire_bytes)
     read = None
@@ -137,9 +139,9 @@ def decode_bytes(data: bytes) -> None:
         read = tw.decode_bytes(source, count)
     except tw.DecodeError as error:
         check_error(error, len(wire_bytes))
-        assert isinstance(said, wire.WireError), said
+        assert isinstance(said, reference.WireError), said
         if isinstance(error, tw.ElementError):
-            assert isinstance(said, wire.ElementError)
+            assert isinstance(said, reference.ElementError)
             assert error.element == n_whole(wire_bytes)
     if read is not None:
         assert read.tolist() == said

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from interop import triton_setup
-from interop.missing import refuse
 from interop.triton_server import TritonServer, running_triton
+from support.requirements import skip_or_fail
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +21,6 @@ def triton() -> Iterator[TritonServer]:
     folder = Path(os.environ.get("TENSORWIRE_TRITON") or triton_setup.DEFAULT_FOLDER).resolve()
     if triton_setup.read_marker(folder) is None:
         command = shlex.join([sys.executable, triton_setup.__file__, str(folder)])
-        refuse("triton", f"no Triton server is installed; to install one: {command}")
+        skip_or_fail("triton", f"no Triton server is installed; to install one: {command}")
     with running_triton(folder) as server:
         yield server

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from interop.plain_message import Members, Message, extent, members, n_dims, parameter
-from interop.rewrites import (
+from interop.difference_rewrites import (
     all_outputs_binary,
     as_the_model_has_it,
     cut_names,
@@ -52,6 +51,7 @@ from interop.rewrites import (
     wrapped_length,
     zero_for_nan,
 )
+from interop.plain_message import Members, Message, extent, members, n_dims, parameter
 
 ANYTHING = "*"
 

@@ -25,15 +25,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 import tensorwire as tw
-import wire
 from interop import triton_setup
 from interop.differences import DIFFERENCES, Difference
-from interop.mutations import messages, raw_messages
+from interop.message_generator import messages, raw_messages
 from interop.plain_message import Message
 from interop.triton_exchange import HEADER_LENGTH
 from interop.triton_models import ANY, MODELS, Model
 from interop.triton_server import TritonServer, running_triton
-from table import same
+from support import reference
+from support.case_types import same
 
 # The models that raw requests go to.
 RAW = {message.model for message in raw_messages()}
@@ -113,20 +113,20 @@ def payload(tensor: tw.Tensor) -> bytes | None:
 
 
 def read_answer(body: bytes, header_length: int | None) -> tuple[Echoed, ...]:
-    """The tensors of an answer, in the order of their names, as tensorwire and as wire.py read it.
+    """The tensors of an answer in the order of their names, read by tensorwire and reference.py.
 
-    wire.py has no lenient BOOLs, so it is not asked when those are there.
+    reference.py has no lenient BOOLs, so it is not asked when those are there.
     """
     response = tw.decode_response(body, header_length, limits=tw.Limits(check_bool=False))
     tensors = []
     for tensor in response.outputs:
         data = payload(tensor)
         datatype = "UINT8" if tensor.datatype == "BOOL" else tensor.datatype
-        count = wire.element_count(datatype, tensor.shape)
-        values = wire.unpack(datatype, data or b"", count)
+        count = reference.element_count(datatype, tensor.shape)
+        values = reference.unpack(datatype, data or b"", count)
         tensors.append(Echoed(tensor.name, tensor.datatype, tensor.shape, tensor.binary, values))
     if not any(t.datatype == "BOOL" and any(v > 1 for v in t.values) for t in tensors):
-        independent = wire.decode(body, header_length, "response")["tensors"]
+        independent = reference.decode(body, header_length, "response")["tensors"]
         for mine, other in zip(tensors, independent, strict=True):
             values = (
                 [int(v) for v in other["values"]] if mine.datatype == "BOOL" else other["values"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorwire as tw
-import wire
+from support import reference
 
 INVALID = 0x10FF00  # a byte that is no UTF-8 stands in the tree as this code point plus the byte
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -125,7 +125,7 @@ def extent(item: Members) -> int:
     """The bytes that the dimensions of an input ask for, but for its zeros; BYTES count as 16."""
     shape, datatype = item.get("shape"), item.get("datatype")
     dims = [number(dim) for dim in shape] if type(shape) is list else []
-    nbytes = wire.SIZES.get(datatype, 16) if isinstance(datatype, str) else 16
+    nbytes = reference.SIZES.get(datatype, 16) if isinstance(datatype, str) else 16
     return math.prod(dim for dim in dims if dim) * nbytes
 
 

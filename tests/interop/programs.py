@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from interop import environment
-from interop.missing import refuse
+from support.requirements import skip_or_fail
 
 STOP_SECONDS = 20.0
 
@@ -21,7 +21,9 @@ def interpreter(name: str) -> Path:
     folder = environment.folder_of(name)
     if not environment.is_ready(name, folder):
         command = shlex.join([sys.executable, environment.__file__, name, str(folder)])
-        refuse(name, f"{name} is not installed, or with an older tensorwire; to install: {command}")
+        skip_or_fail(
+            name, f"{name} is not installed, or with an older tensorwire; to install: {command}"
+        )
     return environment.interpreter(folder)
 
 

@@ -7,8 +7,8 @@ import pytest
 from interop import triton_setup
 from interop.differences import DIFFERENCES
 from interop.differential import Campaign, LiveTriton, described, installed
-from interop.missing import refuse
-from interop.mutations import messages
+from interop.message_generator import messages
+from support.requirements import skip_or_fail
 
 SEED, N = 0, 3000
 
@@ -18,7 +18,9 @@ def campaign() -> Campaign:
     """A server of its own, because some messages end it."""
     folder = installed()
     if folder is None:
-        refuse("triton", f"no Triton server is installed: {triton_setup.__file__} installs one")
+        skip_or_fail(
+            "triton", f"no Triton server is installed: {triton_setup.__file__} installs one"
+        )
     campaign = Campaign()
     with LiveTriton(folder) as triton:
         for message in messages(SEED, N):

@@ -23,8 +23,8 @@ import pytest
 import tensorwire as tw
 from benchmarks.servers import LOOPBACK, Missing, Servers
 from interop import environment, programs
-from interop.missing import refuse
 from interop.samples import DTYPES, TEXTS, Array, binary_sample, bits, bytes_array, json_sample
+from support.requirements import skip_or_fail
 
 Arrays = dict[str, Array]
 TIMEOUT_SECONDS = 30.0
@@ -52,7 +52,7 @@ def module(name: str) -> ModuleType:
     try:
         return import_module(name)
     except (ImportError, RuntimeError) as error:  # RuntimeError: tritonclient without its [http]
-        refuse(name, f"{name} cannot be imported: {error}")
+        skip_or_fail(name, f"{name} cannot be imported: {error}")
 
 
 def datatype_of(array: Array) -> str:
@@ -250,7 +250,7 @@ def port(request: pytest.FixtureRequest, servers: Servers, server: str) -> int:
     try:
         return servers.port(server)
     except Missing as reason:
-        refuse(server, reason)
+        skip_or_fail(server, reason)
 
 
 @pytest.fixture(params=[*CLIENTS, "kserve"])

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from interop.missing import refuse
 from interop.samples import (
     BINARY_ONLY,
     DTYPES,
@@ -27,6 +26,7 @@ from interop.samples import (
     json_sample,
 )
 from interop.triton_models import DATATYPES
+from support.requirements import skip_or_fail
 
 F2 = np.array([1, 2], np.float32)
 
@@ -37,7 +37,7 @@ def client() -> ModuleType:
     try:
         return import_module("tritonclient.http")
     except (ImportError, RuntimeError) as error:  # RuntimeError: installed without its [http]
-        refuse("tritonclient", f"tritonclient[http] cannot be imported: {error}")
+        skip_or_fail("tritonclient", f"tritonclient[http] cannot be imported: {error}")
         raise
 
 

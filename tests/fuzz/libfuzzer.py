@@ -1,4 +1,4 @@
-"""One target under libFuzzer: `python -m fuzz.fuzz TARGET [libFuzzer's options] [corpus ...]`.
+"""One target under libFuzzer: `python -m fuzz.libfuzzer TARGET [libFuzzer's options] [corpus ...]`.
 
 Run by run.py, which prepares the environment.
 """
@@ -11,18 +11,18 @@ import sys
 
 import atheris
 
-with atheris.instrument_imports(include=["tensorwire", "wire"]):
+with atheris.instrument_imports(include=["tensorwire", "support.reference"]):
     import tensorwire  # noqa: F401
-    import wire  # noqa: F401
+    from support import reference  # noqa: F401
 
-from fuzz.mutate import mutated
+from fuzz.mutations import mutated
 from fuzz.targets import TARGETS
 
 
 def main() -> None:
     name = sys.argv.pop(1)
     # libFuzzer calls itself by it, through a shell, when it merges.
-    sys.argv[0] = shlex.join([sys.executable, "-m", "fuzz.fuzz", name])
+    sys.argv[0] = shlex.join([sys.executable, "-m", "fuzz.libfuzzer", name])
 
     def mutate(data: bytes, max_nbytes: int, seed: int) -> bytes:
         return mutated(name, bytes(data), max_nbytes, seed, atheris.Mutate)

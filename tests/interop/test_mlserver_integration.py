@@ -15,7 +15,6 @@ import urllib3
 
 import tensorwire as tw
 from interop import programs
-from interop.missing import refuse
 from interop.mlserver_process import Server, mlserver
 from interop.samples import (
     NOT_TEXT,
@@ -25,9 +24,10 @@ from interop.samples import (
     bytes_array,
     json_sample,
 )
+from support.requirements import skip_or_fail
 from tensorwire.client import Client, InferenceServerError
 
-INSIDE = ["mlserver_inside.py", "mlserver_inside_json.py"]
+INSIDE = ["inside_mlserver_codecs.py", "inside_mlserver_json.py"]
 INSIDE_SECONDS = 400.0
 DATATYPES = [
     *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
@@ -202,7 +202,7 @@ def test_tritonclient(server: Server) -> None:
     try:
         http = import_module("tritonclient.http")
     except (ImportError, RuntimeError) as error:
-        refuse("tritonclient", f"tritonclient[http] cannot be imported: {error}")
+        skip_or_fail("tritonclient", f"tritonclient[http] cannot be imported: {error}")
     image, texts = np.arange(6, dtype=np.float32).reshape(2, 3), bytes_array(TEXTS)
     with http.InferenceServerClient(server.http) as triton:
         for are_binary in (True, False):

@@ -10,12 +10,12 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import wire
 from fuzz.targets import N_CHOICES
+from support import reference
 
 CHOOSER = random.Random()  # seeded for each change: a new one would take longer than a change
 Bytewise = Callable[[bytes, int], bytes]
-DATATYPES = (*sorted(wire.DATATYPES), "STRING", "fp32", "")
+DATATYPES = (*sorted(reference.DATATYPES), "STRING", "fp32", "")
 NUMBERS = (
     *(0, 1, 2, 3, 4, 5, 8, 16, 64, 65, 100, 255, 256, -1, 2**15, 2**16, 2**31 - 1, 2**31),
     *(2**32 - 1, 2**32, 2**53 + 1, 2**61, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30),
@@ -131,7 +131,7 @@ def other(value: Any, chooser: random.Random) -> Any:
         choices = (value + 1, value - 1, 2 * value, -value, chooser.choice(NUMBERS))
     elif type(value) is float:
         choices = (-value, value * 1e40, value / 3, value + 0.1)
-    elif type(value) is str and value in wire.DATATYPES:
+    elif type(value) is str and value in reference.DATATYPES:
         choices = DATATYPES
     elif type(value) is str:
         choices = (value + "x", value[:-1], "\xe9" + value, value + "\0", "x", value * 2)
@@ -168,17 +168,17 @@ def fresh(chooser: random.Random) -> tuple[bytes, bytes]:
 
 def tensor(chooser: random.Random) -> tuple[dict[str, Any], bytes]:
     """A valid tensor of a few values, binary or in JSON."""
-    datatype = chooser.choice(sorted(wire.DATATYPES))
+    datatype = chooser.choice(sorted(reference.DATATYPES))
     shape = [chooser.choice((0, 1, 1, 2, 3)) for _ in range(chooser.randrange(4))]
-    count = wire.element_count(datatype, shape)
+    count = reference.element_count(datatype, shape)
     values: list[Any] = [chooser.choice((0, 1)) for _ in range(count)]
     if datatype == "BYTES":
         values = [chooser.choice((b"", b"a", b"\0", "é".encode())) for _ in range(count)]
     elif datatype == "BOOL":
         values = [bool(value) for value in values]
-    binary = datatype in wire.BINARY_ONLY or chooser.random() < 0.7
+    binary = datatype in reference.BINARY_ONLY or chooser.random() < 0.7
     name = f"t{chooser.randrange(10_000)}"
-    return wire.entry(name, datatype, shape, values, binary)
+    return reference.entry(name, datatype, shape, values, binary)
 
 
 # --- BYTES ---------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def prefixes(blob: bytes, chooser: random.Random) -> bytes:
             break
         starts.append(position)
     at = chooser.choice(starts)
-    element = wire.elements([chooser.choice((b"", b"a", b"\xc3\xa9", b"\0\0", b"z" * 13))])
+    element = reference.elements([chooser.choice((b"", b"a", b"\xc3\xa9", b"\0\0", b"z" * 13))])
     kind = chooser.randrange(5)
     if kind == 0:
         return blob[:at] + element + blob[at:]

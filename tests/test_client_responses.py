@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import clients
 import tensorwire as tw
-from clients import BODY, HEADERS, Connect, MiB, X, echo
-from serving import Scripted, http, uvicorn_server
+from support import client_fixtures
+from support.client_fixtures import BODY, HEADERS, Connect, MiB, X, echo
+from support.servers import Scripted, http, uvicorn_server
 from tensorwire.asgi import create_app
 from tensorwire.client import InferenceServerError
 
 pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
-connect, server, client = clients.connect, clients.server, clients.client  # fixtures
+connect = client_fixtures.connect
+server, client = client_fixtures.server, client_fixtures.client
 
 
 # --- answers that are errors ---

@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 
 
-def refuse(program: str, reason: object) -> NoReturn:
+def skip_or_fail(program: str, reason: object) -> NoReturn:
     """A skip with the reason; in CI a failure, but for what TENSORWIRE_LEFT_OUT names."""
     is_left_out = program in os.environ.get("TENSORWIRE_LEFT_OUT", "").split()
     if os.environ.get("CI") and not is_left_out:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from serving import http, uvicorn_server
+from support.servers import http, uvicorn_server
 from tensorwire.asgi import Model, create_app
 from tensorwire.client import AsyncClient, Client
 

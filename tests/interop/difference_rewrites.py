@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
-import wire
-from interop.mutations import fit_names, is_text
+from interop.message_generator import fit_names, is_text
 from interop.plain_message import (
     Literal,
     Members,
@@ -25,6 +24,7 @@ from interop.plain_message import (
     size,
 )
 from interop.triton_models import RANKS
+from support import reference
 
 Node = Any
 
@@ -193,7 +193,7 @@ def without_data_of_the_empty(root: Node) -> None:
 
 def sent_as_no_bytes(root: Node) -> None:
     """J1, J2: FP16 and BF16 without elements."""
-    for item in with_json(root, wire.BINARY_ONLY):
+    for item in with_json(root, reference.BINARY_ONLY):
         if is_empty(item):
             item.drop("data")
             if not isinstance(item.get("parameters"), Members):
@@ -419,8 +419,8 @@ def sent_binary(message: Message, is_meant: Callable[[Node], bool]) -> Message:
 
 def packed(datatype: str, values: list[Node]) -> bytes:
     if datatype == "BYTES":
-        return wire.elements([raw_bytes(value) for value in values])
-    return wire.pack(datatype, [float(value.text) for value in values])
+        return reference.elements([raw_bytes(value) for value in values])
+    return reference.pack(datatype, [float(value.text) for value in values])
 
 
 def no_utf8(message: Message) -> Message:

@@ -1,6 +1,6 @@
 """JSON requests to MLServer's REST endpoint, with and without the codec: the same, but for lists.
 
-``test_mlserver_backend.py`` runs this with the interpreter that has MLServer.
+``test_mlserver_integration.py`` runs this with the interpreter that has MLServer.
 """
 
 from __future__ import annotations

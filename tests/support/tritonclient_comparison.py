@@ -14,8 +14,8 @@ import pytest
 from hypothesis import settings
 
 import tensorwire as tw
-from interop.missing import refuse
 from interop.samples import NOT_TEXT, TEXTS, Array, binary_sample, bytes_array
+from support.requirements import skip_or_fail
 from tensorwire.integrations import tritonclient
 
 FEW = settings(deadline=None, max_examples=30)  # each puts the codec in, and out
@@ -28,7 +28,7 @@ def module(name: str, extra: str) -> ModuleType:
     try:
         return import_module(f"tritonclient.{name}")
     except (ImportError, RuntimeError) as error:
-        refuse(f"tritonclient[{extra}]", f"tritonclient.{name} cannot be imported: {error}")
+        skip_or_fail(f"tritonclient[{extra}]", f"tritonclient.{name} cannot be imported: {error}")
 
 
 @pytest.fixture(scope="module")

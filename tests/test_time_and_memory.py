@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import tensorwire as tw
-import wire
+from support import reference
 from tensorwire.asgi import read_request
 
 pytestmark = pytest.mark.thread_unsafe(reason="it measures the process")
@@ -94,7 +94,7 @@ def elements(nbytes: int, last: bytes = b"") -> Message:
     n = nbytes // 4
     size = {"binary_data_size": 4 * n}
     tensor = {"name": "x", "shape": [n], "datatype": "BYTES", "parameters": size}
-    return wire.message({"inputs": [tensor]}, bytes(4 * n - len(last)) + last)
+    return reference.message({"inputs": [tensor]}, bytes(4 * n - len(last)) + last)
 
 
 def deep(opening: str) -> Callable[[int], Message]:

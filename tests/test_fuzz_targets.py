@@ -7,9 +7,9 @@ import random
 import pytest
 
 import tensorwire as tw
-import wire
-from fuzz import mutate, seeds
+from fuzz import mutations, seeds
 from fuzz.targets import TARGETS
+from support import reference
 
 N_MUTATED = 400
 
@@ -32,11 +32,11 @@ def test_mutated_seeds(target: str) -> None:
 
     for seed in range(N_MUTATED):
         data = chooser.choice(inputs)
-        TARGETS[target](mutate.mutated(target, data, seeds.MAX_NBYTES, seed, bytewise))
+        TARGETS[target](mutations.mutated(target, data, seeds.MAX_NBYTES, seed, bytewise))
 
 
 def refused(*_: object) -> None:
-    raise wire.HeaderError("nothing is understood")
+    raise reference.HeaderError("nothing is understood")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def refused(*_: object) -> None:
     [("request", "decode"), ("response", "decode"), ("decode_bytes", "unpack")],
 )
 def test_a_disagreement_is_found(target: str, judge: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, judge, refused)
+    monkeypatch.setattr(reference, judge, refused)
     with pytest.raises(AssertionError):
         for data in seeds.seeds(target):
             TARGETS[target](data)

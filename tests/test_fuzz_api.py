@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-import wire
-from fuzz import api, lying
+from fuzz import api, invalid_arrow
+from support import reference
 
 WATCHDOG_SECONDS = 60
 N_STEPS = 6_000
@@ -114,7 +114,7 @@ class Converts(np.ndarray[Any, Any]):
 def test_a_subclass_that_converts_itself(dtype: Any) -> None:
     """The numbers of the converted array were read as pointers to objects."""
     array = np.array(["a", "bc"], dtype).view(Converts)
-    assert tw.encode_bytes(array) == wire.elements([b"a", b"bc"])
+    assert tw.encode_bytes(array) == reference.elements([b"a", b"bc"])
     assert tw.Tensor("x", array).as_numpy().tolist() == [b"a", b"bc"]
 
 
@@ -150,10 +150,10 @@ def test_a_str_without_utf8() -> None:
 
 @pytest.mark.parametrize("lie", [{"release": None}, {"format": None}])
 def test_a_requested_schema_that_was_released(lie: dict[str, Any]) -> None:
-    liar = lying.Liar(b"vu", lying.LIES.index((lie, {})), 0)
+    liar = invalid_arrow.Liar(b"vu", invalid_arrow.LIES.index((lie, {})), 0)
     schema, _ = liar.__arrow_c_array__()
     with pytest.raises(tw.EncodeError, match="released"):
-        tw.decode_bytes(wire.elements([b"a"])).__arrow_c_array__(schema)
+        tw.decode_bytes(reference.elements([b"a"])).__arrow_c_array__(schema)
 
 
 def test_no_bytes_tensor_without_its_fields() -> None:
@@ -194,7 +194,7 @@ def test_a_collected_cycle_over_a_memoryview() -> None:
 
 def test_a_memoryview_that_is_released() -> None:
     """The body keeps the memory, not the caller's view of it."""
-    memory = bytearray(wire.elements([b"a", b"bc"]))
+    memory = bytearray(reference.elements([b"a", b"bc"]))
     view = memoryview(memory)
     tensor = tw.decode_bytes(view)
     view.release()
@@ -218,7 +218,7 @@ def test_altered_pickles_of_limits(at: int, value: Any) -> None:
         return
     assert limits.max_rank <= 64
     assert limits.max_nesting <= 1000
-    body, length = wire.request([wire.entry("x", "FP32", [1] * 65, None)])
+    body, length = reference.request([reference.entry("x", "FP32", [1] * 65, None)])
     with pytest.raises(tw.DecodeError):
         tw.decode_request(body, length, limits=limits)
 
@@ -257,7 +257,7 @@ def test_frames_are_pickled() -> None:
 
 @pytest.mark.parametrize("index", [(2**70,), [2**70], slice(2**70, None, 2**70), (0, -(2**70))])
 def test_an_index_beyond_64_bits(index: Any) -> None:
-    tensor = tw.decode_bytes(wire.elements([b"a"] * 4)).reshape((2, 2))
+    tensor = tw.decode_bytes(reference.elements([b"a"] * 4)).reshape((2, 2))
     try:
         assert tensor[index].size == 0
     except IndexError:
@@ -325,7 +325,7 @@ sys.setswitchinterval(1e-6)
 warnings.simplefilter("ignore")
 import numpy as np
 import tensorwire as tw
-import wire
+from support import reference
 
 END = time.monotonic() + 3
 FAULTS = []
@@ -385,8 +385,8 @@ STRINGS = """
 texts = ["", "short", "é" * 5, "a text of medium length", "long " * 100]
 kinds = [np.dtypes.StringDType(), np.dtypes.StringDType(na_object=np.nan)]
 arrays = [np.array(texts * 20, kind) for kind in kinds]
-words = tw.decode_bytes(wire.elements([text.encode() for text in texts] * 50))
-damaged = tw.decode_bytes(wire.elements([b"a"] * 50 + [b"\\xff"]))
+words = tw.decode_bytes(reference.elements([text.encode() for text in texts] * 50))
+damaged = tw.decode_bytes(reference.elements([b"a"] * 50 + [b"\\xff"]))
 
 def change():
     array = random.choice(arrays)

@@ -1,6 +1,6 @@
 """Call every entry point, on success and on every error path, and see that nothing stays behind.
 
-`python tests/leaks.py [CALLS]`, with src on the path: so many calls of each entry point (100,000),
+`PYTHONPATH=tests python -m stress.leaks [CALLS]`: so many calls of each entry point (100,000),
 divided among its cases. Prints a line for each and what leaks; the exit code says whether any does.
 """
 
@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-import cases
 import tensorwire as tw
-import wire
+from support import cases, reference
 
 N_CALLS = 100_000
 N_WARM = 30  # calls that fill caches and free lists
@@ -92,8 +91,8 @@ def encoding() -> Iterator[Case]:
 
 
 def elements() -> Iterator[Case]:
-    good = wire.elements([b"", b"abc", "\u20ac".encode(), b"x" * 40])
-    odd = tw.decode_bytes(wire.elements([b"a", b"\xff" * 20]))
+    good = reference.elements([b"", b"abc", "\u20ac".encode(), b"x" * 40])
+    odd = tw.decode_bytes(reference.elements([b"a", b"\xff" * 20]))
     tensor, target = tw.decode_bytes(good), bytearray(100)
     for buffer in (good, bytearray(good), good[:-1], good[:5], b"", "text", memoryview(good)[::2]):
         yield f"decode {buffer!r:.30}", partial(tw.decode_bytes, buffer)
@@ -139,7 +138,7 @@ def arrow() -> Iterator[Case]:
         import pyarrow as pa  # noqa: PLC0415
     except ImportError:
         return
-    tensor = tw.decode_bytes(wire.elements([b"abc", b"\xff" * 20]))
+    tensor = tw.decode_bytes(reference.elements([b"abc", b"\xff" * 20]))
     yield "out", lambda: pa.array(tensor)
     yield "out as text", lambda: pa.array(tensor, pa.string_view())
     for kind in (pa.string(), pa.large_binary(), pa.binary_view(), pa.int32(), pa.binary(2)):

@@ -11,17 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import tensorwire as tw
-import wire
-from cases import (
-    MALFORMED,
-    RAW_MALFORMED,
-    RAW_VALID,
-    VALID,
-    Malformed,
-    RawMalformed,
-    RawValid,
-    Valid,
-)
 from interop.plain_message import (
     Literal,
     Members,
@@ -35,7 +24,18 @@ from interop.plain_message import (
     write,
 )
 from interop.triton_models import DATATYPES, MODELS, N_SLOTS, RANKS, slot
-from malformed import GOOD, N
+from support import reference
+from support.cases import (
+    MALFORMED,
+    RAW_MALFORMED,
+    RAW_VALID,
+    VALID,
+    Malformed,
+    RawMalformed,
+    RawValid,
+    Valid,
+)
+from support.malformed import GOOD, N
 
 Random = random.Random
 LITERALS = (
@@ -75,11 +75,11 @@ def base_messages() -> list[Message]:
 
 def edge_messages() -> list[Message]:
     """What no row of the tables says, and mutations seldom."""
-    fp32 = [wire.entry("x", "FP32", [2], [1.0, 2.0], False)]
+    fp32 = [reference.entry("x", "FP32", [2], [1.0, 2.0], False)]
     classes = [{"name": "x", "parameters": {"classification": 2}}]
-    huge, _ = wire.request([wire.entry("x", "INT8", [2**61], [1], False)])
-    body, _ = wire.request(fp32, outputs=classes)
-    text = wire.entry("x", "BYTES", [2**63, 2], [b"a"], False)
+    huge, _ = reference.request([reference.entry("x", "INT8", [2**61], [1], False)])
+    body, _ = reference.request(fp32, outputs=classes)
+    text = reference.entry("x", "BYTES", [2**63, 2], [b"a"], False)
     region = [{"name": "x", "parameters": {"shared_memory_region": "in"}}]
     nul = {"binary_data_output\0": True}
     empty = b'{"inputs":[{"name":"x","shape":[0],"datatype":"BF16","data":[]}]}'
@@ -87,9 +87,9 @@ def edge_messages() -> list[Message]:
         Message("K1 classification", body, None),
         Message("a shape beyond memory", huge, None),
         Message("J2 empty BF16 as JSON", empty, None).changed(all_binary),
-        Message("C15 a shape of no bytes", wire.request([text])[0], None).changed(all_binary),
-        Message("S1 shared memory output", wire.request(fp32, outputs=region)[0], None),
-        Message("X6 NUL in a parameter's name", wire.request(fp32, parameters=nul)[0], None),
+        Message("C15 a shape of no bytes", reference.request([text])[0], None).changed(all_binary),
+        Message("S1 shared memory output", reference.request(fp32, outputs=region)[0], None),
+        Message("X6 NUL in a parameter's name", reference.request(fp32, parameters=nul)[0], None),
         Message("1e400 in an unknown member", body[:-1] + b',"unknown":1e400}', None),
     ]
     found = [message.changed(fit_names) for message in found]
@@ -204,17 +204,17 @@ def random_message(rng: Random) -> Message:
             {"name": f"t{i}", "parameters": {"binary_data": rng.random() < 0.7}}
             for i in range(rng.randint(1, len(entries)))
         ]
-    body, length = wire.request(entries, align=rng.choice([1, 64]), **options)
+    body, length = reference.request(entries, align=rng.choice([1, 64]), **options)
     message = Message("random", body, None if length is None else str(length))
     return message.changed(fit_names)
 
 
-def random_entry(rng: Random, name: str) -> wire.Entry:
+def random_entry(rng: Random, name: str) -> reference.Entry:
     datatype = rng.choice(DATATYPES)
     shape = [rng.choice([0, 1, 1, 2, 2, 3, 5]) for _ in range(rng.randint(1, 5))]
-    values = [random_value(rng, datatype) for _ in range(wire.element_count(datatype, shape))]
-    binary = datatype in wire.BINARY_ONLY or rng.random() < 0.6
-    return wire.entry(name, datatype, shape, values, binary)
+    values = [random_value(rng, datatype) for _ in range(reference.element_count(datatype, shape))]
+    binary = datatype in reference.BINARY_ONLY or rng.random() < 0.6
+    return reference.entry(name, datatype, shape, values, binary)
 
 
 def random_value(rng: Random, datatype: str) -> Any:
@@ -222,7 +222,7 @@ def random_value(rng: Random, datatype: str) -> Any:
         return "".join(rng.choices('aé\0"\\/😀\n', k=rng.randint(0, 9))).encode()
     if datatype in ("BOOL", "BF16"):
         return rng.random() < 0.5
-    code = "<" + wire.FORMATS[datatype]
+    code = "<" + reference.FORMATS[datatype]
     if datatype in ("FP16", "FP32"):
         return struct.unpack(code, struct.pack(code, rng.uniform(-9, 9)))[0]
     if datatype == "FP64":

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from asgi_exchange import ALL, BODY, FRAME, WORDS, X, ask, infer
+from support.asgi_requests import ALL, BODY, FRAME, WORDS, X, ask, infer
 from tensorwire.asgi import Model, create_app
 
 

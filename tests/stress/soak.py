@@ -1,6 +1,6 @@
 """Mixed requests, valid and malformed, from several clients to a server in a process of its own.
 
-`python tests/soak.py [REQUESTS [CLIENTS]]`, with src on the path: 100,000 from 8. Every answer is
+`PYTHONPATH=tests python -m stress.soak [REQUESTS [CLIENTS]]`: 100,000 from 8. Every answer is
 held against what its own request must get, so that none is lost or mixed up, and the server's
 memory against what it was after a tenth of them. The exit code says whether all was well.
 """
@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-import cases
 import tensorwire as tw
-from serving import HOST
+from support import cases
+from support.servers import HOST
 
 N_REQUESTS, N_CLIENTS = 100_000, 8
 GROWTH_NBYTES = 8 << 20

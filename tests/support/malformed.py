@@ -7,9 +7,8 @@ from dataclasses import replace
 from math import nan
 from typing import Any
 
-import wire
-from messages import MESSAGES
-from table import (
+from support import reference
+from support.case_types import (
     INTEGERS,
     KINDS,
     KSERVE_ALL_BINARY,
@@ -20,12 +19,13 @@ from table import (
     RawMalformed,
     output,
 )
+from support.error_messages import MESSAGES
 
 HEADER, LAYOUT, ELEMENT, ANY = "HeaderError", "LayoutError", "ElementError", "DecodeError"
-BLOB = wire.pack("FP32", [1.0, 2.0])
-GOOD, _ = wire.request([wire.entry("IN0", "FP32", [2], [1.0, 2.0])])
+BLOB = reference.pack("FP32", [1.0, 2.0])
+GOOD, _ = reference.request([reference.entry("IN0", "FP32", [2], [1.0, 2.0])])
 N = len(GOOD) - len(BLOB)
-BLANK, _ = wire.request([wire.entry("x", "UINT8", [2], b" 1")])
+BLANK, _ = reference.request([reference.entry("x", "UINT8", [2], b" 1")])
 
 
 def changed(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def said(
 ) -> Malformed:
     """A message of these JSON tensors and members; the header length is right if bytes follow."""
     header = {"inputs" if kind == "request" else "outputs": tensors}
-    whole, header_length = wire.message(changed(header, members), body)
+    whole, header_length = reference.message(changed(header, members), body)
     return Malformed(id, kind, whole, header_length, error, differs=differs)
 
 
@@ -271,9 +271,9 @@ LAYOUTS = (
           ("C5 7 bytes", "FP32", [2], BLOB[:7]), ("8 bytes", "FP32", [0], BLOB),
           ("no bytes", "FP32", [], b""), ("2 bytes", "BOOL", [1], b"\1\0"),
           ("9 KServe 32 bytes", "FP32", [2, 2], bytes(32)),
-          ("Y2 two", "BYTES", [3], wire.elements([b"ab", b"cd"])),
-          ("Y2 two with room", "BYTES", [3], wire.elements([BLOB, BLOB])),
-          ("Y3 two", "BYTES", [1], wire.elements([b"ab", b"cd"])),
+          ("Y2 two", "BYTES", [3], reference.elements([b"ab", b"cd"])),
+          ("Y2 two with room", "BYTES", [3], reference.elements([BLOB, BLOB])),
+          ("Y3 two", "BYTES", [1], reference.elements([b"ab", b"cd"])),
           ("Y3 two", "BYTES", [], bytes(8)), ("Y10 one", "BYTES", [0], bytes(4)),
           ("Y11 no bytes", "BYTES", [2], b""), ("less than a prefix", "BYTES", [1], bytes(3)),
           ("8 bytes", "BYTES", [2**40], bytes(8)), ("8 bytes", "BYTES", [3, THIRD], bytes(8)))),
@@ -293,9 +293,9 @@ ELEMENTS = (
         ("length 2^32 - 4", b"\xfc\xff\xff\xff"), ("length 2^31", b"\0\0\0\x80ab"),
         ("length big-endian", b"\0\0\0\2ab"), ("OVMS 0x11111111", b"\x11\x11\x11\x11abcd"),
         ("OVMS length 22 of 4", b"\x16\0\0\0abcd"))),
-    held("Y4 last payload cut", ELEMENT, "BYTES", [2], wire.elements([b"a", b"bc"])[:-1],
+    held("Y4 last payload cut", ELEMENT, "BYTES", [2], reference.elements([b"a", b"bc"])[:-1],
          differs=LAST),
-    held("Y5 prefix cut", ELEMENT, "BYTES", [2], wire.elements([b"abcd"]) + b"\0\0"),
+    held("Y5 prefix cut", ELEMENT, "BYTES", [2], reference.elements([b"abcd"]) + b"\0\0"),
     held("Y3 Y5 a stray byte behind the last", ANY, "BYTES", [1], bytes(5)),
     said("Y4 an element reaches into the next tensor", ELEMENT,
          sized(6, datatype="BYTES", shape=[1]), sized(8, name="y"), body=b"\5\0\0\0ab" + BLOB,
@@ -336,7 +336,7 @@ RAW_MALFORMED = tuple(
         ("R8 two variable", BLOB, "FP32", (-1, -1), False, LAYOUT),
         ("R8 two variable, empty body", b"", "FP32", (-1, -1), True, LAYOUT),
         ("R11 BYTES of variable dims", b"427", "BYTES", (-1,), False, LAYOUT),
-        ("R11 BYTES [2]", wire.elements([b"a", b"b"]), "BYTES", (2,), False, LAYOUT),
+        ("R11 BYTES [2]", reference.elements([b"a", b"b"]), "BYTES", (2,), False, LAYOUT),
         ("R11 BYTES [0]", b"", "BYTES", (0,), True, LAYOUT),
         ("R14 BOOL 2", b"\0\1\2", "BOOL", (-1,), False, ELEMENT),
         ("fixed, too short", BLOB[:4], "FP32", (2,), False, LAYOUT),

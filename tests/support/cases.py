@@ -11,9 +11,8 @@ import json
 from math import inf, nan
 from typing import Any
 
-import wire
-from malformed import MALFORMED, RAW_MALFORMED
-from table import (
+from support import reference
+from support.case_types import (
     INTEGERS,
     KSERVE_ALL_BINARY,
     KSERVE_REQUEST,
@@ -29,6 +28,7 @@ from table import (
     output,
     same,
 )
+from support.malformed import MALFORMED, RAW_MALFORMED
 
 __all__ = [
     "MALFORMED",
@@ -78,10 +78,10 @@ def sent(
     the header length even when no bytes follow the JSON.
     """
     entries = [
-        wire.entry(t.name, t.datatype, t.shape, t.values, t.binary, parameters=t.parameters)
+        reference.entry(t.name, t.datatype, t.shape, t.values, t.binary, parameters=t.parameters)
         for t in tensors
     ]
-    write = wire.request if kind == "request" else wire.response
+    write = reference.request if kind == "request" else reference.response
     body, length = write(entries, align=align, indent=indent, **members)
     head = body[:length] if text is None else text.encode()
     tail = b"".join(entry.blob for entry in entries) if blob is None else blob
@@ -108,7 +108,7 @@ def requested(output: dict[str, Any]) -> Requested:
 
 def rounded(*values: float) -> list[float]:
     """The FP32 neighbours."""
-    return wire.unpack("FP32", wire.pack("FP32", values), len(values))
+    return reference.unpack("FP32", reference.pack("FP32", values), len(values))
 
 
 def read(
@@ -333,11 +333,19 @@ EDGES = (
 
 VALID = (*DOCUMENTS, *BINARY, *SPELT, *TRITON, *PEERS, *EDGES)
 
-BLOB = wire.pack("FP32", [1.0, 2.0])
+BLOB = reference.pack("FP32", [1.0, 2.0])
 RAW_VALID = tuple(
     RawValid(id, body, "IN0", datatype, dims, batching, shape, values)
     for id, body, datatype, dims, batching, shape, values in (
-        ("9 Triton", wire.pack("INT32", [1, 2, 3, 4]), "INT32", (4,), False, (4,), [1, 2, 3, 4]),
+        (
+            "9 Triton",
+            reference.pack("INT32", [1, 2, 3, 4]),
+            "INT32",
+            (4,),
+            False,
+            (4,),
+            [1, 2, 3, 4],
+        ),
         ("R1 one variable", BLOB, "FP32", (-1,), False, (2,), [1.0, 2.0]),
         ("R2 batching", BLOB, "FP32", (-1,), True, (1, 2), [1.0, 2.0]),
         ("R3 a fixed factor", BLOB * 3, "FP32", (-1, 3), False, (2, 3), [1.0, 2.0] * 3),

@@ -1,4 +1,4 @@
-"""What wire.py says of a message, what tensorwire says, and whether that is the same."""
+"""What reference.py says of a message, what tensorwire says, and whether that is the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import tensorwire as tw
-import wire
+from support import reference
 
 MAX_TEXT = 1_000  # characters of an error message
 
@@ -21,11 +21,13 @@ def exact(data: bytes) -> Any:
     return array("B", data)[:]
 
 
-def message_said(body: bytes, header_length: Any, kind: str) -> dict[str, Any] | wire.WireError:
-    """What wire.py reads, or why it rejects the message."""
+def message_said(
+    body: bytes, header_length: Any, kind: str
+) -> dict[str, Any] | reference.WireError:
+    """What reference.py reads, or why it rejects the message."""
     try:
-        return wire.decode(body, header_length, kind)
-    except wire.WireError as error:
+        return reference.decode(body, header_length, kind)
+    except reference.WireError as error:
         return error
 
 
@@ -33,7 +35,7 @@ def message_said(body: bytes, header_length: Any, kind: str) -> dict[str, Any] |
 
 
 def message_read(message: tw.InferRequest | tw.InferResponse) -> dict[str, Any]:
-    """The message in the form of ``wire.decode``."""
+    """The message in the form of ``reference.decode``."""
     is_request = isinstance(message, tw.InferRequest)
     outputs = message.outputs if isinstance(message, tw.InferRequest) else None
     return {

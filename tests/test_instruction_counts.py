@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import counts
 from benchmarks.missing import Missing
-from interop.missing import refuse
+from support.requirements import skip_or_fail
 
 pytestmark = pytest.mark.no_sanitizers(reason="it counts instructions")
 
@@ -18,7 +18,7 @@ def counted() -> dict[str, float]:
     try:
         return counts.counted()
     except Missing as reason:
-        refuse("valgrind", reason)
+        skip_or_fail("valgrind", reason)
 
 
 @pytest.mark.parametrize("way", ["decode", "encode"])

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import soak
 import tensorwire as tw
-from serving import HOST, uvicorn_server
+from stress import soak
+from support.servers import HOST, uvicorn_server
 from tensorwire.asgi import create_app
 from tensorwire.client import AsyncClient, Client, InferenceServerError
 
@@ -136,7 +136,7 @@ def test_the_servers_memory() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux' /proc")
 def test_a_short_soak() -> None:
-    """What `python tests/soak.py` does for minutes: nothing lost, nothing mixed up, memory flat."""
+    """What `stress/soak.py` does for minutes: nothing lost, nothing mixed up, memory flat."""
     tally = soak.soak(3000, 8)
     assert tally.wrong == []
     assert tally.n_valid > 1000 < tally.n_refused + tally.n_broken_off

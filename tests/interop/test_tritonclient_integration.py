@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from interop.missing import refuse
 from interop.samples import DTYPES, NOT_TEXT, TEXTS, Array, binary_sample, bits, bytes_array
 from interop.triton_server import TritonServer
+from support.requirements import skip_or_fail
 from tensorwire.integrations import tritonclient
 
 Call = tuple[str, dict[str, Array]]  # the model, and its inputs by name
@@ -31,7 +31,7 @@ def module(name: str) -> ModuleType:
     try:
         return import_module(f"tritonclient.{name}")
     except (ImportError, RuntimeError) as error:  # RuntimeError: installed without that extra
-        refuse("tritonclient", f"tritonclient.{name} cannot be imported: {error}")
+        skip_or_fail("tritonclient", f"tritonclient.{name} cannot be imported: {error}")
 
 
 def inputs_of(api: ModuleType, call: Call) -> list[Any]:

@@ -1,6 +1,6 @@
 """Every case of the tables, and what is read of the messages, under valgrind's memcheck.
 
-`python tests/memcheck.py`, with src on the path: the exit code is 1 when memory is read or written
+`PYTHONPATH=tests python -m stress.memcheck`: the exit code is 1 when memory is read or written
 that is not there, or a decision is taken by memory that nobody has written, anywhere in a call of
 this package. It takes some minutes.
 """
@@ -23,8 +23,8 @@ OPTIONS = ["--error-limit=no", "--num-callers=40", "--track-origins=no", "--leak
 
 def work() -> None:
     """What runs inside: each message as `bytes` of its exact size, read to the last element."""
-    import leaks  # noqa: PLC0415
     import tensorwire as tw  # noqa: PLC0415
+    from stress import leaks  # noqa: PLC0415
 
     n_read = n_calls = 0
     for cases in leaks.ENTRY_POINTS.values():
@@ -49,7 +49,7 @@ def main() -> None:
         sys.exit("memcheck: valgrind is not installed")
     # Python's own allocator would hide the ends of blocks from valgrind.
     environment = os.environ | {"PYTHONMALLOC": "malloc"}
-    command = ["valgrind", *OPTIONS, sys.executable, __file__, "inside"]
+    command = ["valgrind", *OPTIONS, sys.executable, "-m", "stress.memcheck", "inside"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     print(done.stdout, end="")
     found = ours(done.stderr)

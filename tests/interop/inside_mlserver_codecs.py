@@ -1,6 +1,6 @@
 """MLServer's types, codecs and raw contents, with the backend and without: for its environment.
 
-``test_mlserver_backend.py`` runs this with the interpreter that has MLServer.
+``test_mlserver_integration.py`` runs this with the interpreter that has MLServer.
 """
 
 from __future__ import annotations

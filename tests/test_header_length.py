@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tensorwire as tw
-import wire
+from support import reference
 from tensorwire import _datatypes
 
 SAGEMAKER = "application/vnd.sagemaker-triton.binary+json"
@@ -92,15 +92,18 @@ def test_headers_of_the_wrong_type(headers: Any) -> None:
 
 # --- limits: at, below and above each edge ---
 
-BODY, LENGTH_OF_BODY = wire.request(
-    [wire.entry("a", "BOOL", [2, 1, 1], [True, False]), wire.entry("b", "BF16", [1], [1.0])]
+BODY, LENGTH_OF_BODY = reference.request(
+    [
+        reference.entry("a", "BOOL", [2, 1, 1], [True, False]),
+        reference.entry("b", "BF16", [1], [1.0]),
+    ]
 )
 assert LENGTH_OF_BODY is not None
 N = LENGTH_OF_BODY
 
 
 def test_unchecked_bools() -> None:
-    body, n = wire.request([wire.entry("x", "UINT8", [3], [0, 2, 1])])
+    body, n = reference.request([reference.entry("x", "UINT8", [3], [0, 2, 1])])
     body = body.replace(b"UINT8", b"BOOL ").replace(b'BOOL "', b'BOOL" ')
     with pytest.raises(tw.ElementError):
         tw.decode_request(body, n)

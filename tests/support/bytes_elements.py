@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import wire
+from support import reference
 
 WORDS = [b"a", b"", b"b\0\0", "é".encode(), b"12345678901234567890"]
-WIRE = wire.elements(WORDS)
+WIRE = reference.elements(WORDS)
