@@ -15,6 +15,7 @@ import pytest
 
 import tensorwire as tw
 from support import reference
+from support.arrow_structs import ArrowArray, ArrowSchema, ReleaseCallback, capsule
 from support.lifetimes import Owned, assert_held_until_it_goes
 
 MISSING = "pip install '.[test]' for pyarrow, polars and duckdb"
@@ -291,13 +292,12 @@ class FailingStream:
         say = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
         self.text = None if reason is None else ctypes.create_string_buffer(reason)
         at = None if self.text is None else ctypes.addressof(self.text)
-        release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
         self.n_releases = 0
         self.calls = (
             fail(lambda *_: 5),
             fail(lambda *_: 5),
             say(lambda _: at),
-            release(self.released),
+            ReleaseCallback(self.released),
         )
         addresses = [ctypes.cast(call, ctypes.c_void_p).value for call in self.calls]
         self.stream = (ctypes.c_void_p * 5)(*addresses, None)
@@ -307,13 +307,7 @@ class FailingStream:
         (ctypes.c_void_p * 5).from_address(at)[3] = None
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        make = ctypes.pythonapi.PyCapsule_New
-        make.restype = ctypes.py_object
-        make.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-        return make(ctypes.addressof(self.stream), STREAM_NAME, None)
-
-
-STREAM_NAME = b"arrow_array_stream"  # a capsule keeps the pointer, so it must stay
+        return capsule(self.stream, "array_stream")
 
 
 @pytest.mark.parametrize(
@@ -330,52 +324,12 @@ def test_a_failing_stream_is_told(reason: bytes | None, text: str) -> None:
 # --- producers that lie, or whose capsules have been consumed ---
 
 
-class Schema(ctypes.Structure):
-    _fields_ = [
-        ("format", ctypes.c_char_p),
-        ("name", ctypes.c_char_p),
-        ("metadata", ctypes.c_char_p),
-        ("flags", ctypes.c_int64),
-        ("n_children", ctypes.c_int64),
-        ("children", ctypes.c_void_p),
-        ("dictionary", ctypes.c_void_p),
-        ("release", ctypes.c_void_p),
-        ("private_data", ctypes.c_void_p),
-    ]
-
-
-class Array(ctypes.Structure):
-    _fields_ = [
-        ("length", ctypes.c_int64),
-        ("null_count", ctypes.c_int64),
-        ("offset", ctypes.c_int64),
-        ("n_buffers", ctypes.c_int64),
-        ("n_children", ctypes.c_int64),
-        ("buffers", ctypes.c_void_p),
-        ("children", ctypes.c_void_p),
-        ("dictionary", ctypes.c_void_p),
-        ("release", ctypes.c_void_p),
-        ("private_data", ctypes.c_void_p),
-    ]
-
-
-NAMES = {kind: f"arrow_{kind}".encode() for kind in ("schema", "array", "array_stream")}
-RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-def capsule(struct: Any, kind: str) -> Any:
-    make = ctypes.pythonapi.PyCapsule_New
-    make.restype = ctypes.py_object
-    make.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-    return make(ctypes.addressof(struct), NAMES[kind], None)
-
-
 class Producer:
     """An array of three strings, with any field of its struct changed; it counts releases."""
 
     def __init__(self, layout: bytes = b"u", **fields: Any) -> None:
         self.n_releases = 0
-        self.on_release = RELEASE(self.released)
+        self.on_release = ReleaseCallback(self.released)
         release = ctypes.cast(self.on_release, ctypes.c_void_p).value
         self.data = ctypes.create_string_buffer(b"abcdef")
         offsets = ctypes.c_int64 if layout in (b"U", b"Z") else ctypes.c_int32
@@ -383,9 +337,9 @@ class Producer:
         data = ctypes.addressof(self.data) if fields.pop("has_data", True) else None
         where = ctypes.addressof(self.offsets) if fields.pop("has_offsets", True) else None
         self.buffers = (ctypes.c_void_p * 3)(None, where, data)
-        self.schema = Schema(format=fields.pop("format", layout), release=release)
+        self.schema = ArrowSchema(format=fields.pop("format", layout), release=release)
         known = {"length": 3, "n_buffers": 3, "buffers": ctypes.addressof(self.buffers)}
-        self.array = Array(**{**known, "release": release, **fields})
+        self.array = ArrowArray(**{**known, "release": release, **fields})
 
     def released(self, at: int) -> None:
         if at != ctypes.addressof(self.schema):

@@ -54,40 +54,6 @@ def test_random_steps(seed: int) -> None:
         gc.unfreeze()
 
 
-def test_the_same_bytes_are_the_same_steps() -> None:
-    traces: list[list[str]] = [[], []]
-    for trace in traces:
-        api.episode(api.episode_bytes(7, 7), trace.append)
-    assert traces[0] == traces[1]
-    assert len(traces[0]) > 10
-
-
-@pytest.mark.parametrize("error", [OverflowError, AttributeError, SystemError, RuntimeWarning])
-def test_an_undocumented_exception_is_found(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def raises(*_: object, **__: object) -> None:
-        raise error("undocumented")
-
-    monkeypatch.setattr(tw, "header_length", raises)
-    with pytest.raises(error, match="undocumented"):
-        for number in range(200):
-            api.episode(api.episode_bytes(0, number))
-
-
-def test_a_wrong_frame_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode = tw.encode_request
-
-    def doubled(request: tw.InferRequest, **options: Any) -> tw.Frame:
-        encode(request, **options)
-        return encode(tw.InferRequest([tw.Tensor(t.name, np.zeros(3)) for t in request.inputs]))
-
-    monkeypatch.setattr(tw, "encode_request", doubled)
-    with pytest.raises(AssertionError):
-        for number in range(200):
-            api.episode(api.episode_bytes(0, number))
-
-
 # --- what the target has found -------------------------------------------------------------------
 
 

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import random
-import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -1457,13 +1456,3 @@ def test_every_change_of_a_byte(i: int) -> None:
     for at in range(len(text) if length is None else length):
         for byte in range(256):
             compared(kind, text[:at] + bytes([byte]) + text[at + 1 :], length)
-
-
-def test_wire_rounds_to_a_single_as_exact_arithmetic_does() -> None:
-    """The oracle's own rounding."""
-    chooser = random.Random(9)
-    for bits in SINGLE_EDGES + [chooser.randrange(0x7F7FFFFF) for _ in range(300)]:
-        for text, nearest_bits in halfway(bits, single_value):
-            assert struct.pack("<f", reference._nearest_single(text)) == struct.pack(
-                "<I", nearest_bits
-            )

@@ -87,15 +87,6 @@ def test_imports_point_down(source: Path) -> None:
     assert not above
 
 
-def test_the_rule_can_fail() -> None:
-    text = "from ._decode import x\nfrom . import _body, _pack\nimport tensorwire as tw\n"
-    assert imported(text) == {"_decode", "_body", "_pack", "__init__"}
-    assert imported("from .app import x\nfrom .._body import y", "asgi") == {"asgi.app", "_body"}
-    assert imported("from . import x\nfrom ..y import z\nfrom ..._body import b", "a.b") == {
-        *("a.b.x", "a.y", "_body")
-    }
-
-
 def test_the_core_imports_only_its_dependencies() -> None:
     script = (
         "import sys; before = set(sys.modules); import numpy; import tensorwire;"

@@ -249,21 +249,6 @@ def status_nbytes(field: str) -> int:
     raise KeyError(field)
 
 
-@pytest.mark.parametrize(
-    ("name", "multiple"),
-    [("objects within each other", OBJECTS_MULTIPLE), ("numbers of one digit", JSON_MULTIPLE)],
-)
-def test_the_check_can_fail(name: str, multiple: int) -> None:
-    """The bound is within twice of what is reached."""
-    whole = (HOSTILE | FULL)[name][0](OBJECTS)
-    tracemalloc.start()
-    held = decode(whole)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert held[0] is not None
-    assert allowed_nbytes(whole, multiple) / 2 < peak
-
-
 def filled(datatype: str, unit: str) -> Callable[[int], Message]:
     """A tensor that the data fits, of so many bytes."""
 

@@ -14,8 +14,8 @@ What has to hold after each call into tensorwire (`World.call`):
 - The exception, if there is one, is documented (`is_documented`), or comes from a hostile object.
 - A DecodeError has numbers of the right types, and an offset within the body.
 - A frame decodes again, by tensorwire and by support/reference.py, and has the names, datatypes,
-  shapes and bytes of the message that was encoded (`check_frame`); a call in which a hostile object acted
-  is exempt, because there the message may have changed on the way.
+  shapes and bytes of the message that was encoded (`check_frame`); a call in which a hostile
+  object acted is exempt, because there the message may have changed on the way.
 - Every byte of a result can be read. AddressSanitizer sees a read out of bounds.
 
 Not generated, because no consumer can check it: Arrow arrays with wrong pointers or buffer sizes,

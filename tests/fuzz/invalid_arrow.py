@@ -9,53 +9,19 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-class Schema(ctypes.Structure):
-    _fields_ = (
-        ("format", ctypes.c_char_p),
-        ("name", ctypes.c_char_p),
-        ("metadata", ctypes.c_char_p),
-        ("flags", ctypes.c_int64),
-        ("n_children", ctypes.c_int64),
-        ("children", ctypes.c_void_p),
-        ("dictionary", ctypes.c_void_p),
-        ("release", ctypes.c_void_p),
-        ("private_data", ctypes.c_void_p),
-    )
-
-
-class Array(ctypes.Structure):
-    _fields_ = (
-        ("length", ctypes.c_int64),
-        ("null_count", ctypes.c_int64),
-        ("offset", ctypes.c_int64),
-        ("n_buffers", ctypes.c_int64),
-        ("n_children", ctypes.c_int64),
-        ("buffers", ctypes.c_void_p),
-        ("children", ctypes.c_void_p),
-        ("dictionary", ctypes.c_void_p),
-        ("release", ctypes.c_void_p),
-        ("private_data", ctypes.c_void_p),
-    )
-
-
-_new_capsule: Any = ctypes.pythonapi.PyCapsule_New
-_new_capsule.restype = ctypes.py_object
-_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+from support.arrow_structs import ArrowArray, ArrowSchema, ReleaseCallback, capsule
 
 
 def _release_schema(pointer: int) -> None:
-    Schema.from_address(pointer).release = None
+    ArrowSchema.from_address(pointer).release = None
 
 
 def _release_array(pointer: int) -> None:
-    Array.from_address(pointer).release = None
+    ArrowArray.from_address(pointer).release = None
 
 
 # Kept, because the structs refer to them by address only.
-_CALLBACKS = RELEASE(_release_schema), RELEASE(_release_array)
+_CALLBACKS = ReleaseCallback(_release_schema), ReleaseCallback(_release_array)
 _RELEASE_SCHEMA, _RELEASE_ARRAY = (ctypes.cast(c, ctypes.c_void_p).value for c in _CALLBACKS)
 _LONG = b"a string that is longer than twelve bytes"
 
@@ -108,8 +74,8 @@ class Liar:
         self.pointers = (ctypes.c_void_p * len(self.buffers))(
             *(None if b is None else ctypes.addressof(b) for b in self.buffers)
         )
-        self.schema = Schema(format, b"", None, 0, 0, None, None, _RELEASE_SCHEMA, None)
-        self.array = Array(
+        self.schema = ArrowSchema(format, b"", None, 0, 0, None, None, _RELEASE_SCHEMA, None)
+        self.array = ArrowArray(
             *(2, 0, 0, len(self.buffers), 0, ctypes.addressof(self.pointers)),
             *(None, None, _RELEASE_ARRAY, None),
         )
@@ -135,7 +101,4 @@ class Liar:
         return [None, (kind * 3)(*OFFSETS[detail % len(OFFSETS)]), data]
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
-        return (
-            _new_capsule(ctypes.addressof(self.schema), b"arrow_schema", None),
-            _new_capsule(ctypes.addressof(self.array), b"arrow_array", None),
-        )
+        return capsule(self.schema, "schema"), capsule(self.array, "array")

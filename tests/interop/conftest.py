@@ -1,7 +1,8 @@
-"""The fixture `triton`: one real server for the whole session."""
+"""Fixtures: a live Triton server for the whole session; logging disabled for one test."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import sys
@@ -17,10 +18,17 @@ from support.requirements import skip_or_fail
 
 @pytest.fixture(scope="session")
 def triton() -> Iterator[TritonServer]:
-    """A running Triton; without one installed, a skip, or in CI a failure."""
+    """Start Triton. If it is not installed, skip the test, or fail it in CI."""
     folder = Path(os.environ.get("TENSORWIRE_TRITON") or triton_setup.DEFAULT_FOLDER).resolve()
     if triton_setup.read_marker(folder) is None:
         command = shlex.join([sys.executable, triton_setup.__file__, str(folder)])
         skip_or_fail("triton", f"no Triton server is installed; to install one: {command}")
     with running_triton(folder) as server:
         yield server
+
+
+@pytest.fixture
+def no_logging() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,21 +19,25 @@ from kserve.utils.numpy_codec import from_np_dtype
 from kserve.utils.utils import get_predict_input, get_predict_response
 
 from interop.json_requests import (
-    LEFT,
-    READ,
-    TYPES,
+    CONTENT_TYPES,
+    LEFT_TO_SERVER,
+    ODD_FLOATS,
+    READ_AS_ARRAYS,
     Answer,
-    array_seen,
+    array_properties,
+    assert_same_answer,
     data_text,
+    installed,
     message,
     outcome,
     post,
-    same,
 )
 from interop.json_requests import entry as json_entry
 from tensorwire.integrations import kserve as backend
 from tensorwire.integrations.kserve import messages
 from tensorwire.integrations.kserve.tensors import OnWire
+
+pytestmark = pytest.mark.usefixtures("no_logging")
 
 
 class Recorder(Model):  # type: ignore[misc]
@@ -57,7 +58,7 @@ class Recorder(Model):  # type: ignore[misc]
 
 def described(payload: Any) -> Any:
     """All that a model can see of a request, arrays before lists, and arrays again."""
-    arrays = [array_seen(tensor.as_numpy) for tensor in payload.inputs]
+    arrays = [array_properties(tensor.as_numpy) for tensor in payload.inputs]
     lists = [
         (t.name, t.shape, t.datatype, t.parameters, repr(t.data), t._raw_data)
         for t in payload.inputs
@@ -65,7 +66,7 @@ def described(payload: Any) -> Any:
     return (
         arrays,
         lists,
-        [array_seen(tensor.as_numpy) for tensor in payload.inputs],
+        [array_properties(tensor.as_numpy) for tensor in payload.inputs],
         payload.id,
         payload.model_name,
         payload.model_version,
@@ -113,22 +114,6 @@ class Server:
         return post(self.app, "/v2/models/recorder/infer", body, content_type)
 
 
-@contextmanager
-def installed() -> Iterator[None]:
-    backend.install()
-    try:
-        yield
-    finally:
-        backend.uninstall()
-
-
-@pytest.fixture(autouse=True)
-def silent() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
 @pytest.fixture(scope="module")
 def server() -> Server:
     return Server()
@@ -147,51 +132,51 @@ def is_lazy(server: Server, body: bytes, content_type: str | None = "application
 
     server.model.predict = predict  # type: ignore[method-assign]
     try:
-        with installed():
+        with installed(backend):
             server.infer(body, content_type)
     finally:
         del server.model.predict
     return bool(kinds) and all(kinds)
 
 
-@pytest.mark.parametrize("case", READ)
+@pytest.mark.parametrize("case", READ_AS_ARRAYS)
 def test_what_is_read(server: Server, case: str) -> None:
-    plain = server.infer(READ[case])
+    plain = server.infer(READ_AS_ARRAYS[case])
     seen, headers = server.model.seen, server.model.headers
-    with installed():
-        ours = server.infer(READ[case])
+    with installed(backend):
+        ours = server.infer(READ_AS_ARRAYS[case])
     assert server.model.seen == seen
     assert server.model.headers == headers
     assert seen is not None
-    same(plain, ours)
-    assert is_lazy(server, READ[case]) == (case != "no inputs")
+    assert_same_answer(plain, ours)
+    assert is_lazy(server, READ_AS_ARRAYS[case]) == (case != "no inputs")
 
 
-@pytest.mark.parametrize("case", LEFT)
+@pytest.mark.parametrize("case", LEFT_TO_SERVER)
 def test_what_kserve_reads(server: Server, case: str) -> None:
-    plain = server.infer(LEFT[case])
+    plain = server.infer(LEFT_TO_SERVER[case])
     seen, headers = server.model.seen, server.model.headers
-    with installed():
-        ours = server.infer(LEFT[case])
+    with installed(backend):
+        ours = server.infer(LEFT_TO_SERVER[case])
     assert server.model.seen == seen
     assert server.model.headers == headers
-    same(plain, ours)
-    assert not is_lazy(server, LEFT[case])
+    assert_same_answer(plain, ours)
+    assert not is_lazy(server, LEFT_TO_SERVER[case])
 
 
-@pytest.mark.parametrize("content_type", TYPES, ids=str)
+@pytest.mark.parametrize("content_type", CONTENT_TYPES, ids=str)
 def test_media_types(server: Server, content_type: str | None) -> None:
     """FastAPI decides what is JSON; without the codec, the rest has no header length."""
-    body = READ["flat"]
+    body = READ_AS_ARRAYS["flat"]
     plain = server.infer(body, content_type)
     seen = server.model.seen
-    with installed():
+    with installed(backend):
         ours = server.infer(body, content_type)
     if plain[0] == 200:
         assert server.model.seen == seen
-        same(plain, ours)
+        assert_same_answer(plain, ours)
     elif b"header is missing" not in plain[2]:  # else it is JSON for the codec, as Triton has it
-        same(plain, ours)
+        assert_same_answer(plain, ours)
     assert is_lazy(server, body, content_type) == (ours[0] == 200)
 
 
@@ -211,7 +196,6 @@ def made(array: Any, binary_data: bool | None = True, **more: Any) -> InferOutpu
 
 
 RANDOM = np.random.default_rng(2).standard_normal(500)
-FLOATS = np.array([0.0, -0.0, 1e16, 1e-7, 5e-324, 1e22, 123456789.0])
 RESPONSES: dict[str, Any] = {
     **{
         f"{dtype} {how}": (lambda d=dtype, h=how: response(made(RANDOM.astype(d), h)))
@@ -219,7 +203,7 @@ RESPONSES: dict[str, Any] = {
         for how in (True, False, None)
     },
     "limits": lambda: response(made(np.array([2**64 - 1, 0], "u8")), made(np.array([-(2**63)]))),
-    "odd FP64": lambda: response(made(FLOATS)),
+    "odd FP64": lambda: response(made(ODD_FLOATS)),
     "odd FP32": lambda: response(made(np.array([0.1, 3e38, 1e-45, 16777216], "f4"))),
     "a scalar": lambda: response(made(np.array(5.5), None)),
     "strided": lambda: response(made(np.arange(12.0).reshape(3, 4).T[::2], None)),
@@ -269,9 +253,9 @@ def test_what_is_answered(case: str, where: str) -> None:
     if where == "data plane":
         ours = server.infer(body)
     else:
-        with installed():
+        with installed(backend):
             ours = server.infer(body)
-    same(plain, ours)
+    assert_same_answer(plain, ours)
 
 
 def test_no_list_is_made_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,8 +263,8 @@ def test_no_list_is_made_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     server.model.answer = response(made(RANDOM))
     monkeypatch.setattr(messages, "plain_list", None)
     monkeypatch.setattr(messages, "json_list", None)
-    with installed():
-        status, headers, body = server.infer(READ["flat"])
+    with installed(backend):
+        status, headers, body = server.infer(READ_AS_ARRAYS["flat"])
     assert status == 200
     assert json.loads(body)["outputs"][0]["data"] == RANDOM.tolist()
     assert headers == {"content-type": "application/json", "content-length": str(len(body))}
@@ -289,7 +273,7 @@ def test_no_list_is_made_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_others_get_the_tree() -> None:
     """Whoever calls a data plane's encode, but for KServe's endpoint."""
     answer = InferResponse("1", "m", [made(RANDOM)])
-    with installed():
+    with installed(backend):
         tree, headers = DataPlane(ModelRepository()).encode("m", answer, {}, {})
     assert tree["outputs"][0]["data"] == RANDOM.tolist()
     assert headers == {}
@@ -305,10 +289,10 @@ def test_a_data_plane_of_the_users_own() -> None:
 
     found: list[Any] = []
     server = Server(Curious)
-    plain = server.infer(READ["nested"])
-    with installed():
-        ours = server.infer(READ["nested"])
-    same(plain, ours)
+    plain = server.infer(READ_AS_ARRAYS["nested"])
+    with installed(backend):
+        ours = server.infer(READ_AS_ARRAYS["nested"])
+    assert_same_answer(plain, ours)
     assert found[0] == found[1]
 
 
@@ -322,10 +306,10 @@ def test_the_request_that_a_model_got_travels() -> None:
 
     server = Server()
     server.model.predict = keep  # type: ignore[method-assign]
-    server.infer(READ["nested"])
-    with installed():
-        server.infer(READ["nested"])
-        server.infer(READ["nested"])
+    server.infer(READ_AS_ARRAYS["nested"])
+    with installed(backend):
+        server.infer(READ_AS_ARRAYS["nested"])
+        server.infer(READ_AS_ARRAYS["nested"])
         plain, listed, lazy = kept
         assert listed.inputs[0].data == [[1, 2], [3, 4]]
         for request in (listed, lazy):
@@ -362,7 +346,7 @@ def test_differences(server: Server, case: str) -> None:
     server.model.predict = predict  # type: ignore[method-assign]
     try:
         server.infer(body)
-        with installed():
+        with installed(backend):
             server.infer(body)
     finally:
         del server.model.predict

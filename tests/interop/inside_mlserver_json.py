@@ -8,10 +8,7 @@ from __future__ import annotations
 import copy
 import gzip
 import json
-import logging
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,26 +21,30 @@ from mlserver.types import InferenceResponse, Parameters, ResponseOutput, Tensor
 
 import tensorwire as tw
 from interop.json_requests import (
-    LEFT,
-    READ,
-    TYPES,
+    CONTENT_TYPES,
+    LEFT_TO_SERVER,
+    ODD_FLOATS,
+    READ_AS_ARRAYS,
     Answer,
-    array_seen,
+    array_properties,
+    assert_same_answer,
+    installed,
     message,
     outcome,
     post,
-    same,
 )
 from interop.json_requests import entry as json_entry
 from tensorwire.integrations import mlserver as backend
 from tensorwire.integrations.mlserver import messages
 from tensorwire.integrations.mlserver.data import ArrayData, array_of
 
+pytestmark = pytest.mark.usefixtures("no_logging")
+
 PATH = "/v2/models/recorder/infer"
 IDS = ("ce-id", "ce-requestid")
-# Of the cases of READ, what MLServer takes for something else, or rejects.
+# Of the cases of READ_AS_ARRAYS, what MLServer takes for something else, or rejects.
 OF_MLSERVER = {"NaN and infinities", "lower case", "parameters"}
-# Of LEFT, what MLServer takes, with arrays then.
+# Of LEFT_TO_SERVER, what MLServer takes, with arrays then.
 TAKEN = {"nested parameters", "a null parameter"}
 # What is of the extension, which MLServer alone does not know.
 BINARY = {"binary output", "binary outputs", "binary data"}
@@ -97,7 +98,7 @@ def described(payload: Any) -> Any:
 
 def decoded(tensor: Any) -> Any:
     return (
-        array_seen(lambda: NumpyCodec.decode_input(tensor)),
+        array_properties(lambda: NumpyCodec.decode_input(tensor)),
         outcome(lambda: StringCodec.decode_input(tensor)) if tensor.datatype == "BYTES" else None,
         len(tensor.data) if isinstance(tensor.data, list) else None,
     )
@@ -129,22 +130,6 @@ class Server:
         return post(self.app, PATH, body, content_type, **more)
 
 
-@contextmanager
-def installed() -> Iterator[None]:
-    backend.install()
-    try:
-        yield
-    finally:
-        backend.uninstall()
-
-
-@pytest.fixture(autouse=True)
-def silent() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
 @pytest.fixture(scope="module")
 def server() -> Server:
     return Server()
@@ -169,37 +154,37 @@ def both(server: Server, body: bytes, *of_type: str | None, **more: str) -> tupl
     """The answer with the codec, checked against the one without, and what the model saw."""
     plain = server.infer(body, *of_type, **more)
     seen = server.model.seen
-    with installed():
+    with installed(backend):
         ours = server.infer(body, *of_type, **more)
     assert server.model.seen == seen
-    same(with_id(plain), with_id(ours))
+    assert_same_answer(with_id(plain), with_id(ours))
     return ours, seen
 
 
-@pytest.mark.parametrize("case", sorted(READ.keys() - BINARY))
+@pytest.mark.parametrize("case", sorted(READ_AS_ARRAYS.keys() - BINARY))
 def test_what_is_read(server: Server, case: str) -> None:
-    both(server, READ[case])
-    n_inputs = READ[case].count(b'"datatype"')
+    both(server, READ_AS_ARRAYS[case])
+    n_inputs = READ_AS_ARRAYS[case].count(b'"datatype"')
     if case not in OF_MLSERVER and server.model.seen is not None:
         assert server.model.lazy == [True] * n_inputs
 
 
-@pytest.mark.parametrize("case", sorted(LEFT.keys() - BINARY))
+@pytest.mark.parametrize("case", sorted(LEFT_TO_SERVER.keys() - BINARY))
 def test_what_mlserver_reads(server: Server, case: str) -> None:
-    both(server, LEFT[case])
+    both(server, LEFT_TO_SERVER[case])
     assert any(server.model.lazy) == (case in TAKEN)
 
 
-@pytest.mark.parametrize("content_type", TYPES, ids=str)
+@pytest.mark.parametrize("content_type", CONTENT_TYPES, ids=str)
 def test_media_types(server: Server, content_type: str | None) -> None:
     if content_type == "application/octet-stream":
         return  # a binary request without its header's length
-    both(server, READ["flat"], content_type)
+    both(server, READ_AS_ARRAYS["flat"], content_type)
 
 
 @pytest.mark.parametrize("case", ["flat", "truncated"])
 def test_gzip(server: Server, case: str) -> None:
-    body = gzip.compress((READ | LEFT)[case])
+    body = gzip.compress((READ_AS_ARRAYS | LEFT_TO_SERVER)[case])
     both(server, body, "application/json", content_encoding="gzip")
     assert server.model.lazy == ([True] if case == "flat" else [])
     both(server, body[:-9], "application/json", content_encoding="gzip")
@@ -222,14 +207,13 @@ def encoded(array: Any) -> Any:
 
 
 RANDOM = np.random.default_rng(2).standard_normal((20, 25))
-FLOATS = np.array([0.0, -0.0, 1e16, 1e-7, 5e-324, 1e22, 123456789.0])
 RESPONSES: dict[str, Any] = {
     **{
         dtype: response(encoded(RANDOM.astype(dtype)))
         for dtype in ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
     },
     "limits": response(encoded(np.array([2**64 - 1, 0], "u8")), encoded(np.array([-(2**63)]))),
-    "odd FP64": response(encoded(FLOATS)),
+    "odd FP64": response(encoded(ODD_FLOATS)),
     "odd FP32": response(encoded(np.array([0.1, 3e38, 1e-45, 16777216], "f4"))),
     "NaN and infinity": response(encoded(np.array([1, np.nan, np.inf, -np.inf]))),
     "infinity": response(encoded(np.array([1, np.inf, -np.inf]))),
@@ -279,7 +263,7 @@ def test_no_list_is_made(server: Server, monkeypatch: pytest.MonkeyPatch) -> Non
         return echo(payload)
 
     monkeypatch.setattr(server.model, "predict", predict)
-    with installed():
+    with installed(backend):
         status, _, body = server.infer(message(json_entry([1.5, 2.5])))
     assert status == 200
     assert json.loads(body)["outputs"][0]["data"] == [1.5, 2.5]
@@ -288,7 +272,7 @@ def test_no_list_is_made(server: Server, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_json_data_travels(server: Server) -> None:
     """By pickle, as to workers, and as a copy; the list is the one that was sent."""
     body = message(json_entry([[1, 2.5], [3, 4]], shape=[2, 2]))
-    with installed():
+    with installed(backend):
         found = messages.json_request(body)
         assert found is not None
         data = found.inputs[0].data
@@ -305,7 +289,7 @@ def test_json_data_travels(server: Server) -> None:
 
 def test_binary_outputs_of_json(server: Server) -> None:
     body = message(json_entry([1.5, 2.5]), parameters={"binary_data_output": True})
-    with installed():
+    with installed(backend):
         status, headers, answer = server.infer(body)
     assert status == 200
     found = tw.decode_response(answer, tw.header_length(headers))

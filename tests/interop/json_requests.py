@@ -1,11 +1,15 @@
-"""JSON requests for the servers of other packages, and a way to send them without a network."""
+"""JSON requests for the REST endpoints of KServe and MLServer, and helpers to compare answers.
+
+The requests go directly to the ASGI application, without a network.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -14,7 +18,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 def post(app: Any, path: str, body: bytes, content_type: str | None, **more: str) -> Answer:
-    """Status, headers and body of the answer of an ASGI application."""
+    """Send a POST request to an ASGI application; return status, headers and body."""
     return asyncio.run(exchange(app, path, body, content_type, **more))
 
 
@@ -42,41 +46,55 @@ async def exchange(
     async def send(message: Any) -> None:
         sent.append(message)
 
-    with suppress(Exception):  # which the server has logged and answered with 500
+    with suppress(Exception):  # the server has logged it and answered with status 500
         await app(scope, receive, send)
     names = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     assert len(names) == len(sent[0]["headers"])
     return sent[0]["status"], names, b"".join(message.get("body", b"") for message in sent)
 
 
-def same(plain: Answer, ours: Answer) -> None:
-    """Check that answers agree: JSON as Python reads it, everything else to the byte."""
+@contextmanager
+def installed(integration: Any) -> Iterator[None]:
+    """Install an integration for the duration of a ``with`` block."""
+    integration.install()
+    try:
+        yield
+    finally:
+        integration.uninstall()
+
+
+def assert_same_answer(plain: Answer, ours: Answer) -> None:
+    """Check that answers agree: JSON by its parsed value, everything else to the byte."""
     assert ours[0] == plain[0], (plain[2], ours[2])
     lengths = {name: ours[1][name] for name in ("content-length",) if name in ours[1]}
     assert ours[1] == plain[1] | lengths
     if plain[1].get("content-type") == "application/json":
         assert int(ours[1]["content-length"]) == len(ours[2])
-        # The order of the members and whether a number is an integer, too.
+        # repr also compares the order of members, and integers with floats.
         assert repr(json.loads(ours[2])) == repr(json.loads(plain[2]))
     else:
         assert ours[2] == plain[2]
 
 
 def outcome(function: Any) -> Any:
-    """What a function returns, or the type of what it raises."""
+    """Return the result of a function, or the type of the exception it raises."""
     try:
         return function()
     except Exception as error:
         return type(error)
 
 
-def array_seen(make: Any) -> Any:
-    """What can be seen of the array that a function makes."""
+def array_properties(make: Any) -> Any:
+    """Return the dtype, shape, flags and values of the array that a function makes."""
     array = outcome(make)
     if not isinstance(array, np.ndarray):
-        return "an error"  # of whatever type: the codec's own differ
+        return "an error"  # tensorwire and the server raise different types
     flags = array.flags
     return array.dtype, array.shape, flags.writeable, flags.aligned, repr(array.tolist())
+
+
+# Finite numbers whose shortest decimal text is hard to find.
+ODD_FLOATS = np.array([0.0, -0.0, 1e16, 1e-7, 5e-324, 1e22, 123456789.0])
 
 
 def entry(data: Any, datatype: str = "FP32", shape: list[int] | None = None, **more: Any) -> Any:
@@ -94,9 +112,9 @@ def data_text(data: str, datatype: str = "FP32", shape: str = "[2]") -> bytes:
     ).encode()
 
 
-# The body, and whether it is read without lists. What is not, is KServe's own business.
+# Bodies whose tensors tensorwire reads as arrays, without Python lists.
 # ruff: noqa: E501 - tables, a line for each case
-READ: dict[str, bytes] = {
+READ_AS_ARRAYS: dict[str, bytes] = {
     "flat": message(entry([1.5, -2.25, 3e38])),
     "nested": message(entry([[1.0, 2.0], [3.0, 4.0]], shape=[2, 2])),
     "nested, another shape": message(entry([[1.0, 2.0], [3.0, 4.0]], shape=[4])),
@@ -145,7 +163,8 @@ READ: dict[str, bytes] = {
     "a name of 5000 bytes": message(entry([1], name="a" * 5000)),
     "many dimensions": message(entry([[[[[1, 2]]]]], "INT8", [1, 1, 1, 1, 2])),
 }  # fmt: skip
-LEFT: dict[str, bytes] = {
+# Bodies that are left to the server's own JSON reader.
+LEFT_TO_SERVER: dict[str, bytes] = {
     "floats for INT32": message(entry([1.0, 2.7], "INT32")),
     "strings for FP32": message(entry(["1.5", "a"])),
     "strings that are numbers": message(entry(["1.5", "2"])),
@@ -209,7 +228,7 @@ LEFT: dict[str, bytes] = {
     "empty": b"",
     "gzip": gzip.compress(message(entry([1]))),
 }  # fmt: skip
-TYPES = [
+CONTENT_TYPES = [
     "application/json",
     "application/json; charset=utf-8",
     "application/json; charset=latin-1",

@@ -220,10 +220,6 @@ def forms_of(response: tw.InferResponse) -> list[tuple[str, bool]]:
 # --- raw binary requests ---------------------------------------------------------------------
 
 
-def test_every_datatype_has_a_raw_test() -> None:
-    assert {*NUMERIC, "BYTES"} == set(DATATYPES)
-
-
 @pytest.mark.parametrize(
     ("model", "spec", "sent", "shape"),
     [

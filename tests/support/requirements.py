@@ -1,4 +1,4 @@
-"""What a test does without the program that it needs."""
+"""Optional programs and packages that tests need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def skip_or_fail(program: str, reason: object) -> NoReturn:
-    """A skip with the reason; in CI a failure, but for what TENSORWIRE_LEFT_OUT names."""
+    """Skip the test; in CI fail it, unless TENSORWIRE_LEFT_OUT names the program."""
     is_left_out = program in os.environ.get("TENSORWIRE_LEFT_OUT", "").split()
     if os.environ.get("CI") and not is_left_out:
         pytest.fail(str(reason))
