@@ -1,4 +1,4 @@
-"""The app beside its answers: routes and methods, options, what models see and may say."""
+"""create_app: routes and methods, options, and what models receive and may return."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OUT = tw.TensorSpec("y", "FP32", [-1])
 APP = create_app({"echo": echo, "batching": Model(double, [SPEC], [OUT], batching=True)})
 
 
-# --- the other routes ---
+# --- other routes ---
 
 
 def test_metadata() -> None:
@@ -59,7 +59,7 @@ def test_health(path: str, about: dict[str, Any]) -> None:
     assert (answer.status, json.loads(answer.body)) == (200, about)
 
 
-def test_a_name_that_looks_like_a_path() -> None:
+def test_model_name_with_a_slash() -> None:
     app = create_app({"team/model": echo})
     for path in ("/v2/models/team/model", "/v2/models/team/model/versions/1/ready"):
         assert json.loads(ask(app, path).body)["name"] == "team/model"
@@ -85,13 +85,13 @@ def test_a_name_that_looks_like_a_path() -> None:
         ("DELETE", "/v2/models/echo", 405, "DELETE is not for /v2/models/echo"),
     ],
 )
-def test_no_such_thing(method: str, path: str, status: int, message: str) -> None:
+def test_unknown_paths_and_methods(method: str, path: str, status: int, message: str) -> None:
     answer = ask(APP, path, method)
     assert (answer.status, answer.error) == (status, message)
     assert ("allow" in answer.headers) == (status == 405)
 
 
-def test_versions_are_accepted() -> None:
+def test_any_model_version_is_accepted() -> None:
     answer = ask(APP, "/v2/models/echo/versions/12/infer", "POST", [BODY], FRAME.headers).response()
     assert answer.id == "7"
 
@@ -111,7 +111,7 @@ def test_lifespan_and_websocket() -> None:
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete", "websocket.close"]
 
 
-def test_head_and_a_trailing_slash() -> None:
+def test_head_requests_and_trailing_slashes() -> None:
     for path in ("/v2", "/v2/health/live", "/v2/models/echo", "/v2/models/echo/ready"):
         (get, head), slash = (
             (ask(APP, path, method) for method in ("GET", "HEAD")),
@@ -122,17 +122,17 @@ def test_head_and_a_trailing_slash() -> None:
     assert answer.response().id == "7"
 
 
-# --- options, and what a model sees and says ---
+# --- options; what models receive and return ---
 
 
-def test_the_apps_own_limits() -> None:
+def test_limits_of_the_app() -> None:
     app = create_app({"echo": echo}, limits=tw.Limits(max_tensors=1))
     answer = infer(app)
     assert (answer.status, "has more than 1 inputs" in answer.error) == (400, True)
 
 
 @pytest.mark.parametrize(("selection", "binary"), [("spec", True), ("triton", False)])
-def test_the_apps_own_selection(selection: str, binary: bool) -> None:
+def test_selection_of_the_app(selection: str, binary: bool) -> None:
     asked = tw.InferRequest([X], [tw.RequestedOutput("x")], parameters=ALL)
     frame = tw.encode_request(asked)
     n = frame.header_length or 0
@@ -143,13 +143,15 @@ def test_the_apps_own_selection(selection: str, binary: bool) -> None:
     assert answer.response()["x"].binary is binary
 
 
-def test_another_selection_is_refused_at_once() -> None:
+def test_unknown_selection_is_rejected_by_create_app() -> None:
     with pytest.raises(ValueError, match="selection is 'spec' or 'triton', not 'Triton'"):
         create_app({"echo": echo}, selection="Triton")
 
 
 def test_model_names() -> None:
-    """The path's is what the model sees; the response's own, if it has one, what is answered."""
+    """The model gets the name in the path; the response has the name that the model returns, if
+    any.
+    """
     seen: list[str | None] = []
 
     def model(request: tw.InferRequest) -> tw.InferResponse:
@@ -161,13 +163,13 @@ def test_model_names() -> None:
     assert (seen, response.model_name, response.model_version) == (["m"], "its own", "3")
 
 
-def test_a_raw_request_needs_one_declared_input() -> None:
+def test_raw_request_needs_exactly_one_declared_input() -> None:
     app = create_app({"m": Model(double, [SPEC, tw.TensorSpec("z", "FP32", [-1])])})
     answer = infer(app, "m", tw.encode_raw_request(np.zeros(2, np.float32)))
     assert (answer.status, "no raw_input is declared" in answer.error) == (400, True)
 
 
-def test_one_declared_tensor_may_have_a_batch_dimension() -> None:
+def test_single_declared_tensor_with_a_batch_dimension() -> None:
     inputs = [tw.TensorSpec("x", "FP32", [-1], batching=True), tw.TensorSpec("words", "BYTES", [2])]
     app = create_app({"m": Model(echo, inputs)})
     assert [t["shape"] for t in json.loads(ask(app, "/v2/models/m").body)["inputs"]] == [
@@ -179,7 +181,7 @@ def test_one_declared_tensor_may_have_a_batch_dimension() -> None:
     assert infer(app, "m").status == 400
 
 
-def test_a_sync_model_sees_the_context_of_its_request() -> None:
+def test_sync_model_runs_in_the_context_of_its_request() -> None:
     who = ContextVar("who", default="nobody")
 
     def model(request: tw.InferRequest) -> dict[str, Any]:
@@ -195,19 +197,19 @@ def test_a_sync_model_sees_the_context_of_its_request() -> None:
     assert answer["y"].as_numpy().tolist() == [b"somebody"]
 
 
-def test_a_function_around_an_async_one_is_awaited() -> None:
-    """As decorators make them: nobody sees beforehand that it returns something to await."""
+def test_awaitable_returned_by_a_function_is_awaited() -> None:
+    """A decorator can hide that the function is asynchronous."""
     app = create_app({"m": lambda request: echo(request)})  # noqa: PLW0108
     assert infer(app, "m").response()["x"].shape == X.shape
 
 
 @pytest.mark.parametrize("model", ["echo", None, {}])
-def test_what_is_no_function_is_refused_at_once(model: Any) -> None:
+def test_model_that_is_not_callable_is_rejected_by_create_app(model: Any) -> None:
     with pytest.raises(TypeError, match=f"a model is a function or .*not {type(model).__name__}"):
         create_app({"m": model})
 
 
-def test_a_name_is_declared_once() -> None:
+def test_tensor_declared_twice_is_rejected() -> None:
     with pytest.raises(ValueError, match="tensor 'x' is declared twice"):
         Model(double, [SPEC, tw.TensorSpec("x", "FP64", [-1])])
     with pytest.raises(ValueError, match="tensor 'y' is declared twice"):

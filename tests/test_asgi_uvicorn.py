@@ -1,4 +1,4 @@
-"""The app on a real uvicorn: many clients at once, clients that go away, memory."""
+"""The app on a real uvicorn server: concurrent clients, clients that disconnect, memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def address() -> Iterator[str]:
 
 
 def test_200_concurrent_requests_of_mixed_sizes(address: str) -> None:
-    """Every client gets its own answer, or its own error; nothing is lost or mixed up."""
+    """Every client gets the response to its own request."""
 
     async def one(client: AsyncClient, i: int) -> bool:
         if i % 5 == 4:
@@ -73,7 +73,7 @@ BIG = tw.encode_request(
     ("nbytes", "answers"), [(len(BIG), [b"100 Continue", b"200 OK"]), (1 << 32, [b"413 "])]
 )
 def test_expect_100_continue(address: str, nbytes: int, answers: list[bytes]) -> None:
-    """The server asks for the body, but not for one that is too long."""
+    """The server requests the body, unless it is too long."""
     host, port = address.split(":")
     head, _, body = request_text(BIG).partition(b"\r\n\r\n")
     head = head.replace(
@@ -88,8 +88,8 @@ def test_expect_100_continue(address: str, nbytes: int, answers: list[bytes]) ->
 
 
 @pytest.mark.parametrize("n_sent", [10, 1000, len(BIG) // 2, None])
-def test_clients_that_go_away(address: str, n_sent: int | None) -> None:
-    """In the middle of the request, or of a response that they do not read."""
+def test_clients_that_disconnect(address: str, n_sent: int | None) -> None:
+    """During the request, or during a response that they do not read."""
     host, port = address.split(":")
     text = request_text(BIG)
     for _ in range(5):
@@ -108,8 +108,8 @@ def peak_nbytes(process: int) -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux' /proc")
-def test_the_servers_memory() -> None:
-    """A 64 MB echo takes the body, and at most 8 MB; the response is the body's own memory."""
+def test_memory_of_a_64_mb_echo() -> None:
+    """The server needs the body and at most 8 MB more; the response refers to the body's memory."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]
@@ -135,8 +135,8 @@ def test_the_servers_memory() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux' /proc")
-def test_a_short_soak() -> None:
-    """What `stress/soak.py` does for minutes: nothing lost, nothing mixed up, memory flat."""
+def test_short_soak() -> None:
+    """A short run of `stress/soak.py`: correct responses, bounded memory."""
     tally = soak.soak(3000, 8)
     assert tally.wrong == []
     assert tally.n_valid > 1000 < tally.n_refused + tally.n_broken_off

@@ -1,4 +1,4 @@
-"""BYTES and StringDType, without str objects in between; what is UTF-8."""
+"""BYTES from and to StringDType arrays, and the validation of UTF-8."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import tensorwire as tw
 from support import reference
 
 
-class Missing:
-    """A value that numpy takes for missing."""
+class MissingValue:
+    """A value that numpy uses as the missing value of an array."""
 
 
 STRING_DTYPES = [
@@ -25,7 +25,7 @@ LONG_AND_SHORT = ["", "a", "Ã©" * 7, "x" * 15, "y" * 16, "z" * 300, "a\0b\0", "ð
 
 
 @pytest.mark.parametrize("dtype", STRING_DTYPES, ids=str)
-def test_strings_to_the_wire(dtype: Any) -> None:
+def test_encode_stringdtype_arrays(dtype: Any) -> None:
     array = np.array(LONG_AND_SHORT * 3, dtype)
     expected = [text.encode() for text in LONG_AND_SHORT * 3]
     assert tw.encode_bytes(array) == reference.elements(expected)
@@ -37,7 +37,7 @@ def test_strings_to_the_wire(dtype: Any) -> None:
     )
 
 
-def test_strings_from_the_wire() -> None:
+def test_decode_to_stringdtype() -> None:
     tensor = tw.decode_bytes(tw.encode_bytes(LONG_AND_SHORT * 3)).reshape((4, 6))
     array = tensor.as_numpy(np.dtypes.StringDType())
     assert (array.dtype, array.shape) == (np.dtypes.StringDType(), (4, 6))
@@ -47,8 +47,8 @@ def test_strings_from_the_wire() -> None:
     assert tw.encode_bytes(tensor.as_numpy(np.dtypes.StringDType())) == tensor.wire
 
 
-@pytest.mark.parametrize("na_object", [None, np.nan, Missing()])
-def test_missing_strings_are_refused(na_object: Any) -> None:
+@pytest.mark.parametrize("na_object", [None, np.nan, MissingValue()])
+def test_missing_value_is_rejected(na_object: Any) -> None:
     dtype = np.dtypes.StringDType(na_object=na_object)
     array = np.array([["a", "b"], ["c", na_object]], dtype)
     with pytest.raises(tw.EncodeError) as caught:
@@ -71,7 +71,7 @@ EDGES_OF_UTF8 = [
 
 @pytest.mark.parametrize("edge", EDGES_OF_UTF8)
 @pytest.mark.parametrize("before", [0, 1, 3, 4, 7, 8, 9, 17])
-def test_utf8_is_what_python_says(edge: str, before: int) -> None:
+def test_utf8_validation_agrees_with_python(edge: str, before: int) -> None:
     for after in (0, 1, 8, 11):
         data = b"a" * before + bytes.fromhex(edge) + b"z" * after
         tensor = tw.decode_bytes(reference.elements([b"first", data]))
@@ -86,7 +86,7 @@ def test_utf8_is_what_python_says(edge: str, before: int) -> None:
             assert tensor.as_numpy(np.dtypes.StringDType()).tolist()[1] == expected
 
 
-def test_not_utf8_is_named() -> None:
+def test_invalid_utf8_is_reported_with_element_and_offset() -> None:
     tensor = tw.decode_bytes(reference.elements([b"fine", b"ab\xff"]))
     for convert in (tensor.as_strings, lambda: tensor.as_numpy(np.dtypes.StringDType())):
         with pytest.raises(tw.ElementError) as caught:

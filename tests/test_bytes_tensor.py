@@ -1,4 +1,4 @@
-"""BYTES as a sequence over wire bytes: decode_bytes, and all that BytesTensor does."""
+"""decode_bytes, and BytesTensor as a sequence of elements over the received bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tensorwire._body import Body
 
 
 def grid() -> tuple[tw.BytesTensor, np.ndarray[Any, Any]]:
-    """A BYTES tensor of shape [2, 3, 4], and the object array that it should act like."""
+    """Return a BYTES tensor of shape [2, 3, 4] and the object array it should behave like."""
     flat = np.empty(24, object)
     flat[:] = [b"x" * (i % 5) + str(i).encode() for i in range(24)]
     array = flat.reshape(2, 3, 4)
@@ -32,7 +32,7 @@ def grid() -> tuple[tw.BytesTensor, np.ndarray[Any, Any]]:
 
 
 @pytest.mark.parametrize("count", [None, 5])
-def test_a_sequence(count: int | None) -> None:
+def test_one_dimensional_tensor_is_a_sequence(count: int | None) -> None:
     tensor = tw.decode_bytes(WIRE, count)
     assert (len(tensor), tensor.shape, tensor.ndim, tensor.size) == (5, (5,), 1, 5)
     assert tensor.nbytes == len(WIRE)
@@ -49,7 +49,7 @@ def test_a_sequence(count: int | None) -> None:
             tensor.view(index)
 
 
-def test_no_elements() -> None:
+def test_empty_tensor() -> None:
     tensor = tw.decode_bytes(b"")
     assert (len(tensor), tensor.tolist(), tensor.nbytes) == (0, [], 0)
     assert tensor.as_numpy().shape == tensor.as_numpy("S").shape == (0,)
@@ -78,7 +78,7 @@ def test_no_elements() -> None:
     ],
     ids=str,
 )
-def test_indexing_is_numpys(index: Any) -> None:
+def test_indexing_agrees_with_numpy(index: Any) -> None:
     tensor, array = grid()
     found, expected = tensor[index], array[index]
     if isinstance(expected, bytes):
@@ -90,7 +90,7 @@ def test_indexing_is_numpys(index: Any) -> None:
 
 
 @pytest.mark.parametrize("index", [2, (0, 3), (0, 0, 0, 0), (0, 0, 4), 1.5, "x"])
-def test_no_such_index(index: Any) -> None:
+def test_invalid_indices_raise_index_error(index: Any) -> None:
     tensor, array = grid()
     with pytest.raises(IndexError):
         array[index]
@@ -98,7 +98,7 @@ def test_no_such_index(index: Any) -> None:
         tensor[index]
 
 
-def test_view_takes_a_flat_index_or_one_per_dimension() -> None:
+def test_view_takes_a_flat_or_full_index() -> None:
     tensor, array = grid()
     for flat in range(-24, 24):
         assert tensor.view(flat) == array.reshape(-1)[flat]
@@ -108,7 +108,7 @@ def test_view_takes_a_flat_index_or_one_per_dimension() -> None:
             tensor.view(index)
 
 
-def test_rows_are_views_and_choices_are_copies() -> None:
+def test_contiguous_rows_are_views_and_other_selections_copies() -> None:
     tensor, _ = grid()
     memory = np.frombuffer(tensor.wire, np.uint8)
     assert np.shares_memory(memory, np.frombuffer(tensor[1].wire, np.uint8))
@@ -116,8 +116,8 @@ def test_rows_are_views_and_choices_are_copies() -> None:
     assert not np.shares_memory(memory, np.frombuffer(tensor[:, ::2].wire, np.uint8))
 
 
-def test_rows_cost_what_they_hold() -> None:
-    """Iterating [n, 1] is linear: no index array of the whole tensor is made for each row."""
+def test_iterating_rows_allocates_linearly() -> None:
+    """For [n, 1], no index array of the whole tensor is created for each row."""
     tensor = tw.decode_bytes(bytes(4 * 20_000)).reshape((20_000, 1))
     tracemalloc.start()
     assert [row.shape for row in tensor] == [(1,)] * 20_000
@@ -130,7 +130,7 @@ def test_rows_cost_what_they_hold() -> None:
     assert peak < 8_000_000
 
 
-def test_whole_arrays() -> None:
+def test_conversion_to_arrays() -> None:
     tensor, array = grid()
     assert tensor.as_numpy().tolist() == np.asarray(tensor).tolist() == array.tolist()
     assert tensor.as_strings().tolist() == array.astype(np.dtypes.StringDType()).tolist()
@@ -152,7 +152,7 @@ def test_fixed_width_loses_trailing_nuls() -> None:
     assert tw.decode_bytes(reference.elements([b"", b""])).as_numpy("S").tolist() == [b"", b""]
 
 
-def test_a_scalar() -> None:
+def test_scalar() -> None:
     tensor = tw.Tensor("x", np.array(b"one", object)).data
     assert isinstance(tensor, tw.BytesTensor)
     assert (tensor.shape, tensor[()], tensor.tolist()) == ((), b"one", b"one")
@@ -161,7 +161,7 @@ def test_a_scalar() -> None:
         len(tensor)
 
 
-def test_equality_is_of_shape_and_elements() -> None:
+def test_equality_compares_shape_and_elements() -> None:
     one, other = tw.decode_bytes(WIRE), tw.decode_bytes(bytearray(WIRE))
     assert one == other
     assert one != other[:4]
@@ -171,7 +171,7 @@ def test_equality_is_of_shape_and_elements() -> None:
         hash(one)
 
 
-def test_pickle_carries_its_own_bytes_only() -> None:
+def test_pickle_of_a_slice_contains_only_its_bytes() -> None:
     tensor, _ = grid()
     part = tensor[0, 0]
     data = pickle.dumps(part)
@@ -179,18 +179,18 @@ def test_pickle_carries_its_own_bytes_only() -> None:
     assert len(data) < part.nbytes + 200
 
 
-def test_no_constructor() -> None:
+def test_constructor_is_rejected() -> None:
     with pytest.raises(TypeError, match="is made by decode_bytes"):
         tw.BytesTensor()
 
 
-def test_the_shape_cannot_be_forged() -> None:
+def test_shape_is_read_only() -> None:
     tensor = tw.decode_bytes(WIRE)
     with pytest.raises(AttributeError):
         tensor.shape = (5_000,)  # type: ignore[misc]
 
 
-def test_views_leak_no_reference() -> None:
+def test_views_do_not_leak_references() -> None:
     tensor = tw.decode_bytes(WIRE)
     request = tw.InferRequest([tw.Tensor("x", np.zeros(3))])
     before = sys.getrefcount(None)
@@ -201,7 +201,7 @@ def test_views_leak_no_reference() -> None:
     assert abs(sys.getrefcount(None) - before) < 100
 
 
-# --- decode_bytes refuses ---
+# --- errors of decode_bytes ---
 
 
 @pytest.mark.parametrize(
@@ -226,19 +226,21 @@ def test_views_leak_no_reference() -> None:
          "the buffer does not match its shape: BYTES [1] needs at least 4 bytes, there are 0"),
     ],
 )  # fmt: skip
-def test_refused(data: bytes, count: int | None, kind: type, message: str) -> None:
+def test_invalid_buffers_are_rejected(
+    data: bytes, count: int | None, kind: type, message: str
+) -> None:
     with pytest.raises(tw.DecodeError) as caught:
         tw.decode_bytes(data, count)
     assert (type(caught.value), str(caught.value)) == (kind, message)
 
 
-def test_every_truncation_is_refused() -> None:
+def test_truncation_at_every_byte_is_rejected() -> None:
     for nbytes in range(len(WIRE)):
         with pytest.raises(tw.DecodeError):
             tw.decode_bytes(WIRE[:nbytes], 5)
 
 
-def test_wrong_arguments() -> None:
+def test_arguments_of_wrong_types() -> None:
     for count in ("5", 5.0, True):
         with pytest.raises(TypeError):
             tw.decode_bytes(WIRE, count)  # type: ignore[arg-type]
@@ -250,13 +252,13 @@ def test_wrong_arguments() -> None:
         tw.decode_bytes("text")
 
 
-# --- memory that somebody writes to meanwhile ---
+# --- memory that another thread writes to ---
 
 
 @pytest.mark.thread_unsafe(reason="it sets what holds for the process")
 @pytest.mark.parametrize("release_from", [0, 1 << 62])
-def test_a_body_that_changes_while_it_is_scanned(release_from: int) -> None:
-    """Whatever the scan sees, it stays within the body: elements or an error come out."""
+def test_body_that_changes_during_the_scan(release_from: int) -> None:
+    """The scan stays within the body: the result is elements or a DecodeError."""
     body = bytearray(reference.elements([b"x" * (i % 40) for i in range(20_000)]))
     done = threading.Event()
 
@@ -291,7 +293,7 @@ def test_a_body_that_changes_while_it_is_scanned(release_from: int) -> None:
 
 
 def longest_wait(work: Callable[[], Any]) -> float:
-    """How long a thread that only looks at the clock was kept from it while ``work`` ran."""
+    """Return the longest time for which another thread could not run while `work` ran."""
     waits = [0.0]
     done = threading.Event()
 
@@ -311,7 +313,7 @@ def longest_wait(work: Callable[[], Any]) -> float:
 
 
 @pytest.mark.thread_unsafe(reason="it measures how long others wait")
-def test_a_long_scan_lets_other_threads_run() -> None:
+def test_long_scan_releases_the_gil() -> None:
     body = bytes(4 << 25)  # 32M empty elements: 50 ms and more
     held, free = [], []
     for _ in range(3):
@@ -327,7 +329,7 @@ def test_a_long_scan_lets_other_threads_run() -> None:
 
 @pytest.mark.thread_unsafe(reason="it takes the memory of the machine")
 @pytest.mark.no_sanitizers(reason="it takes 6 GB there")
-def test_an_element_of_3_gb() -> None:
+def test_element_of_3_gb() -> None:
     if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 10 << 30:
         pytest.skip("needs 10 GiB of free memory")
     n = 3_000_000_000
@@ -338,10 +340,10 @@ def test_an_element_of_3_gb() -> None:
     assert (len(tensor.view(0)), tensor[1]) == (n, b"tail")
 
 
-# --- for the integrations ---
+# --- used by the integrations ---
 
 
-def test_the_bytes_of_the_next_elements() -> None:
+def test_nbytes_of_the_next_elements() -> None:
     body = Body(b"??" + tw.encode_bytes([b"a", b"", b"bc"]) + b"\xff\xff\xff\xff?")
     assert [_elements.nbytes_of(body, 2, n, "region", None) for n in range(4)] == [0, 5, 9, 15]
     assert _elements.nbytes_of(body, body.nbytes, 0, "region", None) == 0

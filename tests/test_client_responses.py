@@ -1,4 +1,4 @@
-"""What a client makes of an answer that is an error, chunked, broken or too long."""
+"""Responses that are errors, chunked, malformed or too long."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ connect = client_fixtures.connect
 server, client = client_fixtures.server, client_fixtures.client
 
 
-# --- answers that are errors ---
+# --- error responses ---
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,9 @@ server, client = client_fixtures.server, client_fixtures.client
         ("declared", 400, "unexpected input 'z': the model takes ['x']"),
     ],
 )
-def test_errors_of_the_server(client: Any, model: str, status: int, message: str) -> None:
+def test_errors_of_the_tensorwire_server(
+    client: Any, model: str, status: int, message: str
+) -> None:
     with pytest.raises(InferenceServerError) as caught:
         client.infer(model, {"z": X})
     assert (caught.value.status, str(caught.value)) == (status, message)
@@ -45,7 +47,7 @@ def test_errors_of_the_server(client: Any, model: str, status: int, message: str
     assert client.infer("echo", {"x": X})["x"].shape == (1000,)
 
 
-def test_an_output_that_json_cannot_hold(client: Any) -> None:
+def test_output_without_json_form(client: Any) -> None:
     with pytest.raises(InferenceServerError, match="FP16, which has no JSON form") as caught:
         client.infer("half", {"x": X}, binary_outputs=False)
     assert caught.value.status == 400
@@ -66,7 +68,9 @@ def test_an_output_that_json_cannot_hold(client: Any) -> None:
         (http(b"", {"Location": "/elsewhere"}, "307 Moved"), 307, "HTTP status 307 Moved"),
     ],
 )
-def test_errors_of_any_kind(connect: Connect, answer: bytes, status: int, message: str) -> None:
+def test_error_responses_of_any_server(
+    connect: Connect, answer: bytes, status: int, message: str
+) -> None:
     with Scripted([answer]) as server, connect(server.address, timeout=5) as client:
         with pytest.raises(InferenceServerError) as caught:
             client.infer("m", {"x": X})
@@ -76,7 +80,7 @@ def test_errors_of_any_kind(connect: Connect, answer: bytes, status: int, messag
         assert len(server.heads) == 1  # neither repeated nor redirected
 
 
-def test_of_a_long_error_only_its_beginning_is_read(connect: Connect) -> None:
+def test_only_the_start_of_a_long_error_is_read(connect: Connect) -> None:
     done = threading.Event()
 
     def endless(connection: socket.socket) -> None:
@@ -93,7 +97,7 @@ def test_of_a_long_error_only_its_beginning_is_read(connect: Connect) -> None:
         time.sleep(0.1)  # for the close to arrive
 
 
-def test_refused_before_it_is_read(connect: Connect) -> None:
+def test_request_rejected_before_its_body_is_read(connect: Connect) -> None:
     small = create_app({"echo": echo}, max_body=1000)
     with uvicorn_server(small) as address, connect(address, timeout=10) as client:
         with pytest.raises(InferenceServerError, match="the body is too long") as caught:
@@ -102,7 +106,7 @@ def test_refused_before_it_is_read(connect: Connect) -> None:
         assert client.infer("echo", {"x": X[:3]})["x"].shape == (3,)
 
 
-# --- answers that are broken, or look so ---
+# --- chunked, truncated and malformed responses ---
 
 
 def chunked(body: bytes, n_chunk: int, end: bytes = b"0\r\n\r\n") -> bytes:
@@ -125,13 +129,13 @@ def test_chunked(connect: Connect, n_chunk: int) -> None:
         assert server.n_connections == 1
 
 
-def test_an_encoding_that_is_none(connect: Connect) -> None:
+def test_content_encoding_identity(connect: Connect) -> None:
     answer = http(BODY, HEADERS | {"Content-Encoding": "Identity"})
     with Scripted([answer]) as server, connect(server.address) as client:
         assert np.array_equal(client.infer("m", {"x": X})["x"].data, X)
 
 
-def test_until_the_connection_closes(connect: Connect) -> None:
+def test_response_without_length_ends_with_the_connection(connect: Connect) -> None:
     with Scripted([http(BODY, HEADERS, length="")]) as server, connect(server.address) as client:
         assert np.array_equal(client.infer("m", {"x": X})["x"].as_numpy(), X)
     cut = Scripted([http(BODY[:-4], HEADERS, length="")])
@@ -156,9 +160,11 @@ def test_until_the_connection_closes(connect: Connect) -> None:
         (http(BODY, HEADERS | {"Content-Encoding": "gzip"}), tw.HeaderError, "'gzip': unasked"),
     ],
 )
-def test_broken_answers(connect: Connect, answer: bytes, error: Any, message: str) -> None:
+def test_malformed_responses_are_rejected(
+    connect: Connect, answer: bytes, error: Any, message: str
+) -> None:
     with Scripted([answer]) as server, connect(server.address, timeout=5) as client:
-        for _ in range(2):  # the next call meets nothing that is left of this one
+        for _ in range(2):  # nothing of this response is left for the next call
             with pytest.raises(error) as caught:
                 client.infer("m", {"x": X})
             assert message in str(caught.value)
@@ -168,7 +174,7 @@ def test_broken_answers(connect: Connect, answer: bytes, error: Any, message: st
 
 
 @pytest.mark.parametrize("body", [b"[1]", b"", b"\xff", b"[" * 100])
-def test_metadata_that_is_none(connect: Connect, body: bytes) -> None:
+def test_malformed_metadata_is_rejected(connect: Connect, body: bytes) -> None:
     refused = pytest.raises(tw.DecodeError, match="the metadata cannot be read: ")
     with Scripted([http(body)]) as server, connect(server.address) as client, refused:
         client.server_metadata()
@@ -178,7 +184,7 @@ def test_metadata_that_is_none(connect: Connect, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("length", [None, ""])
-def test_too_long_for_the_client(connect: Connect, length: Any) -> None:
+def test_response_longer_than_max_body_is_rejected(connect: Connect, length: Any) -> None:
     answer = http(BODY, HEADERS, length=length)
     with Scripted([answer]) as server, connect(server.address, max_body=len(BODY) - 1) as client:
         with pytest.raises(tw.HeaderError, match="the body is too long") as caught:
@@ -189,7 +195,7 @@ def test_too_long_for_the_client(connect: Connect, length: Any) -> None:
             assert client.infer("m", {"x": X})["x"].shape == (1000,)
 
 
-def test_limits(connect: Connect, server: str) -> None:
+def test_limits_apply_to_responses(connect: Connect, server: str) -> None:
     limits = tw.Limits(max_header_nbytes=10)
     with connect(server, limits=limits) as client, pytest.raises(tw.HeaderError):
         client.infer("echo", {"x": X})
@@ -201,9 +207,9 @@ def test_limits(connect: Connect, server: str) -> None:
         (b'{"name":' + b"[" * 5000, "the JSON is nested too deep"),
         (bytes(2000), "is too long: 2000"),
     ],
-    ids=["deep", "long"],
+    ids=["nested too deep", "too long"],
 )
-def test_metadata_is_limited(connect: Connect, body: bytes, message: str) -> None:
+def test_limits_apply_to_metadata(connect: Connect, body: bytes, message: str) -> None:
     limits = tw.Limits(max_header_nbytes=len(body) if message.endswith("deep") else 1999)
     refused = pytest.raises(tw.HeaderError, match=message)
     with (
@@ -218,9 +224,9 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def test_a_length_that_is_a_lie_costs_nothing(connect: Connect) -> None:
-    lie = http(BODY, HEADERS, length=2 * 1024 * MiB - 1)
-    with Scripted([lie]) as server, connect(server.address) as client:
+def test_large_content_length_allocates_nothing(connect: Connect) -> None:
+    wrong_length = http(BODY, HEADERS, length=2 * 1024 * MiB - 1)
+    with Scripted([wrong_length]) as server, connect(server.address) as client:
         before = resident()
         with pytest.raises(ConnectionError):
             client.infer("m", {"x": X})

@@ -1,4 +1,4 @@
-"""What the encoder refuses: tensors and messages that cannot be sent, and arguments."""
+"""Errors of the encoder: invalid tensors, messages and arguments."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ X = tw.Tensor("x", np.zeros(1, np.uint8))
         ),
     ],
 )
-def test_no_such_tensor(make: Any, message: str) -> None:
+def test_invalid_tensors_are_rejected(make: Any, message: str) -> None:
     with pytest.raises(tw.EncodeError) as caught:
         make()
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("data", ["text", b"bytes", 5, object(), {1: 2}])
-def test_data_of_the_wrong_type(data: Any) -> None:
+def test_data_of_wrong_type_is_rejected(data: Any) -> None:
     with pytest.raises(TypeError, match="the data of tensor 'x' is an array, a list or"):
         tw.Tensor("x", data)
 
@@ -67,13 +67,13 @@ def test_data_of_the_wrong_type(data: Any) -> None:
         ([np.zeros(2), np.ones(2)], "FP32", "element 0 of tensor 'x' does not fit its datatype"),
     ],
 )
-def test_lists_that_are_no_numbers(values: Any, datatype: str, message: str) -> None:
+def test_lists_of_other_objects_are_rejected(values: Any, datatype: str, message: str) -> None:
     with pytest.raises(tw.EncodeError) as caught:
         tw.Tensor("x", values, datatype=datatype)
     assert message in str(caught.value)
 
 
-def test_more_dimensions_than_numpy_has() -> None:
+def test_more_dimensions_than_numpy_supports() -> None:
     with pytest.raises(tw.EncodeError, match="has 65 dimensions, numpy has 64"):
         tw.Tensor("x", [b"a"], shape=[1] * 65)
 
@@ -88,7 +88,7 @@ def test_more_dimensions_than_numpy_has() -> None:
     ],
 )
 @pytest.mark.parametrize("binary", [True, False])
-def test_data_exchanged_behind_its_back(data: Any, message: str, binary: bool) -> None:
+def test_data_replaced_after_construction(data: Any, message: str, binary: bool) -> None:
     tensor = tw.Tensor("x", HALF, binary=binary)
     tensor.data = data
     with pytest.raises(tw.EncodeError) as caught:
@@ -115,13 +115,13 @@ def test_data_exchanged_behind_its_back(data: Any, message: str, binary: bool) -
         ([tw.Tensor("\ud800", HALF)], "the header has a lone surrogate at character 0"),
     ],
 )
-def test_no_such_request(tensors: Any, message: str) -> None:
+def test_invalid_requests_are_rejected(tensors: Any, message: str) -> None:
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_request(tw.InferRequest(tensors))
     assert message in str(caught.value)
 
 
-def test_an_output_requested_twice() -> None:
+def test_output_requested_twice_is_rejected() -> None:
     with pytest.raises(tw.EncodeError, match="requested output 'o' appears twice"):
         tw.encode_request(tw.InferRequest([X], [tw.RequestedOutput("o"), tw.RequestedOutput("o")]))
 
@@ -156,13 +156,13 @@ def far(**parameters: Any) -> tw.Tensor:
         ),
     ],
 )
-def test_nothing_is_sent_that_we_would_refuse(request_: Any, message: str) -> None:
+def test_encoder_rejects_what_the_decoder_rejects(request_: Any, message: str) -> None:
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_request(request_())
     assert message in str(caught.value)
 
 
-def test_no_parameters_at_all() -> None:
+def test_parameters_may_be_none() -> None:
     for binary in (True, False):
         tensor = changed(tw.Tensor("x", [1], datatype="INT8", binary=binary), parameters=None)
         assert len(tw.encode_request(tw.InferRequest([tensor]))) > 0
@@ -170,13 +170,13 @@ def test_no_parameters_at_all() -> None:
         tw.encode_request(tw.InferRequest([changed(far(), parameters=None)]))
 
 
-def test_a_surrogate_names_its_tensor() -> None:
+def test_error_of_a_lone_surrogate_names_the_tensor() -> None:
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_request(tw.InferRequest([X, tw.Tensor("é\ud800", HALF)]))
     assert caught.value.tensor == "é\ud800"
 
 
-def test_a_raw_request_of_shared_memory() -> None:
+def test_raw_request_of_shared_memory_is_rejected() -> None:
     with pytest.raises(tw.EncodeError, match="a raw request carries its bytes"):
         tw.encode_raw_request(far(shared_memory_region="r"))
 
@@ -184,7 +184,7 @@ def test_a_raw_request_of_shared_memory() -> None:
 # --- arguments ---
 
 
-def test_wrong_python_types() -> None:
+def test_arguments_of_wrong_python_types() -> None:
     for call in (tw.encode_request, tw.encode_response):
         with pytest.raises(TypeError):
             call("x")  # type: ignore[arg-type]
@@ -214,6 +214,6 @@ untyped: Any = tw  # what a caller without a type checker may do
         lambda: untyped.InferResponse([X, None]),
     ],
 )
-def test_arguments_of_the_wrong_type(make: Any) -> None:
+def test_encoder_arguments_of_wrong_types(make: Any) -> None:
     with pytest.raises(TypeError):
         make()

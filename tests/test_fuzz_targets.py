@@ -1,4 +1,4 @@
-"""The fuzz targets without a fuzzer: their seeds, every input that was kept, and some changes."""
+"""The fuzz targets without a fuzzer: seeds, saved inputs, and random mutations of them."""
 
 from __future__ import annotations
 

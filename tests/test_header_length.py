@@ -1,4 +1,4 @@
-"""The header's length, as HTTP headers carry it; and what Limits chooses of BOOL and BF16."""
+"""header_length, and the options of Limits for BOOL and BF16."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_header_length(headers: Any, expected: int | None) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "abc", "-1", "+1", " 1", "1 ", "0x5", "1.0", "9" * 30, "٣"])
-def test_no_length(value: str) -> None:
+def test_invalid_header_length_is_rejected(value: str) -> None:
     places = [{LENGTH: value}]
     if value == value.strip():
         places.append({"Content-Type": f"{SAGEMAKER};json-header-size={value}"})
@@ -65,7 +65,7 @@ def test_no_length(value: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["\xa017", "\x1c17", "17\x85", '"17', '17"', '"', '""', '" 17"'])
-def test_no_length_in_a_media_type(value: str) -> None:
+def test_invalid_header_length_in_the_media_type_is_rejected(value: str) -> None:
     with pytest.raises(tw.HeaderError, match=f"{LENGTH} is not a number"):
         tw.header_length({"Content-Type": f"{SAGEMAKER};json-header-size={value}"})
 
@@ -77,7 +77,7 @@ def test_no_length_in_a_media_type(value: str) -> None:
         {LENGTH: "17", "Content-Type": f"{SAGEMAKER};json-header-size=18"},
     ],
 )
-def test_contradictions(headers: Any) -> None:
+def test_contradicting_lengths_are_rejected(headers: Any) -> None:
     with pytest.raises(tw.HeaderError) as caught:
         tw.header_length(headers)
     assert str(caught.value) == "the header length is announced twice, as 17 and as 18"
@@ -85,12 +85,12 @@ def test_contradictions(headers: Any) -> None:
 
 
 @pytest.mark.parametrize("headers", [{1: "x"}, {"Content-Type": 5}, None, 5])
-def test_headers_of_the_wrong_type(headers: Any) -> None:
+def test_headers_of_wrong_type_are_rejected(headers: Any) -> None:
     with pytest.raises(TypeError):
         tw.header_length(headers)
 
 
-# --- limits: at, below and above each edge ---
+# --- Limits: check_bool and bf16_as_uint16 ---
 
 BODY, LENGTH_OF_BODY = reference.request(
     [
@@ -102,7 +102,7 @@ assert LENGTH_OF_BODY is not None
 N = LENGTH_OF_BODY
 
 
-def test_unchecked_bools() -> None:
+def test_check_bool_false_accepts_any_byte() -> None:
     body, n = reference.request([reference.entry("x", "UINT8", [3], [0, 2, 1])])
     body = body.replace(b"UINT8", b"BOOL ").replace(b'BOOL "', b'BOOL" ')
     with pytest.raises(tw.ElementError):
@@ -111,7 +111,7 @@ def test_unchecked_bools() -> None:
     assert array.view("u1").tolist() == [0, 2, 1]
 
 
-def test_bf16_as_words() -> None:
+def test_bf16_as_uint16() -> None:
     tensor = tw.decode_request(BODY, N, limits=tw.Limits(bf16_as_uint16=True))["b"]
     words = tensor.as_numpy()
     assert (tensor.datatype, words.dtype.str, words.tolist()) == ("BF16", "<u2", [0x3F80])

@@ -1,4 +1,4 @@
-"""Round trips of anything, against the independent encoder and decoder of reference.py."""
+"""Round trips of random values, with the independent encoder and decoder of reference.py."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ SOURCES: dict[str, Any] = {
 
 @settings(max_examples=200, deadline=None)
 @given(SHAPES.flatmap(lambda shape: hnp.arrays(object, shape, elements=ELEMENTS)), st.data())
-def test_every_source_gives_the_same_wire(array: Any, data: st.DataObject) -> None:
+def test_all_source_types_give_the_same_bytes(array: Any, data: st.DataObject) -> None:
     expected = reference.elements([text.encode() for text in array.ravel().tolist()])
     name = data.draw(st.sampled_from(sorted(SOURCES)))
     assert tw.encode_bytes(SOURCES[name](array)) == expected
@@ -86,8 +86,8 @@ def test_every_source_gives_the_same_wire(array: Any, data: st.DataObject) -> No
 
 @settings(max_examples=200, deadline=None)
 @given(hnp.arrays("U6", SHAPES, elements=TRIMMED))
-def test_fixed_width_arrays(array: Any) -> None:
-    """numpy hands out elements without their trailing NULs, and so do we."""
+def test_fixed_width_arrays_lose_trailing_nuls(array: Any) -> None:
+    """As with numpy itself."""
     expected = [text.encode() for text in array.ravel().tolist()]
     assert (
         tw.encode_bytes(array) == tw.encode_bytes(array.T.copy().T) == reference.elements(expected)
@@ -97,7 +97,7 @@ def test_fixed_width_arrays(array: Any) -> None:
 
 
 def verdict(decode: Any, refusal: type[Exception]) -> Any:
-    """The flat values, or the kind of the error; any exception but ``refusal`` fails the test."""
+    """Return the flat values or the class of the error; other exceptions fail the test."""
     try:
         return decode()
     except refusal as error:
@@ -106,7 +106,7 @@ def verdict(decode: Any, refusal: type[Exception]) -> Any:
 
 @settings(max_examples=500, deadline=None)
 @given(st.binary(max_size=24), st.integers(0, 4))
-def test_any_bytes_as_bytes(data: bytes, count: int) -> None:
+def test_random_bytes_decode_as_by_the_reference(data: bytes, count: int) -> None:
     """Whatever the bytes: the elements that reference.py finds, or an error where it has one."""
     ours = verdict(lambda: tw.decode_bytes(data, count).tolist(), tw.DecodeError)
     theirs = verdict(lambda: reference.unpack("BYTES", data, count), reference.WireError)
@@ -117,7 +117,7 @@ def test_any_bytes_as_bytes(data: bytes, count: int) -> None:
 
 @settings(max_examples=500, deadline=None)
 @given(st.data())
-def test_a_changed_byte_is_refused_or_understood_alike(data: st.DataObject) -> None:
+def test_changed_byte_is_decoded_or_rejected_as_by_the_reference(data: st.DataObject) -> None:
     frame = tw.encode_request(
         tw.InferRequest([tw.Tensor("x", [b"ab", b"", b"c"]), tw.Tensor("y", [1], datatype="INT8")]),
         align=1,

@@ -1,4 +1,4 @@
-"""Any HTTP library will do: the recipes of the README, each against a real server."""
+"""The README's recipes for HTTP libraries, each against a real server."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_recipe(server: str, recipe: Any, n: int) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_an_error(server: str, recipe: Any) -> None:
+def test_error_response(server: str, recipe: Any) -> None:
     request = tw.InferRequest([tw.Tensor("x", np.zeros(3))])
     with pytest.raises((OSError, httpx.HTTPStatusError, aiohttp.ClientResponseError)):
         recipe(server, "/v2/models/nobody/infer", request)

@@ -1,4 +1,4 @@
-"""``python -m tensorwire serve``, as somebody would start it."""
+"""`python -m tensorwire serve` as a subprocess."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_models_and_echo(port: int) -> None:
         (["json:loads", "--echo"], "json:loads is an app: --echo goes with a mapping"),
     ],
 )
-def test_nothing_to_serve(
+def test_invalid_models_are_rejected(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:

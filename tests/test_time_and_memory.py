@@ -1,9 +1,9 @@
-"""Bodies made to cost more than they weigh: time linear in the bytes, memory within a multiple.
+"""Bodies that are expensive to decode: time must be linear, and memory within a multiple.
 
-The multiples are those of WIRE.md, section 11: beside the body, 4 times the bytes of its JSON, 64
-times those of what becomes Python objects (parameters, and the entries of tensors and requested
-outputs), and twice those of its BYTES tensors. They are compared with what Python and numpy
-allocate (tracemalloc) and with what the process takes (RSS).
+The multiples are those of WIRE.md, section 11. Beside the body, decoding may take 4 times the bytes
+of the JSON, 64 times the bytes of JSON that becomes Python objects (parameters, and the entries of
+tensors and requested outputs), and twice the bytes of BYTES tensors. They are compared with the
+memory that Python and numpy allocate (tracemalloc), and with the process's resident set size.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def request(tensor: str, more: str = "") -> Message:
 
 
 def repeated(unit: str, nbytes: int) -> str:
-    """``unit`` so often, with commas between, that it comes to about ``nbytes``."""
+    """Return `unit` repeated with commas in between, about `nbytes` long."""
     return ",".join([unit] * (nbytes // (len(unit.encode()) + 1)))
 
 
@@ -79,7 +79,7 @@ def empty_tensors(nbytes: int) -> Message:
 
 
 def overflowing(nbytes: int) -> Message:
-    """Shared memory, where no size says what is right: each product passes 2^63 at each step."""
+    """Shapes in shared memory whose product exceeds 2^63 at each step."""
     region = '"parameters":{"shared_memory_region":"r"}'
     shape = repeated(str(2**62), 1260)
     return request(f'{{"name":"x","shape":[{shape}],"datatype":"FP64",{region}}}', " " * nbytes)
@@ -111,8 +111,8 @@ NESTED_LISTS = "[" * 100 + "]" * 100
 NESTED_OBJECTS = '{"":' * 100 + "0" + "}" * 100
 # What consists of parameters or entries, which become Python objects.
 OBJECTS_MADE = (
-    *("100,000 tensors of zero size", "outputs asked for", "different parameters"),
-    *("lists within each other, parameters", "objects within each other", "objects of one"),
+    *("100,000 empty tensors", "requested outputs", "different parameters"),
+    *("nested lists, parameters", "nested objects", "objects of one member"),
     *("numbers in parameters", "strings in parameters", "integers of 4000 digits, parameters"),
 )
 # name: how to make one of so many bytes, and how many those are
@@ -121,15 +121,15 @@ HOSTILE: dict[str, tuple[Callable[[int], Message], int]] = {
     '2 MB of {"":': (deep('{"":'), 2 * MB),
     "2 MB of [ as inputs": (lambda n: text('{"inputs":' + "[" * n), 2 * MB),
     "2 MB of [ in an unknown member": (lambda n: text('{"z":' + "[" * n), 2 * MB),
-    "2 MB of [ behind the end": (lambda n: request(ONE % ("INT8", 1), "}" + "[" * n), 2 * MB),
-    "100,000 tensors of zero size": (empty_tensors, 84 * 100_000),
+    "2 MB of [ after the end": (lambda n: request(ONE % ("INT8", 1), "}" + "[" * n), 2 * MB),
+    "100,000 empty tensors": (empty_tensors, 84 * 100_000),
     "10,000,000 empty elements": (elements, 40 * MB),
-    "10,000,000 elements, the last cut": (lambda n: elements(n, b"\1\0\0\0"), 40 * MB),
+    "10,000,000 elements, the last truncated": (lambda n: elements(n, b"\1\0\0\0"), 40 * MB),
     "products that overflow": (overflowing, 2 * MB),
     "a shape of 100,000 dimensions": (long_shape, 2 * MB),
     "1,000,000 equal keys": (lambda n: text("{" + repeated('"a":1', n) + "}"), 6 * MB),
     "1,000,000 equal parameters": (lambda n: keys('"a":1', n), 6 * MB),
-    "1,000,000 times inputs": (lambda n: text("{" + repeated('"inputs":[]', n) + "}"), 12 * MB),
+    "1,000,000 members inputs": (lambda n: text("{" + repeated('"inputs":[]', n) + "}"), 12 * MB),
     "different parameters": (different_parameters, OBJECTS),
     **{f"1,000,000 digits, {name} {datatype}": (number(datatype, digits), MB)
        for datatype in ("FP64", "INT64")
@@ -147,11 +147,11 @@ HOSTILE: dict[str, tuple[Callable[[int], Message], int]] = {
     "integers of 4000 digits": (lambda n: data("9" * 4000, n), OBJECTS),
     "integers of 4000 digits beside NaN": (lambda n: data("NaN," + "9" * 4000, n), OBJECTS),
     "empty lists": (lambda n: data("[]", n), OBJECTS),
-    "lists of one": (lambda n: data("[0]", n), OBJECTS),
-    "lists within each other": (lambda n: data(NESTED_LISTS[2:-2], n), OBJECTS),
-    "lists within each other, parameters": (lambda n: parameter(NESTED_LISTS, n), OBJECTS),
-    "objects within each other": (lambda n: parameter(NESTED_OBJECTS, n), OBJECTS),
-    "objects of one": (lambda n: parameter('{"":0}', n), OBJECTS),
+    "lists of one item": (lambda n: data("[0]", n), OBJECTS),
+    "nested lists": (lambda n: data(NESTED_LISTS[2:-2], n), OBJECTS),
+    "nested lists, parameters": (lambda n: parameter(NESTED_LISTS, n), OBJECTS),
+    "nested objects": (lambda n: parameter(NESTED_OBJECTS, n), OBJECTS),
+    "objects of one member": (lambda n: parameter('{"":0}', n), OBJECTS),
     "lists beside NaN": (lambda n: parameter(NESTED_LISTS, n, '"y":NaN,'), OBJECTS),
     "objects beside NaN": (lambda n: parameter(NESTED_OBJECTS, n, '"y":NaN,'), OBJECTS),
     "surrogates beside NaN": (lambda n: parameter('{"":0}', n, r'"y":NaN,"s":"\ud83d\ude00",'),
@@ -172,15 +172,15 @@ HOSTILE: dict[str, tuple[Callable[[int], Message], int]] = {
         (ONE % ("INT8", 1)).replace('"x"', '"' + r"\u0041" * (n // 6) + '"')), 2 * MB),
     "a long string": (lambda n: request(ONE % ("BYTES", '"' + "a" * n + '"')), 2 * MB),
     "a string without end": (lambda n: text('{"inputs":["' + "a" * n), 2 * MB),
-    "blanks": (lambda n: request(ONE % ("INT8", 1), " " * n), 2 * MB),
-    "a server's long error": (lambda n: text('{"error":"%s"}' % ("e" * n)), 2 * MB),
-    "outputs asked for": (outputs, 2 * MB),
+    "white space": (lambda n: request(ONE % ("INT8", 1), " " * n), 2 * MB),
+    "long error response": (lambda n: text('{"error":"%s"}' % ("e" * n)), 2 * MB),
+    "requested outputs": (outputs, 2 * MB),
     "an unknown datatype": (lambda n: request(ONE % ("A" * n, 1)), 2 * MB),
 }  # fmt: skip
 
 
 def decode(message: Message, limits: tw.Limits = GENEROUS) -> tuple[Any, str]:
-    """The message or None, and the words of a refusal; nothing else may happen."""
+    """Return the message or None, and the text of a DecodeError."""
     try:
         return tw.decode_request(*message, limits=limits), ""
     except tw.DecodeError as error:
@@ -188,8 +188,7 @@ def decode(message: Message, limits: tw.Limits = GENEROUS) -> tuple[Any, str]:
 
 
 def cpu_seconds(message: Message) -> float:
-    """Of this thread, so that what else the machine does counts little; without Python's own
-    collector, which takes steps of its own size."""
+    """Measure CPU time of this thread, with Python's garbage collector disabled."""
     best = 1e9
     gc.disable()
     try:
@@ -210,13 +209,13 @@ def allowed_nbytes(message: Message, multiple: int = JSON_MULTIPLE) -> int:
 
 @pytest.fixture(params=HOSTILE.keys())
 def hostile(request: pytest.FixtureRequest) -> tuple[Message, Message, int]:
-    """A quarter of it, all of it, and the multiple of its bytes that it may take."""
+    """Return a quarter of the message, the message, and its memory multiple."""
     make, nbytes = HOSTILE[request.param]
     multiple = OBJECTS_MULTIPLE if request.param in OBJECTS_MADE else JSON_MULTIPLE
     return make(nbytes // 4), make(nbytes), multiple
 
 
-def test_time_and_memory(hostile: tuple[Message, Message, int]) -> None:
+def test_decoding_time_is_linear_and_memory_bounded(hostile: tuple[Message, Message, int]) -> None:
     quarter, whole, multiple = hostile
     gc.collect()
     tracemalloc.start()
@@ -231,7 +230,7 @@ def test_time_and_memory(hostile: tuple[Message, Message, int]) -> None:
 
 
 def with_resident_peak(message: Message, multiple: int) -> None:
-    """Hold the process's own peak against the bound, where Linux tells it."""
+    """Check the peak resident set size of the process as well, on Linux."""
     reset = Path("/proc/self/clear_refs")
     if not reset.exists() or "libasan" in os.environ.get("LD_PRELOAD", ""):  # has memory of its own
         return
@@ -250,7 +249,7 @@ def status_nbytes(field: str) -> int:
 
 
 def filled(datatype: str, unit: str) -> Callable[[int], Message]:
-    """A tensor that the data fits, of so many bytes."""
+    """Return a function that makes a tensor of about `nbytes` whose data fits its shape."""
 
     def make(nbytes: int) -> Message:
         elements = repeated(unit, nbytes - 200)
@@ -263,7 +262,7 @@ def filled(datatype: str, unit: str) -> Callable[[int], Message]:
 
 
 def early(unit: str) -> Callable[[int], Message]:
-    """The same, with the data before what is needed to read it."""
+    """As `filled`, but with the data before the shape and the datatype."""
 
     def make(nbytes: int) -> Message:
         elements = repeated(unit, nbytes - 200)
@@ -278,7 +277,7 @@ def unknown(unit: str) -> Callable[[int], Message]:
 
 
 def unknown_members(key: str, nbytes_each: int) -> Callable[[int], Message]:
-    """An object of different keys, in an order that is neither theirs nor its reverse."""
+    """Return an object of distinct keys, in an order that is neither sorted nor reversed."""
 
     def make(nbytes: int) -> Message:
         n = (nbytes - 200) // nbytes_each
@@ -292,14 +291,14 @@ def unknown_members(key: str, nbytes_each: int) -> Callable[[int], Message]:
 
 FULL: dict[str, tuple[Callable[[int], Message], float]] = {  # and nanoseconds for a byte
     "numbers of one digit": (filled("FP64", "0"), 40),
-    "numbers of one digit, early": (early("0"), 60),
+    "numbers of one digit before the datatype": (early("0"), 60),
     "numbers of 17 digits": (filled("FP64", "0.54312345678901234"), 20),
     "numbers of 25 digits": (filled("FP32", "0.5431234567890123456789012"), 20),
     "strings": (filled("BYTES", r'"\n\u20ac"'), 20),
     "empty strings": (filled("BYTES", '""'), 20),
     "skipped numbers": (unknown("0"), 30),
-    "skipped lists within each other": (unknown(NESTED_LISTS), 20),
-    "skipped objects within each other": (unknown(NESTED_OBJECTS), 20),
+    "skipped nested lists": (unknown(NESTED_LISTS), 20),
+    "skipped nested objects": (unknown(NESTED_OBJECTS), 20),
     "5,000,000 different keys": (unknown_members("", 12), 120),
     "keys of a long common prefix": (unknown_members("k" * 1000, 1012), 120),
     "escaped keys": (unknown_members("\\u0061", 18), 120),
@@ -313,7 +312,7 @@ FULL: dict[str, tuple[Callable[[int], Message], float]] = {  # and nanoseconds f
 
 
 @pytest.mark.parametrize("name", FULL)
-def test_a_header_of_64_mib(name: str) -> None:
+def test_64_mib_header_takes_at_most_4_times_its_size(name: str) -> None:
     """Nothing in it becomes more than one Python object, so that 4 bytes for each are enough."""
     make, nanoseconds = FULL[name]
     whole = make(64 << 20)
@@ -328,7 +327,7 @@ def test_a_header_of_64_mib(name: str) -> None:
     assert peak <= allowed_nbytes(whole) + SLACK_NBYTES
 
 
-def test_two_passes_over_elements_without_a_count() -> None:
+def test_elements_without_a_count_are_scanned_twice() -> None:
     blob = bytes(40 * MB)
     tracemalloc.start()
     tensor = tw.decode_bytes(blob)
@@ -338,14 +337,14 @@ def test_two_passes_over_elements_without_a_count() -> None:
     assert peak <= BYTES_MULTIPLE * len(blob) + SLACK_NBYTES
 
 
-def test_what_is_refused_by_default() -> None:
-    """Bounds meet what is large before anything is made of it."""
+def test_default_limits_reject_large_counts() -> None:
+    """Limits are checked before objects are created."""
     refusals = {
-        "100,000 tensors of zero size": "the message has more than 4096 inputs, which is the limit",
+        "100,000 empty tensors": "the message has more than 4096 inputs, which is the limit",
         "2 MB of [": "the JSON is nested too deep: level 129 begins at byte 128",
         "a shape of 100,000 dimensions": "at most 64 are accepted",
         "products that overflow": "passes 2^63 - 1 bytes",
-        "outputs asked for": "the message has more than 4096 requested outputs",
+        "requested outputs": "the message has more than 4096 requested outputs",
         "a name of escapes": "is too long: 333333 bytes, at most 4096 are accepted",
     }
     for name, words in refusals.items():
@@ -366,8 +365,8 @@ def test_raw_requests_and_responses() -> None:
     assert peak < len(deep) + SLACK_NBYTES
 
 
-def test_a_compressed_body_in_one_chunk() -> None:
-    """Some servers deliver it so; what is inflated step by step must not be copied at each."""
+def test_compressed_body_in_one_chunk() -> None:
+    """Some servers deliver it in one chunk; decompression must not copy the rest at each step."""
 
     def seconds(nbytes: int) -> float:
         body = zlib.compress(bytes(nbytes), 0)
@@ -385,7 +384,7 @@ def test_a_compressed_body_in_one_chunk() -> None:
     assert min(seconds(64 << 20) for _ in range(2)) < 8 * 3 * seconds(8 << 20) + 0.01
 
 
-def test_a_claim_in_a_response_is_no_reason_to_allocate() -> None:
+def test_declared_size_in_a_response_allocates_nothing() -> None:
     tensor = {"name": "x", "shape": [2**20, 2**20], "datatype": "BYTES", "data": [""]}
     body = json.dumps({"outputs": [tensor]}).encode()
     tracemalloc.start()
