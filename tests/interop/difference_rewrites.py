@@ -1,6 +1,7 @@
-"""The rewritings of differences.py: a message in, and the same without one difference out.
+"""The rewriting functions of differences.py: each returns a message without one difference.
 
-What a rewriting does not concern it leaves as it is. Ids such as J24 are those of WIRE.md 10.
+A function keeps everything that its difference does not concern. Ids such as J24 are those of
+WIRE.md 10.
 """
 
 from __future__ import annotations

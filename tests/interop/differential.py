@@ -1,9 +1,9 @@
-"""The same messages to tensorwire and to a live Triton: do they accept and understand the same?
+"""Send the same messages to tensorwire and to a live Triton, and compare the results.
 
     TENSORWIRE_TRITON=folder python tests/interop/differential.py --seed 7 --n 30000
 
-Ours is a whole echo: decoded, and encoded again with Triton's selection of outputs. A difference
-is explained by rows of differences.py, or it is new.
+On our side a message is decoded and encoded again with Triton's selection of outputs. A difference
+must be explained by rows of differences.py; others are reported as new.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STOP_SECONDS = 0.5  # with a dead backend it would not stop by itself
 
 
 class Echoed(NamedTuple):
-    """A tensor that came back: values are flat, and BOOLs of JSON are 0 or 1."""
+    """A returned tensor. Values are flat, and BOOLs of JSON are 0 or 1."""
 
     name: str
     datatype: str
@@ -56,9 +56,10 @@ class Echoed(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one side made of a message.
+    """The result of one side.
 
-    `backend`: Triton's front end accepted it, and its Python backend refused it or died of it.
+    `backend`: Triton's front end accepted the message, and its Python backend rejected it or
+    stopped.
     """
 
     what: Literal["accepted", "refused", "backend"]
@@ -71,7 +72,7 @@ class Verdict:
 
 
 def ours(message: Message) -> Verdict:
-    """Decode, return each tensor, encode as Triton would; any other error is a defect."""
+    """Decode, echo each tensor, and encode as Triton would; other errors are defects."""
     limits = tw.Limits(check_bool=message.check_bool)
     try:
         request = tw.decode_request(
@@ -86,7 +87,7 @@ def ours(message: Message) -> Verdict:
 
 
 def echo(request: tw.InferRequest) -> tw.InferResponse:
-    """What the models do. An output that is asked for and not made is left out, as by Triton."""
+    """Do what the models do. Unknown requested outputs are omitted, as by Triton."""
     outputs = [
         tw.Tensor(t.name.replace("INPUT", "OUTPUT"), t.data, datatype=t.datatype, shape=t.shape)
         for t in request.inputs
@@ -101,7 +102,7 @@ def echo(request: tw.InferRequest) -> tw.InferResponse:
 
 
 def payload(tensor: tw.Tensor) -> bytes | None:
-    """The tensor's bytes on the wire; NaNs are alike."""
+    """Return the tensor's bytes; all NaNs are equal."""
     if tensor.data is None:
         return None
     if isinstance(tensor.data, tw.BytesTensor):
@@ -140,7 +141,7 @@ def read_answer(body: bytes, header_length: int | None) -> tuple[Echoed, ...]:
 
 
 class LiveServer:
-    """A Triton with some models and `any`; it starts when it is needed, and again when it died."""
+    """A Triton server that starts on demand, and again after it stopped."""
 
     def __init__(self, folder: Path, models: list[Model]) -> None:
         self.folder = folder
@@ -167,7 +168,7 @@ class LiveServer:
         return self.connection
 
     def verdict(self, message: Message) -> Verdict:
-        """What the server says, also when that is nothing any more."""
+        """Return the server's result, also if it stopped."""
         connection = self.connect()
         headers = {"Content-Length": str(len(message.body))}
         if message.header_length is not None:
@@ -193,7 +194,7 @@ class LiveServer:
 
 
 class LiveTriton:
-    """Two servers: that of `any`, which may die, has no other model, and is soon there again."""
+    """Two servers: the one with the model `any`, which may stop, restarts quickly."""
 
     def __init__(self, folder: Path) -> None:
         self.any_server = LiveServer(folder, [])
@@ -219,7 +220,7 @@ class LiveTriton:
 
 
 def agree(mine: Verdict, theirs: Verdict) -> bool:
-    """Both refuse; or both accept, and return the same tensors in the same forms."""
+    """Return whether both reject, or both accept and return the same tensors in the same form."""
     if mine.what != theirs.what or theirs.text.startswith("unreadable"):
         return False
     if mine.what == "refused":
@@ -228,14 +229,14 @@ def agree(mine: Verdict, theirs: Verdict) -> bool:
 
 
 def canonical(tensor: Echoed) -> Echoed:
-    """JSON has no BOOL but 0 and 1."""
+    """Convert the BOOLs of JSON to 0 and 1."""
     if tensor.datatype != "BOOL" or tensor.is_binary:
         return tensor
     return tensor._replace(values=[min(value, 1) for value in tensor.values])
 
 
 def explain(message: Message, triton: LiveTriton, mine: Verdict, theirs: Verdict) -> list[str]:
-    """The ids of the differences that together make this one, as few as do; or none."""
+    """Return the smallest set of differences that explains this one, or none."""
     for row in DIFFERENCES:
         if is_explained(message, triton, mine, theirs, [row]):
             return [row.id]
@@ -250,7 +251,7 @@ def explain(message: Message, triton: LiveTriton, mine: Verdict, theirs: Verdict
 
 
 def applicable(message: Message) -> list[Difference]:
-    """The rows that change the message, one after the other."""
+    """Return the rows that change the message, applied in sequence."""
     found = []
     for row in DIFFERENCES:
         changed = row.apply(message)
@@ -263,7 +264,7 @@ def applicable(message: Message) -> list[Difference]:
 def is_explained(
     message: Message, triton: LiveTriton, mine: Verdict, theirs: Verdict, rows: list[Difference]
 ) -> bool:
-    """Whether a side says what a row says that it does, and without the difference both agree."""
+    """Return whether the results are as the row says, and agree without the difference."""
     if not any(row.says(message, mine, theirs) for row in rows):
         return False
     if all(row.rewrite is None for row in rows):
@@ -285,14 +286,14 @@ def is_explained(
 
 
 def is_settled(message: Message, mine: Verdict, theirs: Verdict) -> bool:
-    """Alike, or a difference that no rewriting takes away."""
+    """Return whether the results agree, or the difference needs no rewriting."""
     ends = (row for row in DIFFERENCES if row.rewrite is None)
     return agree(mine, theirs) or any(row.says(message, mine, theirs) for row in ends)
 
 
 @dataclass
 class Campaign:
-    """What came of the messages."""
+    """The results for all messages."""
 
     alike: Counter[str] = field(default_factory=Counter)
     explained: Counter[str] = field(default_factory=Counter)
@@ -311,7 +312,7 @@ class Campaign:
 
 
 def installed() -> Path | None:
-    """The folder of a Triton that is ready to run."""
+    """Return the folder of a Triton that is ready to run."""
     folder = Path(os.environ.get("TENSORWIRE_TRITON") or triton_setup.DEFAULT_FOLDER).resolve()
     return None if triton_setup.read_marker(folder) is None else folder
 

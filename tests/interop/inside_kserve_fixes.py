@@ -1,4 +1,7 @@
-"""What KServe alone gets wrong or does not have: bad bodies, empty tensors, BF16, BYTES."""
+"""What KServe alone rejects wrongly or lacks: invalid bodies, empty tensors, BF16, BYTES.
+
+`test_kserve_integration.py` runs this file in the environment of KServe.
+"""
 
 from __future__ import annotations
 
@@ -24,49 +27,49 @@ installed = bodies.installed  # the fixture
 # --- what was wrong --------------------------------------------------------------------------
 
 NAMED = {"name": "x", "shape": [1], "datatype": "FP32"}
-REFUSED: dict[str, tuple[Any, int]] = {
+INVALID: dict[str, tuple[Any, int]] = {
     "too short": (ONE[0][:-1], ONE[1]),
-    "left over": (ONE[0] + b"\0", ONE[1]),
+    "trailing bytes": (ONE[0] + b"\0", ONE[1]),
     "size too small": wire(entry("x", [2], "FP32", 7), tail=bytes(7)),
     "size beyond 64 bits": wire(entry("x", [2], "FP32", 1 << 70), tail=bytes(8)),
     "size negative": wire(entry("x", [0], "FP32", -4)),
-    "size a float": wire({**NAMED, "parameters": {"binary_data_size": 4.0}}, tail=bytes(4)),
-    "size a bool": wire({**NAMED, "parameters": {"binary_data_size": True}}, tail=bytes(1)),
-    "size null": wire({**NAMED, "parameters": {"binary_data_size": None}}, tail=bytes(4)),
+    "size is a float": wire({**NAMED, "parameters": {"binary_data_size": 4.0}}, tail=bytes(4)),
+    "size is a bool": wire({**NAMED, "parameters": {"binary_data_size": True}}, tail=bytes(1)),
+    "size is null": wire({**NAMED, "parameters": {"binary_data_size": None}}, tail=bytes(4)),
     "no data": wire(NAMED),
-    "shape huge": wire(entry("x", [1 << 62, 4, 0], "FP32", 0)),
-    "shape text": wire({**NAMED, "shape": ["1"], "data": [1]}),
+    "shape too large": wire(entry("x", [1 << 62, 4, 0], "FP32", 0)),
+    "shape of strings": wire({**NAMED, "shape": ["1"], "data": [1]}),
     "datatype unknown": wire(entry("x", [1], "FP8", 1), tail=b"\0"),
     "FP16 in JSON": wire({**NAMED, "datatype": "FP16", "data": [1]}),
     "BF16 in JSON": wire({**NAMED, "datatype": "BF16", "data": [1]}),
     "BOOL of 2": wire(entry("x", [1], "BOOL", 1), tail=b"\2"),
-    "twice the name": wire(entry("x", [1], "INT8", 1), entry("x", [1], "INT8", 1), tail=b"ab"),
+    "duplicate name": wire(entry("x", [1], "INT8", 1), entry("x", [1], "INT8", 1), tail=b"ab"),
     "BYTES truncated": wire(entry("t", [1], "BYTES", 6), tail=b"\3\0\0\0ab"),
     "BYTES prefix truncated": wire(entry("t", [1], "BYTES", 3), tail=b"\0\0\0"),
     "BYTES one too few": wire(entry("t", [2], "BYTES", 5), tail=b"\1\0\0\0a"),
     "BYTES one too many": wire(entry("t", [1], "BYTES", 8), tail=bytes(8)),
-    "length negative": (ONE[0], -1),
-    "length beyond": (ONE[0], len(ONE[0]) + 1),
-    "length 0": (ONE[0], 0),
-    "length short": (ONE[0], ONE[1] - 1),
+    "header length negative": (ONE[0], -1),
+    "header length beyond the body": (ONE[0], len(ONE[0]) + 1),
+    "header length 0": (ONE[0], 0),
+    "header length too small": (ONE[0], ONE[1] - 1),
     "inputs absent": (b'{"id": "1"}', 11),
-    "inputs no list": (b'{"inputs": 5}', 13),
-    "no object": (b"[]", 2),
+    "inputs is not a list": (b'{"inputs": 5}', 13),
+    "not an object": (b"[]", 2),
     "empty": (b"", 0),
     "not UTF-8": (b'{"inputs": [], "id": "\xff"}', 25),
     "nested too deep": wire({**NAMED, "data": json.loads("[" * 128 + "1" + "]" * 128)}),
-    "parameters no object": wire({**NAMED, "data": [1]}, parameters=[1]),
+    "parameters is not an object": wire({**NAMED, "data": [1]}, parameters=[1]),
 }
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("case", REFUSED)
-def test_bad_bodies(case: str) -> None:
+@pytest.mark.parametrize("case", INVALID)
+def test_invalid_bodies_are_rejected(case: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        decoded(*REFUSED[case])
+        decoded(*INVALID[case])
     assert str(refused.value)
-    body = REFUSED[case][0].replace(b'"inputs"', b'"outputs"')
-    header_length = REFUSED[case][1] + len(body) - len(REFUSED[case][0])
+    body = INVALID[case][0].replace(b'"inputs"', b'"outputs"')
+    header_length = INVALID[case][1] + len(body) - len(INVALID[case][0])
     if "FP16" not in case and "BF16" not in case:
         with pytest.raises(InvalidInput):
             InferResponse.from_bytes(body, header_length)
@@ -74,15 +77,15 @@ def test_bad_bodies(case: str) -> None:
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("data", [[1, 2], ["a"], [None, 1, 2], [1 << 40] * 3], ids=str)
-def test_json_that_does_not_fit(data: list[Any]) -> None:
-    """It came as JSON, and reaches the model; as_numpy says whose fault it is."""
+def test_json_data_that_does_not_fit_the_datatype(data: list[Any]) -> None:
+    """The request reaches the model, and as_numpy raises an error that names the input."""
     body = wire({"name": "x", "shape": [3], "datatype": "INT32", "data": data})
     with pytest.raises(InvalidInput, match="input 'x'"):
         decoded(*body).inputs[0].as_numpy()
 
 
 @pytest.mark.usefixtures("installed")
-def test_data_of_another_datatype_or_shape() -> None:
+def test_data_of_wrong_datatype_or_shape_is_rejected() -> None:
     for tensor in (InferInput("x", [2], "FP32"), InferOutput("x", [2], "FP32")):
         for wrong in (np.zeros(2), np.zeros(3, np.float32), np.zeros(2, ">f4"), [1, 2]):
             with pytest.raises(InferenceError):
@@ -93,7 +96,7 @@ def test_data_of_another_datatype_or_shape() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_bytes_that_are_not_text() -> None:
+def test_bytes_that_are_not_utf8() -> None:
     tensor = decoded(*NO_TEXT).inputs[0]
     assert tensor.as_numpy().tolist() == [b"\xff\xd8", b"a"]
     with pytest.raises(InferenceError, match="UTF-8"):
@@ -103,7 +106,7 @@ def test_bytes_that_are_not_text() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_model_version_survives() -> None:
+def test_model_version_is_kept() -> None:
     body, json_length = wire(entry("x", [1], "INT8", 1), tail=b"\7", model_version="3")
     assert decoded(body, json_length).model_version == "3"
     text = b'{"model_name":"m","model_version":"4","outputs":[]}'
@@ -111,8 +114,8 @@ def test_model_version_survives() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_empty_tensors_stay_binary() -> None:
-    """Where KServe wrote `"data": null`, or failed."""
+def test_empty_tensors_are_sent_as_binary() -> None:
+    """KServe alone writes `"data": null`, or fails."""
     tensor = InferInput("x", [0, 2], "FP32")
     tensor.set_data_from_numpy(np.empty((0, 2), np.float32))
     body, json_length = InferRequest("m", [tensor]).to_rest()
@@ -126,14 +129,14 @@ def test_empty_tensors_stay_binary() -> None:
     assert InferResponse.from_bytes(body, json_length).outputs[0].data == []
 
 
-# --- BF16 ------------------------------------------------------------------------------------
+# --- BF16 ---
 
 
 @pytest.mark.usefixtures("installed")
 class TestBf16:
     X = np.array([1.5, -2.0], ml_dtypes.bfloat16)
 
-    def test_in_and_out(self) -> None:
+    def test_decode_and_encode(self) -> None:
         body = wire(entry("x", [2], "BF16", 4), tail=self.X.tobytes())
         tensor = decoded(*body).inputs[0]
         assert tensor.as_numpy().dtype == self.X.dtype
@@ -155,7 +158,7 @@ class TestBf16:
         output = InferOutput("y", [2], "BF16", data=[1.5, -2.0])
         assert InferResponse("1", "m", [output]).to_grpc().raw_output_contents == [self.X.tobytes()]
 
-    def test_words(self) -> None:
+    def test_as_uint16(self) -> None:
         backend.install(bf16_as_uint16=True)
         body = wire(entry("x", [2], "BF16", 4), tail=self.X.tobytes())
         words = decoded(*body).inputs[0].as_numpy()
@@ -165,12 +168,12 @@ class TestBf16:
         assert output._raw_data == self.X.tobytes()
 
 
-# --- BYTES -----------------------------------------------------------------------------------
+# --- BYTES ---
 
 
 @pytest.mark.usefixtures("installed")
 class TestBytes:
-    def test_the_functions(self) -> None:
+    def test_serialize_and_deserialize(self) -> None:
         array = np.array([["a", b"\xff"], [5, None]], object)
         whole = infer_type.serialize_byte_tensor(array)
         assert (whole.shape, whole.dtype) == ((), object)
@@ -199,7 +202,7 @@ class TestBytes:
         with pytest.raises(InvalidInput, match="input 't'"):
             arrived.as_numpy()
 
-    def test_what_is_encoded_is_not_encoded_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_encoded_data_is_sent_unchanged(self, monkeypatch: pytest.MonkeyPatch) -> None:
         output = InferOutput("t", [3], "BYTES")
         output.set_data_from_numpy(np.array([b"a cat", b"\xff", b""], object))
         response = InferResponse("1", "m", [output], use_binary_outputs=True)
@@ -209,7 +212,7 @@ class TestBytes:
         assert body[json_length:] == output._raw_data
 
     @pytest.mark.parametrize("shape", [[2], [4], [2, 2]])
-    def test_but_it_is_checked(self, shape: list[int]) -> None:
+    def test_encoded_data_is_checked_against_the_shape(self, shape: list[int]) -> None:
         output = InferOutput("t", shape, "BYTES")
         output._raw_data = WORDS
         with pytest.raises(InferenceError, match="output 't'"):

@@ -1,4 +1,7 @@
-"""JSON requests to KServe's REST endpoint, with and without the codec: the same, but for lists."""
+"""JSON requests to KServe's REST endpoint: same results with and without the integration.
+
+`test_kserve_integration.py` runs this file in the environment of KServe.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("no_logging")
 
 
 class Recorder(Model):  # type: ignore[misc]
-    """Keeps what it sees of a request, and answers with what it was told to."""
+    """A model that records its request and returns a given answer."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -57,7 +60,7 @@ class Recorder(Model):  # type: ignore[misc]
 
 
 def described(payload: Any) -> Any:
-    """All that a model can see of a request, arrays before lists, and arrays again."""
+    """Return everything that a model can see of a request: arrays, then lists, then arrays."""
     arrays = [array_properties(tensor.as_numpy) for tensor in payload.inputs]
     lists = [
         (t.name, t.shape, t.datatype, t.parameters, repr(t.data), t._raw_data)
@@ -79,7 +82,7 @@ def described(payload: Any) -> Any:
 
 
 def answer_of(payload: Any) -> InferResponse:
-    """The inputs as outputs, given as a model's author would."""
+    """Return the inputs as outputs, as a model's author would."""
     outputs = []
     for tensor in payload.inputs:
         array = outcome(tensor.as_numpy)
@@ -120,7 +123,7 @@ def server() -> Server:
 
 
 def is_lazy(server: Server, body: bytes, content_type: str | None = "application/json") -> bool:
-    """Whether the model gets tensors without lists."""
+    """Return whether the model gets tensors that have no lists yet."""
     kinds: list[bool] = []
 
     def answer(payload: Any) -> Any:
@@ -140,7 +143,7 @@ def is_lazy(server: Server, body: bytes, content_type: str | None = "application
 
 
 @pytest.mark.parametrize("case", READ_AS_ARRAYS)
-def test_what_is_read(server: Server, case: str) -> None:
+def test_bodies_read_as_arrays_give_the_same_request(server: Server, case: str) -> None:
     plain = server.infer(READ_AS_ARRAYS[case])
     seen, headers = server.model.seen, server.model.headers
     with installed(backend):
@@ -153,7 +156,7 @@ def test_what_is_read(server: Server, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", LEFT_TO_SERVER)
-def test_what_kserve_reads(server: Server, case: str) -> None:
+def test_bodies_left_to_kserve_give_the_same_request(server: Server, case: str) -> None:
     plain = server.infer(LEFT_TO_SERVER[case])
     seen, headers = server.model.seen, server.model.headers
     with installed(backend):
@@ -165,8 +168,10 @@ def test_what_kserve_reads(server: Server, case: str) -> None:
 
 
 @pytest.mark.parametrize("content_type", CONTENT_TYPES, ids=str)
-def test_media_types(server: Server, content_type: str | None) -> None:
-    """FastAPI decides what is JSON; without the codec, the rest has no header length."""
+def test_content_types(server: Server, content_type: str | None) -> None:
+    """FastAPI decides which types are JSON. Without the integration, other types lack a header
+    length.
+    """
     body = READ_AS_ARRAYS["flat"]
     plain = server.infer(body, content_type)
     seen = server.model.seen
@@ -175,7 +180,7 @@ def test_media_types(server: Server, content_type: str | None) -> None:
     if plain[0] == 200:
         assert server.model.seen == seen
         assert_same_answer(plain, ours)
-    elif b"header is missing" not in plain[2]:  # else it is JSON for the codec, as Triton has it
+    elif b"header is missing" not in plain[2]:  # tensorwire reads it as JSON, like Triton
         assert_same_answer(plain, ours)
     assert is_lazy(server, body, content_type) == (ours[0] == 200)
 
@@ -185,7 +190,7 @@ def response(*outputs: InferOutput, **members: Any) -> Any:
 
 
 def made(array: Any, binary_data: bool | None = True, **more: Any) -> InferOutput:
-    """An output of an array; ``binary_data`` None gives the array itself."""
+    """Return an output with an array; `binary_data=None` assigns the array itself."""
     datatype = more.pop("datatype", None) or from_np_dtype(array.dtype)
     output = InferOutput("y", list(array.shape), datatype, **more)
     if binary_data is None:
@@ -242,8 +247,8 @@ RESPONSES: dict[str, Any] = {
 
 @pytest.mark.parametrize("where", ["installed", "data plane"])
 @pytest.mark.parametrize("case", RESPONSES)
-def test_what_is_answered(case: str, where: str) -> None:
-    """The text means the same to the bit, and has the same headers; so do errors."""
+def test_responses_are_equal(case: str, where: str) -> None:
+    """Equal JSON values, headers, and errors."""
     body = message(json_entry([1.5, 2.5], "FP64"))
     plain_server = Server()
     plain_server.model.answer = RESPONSES[case]()
@@ -258,7 +263,7 @@ def test_what_is_answered(case: str, where: str) -> None:
     assert_same_answer(plain, ours)
 
 
-def test_no_list_is_made_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_response_is_written_without_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server()
     server.model.answer = response(made(RANDOM))
     monkeypatch.setattr(messages, "plain_list", None)
@@ -270,8 +275,8 @@ def test_no_list_is_made_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert headers == {"content-type": "application/json", "content-length": str(len(body))}
 
 
-def test_others_get_the_tree() -> None:
-    """Whoever calls a data plane's encode, but for KServe's endpoint."""
+def test_data_plane_encode_returns_the_json_tree() -> None:
+    """For callers other than KServe's endpoint."""
     answer = InferResponse("1", "m", [made(RANDOM)])
     with installed(backend):
         tree, headers = DataPlane(ModelRepository()).encode("m", answer, {}, {})
@@ -279,7 +284,7 @@ def test_others_get_the_tree() -> None:
     assert headers == {}
 
 
-def test_a_data_plane_of_the_users_own() -> None:
+def test_custom_data_plane_gets_the_validated_request() -> None:
     """It finds what it found in the request that FastAPI validated."""
 
     class Curious(DataPlane):  # type: ignore[misc]
@@ -296,8 +301,8 @@ def test_a_data_plane_of_the_users_own() -> None:
     assert found[0] == found[1]
 
 
-def test_the_request_that_a_model_got_travels() -> None:
-    """JSON tensors pickle, copy and compare, before and after their lists were used."""
+def test_lazy_request_can_be_pickled_copied_and_compared() -> None:
+    """Before and after its lists are created."""
     kept: list[Any] = []
 
     def keep(payload: Any, headers: Any = None) -> Any:
@@ -333,8 +338,8 @@ DIFFERENCES: dict[str, tuple[bytes, Any, Any]] = {  # the body, and the array wi
 
 
 @pytest.mark.parametrize("case", DIFFERENCES)
-def test_differences(server: Server, case: str) -> None:
-    """What a model sees otherwise; the README has them."""
+def test_documented_differences(server: Server, case: str) -> None:
+    """The README lists them."""
     body, plain, ours = DIFFERENCES[case]
     found: list[Any] = []
 

@@ -1,6 +1,6 @@
-"""MLServer's types, codecs and raw contents, with the backend and without: for its environment.
+"""MLServer's codecs, types and raw contents, with and without the integration.
 
-``test_mlserver_integration.py`` runs this with the interpreter that has MLServer.
+`test_mlserver_integration.py` runs this file in the environment of MLServer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def output(data: Any, datatype: str, shape: list[int], **parameters: Any) -> Any
     return made
 
 
-# --- in and out ------------------------------------------------------------------------------
+# --- install and uninstall ---
 
 
 def state() -> list[Any]:
@@ -56,7 +56,7 @@ def state() -> list[Any]:
     return [dict(vars(owner)) for owner in owners]
 
 
-def test_everything_is_put_back() -> None:
+def test_uninstall_restores_everything() -> None:
     before = state()
     for _ in range(2):
         mlserver.install()
@@ -68,7 +68,7 @@ def test_everything_is_put_back() -> None:
         assert state() == before
 
 
-def test_from_many_threads() -> None:
+def test_concurrent_install_and_uninstall() -> None:
     before = state()
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda i: (mlserver.install, mlserver.uninstall)[i % 2](), range(64)))
@@ -78,7 +78,7 @@ def test_from_many_threads() -> None:
 
 @pytest.mark.parametrize("module", ["mlserver", "mlserver.server", "mlserver.grpc.converters"])
 @pytest.mark.parametrize("is_first", [False, True])
-def test_whatever_was_imported_before(module: str, is_first: bool) -> None:
+def test_install_before_or_after_imports(module: str, is_first: bool) -> None:
     lines = [f"import {module}", "from tensorwire.integrations import mlserver as m; m.install()"]
     lines = lines if is_first else lines[::-1]
     lines.append("from mlserver.grpc import converters; import mlserver.raw")
@@ -88,7 +88,7 @@ def test_whatever_was_imported_before(module: str, is_first: bool) -> None:
 
 
 @pytest.mark.parametrize("found", ["1.5.0", "1.6.0", "1.7.2", "2.0.0"])
-def test_an_unknown_version(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_version_is_rejected(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = state()
     monkeypatch.setattr("tensorwire.integrations.patching.version", lambda name: found)
     with pytest.raises(tw.IntegrationError, match=rf"mlserver {found} .*mlserver 1.6.1 to 1.7.1"):
@@ -96,7 +96,7 @@ def test_an_unknown_version(found: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert state() == before
 
 
-def test_an_unknown_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_function_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(raw, "pack")
     before = state()
     with pytest.raises(tw.IntegrationError, match=r"has no mlserver\.raw\.pack"):
@@ -104,14 +104,14 @@ def test_an_unknown_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     assert state() == before
 
 
-# --- np --------------------------------------------------------------------------------------
+# --- NumpyCodec ---
 
 
 @WITH_AND_WITHOUT
 @pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("shape", [(4,), (2, 2), (1, 2, 2), (0,), (2, 0), ()])
-def test_numbers(backend: bool, dtype: str, shape: tuple[int, ...]) -> None:
-    """Whatever reads what the codec makes finds the same."""
+def test_numeric_arrays(backend: bool, dtype: str, shape: tuple[int, ...]) -> None:
+    """The encoded tensor has the same type, shape and data with and without the integration."""
     array = np.arange(np.prod(shape), dtype=np.int8).astype(dtype).reshape(shape)
     made = NumpyCodec.encode_output("y", array)
     expected = [*array.shape] if array.ndim > 1 else [*array.shape, 1]
@@ -150,14 +150,14 @@ def test_text_arrays(backend: bool, array: Any, data: list[Any]) -> None:
 
 
 @WITH_AND_WITHOUT
-def test_what_has_no_datatype(backend: bool) -> None:
+def test_arrays_without_datatype_are_rejected(backend: bool) -> None:
     for array in (np.array([1j]), np.array([1], ">i4"), np.array(["2020"], "M8[D]")):
         with pytest.raises(KeyError):
             NumpyCodec.encode_output("y", array)
 
 
 @WITH_AND_WITHOUT
-def test_what_is_encoded_is_taken_at_once(backend: bool) -> None:
+def test_encoding_copies_the_array(backend: bool) -> None:
     array = np.ones(3, np.float32)
     made = NumpyCodec.encode_output("y", array)
     array[:] = 0
@@ -165,7 +165,7 @@ def test_what_is_encoded_is_taken_at_once(backend: bool) -> None:
 
 
 @WITH_AND_WITHOUT
-def test_other_codecs_read_it(backend: bool) -> None:
+def test_encoded_tensors_are_read_by_other_codecs(backend: bool) -> None:
     response = NumpyRequestCodec.encode_response("m", np.arange(3, dtype=np.int32))
     assert NumpyRequestCodec.decode_response(response).ravel().tolist() == [0, 1, 2]
     column = NumpyCodec.encode_input("a", np.arange(3, dtype=np.int32))
@@ -173,7 +173,7 @@ def test_other_codecs_read_it(backend: bool) -> None:
     assert frame["a"].tolist() == [0, 1, 2]
 
 
-def test_a_decoded_array_is_the_one_that_came(backend: bool) -> None:
+def test_decoded_array_is_a_view_of_the_body(backend: bool) -> None:
     body = np.arange(4, dtype=np.float32)
     tensor = output(ArrayData.over(body), "FP32", [2, 2])
     assert np.shares_memory(NumpyCodec.decode_output(tensor), body)
@@ -185,7 +185,7 @@ def test_a_decoded_array_is_the_one_that_came(backend: bool) -> None:
     assert NumpyCodec.decode_output(output(ArrayData.over(odd), "FP32", [2])).flags.aligned
 
 
-def test_a_list_that_was_asked_for_is_the_data(backend: bool) -> None:
+def test_modified_list_becomes_the_data(backend: bool) -> None:
     made = NumpyCodec.encode_output("y", np.arange(3, dtype=np.int32))
     assert array_of(made.data) is not None
     made.data.root[0] = 7
@@ -197,15 +197,15 @@ def test_a_list_that_was_asked_for_is_the_data(backend: bool) -> None:
     assert list(made.data) == [1, 2, 3]
 
 
-def test_bytes_of_any_length_as_an_array(backend: bool) -> None:
+def test_bytes_as_a_fixed_width_array(backend: bool) -> None:
     words = tw.decode_bytes(tw.encode_bytes([b"ab", b"c"]))
     decoded = NumpyCodec.decode_output(output(ArrayData.over(words), "BYTES", [2, 1]))
     assert (decoded.dtype, decoded.tolist()) == (np.dtype("S2"), [[b"ab"], [b"c"]])
 
 
 @pytest.mark.parametrize("is_asked", [False, True])
-def test_it_travels(backend: bool, is_asked: bool) -> None:
-    """By pickle, as to workers, and as a copy; equal to a plain TensorData."""
+def test_pickle_copy_and_compare(backend: bool, is_asked: bool) -> None:
+    """Pickle is used for workers. The data equals a plain TensorData."""
     for data in (np.array([1, np.nan], np.float32), tw.decode_bytes(tw.encode_bytes([b"a"]))):
         made = ArrayData.over(data, is_encoded=True)
         plain = types.TensorData(list(ArrayData.over(data, is_encoded=True)))
@@ -219,7 +219,7 @@ def test_it_travels(backend: bool, is_asked: bool) -> None:
     assert "ArrayData" in repr(ArrayData.over(np.ones(1)))
 
 
-# --- str -------------------------------------------------------------------------------------
+# --- StringCodec ---
 
 
 @WITH_AND_WITHOUT
@@ -235,19 +235,19 @@ def test_texts(backend: bool, texts: list[str], use_bytes: bool) -> None:
 
 @WITH_AND_WITHOUT
 @pytest.mark.parametrize("texts", [[None], [5], [["a"]], ["\ud800"]])
-def test_what_is_no_text(backend: bool, texts: list[Any]) -> None:
+def test_invalid_texts_are_rejected(backend: bool, texts: list[Any]) -> None:
     with pytest.raises((AttributeError, UnicodeEncodeError)):
         StringCodec.encode_output("y", texts)
 
 
-def test_bytes_that_are_no_text(backend: bool) -> None:
+def test_bytes_that_are_not_utf8_are_rejected(backend: bool) -> None:
     words = ArrayData.over(tw.decode_bytes(tw.encode_bytes([b"a", b"\xff"])))
     with pytest.raises(errors.MLServerError, match=r"tensor 'y': element 1 .*not UTF-8") as caught:
         StringCodec.decode_output(output(words, "BYTES", [2]))
     assert caught.value.status_code == 400
 
 
-# --- raw contents ----------------------------------------------------------------------------
+# --- raw contents ---
 
 
 def request_of(tensors: list[tuple[str, str, list[int]]], contents: list[bytes]) -> Any:
@@ -288,7 +288,7 @@ def test_raw_numbers(backend: bool, dtype: str) -> None:
     ],
 )
 def test_raw_lists(backend: bool, datatype: str, values: list[Any]) -> None:
-    """What a runtime makes without a codec."""
+    """Lists as returned by a runtime without a codec."""
     made = output(types.TensorData(values), datatype, [len(values)])
     [packed] = raw.extract_raw([made])[1]
     found = raw.unpack(made, packed)
@@ -300,14 +300,16 @@ def test_raw_lists(backend: bool, datatype: str, values: list[Any]) -> None:
     ("datatype", "values"),
     [("FP32", [None]), ("INT8", [128]), ("INT8", [1.0]), ("INT8", [1, 2])],
 )
-def test_raw_lists_that_do_not_fit(backend: bool, datatype: str, values: list[Any]) -> None:
+def test_raw_lists_of_invalid_values_are_rejected(
+    backend: bool, datatype: str, values: list[Any]
+) -> None:
     with pytest.raises(struct.error):
         raw.pack(output(types.TensorData(values), datatype, [1]))
 
 
 @WITH_AND_WITHOUT
-def test_raw_bytes_in_one_piece(backend: bool) -> None:
-    """MLServer's own way with S arrays, over gRPC: one element for all of them."""
+def test_raw_bytes_in_one_element(backend: bool) -> None:
+    """MLServer sends S arrays over gRPC as one element."""
     array = np.array([[b"ab", b"cd"], [b"ef", b"gh"]])
     made = NumpyCodec.encode_output("y", array)
     [packed] = raw.extract_raw([made])[1]
@@ -317,7 +319,7 @@ def test_raw_bytes_in_one_piece(backend: bool) -> None:
 
 
 def test_raw_nan(backend: bool) -> None:
-    """Without the backend: struct.error, since its lists have None."""
+    """Without the integration this raises struct.error, because the lists contain None."""
     array = np.array([1, np.nan], np.float32)
     assert raw.pack(NumpyCodec.encode_output("y", array)) == array.tobytes()
 
@@ -334,7 +336,7 @@ def test_raw_nan(backend: bool) -> None:
         ([("x", "INT8", [1])], [b"1", b"2"], "1 tensors .* contents for 2"),
     ],
 )
-def test_bad_raw_contents(
+def test_invalid_raw_contents_are_rejected(
     backend: bool, tensors: list[Any], contents: list[bytes], message: str
 ) -> None:
     with pytest.raises(errors.MLServerError, match=message) as caught:
@@ -343,18 +345,18 @@ def test_bad_raw_contents(
 
 
 @WITH_AND_WITHOUT
-def test_contents_that_are_not_raw(backend: bool) -> None:
+def test_typed_contents(backend: bool) -> None:
     made = NumpyCodec.encode_output("y", np.array([1, 2], np.float32))
     response = types.InferenceResponse(model_name="m", outputs=[made])
     message = converters.ModelInferResponseConverter.from_types(response)
     assert list(message.outputs[0].contents.fp32_contents) == [1, 2]
 
 
-# --- gRPC, served ----------------------------------------------------------------------------
+# --- gRPC server ---
 
 
 class Model:
-    """Stands for a model registry with one model."""
+    """A model registry with one model."""
 
     ready, settings = True, ModelSettings(name="m", implementation="mlserver.MLModel")
 
@@ -369,8 +371,8 @@ class Model:
         )
 
 
-def test_over_a_socket(backend: bool) -> None:
-    """Raw in, raw out; what is refused has the status that MLServer gives it; and it goes on."""
+def test_grpc_server(backend: bool) -> None:
+    """Raw contents in both directions. An error has MLServer's status, and the server goes on."""
     import grpc  # noqa: PLC0415
     from mlserver.grpc.dataplane_pb2_grpc import GRPCInferenceServiceStub  # noqa: PLC0415
     from mlserver.grpc.dataplane_pb2_grpc import (  # noqa: PLC0415

@@ -1,6 +1,6 @@
-"""JSON requests to MLServer's REST endpoint, with and without the codec: the same, but for lists.
+"""JSON requests to MLServer's REST endpoint: same results with and without the integration.
 
-``test_mlserver_integration.py`` runs this with the interpreter that has MLServer.
+`test_mlserver_integration.py` runs this file in the environment of MLServer.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ pytestmark = pytest.mark.usefixtures("no_logging")
 
 PATH = "/v2/models/recorder/infer"
 IDS = ("ce-id", "ce-requestid")
-# Of the cases of READ_AS_ARRAYS, what MLServer takes for something else, or rejects.
-OF_MLSERVER = {"NaN and infinities", "lower case", "parameters"}
-# Of LEFT_TO_SERVER, what MLServer takes, with arrays then.
-TAKEN = {"nested parameters", "a null parameter"}
-# What is of the extension, which MLServer alone does not know.
+# Cases of READ_AS_ARRAYS that MLServer reads differently or rejects.
+READ_DIFFERENTLY = {"NaN and infinities", "lower case", "parameters"}
+# Cases of LEFT_TO_SERVER that MLServer accepts, then with arrays.
+ACCEPTED = {"nested parameters", "a null parameter"}
+# Cases of the binary extension, which MLServer alone does not support.
 BINARY = {"binary output", "binary outputs", "binary data"}
 
 
 class Recorder:
-    """Stands for a model and the registry that has it; keeps what it sees of a request."""
+    """A model and its registry. It records its request and returns a given answer."""
 
     ready, settings = True, ModelSettings(name="recorder", implementation="mlserver.MLModel")
 
@@ -72,7 +72,7 @@ class Recorder:
 
 
 def described(payload: Any) -> Any:
-    """All that a model can see of a request, through codecs, before lists and after them."""
+    """Return everything that a model can see of a request, through codecs and lists."""
     before = [decoded(tensor) for tensor in payload.inputs]
     lists = [repr(tensor.data.root) for tensor in payload.inputs]
     after = [decoded(tensor) for tensor in payload.inputs]
@@ -136,7 +136,7 @@ def server() -> Server:
 
 
 def with_id(answer: Answer) -> Answer:
-    """The answer without an id that MLServer made up."""
+    """Return the answer without an id that MLServer generated."""
     status, headers, body = answer
     try:
         found = json.loads(body)
@@ -151,7 +151,7 @@ def with_id(answer: Answer) -> Answer:
 
 
 def both(server: Server, body: bytes, *of_type: str | None, **more: str) -> tuple[Answer, Any]:
-    """The answer with the codec, checked against the one without, and what the model saw."""
+    """Return the answer with the integration, after comparing it with the one without."""
     plain = server.infer(body, *of_type, **more)
     seen = server.model.seen
     with installed(backend):
@@ -162,21 +162,21 @@ def both(server: Server, body: bytes, *of_type: str | None, **more: str) -> tupl
 
 
 @pytest.mark.parametrize("case", sorted(READ_AS_ARRAYS.keys() - BINARY))
-def test_what_is_read(server: Server, case: str) -> None:
+def test_bodies_read_as_arrays_give_the_same_request(server: Server, case: str) -> None:
     both(server, READ_AS_ARRAYS[case])
     n_inputs = READ_AS_ARRAYS[case].count(b'"datatype"')
-    if case not in OF_MLSERVER and server.model.seen is not None:
+    if case not in READ_DIFFERENTLY and server.model.seen is not None:
         assert server.model.lazy == [True] * n_inputs
 
 
 @pytest.mark.parametrize("case", sorted(LEFT_TO_SERVER.keys() - BINARY))
-def test_what_mlserver_reads(server: Server, case: str) -> None:
+def test_bodies_left_to_mlserver_give_the_same_request(server: Server, case: str) -> None:
     both(server, LEFT_TO_SERVER[case])
-    assert any(server.model.lazy) == (case in TAKEN)
+    assert any(server.model.lazy) == (case in ACCEPTED)
 
 
 @pytest.mark.parametrize("content_type", CONTENT_TYPES, ids=str)
-def test_media_types(server: Server, content_type: str | None) -> None:
+def test_content_types(server: Server, content_type: str | None) -> None:
     if content_type == "application/octet-stream":
         return  # a binary request without its header's length
     both(server, READ_AS_ARRAYS["flat"], content_type)
@@ -245,8 +245,8 @@ RESPONSES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("case", RESPONSES)
-def test_what_is_answered(server: Server, case: str) -> None:
-    """The text means the same to the bit, and has the same headers; so do errors."""
+def test_responses_are_equal(server: Server, case: str) -> None:
+    """Equal JSON values, headers, and errors."""
     server.model.answer = RESPONSES[case]()
     try:
         both(server, message(json_entry([1.5, 2.5], "FP64")))
@@ -254,7 +254,9 @@ def test_what_is_answered(server: Server, case: str) -> None:
         server.model.answer = echo
 
 
-def test_no_list_is_made(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_and_response_need_no_lists(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From the body to the array, and from an array to the text."""
     monkeypatch.setattr("tensorwire.integrations.mlserver.data.as_list", None)
     monkeypatch.setattr(server.model, "predict", None)
@@ -269,8 +271,8 @@ def test_no_list_is_made(server: Server, monkeypatch: pytest.MonkeyPatch) -> Non
     assert json.loads(body)["outputs"][0]["data"] == [1.5, 2.5]
 
 
-def test_json_data_travels(server: Server) -> None:
-    """By pickle, as to workers, and as a copy; the list is the one that was sent."""
+def test_lazy_data_can_be_pickled_and_copied(server: Server) -> None:
+    """Pickle is used for workers."""
     body = message(json_entry([[1, 2.5], [3, 4]], shape=[2, 2]))
     with installed(backend):
         found = messages.json_request(body)
@@ -287,7 +289,7 @@ def test_json_data_travels(server: Server) -> None:
         assert NumpyCodec.decode_input(tensor).tolist() == [[1, 2.5], [3, 4]]
 
 
-def test_binary_outputs_of_json(server: Server) -> None:
+def test_binary_outputs_of_a_json_request(server: Server) -> None:
     body = message(json_entry([1.5, 2.5]), parameters={"binary_data_output": True})
     with installed(backend):
         status, headers, answer = server.infer(body)

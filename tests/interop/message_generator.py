@@ -1,4 +1,4 @@
-"""The messages of the differential test: those of the tables, and mutations of them by seed."""
+"""Messages for the differential test: the case tables, edge cases, and seeded mutations of them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ WORDS = ("", "abc", "0x5", "-0", "+0", "00", "-1", "value", "99999999999", "1e3"
 
 
 def base_messages() -> list[Message]:
-    """Every row of the tables that HTTP can carry to the models that there are."""
+    """Yield the cases of the tables that can be sent over HTTP to an existing model."""
     messages = []
     rows: tuple[Valid | Malformed, ...] = (*VALID, *MALFORMED)
     for row in rows:
@@ -74,7 +74,7 @@ def base_messages() -> list[Message]:
 
 
 def edge_messages() -> list[Message]:
-    """What no row of the tables says, and mutations seldom."""
+    """Yield messages that the tables lack and that mutations rarely produce."""
     fp32 = [reference.entry("x", "FP32", [2], [1.0, 2.0], False)]
     classes = [{"name": "x", "parameters": {"classification": 2}}]
     huge, _ = reference.request([reference.entry("x", "INT8", [2**61], [1], False)])
@@ -100,7 +100,7 @@ def edge_messages() -> list[Message]:
 
 
 def fitted(message: Message) -> list[Message]:
-    """The row for the model `any`, with all outputs binary, and with those that it asks for."""
+    """Yield the case for the model `any`, with all outputs binary and as requested."""
     if message.body == GOOD and message.header_length is not None:  # a row of odd lengths
         named = replace(message, header_length=str(N)).changed(fit_names)
         length = message.header_length.replace(str(N), str(named.header_length))
@@ -110,7 +110,7 @@ def fitted(message: Message) -> list[Message]:
 
 
 def sendable(length: str) -> str:
-    """A header's value as it is; a ValueError where it cannot be one."""
+    """Return a header's value, or raise ValueError if HTTP cannot carry it."""
     length.encode("latin-1")
     if "\n" in length:
         raise ValueError("a line break")
@@ -136,7 +136,7 @@ def raw_messages() -> list[Message]:
 
 
 def as_request(tree: Any) -> None:
-    """A response's outputs as the inputs of a request."""
+    """Convert a response's outputs into the inputs of a request."""
     if isinstance(tree, Members) and tree.get("inputs") is None:
         entries = [item for key, value in tree if key == "outputs" and type(value) is list
                    for item in value if isinstance(item, Members)]  # fmt: skip
@@ -146,14 +146,14 @@ def as_request(tree: Any) -> None:
 
 
 def all_binary(tree: Any) -> None:
-    """Ask for binary outputs where the message says nothing of them."""
+    """Request binary outputs, unless the message already has a choice."""
     if isinstance(tree, Members) and not tree.get("parameters") and not tree.get("outputs"):
         tree.drop("parameters")
         tree.append(["parameters", Members([["binary_data_output", True]])])
 
 
 def fit_names(tree: Any) -> None:
-    """Name inputs and outputs as the model `any` does; what follows a NUL in a name stays."""
+    """Rename inputs and outputs to those of the model `any`; keep what follows a NUL."""
     if not isinstance(tree, Members):
         return
     names: dict[str, str] = {}
@@ -186,7 +186,7 @@ def is_text(string: str) -> bool:
 
 
 def every(tree: Members, key: str) -> Iterator[Members]:
-    """The objects of every list of this key: also of the second where the key is there twice."""
+    """Yield the objects in all lists with this key, including duplicate keys."""
     for own, value in tree:
         if own == key and type(value) is list:
             yield from (item for item in value if isinstance(item, Members))
@@ -196,7 +196,7 @@ def every(tree: Members, key: str) -> Iterator[Members]:
 
 
 def random_message(rng: Random) -> Message:
-    """A valid message of one to four tensors of any datatype, in either form."""
+    """Return a valid message of one to four tensors, binary or JSON, of any datatype."""
     entries = [random_entry(rng, f"t{i}") for i in range(rng.randint(1, 4))]
     options: dict[str, Any] = {"parameters": {"binary_data_output": rng.random() < 0.7}}
     if rng.random() < 0.3:
@@ -327,7 +327,7 @@ def mutated_type(tree: Members, rng: Random) -> None:
 
 
 def mutated_list(tree: Members, rng: Random) -> None:
-    """Delete, repeat or reorder inputs, or outputs asked for."""
+    """Delete, duplicate or reorder inputs or requested outputs."""
     items = rng.choice([v for v in (tree.get("inputs"), tree.get("outputs")) if v])
     way = rng.choice(["delete", "repeat", "shuffle"])
     if way == "delete":
@@ -356,7 +356,7 @@ def mutated_name(tree: Members, rng: Random) -> None:
 
 
 def objects(tree: Any) -> list[Members]:
-    """Every object of the tree that has members."""
+    """Yield every object of the tree that has members."""
     children = [value for _, value in tree] if isinstance(tree, Members) else tree
     below = [o for child in children if isinstance(child, list) for o in objects(child)]
     return [tree, *below] if isinstance(tree, Members) and tree else below
@@ -428,7 +428,7 @@ BYTES = (mutated_text, mutated_text, mutated_blob, mutated_blob, mutated_length)
 
 
 def mutated(message: Message, rng: Random) -> Message:
-    """One to three mutations, and the names fitted again, or mutated, too."""
+    """Apply one to three mutations. Names may be adapted again, or mutated as well."""
     is_raw = message.raw_input is not None
     for _ in range(rng.choice([1, 1, 1, 1, 2, 3])):
         with suppress(*NOT_APPLICABLE):
@@ -451,7 +451,7 @@ def changed(message: Message, change: Callable[[Members, Random], None], rng: Ra
 
 
 def messages(seed: int, n: int) -> Iterator[Message]:
-    """The tables' messages, then mutations, `n` in all; the same for the same seed."""
+    """Yield `n` messages: the tables, then mutations. The same seed gives the same messages."""
     bases = base_messages()
     valid = [message for message in bases if message.id in {row.id for row in VALID}]
     yield from bases[:n]
@@ -464,7 +464,7 @@ def messages(seed: int, n: int) -> Iterator[Message]:
 
 
 def asks_for_memory(message: Message) -> bool:
-    """Whether Triton, which allocates by the shape of a JSON tensor, would take the machine's."""
+    """Return whether Triton, which allocates by the shape, would need too much memory."""
     tree = message.tree()
     entries = every(tree, "inputs") if isinstance(tree, Members) else ()
     return any(2**24 < extent(item) < 2**60 and parameter(item, "binary_data_size") is None
@@ -472,7 +472,7 @@ def asks_for_memory(message: Message) -> bool:
 
 
 def is_deadly(message: Message) -> bool:
-    """Whether it may end Triton or its backend: a new start takes as long as 1000 messages."""
+    """Return whether the message may stop Triton; a restart costs as much as 1000 messages."""
     return any(
         extent(item) >= 2**60 or n_dims(item) > 32 for item in members(message.tree(), "inputs")
     )

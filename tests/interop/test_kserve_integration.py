@@ -1,4 +1,7 @@
-"""KServe on our codec: its server with and without, and clients of all kinds, on the loopback."""
+"""KServe with the integration: its server with and without it, and several clients.
+
+The server listens on the loopback interface.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ MODES = {  # mode and workers of kserve_server.py
     "installed, 2 workers": ("installed", 2),
     "data plane, 2 workers": ("data plane", 2),
 }
-OURS = [mode for mode in MODES if mode != "plain"]
+WITH_INTEGRATION = [mode for mode in MODES if mode != "plain"]
 
 
 class Ports(NamedTuple):
@@ -43,7 +46,7 @@ class Ports(NamedTuple):
 
 
 class Running:
-    """KServe's servers, each started when first asked for."""
+    """KServe's servers, each started on first use."""
 
     def __init__(self, python: Path, folder: Path) -> None:
         self.python = python
@@ -109,7 +112,7 @@ def running(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def exchange(
     port: int, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
 ) -> tuple[int, bytes, int | None]:
-    """Status, body and header length of the answer."""
+    """Return status, body and header length of the response."""
     with closing(HTTPConnection(LOOPBACK, port, timeout=REPLY_SECONDS)) as connection:
         connection.request(method, path, body, headers or {})
         reply = connection.getresponse()
@@ -125,17 +128,17 @@ def infer(port: int, model: str, *inputs: tw.Tensor) -> tw.InferResponse:
     return tw.decode_response(body, header_length)
 
 
-# --- inside KServe's process -----------------------------------------------------------------
+# --- in KServe's process ---
 
 
-def test_inside(python: Path, tmp_path: Path) -> None:
-    """What can be seen only beside KServe: its classes, patched and not."""
+def test_in_the_process_of_kserve(python: Path, tmp_path: Path) -> None:
+    """Run the tests inside_kserve_*.py, which use KServe's classes directly."""
     options = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={tmp_path}"]
     files = map(str, sorted(HERE.glob("inside_kserve_*.py")))
     programs.run([str(python), "-m", "pytest", *options, *files], tmp_path, CLIENT_SECONDS)
 
 
-# --- KServe's clients ------------------------------------------------------------------------
+# --- KServe's clients ---
 
 
 @pytest.mark.parametrize("client", ["plain", "installed"])
@@ -143,7 +146,7 @@ def test_inside(python: Path, tmp_path: Path) -> None:
 def test_kserve_clients(
     running: Running, python: Path, tmp_path: Path, mode: str, client: str
 ) -> None:
-    """REST and gRPC, binary, JSON and both: what comes back is what was sent."""
+    """REST and gRPC; binary, JSON and mixed: responses equal the requests."""
     ports = map(str, running[mode])
     command = [str(python), str(HERE / "kserve_client.py"), client, *ports]
     seen = json.loads(programs.run(command, tmp_path, CLIENT_SECONDS).splitlines()[-1])
@@ -154,7 +157,7 @@ def test_kserve_clients(
     assert set(found["binary"]) == set(found["raw"]) == set(sent)
 
 
-# --- everybody else's ------------------------------------------------------------------------
+# --- other clients ---
 
 TEXT = np.array([b"a cat", "ein Hündchen".encode(), b""], object)
 CALLS = {
@@ -196,26 +199,26 @@ def test_other_clients(running: Running, mode: str, client: str, call: Call) -> 
         assert found[name].dtype == array.dtype
 
 
-# --- what is new -----------------------------------------------------------------------------
+# --- what the integration adds ---
 
 
 def seen(port: int) -> list[bytes]:
-    """Process, whether as_numpy gave a view, whether it is writable, the type of data."""
+    """Return the process id, whether as_numpy is a view and writable, and the type of data."""
     answer = infer(port, "probe", tw.Tensor("x", np.arange(1000, dtype=np.float32)))
     elements: list[bytes] = answer["seen"].as_numpy().tolist()
     return elements
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_the_model_sees(running: Running, mode: str) -> None:
+def test_model_gets_views(running: Running, mode: str) -> None:
     is_view = mode not in ("plain", "writable")
     expected = [is_view, not is_view, "list"]
     assert seen(running[mode].http)[1:] == [str(value).encode() for value in expected]
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if "2 workers" in mode])
-def test_every_worker_is_ours(running: Running, mode: str) -> None:
-    """Each of the two processes gives its model a view; neither is the one that started them."""
+def test_integration_is_active_in_every_worker(running: Running, mode: str) -> None:
+    """Both worker processes give the model a view."""
     pids: set[int] = set()
     deadline = time.monotonic() + START_SECONDS
     while len(pids) < 2 and time.monotonic() < deadline:
@@ -226,13 +229,13 @@ def test_every_worker_is_ours(running: Running, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_binary_data_is_announced(running: Running, mode: str) -> None:
+def test_server_metadata_announces_binary_data(running: Running, mode: str) -> None:
     metadata = json.loads(exchange(running[mode].http, "GET", "/v2")[1])
     assert ("binary_tensor_data" in metadata["extensions"]) == (mode != "plain")
     assert "model_repository_extension" in metadata["extensions"]
 
 
-def test_a_model_that_writes(running: Running) -> None:
+def test_model_that_modifies_its_input(running: Running) -> None:
     x = tw.Tensor("x", np.arange(3, dtype=np.float32))
     for mode in ("plain", "writable"):
         assert infer(running[mode].http, "increment", x)["x"].as_numpy().tolist() == [1, 2, 3]
@@ -243,8 +246,8 @@ def test_a_model_that_writes(running: Running) -> None:
     assert b"read-only" in answer[1]
 
 
-@pytest.mark.parametrize("mode", OURS)
-def test_bytes_that_are_not_text(running: Running, mode: str) -> None:
+@pytest.mark.parametrize("mode", WITH_INTEGRATION)
+def test_bytes_that_are_not_utf8(running: Running, mode: str) -> None:
     image = [b"\xff\xd8\xff\xe0", b"\x00\x01"]
     assert (
         infer(running[mode].http, "echo", tw.Tensor("x", image))["x"].as_numpy().tolist() == image
@@ -270,18 +273,18 @@ BYTES = FP32.replace(b"FP32", b"BYTES")
 BAD = {  # JSON, what follows it, the header length if it is not the JSON's, status of plain KServe
     "too short": (FP32 % (b"[2]", b"8"), b"1234", None, 500),
     "too long for its shape": (FP32 % (b"[1]", b"8"), b"12345678", None, 500),
-    "no multiple of the element": (FP32 % (b"[2]", b"7"), b"1234567", None, 500),
-    "size is text": (FP32 % (b"[2]", b'"8"'), b"12345678", None, 500),
+    "not a multiple of the element size": (FP32 % (b"[2]", b"7"), b"1234567", None, 500),
+    "size is a string": (FP32 % (b"[2]", b'"8"'), b"12345678", None, 500),
     "negative size": (FP32 % (b"[0]", b"-1"), b"", None, 500),
-    "bytes left over": (FP32 % (b"[1]", b"4"), b"12345678", None, 200),
+    "trailing bytes": (FP32 % (b"[1]", b"4"), b"12345678", None, 200),
     "negative shape": (FP32 % (b"[-1]", b"8"), b"12345678", None, 500),
     "BYTES truncated": (BYTES % (b"[1]", b"8"), b"\5\0\0\0abcd", None, 500),
     "BYTES of 4 GiB": (BYTES % (b"[1]", b"8"), b"\xff\xff\xff\xffabcd", None, 500),
-    "BYTES, another count": (BYTES % (b"[2]", b"5"), b"\1\0\0\0a", None, 500),
+    "BYTES with wrong count": (BYTES % (b"[2]", b"5"), b"\1\0\0\0a", None, 500),
     "no inputs": (b'{"id":"1"}', b"", None, 500),
-    "no object": (b"[1]", b"", None, 500),
+    "not an object": (b"[1]", b"", None, 500),
     "no name": (b'{"inputs":[{"shape":[1],"datatype":"FP32","data":[1]}]}', b"", None, 500),
-    "header length is text": (FP32 % (b"[1]", b"4"), b"1234", "abc", 500),
+    "header length is not a number": (FP32 % (b"[1]", b"4"), b"1234", "abc", 500),
     "header length beyond the body": (FP32 % (b"[1]", b"4"), b"1234", "9999", 400),
     "unknown datatype": (FP32.replace(b"FP32", b"FP8") % (b"[1]", b"4"), b"1234", None, 400),
 }
@@ -289,7 +292,7 @@ BAD = {  # JSON, what follows it, the header length if it is not the JSON's, sta
 
 @pytest.mark.parametrize("case", BAD)
 @pytest.mark.parametrize("mode", ["plain", "installed", "data plane"])
-def test_bad_bodies(running: Running, mode: str, case: str) -> None:
+def test_invalid_bodies_give_status_400(running: Running, mode: str, case: str) -> None:
     """The client is told so: 400, and what is wrong."""
     text, tail, header_length, plain_status = BAD[case]
     headers = {
@@ -303,8 +306,8 @@ def test_bad_bodies(running: Running, mode: str, case: str) -> None:
         assert json.loads(body)["error"]
 
 
-def test_nobody_else_can_reach_it(running: Running) -> None:
-    """Our test servers listen on the loopback alone, whatever KServe does."""
+def test_test_servers_listen_only_on_the_loopback(running: Running) -> None:
+    """Regardless of KServe's own default."""
     ports = running["plain"]
     listening = [
         line.split()[1].split(":")

@@ -1,4 +1,4 @@
-"""MLServer with our backend, through its servers, and without it where that can be compared."""
+"""MLServer with the integration, through its servers, and compared with MLServer alone."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def python() -> Path:
 def server(
     request: pytest.FixtureRequest, python: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """With the backend, by both ways; the runtime's module is loaded when REST is up already."""
+    """Run with the integration, installed in both ways."""
     with mlserver(python, tmp_path_factory.mktemp(request.param), request.param) as running:
         yield running
 
@@ -60,7 +60,7 @@ def client(server: Server) -> Iterator[Client]:
 
 
 def post(server: Server, model: str, message: Any, **options: Any) -> tuple[int, Any]:
-    """Status and JSON of an answer; a ``message`` of bytes goes as it is."""
+    """Return status and JSON of the response; a `message` of bytes is sent unchanged."""
     body = message if isinstance(message, bytes) else json.dumps(message).encode()
     url = f"http://{server.http}/v2/models/{model}/infer"
     headers = options.pop("headers", TYPES)
@@ -73,25 +73,25 @@ def post(server: Server, model: str, message: Any, **options: Any) -> tuple[int,
 
 
 @pytest.mark.parametrize("file", INSIDE)
-def test_within_its_process(python: Path, tmp_path: Path, file: str) -> None:
-    """Types, codecs, raw contents and JSON, with and without: see these files."""
+def test_in_the_process_of_mlserver(python: Path, tmp_path: Path, file: str) -> None:
+    """Run the tests inside_mlserver_*.py, which use MLServer's classes directly."""
     # MLServer itself warns: it uses what pydantic deprecates.
     options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::DeprecationWarning"]
     command = [str(python), "-m", "pytest", *options, str(Path(__file__).with_name(file))]
     programs.run(command, tmp_path, INSIDE_SECONDS)
 
 
-# --- binary ----------------------------------------------------------------------------------
+# --- binary tensors ---
 
 
-def test_it_announces_the_extension(client: Client) -> None:
+def test_server_metadata_announces_binary_data(client: Client) -> None:
     assert client.server_metadata()["extensions"] == ["binary_tensor_data"]
 
 
 @pytest.mark.parametrize("model", ["echo", "raw"])
 @pytest.mark.parametrize("datatype", DATATYPES)
-def test_numbers_come_back(client: Client, datatype: str, model: str) -> None:
-    """Bit for bit through arrays; a list keeps no payload of a NaN."""
+def test_numeric_tensors(client: Client, datatype: str, model: str) -> None:
+    """Equal bit for bit as arrays; lists lose the payloads of NaNs."""
     sent = (binary_sample if model == "echo" else json_sample)(datatype)
     received = client.infer(model, {"x": sent})["x"]
     assert received.binary
@@ -102,7 +102,7 @@ def test_numbers_come_back(client: Client, datatype: str, model: str) -> None:
 
 
 @pytest.mark.parametrize(("model", "values"), [("echo", TEXTS), ("raw", [*TEXTS, NOT_TEXT])])
-def test_bytes_come_back(client: Client, model: str, values: list[bytes]) -> None:
+def test_bytes_tensors(client: Client, model: str, values: list[bytes]) -> None:
     sent = bytes_array(values)
     received = client.infer(model, {"t": sent})["t"]
     assert received.binary
@@ -110,20 +110,20 @@ def test_bytes_come_back(client: Client, model: str, values: list[bytes]) -> Non
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0, 3), (1,), (3, 1, 2)])
-def test_shapes_come_back(client: Client, shape: tuple[int, ...]) -> None:
+def test_shapes(client: Client, shape: tuple[int, ...]) -> None:
     sent = np.arange(np.prod(shape), dtype=np.int16).reshape(shape)
     assert bits(client.infer("echo", {"x": sent})["x"].as_numpy()) == bits(sent)
 
 
-def test_a_model_may_write_into_its_input(client: Client) -> None:
-    """It is the memory that the body arrived in; the answer was copied out of it."""
+def test_model_may_modify_its_input(client: Client) -> None:
+    """The input is the memory of the received body."""
     response = client.infer("negate", {"x": F2})
     assert response["y"].as_numpy().ravel().tolist() == [-1, -2]
     assert response["facts"].as_numpy().tolist()[0] == [b"False"]  # no copy: a view of the body
 
 
-def test_a_raw_binary_request(client: Client) -> None:
-    """The model's settings say what its one input is."""
+def test_raw_request(client: Client) -> None:
+    """The model's settings declare its input."""
     request = client.infer_raw("negate", F2)
     assert request["y"].as_numpy().ravel().tolist() == [-1, -2]
     with pytest.raises(InferenceServerError, match="no raw_input is declared") as caught:
@@ -139,29 +139,33 @@ def test_ids_and_parameters(client: Client) -> None:
     assert response["x"].parameters == {"content_type": "np"}
 
 
-# --- which outputs are binary ----------------------------------------------------------------
+# --- which outputs are binary ---
 
 
 FORMS = [
-    pytest.param({}, None, [False, False], id="nothing"),
-    pytest.param({"binary_data_output": True}, None, [True, True], id="all"),
-    pytest.param({}, {"x": True}, [True, False], id="one"),
-    pytest.param({"binary_data_output": True}, {"x": False}, [False, True], id="all but one"),
-    pytest.param({"binary_data_output": True}, {"x": None}, [True, True], id="listed"),
-    pytest.param({"binary_data_output": False}, {"t": True}, [False, True], id="one against"),
+    pytest.param({}, None, [False, False], id="no choice"),
+    pytest.param({"binary_data_output": True}, None, [True, True], id="all binary"),
+    pytest.param({}, {"x": True}, [True, False], id="one binary"),
+    pytest.param({"binary_data_output": True}, {"x": False}, [False, True], id="one JSON"),
+    pytest.param(
+        {"binary_data_output": True}, {"x": None}, [True, True], id="all binary, one listed"
+    ),
+    pytest.param(
+        {"binary_data_output": False}, {"t": True}, [False, True], id="all JSON, one binary"
+    ),
 ]
 
 
 @pytest.mark.parametrize("is_binary", [False, True])
 @pytest.mark.parametrize(("parameters", "outputs", "forms"), FORMS)
-def test_the_form_that_is_asked_for(
+def test_requested_form_of_outputs(
     server: Server,
     parameters: dict[str, Any],
     outputs: dict[str, bool | None] | None,
     forms: list[bool],
     is_binary: bool,
 ) -> None:
-    """WIRE.md 7, of JSON requests as of binary ones; an output that is not listed comes, too."""
+    """WIRE.md 7, for JSON and binary requests; outputs that are not listed are returned, too."""
     tensors = [tw.Tensor("x", F2, binary=is_binary), tw.Tensor("t", ["a", "b"], binary=is_binary)]
     listed = outputs and [tw.RequestedOutput(name, binary=form) for name, form in outputs.items()]
     frame = tw.encode_request(tw.InferRequest(tensors, listed or None, parameters=parameters))
@@ -178,7 +182,7 @@ def test_the_form_that_is_asked_for(
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])
 def test_compressed_requests(server: Server, encoding: str) -> None:
-    """Both kinds, for a binary answer; gzip is what MLServer itself inflates."""
+    """MLServer itself decompresses gzip."""
     gzip = import_module("gzip")
     url = f"http://{server.http}/v2/models/echo/infer"
     for is_binary in (False, True):
@@ -195,7 +199,7 @@ def test_compressed_requests(server: Server, encoding: str) -> None:
         assert response["x"].as_numpy().tolist() == [1, 2]
 
 
-# --- tritonclient ----------------------------------------------------------------------------
+# --- tritonclient ---
 
 
 def test_tritonclient(server: Server) -> None:
@@ -216,7 +220,7 @@ def test_tritonclient(server: Server) -> None:
                 assert "data" not in result.get_output("x")
 
 
-# --- what is refused -------------------------------------------------------------------------
+# --- errors ---
 
 BINARY = {"Content-Type": "application/octet-stream"}
 LENGTH = "Inference-Header-Content-Length"
@@ -227,14 +231,18 @@ def header(**changes: Any) -> bytes:
     return json.dumps({"inputs": [{**tensor, **changes}]}).encode()
 
 
-REFUSED = [
-    pytest.param(header() + F2.tobytes(), None, "Content-Length missing", id="no length"),
-    pytest.param(header() + F2.tobytes(), "abc", "is not a number", id="length abc"),
-    pytest.param(header() + F2.tobytes(), "9999", "9999", id="length beyond"),
-    pytest.param(header() + F2.tobytes()[:-1], ..., "the body ends inside input 'x'", id="short"),
-    pytest.param(header() + F2.tobytes() + b"x", ..., "1 ", id="leftover"),
-    pytest.param(header(shape=[3]) + F2.tobytes(), ..., "needs 12 bytes", id="shape"),
-    pytest.param(header(datatype="FP33") + F2.tobytes(), ..., "FP33", id="datatype"),
+INVALID = [
+    pytest.param(header() + F2.tobytes(), None, "Content-Length missing", id="no header length"),
+    pytest.param(
+        header() + F2.tobytes(), "abc", "is not a number", id="header length is not a number"
+    ),
+    pytest.param(header() + F2.tobytes(), "9999", "9999", id="header length beyond the body"),
+    pytest.param(
+        header() + F2.tobytes()[:-1], ..., "the body ends inside input 'x'", id="body too short"
+    ),
+    pytest.param(header() + F2.tobytes() + b"x", ..., "1 ", id="trailing bytes"),
+    pytest.param(header(shape=[3]) + F2.tobytes(), ..., "needs 12 bytes", id="shape does not fit"),
+    pytest.param(header(datatype="FP33") + F2.tobytes(), ..., "FP33", id="unknown datatype"),
     pytest.param(header(datatype="BF16", shape=[4]) + F2.tobytes(), ..., "BF16", id="BF16"),
     pytest.param(
         header(parameters={"shared_memory_region": "r", "shared_memory_byte_size": 8}),
@@ -246,26 +254,26 @@ REFUSED = [
         header(parameters={"binary_data_size": 8, "content_type": 5}) + F2.tobytes(),
         ...,
         "content_type",
-        id="content type",
+        id="content_type is not a string",
     ),
-    pytest.param(b"[]", 2, "does not fit", id="no message"),
+    pytest.param(b"[]", 2, "does not fit", id="not an object"),
 ]
 
 
 @pytest.mark.parametrize("spelled", [str, str.upper])
-def test_a_gateways_header_length(server: Server, spelled: Callable[[str], str]) -> None:
-    """In the media type, in upper case or lower."""
+def test_header_length_in_the_media_type(server: Server, spelled: Callable[[str], str]) -> None:
+    """In upper and lower case."""
     kind = f"application/vnd.sagemaker-triton.binary+json; json-header-size={len(header())}"
     body = header() + F2.tobytes()
     status, answer = post(server, "echo", body, headers={"Content-Type": spelled(kind)})
     assert (status, answer["outputs"][0]["data"]) == (200, F2.tolist())
 
 
-@pytest.mark.parametrize(("body", "length", "message"), REFUSED)
-def test_a_refusal_is_an_answer_of_400(
+@pytest.mark.parametrize(("body", "length", "message"), INVALID)
+def test_invalid_requests_give_status_400(
     server: Server, body: bytes, length: Any, message: str
 ) -> None:
-    """In MLServer's form; and the server goes on."""
+    """In MLServer's format; the server goes on."""
     if length is ...:
         length = body.index(b"}]}") + 3
     headers = BINARY if length is None else {**BINARY, LENGTH: str(length)}
@@ -275,7 +283,7 @@ def test_a_refusal_is_an_answer_of_400(
     assert post(server, "echo", {"inputs": [X]})[0] == 200
 
 
-def test_other_refusals(client: Client, server: Server) -> None:
+def test_other_errors(client: Client, server: Server) -> None:
     with pytest.raises(InferenceServerError, match="Model who not found") as caught:
         client.infer("who", {"x": F2})
     assert caught.value.status == 404
@@ -291,7 +299,7 @@ def test_other_refusals(client: Client, server: Server) -> None:
     assert "no JSON form" in answer["error"]
 
 
-# --- JSON stays ------------------------------------------------------------------------------
+# --- JSON requests ---
 
 JSON = [
     {"inputs": [X]},
@@ -312,8 +320,8 @@ JSON = [
 ]
 
 
-def test_json_stays_as_it_was(server: Server, python: Path, tmp_path: Path) -> None:
-    """Status and every byte that is not an id or the time's, with the backend and without."""
+def test_json_responses_are_unchanged(server: Server, python: Path, tmp_path: Path) -> None:
+    """Status and every byte, except generated ids and times."""
     requests = [(model, message) for message in JSON for model in ("echo", "raw")]
     now = [plain(post(server, model, message)) for model, message in requests]
     with mlserver(python, tmp_path, "without") as without:
@@ -330,11 +338,11 @@ def plain(answer: tuple[int, Any]) -> tuple[int, Any]:
     return status, message
 
 
-# --- the rest of MLServer --------------------------------------------------------------------
+# --- other features of MLServer ---
 
 
 def test_adaptive_batching(server: Server) -> None:
-    """Two requests become one for the model; lists are what MLServer joins."""
+    """Two requests are joined for the model; MLServer joins lists."""
 
     def ask(value: float) -> list[Any]:
         with Client(f"http://{server.http}") as client:
@@ -347,7 +355,7 @@ def test_adaptive_batching(server: Server) -> None:
 
 @pytest.mark.parametrize("how", ["command", "runtime"])
 def test_parallel_workers(python: Path, tmp_path: Path, how: str) -> None:
-    """Messages are pickled to processes that MLServer spawns, which have the backend, too."""
+    """Messages are pickled to processes that MLServer spawns, with the integration installed."""
     with (
         mlserver(python, tmp_path, how, n_workers=1) as parallel,
         Client(f"http://{parallel.http}") as client,
@@ -364,7 +372,7 @@ def test_parallel_workers(python: Path, tmp_path: Path, how: str) -> None:
         assert post(parallel, "echo", {"inputs": [X]})[0] == 200
 
 
-def test_without_it_binary_is_refused(python: Path, tmp_path: Path) -> None:
+def test_binary_requests_fail_without_the_integration(python: Path, tmp_path: Path) -> None:
     """So that what is above is the backend's doing."""
     with (
         mlserver(python, tmp_path, "without") as without,

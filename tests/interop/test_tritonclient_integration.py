@@ -1,4 +1,4 @@
-"""tritonclient against a live Triton, with the codec in it and without: the same, by every road."""
+"""tritonclient against a live Triton, with and without the integration, by all its transports."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def by_compressed_http(triton: TritonServer, call: Call) -> list[Array]:
 
 
 def by_http_aio(triton: TritonServer, call: Call) -> list[Array]:
-    """Which asks for compressed answers by itself."""
+    """The client requests compressed responses by itself."""
     aio = module("http.aio")
 
     async def infer() -> Any:
@@ -81,7 +81,7 @@ def by_http_aio(triton: TritonServer, call: Call) -> list[Array]:
 
 
 def by_a_body_of_ones_own(triton: TritonServer, call: Call) -> list[Array]:
-    """The client makes and reads the bodies; something else sends them."""
+    """The client creates and reads the bodies; another HTTP client sends them."""
     http = module("http")
     body, length = http.InferenceServerClient.generate_request_body(inputs_of(http, call))
     headers = {"Inference-Header-Content-Length": str(length)}
@@ -108,7 +108,7 @@ def by_grpc_aio(triton: TritonServer, call: Call) -> list[Array]:
 
 
 def by_shared_memory(triton: TritonServer, call: Call) -> list[Array]:
-    """One region, the input at its start and the output behind that."""
+    """One region, with the input at its start and the output after it."""
     http, utils, shm = module("http"), module("utils"), module("utils.shared_memory")
     model, ((name, array),) = call[0], call[1].items()
     is_bytes = array.dtype == object
@@ -134,7 +134,7 @@ def by_shared_memory(triton: TritonServer, call: Call) -> list[Array]:
             shm.destroy_shared_memory_region(handle)
 
 
-ROADS: dict[str, Road] = {
+TRANSPORTS: dict[str, Road] = {
     "http": by_http,
     "http async_infer": by_http_in_the_background,
     "http gzip": by_compressed_http,
@@ -166,7 +166,7 @@ CALLS = dict(calls())
 ROWS = [
     (road, name)
     for name, (_, inputs) in CALLS.items()
-    for road in ROADS
+    for road in TRANSPORTS
     if road != "shared memory" or len(inputs) == 1  # one region, one tensor
 ]
 
@@ -179,44 +179,44 @@ def without_leftovers() -> Iterator[None]:
 
 @pytest.mark.usefixtures("without_leftovers")
 @pytest.mark.parametrize(("road", "call"), ROWS)
-def test_the_same_with_and_without(triton: TritonServer, road: str, call: str) -> None:
+def test_results_are_equal_with_and_without(triton: TritonServer, road: str, call: str) -> None:
     sent = [bits(array) for array in CALLS[call][1].values()]
-    without = ROADS[road](triton, CALLS[call])
+    without = TRANSPORTS[road](triton, CALLS[call])
     assert [bits(array) for array in without] == sent
     tritonclient.install()
-    found = ROADS[road](triton, CALLS[call])
+    found = TRANSPORTS[road](triton, CALLS[call])
     assert [bits(array) for array in found] == sent
     assert [array.flags.writeable for array in found] == [a.flags.writeable for a in without]
 
 
 @pytest.mark.usefixtures("without_leftovers")
-@pytest.mark.parametrize("road", [name for name in ROADS if name != "shared memory"])
-def test_text_that_the_client_alone_refuses(triton: TritonServer, road: str) -> None:
+@pytest.mark.parametrize("road", [name for name in TRANSPORTS if name != "shared memory"])
+def test_text_types_that_only_the_integration_accepts(triton: TritonServer, road: str) -> None:
     texts: list[Any] = [np.array(["a", "\xe9"]), np.array(["a", "\xe9"], np.dtypes.StringDType())]
     tritonclient.install()
     for text in texts:
-        (found,) = ROADS[road](triton, ("identity_bytes", {"INPUT0": text}))
+        (found,) = TRANSPORTS[road](triton, ("identity_bytes", {"INPUT0": text}))
         assert found.tolist() == [b"a", "\xe9".encode()]
 
 
 @pytest.mark.usefixtures("without_leftovers")
 @pytest.mark.parametrize("road", ["http", "http.aio", "grpc", "grpc.aio"])
-def test_the_servers_errors(triton: TritonServer, road: str) -> None:
-    """Too wide for the model: the server's own words, in the client's own exception."""
+def test_server_errors(triton: TritonServer, road: str) -> None:
+    """The tensor is too wide for the model: the exception has the server's message."""
     call = "matrix", {"INPUT0": np.ones((2, 4), np.float32)}
     refused = module("utils").InferenceServerException
     with pytest.raises(refused) as without:
-        ROADS[road](triton, call)
+        TRANSPORTS[road](triton, call)
     tritonclient.install()
     with pytest.raises(refused, match="unexpected shape for input 'INPUT0'") as found:
-        ROADS[road](triton, call)
+        TRANSPORTS[road](triton, call)
     assert str(found.value) == str(without.value)
 
 
 @pytest.mark.usefixtures("without_leftovers")
 @pytest.mark.parametrize("api", ["http", "grpc"])
 def test_classification(triton: TritonServer, api: str) -> None:
-    """The server's texts, "score:index", as BYTES."""
+    """The server's texts "score:index" as BYTES."""
     module_of = module(api)
     call = "identity_fp32", {"INPUT0": np.array([0.25, 4, -1], np.float32)}
     outputs = [module_of.InferRequestedOutput("OUTPUT0", class_count=2)]
@@ -234,8 +234,8 @@ def test_classification(triton: TritonServer, api: str) -> None:
 
 
 @pytest.mark.usefixtures("without_leftovers")
-def test_one_input_in_many_requests_at_once(triton: TritonServer) -> None:
-    """While the codec goes in and out."""
+def test_one_input_in_concurrent_requests(triton: TritonServer) -> None:
+    """While the integration is installed and uninstalled."""
     http = module("http")
     sent = np.arange(1 << 18, dtype=np.float32)
     tritonclient.install()
