@@ -1,6 +1,7 @@
-"""The target "api" of tests/fuzz without a fuzzer, and what it has found.
+"""The fuzz target "api" without a fuzzer, and regression tests for its findings.
 
-The stress tests run programs in a process of their own, under a watchdog: a deadlock fails them.
+The stress tests run programs in processes of their own with a timeout, which fails them on a
+deadlock.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ A = np.arange(4, dtype="f4")
 
 @pytest.fixture(autouse=True)
 def watchdog(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
-    """End the process with a traceback of every thread when a test takes too long."""
+    """Exit with a traceback of all threads if a test takes too long."""
     with capfd.disabled():
         stderr = os.dup(2)  # not what pytest captures, which would be lost
     faulthandler.dump_traceback_later(WATCHDOG_SECONDS, exit=True, file=stderr)
@@ -40,7 +41,7 @@ def watchdog(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.thread_unsafe(reason="hostile objects belong to one episode at a time")
-def test_random_steps(seed: int) -> None:
+def test_random_episodes(seed: int) -> None:
     n_steps, number = 0, 0
     gc.freeze()  # what was imported is not looked through in each collection
     try:
@@ -48,17 +49,17 @@ def test_random_steps(seed: int) -> None:
             n_steps += api.episode(api.episode_bytes(seed, number))
             number += 1
     except BaseException as error:
-        error.add_note(f"see it again: python -m fuzz.api --seed {seed} --episode {number}")
+        error.add_note(f"to reproduce: python -m fuzz.api --seed {seed} --episode {number}")
         raise
     finally:
         gc.unfreeze()
 
 
-# --- what the target has found -------------------------------------------------------------------
+# --- regression tests for findings ---
 
 
-def test_encode_into_an_array_of_objects() -> None:
-    """Its bytes are pointers; writing elements over them crashed when the array was freed."""
+def test_encode_into_object_array_is_rejected() -> None:
+    """Elements written over the pointers crashed when the array was freed."""
     target = np.array([b"a"] * 10, object)
     for wide in (target, np.zeros(100, np.int32), np.zeros(100, "S4")):
         with pytest.raises(BufferError, match="items of"):
@@ -66,7 +67,7 @@ def test_encode_into_an_array_of_objects() -> None:
     assert target.tolist() == [b"a"] * 10
 
 
-class Converts(np.ndarray[Any, Any]):
+class Converting(np.ndarray[Any, Any]):
     """A subclass whose conversions return another type."""
 
     def astype(self, *_: Any, **__: Any) -> Any:
@@ -77,15 +78,15 @@ class Converts(np.ndarray[Any, Any]):
 
 
 @pytest.mark.parametrize("dtype", ["O", "S3", "U3", np.dtypes.StringDType()])
-def test_a_subclass_that_converts_itself(dtype: Any) -> None:
+def test_array_subclass_with_its_own_conversions(dtype: Any) -> None:
     """The numbers of the converted array were read as pointers to objects."""
-    array = np.array(["a", "bc"], dtype).view(Converts)
+    array = np.array(["a", "bc"], dtype).view(Converting)
     assert tw.encode_bytes(array) == reference.elements([b"a", b"bc"])
     assert tw.Tensor("x", array).as_numpy().tolist() == [b"a", b"bc"]
 
 
 @pytest.mark.parametrize("dtype", ["O", "S3", "U3"])
-def test_a_masked_array_of_text(dtype: str) -> None:
+def test_masked_array_of_text_is_rejected(dtype: str) -> None:
     """The mask was ignored."""
     array = np.ma.array(np.array(["a", "bc"], dtype), mask=[False, True])
     with pytest.raises(tw.EncodeError, match="masked"):
@@ -94,7 +95,7 @@ def test_a_masked_array_of_text(dtype: str) -> None:
         tw.Tensor("x", array)
 
 
-class Silent(str):
+class EmptyIteration(str):
     __slots__ = ()
 
     def __iter__(self) -> Iterator[str]:
@@ -104,32 +105,34 @@ class Silent(str):
         raise IndexError
 
 
-def test_a_str_without_utf8() -> None:
-    """Its characters are read from its memory: iterating may do anything, and numpy can make a
-    str with what no code point is."""
+def test_str_without_utf8_form_is_rejected() -> None:
+    """The characters are read from memory, because a subclass may override iteration."""
     with pytest.raises(tw.EncodeError, match=r"U\+D800 at character 1"):
-        tw.encode_bytes([Silent("a\ud800")])
+        tw.encode_bytes([EmptyIteration("a\ud800")])
     beyond = np.array([0x41, 0x110000], "<u4").view("U2")
     with pytest.raises(tw.EncodeError, match=r"U\+110000 at character 1"):
         tw.encode_bytes(list(beyond))
 
 
-@pytest.mark.parametrize("lie", [{"release": None}, {"format": None}])
-def test_a_requested_schema_that_was_released(lie: dict[str, Any]) -> None:
-    liar = invalid_arrow.Liar(b"vu", invalid_arrow.LIES.index((lie, {})), 0)
-    schema, _ = liar.__arrow_c_array__()
+@pytest.mark.parametrize("fields", [{"release": None}, {"format": None}])
+def test_released_requested_schema_is_rejected(fields: dict[str, Any]) -> None:
+    producer = invalid_arrow.InvalidProducer(
+        b"vu", invalid_arrow.FIELD_CHANGES.index((fields, {})), 0
+    )
+    schema, _ = producer.__arrow_c_array__()
     with pytest.raises(tw.EncodeError, match="released"):
         tw.decode_bytes(reference.elements([b"a"])).__arrow_c_array__(schema)
 
 
-def test_no_bytes_tensor_without_its_fields() -> None:
+def test_bytes_tensor_new_is_rejected() -> None:
     with pytest.raises(TypeError, match="decode_bytes"):
         tw.BytesTensor.__new__(tw.BytesTensor)
 
 
-def test_a_collected_cycle_over_a_memoryview() -> None:
-    """CPython crashes when it collects a memoryview that is exported. In the opposite order, too:
-    what was tracked first is cleared first."""
+def test_cycle_with_a_memoryview_is_collected() -> None:
+    """CPython crashes if it collects an exported memoryview. Objects tracked first are cleared
+    first.
+    """
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", [b"a", b"bc"])]))
     program = f"""
     import gc, pickle
@@ -158,8 +161,8 @@ def test_a_collected_cycle_over_a_memoryview() -> None:
     run(program)
 
 
-def test_a_memoryview_that_is_released() -> None:
-    """The body keeps the memory, not the caller's view of it."""
+def test_body_outlives_a_released_memoryview() -> None:
+    """The body keeps the memory alive, not the caller's view of it."""
     memory = bytearray(reference.elements([b"a", b"bc"]))
     view = memoryview(memory)
     tensor = tw.decode_bytes(view)
@@ -174,7 +177,7 @@ def test_a_memoryview_that_is_released() -> None:
 @pytest.mark.parametrize("at", range(6))
 @pytest.mark.parametrize("value", [2**20, 2**62, -1, 2**63, None, "x"])
 def test_altered_pickles_of_limits(at: int, value: Any) -> None:
-    """A rank beyond numpy's wrote past the end of an array on the stack."""
+    """A rank above numpy's maximum wrote beyond the end of an array on the stack."""
     function, arguments = reduced(tw.Limits())[:2]
     altered = list(arguments)
     altered[at] = value
@@ -209,20 +212,20 @@ def test_altered_pickles_of_messages() -> None:
 
 
 def reduced(item: Any) -> tuple[Any, ...]:
-    """What a pickle calls, with which arguments and, of some objects, which state."""
+    """Return the function, the arguments and the state that a pickle contains."""
     made = item.__reduce_ex__(5)
     assert isinstance(made, tuple)
     return made
 
 
-def test_frames_are_pickled() -> None:
+def test_frame_can_be_pickled() -> None:
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", A, binary=False)]))
     again = pickle.loads(pickle.dumps(frame))
     assert (again.headers, bytes(again)) == (frame.headers, bytes(frame))
 
 
 @pytest.mark.parametrize("index", [(2**70,), [2**70], slice(2**70, None, 2**70), (0, -(2**70))])
-def test_an_index_beyond_64_bits(index: Any) -> None:
+def test_index_beyond_64_bits(index: Any) -> None:
     tensor = tw.decode_bytes(reference.elements([b"a"] * 4)).reshape((2, 2))
     try:
         assert tensor[index].size == 0
@@ -230,8 +233,8 @@ def test_an_index_beyond_64_bits(index: Any) -> None:
         return
 
 
-def test_a_requested_output_with_a_parameter_of_the_protocol() -> None:
-    """It was written, and refused by the decoder."""
+def test_requested_output_with_parameter_binary_data() -> None:
+    """The encoder wrote a header that the decoder rejected."""
     output = tw.RequestedOutput("y", parameters={"binary_data": True, "k": 1})
     request = tw.InferRequest([tw.Tensor("x", A)], [output])
     frame = tw.encode_request(request)
@@ -246,8 +249,8 @@ def test_a_requested_output_with_a_parameter_of_the_protocol() -> None:
     assert back.binary is False
 
 
-def test_a_number_beyond_fp16_in_64_dimensions() -> None:
-    """numpy's flat iterator has 32 dimensions at most, and raised RuntimeError."""
+def test_number_beyond_fp16_in_64_dimensions() -> None:
+    """numpy's flat iterator supports at most 32 dimensions and raised RuntimeError."""
     values: Any = 1e10
     for _ in range(64):
         values = [values]
@@ -261,7 +264,7 @@ def requested(frame: tw.Frame) -> tw.RequestedOutput:
     return outputs[0]
 
 
-def test_names_that_are_no_str() -> None:
+def test_names_of_wrong_type_are_rejected() -> None:
     """Whatever stands in the list, the answer is about the name."""
     request = tw.InferRequest([tw.Tensor("x", A)])
     request.inputs.append(5)  # type: ignore[arg-type]
@@ -282,7 +285,7 @@ def test_names_that_are_no_str() -> None:
         tw.encode_request(request)
 
 
-# --- threads, fork, collections, large bodies -------------------------------------------------
+# --- threads, fork, garbage collection, large bodies ---
 
 THREADS = """
 import faulthandler, os, random, signal, sys, threading, time, warnings
@@ -518,7 +521,7 @@ def test_stress(program: str) -> None:
 
 
 def run(program: str) -> None:
-    """A program in a process of its own, which a deadlock does not outlive."""
+    """Run a program in a process of its own, with a timeout."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],

@@ -1,4 +1,4 @@
-"""What reference.py says of a message, what tensorwire says, and whether that is the same."""
+"""Compares the result of tensorwire with that of the reference codec."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ MAX_TEXT = 1_000  # characters of an error message
 
 
 def exact(data: bytes) -> Any:
-    """A writable copy that ends where its memory does: a byte read beyond it is seen by ASan.
+    """Return a writable copy without spare memory, so that ASan detects reads beyond its end.
 
-    (A slice allocates what it needs, the other ways to make an array more.)
+    A slice allocates exactly its size; other ways to create an array allocate more.
     """
     return array("B", data)[:]
 
 
-def message_said(
+def reference_message(
     body: bytes, header_length: Any, kind: str
 ) -> dict[str, Any] | reference.WireError:
-    """What reference.py reads, or why it rejects the message."""
+    """Return the message as decoded by the reference, or its error."""
     try:
         return reference.decode(body, header_length, kind)
     except reference.WireError as error:
         return error
 
 
-# --- what tensorwire says ------------------------------------------------------------------------
+# --- the result of tensorwire ---
 
 
 def message_read(message: tw.InferRequest | tw.InferResponse) -> dict[str, Any]:
-    """The message in the form of ``reference.decode``."""
+    """Return a message of tensorwire in the form of `reference.decode`."""
     is_request = isinstance(message, tw.InferRequest)
     outputs = message.outputs if isinstance(message, tw.InferRequest) else None
     return {
@@ -66,7 +66,7 @@ def tensor_read(tensor: tw.Tensor) -> dict[str, Any]:
 
 
 def values_of(tensor: tw.Tensor) -> list[Any] | None:
-    """Flat Python values; NaN among them."""
+    """Return flat Python values, including NaNs."""
     if tensor.data is None:
         return None
     array = tensor.as_numpy()
@@ -81,7 +81,7 @@ def values_of(tensor: tw.Tensor) -> list[Any] | None:
 
 
 def check_views(message: tw.InferRequest | tw.InferResponse, body: Any, begin: int) -> None:
-    """Binary tensors are the body itself, one behind the other from ``begin`` to its end."""
+    """Check that binary tensors are views of the body, in sequence from `begin` to its end."""
     whole = np.frombuffer(body, np.uint8)
     address, position = whole.ctypes.data, begin
     for tensor in tensors_of(message):
@@ -100,7 +100,7 @@ def check_views(message: tw.InferRequest | tw.InferResponse, body: Any, begin: i
 
 
 def check_error(error: tw.DecodeError, nbytes: int) -> None:
-    """A refusal is one of the three kinds, in bounded words, about a place that is there."""
+    """Check the class of an error, the length of its text, and its offset."""
     assert type(error) in (tw.HeaderError, tw.LayoutError, tw.ElementError)
     assert error.status in (400, 413)
     assert len(str(error)) <= MAX_TEXT

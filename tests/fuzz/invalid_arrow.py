@@ -1,7 +1,7 @@
-"""Arrow producers that lie, made with ctypes: the struct of one array of two strings, changed.
+"""Arrow producers with invalid structs: an array of two strings with some fields changed.
 
-Only claims that a consumer can check are changed. The size of the memory behind a pointer is not
-among them: the interface does not carry it for binary and string arrays.
+Only fields that a consumer can check are changed. The sizes of the buffers are not among them,
+because the interface does not carry them for binary and string arrays.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ _CALLBACKS = ReleaseCallback(_release_schema), ReleaseCallback(_release_array)
 _RELEASE_SCHEMA, _RELEASE_ARRAY = (ctypes.cast(c, ctypes.c_void_p).value for c in _CALLBACKS)
 _LONG = b"a string that is longer than twelve bytes"
 
-# What is changed in the struct of the schema and in that of the array. A producer that is honest
-# comes first.
-LIES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+# The changed fields of the schema and of the array. The first producer is valid.
+FIELD_CHANGES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({}, {}),
     ({"release": None}, {}),
     ({"format": None}, {}),
@@ -66,10 +65,10 @@ VIEWS = (
 FORMATS = (b"z", b"u", b"Z", b"U", b"vz", b"vu")
 
 
-class Liar:
-    """A producer of one array, with both capsules cached as the constructor made them."""
+class InvalidProducer:
+    """A producer of one array that returns the same capsules each time."""
 
-    def __init__(self, format: bytes, lie: int, detail: int) -> None:
+    def __init__(self, format: bytes, change: int, detail: int) -> None:
         self.buffers = self._buffers(format, detail)
         self.pointers = (ctypes.c_void_p * len(self.buffers))(
             *(None if b is None else ctypes.addressof(b) for b in self.buffers)
@@ -79,7 +78,7 @@ class Liar:
             *(2, 0, 0, len(self.buffers), 0, ctypes.addressof(self.pointers)),
             *(None, None, _RELEASE_ARRAY, None),
         )
-        of_schema, of_array = LIES[lie % len(LIES)]
+        of_schema, of_array = FIELD_CHANGES[change % len(FIELD_CHANGES)]
         for key, value in of_schema.items():
             setattr(self.schema, key, value)
         for key, value in of_array.items():

@@ -1,6 +1,6 @@
-"""One target under libFuzzer: `python -m fuzz.libfuzzer TARGET [libFuzzer's options] [corpus ...]`.
+"""Run one target under libFuzzer: `python -m fuzz.libfuzzer TARGET [OPTIONS] [CORPUS ...]`.
 
-Run by run.py, which prepares the environment.
+run.py starts this program and prepares its environment.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Changes to an input that keep most of it in order, so that they reach what lies behind a parser.
+"""Mutations that keep most of an input intact, so that they reach code behind a parser.
 
-A quarter of the changes are libFuzzer's own, which does not know what the bytes are.
+A quarter of the mutations are libFuzzer's own, which know nothing of the format.
 """
 
 from __future__ import annotations

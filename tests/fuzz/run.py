@@ -1,10 +1,10 @@
 """Fuzz: `python tests/fuzz/run.py [TARGET ...] [--seconds 60] [--jobs 2]`; all targets by default.
 
-The first run makes .fuzz, which takes a minute: an environment with atheris, and the package and
-the C kernels compiled by clang with AddressSanitizer and UndefinedBehaviorSanitizer. Every run
-begins with the seeds (seeds.py), among them the saved inputs, and goes on with what earlier runs
-kept in .fuzz/corpus. A finding ends the run with exit code 1 and is a file in .fuzz/findings; to
-see it again, name it: `run.py TARGET --again FILE`.
+The first run creates the folder .fuzz, which takes a minute: an environment with atheris, and the
+package and the C kernels compiled by clang with AddressSanitizer and UndefinedBehaviorSanitizer. A
+run starts from the seeds (seeds.py), including the saved inputs, and from what earlier runs kept in
+.fuzz/corpus. A finding ends the run with exit code 1 and is written to .fuzz/findings. To reproduce
+it: `run.py TARGET --again FILE`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def do(*arguments: object, env: Mapping[str, str] = os.environ, cwd: Path = ROOT) -> str:
-    """What a program prints; where it fails, that is what this one ends with."""
+    """Run a program and return its output. If it fails, exit with its output."""
     done = subprocess.run(
         [str(argument) for argument in arguments],
         cwd=cwd,
@@ -97,7 +97,7 @@ def do(*arguments: object, env: Mapping[str, str] = os.environ, cwd: Path = ROOT
 
 
 def set_up(fast: bool) -> None:
-    """Whatever is missing or older than the sources."""
+    """Create or update whatever is missing or older than the sources."""
     if shutil.which("clang") is None:
         sys.exit("run.py: clang is missing; on Debian: apt-get install clang libclang-rt-dev llvm")
     marker, recipe = FOLDER / "ready.json", [sysconfig.get_python_version(), *PACKAGES]
@@ -119,7 +119,7 @@ def library(fast: bool) -> Path:
 
 
 def build_package(fast: bool) -> None:
-    """The package, in a folder of its own; only what has changed is compiled."""
+    """Build the package in a folder of its own; only changed files are compiled."""
     switches = {"TENSORWIRE_FUZZ": "1", "TENSORWIRE_SANITIZE": "0" if fast else "1"}
     compiler = {"CC": "clang", "CXX": "clang++", "LDSHARED": "clang -shared"}
     compiler["LDCXXSHARED"] = "clang++ -shared"
@@ -129,8 +129,11 @@ def build_package(fast: bool) -> None:
 
 
 def build_kernels(fast: bool) -> None:
-    """The programs that call kernels. `kernels` never starts the libpython that it is linked to;
-    `json_kernels` starts it once, to initialise a module."""
+    """Build the programs that call kernels.
+
+    `kernels` never starts the libpython that it is linked to; `json_kernels` starts it once, to
+    initialise a module.
+    """
     include, folder, version = (sysconfig.get_path("include"), *CONFIGURED)
     sanitizers = "fuzzer" if fast else f"fuzzer,{SANITIZERS}"
     flags = ["-g", "-O2" if fast else "-O1", f"-fsanitize={sanitizers}", f"-I{include}"]
@@ -156,10 +159,11 @@ def program(target: str, fast: bool) -> Path:
 
 
 def environment(fast: bool, mutates: bool = False, again: bool = False) -> dict[str, str]:
-    """What the sanitizers need: their runtime first of all, and memory from the system's malloc.
+    """Return the environment variables for the sanitizers.
 
-    The runtime without ASan is there for the libFuzzer in it. Where each block was allocated is
-    remembered only for an input that is run again: it costs a third of the executions.
+    The sanitizer runtime must be loaded first, and memory must come from malloc. The runtime
+    without ASan is used for the libFuzzer it contains. The allocation stack is recorded only when
+    an input is run again, because it costs a third of the executions.
     """
     site = VENV / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
     runtime = f"{site}/{'ubsan' if fast else 'asan'}_with_fuzzer.so"
@@ -180,7 +184,7 @@ def environment(fast: bool, mutates: bool = False, again: bool = False) -> dict[
 
 
 def run(target: str, fast: bool, arguments: list[str], log: int | IO[str] | None = None) -> int:
-    """The exit code of libFuzzer; what it prints goes to the log. An input run again has none."""
+    """Run libFuzzer and return its exit code; its output goes to the log, if there is one."""
     command = [str(PYTHON), "-m", "fuzz.libfuzzer", target]
     variables = environment(fast, mutates="-merge=1" not in arguments, again=log is None)
     if target in KERNELS:
@@ -191,7 +195,7 @@ def run(target: str, fast: bool, arguments: list[str], log: int | IO[str] | None
 
 
 def campaign(target: str, fast: bool, seconds: int, runs: int) -> int:
-    """One run; its log is kept, its numbers are printed and added to .fuzz/counts.jsonl."""
+    """Run one target; keep its log, and append its statistics to .fuzz/counts.jsonl."""
     corpus, findings = FOLDER / "corpus" / target, FOLDER / "findings"
     for folder in (corpus, findings):
         folder.mkdir(parents=True, exist_ok=True)
@@ -222,7 +226,7 @@ def campaign(target: str, fast: bool, seconds: int, runs: int) -> int:
 
 
 def keep(target: str, fast: bool) -> None:
-    """Add to the saved inputs the fewest of the corpus that reach what the seeds do not."""
+    """Save the smallest set of corpus inputs that reaches code which the seeds do not."""
     merged = FOLDER / "merged" / target
     shutil.rmtree(merged, ignore_errors=True)
     shutil.copytree(FOLDER / "seeds" / target, merged)
@@ -234,7 +238,7 @@ def keep(target: str, fast: bool) -> None:
 
 
 def number(pattern: str, text: str) -> int:
-    """The last number that the pattern finds; -1 for none."""
+    """Return the last number that the pattern matches, or -1."""
     found = re.findall(pattern, text)
     return int(found[-1]) if found else -1
 

@@ -293,7 +293,7 @@ BAD = {  # JSON, what follows it, the header length if it is not the JSON's, sta
 @pytest.mark.parametrize("case", BAD)
 @pytest.mark.parametrize("mode", ["plain", "installed", "data plane"])
 def test_invalid_bodies_give_status_400(running: Running, mode: str, case: str) -> None:
-    """The client is told so: 400, and what is wrong."""
+    """The response has the reason. KServe alone often returns 500."""
     text, tail, header_length, plain_status = BAD[case]
     headers = {
         "Content-Type": "application/octet-stream",
@@ -306,7 +306,7 @@ def test_invalid_bodies_give_status_400(running: Running, mode: str, case: str) 
         assert json.loads(body)["error"]
 
 
-def test_test_servers_listen_only_on_the_loopback(running: Running) -> None:
+def test_server_listens_only_on_the_loopback(running: Running) -> None:
     """Regardless of KServe's own default."""
     ports = running["plain"]
     listening = [

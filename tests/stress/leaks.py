@@ -1,7 +1,8 @@
-"""Call every entry point, on success and on every error path, and see that nothing stays behind.
+"""Call every entry point, with success and with every error, and check that nothing leaks.
 
-`PYTHONPATH=tests python -m stress.leaks [CALLS]`: so many calls of each entry point (100,000),
-divided among its cases. Prints a line for each and what leaks; the exit code says whether any does.
+`PYTHONPATH=tests python -m stress.leaks [CALLS]` makes 100,000 calls of each entry point by
+default, divided among its cases. It prints a line for each entry point, and any leaks. The exit
+code is 1 if there are leaks.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from support import cases, reference
 N_CALLS = 100_000
 N_WARM = 30  # calls that fill caches and free lists
 Case = tuple[str, Callable[[], Any]]
-Refused = (tw.TensorwireError, TypeError, ValueError, BufferError, KeyError, IndexError)
+EXPECTED_ERRORS = (tw.TensorwireError, TypeError, ValueError, BufferError, KeyError, IndexError)
 
 
 def decoding(kind: str) -> Iterator[Case]:
@@ -60,14 +61,14 @@ def encoding() -> Iterator[Case]:
     yield "request", lambda: bytes(tw.encode_request(tw.InferRequest([tensor, words])))
     yield "JSON", lambda: tw.encode_request(tw.InferRequest([nan]))
     yield "literal", lambda: tw.encode_request(tw.InferRequest([nan]), nonfinite="literal")
-    yield "NaN refused", lambda: tw.encode_request(tw.InferRequest([nan]), nonfinite="error")
+    yield "NaN rejected", lambda: tw.encode_request(tw.InferRequest([nan]), nonfinite="error")
     response = tw.InferResponse([tensor, words], model_name="m")
     asked = tw.InferRequest([tensor], [tw.RequestedOutput("x", binary=False)])
     missing = tw.InferRequest([tensor], [tw.RequestedOutput("y")])
     yield "response", lambda: list(tw.encode_response(response))
-    yield "as asked", lambda: tw.encode_response(response, asked)
+    yield "as requested", lambda: tw.encode_response(response, asked)
     yield "as Triton", lambda: tw.encode_response(response, asked, selection="triton")
-    yield "asked for what is not there", lambda: tw.encode_response(response, missing)
+    yield "unknown requested output", lambda: tw.encode_response(response, missing)
     yield "raw", lambda: tw.encode_raw_request(x)
     yield "raw of two", lambda: tw.encode_raw_request(tw.Tensor("w", ["a", "b"]))
     yield "twice", lambda: tw.encode_request(tw.InferRequest([tensor, tensor]))
@@ -133,7 +134,7 @@ def elements() -> Iterator[Case]:
 
 
 def arrow() -> Iterator[Case]:
-    """Arrays of another library, and ours in its hands; nothing where there is none."""
+    """Yield conversions from and to Arrow, or nothing if pyarrow is missing."""
     try:
         import pyarrow as pa  # noqa: PLC0415
     except ImportError:
@@ -199,7 +200,7 @@ ENTRY_POINTS: dict[str, Iterable[Case]] = {
 
 
 class Counts:
-    """What there is now: Python's memory blocks, each object among them, and bytes of malloc."""
+    """The number of Python's memory blocks, which include all objects, and the bytes of malloc."""
 
     def __init__(self) -> None:
         gc.collect()
@@ -207,7 +208,7 @@ class Counts:
         self.malloc_nbytes = malloc_nbytes()
 
     def leaked_since(self, before: Counts, n_calls: int) -> str:
-        """A leak of one block per call is n_calls of them; half of that is no coincidence."""
+        """Describe the growth, if it is at least half a block per call."""
         n_blocks = self.n_blocks - before.n_blocks
         nbytes = self.malloc_nbytes - before.malloc_nbytes
         if n_blocks > n_calls // 2:
@@ -225,7 +226,7 @@ class _Mallinfo(ctypes.Structure):
 
 
 def malloc_nbytes() -> int:
-    """Bytes in use from glibc's malloc; 0 where there is none."""
+    """Return the bytes in use by glibc's malloc, or 0 with another C library."""
     mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo is None:
         return 0
@@ -243,12 +244,12 @@ def resident_nbytes() -> int:
 
 def call(work: Callable[[], Any], n_calls: int) -> None:
     for _ in range(n_calls):
-        with suppress(*Refused):
+        with suppress(*EXPECTED_ERRORS):
             work()
 
 
 def leak_of(work: Callable[[], Any], n_calls: int) -> str:
-    """What the calls leave behind each time; a cache that grows once is no leak."""
+    """Describe what calls leak repeatedly; a cache that grows once is not a leak."""
     leak = ""
     for _ in range(3):
         call(work, N_WARM)
@@ -261,7 +262,7 @@ def leak_of(work: Callable[[], Any], n_calls: int) -> str:
 
 
 def check(name: str, found: list[Case], n_calls: int) -> list[str]:
-    """What leaks in the cases of an entry point."""
+    """Return the leaks in the cases of an entry point."""
     each = max(100, n_calls // len(found))
     for _, work in found:
         call(work, N_WARM)

@@ -1,8 +1,8 @@
-"""Mixed requests, valid and malformed, from several clients to a server in a process of its own.
+"""Send valid and malformed requests from several clients to a server, and check all responses.
 
-`PYTHONPATH=tests python -m stress.soak [REQUESTS [CLIENTS]]`: 100,000 from 8. Every answer is
-held against what its own request must get, so that none is lost or mixed up, and the server's
-memory against what it was after a tenth of them. The exit code says whether all was well.
+`PYTHONPATH=tests python -m stress.soak [REQUESTS [CLIENTS]]` sends 100,000 requests from 8 clients
+by default. Each response must belong to its own request, and the server's memory must not grow
+after the first tenth. The exit code is 1 if a check failed.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ MALFORMED = [case for case in cases.MALFORMED if case.kind == "request" and len(
 
 
 class Tally:
-    """What was answered, and what was not as it must be."""
+    """The numbers of responses by kind, and descriptions of wrong ones."""
 
     def __init__(self) -> None:
-        self.n_valid = self.n_refused = self.n_broken_off = 0
+        self.n_valid = self.n_rejected = self.n_disconnected = 0
         self.wrong: list[str] = []
 
     @property
     def n_all(self) -> int:
-        return self.n_valid + self.n_refused + self.n_broken_off
+        return self.n_valid + self.n_rejected + self.n_disconnected
 
 
 class Connection:
-    """HTTP over one socket, by hand: a client library would refuse to send what is sent here."""
+    """HTTP over one socket. A client library would not send malformed requests."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -53,7 +53,7 @@ class Connection:
         await self.writer.wait_closed()
 
     async def post(self, body: bytes, header_length: object, cut: int | None = None) -> bytes:
-        """Send a request, or only the bytes before ``cut``; the head of the answer is kept."""
+        """Send a request, or only the bytes before `cut`, and read the response."""
         lines = ["POST /v2/models/echo/infer HTTP/1.1", "Host: soak"]
         if header_length is not None:
             lines.append(f"Inference-Header-Content-Length: {header_length}")
@@ -72,7 +72,7 @@ class Connection:
 
 
 async def valid(connection: Connection, name: str, rng: random.Random) -> str:
-    """An echo that nobody else gets: its id and its numbers are of this request alone."""
+    """Send an echo request with unique id and numbers, and check the response."""
     n, number = rng.choice([0, 1, 10, 1000, 30_000]), rng.getrandbits(31)
     x, words = np.full(n, number, np.int32), [name.encode(), b"\xff" * (n % 7)]
     is_binary = rng.random() < 0.8
@@ -120,12 +120,12 @@ async def client(port: int, number: int, n_requests: int, tally: Tally) -> None:
             tally.n_valid += 1
         elif kind < 0.98:
             wrong = await malformed(connection, rng)
-            tally.n_refused += 1
+            tally.n_rejected += 1
         else:  # a client that goes away in the middle
             await connection.post(bytes(1000), 10, cut=rng.randrange(1, 1000))
             await connection.close()
             await connection.open()
-            tally.n_broken_off += 1
+            tally.n_disconnected += 1
         if wrong:
             tally.wrong.append(wrong)
     await connection.close()
@@ -136,7 +136,7 @@ def resident_nbytes(process: int) -> int:
 
 
 async def run(port: int, process: int, n_requests: int, n_clients: int) -> Tally:
-    """The requests in ten parts; the server's memory is told after each."""
+    """Send the requests in ten parts, and print the server's memory after each."""
     tally, first = Tally(), 0
     for part in range(10):
         share = n_requests // (10 * n_clients)
@@ -153,7 +153,7 @@ async def run(port: int, process: int, n_requests: int, n_clients: int) -> Tally
 
 
 def soak(n_requests: int, n_clients: int) -> Tally:
-    """Start a server, send it the requests, stop it; what it printed counts as wrong."""
+    """Start a server, send the requests, stop it, and count its error output as wrong."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]
@@ -184,7 +184,9 @@ def wait_for(port: int) -> None:
 def main() -> None:
     numbers = [int(argument) for argument in sys.argv[1:]]
     tally = soak(*(numbers + [N_REQUESTS, N_CLIENTS][len(numbers) :]))
-    print(f"{tally.n_valid} valid, {tally.n_refused} refused, {tally.n_broken_off} broken off")
+    print(
+        f"{tally.n_valid} valid, {tally.n_rejected} rejected, {tally.n_disconnected} disconnected"
+    )
     sys.exit("\n".join(tally.wrong[:20]) or None)
 
 

@@ -1,4 +1,4 @@
-"""An ASGI app driven by hand: one request in chunks, and what it is answered."""
+"""Calls an ASGI app without a server: one request in chunks, and the response."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BODY = bytes(FRAME)
 
 @dataclass
 class Exchange:
-    """One request to an ASGI app, and its answer."""
+    """One request to an ASGI app, and its response."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ def ask(
     chunks: Iterable[Any] = (b"",),
     headers: dict[str, str] | None = None,
 ) -> Exchange:
-    """Drive ``app``. A chunk of None is a client that closes the connection."""
+    """Call `app`. A chunk of None means that the client disconnects."""
     exchange = Exchange()
     pending = list(chunks)
     raw = [(k.lower().encode(), v.encode()) for k, v in (headers or {}).items()]

@@ -1,4 +1,4 @@
-"""BYTES elements of several test files, and their wire form."""
+"""BYTES elements used by several test files, and their encoded form."""
 
 from __future__ import annotations
 

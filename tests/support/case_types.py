@@ -1,4 +1,4 @@
-"""What the tables of cases are made of."""
+"""The types of the cases in cases.py and malformed.py, and messages that both use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ hexed = bytes.fromhex
 
 @dataclass(frozen=True)
 class ExpectedTensor:
-    """`values` are flat, row-major, plain Python (bytes for BYTES); None lives in shared memory."""
+    """`values` are flat, row-major Python values (bytes for BYTES), or None in shared memory."""
 
     name: str
     datatype: str
@@ -36,7 +36,7 @@ class Valid:
     message_id: str | None = None
     model_name: str | None = None
     model_version: str | None = None
-    encodable: bool = True  # False: the encoder says something else of this, or nothing
+    encodable: bool = True  # False: the encoder writes this differently or rejects it
     why: str = ""
 
 
@@ -74,7 +74,7 @@ class RawMalformed:
 
 
 def same(left: object, right: object) -> bool:
-    """Equal to the bit that matters: NaN is NaN, -0.0 is not 0.0, True is not 1."""
+    """Return whether values are equal. NaN equals NaN; -0.0 and 0.0, True and 1 differ."""
     return repr(left) == repr(right)
 
 

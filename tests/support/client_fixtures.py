@@ -1,4 +1,4 @@
-"""Both clients under one test: fixtures, the server that they ask, and an answer to play back."""
+"""Fixtures for tests of both clients: a server, and a response for scripted servers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def server() -> Iterator[str]:
 
 
 class Awaited:
-    """An AsyncClient whose calls are run to their end, so that one test is for both clients."""
+    """An AsyncClient with blocking methods, so that a test can run with both clients."""
 
     def __init__(self, url: str, **options: Any) -> None:
         self.runner = asyncio.Runner()

@@ -1,4 +1,4 @@
-"""The full text of the error for each reason to reject a message, by the id of its case."""
+"""The full error message for each reason to reject a message, by case id."""
 
 MESSAGES: dict[str, str] = {
     "B6 header length -1": "Inference-Header-Content-Length is negative: -1",

@@ -1,4 +1,4 @@
-"""What holds a body, and until when."""
+"""Checks which objects keep a body alive."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 
 class Owned(bytearray):
-    """A buffer that can be watched: `bytearray` itself takes no weak references."""
+    """A bytearray that supports weak references."""
 
 
 def assert_held_until_it_goes(content: bytes, hold: Callable[[Any], Any]) -> None:
-    """What ``hold`` makes of a body keeps it, unmoved and unchanged, and nothing else does."""
+    """Check that the result of `hold` keeps its body alive and unchanged, and nothing else does."""
     body = Owned(content)
     watch = weakref.ref(body)
     held = hold(body)

@@ -1,4 +1,4 @@
-"""The messages that must be refused: the half of cases.py that has no valid reading."""
+"""Tables of malformed messages, with the expected class of error."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ BLANK, _ = reference.request([reference.entry("x", "UINT8", [2], b" 1")])
 
 
 def changed(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`...` takes a member away."""
+    """Return the header with changed members; `...` removes a member."""
     return {key: value for key, value in (base | changes).items() if value is not ...}
 
 
 def one(**changes: Any) -> dict[str, Any]:
-    """A good JSON tensor, but for the changes."""
+    """Return a valid JSON tensor with these changes."""
     return changed({"name": "x", "shape": [1], "datatype": "INT32", "data": [7]}, changes)
 
 
 def sized(size: object, **changes: Any) -> dict[str, Any]:
-    """A binary tensor of FP32 [2], so 8 is its right size, but for the changes."""
+    """Return a binary tensor FP32 [2], whose correct size is 8, with these changes."""
     good = {"shape": [2], "datatype": "FP32", "parameters": {"binary_data_size": size}}
     return one(data=...) | good | changes
 
 
-def said(
+def case(
     id: str,
     error: str,
     /,
@@ -54,29 +54,29 @@ def said(
     differs: str = "",
     **members: Any,
 ) -> Malformed:
-    """A message of these JSON tensors and members; the header length is right if bytes follow."""
+    """Return a message with these JSON tensors and members. The header length is correct."""
     header = {"inputs" if kind == "request" else "outputs": tensors}
     whole, header_length = reference.message(changed(header, members), body)
     return Malformed(id, kind, whole, header_length, error, differs=differs)
 
 
 def text(id: str, error: str, body: str | bytes, differs: str = "") -> Malformed:
-    """A request that is JSON alone, literally."""
+    """Return a request with this JSON text and no binary data."""
     whole = body.encode() if isinstance(body, str) else body
     return Malformed(id, "request", whole, None, error, differs=differs)
 
 
 def data(id: str, error: str, datatype: str, n: int, data: str, *, differs: str = "") -> Malformed:
-    """A request of one tensor whose JSON `data` is given literally."""
+    """Return a request of one tensor whose JSON `data` is given literally."""
     head = json.dumps(one(shape=[n], datatype=datatype, data=...))
     return text(id, error, f'{{"inputs":[{head[:-1]},"data":{data}}}]}}', differs)
 
 
-def held(
+def binary(
     id: str, error: str, datatype: str, shape: list[int], blob: bytes, **more: Any
 ) -> Malformed:
-    """A request of one binary tensor whose declared size is that of its bytes."""
-    return said(id, error, sized(len(blob), datatype=datatype, shape=shape), body=blob, **more)
+    """Return a request of one binary tensor whose declared size is that of its bytes."""
+    return case(id, error, sized(len(blob), datatype=datatype, shape=shape), body=blob, **more)
 
 
 STRICT = "Triton reads the digits in front (section 1)"
@@ -171,82 +171,82 @@ NO_SIZES: tuple[object, ...] = ("8", 8.0, None, True, "4, 4", [8], {})
 NO_SHAPES: tuple[object, ...] = ([1.0], [True], ["1"], [[1]], [None], [nan], "1", {})
 NO_LISTS: tuple[object, ...] = ({}, ["o"], [{}], "o", True)
 MEMBERS = (
-    said("C28 no inputs", HEADER, inputs=...),
-    said("C29 inputs empty", HEADER),
-    *(said(f"C28 inputs {value}", HEADER, inputs=value) for value in (None, *NO_LISTS)),
-    *(said(f"C32-C34 {key} {value}", HEADER, one(**{key: value}))
+    case("C28 no inputs", HEADER, inputs=...),
+    case("C29 inputs empty", HEADER),
+    *(case(f"C28 inputs {value}", HEADER, inputs=value) for value in (None, *NO_LISTS)),
+    *(case(f"C32-C34 {key} {value}", HEADER, one(**{key: value}))
       for key in ("name", "datatype", "shape") for value in (..., None, 1)),
-    *(said(f"C20 C21 {name}", HEADER, one(datatype=name)) for name in ("STRING", "FP8", "int32")),
-    said("C39 id 1", HEADER, one(), id=1),
-    said("C39 model_name 1", HEADER, one(), model_name=1, differs="Triton does not read it"),
-    said("C39 model_version 1", HEADER, one(), model_version=1, differs="Triton does not read it"),
-    said("X6 NUL in a name", HEADER, one(name="x\0y"), differs=CUT),
-    said("X6 NUL in a requested name", HEADER, one(), outputs=[output("o\0")], differs=CUT),
-    said("a name of 4097 bytes", HEADER, one(name="x" * 4097), differs=LONG),
-    said("a name of 1366 letters, 4098 bytes", HEADER, one(name="\u20ac" * 1366), differs=LONG),
-    said("a name of 4097 bytes, binary", HEADER, sized(8, name="x" * 4097), body=BLOB,
+    *(case(f"C20 C21 {name}", HEADER, one(datatype=name)) for name in ("STRING", "FP8", "int32")),
+    case("C39 id 1", HEADER, one(), id=1),
+    case("C39 model_name 1", HEADER, one(), model_name=1, differs="Triton does not read it"),
+    case("C39 model_version 1", HEADER, one(), model_version=1, differs="Triton does not read it"),
+    case("X6 NUL in a name", HEADER, one(name="x\0y"), differs=CUT),
+    case("X6 NUL in a requested name", HEADER, one(), outputs=[output("o\0")], differs=CUT),
+    case("a name of 4097 bytes", HEADER, one(name="x" * 4097), differs=LONG),
+    case("a name of 1366 letters, 4098 bytes", HEADER, one(name="\u20ac" * 1366), differs=LONG),
+    case("a name of 4097 bytes, binary", HEADER, sized(8, name="x" * 4097), body=BLOB,
          differs=LONG),
-    said("a name of 4097 bytes asked for", HEADER, one(), outputs=[output("o" * 4097)],
+    case("a name of 4097 bytes asked for", HEADER, one(), outputs=[output("o" * 4097)],
          differs=LONG),
-    said("a name of 4097 bytes in a response", HEADER, one(name="x" * 4097), kind="response"),
-    said("C23 two inputs of a name", HEADER, one(), one(shape=[1, 1])),
-    said("C23 two outputs of a name", HEADER, one(), one(), kind="response"),
-    said("C23 binary and JSON of a name", HEADER, one(), sized(8), body=BLOB),
-    said("C25 one output asked twice", HEADER, one(), outputs=[output("o"), output("o")],
+    case("a name of 4097 bytes in a response", HEADER, one(name="x" * 4097), kind="response"),
+    case("C23 two inputs of a name", HEADER, one(), one(shape=[1, 1])),
+    case("C23 two outputs of a name", HEADER, one(), one(), kind="response"),
+    case("C23 binary and JSON of a name", HEADER, one(), sized(8), body=BLOB),
+    case("C25 one output asked twice", HEADER, one(), outputs=[output("o"), output("o")],
          differs="Triton before 2026 reads it once"),
-    *(said(f"C26 binary_data {value!r}", HEADER, one(), outputs=[output("o", binary_data=value)])
+    *(case(f"C26 binary_data {value!r}", HEADER, one(), outputs=[output("o", binary_data=value)])
       for value in (1, "true")),
-    *(said(f"C27 binary_data_output {value!r}", HEADER, one(),
+    *(case(f"C27 binary_data_output {value!r}", HEADER, one(),
            parameters={"binary_data_output": value}) for value in (1, "true", "")),
-    *(said(f"outputs {value}", HEADER, one(), outputs=value) for value in NO_LISTS),
-    said("X3 parameters []", HEADER, one(parameters=[]), differs="Triton takes it for absent"),
-    said("X4 parameters [] of the request", HEADER, one(), parameters=[]),
-    said("X3 parameters [] of an output", HEADER, one(), outputs=[{"name": "o", "parameters": []}],
+    *(case(f"outputs {value}", HEADER, one(), outputs=value) for value in NO_LISTS),
+    case("X3 parameters []", HEADER, one(parameters=[]), differs="Triton takes it for absent"),
+    case("X4 parameters [] of the request", HEADER, one(), parameters=[]),
+    case("X3 parameters [] of an output", HEADER, one(), outputs=[{"name": "o", "parameters": []}],
          differs="Triton takes it for absent"),
-    said("an error reply", HEADER, kind="response", outputs=..., error="no such model"),
-    said("outputs null in a response", HEADER, kind="response", outputs=None),
-    said("C6 data and size", HEADER, sized(8, data=[1.0, 2.0]), body=BLOB),
-    said("C6 data and size 0", HEADER, sized(0, data=[], shape=[0])),
-    said("C6 data and region", HEADER, one(parameters=REGION_ONLY)),
-    said("C6 size and region", HEADER, sized(8, parameters={"binary_data_size": 8} | REGION_ONLY),
+    case("an error reply", HEADER, kind="response", outputs=..., error="no such model"),
+    case("outputs null in a response", HEADER, kind="response", outputs=None),
+    case("C6 data and size", HEADER, sized(8, data=[1.0, 2.0]), body=BLOB),
+    case("C6 data and size 0", HEADER, sized(0, data=[], shape=[0])),
+    case("C6 data and region", HEADER, one(parameters=REGION_ONLY)),
+    case("C6 size and region", HEADER, sized(8, parameters={"binary_data_size": 8} | REGION_ONLY),
          body=BLOB),
-    said("C7 neither", HEADER, one(data=...)),
-    said("C7 neither, bytes there", HEADER, one(data=...), body=BLOB[:4]),
-    said("C7 neither, data null", HEADER, one(data=None)),
-    said("C7 neither in a response", HEADER, one(data=...), kind="response"),
-    said("OVMS zero dimension, neither, a request", HEADER, one(data=..., shape=[1, 0])),
-    said("region a number", HEADER, one(data=..., parameters={"shared_memory_region": 1})),
-    said("J19 data of no elements", HEADER, one(shape=[0], data="x"), differs=EMPTY),
-    *(said(f"data {value!r}", HEADER, one(data=value)) for value in (7, "7", True, {"0": 7})),
-    *(said(f"J1-J4 {name} as JSON, {kind}", HEADER, one(datatype=name, data=[1.0]), kind=kind)
+    case("C7 neither", HEADER, one(data=...)),
+    case("C7 neither, bytes there", HEADER, one(data=...), body=BLOB[:4]),
+    case("C7 neither, data null", HEADER, one(data=None)),
+    case("C7 neither in a response", HEADER, one(data=...), kind="response"),
+    case("OVMS zero dimension, neither, a request", HEADER, one(data=..., shape=[1, 0])),
+    case("region a number", HEADER, one(data=..., parameters={"shared_memory_region": 1})),
+    case("J19 data of no elements", HEADER, one(shape=[0], data="x"), differs=EMPTY),
+    *(case(f"data {value!r}", HEADER, one(data=value)) for value in (7, "7", True, {"0": 7})),
+    *(case(f"J1-J4 {name} as JSON, {kind}", HEADER, one(datatype=name, data=[1.0]), kind=kind)
       for name in ("FP16", "BF16") for kind in KINDS),
-    *(said(f"C8-C11 OVMS size {size!r}", HEADER, sized(size), body=BLOB)
+    *(case(f"C8-C11 OVMS size {size!r}", HEADER, sized(size), body=BLOB)
       for size in NO_SIZES),
-    said("OVMS size true for 1", HEADER, sized(True, datatype="UINT8", shape=[1]), body=b"1"),
-    *(said(f"C16 shape {shape}", HEADER, one(shape=shape))
+    case("OVMS size true for 1", HEADER, sized(True, datatype="UINT8", shape=[1]), body=b"1"),
+    *(case(f"C16 shape {shape}", HEADER, one(shape=shape))
       for shape in NO_SHAPES),
 )  # fmt: skip
 
 THIRD = (2**64 + 2) // 3  # times 3 it is 2 in 64 bits
 LAYOUTS = (
-    said("no header length, size 8", LAYOUT, sized(8)),
-    said("C1 short by 3", LAYOUT, sized(8), body=BLOB[:5]),
-    said("C2 long by 2", LAYOUT, sized(8), body=BLOB + b"\0\0"),
-    said("C2 a tail behind JSON", LAYOUT, one(), body=b" "),
-    said("C2 a tail behind an empty tensor", LAYOUT, sized(0, shape=[0]), body=b"\0"),
-    said("C2 a tail behind a response", LAYOUT, sized(8), body=BLOB * 2, kind="response"),
-    said("OVMS size 8, 2 bytes", LAYOUT, sized(8), body=b"\0\0"),
-    said("the second is short", LAYOUT, sized(8), sized(8, name="y"), body=BLOB + BLOB[:7]),
+    case("no header length, size 8", LAYOUT, sized(8)),
+    case("C1 short by 3", LAYOUT, sized(8), body=BLOB[:5]),
+    case("C2 long by 2", LAYOUT, sized(8), body=BLOB + b"\0\0"),
+    case("C2 a tail behind JSON", LAYOUT, one(), body=b" "),
+    case("C2 a tail behind an empty tensor", LAYOUT, sized(0, shape=[0]), body=b"\0"),
+    case("C2 a tail behind a response", LAYOUT, sized(8), body=BLOB * 2, kind="response"),
+    case("OVMS size 8, 2 bytes", LAYOUT, sized(8), body=b"\0\0"),
+    case("the second is short", LAYOUT, sized(8), sized(8, name="y"), body=BLOB + BLOB[:7]),
     Malformed("B13 a blank taken for JSON", "request", BLANK, len(BLANK) - 1, LAYOUT),
     *(Malformed(f"9 KServe {kind} as printed", kind, head.encode() + bytes(n), len(head), LAYOUT)
       for kind, head, n in zip(KINDS, (KSERVE_REQUEST % 16, KSERVE_RESPONSE % 16), (19, 16),
                                strict=True)),
-    *(said(f"C10 X2 size {size}", LAYOUT, sized(size), body=BLOB)
+    *(case(f"C10 X2 size {size}", LAYOUT, sized(size), body=BLOB)
       for size in (-8, -(2**63), 2**63 - 1, 2**63, 2**64 - 8, 2**64 + 8, 10**30)),
-    *(said(f"OVMS the second size {size}", LAYOUT, sized(8), sized(size, name="y"), body=BLOB)
+    *(case(f"OVMS the second size {size}", LAYOUT, sized(8), sized(size, name="y"), body=BLOB)
       for size in (-1, 2**64 - 8)),
-    *(said(f"size {size} of no elements", LAYOUT, sized(size, shape=[0])) for size in (-1, 2**64)),
-    *(said(f"{id} {datatype} {shape}, size {size}", LAYOUT,
+    *(case(f"size {size} of no elements", LAYOUT, sized(size, shape=[0])) for size in (-1, 2**64)),
+    *(case(f"{id} {datatype} {shape}, size {size}", LAYOUT,
            sized(size, datatype=datatype, shape=shape), body=BLOB[:size])
       for id, datatype, size, shape in (
           ("C12", "FP32", 8, [-2]), ("C13", "FP32", 8, [-1]), ("C13", "FP32", 8, [-1, -2]),
@@ -255,17 +255,17 @@ LAYOUTS = (
           ("count wraps to 0", "FP32", 0, [2**32, 2**32]), ("bytes wrap to 0", "FP32", 0, [2**62]),
           ("count wraps to 2", "FP32", 8, [3, THIRD]), ("bytes wrap to 8", "FP32", 8, [2**62 + 2]),
           ("over 2^63", "FP64", 0, [2**60]))),
-    *(said(f"no elements in {datatype} {shape}", LAYOUT, sized(0, datatype=datatype, shape=shape),
+    *(case(f"no elements in {datatype} {shape}", LAYOUT, sized(0, datatype=datatype, shape=shape),
            differs="numpy has no such array") for datatype, shape in (
         ("FP32", [0, 2**61]), ("FP32", [2**61, 0]), ("UINT8", [2**32, 0, 2**31]),
         ("UINT8", [2**63, 0]))),
-    *(said(f"{id} {shape}, JSON", LAYOUT, one(shape=shape)) for id, shape in (
+    *(case(f"{id} {shape}, JSON", LAYOUT, one(shape=shape)) for id, shape in (
         ("HEAD2", [16, 2**60 + 2]), ("HEAD3", [4, 2**60 + 2]), ("C12", [-1]), ("C15", [10**30]))),
-    *(said(f"{rank} dimensions", LAYOUT, sized(4, shape=[1] * rank), body=BLOB[:4],
+    *(case(f"{rank} dimensions", LAYOUT, sized(4, shape=[1] * rank), body=BLOB[:4],
            differs="numpy has no such array") for rank in (65, 1000)),
-    said("65 dimensions, JSON", LAYOUT, one(shape=[1] * 65), differs="numpy has no such array"),
-    said("negative in shared memory", LAYOUT, one(data=..., shape=[-1], parameters=REGION_ONLY)),
-    *(held(f"{id} for {datatype} {shape}", LAYOUT, datatype, shape, blob)
+    case("65 dimensions, JSON", LAYOUT, one(shape=[1] * 65), differs="numpy has no such array"),
+    case("negative in shared memory", LAYOUT, one(data=..., shape=[-1], parameters=REGION_ONLY)),
+    *(binary(f"{id} for {datatype} {shape}", LAYOUT, datatype, shape, blob)
       for id, datatype, shape, blob in (
           ("C3 4 bytes", "FP32", [2], BLOB[:4]), ("C4 12 bytes", "FP32", [2], BLOB + BLOB[:4]),
           ("C5 7 bytes", "FP32", [2], BLOB[:7]), ("8 bytes", "FP32", [0], BLOB),
@@ -282,26 +282,26 @@ LAYOUTS = (
     data("Y15 too many strings", LAYOUT, "BYTES", 1, '["a","b"]'),
     data("J18 data for no elements", LAYOUT, "INT32", 0, "[1,2,3]", differs=EMPTY),
     data("J15 nested but empty", LAYOUT, "INT32", 1, "[[[],[]]]"),
-    said("J15 no data for a scalar", LAYOUT, one(shape=[], data=[])),
+    case("J15 no data for a scalar", LAYOUT, one(shape=[], data=[])),
 )  # fmt: skip
 
 WRAPS = "Triton refuses a negative UINT and wraps the others"
 LAST = "Triton leaves the end of the last element to the backend"
 ELEMENTS = (
-    *(held(id, ELEMENT, "BYTES", [1], blob, differs=LAST) for id, blob in (
+    *(binary(id, ELEMENT, "BYTES", [1], blob, differs=LAST) for id, blob in (
         ("Y4 payload cut", b"\5\0\0\0ab"), ("Y6 length 2^32 - 1", b"\xff\xff\xff\xffab"),
         ("length 2^32 - 4", b"\xfc\xff\xff\xff"), ("length 2^31", b"\0\0\0\x80ab"),
         ("length big-endian", b"\0\0\0\2ab"), ("OVMS 0x11111111", b"\x11\x11\x11\x11abcd"),
         ("OVMS length 22 of 4", b"\x16\0\0\0abcd"))),
-    held("Y4 last payload cut", ELEMENT, "BYTES", [2], reference.elements([b"a", b"bc"])[:-1],
+    binary("Y4 last payload cut", ELEMENT, "BYTES", [2], reference.elements([b"a", b"bc"])[:-1],
          differs=LAST),
-    held("Y5 prefix cut", ELEMENT, "BYTES", [2], reference.elements([b"abcd"]) + b"\0\0"),
-    held("Y3 Y5 a stray byte behind the last", ANY, "BYTES", [1], bytes(5)),
-    said("Y4 an element reaches into the next tensor", ELEMENT,
+    binary("Y5 prefix cut", ELEMENT, "BYTES", [2], reference.elements([b"abcd"]) + b"\0\0"),
+    binary("Y3 Y5 a stray byte behind the last", ANY, "BYTES", [1], bytes(5)),
+    case("Y4 an element reaches into the next tensor", ELEMENT,
          sized(6, datatype="BYTES", shape=[1]), sized(8, name="y"), body=b"\5\0\0\0ab" + BLOB,
          differs=LAST),
-    held("R14 BOOL 2", ELEMENT, "BOOL", [3], b"\0\1\2", differs="passed through"),
-    held("R14 BOOL 255 after many", ELEMENT, "BOOL", [100], b"\1" * 99 + b"\xff",
+    binary("R14 BOOL 2", ELEMENT, "BOOL", [3], b"\0\1\2", differs="passed through"),
+    binary("R14 BOOL 255 after many", ELEMENT, "BOOL", [100], b"\1" * 99 + b"\xff",
          differs="passed through"),
     data("J8 the last of many", ELEMENT, "INT8", 50, f"[{'0,' * 49}128]"),
     data("FP64 1e400", ANY, "FP64", 1, "[1e400]"),
@@ -324,8 +324,8 @@ ELEMENTS = (
 )  # fmt: skip
 
 MALFORMED = tuple(
-    replace(case, message=MESSAGES.get(case.id, ""))
-    for case in (*LENGTHS, *PARSED, *MEMBERS, *LAYOUTS, *ELEMENTS)
+    replace(row, message=MESSAGES.get(row.id, ""))
+    for row in (*LENGTHS, *PARSED, *MEMBERS, *LAYOUTS, *ELEMENTS)
 )
 
 RAW_MALFORMED = tuple(

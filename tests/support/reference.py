@@ -1,9 +1,8 @@
-"""The binary tensor data extension, read a second time from WIRE.md: struct, json and
-nothing else.
+"""An independent implementation of the binary tensor data extension, with struct and json only.
 
-Slow and plain on purpose. It writes the messages of cases.py, and `decode` is the oracle that the
-fuzzers hold the real decoder against; so it imports neither tensorwire nor numpy, and shares no
-idea with them about how the work is done. Section numbers are those of WIRE.md.
+It is slow and simple on purpose, and written from WIRE.md. It writes the messages of cases.py, and
+tests and fuzz targets compare its `decode` with the real decoder. Therefore it imports neither
+tensorwire nor numpy. Section numbers are those of WIRE.md.
 """
 
 from __future__ import annotations
@@ -45,26 +44,26 @@ REQUIRED: Any = object()
 
 
 class WireError(ValueError):
-    """A malformed message. The kinds carry tensorwire's names, so that tests can compare them."""
+    """A malformed message. The subclasses have the names of tensorwire's errors."""
 
 
 class HeaderError(WireError):
-    """The header's length, the JSON, or a member that is missing, mistyped or forbidden."""
+    """The header length, the JSON, or a missing, mistyped or forbidden member."""
 
 
 class LayoutError(WireError):
-    """A size, a shape or a count that does not fit the bytes."""
+    """A size, shape or count that does not fit the bytes."""
 
 
 class ElementError(WireError):
-    """One element of a BYTES, BOOL or JSON tensor."""
+    """An invalid element of a BYTES, BOOL or JSON tensor."""
 
 
 # --- values to bytes -----------------------------------------------------------------------------
 
 
 def pack(datatype: str, values: Sequence[Any]) -> bytes:
-    """The binary form of flat row-major values."""
+    """Return the binary form of flat row-major values."""
     if datatype == "BYTES":
         return elements(values)
     if datatype == "BF16":
@@ -73,7 +72,7 @@ def pack(datatype: str, values: Sequence[Any]) -> bytes:
 
 
 def elements(items: Sequence[bytes]) -> bytes:
-    """BYTES elements, each behind its u32 little-endian length."""
+    """Encode BYTES elements, each with its little-endian 32-bit length."""
     return b"".join(struct.pack("<I", len(item)) + item for item in items)
 
 
@@ -88,7 +87,7 @@ def _bf16(value: float) -> bytes:
 
 
 def unpack(datatype: str, data: bytes, count: int) -> list[Any]:
-    """The `count` values that `data` holds exactly, as plain Python ones."""
+    """Decode exactly `count` values as plain Python objects."""
     if datatype == "BYTES":
         return _walk(data, count)
     if len(data) != count * SIZES[datatype]:
@@ -126,7 +125,7 @@ def _walk(data: bytes, count: int) -> list[bytes]:
 
 
 def element_count(datatype: str, shape: Sequence[int]) -> int:
-    """The product of a shape that an array can have; `[]` is one element, any zero none."""
+    """Return the product of a shape; `[]` has one element."""
     if len(shape) > MAX_RANK or any(dim < 0 for dim in shape):
         raise LayoutError(f"no array has the shape {shape}")
     # Python's integers do not wrap. The zeros are left out because numpy multiplies the others even
@@ -141,7 +140,7 @@ def element_count(datatype: str, shape: Sequence[int]) -> int:
 
 
 class Entry(NamedTuple):
-    """A tensor as it stands in a message: its JSON object, and the bytes it adds to the body."""
+    """A tensor in a message: its JSON object, and its bytes in the body."""
 
     header: dict[str, Any]
     blob: bytes = b""
@@ -156,7 +155,7 @@ def entry(
     *,
     parameters: dict[str, Any] | None = None,
 ) -> Entry:
-    """One input or output; without values it has no data, which is for shared memory."""
+    """Return one input or output. Without values it has no data, as in shared memory."""
     header: dict[str, Any] = {"name": name, "shape": list(shape), "datatype": datatype}
     own = dict(parameters or {})
     blob = b""
@@ -173,7 +172,7 @@ def entry(
 def message(
     header: dict[str, Any], blob: bytes = b"", *, align: int = 1, indent: int | None = None
 ) -> tuple[bytes, int | None]:
-    """A body and its header length, which is None when no bytes follow the JSON (section 1).
+    """Return a body and its header length, which is None if no bytes follow the JSON (section 1).
 
     `align` pads the JSON with spaces (section 6).
     """
@@ -186,7 +185,7 @@ def message(
 def request(
     entries: Sequence[Entry], *, align: int = 1, indent: int | None = None, **members: Any
 ) -> tuple[bytes, int | None]:
-    """A request of these inputs; `members` are further members of the JSON object."""
+    """Return a request with these inputs; `members` are further members of the JSON object."""
     header = {"inputs": [item.header for item in entries]} | members
     return message(header, b"".join(item.blob for item in entries), align=align, indent=indent)
 
@@ -194,7 +193,7 @@ def request(
 def response(
     entries: Sequence[Entry], *, align: int = 1, indent: int | None = None, **members: Any
 ) -> tuple[bytes, int | None]:
-    """A response of these outputs; `members` are further members of the JSON object."""
+    """Return a response with these outputs; `members` are further members of the JSON object."""
     header = members | {"outputs": [item.header for item in entries]}
     return message(header, b"".join(item.blob for item in entries), align=align, indent=indent)
 
@@ -203,10 +202,11 @@ def response(
 
 
 def decode(body: bytes, header_length: int | str | bytes | None, kind: str) -> dict[str, Any]:
-    """Everything a message says, or the WireError that says why it is none.
+    """Return all content of a message, or raise WireError.
 
-    Keys: `tensors` (dicts of name, datatype, shape, values, binary, parameters), `outputs` (None
-    or triples of name, binary, parameters), `parameters`, `id`, `model_name`, `model_version`.
+    The keys are `tensors` (dicts of name, datatype, shape, values, binary, parameters), `outputs`
+    (None or triples of name, binary, parameters), `parameters`, `id`, `model_name` and
+    `model_version`.
     """
     split = _split(header_length, len(body))
     header = _parse(body[:split])
@@ -238,7 +238,7 @@ def decode(body: bytes, header_length: int | str | bytes | None, kind: str) -> d
 def decode_raw(
     body: bytes, datatype: str, dims: Sequence[int], batching: bool = False
 ) -> tuple[tuple[int, ...], list[Any]]:
-    """The shape and the values of a raw binary request (section 5)."""
+    """Return the shape and the values of a raw binary request (section 5)."""
     shape = ([1] if batching else []) + list(dims)
     if datatype == "BYTES":
         if any(dim != 1 for dim in shape):
@@ -287,7 +287,7 @@ def _parse(text: bytes) -> dict[str, Any]:
 
 
 class Number:
-    """A JSON number. Its range matters where it is used, and not in an unknown member."""
+    """A JSON number. Its range is checked where it is used, not in unknown members."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -315,7 +315,7 @@ _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]')
 
 
 def _check_surrogates(tree: Any) -> None:
-    """An escape may stand for half of a surrogate pair, which has no UTF-8."""
+    """Reject an escape for half of a surrogate pair, which has no UTF-8 form."""
     if type(tree) is str:
         tree.encode()
     elif type(tree) is list:
@@ -328,7 +328,7 @@ def _check_surrogates(tree: Any) -> None:
 
 
 def _depth(text: str) -> int:
-    """Lists and objects within each other."""
+    """Return the depth of nested lists and objects."""
     if text.count("[") + text.count("{") <= MAX_LEVEL:
         return 0
     level = deepest = 0
@@ -339,7 +339,7 @@ def _depth(text: str) -> int:
 
 
 def _check_bare(tree: Any) -> None:
-    """NaN and the infinities have no place outside of data."""
+    """Reject NaN and infinities outside data."""
     if type(tree) is Bare:
         raise HeaderError(f"{tree} outside of data")
     for item in tree.values() if type(tree) is dict else tree if type(tree) is list else ():
@@ -347,7 +347,7 @@ def _check_bare(tree: Any) -> None:
 
 
 def _check_data(tree: Any) -> None:
-    """They are elements of data, if anything (sections 3 and 4)."""
+    """Check the elements of JSON data (sections 3 and 4)."""
     for item in tree:
         if type(item) is list:
             _check_data(item)
@@ -369,7 +369,7 @@ def _check_header(header: dict[str, Any], key: str) -> None:
 
 
 def _plain(tree: Any) -> Any:
-    """What Python's json makes of it; only of what is not data, where a number is a Number."""
+    """Return a value as Python's json would, for values that are not data."""
     if type(tree) is list:
         return [_plain(item) for item in tree]
     if type(tree) is dict:
@@ -428,7 +428,7 @@ def _without(parameters: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _tensor(item: dict[str, Any], rest: bytes, kind: str) -> tuple[dict[str, Any], bytes]:
-    """One tensor, and what is left of the body behind it."""
+    """Return one tensor, and the rest of the body."""
     datatype = _get(item, "datatype", str)
     shape = _get(item, "shape", list)
     if datatype not in DATATYPES or any(type(dim) is not int for dim in shape):
@@ -506,7 +506,7 @@ def _scalar(datatype: str, item: Any) -> Any:
 
 
 def _nearest_single(text: str) -> float:
-    """The FP32 value nearest to a decimal number, half to even: rounded once, from the text."""
+    """Return the FP32 value nearest to a decimal number, rounded once, ties to even."""
     value = float(text)
     if not 1e-60 < abs(value) < 1e60:
         return math.copysign(0.0 if abs(value) < 1 else math.inf, value)

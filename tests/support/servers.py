@@ -1,4 +1,4 @@
-"""Servers on loopback for the tests: a real one, and one that says what it is told."""
+"""Servers on the loopback interface: uvicorn in a thread, and a server with scripted responses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOST = "127.0.0.1"
 
 @contextmanager
 def uvicorn_server(app: Any, **options: Any) -> Iterator[str]:
-    """``app`` on uvicorn in a thread; its ``host:port``."""
+    """Run `app` on uvicorn in a thread; yield its `host:port`."""
     listening = socket.create_server((HOST, 0))
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=5
@@ -40,10 +40,11 @@ def uvicorn_server(app: Any, **options: Any) -> Iterator[str]:
 
 
 class Scripted:
-    """A server that reads requests and answers each connection's with the given bytes.
+    """A server that reads requests and sends the given bytes for each connection.
 
-    ``answers``: of the first request, the second, ... of a connection, which is closed after the
-    last. A callable is given the connection. ``heads`` keeps what was asked.
+    `answers` has the response to the first request of a connection, to the second, and so on; the
+    connection is closed after the last. A callable gets the connection. `heads` has the received
+    request headers.
     """
 
     def __init__(self, answers: Sequence[bytes | memoryview | Callable[[socket.socket], None]]):
@@ -87,7 +88,7 @@ class Scripted:
                 connection.sendall(answer)
 
     def read(self, connection: socket.socket) -> bool:
-        """One request, without keeping its body."""
+        """Read one request without keeping its body."""
         head = b""
         while b"\r\n\r\n" not in head:
             chunk = connection.recv(4096)
@@ -110,7 +111,7 @@ class Scripted:
 def http(
     body: bytes, headers: dict[str, str] | None = None, status: str = "200 OK", length: Any = None
 ) -> bytes:
-    """An HTTP response; ``length``: what Content-Length says of the body, "" for nothing."""
+    """Return an HTTP response. `length` replaces Content-Length, and "" omits it."""
     lines = [f"HTTP/1.1 {status}", *(f"{k}: {v}" for k, v in (headers or {}).items())]
     if length != "":
         lines.append(f"Content-Length: {len(body) if length is None else length}")

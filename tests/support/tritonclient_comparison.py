@@ -1,4 +1,4 @@
-"""tritonclient without the codec and with it: fixtures, what compares the two, and samples."""
+"""Compares tritonclient with and without the integration: fixtures, comparisons and samples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLOATS = np.arange(LARGE // 4, dtype=np.float32)
 
 
 def module(name: str, extra: str) -> ModuleType:
-    """A module of the client; without it a skip, or in CI a failure."""
+    """Import a module of tritonclient. If it is missing, skip the test, or fail it in CI."""
     try:
         return import_module(f"tritonclient.{name}")
     except (ImportError, RuntimeError) as error:
@@ -48,7 +48,7 @@ def utils() -> ModuleType:
 
 @pytest.fixture(params=["tritonclient", "tritonclient with tensorwire"])
 def either(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Every test that takes this runs without the codec, and with it."""
+    """Run the test without the integration and with it."""
     is_ours = request.param != "tritonclient"
     if is_ours:
         tritonclient.install()
@@ -63,11 +63,11 @@ def installed() -> Iterator[None]:
     tritonclient.uninstall()
 
 
-# --- what it is to be the same ---------------------------------------------------------------
+# --- comparison ---
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What a call returns or raises, with every type, in a form that compares."""
+    """Return the result or exception of a call, with all types, in a form that can be compared."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -89,7 +89,7 @@ def described(value: Any) -> Any:
 
 
 def both(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The outcome, which is the same without the codec and with it."""
+    """Return the outcome of a call, after checking that it is the same with the integration."""
     call = partial(call, *arguments)
     without = outcome(call)
     tritonclient.install()
@@ -102,7 +102,7 @@ def both(call: Callable[..., Any], *arguments: Any) -> Any:
     return without[0]
 
 
-# --- BYTES -----------------------------------------------------------------------------------
+# --- BYTES ---
 
 
 class Octets(bytes):
@@ -121,7 +121,7 @@ def object_array(values: list[Any], shape: tuple[int, ...] = (-1,)) -> Array:
 
 
 def char_array(values: list[bytes]) -> Array:
-    """A subclass whose elements lose their blanks when read; numpy 2.5 warns of it."""
+    """Return an array whose elements lose trailing white space when read; numpy 2.5 warns."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         array: Array = np.char.array(values)
@@ -158,17 +158,17 @@ ARRAYS: dict[str, Array] = {
 }
 
 
-# --- messages --------------------------------------------------------------------------------
+# --- messages ---
 
 
 def large(datatype: str) -> Array:
-    """Every value of the sample, in more bytes than are copied."""
+    """Return all values of the sample, repeated to exceed the size that is copied."""
     sample = binary_sample(datatype)
     return np.tile(sample, LARGE // sample.itemsize // len(sample) + 1)
 
 
 def body_of(http: ModuleType, array: Any, datatype: str, **options: Any) -> Any:
-    """The body and header length of a request with this input, and what the input says of it."""
+    """Return the body and header length of a request with this input, and the input's JSON."""
     tensor = http.InferInput("INPUT0", list(array.shape), datatype)
     same = tensor.set_data_from_numpy(array, **options)
     assert same is tensor

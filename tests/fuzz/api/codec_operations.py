@@ -74,7 +74,7 @@ def make_absent_tensor(world: World) -> Any:
 
 
 def tensors(world: World) -> Any:
-    """A list of tensors with different names, as a message needs, or with any."""
+    """Return a list of tensors with unique names, as a message needs, or any list."""
     made = [world.pick(tw.Tensor) for _ in range(world.choices.of((1, 1, 2, 3)))]
     if not world.choices.one_in(6):
         made = list({tensor.name: tensor for tensor in made}.values())
@@ -155,7 +155,7 @@ def make_junk(world: World) -> Any:
 
 @operation
 def make_uninitialized(world: World) -> Any:
-    """An object whose constructor did not run, as `copy` and subclasses may make one."""
+    """Create an object without calling its constructor, as `copy` and subclasses may do."""
     kind = world.choices.of(PUBLIC)
     return world.call(kind.__new__, kind)
 
@@ -233,7 +233,7 @@ def decoded(
 
 
 def in_bounds(decode: Any, source: Any, *arguments: Any, **options: Any) -> Any:
-    """The call, and a look at the offset of its error."""
+    """Call `decode`, and check the offset of its error."""
     try:
         return decode(source, *arguments, **options)
     except tw.DecodeError as error:
@@ -308,9 +308,9 @@ def encode_request(world: World) -> Any:
 
 
 def is_unchanged(item: Any) -> bool:
-    """Whether the prefixes below a BytesTensor are still those that were scanned.
+    """Return whether the prefixes of a BytesTensor are still those that were scanned.
 
-    Where `write_memory` has changed them, its wire bytes are sent as they are.
+    If `write_memory` has changed them, the wire bytes are sent as they are.
     """
     data = item.data if isinstance(item, tw.Tensor) else item
     if not isinstance(data, tw.BytesTensor):
@@ -319,7 +319,7 @@ def is_unchanged(item: Any) -> bool:
 
 
 def unless_meddled(world: World, check: Callable[..., None], *arguments: Any) -> None:
-    """A check, which does not count when a hostile object has acted meanwhile: in a collection."""
+    """Run a check, unless a hostile object has acted meanwhile, such as during a collection."""
     before = world.n_meddled
     try:
         check(*arguments)
@@ -370,7 +370,7 @@ def encode_raw_request(world: World) -> Any:
 
 
 def payload(tensor: Any) -> bytes | None:
-    """A tensor's bytes on the wire."""
+    """Return the bytes of a tensor in a body."""
     data = tensor.data
     if isinstance(data, tw.BytesTensor):
         return bytes(data.wire)
@@ -378,7 +378,7 @@ def payload(tensor: Any) -> bytes | None:
 
 
 def check_frame(frame: tw.Frame, sent: list[tw.Tensor], decode: Any, kind: str) -> None:
-    """The frame is read as what was sent, by tensorwire and by the oracle."""
+    """Check that tensorwire and the reference decode the frame to what was sent."""
     joined = bytes(frame)
     assert len(joined) == len(frame) == int(frame.headers["Content-Length"])
     assert joined == b"".join(frame.pieces(7))
@@ -393,8 +393,8 @@ def check_frame(frame: tw.Frame, sent: list[tw.Tensor], decode: Any, kind: str) 
         has_wrong_bool |= one.datatype == "BOOL" and max(payload(one) or b"\0") > 1
     if has_wrong_bool or max(map(len, (t.name for t in sent)), default=0) > 4096:
         return
-    said = reference.decode(joined, frame.header_length, kind)
-    assert [(t["name"], t["datatype"], t["shape"]) for t in said["tensors"]] == [
+    expected = reference.decode(joined, frame.header_length, kind)
+    assert [(t["name"], t["datatype"], t["shape"]) for t in expected["tensors"]] == [
         (t.name, t.datatype, t.shape) for t in back
     ]
 

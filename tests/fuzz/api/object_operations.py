@@ -38,7 +38,7 @@ from fuzz.api.values import (
 )
 from fuzz.api.world import World, operation, read
 from fuzz.hostile import Hostile
-from fuzz.invalid_arrow import FORMATS, LIES, Liar
+from fuzz.invalid_arrow import FIELD_CHANGES, FORMATS, InvalidProducer
 
 # --- BytesTensor ---
 
@@ -154,9 +154,11 @@ def arrow_out(world: World) -> Any:
         requested = world.or_junk(lambda: pa.string_view().__arrow_c_schema__())
         return world.call(tensor.__arrow_c_array__, requested)
     if form == 2:
-        liar = Liar(world.choices.of(FORMATS), world.choices.below(len(LIES)), 0)
-        world.kept.append(liar)
-        return world.call(tensor.__arrow_c_array__, liar.__arrow_c_array__()[0])
+        producer = InvalidProducer(
+            world.choices.of(FORMATS), world.choices.below(len(FIELD_CHANGES)), 0
+        )
+        world.kept.append(producer)
+        return world.call(tensor.__arrow_c_array__, producer.__arrow_c_array__()[0])
     if form == 3:
         return world.call(tensor.__arrow_c_schema__)
     text = pa.string_view() if form == 4 else None
@@ -169,7 +171,7 @@ def arrow_out(world: World) -> Any:
 
 @operation
 def consume_arrow(world: World) -> Any:
-    """Let pyarrow take over a producer's capsules; what a second consumer gets then is released."""
+    """Let pyarrow consume a producer's capsules; a second consumer finds them released."""
     producer = world.pick(Cached, CachedStream)
     try:
         if isinstance(producer, Cached):
@@ -296,7 +298,7 @@ def get_attribute(world: World) -> Any:
 
 @operation
 def change_list(world: World) -> None:
-    """Append, insert, remove or exchange items of a message's lists."""
+    """Append, insert, remove or replace items of a message's lists."""
     message = world.pick(tw.InferRequest, tw.InferResponse)
     found = message.outputs if world.choices.one_in(2) else next(iter(lists_of(message)), None)
     if not isinstance(found, list):
@@ -423,7 +425,7 @@ def resize_bytearray(world: World) -> None:
 
 @operation
 def write_memory(world: World) -> None:
-    """Change bytes below the views of a body."""
+    """Modify bytes that views of a body refer to."""
     memory = world.pick(bytearray)
     for _ in range(min(len(memory), 4)):
         memory[world.choices.below(256) % len(memory)] = world.choices.below(256)
@@ -480,7 +482,7 @@ def copy_item(world: World) -> Any:
 
 
 def apart(world: World, function: Callable[[], Any]) -> Any:
-    """A pickle or a copy. What else is in it may have no pickle, each in its own words."""
+    """Pickle or copy an object. Other objects in it may not support that."""
     try:
         made = world.call(function)
     except (AttributeError, RuntimeError, pickle.PicklingError, AssertionError):
@@ -492,7 +494,7 @@ def apart(world: World, function: Callable[[], Any]) -> Any:
 
 @operation
 def alter_pickle(world: World) -> Any:
-    """Call what a pickle calls, with one of its arguments, or of its state, exchanged."""
+    """Call the function of a pickle with one of its arguments, or of its state, replaced."""
     item = world.pick(*PUBLIC)
     reduced = world.call(item.__reduce_ex__, world.choices.of((2, 4, 5)))
     if not isinstance(reduced, tuple) or len(reduced) < 2:
@@ -540,7 +542,7 @@ def collect(world: World) -> None:
 
 @operation
 def collect_always(world: World) -> None:
-    """Collect at (nearly) every allocation of the next step."""
+    """Collect garbage at nearly every allocation of the next step."""
     before = gc.get_threshold()
     gc.set_threshold(1, 1, 1)
     gc.enable()
@@ -559,7 +561,7 @@ def drop(world: World) -> None:
 
 @operation
 def drop_garbage(world: World) -> None:
-    """A cycle of objects in use with one that calls back when it is collected."""
+    """Create a cycle of an object in use and one that calls back when it is collected."""
     cycle: Any = hostile.Cycle()
     cycle.held = world.pick(tw.Tensor, tw.InferRequest)
     if isinstance(cycle.held, tw.InferRequest) and isinstance(cycle.held.parameters, dict):

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 import tensorwire as tw
 from fuzz import hostile
-from fuzz.invalid_arrow import FORMATS, LIES, OFFSETS, VIEWS, Liar
+from fuzz.invalid_arrow import FIELD_CHANGES, FORMATS, OFFSETS, VIEWS, InvalidProducer
 from support import reference
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ SCALARS: tuple[Callable[[], Any], ...] = (
 
 
 def itself(container: Any) -> Any:
+    """Return a container that contains itself."""
     if isinstance(container, dict):
         container["itself"] = container
     else:
@@ -124,7 +125,7 @@ def nested(depth: int) -> Any:
 
 
 def junk(world: World) -> Any:
-    """Anything: a scalar, a number, an object of the pool, or a hostile one."""
+    """Return anything: a scalar, a number, an object of the pool, or a hostile object."""
     kind = world.choices.below(5)
     if kind == 0:
         return world.choices.of(SCALARS)()
@@ -215,7 +216,7 @@ SHAPES: tuple[tuple[int, ...], ...] = (
 
 
 def array(world: World) -> Any:
-    """An array of any kind: its dtype, its contents and how it lies in memory are chosen."""
+    """An array of any kind: its dtype, its contents and memory layout are chosen."""
     dtype, dims = np.dtype(world.choices.of(DTYPES)), world.choices.of(SHAPES)
     made = filled(world, dtype, dims)
     return world.choices.of(LAYOUTS)(made)
@@ -306,7 +307,7 @@ LAYOUTS: tuple[Callable[[Any], Any], ...] = (
 
 
 def values(world: World) -> Any:
-    """Something to make a tensor of."""
+    """Return something to create a tensor from."""
     kind = world.choices.below(8)
     if kind <= 2:
         return array(world)
@@ -368,13 +369,13 @@ class CachedStream:
 def arrow(world: World) -> Any:
     kind = world.choices.below(4)
     if kind == 0:
-        liar = Liar(
+        producer = InvalidProducer(
             world.choices.of(FORMATS),
-            world.choices.below(len(LIES)),
+            world.choices.below(len(FIELD_CHANGES)),
             world.choices.below(len(OFFSETS) * len(VIEWS)),
         )
-        world.kept.append(liar)
-        return liar
+        world.kept.append(producer)
+        return producer
     producer = world.choices.of(ARROW)()
     return world.keep(Cached(producer)) if kind == 1 else producer
 
@@ -383,7 +384,7 @@ def arrow(world: World) -> Any:
 
 
 class Message:
-    """Bytes that were a valid body when they were made, and its header length."""
+    """A body that was valid when it was created, and its header length."""
 
     def __init__(self, body: Any, header_length: Any, kind: str) -> None:
         self.body, self.header_length, self.kind = body, header_length, kind
@@ -393,7 +394,7 @@ MESSAGES: list[tuple[bytes, int | None, str]] = []
 
 
 def message_seeds() -> list[tuple[bytes, int | None, str]]:
-    """Valid bodies, written by the oracle."""
+    """Return valid bodies, written by the reference encoder."""
     if not MESSAGES:
         entries = [
             reference.entry("x", "FP32", [2, 3], [0.5] * 6),
@@ -432,7 +433,7 @@ def misplaced(data: bytes) -> memoryview:
     return memoryview(bytearray(b"x" + data))[1:]
 
 
-# --- what an episode starts from ---
+# --- first objects of an episode ---
 
 
 def some_bytes_tensor(world: World) -> tw.BytesTensor:
@@ -492,7 +493,7 @@ PUBLIC = tuple(ATTRIBUTES)
 
 
 def buffer_of(world: World) -> Any:
-    """A buffer from the pool, or something that is none."""
+    """Return a buffer from the pool, or an object that is not a buffer."""
     kinds = (bytearray, memoryview, bytes, np.ndarray, tw.BodyBuffer)
     return world.or_junk(lambda: world.pick(*kinds))
 

@@ -28,7 +28,7 @@ def operation(function: Operation) -> Operation:
 
 
 class Choices:
-    """A stream of bytes, read as choices. At its end every choice is the first one."""
+    """A stream of bytes that are read as choices. At its end every choice is the first one."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
@@ -51,7 +51,7 @@ class Choices:
 
 
 class World:
-    """The objects of one episode, and the choices that are left."""
+    """The objects of one episode and its remaining choices."""
 
     def __init__(self, data: bytes) -> None:
         self.choices = Choices(data)
@@ -81,7 +81,7 @@ class World:
             self.keep(function(self))
 
     def keep(self, value: Any) -> Any:
-        """Put a result into the pool, in place of another when that is full."""
+        """Put a result into the pool; if the pool is full, replace another object."""
         if value is None:
             return None
         if len(self.pool) < MAX_POOL:
@@ -94,10 +94,10 @@ class World:
         return value
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """What the function returns; None, and the exception is checked, when it raises one."""
+        """Call a function of tensorwire and check its exception; return None if it raised one."""
         if self.trace is not None:
-            said = [type(argument).__name__ for argument in (*arguments, *options.values())]
-            self.trace(f"{'  ' * self.depth}  {getattr(function, '__name__', function)} {said}")
+            types = [type(argument).__name__ for argument in (*arguments, *options.values())]
+            self.trace(f"{'  ' * self.depth}  {getattr(function, '__name__', function)} {types}")
         try:
             return function(*arguments, **options)
         except Hostile:
@@ -121,10 +121,10 @@ class World:
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again), again.offset) == (type(error), text, error.offset)
 
-    # --- what hostile objects do ---
+    # --- called by hostile objects ---
 
     def meddle(self) -> None:
-        """Nothing, an exception, or steps within the step."""
+        """Do nothing, raise an exception, or run further steps within the step."""
         self.n_meddled += 1
         if self.depth >= MAX_DEPTH or self.choices.is_over:
             return
@@ -150,24 +150,24 @@ class World:
     # --- arguments ---
 
     def pick(self, *kinds: type) -> Any:
-        """An object of the pool that is of one of these types, or a new one of the first."""
+        """Return an object of the pool that has one of these types, or a new one of the first."""
         found = [item for item in self.pool if isinstance(item, kinds)]
         if found:
             return self.choices.of(found)
         return self.keep(MAKERS[kinds[0]](self))
 
     def or_junk(self, make: Callable[[], Any]) -> Any:
-        """A sensible argument, or, one time in eight, junk."""
+        """Return a sensible argument, or in one of eight cases junk."""
         if self.choices.one_in(8):
             return junk(self)
         return make()
 
 
 def is_documented(error: Exception) -> bool:
-    """Whether this may leave a call into tensorwire.
+    """Return whether a call into tensorwire may raise this exception.
 
-    A RecursionError of a structure that contains itself is CPython's own, and so is what a
-    hostile number brings about in Python's formatting.
+    A RecursionError for a structure that contains itself comes from CPython, and so do errors that
+    a hostile number causes in Python's formatting.
     """
     documented = (TypeError, ValueError, BufferError, IndexError, KeyError, MemoryError)
     if isinstance(error, np.ma.MaskError):  # a masked constant is no number and no bool
