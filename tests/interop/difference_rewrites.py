@@ -46,20 +46,20 @@ def text(change: Callable[[bytes], bytes]) -> Callable[[Message], Message]:
     return rewrite
 
 
-# --- the header length ---------------------------------------------------------------------------
+# --- the header length ---
 
 
-def digits_in_front(message: Message) -> Message:
-    """B9, B10: atoi stops behind the digits."""
-    said = message.header_length or ""
-    is_read = not re.fullmatch("[0-9]*", said) and message.read_length()
+def only_leading_digits(message: Message) -> Message:
+    """B9, B10: atoi stops after the digits."""
+    value = message.header_length or ""
+    is_read = not re.fullmatch("[0-9]*", value) and message.read_length()
     return as_read(message) if is_read else message
 
 
 def wrapped_length(message: Message) -> Message:
-    """B7, and more than 20 digits: atoi returns an int of 32 bits."""
-    said = message.header_length or ""
-    return as_read(message) if re.fullmatch("[0-9]{10,}", said) else message
+    """B7, and more than 20 digits: atoi returns a 32-bit int."""
+    value = message.header_length or ""
+    return as_read(message) if re.fullmatch("[0-9]{10,}", value) else message
 
 
 def as_read(message: Message) -> Message:
@@ -67,8 +67,8 @@ def as_read(message: Message) -> Message:
     return message if length is None else replace(message, header_length=str(length))
 
 
-def no_digits(message: Message) -> Message:
-    """B8, B11, B12: atoi finds none, or a zero: a raw request."""
+def raw_request_without_digits(message: Message) -> Message:
+    """B8, B11, B12: atoi returns 0 without digits, which means a raw request."""
     is_raw = message.header_length is not None and message.read_length() == 0
     return replace(message, header_length="0") if is_raw else message
 
@@ -79,32 +79,32 @@ def empty_body(message: Message) -> Message:
 
 
 def lenient_bools(message: Message) -> Message:
-    """R14."""
+    """R14: accept any byte."""
     return replace(message, check_bool=b'"BOOL"' not in message.body and message.raw_input is None)
 
 
-# --- the text ------------------------------------------------------------------------------------
+# --- the JSON text ---
 
 
 def without_order_mark(text: bytes) -> bytes:
     return text.removeprefix(b"\xef\xbb\xbf")
 
 
-def up_to_nul(text: bytes) -> bytes:
+def truncated_at_nul(text: bytes) -> bytes:
     return text.partition(b"\0")[0]
 
 
-def spelt_out(text: bytes) -> bytes:
-    """J5: Inf and -NaN in the words that we know."""
+def full_names_of_infinities(text: bytes) -> bytes:
+    """J5: replace Inf and -NaN by Infinity and NaN."""
     text = re.sub(rb"(?<=[\[,:\s])(-?)Inf(?=[\s,\]}])", rb"\1Infinity", text)
     return re.sub(rb"(?<=[\[,:\s])-NaN(?=[\s,\]}])", b"NaN", text)
 
 
-# --- the tree ------------------------------------------------------------------------------------
+# --- the JSON tree ---
 
 
 def first_of_equal_keys(node: Node) -> None:
-    """J24."""
+    """J24: keep the first of equal keys."""
     if isinstance(node, Members):
         seen: set[str] = set()
         node[:] = [m for m in node if not (m[0] in seen or seen.add(m[0]))]  # type: ignore[func-returns-value]
@@ -113,7 +113,7 @@ def first_of_equal_keys(node: Node) -> None:
 
 
 def zero_for_nan(root: Node) -> None:
-    """J5: NaN and the infinities where they are no elements of FP32 or FP64 data."""
+    """J5: replace NaN and infinities outside FP32 and FP64 data by 0."""
     data = [id(item.get("data")) for item in with_json(root, ("FP32", "FP64"))]
 
     def change(node: Node, is_data: bool) -> None:
@@ -147,28 +147,28 @@ def tensors_and_outputs(root: Node) -> list[Members]:
 
 
 def without_odd_parameters(root: Node) -> None:
-    """X3: what is no object is no parameters."""
+    """X3: remove parameters that are not an object."""
     for item in tensors_and_outputs(root):
         if not isinstance(item.get("parameters"), Members):
             item.drop("parameters")
 
 
 def without_odd_model(root: Node) -> None:
-    """C39."""
+    """C39: remove a model name or version that is not a string."""
     for key in ("model_name", "model_version"):
         if isinstance(root, Members) and not isinstance(root.get(key), str):
             root.drop(key)
 
 
-def cut_names(root: Node) -> None:
-    """X6."""
+def truncated_names(root: Node) -> None:
+    """X6: truncate names at a NUL."""
     for item in tensors_and_outputs(root):
         if isinstance(item.get("name"), str):
             item.set("name", item.get("name").partition("\0")[0])
 
 
 def without_repeated_outputs(root: Node) -> None:
-    """C25."""
+    """C25: keep the first output of each name."""
     names: set[str] = set()
     kept = []
     for item in members(root, "outputs"):
@@ -184,16 +184,16 @@ def is_empty(item: Members) -> bool:
     return type(shape) is list and (Literal("0") in shape or Literal("-0") in shape)
 
 
-def without_data_of_the_empty(root: Node) -> None:
-    """J18, J19: whatever stands there, null too, is an empty list."""
+def without_data_of_empty_tensors(root: Node) -> None:
+    """J18, J19: replace any data of an empty tensor by an empty list."""
     for item in members(root, "inputs"):
         has_data = any(key == "data" for key, _ in item)
         if is_empty(item) and has_data and parameter(item, "binary_data_size") is None:
             item.set("data", [])
 
 
-def sent_as_no_bytes(root: Node) -> None:
-    """J1, J2: FP16 and BF16 without elements."""
+def empty_binary_data(root: Node) -> None:
+    """J1, J2: send empty FP16 and BF16 tensors as binary data."""
     for item in with_json(root, reference.BINARY_ONLY):
         if is_empty(item):
             item.drop("data")
@@ -203,7 +203,7 @@ def sent_as_no_bytes(root: Node) -> None:
 
 
 def with_json(root: Node, datatypes: Collection[str]) -> list[Members]:
-    """The inputs of these datatypes that come as JSON."""
+    """Return the inputs of these datatypes with JSON data."""
     return [
         item
         for item in members(root, "inputs")
@@ -216,7 +216,7 @@ def replaced(data: list[Node], change: Callable[[Node], Node]) -> list[Node]:
 
 
 def infinities(root: Node) -> None:
-    """J7: a double beyond the range of FP32."""
+    """J7: replace doubles beyond the range of FP32 by infinities."""
 
     def change(value: Node) -> Node:
         if isinstance(value, Literal) and math.isfinite(number := float(value.text)):
@@ -234,7 +234,7 @@ NARROW = {f"{sign}INT{n}": n for sign in ("", "U") for n in (8, 16, 32)}
 
 
 def wrapped(root: Node) -> None:
-    """J8."""
+    """J8: wrap integers that are out of range."""
     for item in with_json(root, tuple(NARROW)):
         n, is_signed = NARROW[item.get("datatype")], item.get("datatype")[0] == "I"
 
@@ -263,18 +263,18 @@ def flat(data: list[Node]) -> list[Node]:
     return [leaf for v in data for leaf in (flat(v) if type(v) is list else [v])]
 
 
-# --- what Triton refuses -------------------------------------------------------------------------
+# --- messages that Triton rejects ---
 
 
 def one_for_scalar(root: Node) -> None:
-    """C17."""
+    """C17: replace rank 0 by shape [1]."""
     for item in members(root, "inputs"):
         if item.get("shape") == []:
             item.set("shape", [Literal("1")])
 
 
 def nan_for_null(root: Node) -> None:
-    """J14."""
+    """J14: replace null by NaN."""
     for item in with_json(root, ("FP32", "FP64")):
         data = replaced(item.get("data"), lambda v: Literal("NaN") if v is None else v)
         item.set("data", data)
@@ -334,8 +334,8 @@ def without_classification(root: Node) -> None:
         drop_parameter(item, "classification")
 
 
-def as_the_model_has_it(root: Node) -> None:
-    """The names, and ranks, that `any` declares."""
+def with_declared_names_and_ranks(root: Node) -> None:
+    """Use the names and ranks that the model `any` declares."""
     if not isinstance(root, Members):
         return
     for item in members(root, "inputs"):
@@ -351,14 +351,14 @@ def as_the_model_has_it(root: Node) -> None:
 
 
 def without_nul_parameters(root: Node) -> None:
-    """X6."""
+    """X6: remove parameters with a NUL in their name."""
     if isinstance(root, Members) and isinstance(root.get("parameters"), Members):
         parameters = root.get("parameters")
         parameters[:] = [member for member in parameters if "\0" not in member[0]]
 
 
 def shallow(node: Node, n_levels: int = 128) -> None:
-    """Lists and objects end at this level; what is below does not matter to Triton."""
+    """Remove lists and objects below this level; Triton does not read them."""
     if not isinstance(node, list):
         return
     pairs = isinstance(node, Members)
@@ -384,11 +384,11 @@ def is_huge(value: Node) -> bool:
     return is_number and math.isinf(float(value.text))
 
 
-# --- from JSON to binary -------------------------------------------------------------------------
+# --- from JSON to binary ---
 
 
 def sent_binary(message: Message, is_meant: Callable[[Node], bool]) -> Message:
-    """The BYTES, FP32 and FP64 tensors with such values in their JSON as binary ones."""
+    """Send BYTES, FP32 and FP64 tensors as binary data if such a value is in their JSON."""
     blobs: list[bytes] = []
 
     def change(root: Node) -> None:
@@ -424,8 +424,8 @@ def packed(datatype: str, values: list[Node]) -> bytes:
     return reference.pack(datatype, [float(value.text) for value in values])
 
 
-def no_utf8(message: Message) -> Message:
-    """Y16, Y17: strings whose bytes are no UTF-8, as bytes; replaced where they are no data."""
+def without_invalid_utf8(message: Message) -> Message:
+    """Y16, Y17: send strings that are not UTF-8 as binary data, or replace them."""
     message = sent_binary(message, lambda v: isinstance(v, str) and not is_utf8(v))
     return message.changed(replace_invalid)
 
@@ -448,7 +448,7 @@ def exact_decimals(message: Message) -> Message:
 
 
 def is_hard(text: str) -> bool:
-    """Whether a decimal is more than an exact integer times or by an exact power of ten."""
+    """Return whether a decimal is not an exact integer times an exact power of ten."""
     found = re.fullmatch(r"-?(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?", text)
     if not found:
         return False
@@ -458,7 +458,7 @@ def is_hard(text: str) -> bool:
 
 
 def all_outputs_binary(root: Node) -> None:
-    """Y8."""
+    """Y8: request all outputs as binary."""
     if any(item.get("datatype") == "BYTES" for item in members(root, "inputs")):
         for item in [root, *members(root, "outputs")]:
             if item.get("parameters") is None:

@@ -62,7 +62,7 @@ class Verdict:
     stopped.
     """
 
-    what: Literal["accepted", "refused", "backend"]
+    what: Literal["accepted", "rejected", "backend"]
     text: str = ""
     tensors: tuple[Echoed, ...] = ()
     payloads: tuple[bytes | None, ...] = ()  # of the inputs, as we read them
@@ -81,7 +81,7 @@ def ours(message: Message) -> Verdict:
         response = echo(request)
         frame = tw.encode_response(response, request, selection="triton", nonfinite="literal")
     except (tw.DecodeError, tw.EncodeError) as error:
-        return Verdict("refused", f"{type(error).__name__}: {error}")
+        return Verdict("rejected", f"{type(error).__name__}: {error}")
     tensors = read_answer(bytes(frame), frame.header_length)
     return Verdict("accepted", "", tensors, tuple(payload(tensor) for tensor in request.inputs))
 
@@ -185,7 +185,7 @@ class LiveServer:
             if DEAD in text:
                 self.close()
             is_late = any(words in text for words in BACKEND)
-            return Verdict("backend" if is_late else "refused", text)
+            return Verdict("backend" if is_late else "rejected", text)
         length = response.headers.get(HEADER_LENGTH)
         try:
             return Verdict("accepted", "", read_answer(body, int(length) if length else None))
@@ -223,7 +223,7 @@ def agree(mine: Verdict, theirs: Verdict) -> bool:
     """Return whether both reject, or both accept and return the same tensors in the same form."""
     if mine.what != theirs.what or theirs.text.startswith("unreadable"):
         return False
-    if mine.what == "refused":
+    if mine.what == "rejected":
         return True
     return same([canonical(t) for t in mine.tensors], [canonical(t) for t in theirs.tensors])
 
@@ -281,7 +281,7 @@ def is_explained(
         return False
     answer = theirs if resent == message else triton.verdict(resent)
     if not is_settled(plain, read, answer) and any(row.is_resent for row in rows):
-        answer = triton.verdict(plain)  # what is to be resent could not be told from the rest
+        answer = triton.verdict(plain)  # without the differences that need no rewriting
     return is_settled(plain, read, answer)
 
 
