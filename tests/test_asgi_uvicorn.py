@@ -139,5 +139,5 @@ def test_short_soak() -> None:
     """A short run of `stress/soak.py`: correct responses, bounded memory."""
     tally = soak.soak(3000, 8)
     assert tally.wrong == []
-    assert tally.n_valid > 1000 < tally.n_refused + tally.n_broken_off
+    assert tally.n_valid > 1000 < tally.n_rejected + tally.n_disconnected
     assert tally.n_all == 8 * 10 * (3000 // 80)

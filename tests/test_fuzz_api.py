@@ -22,9 +22,10 @@ import pytest
 import tensorwire as tw
 from fuzz import api, invalid_arrow
 from support import reference
+from support.scale import scaled
 
 WATCHDOG_SECONDS = 60
-N_STEPS = 6_000
+N_STEPS = scaled(6_000)
 A = np.arange(4, dtype="f4")
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from fuzz import mutations, seeds
 from fuzz.targets import TARGETS
+from support.scale import scaled
 
-N_MUTATED = 400
+N_MUTATED = scaled(400)
 
 
 @pytest.mark.parametrize("target", TARGETS)

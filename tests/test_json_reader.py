@@ -19,6 +19,7 @@ import pytest
 import tensorwire as tw
 from fuzz.comparison import message_read
 from support import reference
+from support.scale import scaled
 from tensorwire._decode import read_peer_message
 from tensorwire._json_reader import read_json
 
@@ -251,7 +252,7 @@ def random_json(chooser: random.Random, depth: int = 0) -> str:
 
 def test_values_agree_with_json() -> None:
     chooser = random.Random(1)
-    for _ in range(3000):
+    for _ in range(scaled(3000)):
         text = random_json(chooser)
         assert repr(read_json(text.encode(), 10)) == repr(json.loads(text))
 
@@ -260,8 +261,8 @@ def test_mutated_texts_are_accepted_or_rejected_as_by_json() -> None:
     """One byte of a valid text is replaced, removed or added."""
     chooser = random.Random(2)
     judge = json.JSONDecoder(object_pairs_hook=reference._unique, parse_constant=int)
-    n_accepted = 0
-    for _ in range(20_000):
+    n_accepted, n_texts = 0, scaled(20_000)
+    for _ in range(n_texts):
         text = bytearray(random_json(chooser).encode())
         at = chooser.randrange(len(text))
         text[at : at + chooser.randrange(2)] = chooser.choice(
@@ -282,7 +283,7 @@ def test_mutated_texts_are_accepted_or_rejected_as_by_json() -> None:
                 continue
         assert found == expected, text
         n_accepted += found != ""
-    assert 2000 < n_accepted < 18_000
+    assert 0.1 < n_accepted / n_texts < 0.9
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -347,14 +348,14 @@ DOUBLE_EDGES += [0x3FEFFFFFFFFFFFFF, 0x3FF0000000000000, 0x433FFFFFFFFFFFFF, 0x4
 
 def test_single_precision_near_midpoints() -> None:
     chooser = random.Random(3)
-    bits = SINGLE_EDGES + [chooser.randrange(0x7F7FFFFF) for _ in range(4000)]
+    bits = SINGLE_EDGES + [chooser.randrange(0x7F7FFFFF) for _ in range(scaled(4000))]
     check_singles([pair for bit in bits for pair in halfway(bit, single_value)])
 
 
 def test_double_precision_near_midpoints() -> None:
     """Some of the texts have more than 750 digits."""
     chooser = random.Random(4)
-    bits = DOUBLE_EDGES + [chooser.randrange(0x7FEFFFFFFFFFFFFF) for _ in range(1000)]
+    bits = DOUBLE_EDGES + [chooser.randrange(0x7FEFFFFFFFFFFFFF) for _ in range(scaled(1000))]
     pairs = [pair for bit in bits for pair in halfway(bit, double_value)]
     assert max(len(text) for text, _ in pairs) > 750
     check_doubles(pairs)
@@ -364,7 +365,7 @@ def test_single_precision_is_rounded_once() -> None:
     """The nearest double of each text is the midpoint of two floats, the text is next to it."""
     chooser = random.Random(5)
     pairs = []
-    for _ in range(2000):
+    for _ in range(scaled(2000)):
         bits = chooser.randrange(0x30000000, 0x50000000)
         middle = (single_value(bits) + single_value(bits + 1)) / 2
         for sign in (-1, 1):
@@ -383,13 +384,13 @@ def test_double_precision_of_up_to_19_digits() -> None:
     """Midpoints of doubles that have few digits, and numbers next to them."""
     chooser = random.Random(6)
     texts = []
-    for _ in range(30_000):
+    for _ in range(scaled(30_000)):
         exponent = chooser.randrange(-27, 28)
         n_digits = chooser.randrange(15, 20)
         digits = chooser.randrange(10 ** (n_digits - 1), 10**n_digits)
         texts.append(f"{digits}e{exponent}")
     # (2m + 1) * 2^e is a middle for a 53-bit m; it is short where 2^e or 5^-e divides well.
-    for _ in range(30_000):
+    for _ in range(scaled(30_000)):
         odd = 2 * chooser.randrange(2**52, 2**53) + 1
         if chooser.randrange(2):
             power = chooser.randrange(0, 10)
@@ -401,7 +402,7 @@ def test_double_precision_of_up_to_19_digits() -> None:
     found = read("FP64", texts)
     expected = np.array([float(text) for text in texts])  # CPython rounds correctly by itself
     assert np.array_equal(found.view(np.uint64), expected.view(np.uint64))
-    for text, value in chooser.sample(list(zip(texts, found.tolist(), strict=True)), 2000):
+    for text, value in chooser.sample(list(zip(texts, found.tolist(), strict=True)), scaled(2000)):
         bits = int(np.float64(value).view(np.uint64))
         exact = Fraction(text)
         low = bits - (Fraction(value) > exact)
@@ -1453,6 +1454,7 @@ def test_all_truncations_agree_with_the_reference(i: int) -> None:
 @pytest.mark.parametrize("i", range(len(HEADERS)))
 def test_all_single_byte_changes_agree_with_the_reference(i: int) -> None:
     kind, text, length = HEADERS[i]
+    chooser = random.Random(i)
     for at in range(len(text) if length is None else length):
-        for byte in range(256):
+        for byte in chooser.sample(range(256), scaled(256)):
             compared(kind, text[:at] + bytes([byte]) + text[at + 1 :], length)

@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorwire as tw
+from support.scale import scaled
 
 # Characters that JSON escapes, that it need not, and of each width that Python keeps text in.
 CHARACTERS = st.one_of(
@@ -95,7 +96,7 @@ def tensors(draw: st.DrawFn) -> list[tuple[tw.Tensor, dict[str, Any]]]:
     return made
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(tensors(), SOMETIMES, SOMETIMES, SOMETIMES, PARAMETERS, st.data())
 def test_random_messages(
     made: Any, id: Any, model: Any, version: Any, parameters: Any, data: st.DataObject

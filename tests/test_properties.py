@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 import tensorwire as tw
 from support import reference
+from support.scale import scaled
 
 DTYPES = [row.dtype for row in tw._datatypes.DATATYPES.values() if row.dtype is not None]
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
@@ -25,7 +26,7 @@ def can_be_json(array: np.ndarray[Any, Any]) -> bool:
     return array.dtype.kind in "biu" or array.dtype in ("<f4", "<f8")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(TENSORS)
 def test_round_trip(tensors: list[tuple[Any, bool]]) -> None:
     request = tw.InferRequest(
@@ -42,7 +43,7 @@ def test_round_trip(tensors: list[tuple[Any, bool]]) -> None:
         assert repr(tensor.as_numpy().reshape(-1).tolist()) == repr(independent["values"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=20), st.text(max_size=8)), max_size=30))
 def test_bytes_round_trip(values: list[Any]) -> None:
     expected = [v.encode() if isinstance(v, str) else v for v in values]
@@ -72,7 +73,7 @@ SOURCES: dict[str, Any] = {
 }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(SHAPES.flatmap(lambda shape: hnp.arrays(object, shape, elements=ELEMENTS)), st.data())
 def test_all_source_types_give_the_same_bytes(array: Any, data: st.DataObject) -> None:
     expected = reference.elements([text.encode() for text in array.ravel().tolist()])
@@ -84,7 +85,7 @@ def test_all_source_types_give_the_same_bytes(array: Any, data: st.DataObject) -
     assert strings.tolist() == tensor.as_strings().tolist() == array.tolist()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(hnp.arrays("U6", SHAPES, elements=TRIMMED))
 def test_fixed_width_arrays_lose_trailing_nuls(array: Any) -> None:
     """As with numpy itself."""
@@ -104,7 +105,7 @@ def verdict(decode: Any, refusal: type[Exception]) -> Any:
         return type(error).__name__
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=scaled(500), deadline=None)
 @given(st.binary(max_size=24), st.integers(0, 4))
 def test_random_bytes_decode_as_by_the_reference(data: bytes, count: int) -> None:
     """Whatever the bytes: the elements that reference.py finds, or an error where it has one."""
@@ -115,7 +116,7 @@ def test_random_bytes_decode_as_by_the_reference(data: bytes, count: int) -> Non
         assert ours == theirs
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=scaled(500), deadline=None)
 @given(st.data())
 def test_changed_byte_is_decoded_or_rejected_as_by_the_reference(data: st.DataObject) -> None:
     frame = tw.encode_request(

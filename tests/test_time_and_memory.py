@@ -23,6 +23,7 @@ import pytest
 
 import tensorwire as tw
 from support import reference
+from support.scale import scaled
 from tensorwire.asgi import read_request
 
 pytestmark = pytest.mark.thread_unsafe(reason="it measures the process")
@@ -212,6 +213,7 @@ def hostile(request: pytest.FixtureRequest) -> tuple[Message, Message, int]:
     """Return a quarter of the message, the message, and its memory multiple."""
     make, nbytes = HOSTILE[request.param]
     multiple = OBJECTS_MULTIPLE if request.param in OBJECTS_MADE else JSON_MULTIPLE
+    nbytes = scaled(nbytes)
     return make(nbytes // 4), make(nbytes), multiple
 
 
@@ -315,8 +317,9 @@ FULL: dict[str, tuple[Callable[[int], Message], float]] = {  # and nanoseconds f
 def test_64_mib_header_takes_at_most_4_times_its_size(name: str) -> None:
     """Nothing in it becomes more than one Python object, so that 4 bytes for each are enough."""
     make, nanoseconds = FULL[name]
-    whole = make(64 << 20)
-    assert 60 << 20 < len(whole[0]) <= 64 << 20
+    nbytes = scaled(64 << 20)
+    whole = make(nbytes)
+    assert 0.9 * nbytes < len(whole[0]) <= nbytes
     before = time.thread_time()
     with_resident_peak(whole, JSON_MULTIPLE)
     assert time.thread_time() - before < nanoseconds * 1e-9 * len(whole[0])
@@ -328,12 +331,13 @@ def test_64_mib_header_takes_at_most_4_times_its_size(name: str) -> None:
 
 
 def test_elements_without_a_count_are_scanned_twice() -> None:
-    blob = bytes(40 * MB)
+    n_elements = scaled(10 * MB)
+    blob = bytes(4 * n_elements)
     tracemalloc.start()
     tensor = tw.decode_bytes(blob)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(tensor) == 10 * MB
+    assert len(tensor) == n_elements
     assert peak <= BYTES_MULTIPLE * len(blob) + SLACK_NBYTES
 
 

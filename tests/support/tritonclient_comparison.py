@@ -16,9 +16,10 @@ from hypothesis import settings
 import tensorwire as tw
 from interop.samples import NOT_TEXT, TEXTS, Array, binary_sample, bytes_array
 from support.requirements import skip_or_fail
+from support.scale import scaled
 from tensorwire.integrations import tritonclient
 
-FEW = settings(deadline=None, max_examples=30)  # each puts the codec in, and out
+FEW = settings(deadline=None, max_examples=scaled(30))  # each puts the codec in, and out
 LARGE = tritonclient.REFER_FROM_NBYTES
 FLOATS = np.arange(LARGE // 4, dtype=np.float32)
 

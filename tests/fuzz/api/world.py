@@ -54,7 +54,7 @@ class World:
     """The objects of one episode and its remaining choices."""
 
     def __init__(self, data: bytes) -> None:
-        self.choices = Choices(data)
+        self.choices: Choices = Choices(data)
         self.pool: list[Any] = []
         self.kept: list[Any] = []  # owners of memory that capsules refer to
         self.depth = 0
