@@ -1,4 +1,4 @@
-"""Fixtures: a live Triton server for the whole session; logging disabled for one test."""
+"""Fixtures for a live Triton server and for disabled logging, and a marker for all tests here."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ import pytest
 from interop import triton_setup
 from interop.triton_server import TritonServer, running_triton
 from support.requirements import skip_or_fail
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Exclude the tests of this folder from the run with sanitizers."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.no_sanitizers(reason="it tests other programs"))
 
 
 @pytest.fixture(scope="session")
