@@ -16,7 +16,7 @@ import pytest
 import tensorwire
 from support import reference
 
-tw: Any = tensorwire  # most of what follows is not what the types allow
+tw: Any = tensorwire  # untyped, because most calls here violate the types
 
 X = np.arange(4, dtype=np.float32)
 REGION = {"shared_memory_region": "r"}
@@ -422,7 +422,7 @@ def cycle(*held):
     held = list(held)
     held.append(held)
 
-# A view that outlived its owner would count its exports in the bytes behind None.
+# A view that outlived its owner would count its exports in the memory after None.
 behind_none = ctypes.string_at(id(None) + 16, 112)
 for _ in range(100):
     body = tw.BodyBuffer(100)

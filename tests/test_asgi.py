@@ -300,7 +300,7 @@ def test_large_frames_are_sent_buffer_by_buffer() -> None:
     big = tw.Tensor("x", np.zeros(20_000, np.float32))
     frame = tw.encode_request(tw.InferRequest([big, WORDS], parameters=ALL))
     answer = infer(APP, frame=frame)
-    assert len(answer.bodies) == 3  # header, numbers, words
+    assert len(answer.bodies) == 3  # header, x, words
     assert all(type(body) is bytes for body in answer.bodies)
     assert answer.response()["words"].data == WORDS.data
     assert len(infer(APP).bodies) == 1

@@ -136,7 +136,7 @@ def test_selection_of_the_app(selection: str, binary: bool) -> None:
     asked = tw.InferRequest([X], [tw.RequestedOutput("x")], parameters=ALL)
     frame = tw.encode_request(asked)
     n = frame.header_length or 0
-    # As another client writes it: ours repeats the request's word on each output.
+    # As other clients write it: our encoder repeats binary_data for each output.
     text = bytes(frame)[:n].replace(b',"parameters":{"binary_data":true}', b" " * 34)
     app = create_app({"echo": echo}, selection=selection)
     answer = infer(app, chunks=[text + bytes(frame)[n:]], headers=frame.headers)

@@ -72,7 +72,7 @@ def test_malformed_message_is_rejected(case: cases.Malformed) -> None:
 def test_message_truncated_at_every_byte_is_rejected(case: cases.Valid) -> None:
     for nbytes in range(len(case.body)):
         if case.header_length is None and not case.body[nbytes:].strip():
-            continue  # only white space behind the JSON was cut off
+            continue  # only white space after the JSON was removed
         with pytest.raises(tw.DecodeError):
             decode(case.kind, case.body[:nbytes], case.header_length)
 
@@ -116,7 +116,7 @@ def test_valid_raw_request(case: cases.RawValid, header_length: Any) -> None:
     (tensor,) = request.inputs
     assert (tensor.name, tensor.datatype, tensor.shape) == (case.name, case.datatype, case.shape)
     assert cases.same(values_of(tensor), case.values)
-    assert request.parameters == {"binary_data_output": True}  # every output goes back binary
+    assert request.parameters == {"binary_data_output": True}  # all outputs are requested as binary
 
 
 @pytest.mark.parametrize("case", cases.RAW_MALFORMED, ids=lambda case: case.id)
@@ -168,7 +168,7 @@ def test_raw_input_of_wrong_type_is_rejected() -> None:
         tw.decode_request(b"", 0, raw_input="x")  # type: ignore[arg-type]
 
 
-# --- what reviewers found ---
+# --- regression tests ---
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ A = np.arange(4, dtype="f4")
 def watchdog(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
     """Exit with a traceback of all threads if a test takes too long."""
     with capfd.disabled():
-        stderr = os.dup(2)  # not what pytest captures, which would be lost
+        stderr = os.dup(2)  # pytest's captured stderr would be lost
     faulthandler.dump_traceback_later(WATCHDOG_SECONDS, exit=True, file=stderr)
     yield
     faulthandler.cancel_dump_traceback_later()
@@ -44,7 +44,7 @@ def watchdog(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
 @pytest.mark.thread_unsafe(reason="hostile objects belong to one episode at a time")
 def test_random_episodes(seed: int) -> None:
     n_steps, number = 0, 0
-    gc.freeze()  # what was imported is not looked through in each collection
+    gc.freeze()  # imported modules are not traversed in each collection
     try:
         while n_steps < N_STEPS:
             n_steps += api.episode(api.episode_bytes(seed, number))
@@ -479,7 +479,7 @@ LARGE = """
 import mmap
 
 nbytes = 2**31 + 8
-memory = mmap.mmap(-1, nbytes + 200)  # anonymous: pages that nobody writes to take no memory
+memory = mmap.mmap(-1, nbytes + 200)  # anonymous: pages that are not written take no memory
 header = b'{"inputs":[{"name":"x","datatype":"UINT8","shape":[%d],' % nbytes
 header = (header + b'"parameters":{"binary_data_size":%d}}]}' % nbytes).ljust(200)
 memory[:200] = header

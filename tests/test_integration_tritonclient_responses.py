@@ -181,7 +181,7 @@ def test_round_trip_of_random_arrays(array: Array, is_transposed: bool) -> None:
 
 def peak_nbytes(call: Callable[[], Any]) -> int:
     """Return the peak memory of a call and the memory of its result."""
-    call()  # whatever is made once
+    call()  # fill caches
     tracemalloc.start()
     try:
         call()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import tensorwire as tw
 
-REGION = 64  # bytes: more than the fast way wants to have behind it
+REGION = 64  # bytes: more than the fast function needs after a number
 
 
 def read(datatype: str, numbers: list[str], end: str = "]}]}") -> NDArray[Any]:

@@ -23,7 +23,7 @@ from support.scale import scaled
 from tensorwire._decode import read_peer_message
 from tensorwire._json_reader import read_json
 
-SHORT_NBYTES = 128 << 10  # of _json_reader.pyx: what is longer is read again without the GIL
+SHORT_NBYTES = 128 << 10  # of the JSON reader: longer texts are read again without the GIL
 SHORT_STRING = 24
 MAX_DATA_DEPTH = 100
 MAX_NESTING = 128
@@ -119,7 +119,7 @@ def msgspec_accepts(text: bytes) -> bool:
     return True
 
 
-# --- what JSON is ---------------------------------------------------------------------------------
+# --- valid and invalid JSON ---
 
 # Where the reader's verdict on a parameter differs from that of `json` or of msgspec, and why.
 DIFFERENCES: dict[bytes, tuple[bool, bool, bool, str]] = {  # reader, json, msgspec
@@ -286,7 +286,7 @@ def test_mutated_texts_are_accepted_or_rejected_as_by_json() -> None:
     assert 0.1 < n_accepted / n_texts < 0.9
 
 
-# --- numbers --------------------------------------------------------------------------------------
+# --- numbers ---
 
 
 def exact_decimal(value: Fraction) -> str:
@@ -679,7 +679,7 @@ def test_nan_is_accepted_only_in_floating_point_data() -> None:
             decode(body(entry("FP32", word)))
 
 
-# --- strings --------------------------------------------------------------------------------------
+# --- strings ---
 
 ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 GOOD_STRINGS = [
@@ -863,7 +863,7 @@ def test_string_at_the_end_of_the_text() -> None:
             tw.decode_request(whole[:n])
 
 
-# --- members --------------------------------------------------------------------------------------
+# --- members ---
 
 
 def test_tensor_members_in_any_order() -> None:
@@ -1084,7 +1084,7 @@ def test_null_means_absent() -> None:
     )
 
 
-# --- depth ----------------------------------------------------------------------------------------
+# --- nesting depth ---
 
 
 def nested(n: int, opening: str = "[", closing: str = "]", inner: str = "") -> bytes:
@@ -1164,7 +1164,7 @@ def test_deepest_nesting_in_a_thread_with_a_small_stack() -> None:
 
 # --- long values, which are read without the GIL --------------------------------------------------
 
-TAILS = {  # what ends, begins or is wrong around the edge
+TAILS = {  # elements that end, begin or are invalid around the boundary
     "numbers": ("FP64", "1.25e-3", None),
     "long numbers": ("FP64", "0." + "123456789" * 4, None),
     "integers": ("INT64", "-1234567890123456789", None),

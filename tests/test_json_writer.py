@@ -163,7 +163,7 @@ def test_texts_of_any_length(n_more: int) -> None:
     assert (header["id"], len(frame.buffers[0]) % (1 << (n_more % 11))) == ("x" * n_more, 0)
 
 
-# --- what has no form, in each of the places ---
+# --- values without JSON form, in each place ---
 
 X = np.zeros(2, np.float32)
 ITSELF: list[Any] = []

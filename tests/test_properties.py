@@ -53,7 +53,7 @@ def test_bytes_round_trip(values: list[Any]) -> None:
     assert tw.decode_bytes(encoded, len(values)).tolist() == expected
 
 
-# Lengths around what Arrow puts into a view, what numpy puts into a string, and a 16-bit limit.
+# Lengths around those that Arrow stores in a view and numpy in a string, and a 16-bit limit.
 LENGTHS = st.sampled_from([0, 1, 7, 8, 11, 12, 13, 15, 16, 255, 256, 65_535, 65_536])
 CHARACTERS = st.characters(exclude_categories=["Cs"])  # no surrogates: they have no UTF-8
 TRIMMED = st.text(CHARACTERS, max_size=6).map(lambda text: text.rstrip("\0"))

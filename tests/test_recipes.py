@@ -20,7 +20,7 @@ from tensorwire.asgi import create_app
 
 pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
 
-# The frame itself, not iter(frame): requests chunks what has no length.
+# The frame, not iter(frame): requests uses chunked encoding for iterators without length.
 IDENTITY = {"Accept-Encoding": "identity"}
 
 

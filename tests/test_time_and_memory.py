@@ -107,16 +107,16 @@ def number(datatype: str, digits: Callable[[int], str]) -> Callable[[int], Messa
 
 
 MB = 1_000_000
-OBJECTS = 400_000  # bytes that become objects, one in a few bytes
+OBJECTS = 400_000  # bytes of messages with an object every few bytes
 NESTED_LISTS = "[" * 100 + "]" * 100
 NESTED_OBJECTS = '{"":' * 100 + "0" + "}" * 100
-# What consists of parameters or entries, which become Python objects.
+# Messages whose parameters or entries become Python objects.
 OBJECTS_MADE = (
     *("100,000 empty tensors", "requested outputs", "different parameters"),
     *("nested lists, parameters", "nested objects", "objects of one member"),
     *("numbers in parameters", "strings in parameters", "integers of 4000 digits, parameters"),
 )
-# name: how to make one of so many bytes, and how many those are
+# name: function that makes a message of n bytes, and n
 HOSTILE: dict[str, tuple[Callable[[int], Message], int]] = {
     "2 MB of [": (deep("["), 2 * MB),
     '2 MB of {"":': (deep('{"":'), 2 * MB),
@@ -225,7 +225,7 @@ def test_decoding_time_is_linear_and_memory_bounded(hostile: tuple[Message, Mess
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak <= allowed_nbytes(whole, multiple) + SLACK_NBYTES
-    assert len(words) < 700  # a refusal does not send back what it got
+    assert len(words) < 700  # the message does not repeat the input
     gc.collect()
     with_resident_peak(whole, multiple)
     assert cpu_seconds(whole) < 4 * 2.5 * cpu_seconds(quarter) + 2e-3
@@ -234,7 +234,9 @@ def test_decoding_time_is_linear_and_memory_bounded(hostile: tuple[Message, Mess
 def with_resident_peak(message: Message, multiple: int) -> None:
     """Check the peak resident set size of the process as well, on Linux."""
     reset = Path("/proc/self/clear_refs")
-    if not reset.exists() or "libasan" in os.environ.get("LD_PRELOAD", ""):  # has memory of its own
+    if not reset.exists() or "libasan" in os.environ.get(
+        "LD_PRELOAD", ""
+    ):  # ASan has its own allocator
         return
     before = status_nbytes("VmRSS")
     reset.write_text("5")  # VmHWM begins anew
@@ -291,7 +293,7 @@ def unknown_members(key: str, nbytes_each: int) -> Callable[[int], Message]:
     return make
 
 
-FULL: dict[str, tuple[Callable[[int], Message], float]] = {  # and nanoseconds for a byte
+FULL: dict[str, tuple[Callable[[int], Message], float]] = {  # and the allowed nanoseconds per byte
     "numbers of one digit": (filled("FP64", "0"), 40),
     "numbers of one digit before the datatype": (early("0"), 60),
     "numbers of 17 digits": (filled("FP64", "0.54312345678901234"), 20),

@@ -39,7 +39,7 @@ def test_stubs_agree_with_the_run_time(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy.stubtest", "--concise", "--ignore-unused-allowlist"]
     done = subprocess.run(
         [*command, "--allowlist", str(allowed), *modules],
-        cwd=tmp_path,  # away from the sources: what is installed counts
+        cwd=tmp_path,  # outside the sources, to test the installed package
         capture_output=True,
         text=True,
         check=False,

@@ -115,7 +115,7 @@ MAKERS: list[Callable[[list[bytes], tuple[int, ...]], tuple[Any, tw.BytesTensor]
     *(whole, within, packed, raw, chosen, pickled, from_arrow)
 ]
 
-# --- what it becomes -----------------------------------------------------------------------------
+# --- conversions ---
 
 
 def objects(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:

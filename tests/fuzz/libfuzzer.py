@@ -28,7 +28,7 @@ def main() -> None:
         return mutated(name, bytes(data), max_nbytes, seed, atheris.Mutate)
 
     gc.collect()
-    gc.freeze()  # what was imported is not looked through again
+    gc.freeze()  # imported modules are not traversed in each collection
     atheris.Setup(sys.argv, TARGETS[name], custom_mutator=mutate)
     atheris.Fuzz()
 

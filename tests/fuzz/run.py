@@ -57,22 +57,25 @@ def main() -> None:
     parser.add_argument("--fast", action="store_true", help="without sanitizers")
     parser.add_argument("--again", type=Path, action="append", help="only this input")
     parser.add_argument("--keep", action="store_true", help="save what the seeds do not reach")
-    asked = parser.parse_args()
-    targets = asked.targets or [*TARGETS, *KERNELS]
+    arguments = parser.parse_args()
+    targets = arguments.targets or [*TARGETS, *KERNELS]
     if unknown := set(targets) - {*TARGETS, *KERNELS}:
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
-    set_up(asked.fast)
-    if asked.keep:
+    set_up(arguments.fast)
+    if arguments.keep:
         for target in targets:
-            keep(target, asked.fast)
+            keep(target, arguments.fast)
         return
-    if asked.again:
-        inputs = [str(path.resolve()) for path in asked.again]
-        codes = [run(target, asked.fast, inputs) for target in targets]
+    if arguments.again:
+        inputs = [str(path.resolve()) for path in arguments.again]
+        codes = [run(target, arguments.fast, inputs) for target in targets]
         sys.exit(any(codes))
-    with ThreadPoolExecutor(asked.jobs) as pool:
+    with ThreadPoolExecutor(arguments.jobs) as pool:
         codes = list(
-            pool.map(lambda name: campaign(name, asked.fast, asked.seconds, asked.runs), targets)
+            pool.map(
+                lambda name: campaign(name, arguments.fast, arguments.seconds, arguments.runs),
+                targets,
+            )
         )
     sys.exit(any(codes))
 
@@ -105,7 +108,7 @@ def set_up(fast: bool) -> None:
         do(sys.executable, "-m", "venv", "--clear", VENV)
         do(PYTHON, "-m", "pip", "install", "-q", *PACKAGES)
         marker.write_text(json.dumps(recipe))
-    symbolizer = FOLDER / "llvm-symbolizer"  # without what is preloaded for the interpreter
+    symbolizer = FOLDER / "llvm-symbolizer"  # without preloaded libraries
     symbolizer.write_text('#!/bin/sh\nunset LD_PRELOAD\nexec llvm-symbolizer "$@"\n')
     symbolizer.chmod(0o755)
     build_package(fast)

@@ -56,7 +56,7 @@ def messages(kind: str) -> Iterator[bytes]:
     """Yield the messages of one kind, with the header length in different forms."""
     for case in CASES:
         length = case.header_length
-        if case.kind != kind:  # a response has one word where a request has another
+        if case.kind != kind:  # requests and responses name the list differently
             body = case.body.replace(b'"inputs"', b'"outputs"', 1)
             if kind == "response" and isinstance(length, int) and 0 < length < 2**15:
                 yield with_choices(9, length + len(body) - len(case.body), 0, body)

@@ -121,7 +121,7 @@ async def client(port: int, number: int, n_requests: int, tally: Tally) -> None:
         elif kind < 0.98:
             wrong = await malformed(connection, rng)
             tally.n_rejected += 1
-        else:  # a client that goes away in the middle
+        else:  # a client that disconnects
             await connection.post(bytes(1000), 10, cut=rng.randrange(1, 1000))
             await connection.close()
             await connection.open()

@@ -298,7 +298,7 @@ PEERS = (
           '"datatype":"INT8","parameters":{"binary_data_size":1}}]}'),
 )  # fmt: skip
 
-# Shapes at the edge of what an array can be, and JSON that only looks strange
+# Shapes at the limits of arrays, and unusual JSON
 EDGES = (
     valid("64 dimensions", tensor("x", "UINT8", [1] * 64, [9])),
     valid("five dimensions", tensor("x", "INT16", [1, 2, 1, 3, 1], [1, 2, 3, 4, 5, 6])),

@@ -95,7 +95,7 @@ LENGTHS = tuple(
         ("B12", RAW, ("", b"")),
         ("B13 B14", "", (N + 1, N - 1)),  # a NUL is no JSON; nor is an object without its end
         ("OVMS", "", ("-15", b"value")),
-        # what int() or str.isdigit() would take
+        # accepted by int() or str.isdigit()
         ("lenient", "", (f"{N // 10}_{N % 10}", "".join(chr(0x660 + int(d)) for d in str(N)), "²")),
     )
     for value in values

@@ -38,7 +38,7 @@ MAX_RANK = 64  # numpy's
 MAX_NESTING = 100  # of lists in data: section 4
 MAX_LEVEL = 128  # of lists and objects anywhere: section 11
 MAX_DIGITS = 20  # section 1
-REFERENCE_SIZE = 16  # what one BYTES element takes in the widest array that users ask for
+REFERENCE_SIZE = 16  # of a BYTES element in the widest array that users request
 
 REQUIRED: Any = object()
 

@@ -18,26 +18,30 @@ def main() -> None:
     parser.add_argument("--file", type=Path, help="run this input, and print its steps")
     parser.add_argument("--first", type=int, default=0, help="the first episode")
     parser.add_argument("--progress", type=Path, help="a file for the number of the episode")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     faulthandler.enable()
-    if asked.episode is not None or asked.file is not None:
-        data = asked.file.read_bytes() if asked.file else episode_bytes(asked.seed, asked.episode)
+    if arguments.episode is not None or arguments.file is not None:
+        data = (
+            arguments.file.read_bytes()
+            if arguments.file
+            else episode_bytes(arguments.seed, arguments.episode)
+        )
         print(episode(data, lambda text: print(text, flush=True)), "steps")
         return
     gc.collect()
-    gc.freeze()  # what was imported is not looked through again
-    n_steps, number = 0, asked.first
-    while n_steps < asked.steps:
-        if asked.progress:
-            asked.progress.write_text(f"--seed {asked.seed} --episode {number}\n")
+    gc.freeze()  # imported modules are not traversed in each collection
+    n_steps, number = 0, arguments.first
+    while n_steps < arguments.steps:
+        if arguments.progress:
+            arguments.progress.write_text(f"--seed {arguments.seed} --episode {number}\n")
         faulthandler.dump_traceback_later(60, exit=True)
         try:
-            n_steps += episode(episode_bytes(asked.seed, number))
+            n_steps += episode(episode_bytes(arguments.seed, number))
         except BaseException:
-            print(f"a finding: --seed {asked.seed} --episode {number}", flush=True)
+            print(f"a finding: --seed {arguments.seed} --episode {number}", flush=True)
             raise
         number += 1
-    print(f"{n_steps} steps in {number - asked.first} episodes: no finding")
+    print(f"{n_steps} steps in {number - arguments.first} episodes: no finding")
 
 
 if __name__ == "__main__":
