@@ -1,6 +1,7 @@
-"""The public API given objects that nobody meant: each call returns or raises what is documented.
+"""The public API called with arguments and attributes of wrong types or values.
 
-What may crash the process or never return runs in a process of its own, which is given a minute.
+Each call must return or raise a documented exception. Calls that could crash or hang run in a
+process of their own with a timeout of one minute.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ import numpy as np
 import pytest
 
 import tensorwire
-import wire
+from support import reference
 
-tw: Any = tensorwire  # most of what follows is not what the types allow
+tw: Any = tensorwire  # untyped, because most calls here violate the types
 
 X = np.arange(4, dtype=np.float32)
 REGION = {"shared_memory_region": "r"}
 
 
 def run(code: str) -> None:
-    """Run the code in a new interpreter; a crash fails, and so does a deadlock, within a minute."""
+    """Run the code in a new interpreter. A crash fails the test, and so does a deadlock, after a
+    minute.
+    """
     watched = (
         "import faulthandler; faulthandler.enable()\n"
         "faulthandler.dump_traceback_later(60, exit=True)\n"
@@ -47,10 +50,12 @@ def run(code: str) -> None:
         ("tw.encode_bytes(missing)", "missing[0]"),
         ("tw.encode_bytes(changing)", "changing.__setitem__(25, 'x' * next(lengths))"),
     ],
-    ids=["missing", "changing"],
+    ids=["missing value", "array changed by another thread"],
 )
-def test_errors_do_not_hold_numpys_lock(failing: str, meanwhile: str) -> None:
-    """An exception runs Python code; another thread may wait for the lock, and hold the GIL."""
+def test_errors_release_the_stringdtype_lock(failing: str, meanwhile: str) -> None:
+    """Raising an exception runs Python code, while another thread may wait for the lock with the
+    GIL.
+    """
     run(f"""
 import itertools, sys, time
 TEXT = np.dtypes.StringDType()
@@ -94,7 +99,7 @@ for thread in threads:
         "tw.encode_request(tw.InferRequest([tensor], asking.outputs))",
     ],
 )
-def test_items_that_are_no_tensors(call: str) -> None:
+def test_message_lists_reject_items_of_wrong_types(call: str) -> None:
     run(f"""
 tensor = tw.Tensor("x", np.zeros(1))
 for item in (None, "x", np.zeros(1), tw.RequestedOutput("y"), tw.InferRequest([])):
@@ -113,7 +118,7 @@ for item in (None, "x", np.zeros(1), tw.RequestedOutput("y"), tw.InferRequest([]
 """)
 
 
-def test_a_list_that_is_searched_from_its_middle() -> None:
+def test_wrong_items_are_reported_by_index() -> None:
     request = tw.InferRequest([tw.Tensor("x", X), tw.Tensor("y", X)])
     request.inputs.insert(0, None)
     with pytest.raises(TypeError, match=r"inputs\[0\] is None, not a Tensor"):
@@ -125,7 +130,7 @@ def test_a_list_that_is_searched_from_its_middle() -> None:
 
 
 @pytest.mark.parametrize("make", [tw.InferRequest, tw.InferResponse])
-def test_a_list_that_is_none(make: Any) -> None:
+def test_inputs_or_outputs_set_to_none_are_rejected(make: Any) -> None:
     message = make([tw.Tensor("x", X)])
     attribute = "inputs" if make is tw.InferRequest else "outputs"
     encode: Any = tw.encode_request if make is tw.InferRequest else tw.encode_response
@@ -137,8 +142,8 @@ def test_a_list_that_is_none(make: Any) -> None:
         assert "None" in repr(broken)
 
 
-class Three:
-    """Says that it is 3 when compared, and 5 as a number."""
+class ComparesAs4:
+    """Compares equal to 4, but converts to the integer 5."""
 
     def __eq__(self, other: object) -> bool:
         return bool(other == 4)
@@ -159,7 +164,7 @@ TENSOR_ATTRIBUTES: list[tuple[str, Any, type[Exception], str]] = [
     ("shape", (None,), TypeError, "the shape of (tensor|input) 'x' is not a tuple of ints"),
     ("shape", (4.0,), TypeError, "the shape of (tensor|input) 'x' is not a tuple of ints"),
     ("shape", ("4",), TypeError, "the shape of (tensor|input) 'x' is not a tuple of ints"),
-    ("shape", (Three(),), tw.EncodeError, r"created with shape \[5\], its data now has shape \[4\]"),
+    ("shape", (ComparesAs4(),), tw.EncodeError, r"created with shape \[5\], its data now has shape \[4\]"),
     ("shape", (5,), tw.EncodeError, r"created with shape \[5\], its data now has shape \[4\]"),
     ("shape", (-4,), tw.EncodeError, r"negative dimension: \[-4\]"),
     ("shape", (2**70,), tw.EncodeError, "too large to address"),
@@ -175,7 +180,7 @@ TENSOR_ATTRIBUTES: list[tuple[str, Any, type[Exception], str]] = [
 
 @pytest.mark.parametrize(("attribute", "value", "error", "message"), TENSOR_ATTRIBUTES)
 @pytest.mark.parametrize("binary", [True, False, "raw"])
-def test_attributes_of_a_tensor(
+def test_encoding_rejects_invalid_tensor_attributes(
     attribute: str, value: Any, error: type[Exception], message: str, binary: Any
 ) -> None:
     tensor = tw.Tensor("x", X, binary=bool(binary))
@@ -194,7 +199,7 @@ def test_attributes_of_a_tensor(
 
 
 @pytest.mark.parametrize("shape", [(np.int8(4),), (np.uint64(4),)])
-def test_dimensions_of_other_integer_types(shape: Any) -> None:
+def test_dimensions_may_be_numpy_integers(shape: Any) -> None:
     tensor = tw.Tensor("x", X)
     tensor.shape = shape
     assert tw.decode_request(*both(tw.encode_request(tw.InferRequest([tensor]))))["x"].shape == (4,)
@@ -204,14 +209,14 @@ def both(frame: tensorwire.Frame) -> tuple[bytes, int | None]:
     return bytes(frame), frame.header_length
 
 
-def test_a_tensor_without_parameters() -> None:
+def test_parameters_may_be_none() -> None:
     tensor = tw.Tensor("x", X)
     request = tw.InferRequest([tensor])
     tensor.parameters = request.parameters = None
     assert tw.decode_request(*both(tw.encode_request(request)))["x"].parameters == {}
 
 
-def test_attributes_of_the_wrong_type_are_not_taken() -> None:
+def test_assigning_attributes_of_wrong_types_raises() -> None:
     tensor, request = tw.Tensor("x", X), tw.InferRequest([])
     for thing, attribute, value in (
         (tensor, "name", 5),
@@ -224,15 +229,15 @@ def test_attributes_of_the_wrong_type_are_not_taken() -> None:
             setattr(thing, attribute, value)
 
 
-def test_as_numpy_of_what_is_no_array() -> None:
+def test_as_numpy_rejects_data_that_is_not_an_array() -> None:
     tensor = tw.Tensor("x", X)
     tensor.data = "text"
     with pytest.raises(TypeError, match="the data of tensor 'x' is now str"):
         tensor.as_numpy(aligned=True)
 
 
-class Liar(np.ndarray[Any, Any]):
-    """An array whose answers differ from its memory."""
+class WrongAttributes(np.ndarray[Any, Any]):
+    """An array whose Python attributes differ from its memory."""
 
     shape = property(lambda self: (1000,))
     dtype = property(lambda self: np.dtype("f8"))
@@ -242,15 +247,15 @@ class Liar(np.ndarray[Any, Any]):
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_a_subclass_of_ndarray_counts_by_its_memory(binary: bool) -> None:
+def test_subclass_of_ndarray_is_encoded_from_its_memory(binary: bool) -> None:
     tensor = tw.Tensor("x", X, binary=binary)
-    tensor.data = X.view(Liar)
+    tensor.data = X.view(WrongAttributes)
     found = tw.decode_request(*both(tw.encode_request(tw.InferRequest([tensor]))))["x"]
     assert found.as_numpy().tolist() == X.tolist()
 
 
 @pytest.mark.parametrize("binary", ["yes", 1, [], object()])
-def test_requested_outputs_that_are_neither_binary_nor_not(binary: Any) -> None:
+def test_requested_output_rejects_binary_of_wrong_type(binary: Any) -> None:
     request = tw.InferRequest([tw.Tensor("x", X)], [tw.RequestedOutput("x")])
     assert request.outputs is not None
     request.outputs[0].binary = binary
@@ -260,7 +265,7 @@ def test_requested_outputs_that_are_neither_binary_nor_not(binary: Any) -> None:
         tw.encode_response(tw.InferResponse([tw.Tensor("x", X)]), request)
 
 
-def test_requested_outputs_without_a_name() -> None:
+def test_requested_output_without_name_is_rejected() -> None:
     request = tw.InferRequest([tw.Tensor("x", X)], [tw.RequestedOutput("x")])
     assert request.outputs is not None
     request.outputs[0].name = None
@@ -281,17 +286,17 @@ class Reassigning(str):
         return False
 
 
-def test_a_key_that_changes_the_tensor() -> None:
+def test_parameter_key_that_changes_the_tensor() -> None:
     key = Reassigning("k")
     tensor = tw.Tensor("x", X, parameters={key: 1})
     key.tensor = tensor
     assert tw.decode_request(*both(tw.encode_request(tw.InferRequest([tensor]))))["x"].shape == (4,)
 
 
-# --- objects that were not made by their constructors ---
+# --- objects created without __init__ ---
 
 
-def test_objects_that_are_only_half_made() -> None:
+def test_objects_created_without_init() -> None:
     with pytest.raises(TypeError):
         tw.TensorSpec.__new__(tw.TensorSpec)
     for make in (tw.BytesTensor, lambda: tw.BytesTensor.__new__(tw.BytesTensor)):
@@ -312,14 +317,14 @@ def test_objects_that_are_only_half_made() -> None:
 # --- chains of objects that own each other ---
 
 CHAINS = {
-    "elements": """
+    "BYTES elements": """
 n = 100_000
 body = b"".join((4 * (n - i - 1)).to_bytes(4, "little") for i in range(n))
 last = memoryview(body)
 for _ in range(n):
     last = tw.decode_bytes(last, 1).view(0)
 """,
-    "a million elements": """
+    "1,000,000 BYTES elements": """
 n = 1_000_000
 body = b"".join((4 * (n - i - 1)).to_bytes(4, "little") for i in range(n))
 last = memoryview(body)
@@ -331,13 +336,13 @@ last = np.zeros(8, np.uint8)
 for _ in range(300_000):
     last = np.frombuffer(tw.encode_raw_request(last).buffers[0], np.uint8)
 """,
-    "decoded and encoded": """
+    "decoded and encoded again": """
 spec = tw.TensorSpec("x", "UINT8", [-1])
 last = bytes(8)
 for _ in range(200_000):
     last = tw.encode_raw_request(tw.decode_request(last, 0, raw_input=spec)["x"]).buffers[0]
 """,
-    "objects of other classes in between": """
+    "owners of other classes in between": """
 class Held:
     def __init__(self, view):
         self.view = view
@@ -370,12 +375,12 @@ del output
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-def test_long_chains_can_be_freed(chain: str) -> None:
+def test_long_chains_of_owners_are_freed_without_stack_overflow(chain: str) -> None:
     run(CHAINS[chain] + "del last\ngc.collect()\n")
 
 
-def test_arrow_there_and_back_many_times() -> None:
-    """Each array is over the buffer of the one before, which only pyarrow could collapse."""
+def test_arrow_round_trip_100_000_times() -> None:
+    """Each array refers to the buffer of the previous one."""
     pytest.importorskip("pyarrow")
     run("""
 import pyarrow as pa
@@ -388,9 +393,9 @@ del last
 """)
 
 
-def test_a_view_of_a_view_keeps_what_the_first_owner_has() -> None:
-    inner = wire.elements([b"abc", b"", b"de"])
-    memory = bytearray(wire.elements([inner, b"x"]))
+def test_view_of_a_view_keeps_the_first_owner_alive() -> None:
+    inner = reference.elements([b"abc", b"", b"de"])
+    memory = bytearray(reference.elements([inner, b"x"]))
     view = tw.decode_bytes(memory).view(0)
     tensor = tw.decode_bytes(view)
     view.release()
@@ -405,11 +410,11 @@ def test_a_view_of_a_view_keeps_what_the_first_owner_has() -> None:
     memory.append(0)
 
 
-# --- the collector ---
+# --- garbage collection ---
 
 
-def test_collected_with_the_views_of_it() -> None:
-    """The collector may clear objects in any order, also what a view is about to release."""
+def test_owners_and_views_collected_in_one_cycle() -> None:
+    """The collector may clear objects in any order, so also an owner before its views."""
     run("""
 import ctypes
 
@@ -417,7 +422,7 @@ def cycle(*held):
     held = list(held)
     held.append(held)
 
-# A view that outlived its owner would count its exports in the bytes behind None.
+# A view that outlived its owner would count its exports in the memory after None.
 behind_none = ctypes.string_at(id(None) + 16, 112)
 for _ in range(100):
     body = tw.BodyBuffer(100)
@@ -434,7 +439,7 @@ assert ctypes.string_at(id(None) + 16, 112) == behind_none
 
 
 @pytest.mark.parametrize("integer", [np.uint8, np.int16, np.uint64, int])
-def test_integers_of_every_type(integer: Any) -> None:
+def test_integer_arguments_of_any_integer_type(integer: Any) -> None:
     n = integer(120)
     body = tw.BodyBuffer(n, n, max_nbytes=n)
     assert (body.content_length, body.max_nbytes) == (120, 120)
@@ -443,7 +448,7 @@ def test_integers_of_every_type(integer: Any) -> None:
     body.advance(n)
     assert body.complete
     assert len(list(tw.Frame((bytes(250),), None).pieces(n))) == 3
-    tensor = tw.decode_bytes(wire.elements([bytes([i]) for i in range(120)]), n)
+    tensor = tw.decode_bytes(reference.elements([bytes([i]) for i in range(120)]), n)
     assert tensor.view(integer(119)) == bytes([119])
     assert tensor.reshape((n, integer(1))).shape == (120, 1)
     assert tensor.reshape((integer(1), n)).view((integer(0), integer(119))) == bytes([119])
@@ -458,7 +463,7 @@ def test_narrow_integers_do_not_wrap_around() -> None:
     for length in (np.uint8(200), np.int8(100), np.uint8(255)):
         body = tw.BodyBuffer(length)
         assert len(body.remaining()) == int(length)
-    tensor = tw.decode_bytes(wire.elements([b"%d" % i for i in range(300)]))
+    tensor = tw.decode_bytes(reference.elements([b"%d" % i for i in range(300)]))
     assert tensor.view(np.uint8(255)) == b"255"
     assert tensor.view(np.int8(-1)) == b"299"
 
@@ -494,7 +499,7 @@ def test_narrow_integers_do_not_wrap_around() -> None:
         (lambda: tw.Limits(max_rank=np.float64(3)), ValueError, "max_rank must be an int"),
     ],
 )
-def test_numbers_that_cannot_be(call: Any, error: type[Exception], message: str) -> None:
+def test_invalid_numbers_are_rejected(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message) as caught:
         call()
     assert not isinstance(caught.value, MemoryError | OverflowError)
@@ -504,17 +509,17 @@ def encode(**options: Any) -> Any:
     return tw.encode_request(tw.InferRequest([tw.Tensor("x", X)]), **options)
 
 
-def test_the_largest_alignment() -> None:
+def test_largest_alignment() -> None:
     frame = encode(align=1 << 24)
     assert frame.header_length == 1 << 24
     assert tw.decode_request(bytes(frame), frame.header_length)["x"].shape == (4,)
 
 
-# --- shapes that a decoder would refuse ---
+# --- shapes that a decoder would reject ---
 
 
 @pytest.mark.parametrize("shape", [(0, 2**60), (0, 2**62), (0, 2**70), (2**62, 0, 2**62)])
-def test_empty_bytes_of_impossible_shapes(shape: tuple[int, ...]) -> None:
+def test_empty_bytes_tensor_rejects_shape_that_overflows(shape: tuple[int, ...]) -> None:
     with pytest.raises(tw.EncodeError, match="'x' is too large to address: BYTES"):
         tw.Tensor("x", [], datatype="BYTES", shape=shape)
     tensor = tw.Tensor("x", [], datatype="BYTES")
@@ -528,7 +533,9 @@ def test_empty_bytes_of_impossible_shapes(shape: tuple[int, ...]) -> None:
     ("datatype", "shape"),
     [("FP32", (2**62, 2**62)), ("FP32", (2**61,)), ("INT8", (2**63,)), ("BYTES", (2**59,))],
 )
-def test_impossible_shapes_in_shared_memory(datatype: str, shape: tuple[int, ...]) -> None:
+def test_shared_memory_tensor_rejects_shape_that_overflows(
+    datatype: str, shape: tuple[int, ...]
+) -> None:
     with pytest.raises(tw.EncodeError, match=f"'x' is too large to address: {datatype}"):
         tw.Tensor("x", None, datatype=datatype, shape=shape, parameters=REGION)
     tensor = tw.Tensor("x", None, datatype=datatype, shape=[1], parameters=REGION)
@@ -540,7 +547,7 @@ def test_impossible_shapes_in_shared_memory(datatype: str, shape: tuple[int, ...
 @pytest.mark.parametrize(
     ("datatype", "shape"), [("FP32", (2**61 - 1,)), ("INT8", (2**63 - 1,)), ("FP32", (0, 2**60))]
 )
-def test_the_largest_shapes_in_shared_memory(datatype: str, shape: tuple[int, ...]) -> None:
+def test_shared_memory_tensor_of_largest_shape(datatype: str, shape: tuple[int, ...]) -> None:
     tensor = tw.Tensor("x", None, datatype=datatype, shape=shape, parameters=REGION)
     request = tw.decode_request(*both(tw.encode_request(tw.InferRequest([tensor]))))
     assert request["x"].shape == shape
@@ -550,7 +557,7 @@ def test_the_largest_shapes_in_shared_memory(datatype: str, shape: tuple[int, ..
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0], ["a", "b"], [b"a", b"b"]])
-def test_masked_arrays_of_every_kind(values: Any) -> None:
+def test_masked_arrays_are_rejected(values: Any) -> None:
     masked = np.ma.array(values, mask=[False, True])
     with pytest.raises(tw.EncodeError, match="'x' is a masked array"):
         tw.Tensor("x", masked)
@@ -559,7 +566,7 @@ def test_masked_arrays_of_every_kind(values: Any) -> None:
             tw.encode_bytes(masked)
 
 
-def test_frames_count_bytes() -> None:
+def test_frame_length_is_in_bytes() -> None:
     items = np.arange(10, dtype=np.int32)
     for buffer in (items.data, items.reshape(2, 5).data, items):
         frame = tw.Frame((b"{}", buffer), 2)
@@ -573,14 +580,14 @@ def test_frames_count_bytes() -> None:
     assert len(tw.Frame((np.zeros((0, 4), np.int32).data,), None)) == 0
 
 
-def test_empty_tensors_without_memory_are_equal() -> None:
+def test_empty_bytes_tensors_are_equal() -> None:
     one, other = tw.decode_bytes(tw.BodyBuffer()), tw.decode_bytes(tw.BodyBuffer())
     assert one == other
     assert one == tw.decode_bytes(b"")
 
 
-class Listed(list[Any]):
-    """A list with other answers than its items."""
+class OverridingList(list[Any]):
+    """A list whose methods return other values than its items."""
 
     def __len__(self) -> int:
         return 99
@@ -589,8 +596,10 @@ class Listed(list[Any]):
         return "other"
 
 
-def test_subclasses_of_list() -> None:
-    assert tw.encode_bytes(Listed([b"a", "b"])) == wire.elements([b"a", b"b"])
-    assert tw.encode_bytes([Listed(["a"]), Listed(["b"])]) == wire.elements([b"a", b"b"])
-    tensor = tw.Tensor("x", Listed(["a", "b"]))
+def test_subclass_of_list_is_read_by_its_items() -> None:
+    assert tw.encode_bytes(OverridingList([b"a", "b"])) == reference.elements([b"a", b"b"])
+    assert tw.encode_bytes([OverridingList(["a"]), OverridingList(["b"])]) == reference.elements(
+        [b"a", b"b"]
+    )
+    tensor = tw.Tensor("x", OverridingList(["a", "b"]))
     assert (tensor.shape, tensor.as_numpy().tolist()) == ((2,), [b"a", b"b"])

@@ -1,4 +1,4 @@
-"""The ASGI edge, driven by hand: what comes in chunks, what is answered, what goes wrong."""
+"""The ASGI edge called without a server: bodies in chunks, responses and errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from asgi_exchange import ALL, BODY, FRAME, WORDS, X, ask, infer
+from support.asgi_requests import ALL, BODY, FRAME, WORDS, X, ask, infer
 from tensorwire.asgi import ClientDisconnected, Model, create_app, read_request, send_frame
 from tensorwire.asgi._head import framing
 
@@ -77,7 +77,7 @@ def same(request: tw.InferRequest) -> bool:
 
 @pytest.mark.parametrize("n_chunk", [1, 7, 1000, 1 << 20])
 @pytest.mark.parametrize("with_length", [True, False])
-def test_chunks_of_any_size(n_chunk: int, with_length: bool) -> None:
+def test_request_in_chunks_of_any_size(n_chunk: int, with_length: bool) -> None:
     headers = FRAME.headers
     if not with_length:
         del headers["Content-Length"]
@@ -92,14 +92,14 @@ GATEWAY = "application/vnd.vertex-ai-triton.binary+json"
 
 
 @pytest.mark.parametrize("name", ["json-header-size", "JSON-Header-Size"])
-def test_a_length_in_the_media_type(name: str) -> None:
+def test_header_length_in_the_media_type(name: str) -> None:
     headers = FRAME.headers
     length = headers.pop("Inference-Header-Content-Length")
     assert same(read(headers | {"Content-Type": f"{GATEWAY}; {name}={length}"}, [BODY]))
 
 
 @pytest.mark.parametrize(("second", "fits"), [(b"%d", True), (b"0%d", True), (b"1%d", False)])
-def test_a_length_that_is_said_twice(second: bytes, fits: bool) -> None:
+def test_repeated_header_length_must_agree(second: bytes, fits: bool) -> None:
     length = FRAME.header_length or 0
     name = b"inference-header-content-length"
     headers = [(name, b"%d" % length), (name, second % length)]
@@ -126,7 +126,7 @@ def raw_deflate(body: bytes) -> bytes:
         ("x-gzip", gzip.compress),
     ],
 )
-def test_compressed(encoding: str, compress: Any, n_chunk: int) -> None:
+def test_compressed_bodies(encoding: str, compress: Any, n_chunk: int) -> None:
     packed = compress(BODY)
     headers = FRAME.headers | {"Content-Encoding": encoding, "Content-Length": str(len(packed))}
     assert same(read(headers, cut(packed, n_chunk)))
@@ -143,8 +143,8 @@ def test_compressed(encoding: str, compress: Any, n_chunk: int) -> None:
         ([b"gzip", b"identity", b"deflate"], "'gzip, deflate'"),
     ],
 )
-def test_encodings_in_several_headers(encodings: list[bytes], refused: str | None) -> None:
-    """They are one list; which of them stands last does not matter."""
+def test_content_encoding_in_several_headers(encodings: list[bytes], refused: str | None) -> None:
+    """The headers form one list; their order among other headers does not matter."""
     headers = [(k.lower().encode(), v.encode()) for k, v in FRAME.headers.items()]
     headers += [(b"content-encoding", encoding) for encoding in encodings]
     body = gzip.compress(BODY) if b"gzip" in encodings else BODY
@@ -182,7 +182,7 @@ SHORT = gzip.compress(BODY)[:-1]
     ],
 )
 @pytest.mark.parametrize("n_chunk", [50, 1 << 20])
-def test_badly_compressed(
+def test_invalid_compressed_bodies_are_rejected(
     body: bytes, encoding: str, message: str, status: int, n_chunk: int
 ) -> None:
     headers = FRAME.headers | {"Content-Encoding": encoding, "Content-Length": str(len(body))}
@@ -192,8 +192,8 @@ def test_badly_compressed(
 
 
 @pytest.mark.thread_unsafe(reason="it measures the process")
-def test_a_bomb_is_stopped_before_it_bursts() -> None:
-    """100 MB of zeros in 100 KB: refused at the limit, and never inflated beyond a step."""
+def test_decompression_stops_at_max_body() -> None:
+    """100 MB of zeros in 100 KB are rejected at the limit, before more is decompressed."""
     bomb = gzip.compress(bytes(100 << 20), 9)
     headers = {"Content-Encoding": "gzip", "Content-Length": str(len(bomb))}
     for chunks in (cut(bomb, 4096), [bomb]):
@@ -206,7 +206,7 @@ def test_a_bomb_is_stopped_before_it_bursts() -> None:
         assert peak_nbytes < 4 << 20
 
 
-def test_a_client_that_goes_away() -> None:
+def test_client_that_disconnects() -> None:
     with pytest.raises(ClientDisconnected):
         read(FRAME.headers, [BODY[:100], None])
     gone = infer(APP, chunks=[BODY[:100], None])
@@ -243,21 +243,21 @@ def test_a_client_that_goes_away() -> None:
         ),
     ],
 )
-def test_bad_bodies(chunks: Any, headers: Any, status: int, message: str) -> None:
+def test_invalid_bodies_are_rejected(chunks: Any, headers: Any, status: int, message: str) -> None:
     answer = infer(APP, chunks=chunks, headers=FRAME.headers | headers)
     assert answer.status == status
     assert message in answer.error
 
 
 ARRIVALS: dict[str, tuple[dict[str, str], bytes]] = {
-    "announced": ({"Content-Length": str(len(BODY))}, BODY),
-    "unannounced": ({}, BODY),
-    "inflated": ({"Content-Encoding": "gzip"}, gzip.compress(BODY)),
+    "with Content-Length": ({"Content-Length": str(len(BODY))}, BODY),
+    "without Content-Length": ({}, BODY),
+    "compressed": ({"Content-Encoding": "gzip"}, gzip.compress(BODY)),
 }
 
 
 @pytest.mark.parametrize(("headers", "sent"), ARRIVALS.values(), ids=ARRIVALS.keys())
-def test_the_edge_of_max_body(headers: dict[str, str], sent: bytes) -> None:
+def test_body_at_and_above_max_body(headers: dict[str, str], sent: bytes) -> None:
     headers = headers | {"Inference-Header-Content-Length": str(FRAME.header_length)}
     chunks = [sent[:100], sent[100:]]
     for most in (len(BODY), len(BODY) + 1):
@@ -267,7 +267,7 @@ def test_the_edge_of_max_body(headers: dict[str, str], sent: bytes) -> None:
     assert (caught.value.status, caught.value.expected) == (413, len(BODY) - 1)
 
 
-def test_too_long_is_refused_before_it_is_read() -> None:
+def test_too_long_body_is_rejected_before_it_is_read() -> None:
     headers = FRAME.headers | {"Content-Length": "100001"}
     answer = infer(APP, headers=headers)
     assert (answer.status, answer.n_received) == (413, 0)
@@ -277,7 +277,7 @@ def test_too_long_is_refused_before_it_is_read() -> None:
     assert (answer.status, answer.n_received) == (413, 3)
 
 
-# --- answering ---
+# --- responses ---
 
 
 def test_echo() -> None:
@@ -287,7 +287,7 @@ def test_echo() -> None:
     assert (response.id, response.model_name) == ("7", "echo")
 
 
-def test_json_as_asked() -> None:
+def test_json_response_as_requested() -> None:
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", [1.5], datatype="FP32")]))
     answer = infer(APP, "double", frame)
     assert answer.headers["content-type"] == "application/json"
@@ -300,7 +300,7 @@ def test_large_frames_are_sent_buffer_by_buffer() -> None:
     big = tw.Tensor("x", np.zeros(20_000, np.float32))
     frame = tw.encode_request(tw.InferRequest([big, WORDS], parameters=ALL))
     answer = infer(APP, frame=frame)
-    assert len(answer.bodies) == 3  # header, numbers, words
+    assert len(answer.bodies) == 3  # header, x, words
     assert all(type(body) is bytes for body in answer.bodies)
     assert answer.response()["words"].data == WORDS.data
     assert len(infer(APP).bodies) == 1
@@ -323,7 +323,7 @@ def test_zero_copy_sends_the_memory_of_the_tensors(zero_copy: bool) -> None:
     assert b"".join(bodies[1:]) == bytes(frame)
 
 
-def test_send_frame_anywhere() -> None:
+def test_send_frame_in_any_app() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send_frame(send, FRAME, status=201, headers=[(b"x-more", b"1")])
 
@@ -377,12 +377,12 @@ def test_raw_requests() -> None:
         ),
     ],
 )
-def test_inputs_that_are_not_declared(tensors: Any, message: str) -> None:
+def test_inputs_that_differ_from_the_declaration_are_rejected(tensors: Any, message: str) -> None:
     answer = infer(APP, "declared", tw.encode_request(tw.InferRequest(tensors)))
     assert (answer.status, answer.error) == (400, message)
 
 
-def test_a_missing_input() -> None:
+def test_missing_input_is_rejected() -> None:
     app = create_app({"m": Model(double, [SPEC, tw.TensorSpec("z", "BYTES", [1])])})
     answer = infer(app, "m", tw.encode_request(tw.InferRequest([X])))
     assert (answer.status, answer.error) == (400, "input 'z' is missing")
@@ -401,7 +401,9 @@ ONE = tw.encode_request(tw.InferRequest([X], parameters=ALL))
         ("nothing", "a model must return an InferResponse or a mapping of arrays, not NoneType"),
     ],
 )
-def test_models_that_fail(model: str, message: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_models_give_status_500(
+    model: str, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.ERROR, "tensorwire.asgi"):
         answer = infer(APP, model, ONE)
     assert (answer.status, answer.error) == (500, message)
@@ -412,7 +414,7 @@ def test_models_that_fail(model: str, message: str, caplog: pytest.LogCaptureFix
     assert infer(APP).status == 200  # the next one is answered
 
 
-def test_what_the_client_cannot_have() -> None:
+def test_requests_for_impossible_outputs_give_status_400() -> None:
     half = infer(APP, "half", tw.encode_request(tw.InferRequest([X])))
     assert (half.status, half.error) == (
         400,
@@ -423,7 +425,7 @@ def test_what_the_client_cannot_have() -> None:
     assert (missing.status, "asks for output 'q'" in missing.error) == (400, True)
 
 
-def test_mounted_below_a_prefix() -> None:
+def test_app_mounted_below_a_prefix() -> None:
     async def mounted(scope: Any, receive: Any, send: Any) -> None:
         await APP(scope | {"root_path": "/pre"}, receive, send)
 
@@ -432,7 +434,7 @@ def test_mounted_below_a_prefix() -> None:
     assert ask(mounted, "/pre/v2/models/echo").status == 200
 
 
-def test_an_early_error_waits_for_the_body() -> None:
+def test_early_error_reads_the_body_first() -> None:
     for path in ("/v2/models/nobody/infer", "/nowhere"):
         answer = ask(APP, path, "POST", [BODY[:1000], BODY[1000:]], FRAME.headers)
         assert (answer.status, answer.n_received) == (404, 2)
@@ -444,7 +446,7 @@ def leak(request: tw.InferRequest) -> Any:
     raise tw.LayoutError("the secret of the house")
 
 
-def test_a_models_own_error_of_our_kind_stays_inside() -> None:
+def test_tensorwire_error_of_a_model_is_not_sent() -> None:
     answer = infer(create_app({"m": leak}), "m")
     assert (answer.status, answer.error) == (500, "model 'm' failed")
 
@@ -481,10 +483,10 @@ def exchanged(request: tw.InferRequest) -> Any:
         (exchanged, "the data of tensor 'y' is now int"),
     ],
 )
-def test_answers_that_cannot_be_written(
+def test_responses_that_cannot_be_encoded_give_status_500(
     model: Any, logged: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The model's fault: the client is told that it failed, and the log why."""
+    """The model is at fault: the client gets a general error, and the log has the reason."""
     with caplog.at_level(logging.ERROR, "tensorwire.asgi"):
         answer = infer(create_app({"m": model}), "m")
     assert (answer.status, answer.error) == (500, "model 'm' failed")

@@ -1,4 +1,4 @@
-"""BodyBuffer: aligned, bounded, and paid for only as bytes arrive."""
+"""BodyBuffer: alignment, limits, and memory that is allocated as bytes arrive."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_written_in_chunks(content_length: int | None, n_chunk: int) -> None:
 
 @pytest.mark.parametrize("header_length", [None, 0, 1, 63, 64, 65, 1000])
 @pytest.mark.parametrize("content_length", [0, 1, 5_000, 5 << 20])
-def test_alignment(content_length: int, header_length: int | None) -> None:
+def test_tensor_data_is_aligned(content_length: int, header_length: int | None) -> None:
     buffer = tw.BodyBuffer(content_length, header_length)
     buffer.write(b"x" * content_length)
     assert bytes(buffer) == b"x" * content_length
@@ -68,7 +68,7 @@ def test_received_from_a_socket(content_length: int | None) -> None:
     assert bytes(buffer) == BODY
 
 
-def test_more_than_announced() -> None:
+def test_more_bytes_than_announced_are_rejected() -> None:
     buffer = tw.BodyBuffer(10)
     buffer.write(b"12345678")
     with pytest.raises(tw.LayoutError) as caught:
@@ -88,7 +88,7 @@ def test_more_than_announced() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 100, len(BODY) - 1])
-def test_less_than_announced(cut: int) -> None:
+def test_fewer_bytes_than_announced_are_incomplete(cut: int) -> None:
     buffer = tw.BodyBuffer(len(BODY), N)
     buffer.write(BODY[:cut])
     assert not buffer.complete
@@ -116,8 +116,8 @@ def test_limits() -> None:
 
 
 @pytest.mark.parametrize("most", [0, 1, 1000, 65_536, 100_000])
-def test_received_up_to_the_limit(most: int) -> None:
-    """There is room for what is allowed, and for one byte that shows that there is more."""
+def test_body_up_to_the_limit(most: int) -> None:
+    """At the limit there is room for 1 more byte, so that a receiver notices a longer body."""
     buffer = tw.BodyBuffer(None, max_nbytes=most)
     while len(buffer) < most:
         buffer.advance(len(buffer.remaining()[: most - len(buffer)]))
@@ -138,7 +138,7 @@ def resident_nbytes() -> int:
 
 @pytest.mark.thread_unsafe(reason="it measures the process")
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux' /proc")
-def test_a_lying_content_length_costs_nothing() -> None:
+def test_large_content_length_allocates_nothing() -> None:
     before = resident_nbytes()
     buffers = [tw.BodyBuffer(1 << 30, 100) for _ in range(8)]
     assert resident_nbytes() - before < 8 << 20
@@ -146,7 +146,7 @@ def test_a_lying_content_length_costs_nothing() -> None:
     assert resident_nbytes() - before < 16 << 20
 
 
-def test_growing_keeps_what_has_arrived_and_its_alignment() -> None:
+def test_growing_keeps_content_and_alignment() -> None:
     buffer = tw.BodyBuffer(None, 7)
     expected = b""
     for i in range(60):
@@ -157,7 +157,7 @@ def test_growing_keeps_what_has_arrived_and_its_alignment() -> None:
     assert bytes(buffer) == expected
 
 
-def test_views_stop_it_from_moving() -> None:
+def test_buffer_with_views_cannot_grow() -> None:
     buffer = tw.BodyBuffer(None)
     buffer.write(bytes(1000))
     view = memoryview(buffer)
@@ -174,8 +174,8 @@ def test_views_stop_it_from_moving() -> None:
     room.release()
 
 
-def test_the_room_moves_with_the_body() -> None:
-    """What a memoryview was made from outlives it."""
+def test_remaining_follows_a_buffer_that_grows() -> None:
+    """The object that a memoryview was created from outlives the view."""
     buffer = tw.BodyBuffer(None)
     with buffer.remaining() as room:
         maker = room.obj
@@ -185,7 +185,7 @@ def test_the_room_moves_with_the_body() -> None:
         assert address(again) == address(buffer)
 
 
-def test_the_views_keep_the_memory() -> None:
+def test_views_keep_the_memory_alive() -> None:
     buffer = tw.BodyBuffer(len(BODY), N)
     buffer.write(BODY)
     array = tw.decode_request(buffer, N)["x"].as_numpy()
@@ -194,7 +194,7 @@ def test_the_views_keep_the_memory() -> None:
     assert array[-1] == 49_999
 
 
-def test_wrong_types() -> None:
+def test_arguments_of_wrong_types() -> None:
     with pytest.raises(TypeError):
         tw.BodyBuffer("5")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
@@ -205,8 +205,8 @@ def test_wrong_types() -> None:
 
 
 @pytest.mark.parametrize("n", [100, 3 << 20])
-def test_writing_a_view_of_itself(n: int) -> None:
-    """Also where the two overlap, with the GIL and without it."""
+def test_writing_a_view_of_the_buffer_itself(n: int) -> None:
+    """Source and target may overlap, with and without the GIL."""
     rng = np.random.default_rng(n)
     buffer = tw.BodyBuffer(4 * n)
     buffer.write(b"ab")
@@ -219,7 +219,7 @@ def test_writing_a_view_of_itself(n: int) -> None:
     assert bytes(buffer) == 2 * (b"ab" + expected)
 
 
-def test_a_chunk_that_claims_more_than_memory_has() -> None:
+def test_chunk_larger_than_memory_is_rejected() -> None:
     buffer = tw.BodyBuffer()
     buffer.write(b"x")
     memory = bytearray(1)

@@ -1,4 +1,4 @@
-"""BYTES from values: any array or list of bytes and text, into new memory or old."""
+"""encode_bytes and encode_bytes_into: any array or list of bytes and text as BYTES elements."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-import wire
-from elements import WIRE, WORDS
+from support import reference
+from support.bytes_elements import WIRE, WORDS
 from tensorwire._codec.bytes_writer import all_plain
 
 TEXT = ["a", "", "é", "日本", "🜚x", "\x7f\x80\u07ff\u0800\uffff\U00010000"]
@@ -42,7 +42,7 @@ TEXT = ["a", "", "é", "日本", "🜚x", "\x7f\x80\u07ff\u0800\uffff\U00010000"
     ],
 )  # fmt: skip
 def test_encode(values: Any, expected: list[bytes]) -> None:
-    assert tw.encode_bytes(values) == wire.elements(expected)
+    assert tw.encode_bytes(values) == reference.elements(expected)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_encode(values: Any, expected: list[bytes]) -> None:
         (np.zeros(3), "the argument is an array of float64, not BYTES: those are object, S, U and StringDType"),
     ],
 )  # fmt: skip
-def test_no_such_elements(values: Any, message: str) -> None:
+def test_invalid_elements_are_rejected(values: Any, message: str) -> None:
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_bytes(values)
     assert message in str(caught.value)
@@ -69,7 +69,7 @@ def test_no_such_elements(values: Any, message: str) -> None:
         tw.Tensor("x", values, datatype="BYTES")
 
 
-def test_the_tensor_is_named() -> None:
+def test_error_names_tensor_and_element() -> None:
     with pytest.raises(tw.EncodeError) as caught:
         tw.Tensor("text", [["a", "b"], ["c", None]])
     assert str(caught.value) == (
@@ -79,12 +79,12 @@ def test_the_tensor_is_named() -> None:
 
 
 @pytest.mark.parametrize("values", [5, "text", b"bytes", {"a": 1}, None])
-def test_encode_of_the_wrong_type(values: Any) -> None:
+def test_arguments_of_wrong_types(values: Any) -> None:
     with pytest.raises(TypeError):
         tw.encode_bytes(values)
 
 
-def test_an_element_of_4_gib_is_refused() -> None:
+def test_element_of_4_gib_is_rejected() -> None:
     memory = mmap.mmap(-1, 2**32)  # virtual; nothing is written, so nothing is backed
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_bytes(["a", memoryview(memory)])
@@ -100,7 +100,7 @@ def test_misaligned_arrays() -> None:
         assert tw.encode_bytes(misaligned) == tw.encode_bytes(array)
 
 
-def test_what_is_no_code_point() -> None:
+def test_invalid_code_point_is_rejected() -> None:
     array = np.array([0x41, 0x110000], np.uint32).view("U2")
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_bytes(array)
@@ -109,7 +109,7 @@ def test_what_is_no_code_point() -> None:
     )
 
 
-def test_memoryviews_that_cannot_be_read() -> None:
+def test_released_or_strided_memoryview_is_rejected() -> None:
     released = memoryview(b"abc")
     released.release()
     for view in (released, memoryview(b"abcd")[::2]):
@@ -120,7 +120,7 @@ def test_memoryviews_that_cannot_be_read() -> None:
         )
 
 
-def test_lists_without_end() -> None:
+def test_list_that_contains_itself_is_rejected() -> None:
     endless: list[Any] = []
     endless.append(endless)
     deep: Any = "x"
@@ -132,11 +132,11 @@ def test_lists_without_end() -> None:
                 tw.Tensor("x", values, datatype=datatype)
 
 
-# --- memory that is used again ---
+# --- encoding into existing memory ---
 
 
 @pytest.mark.parametrize("values", [WORDS, np.array(WORDS, object), tw.decode_bytes(WIRE)])
-def test_encode_into(values: Any) -> None:
+def test_encode_bytes_into(values: Any) -> None:
     for extra in (0, 5):
         buffer = bytearray(b"\xee" * (len(WIRE) + extra))
         assert tw.encode_bytes_into(values, buffer) == len(WIRE)
@@ -156,34 +156,34 @@ def test_encode_into(values: Any) -> None:
         tw.encode_bytes_into(values, "text")
 
 
-def test_encode_into_the_same_memory() -> None:
+def test_encode_bytes_into_the_memory_of_the_values() -> None:
     buffer = bytearray(WIRE)
     assert tw.encode_bytes_into(tw.decode_bytes(buffer)[1:], buffer) == len(WIRE) - 5
     assert buffer[:-5] == WIRE[5:]
 
 
 def elements_in(memory: bytearray) -> dict[str, Any]:
-    """Values of every kind that lie in `memory`, of 60 bytes."""
+    """Return values of several types whose elements are in `memory`, of 60 bytes."""
     flat = np.frombuffer(memory, np.uint8)
     text = np.frombuffer(memory, np.uint32)
     return {
-        "memoryviews": [memoryview(memory)[:20], memoryview(memory)[10:30]],
-        "one that begins behind the target": [b"a" * 20, memoryview(memory)[40:]],
-        "a bytearray": [b"a", memory],
-        "an object array": np.array([memoryview(memory)[:20], b"x"], object),
+        "list of memoryviews": [memoryview(memory)[:20], memoryview(memory)[10:30]],
+        "memoryview behind the target": [b"a" * 20, memoryview(memory)[40:]],
+        "bytearray": [b"a", memory],
+        "object array": np.array([memoryview(memory)[:20], b"x"], object),
         "S": flat[:40].view("S8"),
         "U": (text[:8]).view("U4"),
     }
 
 
 @pytest.mark.parametrize("kind", elements_in(bytearray(60)))
-def test_values_that_lie_in_the_target(kind: str) -> None:
-    """They are packed as they were before the call."""
+def test_values_that_overlap_the_target(kind: str) -> None:
+    """The values are encoded as they were before the call."""
     memory = bytearray(b"0\0\0\0" * 15)
     values = elements_in(memory)[kind]
     expected = tw.encode_bytes(values)
     target = memoryview(memory)[: len(expected)]
-    if kind == "a bytearray":
+    if kind == "bytearray":
         target = memoryview(memory)[:0]
         with pytest.raises(tw.EncodeError, match="the elements take 69 bytes, the buffer has 0"):
             tw.encode_bytes_into(values, target)
@@ -192,7 +192,7 @@ def test_values_that_lie_in_the_target(kind: str) -> None:
     assert target == expected
 
 
-def test_empty_values_into_no_memory() -> None:
+def test_empty_values_into_empty_buffer() -> None:
     nowhere = tw.BodyBuffer()
     empty: list[Any] = [[], np.empty(0, "S3"), tw.decode_bytes(nowhere), tw.decode_bytes(b"")]
     for values in empty:
@@ -200,10 +200,10 @@ def test_empty_values_into_no_memory() -> None:
     assert tw.encode_bytes([memoryview(nowhere)]) == bytes(4)
 
 
-# --- for the integrations ---
+# --- used by the integrations ---
 
 
-def test_nothing_but_bytes_and_str() -> None:
+def test_all_plain_accepts_only_bytes_and_str() -> None:
     class Text(str):
         pass
 

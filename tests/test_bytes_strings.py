@@ -1,4 +1,4 @@
-"""BYTES and StringDType, without str objects in between; what is UTF-8."""
+"""BYTES from and to StringDType arrays, and the validation of UTF-8."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-import wire
+from support import reference
 
 
-class Missing:
-    """A value that numpy takes for missing."""
+class MissingValue:
+    """A value that numpy uses as the missing value of an array."""
 
 
 STRING_DTYPES = [
@@ -25,17 +25,19 @@ LONG_AND_SHORT = ["", "a", "Ã©" * 7, "x" * 15, "y" * 16, "z" * 300, "a\0b\0", "ð
 
 
 @pytest.mark.parametrize("dtype", STRING_DTYPES, ids=str)
-def test_strings_to_the_wire(dtype: Any) -> None:
+def test_encode_stringdtype_arrays(dtype: Any) -> None:
     array = np.array(LONG_AND_SHORT * 3, dtype)
     expected = [text.encode() for text in LONG_AND_SHORT * 3]
-    assert tw.encode_bytes(array) == wire.elements(expected)
-    assert tw.encode_bytes(array[::-2]) == wire.elements(expected[::-2])
+    assert tw.encode_bytes(array) == reference.elements(expected)
+    assert tw.encode_bytes(array[::-2]) == reference.elements(expected[::-2])
     grid = array.reshape(4, 6).T
     assert tw.Tensor("x", grid).shape == (6, 4)
-    assert tw.encode_bytes(grid) == wire.elements([text.encode() for text in grid.ravel().tolist()])
+    assert tw.encode_bytes(grid) == reference.elements(
+        [text.encode() for text in grid.ravel().tolist()]
+    )
 
 
-def test_strings_from_the_wire() -> None:
+def test_decode_to_stringdtype() -> None:
     tensor = tw.decode_bytes(tw.encode_bytes(LONG_AND_SHORT * 3)).reshape((4, 6))
     array = tensor.as_numpy(np.dtypes.StringDType())
     assert (array.dtype, array.shape) == (np.dtypes.StringDType(), (4, 6))
@@ -45,8 +47,8 @@ def test_strings_from_the_wire() -> None:
     assert tw.encode_bytes(tensor.as_numpy(np.dtypes.StringDType())) == tensor.wire
 
 
-@pytest.mark.parametrize("na_object", [None, np.nan, Missing()])
-def test_missing_strings_are_refused(na_object: Any) -> None:
+@pytest.mark.parametrize("na_object", [None, np.nan, MissingValue()])
+def test_missing_value_is_rejected(na_object: Any) -> None:
     dtype = np.dtypes.StringDType(na_object=na_object)
     array = np.array([["a", "b"], ["c", na_object]], dtype)
     with pytest.raises(tw.EncodeError) as caught:
@@ -57,7 +59,7 @@ def test_missing_strings_are_refused(na_object: Any) -> None:
     assert (caught.value.tensor, caught.value.element) == ("text", 3)
 
 
-# Every boundary of the ranges in RFC 3629, on both sides, and in every place of a word.
+# Both sides of every boundary of the ranges in RFC 3629, at all offsets within 8 bytes.
 EDGES_OF_UTF8 = [
     "00", "7f", "80", "bf", "c0 80", "c1 bf", "c2 80", "c2 7f", "c2 c0", "df bf", "e0 9f 80",
     "e0 a0 80", "e0 a0 7f", "ec 80 80", "ed 9f bf", "ed a0 80", "ee 80 80", "ef bf bf", "ef bf c0",
@@ -69,10 +71,10 @@ EDGES_OF_UTF8 = [
 
 @pytest.mark.parametrize("edge", EDGES_OF_UTF8)
 @pytest.mark.parametrize("before", [0, 1, 3, 4, 7, 8, 9, 17])
-def test_utf8_is_what_python_says(edge: str, before: int) -> None:
+def test_utf8_validation_agrees_with_python(edge: str, before: int) -> None:
     for after in (0, 1, 8, 11):
         data = b"a" * before + bytes.fromhex(edge) + b"z" * after
-        tensor = tw.decode_bytes(wire.elements([b"first", data]))
+        tensor = tw.decode_bytes(reference.elements([b"first", data]))
         try:
             expected = data.decode()
         except UnicodeDecodeError as error:
@@ -84,8 +86,8 @@ def test_utf8_is_what_python_says(edge: str, before: int) -> None:
             assert tensor.as_numpy(np.dtypes.StringDType()).tolist()[1] == expected
 
 
-def test_not_utf8_is_named() -> None:
-    tensor = tw.decode_bytes(wire.elements([b"fine", b"ab\xff"]))
+def test_invalid_utf8_is_reported_with_element_and_offset() -> None:
+    tensor = tw.decode_bytes(reference.elements([b"fine", b"ab\xff"]))
     for convert in (tensor.as_strings, lambda: tensor.as_numpy(np.dtypes.StringDType())):
         with pytest.raises(tw.ElementError) as caught:
             convert()

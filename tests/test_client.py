@@ -1,4 +1,4 @@
-"""The clients against a real server: what is asked and answered, and the memory it takes."""
+"""Client and AsyncClient against a real server: requests, responses and memory."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import clients
 import tensorwire as tw
-from clients import GOOD, Connect, MiB, X, free_port, seen
-from serving import Scripted, http
+from support import client_fixtures
+from support.client_fixtures import GOOD, Connect, MiB, X, free_port, seen
+from support.servers import Scripted, http
 from tensorwire.client import AsyncClient, Client
 
 pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
-connect, server, client = clients.connect, clients.server, clients.client  # fixtures
+connect = client_fixtures.connect
+server, client = client_fixtures.server, client_fixtures.client
 
 
-# --- what is asked and answered ---
+# --- requests and responses ---
 
 
 def test_infer(client: Any) -> None:
@@ -37,12 +38,12 @@ def test_infer(client: Any) -> None:
     assert response.parameters["saw"] == ["binary_data_output", "more"]
 
 
-def test_a_mapping_of_arrays(client: Any) -> None:
+def test_infer_with_a_mapping_of_arrays(client: Any) -> None:
     response = client.infer("echo", {"x": X, "y": tw.Tensor("y", [1], datatype="INT8")})
     assert [t.name for t in response] == ["x", "y"]
 
 
-def test_which_outputs_and_how(client: Any) -> None:
+def test_requested_outputs(client: Any) -> None:
     inputs = {"x": X, "y": X[:2]}
     assert [(t.name, t.binary) for t in client.infer("echo", inputs, ["y"])] == [("y", True)]
     response = client.infer("echo", inputs, ["x", tw.RequestedOutput("y", binary=False)])
@@ -62,7 +63,7 @@ def test_infer_raw(client: Any) -> None:
     assert seen[-1]["inference-header-content-length"] == "0"
 
 
-def test_the_arrays_are_aligned_and_writable(client: Any) -> None:
+def test_arrays_are_aligned_and_writable(client: Any) -> None:
     for n in (1, 31, 1000, MiB + 3):
         array = client.infer("echo", {"x": np.ones(n, np.float32)})["x"].data
         assert array.ctypes.data % 64 == 0
@@ -70,7 +71,7 @@ def test_the_arrays_are_aligned_and_writable(client: Any) -> None:
         assert array.sum() == n
 
 
-def test_headers(client: Any) -> None:
+def test_request_headers(client: Any) -> None:
     client.infer("echo", {"x": np.zeros(MiB, np.float32)}, headers={"X-Tenant": "9"})
     sent = seen[-1]
     assert sent["x-tenant"] == "9"
@@ -84,7 +85,7 @@ def test_headers(client: Any) -> None:
         client.infer("echo", {"x": X}, headers={"content-length": "3"})
 
 
-def test_versions_and_names_that_need_quotes(client: Any) -> None:
+def test_model_names_and_versions_are_quoted_in_the_url(client: Any) -> None:
     client.infer("echo", {"x": X}, version="3")
     assert seen[-1]["path"] == "/v2/models/echo/versions/3/infer"
     with Scripted([GOOD]) as server, type(client)(f"http://{server.address}/pre/") as other:
@@ -111,8 +112,8 @@ def test_readiness(client: Any, connect: Connect) -> None:
 # --- memory ---
 
 
-def test_nothing_is_joined(connect: Connect) -> None:
-    """32 MiB each way: the response's body, and next to nothing for the request."""
+def test_request_and_response_are_not_copied(connect: Connect) -> None:
+    """32 MiB each way allocate the response's body, and almost nothing for the request."""
     array = np.zeros(8 * MiB, np.float32)
     head, *payload = tw.encode_response(tw.InferResponse([tw.Tensor("x", array)])).buffers
     nbytes = len(head) + array.nbytes
@@ -145,7 +146,7 @@ def headers_of(head: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("name", "library"), [("Client", "urllib3"), ("AsyncClient", "aiohttp")])
-def test_a_library_that_is_missing(name: str, library: str) -> None:
+def test_missing_http_library(name: str, library: str) -> None:
     script = f"import sys; sys.modules[{library!r}] = None; from tensorwire.client import {name}"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
@@ -154,7 +155,7 @@ def test_a_library_that_is_missing(name: str, library: str) -> None:
     assert done.stderr.strip().splitlines()[-1] == f"ImportError: {message}"
 
 
-def test_each_client_loads_its_own_library_only() -> None:
+def test_each_client_imports_only_its_own_library() -> None:
     script = (
         "import sys, tensorwire.client as c; print('urllib3' in sys.modules);"
         "c.Client; print('urllib3' in sys.modules, 'aiohttp' in sys.modules)"
@@ -165,7 +166,7 @@ def test_each_client_loads_its_own_library_only() -> None:
     assert done.stdout.split() == ["False", "True", "False"]
 
 
-def test_both_have_the_same_signatures() -> None:
+def test_both_clients_have_the_same_signatures() -> None:
     names = ["__init__", "infer", "infer_raw", "server_metadata", "model_metadata", "is_ready"]
     for name in names:
         sync, asynchronous = getattr(Client, name), getattr(AsyncClient, name)

@@ -1,4 +1,4 @@
-"""The clients' connections: reused, shared, encrypted; servers that are late, deaf or gone."""
+"""Connections of the clients: reuse, threads, TLS; servers that are slow, silent or absent."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-import clients
-from clients import BODY, GOOD, HEADERS, Connect, MiB, X, app, free_port, seen
-from serving import Scripted, http, uvicorn_server
+from support import client_fixtures
+from support.client_fixtures import BODY, GOOD, HEADERS, Connect, MiB, X, app, free_port, seen
+from support.servers import Scripted, http, uvicorn_server
 from tensorwire.client import AsyncClient, Client, InferenceServerError
 
 pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
-connect, server, client = clients.connect, clients.server, clients.client  # fixtures
+connect = client_fixtures.connect
+server, client = client_fixtures.server, client_fixtures.client
 
 
-def test_one_connection_is_reused(client: Any) -> None:
+def test_connection_is_reused(client: Any) -> None:
     before = len(seen)
     for _ in range(5):
         client.infer("echo", {"x": X})
@@ -35,7 +36,7 @@ def test_one_connection_is_reused(client: Any) -> None:
     assert len({call["peer"] for call in seen[before:]}) == 1
 
 
-def test_a_connection_that_the_server_closed_is_replaced(connect: Connect) -> None:
+def test_connection_closed_by_the_server_is_replaced(connect: Connect) -> None:
     with Scripted([GOOD, GOOD]) as server, connect(server.address, connections=1) as client:
         for _ in range(5):
             client.infer("m", {"x": X})
@@ -54,7 +55,7 @@ def test_threads_share_a_client(server: str) -> None:
     assert len({call["peer"] for call in seen[before:]}) <= 4
 
 
-def test_tasks_run_at_once(server: str) -> None:
+def test_tasks_run_concurrently(server: str) -> None:
     async def main() -> float:
         async with AsyncClient(server) as client:
             await client.infer("echo", {"x": X})
@@ -69,7 +70,7 @@ def test_tasks_run_at_once(server: str) -> None:
     assert asyncio.run(main()) < 2  # of 4 seconds one after another
 
 
-def test_a_cancelled_call_leaves_the_client_usable(server: str) -> None:
+def test_client_is_usable_after_a_cancelled_call(server: str) -> None:
     async def main() -> None:
         async with AsyncClient(server, connections=1) as client:
             with pytest.raises(TimeoutError):
@@ -80,7 +81,7 @@ def test_a_cancelled_call_leaves_the_client_usable(server: str) -> None:
     asyncio.run(main())
 
 
-def test_closed(connect: Connect, server: str) -> None:
+def test_closed_client_raises(connect: Connect, server: str) -> None:
     with connect(server) as client:
         assert client.is_ready()
         client.close()
@@ -91,7 +92,7 @@ def test_closed(connect: Connect, server: str) -> None:
 @pytest.mark.parametrize(
     "url", ["ftp://x", "http://", "http://u:p@x", "http://x?q", "http://x#f", "http://x:99999"]
 )
-def test_urls_that_are_none(connect: Connect, url: str) -> None:
+def test_invalid_urls_are_rejected(connect: Connect, url: str) -> None:
     with pytest.raises(ValueError):
         (Client if connect is Client else AsyncClient)(url)
 
@@ -114,7 +115,7 @@ def test_tls(connect: Connect, tmp_path: Path) -> None:
             client.infer("echo", {"x": X})
 
 
-def test_nothing_is_repeated(connect: Connect) -> None:
+def test_inference_requests_are_not_retried(connect: Connect) -> None:
     with Scripted([b""]) as server, connect(server.address) as client:
         with pytest.raises(ConnectionError):
             client.infer("m", {"x": X})
@@ -124,7 +125,7 @@ def test_nothing_is_repeated(connect: Connect) -> None:
         assert server.n_connections == (2 if connect is Client else 3)  # aiohttp repeats a GET
 
 
-def test_no_cookies_are_kept(connect: Connect) -> None:
+def test_cookies_are_not_kept(connect: Connect) -> None:
     answer = http(BODY, HEADERS | {"Set-Cookie": "a=b; Path=/"})
     server = Scripted([answer] * 2)
     named = server.address.replace("127.0.0.1", "localhost")  # of which cookies would be kept
@@ -135,10 +136,10 @@ def test_no_cookies_are_kept(connect: Connect) -> None:
     assert "cookie" not in server.heads[1]
 
 
-# --- servers that are late, deaf or gone ---
+# --- servers that are slow, silent or absent ---
 
 
-def test_nobody_there(connect: Connect) -> None:
+def test_connection_refused(connect: Connect) -> None:
     port = free_port()
     with connect(f"127.0.0.1:{port}") as client:
         with pytest.raises(ConnectionError, match=f"POST http://127.0.0.1:{port}/v2") as caught:
@@ -166,8 +167,8 @@ def test_timeouts(connect: Connect, answer: Any) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
-def test_no_time_at_all_is_refused(connect: Connect, seconds: float) -> None:
-    """aiohttp takes it for as long as it lasts."""
+def test_timeout_must_be_positive(connect: Connect, seconds: float) -> None:
+    """aiohttp interprets 0 as no timeout."""
     refused = f"a positive number of seconds or None, not {seconds}"
     with pytest.raises(ValueError, match=refused), connect("127.0.0.1:1", timeout=seconds):
         pass
@@ -175,15 +176,15 @@ def test_no_time_at_all_is_refused(connect: Connect, seconds: float) -> None:
         client.infer("m", {"x": X}, timeout=seconds)
 
 
-def test_no_connection_at_all_is_refused(connect: Connect) -> None:
-    """urllib3 would wait for one forever."""
+def test_number_of_connections_must_be_positive(connect: Connect) -> None:
+    """urllib3 would wait for a connection forever."""
     refused = pytest.raises(ValueError, match="connections must be 1 or more, not 0")
     with refused, connect("127.0.0.1:1", connections=0):
         pass
 
 
-def test_a_slow_answer_may_take_longer_than_the_timeout(connect: Connect) -> None:
-    """Which is one of progress, also behind a request that went in several pieces."""
+def test_timeout_applies_to_each_read(connect: Connect) -> None:
+    """The whole response may take longer, also after a request that was sent in several pieces."""
 
     def drip(connection: socket.socket) -> None:
         for start in range(0, len(GOOD), len(GOOD) // 5 + 1):
@@ -194,14 +195,14 @@ def test_a_slow_answer_may_take_longer_than_the_timeout(connect: Connect) -> Non
         assert client.infer("m", {"x": np.zeros(MiB, np.float32)})["x"].shape == X.shape
 
 
-def test_a_server_that_reads_nothing(connect: Connect) -> None:
+def test_server_that_does_not_read_the_request(connect: Connect) -> None:
     done = threading.Event()
 
-    class Deaf(Scripted):
+    class NeverReads(Scripted):
         def read(self, connection: socket.socket) -> bool:
             return not done.wait(5)
 
-    with Deaf([b""]) as server, connect(server.address, timeout=0.3) as client:
+    with NeverReads([b""]) as server, connect(server.address, timeout=0.3) as client:
         started = time.perf_counter()
         with pytest.raises(TimeoutError):
             client.infer("m", {"x": np.zeros(8 * MiB, np.float32)})

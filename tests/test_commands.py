@@ -1,4 +1,4 @@
-"""``python -m tensorwire``: what a person sees."""
+"""The commands of `python -m tensorwire`: demo and inspect."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def capture(tmp_path: Path, body: bytes) -> str:
     return str(path)
 
 
-def test_inspect_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = capture(tmp_path, bytes(FRAME))
     assert main(["inspect", path, "--header-length", str(FRAME.header_length)]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -67,7 +67,7 @@ def test_inspect_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     ]
 
 
-def test_inspect_a_response(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_response(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frame = tw.encode_response(
         tw.InferResponse([tw.Tensor("y", [], datatype="INT8")], model_name="m")
     )
@@ -95,7 +95,7 @@ def test_inspect_a_response(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (b"{}", ["--header-length", "x"], ["HeaderError: Inference-Header-Content-Length is not"]),
     ],
 )  # fmt: skip
-def test_inspect_a_broken_body(
+def test_inspect_malformed_body(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     body: bytes,
@@ -110,7 +110,7 @@ def test_inspect_a_broken_body(
 
 
 @pytest.mark.parametrize("arguments", [[], ["inspect"], ["inspect", "/no/such/file"], ["dance"]])
-def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2

@@ -1,4 +1,6 @@
-"""The decoder against both tables, and against everything that can be done to a valid frame."""
+"""decode_request and decode_response: the tables of valid and malformed messages, and changes to
+them.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import cases
 import tensorwire as tw
+from support import cases
 
 
 def decode(kind: str, body: Any, header_length: Any) -> Any:
@@ -22,7 +24,7 @@ def tensors_of(message: tw.InferRequest | tw.InferResponse) -> list[tw.Tensor]:
 
 
 def values_of(tensor: tw.Tensor) -> list[Any] | None:
-    """Flat Python values, as the table writes them."""
+    """Return the flat Python values of a tensor, as in the tables."""
     if tensor.data is None:
         return None
     array = tensor.as_numpy()
@@ -32,7 +34,7 @@ def values_of(tensor: tw.Tensor) -> list[Any] | None:
 
 
 @pytest.mark.parametrize("case", cases.VALID, ids=lambda case: case.id)
-def test_valid(case: cases.Valid) -> None:
+def test_valid_message(case: cases.Valid) -> None:
     message = decode(case.kind, case.body, case.header_length)
     tensors = tensors_of(message)
     assert [tensor.name for tensor in tensors] == [tensor.name for tensor in case.tensors]
@@ -52,7 +54,7 @@ def test_valid(case: cases.Valid) -> None:
 
 
 @pytest.mark.parametrize("case", cases.MALFORMED, ids=lambda case: case.id)
-def test_malformed(case: cases.Malformed) -> None:
+def test_malformed_message_is_rejected(case: cases.Malformed) -> None:
     with pytest.raises(tw.DecodeError) as caught:
         decode(case.kind, case.body, case.header_length)
     error = caught.value
@@ -67,17 +69,17 @@ def test_malformed(case: cases.Malformed) -> None:
 
 
 @pytest.mark.parametrize("case", cases.VALID, ids=lambda case: case.id)
-def test_truncated_at_every_byte(case: cases.Valid) -> None:
+def test_message_truncated_at_every_byte_is_rejected(case: cases.Valid) -> None:
     for nbytes in range(len(case.body)):
         if case.header_length is None and not case.body[nbytes:].strip():
-            continue  # only white space behind the JSON was cut off
+            continue  # only white space after the JSON was removed
         with pytest.raises(tw.DecodeError):
             decode(case.kind, case.body[:nbytes], case.header_length)
 
 
 @pytest.mark.parametrize("tail", [b"\0", b"x", bytes(64)], ids=["NUL", "x", "64 NULs"])
 @pytest.mark.parametrize("case", cases.VALID, ids=lambda case: case.id)
-def test_with_a_tail(case: cases.Valid, tail: bytes) -> None:
+def test_message_with_trailing_bytes_is_rejected(case: cases.Valid, tail: bytes) -> None:
     with pytest.raises(tw.DecodeError):
         decode(case.kind, case.body + tail, case.header_length)
 
@@ -88,7 +90,7 @@ def aligned_buffer(body: bytes) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("wrap", [bytearray, memoryview, aligned_buffer])
 @pytest.mark.parametrize("case", cases.VALID[:20], ids=lambda case: case.id)
-def test_any_buffer(case: cases.Valid, wrap: Any) -> None:
+def test_body_of_any_buffer_type(case: cases.Valid, wrap: Any) -> None:
     for tensor, expected in zip(
         tensors_of(decode(case.kind, wrap(case.body), case.header_length)),
         case.tensors,
@@ -98,7 +100,7 @@ def test_any_buffer(case: cases.Valid, wrap: Any) -> None:
 
 
 @pytest.mark.parametrize("convert", [str, lambda n: str(n).encode(), np.int64], ids=str)
-def test_header_length_as_text(convert: Any) -> None:
+def test_header_length_as_text_or_numpy_integer(convert: Any) -> None:
     case = next(case for case in cases.VALID if case.header_length is not None)
     assert decode(case.kind, case.body, convert(case.header_length)).id == case.message_id
 
@@ -108,24 +110,24 @@ def test_header_length_as_text(convert: Any) -> None:
 
 @pytest.mark.parametrize("case", cases.RAW_VALID, ids=lambda case: case.id)
 @pytest.mark.parametrize("header_length", [0, "0", b"0"])
-def test_raw(case: cases.RawValid, header_length: Any) -> None:
+def test_valid_raw_request(case: cases.RawValid, header_length: Any) -> None:
     spec = tw.TensorSpec(case.name, case.datatype, case.dims, case.batching)
     request = tw.decode_request(case.body, header_length, raw_input=spec)
     (tensor,) = request.inputs
     assert (tensor.name, tensor.datatype, tensor.shape) == (case.name, case.datatype, case.shape)
     assert cases.same(values_of(tensor), case.values)
-    assert request.parameters == {"binary_data_output": True}  # every output goes back binary
+    assert request.parameters == {"binary_data_output": True}  # all outputs are requested as binary
 
 
 @pytest.mark.parametrize("case", cases.RAW_MALFORMED, ids=lambda case: case.id)
-def test_raw_malformed(case: cases.RawMalformed) -> None:
+def test_malformed_raw_request_is_rejected(case: cases.RawMalformed) -> None:
     spec = tw.TensorSpec("x", case.datatype, case.dims, case.batching)
     with pytest.raises(tw.DecodeError) as caught:
         tw.decode_request(case.body, 0, raw_input=spec)
     assert type(caught.value).__name__ == case.error, str(caught.value)
 
 
-def test_raw_without_a_declared_input() -> None:
+def test_raw_request_without_declared_input_is_rejected() -> None:
     with pytest.raises(tw.HeaderError, match="is 0, a raw binary request, and no raw_input"):
         tw.decode_request(b"1234", 0)
 
@@ -134,7 +136,7 @@ def test_raw_without_a_declared_input() -> None:
 
 
 @pytest.mark.parametrize("body", [None, "text", 5, [1]])
-def test_body_of_the_wrong_type(body: Any) -> None:
+def test_body_of_wrong_type_is_rejected(body: Any) -> None:
     with pytest.raises(TypeError, match="bytes-like"):
         tw.decode_request(body)
 
@@ -150,23 +152,23 @@ def test_body_of_the_wrong_type(body: Any) -> None:
     ],
     ids=["float32", "uint16", "strided array", "strided memoryview", "fortran"],
 )
-def test_unsuitable_buffer(body: Any) -> None:
+def test_body_must_be_contiguous_bytes(body: Any) -> None:
     with pytest.raises(BufferError):
         tw.decode_response(body)
 
 
 @pytest.mark.parametrize("header_length", [True, 1.0, [1], object()])
-def test_header_length_of_the_wrong_type(header_length: Any) -> None:
+def test_header_length_of_wrong_type_is_rejected(header_length: Any) -> None:
     with pytest.raises(TypeError, match="header length"):
         tw.decode_request(b"{}", header_length)
 
 
-def test_raw_input_of_the_wrong_type() -> None:
+def test_raw_input_of_wrong_type_is_rejected() -> None:
     with pytest.raises(TypeError):
         tw.decode_request(b"", 0, raw_input="x")  # type: ignore[arg-type]
 
 
-# --- what reviewers found ---
+# --- regression tests ---
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_raw_input_of_the_wrong_type() -> None:
         '{"shared_memory_region":"%(s)s"}}]',
     ],
 )
-def test_a_lone_surrogate_anywhere(text: str) -> None:
+def test_lone_surrogates_are_rejected_everywhere(text: str) -> None:
     tensor = '{"name":"x","shape":[0],"datatype":"FP32","data":[]}'
     good, bad = (
         "{" + text % {"tensor": tensor, "s": string} + "}"
@@ -194,13 +196,13 @@ def test_a_lone_surrogate_anywhere(text: str) -> None:
         tw.decode_request(bad.encode())
 
 
-def test_a_raw_element_keeps_the_limits() -> None:
+def test_limits_apply_to_raw_requests() -> None:
     spec = tw.TensorSpec("x", "BYTES", [1] * 65)
     with pytest.raises(tw.LayoutError, match="has 65 dimensions, at most 64"):
         tw.decode_request(b"x", 0, raw_input=spec)
 
 
-def test_a_buffer_that_cannot_be_read() -> None:
+def test_released_buffer_is_rejected() -> None:
     view = memoryview(b"abc")
     view.release()
     with pytest.raises(BufferError, match="the body cannot be read"):
@@ -208,8 +210,8 @@ def test_a_buffer_that_cannot_be_read() -> None:
 
 
 @pytest.mark.parametrize("position", [0, 32_767, 32_768, 65_535, 65_536, 70_000])
-def test_the_first_wrong_bool_of_many(position: int) -> None:
-    """They are looked at in pieces; what is wrong behind the first does not matter."""
+def test_first_invalid_bool_is_reported(position: int) -> None:
+    """The elements are checked in blocks."""
     body = bytearray(70_001)
     body[position] = 7
     body[-1] = max(body[-1], 2)

@@ -1,4 +1,4 @@
-"""The encoder, read back by the independent decoder of wire.py."""
+"""encode_request, encode_response and encode_raw_request, checked by the independent decoder."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import cases
 import tensorwire as tw
 from tensorwire._codec import datatypes
-import wire
+from support import cases, reference
 
 ENCODABLE = [case for case in cases.VALID if case.encodable]
 NUMPY = {name: row.dtype for name, row in datatypes.DATATYPES.items()}
 
 
 def array_of(expected: cases.ExpectedTensor) -> Any:
-    """What a user would hold for a tensor of the table."""
+    """Return the array that a user would pass for a tensor of the tables."""
     if expected.values is None:
         return None
     if expected.datatype == "BYTES":
@@ -70,9 +69,9 @@ def encode(message: tw.InferRequest | tw.InferResponse, **options: Any) -> tw.Fr
 
 @pytest.mark.parametrize("align", [1, 64])
 @pytest.mark.parametrize("case", ENCODABLE, ids=lambda case: case.id)
-def test_valid(case: cases.Valid, align: int) -> None:
+def test_encoded_message_decodes_to_the_same_values(case: cases.Valid, align: int) -> None:
     frame = encode(message_of(case), align=align)
-    said = wire.decode(bytes(frame), frame.header_length, case.kind)
+    said = reference.decode(bytes(frame), frame.header_length, case.kind)
     assert cases.same(
         [
             (t["name"], t["datatype"], t["shape"], t["values"], t["binary"], t["parameters"])
@@ -87,7 +86,7 @@ def test_valid(case: cases.Valid, align: int) -> None:
 
 
 @pytest.mark.parametrize("case", ENCODABLE, ids=lambda case: case.id)
-def test_frame_agrees_with_itself(case: cases.Valid) -> None:
+def test_frame_properties_are_consistent(case: cases.Valid) -> None:
     frame = encode(message_of(case))
     body = bytes(frame)
     assert body == b"".join(frame) == b"".join(frame.buffers)
@@ -99,8 +98,8 @@ def test_frame_agrees_with_itself(case: cases.Valid) -> None:
     assert frame.headers["Content-Type"] == kind
 
 
-def test_the_documents_bytes() -> None:
-    """Triton's request example (WIRE.md 9): the 19 bytes behind the JSON, literally."""
+def test_example_of_the_protocol_documentation() -> None:
+    """The request example of Triton's documentation (WIRE.md 9): the 19 bytes after the JSON."""
     request = tw.InferRequest(
         [
             tw.Tensor("input0", np.array([[1, 2], [3, 4]], np.uint32)),
@@ -148,7 +147,7 @@ def test_the_documents_bytes() -> None:
     ],
     ids=["big-endian", "strided", "fortran", "broadcast", "reversed", "big-endian scalar"],
 )
-def test_converted_once(array: np.ndarray[Any, Any]) -> None:
+def test_arrays_in_other_layouts_are_converted(array: np.ndarray[Any, Any]) -> None:
     tensor = tw.Tensor("x", array)
     frame = tw.encode_request(tw.InferRequest([tensor]))
     (back,) = tw.decode_request(bytes(frame), frame.header_length).inputs
@@ -263,7 +262,7 @@ Out = tw.RequestedOutput
         ([("a", True)], {"binary_data_output": False}, {"a": True}, None),
     ],
 )
-def test_selection(outputs: Any, parameters: Any, spec: Any, triton: Any) -> None:
+def test_selection_of_outputs(outputs: Any, parameters: Any, spec: Any, triton: Any) -> None:
     asked = None if outputs is None else [Out(name, binary=binary) for name, binary in outputs]
     request = tw.InferRequest([X], asked, parameters=parameters)
     for selection, expected in (("spec", spec), ("triton", triton or spec)):
@@ -286,7 +285,7 @@ def test_binary_data_output_is_repeated_on_every_listed_output() -> None:
     assert said["parameters"] == ALL
 
 
-def test_an_output_that_is_not_there() -> None:
+def test_unknown_requested_output_is_rejected() -> None:
     request = tw.InferRequest([X], [Out("c")])
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_response(tw.InferResponse([A, B]), request)
@@ -294,14 +293,14 @@ def test_an_output_that_is_not_there() -> None:
     assert caught.value.status == 400
 
 
-def test_the_id_is_repeated() -> None:
+def test_response_repeats_the_request_id() -> None:
     request = tw.InferRequest([X], id="seven")
     assert json_of(tw.encode_response(tw.InferResponse([A]), request))["id"] == "seven"
     own = tw.InferResponse([A], id="own")
     assert json_of(tw.encode_response(own, request))["id"] == "own"
 
 
-def test_after_a_raw_request_all_outputs_are_binary() -> None:
+def test_response_to_a_raw_request_is_binary() -> None:
     request = tw.decode_request(b"\1\2", 0, raw_input=tw.TensorSpec("x", "UINT8", [-1]))
     frame = tw.encode_response(tw.InferResponse([A, B]), request)
     back = tw.decode_response(bytes(frame), frame.header_length)
@@ -336,12 +335,12 @@ def test_raw_request(array: Any, body: bytes) -> None:
     }
 
 
-def test_raw_request_of_two_elements() -> None:
+def test_raw_request_of_two_bytes_elements_is_rejected() -> None:
     with pytest.raises(tw.EncodeError, match="is one element, the tensor has 2"):
         tw.encode_raw_request(["a", "b"])
 
 
-def test_a_raw_element_goes_on_without_a_copy() -> None:
+def test_raw_element_is_forwarded_without_a_copy() -> None:
     body = b"an image"
     request = tw.decode_request(body, 0, raw_input=tw.TensorSpec("x", "BYTES", [1]))
     (buffer,) = tw.encode_raw_request(request["x"]).buffers

@@ -1,4 +1,4 @@
-"""A Frame given to things that send, and what arrives."""
+"""Frame: sending it with http.client and sendmsg, and its properties."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FRAME = tw.encode_request(
 
 
 class Echo(BaseHTTPRequestHandler):
-    """Returns the body that it was sent, and the header length as it was announced."""
+    """Returns the request body, and its header length."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -43,7 +43,7 @@ def port() -> Iterator[int]:
         thread.join()
 
 
-def test_http_client(port: int) -> None:
+def test_frame_is_sent_by_http_client(port: int) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("POST", "/", body=FRAME, headers=FRAME.headers)
     response = connection.getresponse()
@@ -54,7 +54,7 @@ def test_http_client(port: int) -> None:
     assert request["x"].as_numpy()[-1] == 69_999
 
 
-def test_sendmsg() -> None:
+def test_buffers_are_sent_by_sendmsg() -> None:
     near, far = socket.socketpair()
     with near, far:
         near.setblocking(False)
@@ -62,7 +62,7 @@ def test_sendmsg() -> None:
         assert far.recv(n_sent, socket.MSG_WAITALL) == bytes(FRAME)[:n_sent]
 
 
-def test_frame_as_a_container() -> None:
+def test_frame_is_a_container_of_buffers() -> None:
     assert list(FRAME) == list(FRAME.buffers)
     assert len(FRAME) == sum(map(len, FRAME))
     assert b"".join(FRAME) == bytes(FRAME)

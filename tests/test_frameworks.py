@@ -1,4 +1,4 @@
-"""Inside Starlette and FastAPI: a route that takes the ASGI request and returns a frame."""
+"""Starlette and FastAPI: a route that decodes the ASGI request and returns a frame."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def post(app: Any, body: bytes, headers: dict[str, str]) -> Any:
 
 
 @pytest.mark.parametrize("make", [starlette_app, fastapi_app])
-def test_a_route(make: Any) -> None:
+def test_route_decodes_request_and_sends_frame(make: Any) -> None:
     app = make()
     frame = tw.encode_request(
         tw.InferRequest(

@@ -1,4 +1,4 @@
-"""Patch: all replacements or none, wherever the names stand, and everything back."""
+"""Patch: installs all replacements or none, in every module with the name, and restores them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
 
 SOURCE = """
 def double(x, times=2):
-    "What the peer says."
+    "Docstring of the peer."
     return x * times
 
 class Thing:
@@ -55,7 +55,7 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 def marked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A replacement for the functions of one argument: the old result, marked."""
+    """A replacement for functions of one argument that marks the result."""
     news: dict[str, Callable[..., Any]] = {
         "plain": lambda self, x: ("new", function(self, x)),
         "of": lambda cls, x: ("new", function(cls, x)),
@@ -74,7 +74,7 @@ def state(peer: ModuleType) -> list[Any]:
     return [peer.double, *vars(peer.Thing).values()]
 
 
-def test_every_kind_of_function(peer: ModuleType) -> None:
+def test_functions_methods_and_properties_are_replaced(peer: ModuleType) -> None:
     before, patch, thing = state(peer), Patch("peer", ("1.4", "1.5")), peer.Thing()
     patch.install(lambda: everything(peer))
     assert patch.installed
@@ -82,13 +82,13 @@ def test_every_kind_of_function(peer: ModuleType) -> None:
     assert thing.plain(1) == ("new", ("plain", 1))
     assert peer.Thing.of(1) == thing.of(1) == ("new", (peer.Thing, 1))
     assert peer.Thing.beside(1) == thing.beside(1) == ("new", ("beside", 1))
-    assert peer.double.__doc__ == "What the peer says."
+    assert peer.double.__doc__ == "Docstring of the peer."
     patch.uninstall()
     assert not patch.installed
     assert all(now is then for now, then in zip(state(peer), before, strict=True))
 
 
-def test_again_and_again(peer: ModuleType) -> None:
+def test_install_and_uninstall_repeatedly(peer: ModuleType) -> None:
     before, patch = state(peer), Patch("peer", ("1.4", "1.5"))
     for _ in range(2):
         patch.uninstall()
@@ -99,8 +99,8 @@ def test_again_and_again(peer: ModuleType) -> None:
     assert state(peer) == before
 
 
-def test_wherever_a_function_is_bound(peer: ModuleType) -> None:
-    """Under any name, in modules imported before and in between."""
+def test_every_binding_of_a_function_is_replaced(peer: ModuleType) -> None:
+    """Under any name, in modules imported before the installation or after it."""
     double, patch = peer.double, Patch("peer", ("1.4", "1.5"))
     user = module("user", "from peer import double, double as twice; listed = [double]")
     patch.install(lambda: everything(peer))
@@ -110,7 +110,7 @@ def test_wherever_a_function_is_bound(peer: ModuleType) -> None:
     assert user.double is user.twice is late.double is peer.double is double
 
 
-def test_a_class_is_replaced_like_a_function(peer: ModuleType) -> None:
+def test_class_is_replaced_like_a_function(peer: ModuleType) -> None:
     thing, patch = peer.Thing, Patch("peer", ("1.4", "1.5"))
     user = module("user", "from peer import Thing")
     patch.install(lambda: [Replacement(peer, "Thing", lambda old: type("Thing", (old,), {}))])
@@ -120,8 +120,8 @@ def test_a_class_is_replaced_like_a_function(peer: ModuleType) -> None:
     assert user.Thing is peer.Thing is thing
 
 
-def test_what_a_class_inherits_is_its_own_for_a_while(peer: ModuleType) -> None:
-    """Its base, and the other classes of that, keep what they have."""
+def test_inherited_method_is_replaced_on_one_class_only(peer: ModuleType) -> None:
+    """The base class and its other subclasses keep the original."""
     patch, thing, before = Patch("peer", ("1.4", "1.5")), peer.Thing(), state(peer)
     child: Any = type("Child", (peer.Thing,), {})
     names = ("plain", "of", "beside")
@@ -136,7 +136,7 @@ def test_what_a_class_inherits_is_its_own_for_a_while(peer: ModuleType) -> None:
     assert child().plain(1) == ("plain", 1)
 
 
-def test_what_is_said_to_be_inherited_has_to_be(peer: ModuleType) -> None:
+def test_declared_inheritance_is_checked(peer: ModuleType) -> None:
     patch = Patch("peer", ("1.4", "1.5"))
     with pytest.raises(tw.IntegrationError, match=r"has a peer\.Thing\.plain of its own"):
         patch.install(lambda: [Replacement(peer.Thing, "plain", marked, inherited=True)])
@@ -144,8 +144,8 @@ def test_what_is_said_to_be_inherited_has_to_be(peer: ModuleType) -> None:
         patch.install(lambda: [Replacement(peer.Thing, "nothing", marked, inherited=True)])
 
 
-def test_a_layout_that_cannot_be_imported(peer: ModuleType) -> None:
-    """Replacements come from modules of the peer, which may not be there."""
+def test_failing_import_of_a_peer_module(peer: ModuleType) -> None:
+    """Replacements come from modules of the peer, which may be missing."""
 
     def replacements() -> list[Replacement]:
         from peer import nothing  # type: ignore[import-not-found]  # noqa: PLC0415
@@ -158,7 +158,7 @@ def test_a_layout_that_cannot_be_imported(peer: ModuleType) -> None:
     assert not patch.installed
 
 
-def test_what_others_put_there_stays(peer: ModuleType) -> None:
+def test_replacements_by_others_are_kept(peer: ModuleType) -> None:
     patch = Patch("peer", ("1.4", "1.5"))
     patch.install(lambda: everything(peer))
     vars(peer)["double"] = peer.Thing.plain = len
@@ -180,7 +180,7 @@ def test_what_others_put_there_stays(peer: ModuleType) -> None:
         (("0.9", "1.10"), True),
     ],
 )
-def test_versions(peer: ModuleType, versions: tuple[str, str], is_known: bool) -> None:
+def test_tested_versions(peer: ModuleType, versions: tuple[str, str], is_known: bool) -> None:
     before, patch = state(peer), Patch("peer", versions)
     if is_known:
         patch.install(lambda: everything(peer))
@@ -196,7 +196,7 @@ def test_versions(peer: ModuleType, versions: tuple[str, str], is_known: bool) -
     assert state(peer) == before
 
 
-def test_a_missing_distribution() -> None:
+def test_missing_distribution() -> None:
     with pytest.raises(tw.IntegrationError, match=r"^no-such-peer is not installed; tensor") as why:
         Patch("no-such-peer", ("1", "2")).install(list)
     assert isinstance(why.value, ImportError)
@@ -218,8 +218,8 @@ def test_a_missing_distribution() -> None:
         ("Thing = type('Thing', (Thing,), {})", r"has no peer\.Thing\.plain"),
     ],
 )
-def test_another_layout(peer: ModuleType, source: str, problem: str) -> None:
-    """The last of the replacements is refused, and the ones before it are not made."""
+def test_different_signature_is_rejected(peer: ModuleType, source: str, problem: str) -> None:
+    """The last replacement is rejected, and those before it are not installed."""
     exec(source, peer.__dict__)
     before, patch = state(peer) if "del double" not in source else [], Patch("peer", ("1", "2"))
     with pytest.raises(tw.IntegrationError, match=problem) as caught:
@@ -229,7 +229,7 @@ def test_another_layout(peer: ModuleType, source: str, problem: str) -> None:
     assert not before or state(peer) == before
 
 
-def test_a_missing_class_or_module(peer: ModuleType) -> None:
+def test_missing_class_or_module(peer: ModuleType) -> None:
     def replacements() -> Iterator[Replacement]:
         yield Replacement(peer, "double", marked)
         yield Replacement(peer.Other, "double", marked)
@@ -242,7 +242,7 @@ def test_a_missing_class_or_module(peer: ModuleType) -> None:
     assert state(peer) == before
 
 
-def test_nothing_stays_when_a_class_refuses(peer: ModuleType) -> None:
+def test_failed_installation_is_rolled_back(peer: ModuleType) -> None:
     class Locked(type):
         def __setattr__(cls, name: str, value: Any) -> None:
             raise TypeError("locked")
@@ -255,7 +255,7 @@ def test_nothing_stays_when_a_class_refuses(peer: ModuleType) -> None:
     assert not patch.installed
 
 
-def test_annotations_are_no_difference(peer: ModuleType) -> None:
+def test_annotations_are_ignored_when_comparing_signatures(peer: ModuleType) -> None:
     def new(x: int, times: int = 2) -> int:
         return x * times + 1
 
@@ -265,8 +265,8 @@ def test_annotations_are_no_difference(peer: ModuleType) -> None:
     patch.uninstall()
 
 
-def test_threads(peer: ModuleType) -> None:
-    """Whoever calls in between gets the old function or the new one, and one layer of it."""
+def test_concurrent_install_and_uninstall(peer: ModuleType) -> None:
+    """Concurrent callers get the original or one replacement, never nested ones."""
     before, patch, n_threads = state(peer), Patch("peer", ("1", "2")), 8
     start = Barrier(n_threads)
 

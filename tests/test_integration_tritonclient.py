@@ -1,4 +1,4 @@
-"""The codec goes into tritonclient and out again: whole, from anywhere, at any time."""
+"""tritonclient: install and uninstall, repeatedly, concurrently, and after any order of imports."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 import tensorwire as tw
-import tritonclient_both_ways as ways
 from interop.samples import NOT_TEXT, TEXTS, bits, bytes_array
+from support import tritonclient_comparison
+from support.tritonclient_comparison import FLOATS, LARGE, body_of, module, parsed, response
 from tensorwire.integrations import patching, tritonclient
-from tritonclient_both_ways import FLOATS, LARGE, body_of, module, parsed, response
 
 pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
 
-http, utils = ways.http, ways.utils  # fixtures
+http, utils = tritonclient_comparison.http, tritonclient_comparison.utils  # fixtures
 
 
 def functions() -> list[Any]:
-    """Everything that is exchanged, where programs find it."""
+    """Return every function that is replaced, from every module that has it."""
     http, utils = module("http", "http"), module("utils", "http")
     return [
         *(utils.serialize_byte_tensor, utils.deserialize_bytes_tensor),
@@ -40,7 +40,7 @@ def functions() -> list[Any]:
 
 
 @pytest.mark.thread_unsafe(reason="it changes the client for the process")
-def test_everything_is_put_back(http: ModuleType) -> None:
+def test_uninstall_restores_every_function(http: ModuleType) -> None:
     before = functions()
     for _ in range(2):
         tritonclient.install()
@@ -56,7 +56,7 @@ def test_everything_is_put_back(http: ModuleType) -> None:
     assert not tritonclient.is_installed()
 
 
-def test_what_was_made_meanwhile_stays_usable(http: ModuleType) -> None:
+def test_objects_created_while_installed_stay_usable(http: ModuleType) -> None:
     body, length = response(FLOATS, bytes_array([b"x", b"\0"] * LARGE))
     tritonclient.install()
     tensor = http.InferInput("x", [len(FLOATS)], "FP32").set_data_from_numpy(FLOATS)
@@ -68,7 +68,9 @@ def test_what_was_made_meanwhile_stays_usable(http: ModuleType) -> None:
     assert result.as_numpy("OUTPUT1").tolist() == [b"x", b"\0"] * LARGE
 
 
-def test_put_in_and_out_while_programs_run(http: ModuleType, utils: ModuleType) -> None:
+def test_install_and_uninstall_while_other_threads_use_the_client(
+    http: ModuleType, utils: ModuleType
+) -> None:
     words, done = bytes_array([*TEXTS, NOT_TEXT] * 100), Event()
     wire = tw.encode_bytes(words)
     body, length = response(FLOATS, words)
@@ -97,7 +99,7 @@ def test_put_in_and_out_while_programs_run(http: ModuleType, utils: ModuleType) 
         assert all(worker.result() for worker in workers)
 
 
-def test_an_unknown_version(http: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_version_is_rejected(http: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     before = functions()
     monkeypatch.setattr(patching, "version", lambda name: "3.1.4")
     with pytest.raises(
@@ -109,8 +111,8 @@ def test_an_unknown_version(http: ModuleType, monkeypatch: pytest.MonkeyPatch) -
     assert all(now is then for now, then in zip(functions(), before, strict=True))
 
 
-def test_an_unknown_layout(http: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is missed comes last, and what comes before it is left as it was."""
+def test_missing_function_is_rejected(http: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The missing function is the last replacement; the functions before it stay unchanged."""
     before = functions()
     monkeypatch.delattr(http.InferResult, "from_response_body")
     with pytest.raises(tw.IntegrationError, match=r"has no tritonclient\.\S+\.from_response_body;"):
@@ -136,8 +138,8 @@ ORDERS = {
         "from tritonclient.utils import *; f = serialize_byte_tensor",
     ],
 )
-def test_in_any_order_of_imports(http: ModuleType, order: str, imports: str) -> None:
-    """In a fresh process: nothing of the client is loaded yet."""
+def test_install_before_or_after_imports(http: ModuleType, order: str, imports: str) -> None:
+    """In a new process in which no module of the client is loaded yet."""
     script = ORDERS[order].format(imports=imports) + (
         "; import numpy, tensorwire; a = numpy.array(['a']); r = f(a).item()"
         "; assert r == bytes([1, 0, 0, 0, 97]), r"

@@ -1,4 +1,6 @@
-"""tritonclient's BYTES, with the codec and without: serialized, deserialized, in shared memory."""
+"""tritonclient's BYTES functions with and without the integration: serialize, deserialize, shared
+memory.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,22 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import tensorwire as tw
-import tritonclient_both_ways as ways
 from interop.samples import NOT_TEXT, TEXTS, Array, bits, bytes_array
-from tritonclient_both_ways import ARRAYS, FEW, FLOATS, Octets, both, module, object_array, outcome
+from support import tritonclient_comparison
+from support.tritonclient_comparison import (
+    ARRAYS,
+    FEW,
+    FLOATS,
+    Octets,
+    both,
+    module,
+    object_array,
+    outcome,
+)
 
 pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
 
-utils, either = ways.utils, ways.either  # fixtures
+utils, either = tritonclient_comparison.utils, tritonclient_comparison.either  # fixtures
 
 
 # --- serialize -------------------------------------------------------------------------------
@@ -51,18 +62,18 @@ def test_serialize(utils: ModuleType, name: str) -> None:
 
 @pytest.mark.parametrize("value", ODD, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("before", [[], [b"a", "b"]], ids=["alone", "after others"])
-def test_serialize_odd_elements(utils: ModuleType, before: list[Any], value: Any) -> None:
+def test_serialize_other_elements(utils: ModuleType, before: list[Any], value: Any) -> None:
     array = object_array([*before, value, "c"])
     both(lambda: utils.serialize_byte_tensor(array))
 
 
 @pytest.mark.parametrize("value", [b"ab", [b"a"], None, np.bytes_(b"a"), np.float32(1), 5])
-def test_serialize_no_array(utils: ModuleType, value: Any) -> None:
+def test_serialize_rejects_other_objects(utils: ModuleType, value: Any) -> None:
     both(lambda: utils.serialize_byte_tensor(value))
 
 
-def test_serialized_form(utils: ModuleType, either: bool) -> None:
-    """One `bytes` in a 0-d array; 0 elements are an array of none; str() of what is no text."""
+def test_type_of_the_serialized_array(utils: ModuleType, either: bool) -> None:
+    """One `bytes` object in a 0-d array, or an empty array for 0 elements."""
     held = utils.serialize_byte_tensor(object_array([b"ab", "\xe9", 7, None]))
     assert (held.dtype, held.shape) == (np.dtype(object), ())
     wire = b"\2\0\0\0ab\2\0\0\0\xc3\xa9\1\0\0\0007\4\0\0\0None"
@@ -75,7 +86,7 @@ def test_serialized_form(utils: ModuleType, either: bool) -> None:
         utils.serialize_byte_tensor(FLOATS)
 
 
-def test_serialize_a_lone_surrogate(utils: ModuleType, either: bool) -> None:
+def test_serialize_lone_surrogate(utils: ModuleType, either: bool) -> None:
     with pytest.raises(UnicodeEncodeError, match="surrogates not allowed"):
         utils.serialize_byte_tensor(object_array(["a", "\ud800"]))
 
@@ -89,7 +100,7 @@ element = st.one_of(
 
 @given(values=st.lists(element, max_size=8), step=st.sampled_from([1, -1, 2]))
 @FEW
-def test_serialize_anything(values: list[Any], step: int) -> None:
+def test_serialize_random_elements(values: list[Any], step: int) -> None:
     utils = module("utils", "http")
     array = object_array(values)[::step]
     both(lambda: utils.serialize_byte_tensor(array))
@@ -102,7 +113,7 @@ def test_serialize_anything(values: list[Any], step: int) -> None:
     )
 )
 @FEW
-def test_serialize_any_array(array: Array) -> None:
+def test_serialize_random_arrays(array: Array) -> None:
     utils = module("utils", "http")
     if array.dtype.kind != "U":
         both(lambda: utils.serialize_byte_tensor(array))
@@ -147,7 +158,7 @@ def test_deserialize_truncated(utils: ModuleType, kind: Callable[[bytes], Any]) 
     both(lambda: [outcome(partial(utils.deserialize_bytes_tensor, cut)) for cut in cuts])
 
 
-def test_deserialized_form(utils: ModuleType, either: bool) -> None:
+def test_type_of_the_deserialized_array(utils: ModuleType, either: bool) -> None:
     found = utils.deserialize_bytes_tensor(b"\2\0\0\0a\0\0\0\0\0")
     assert (found.dtype, found.shape, found.tolist()) == (np.dtype(object), (2,), [b"a\0", b""])
     assert found.flags.writeable
@@ -158,7 +169,7 @@ def test_deserialized_form(utils: ModuleType, either: bool) -> None:
 
 @given(wire=st.binary(max_size=20))
 @FEW
-def test_deserialize_anything(wire: bytes) -> None:
+def test_deserialize_random_bytes(wire: bytes) -> None:
     utils = module("utils", "http")
     both(lambda: utils.deserialize_bytes_tensor(wire))
 
@@ -188,8 +199,8 @@ def test_round_trip(values: list[bytes]) -> None:
         (np.float32, [2], 4),
     ],
 )
-def test_shared_memory(datatype: Any, shape: Any, offset: Any) -> None:
-    """The region has more than the elements; they begin at its byte 3."""
+def test_read_shared_memory(datatype: Any, shape: Any, offset: Any) -> None:
+    """The region is larger than the elements, which begin at its byte 3."""
     shm = module("utils.shared_memory", "http")
     wire = tw.encode_bytes([b"a", b"", b"b\0", b"\xff", b"", b"", b""])
     region = bytearray(b"???" + wire + b"\xff\xff\xff\xff")
@@ -197,15 +208,15 @@ def test_shared_memory(datatype: Any, shape: Any, offset: Any) -> None:
     both(lambda: shm.get_contents_as_numpy(handle, datatype, shape, offset))
 
 
-def test_shared_memory_before_its_beginning() -> None:
-    """Where a slice would take the beginning for it."""
+def test_read_shared_memory_at_negative_offset() -> None:
+    """With a slice, a negative offset would be relative to the end."""
     shm = module("utils.shared_memory", "http")
     region = memoryview(bytearray(tw.encode_bytes([b"a", b"b"])))
     handle = SimpleNamespace(_mpsm_handle=SimpleNamespace(buf=region))
     both(lambda: shm.get_contents_as_numpy(handle, np.object_, [1], -100))
 
 
-def test_shared_memory_there_and_back(either: bool) -> None:
+def test_write_and_read_shared_memory(either: bool) -> None:
     shm, utils = module("utils.shared_memory", "http"), module("utils", "http")
     handle = shm.create_shared_memory_region("tensorwire", "tensorwire_test", 4096)
     try:

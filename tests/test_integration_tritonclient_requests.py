@@ -1,4 +1,4 @@
-"""tritonclient's requests, with the codec and without, and what more it takes with it."""
+"""tritonclient's requests with and without the integration, and the additional types it accepts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-import tritonclient_both_ways as ways
 from interop.samples import DTYPES, Array, binary_sample, bits, bytes_array
-from tritonclient_both_ways import (
+from support import tritonclient_comparison
+from support.tritonclient_comparison import (
     ARRAYS,
     FLOATS,
     LARGE,
@@ -30,8 +30,12 @@ from tritonclient_both_ways import (
 
 pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
 
-http, grpc, utils = ways.http, ways.grpc, ways.utils  # fixtures
-either, installed = ways.either, ways.installed
+http, grpc, utils = (
+    tritonclient_comparison.http,
+    tritonclient_comparison.grpc,
+    tritonclient_comparison.utils,
+)  # fixtures
+either, installed = tritonclient_comparison.either, tritonclient_comparison.installed
 
 
 @pytest.mark.parametrize("is_large", [False, True])
@@ -66,20 +70,22 @@ def test_request_of_many_dimensions(http: ModuleType, datatype: str, order: Any)
         pytest.param(FLOATS.astype("U"), id="U"),
     ],
 )
-def test_request_of_odd_arrays(http: ModuleType, array: Array) -> None:
+def test_request_of_other_arrays(http: ModuleType, array: Array) -> None:
     both(lambda: body_of(http, array, "FP32"))
     both(lambda: body_of(http, array, "BF16"))  # which older clients make of float32
 
 
 @pytest.mark.parametrize("value", [None, [1.0], b"abcd", memoryview(b"abcd"), np.float32(1)])
 @pytest.mark.parametrize("datatype", ["FP32", "BYTES", "BF16", "none such"])
-def test_request_of_no_array(http: ModuleType, datatype: str, value: Any) -> None:
+def test_request_of_objects_that_are_not_arrays(
+    http: ModuleType, datatype: str, value: Any
+) -> None:
     both(lambda: http.InferInput("x", [1], datatype).set_data_from_numpy(value))
     both(lambda: http.InferInput("x", [1], datatype).set_data_from_numpy(value, False))
 
 
 @pytest.mark.parametrize("shape", [[2], [len(FLOATS) + 1], [1, len(FLOATS)], []])
-def test_request_of_another_shape(http: ModuleType, shape: list[int]) -> None:
+def test_request_of_wrong_shape(http: ModuleType, shape: list[int]) -> None:
     both(lambda: http.InferInput("x", shape, "FP32").set_data_from_numpy(FLOATS))
     both(lambda: http.InferInput("x", shape, "FP16").set_data_from_numpy(FLOATS))
 
@@ -96,7 +102,7 @@ def test_json_request(http: ModuleType, datatype: str) -> None:
     both(lambda: body_of(http, array, datatype, binary_data=False))
 
 
-def test_request_with_everything(http: ModuleType) -> None:
+def test_request_with_all_kinds_of_inputs_and_outputs(http: ModuleType) -> None:
     def body() -> Any:
         inputs = [http.InferInput(name, [len(FLOATS)], "FP32") for name in "abc"]
         inputs[0].set_data_from_numpy(FLOATS)
@@ -110,8 +116,8 @@ def test_request_with_everything(http: ModuleType) -> None:
     both(body)
 
 
-def test_data_given_again(http: ModuleType, either: bool) -> None:
-    """The last counts, whatever kind it is of."""
+def test_data_set_repeatedly(http: ModuleType, either: bool) -> None:
+    """The last call determines the data, whatever its form."""
     generate = http.InferenceServerClient.generate_request_body
     tensor = http.InferInput("x", [len(FLOATS)], "FP32").set_data_from_numpy(FLOATS)
     tensor.set_data_from_numpy(FLOATS + 1)
@@ -128,7 +134,7 @@ def test_data_given_again(http: ModuleType, either: bool) -> None:
 @pytest.mark.parametrize(
     "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
 )
-def test_inputs_and_results_are_copied(
+def test_inputs_and_results_can_be_copied(
     http: ModuleType, either: bool, copied: Callable[[Any], Any]
 ) -> None:
     generate = http.InferenceServerClient.generate_request_body
@@ -138,8 +144,8 @@ def test_inputs_and_results_are_copied(
     assert bits(copied(result).as_numpy("OUTPUT0")) == bits(FLOATS)
 
 
-def test_a_large_array_is_referred_to(http: ModuleType, installed: None) -> None:
-    """Until the body is built: then it is copied, once, and may change."""
+def test_large_array_is_kept_by_reference(http: ModuleType, installed: None) -> None:
+    """Until the body is built. Then it is copied once, and may be modified."""
     array = FLOATS.copy()
     tensor = http.InferInput("x", [len(array)], "FP32").set_data_from_numpy(array)
     assert np.shares_memory(tensor._raw_data, array)
@@ -154,7 +160,7 @@ def test_a_large_array_is_referred_to(http: ModuleType, installed: None) -> None
     assert body_of(http, mapped, "UINT8")[0].endswith(mapped.tobytes())
 
 
-def test_a_subclass_packs_its_own(http: ModuleType) -> None:
+def test_subclass_may_override_packing(http: ModuleType) -> None:
     class Reversed(http.InferInput):  # type: ignore[misc, name-defined]
         def _get_binary_data(self) -> bytes:
             return bytes(super()._get_binary_data()[::-1])
@@ -187,7 +193,7 @@ def test_grpc(grpc: ModuleType, datatype: str) -> None:
 
 @pytest.mark.parametrize("value", [None, b"a", FLOATS, np.array(["a"]), object_array([1, None])])
 @pytest.mark.parametrize("datatype", ["FP16", "BYTES"])
-def test_grpc_of_odd_values(grpc: ModuleType, datatype: str, value: Any) -> None:
+def test_grpc_of_other_arrays(grpc: ModuleType, datatype: str, value: Any) -> None:
     if datatype == "BYTES" and isinstance(value, np.ndarray) and value.dtype.kind == "U":
         value = value.astype("S")  # U is an extra
     both(lambda: grpc.InferInput("x", [2], datatype).set_data_from_numpy(value)._get_content())
@@ -206,10 +212,10 @@ TEXT_ARRAYS = {
 
 @pytest.mark.parametrize("name", TEXT_ARRAYS)
 @pytest.mark.parametrize("is_binary", [True, False])
-def test_more_kinds_of_bytes(
+def test_additional_bytes_types(
     http: ModuleType, utils: ModuleType, installed: None, name: str, is_binary: bool
 ) -> None:
-    """Where the client alone has an error, the same as an object array of the elements."""
+    """The result is the same as for an object array of the elements."""
     values: Any = TEXT_ARRAYS[name]
     plain = values.as_numpy() if isinstance(values, tw.BytesTensor) else values.astype(object)
     found = body_of(http, values, "BYTES", binary_data=is_binary)
@@ -220,19 +226,19 @@ def test_more_kinds_of_bytes(
 
 
 @pytest.mark.parametrize("name", TEXT_ARRAYS)
-def test_more_kinds_of_bytes_over_grpc(grpc: ModuleType, installed: None, name: str) -> None:
+def test_additional_bytes_types_over_grpc(grpc: ModuleType, installed: None, name: str) -> None:
     values: Any = TEXT_ARRAYS[name]
     tensor = grpc.InferInput("x", [2, 2], "BYTES").set_data_from_numpy(values)
     assert tensor._get_content() == tw.encode_bytes(values)
     assert type(tensor._get_content()) is bytes
 
 
-def test_an_extra_with_a_bad_element(utils: ModuleType, installed: None) -> None:
+def test_additional_bytes_type_with_invalid_element(utils: ModuleType, installed: None) -> None:
     with pytest.raises(tw.EncodeError, match="element 1 "):
         utils.serialize_byte_tensor(np.array(["a", "\ud800"]))
 
 
-def test_no_elements_of_more_kinds(http: ModuleType, installed: None) -> None:
+def test_empty_arrays_of_additional_bytes_types(http: ModuleType, installed: None) -> None:
     empty: list[Any] = [np.empty((2, 0), "U1"), tw.decode_bytes(b"").reshape((2, 0))]
     for values in empty:
         assert body_of(http, values, "BYTES") == body_of(http, np.empty((2, 0), object), "BYTES")

@@ -1,4 +1,4 @@
-"""tritonclient's responses, with the codec and without; what is viewed, and what is copied."""
+"""tritonclient's responses with and without the integration; which arrays are views or copies."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import tensorwire as tw
-import tritonclient_both_ways as ways
 from interop.samples import DTYPES, Array, binary_sample, bits, bytes_array
-from tritonclient_both_ways import (
+from support import tritonclient_comparison
+from support.tritonclient_comparison import (
     FEW,
     FLOATS,
     LARGE,
@@ -32,7 +32,11 @@ from tritonclient_both_ways import (
 
 pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
 
-http, either, installed = ways.http, ways.either, ways.installed  # fixtures
+http, either, installed = (
+    tritonclient_comparison.http,
+    tritonclient_comparison.either,
+    tritonclient_comparison.installed,
+)  # fixtures
 
 
 def output(
@@ -58,7 +62,7 @@ def test_response(http: ModuleType, datatype: str, is_large: bool) -> None:
 
 @pytest.mark.parametrize("cut", [1, 3, 4, LARGE, LARGE + 50, 2 * LARGE + 20, 2 * LARGE + 150])
 @pytest.mark.parametrize("is_late", [False, True])
-def test_damaged_response(http: ModuleType, cut: int, is_late: bool) -> None:
+def test_malformed_response(http: ModuleType, cut: int, is_late: bool) -> None:
     body, length = response(FLOATS, bytes_array([b"abc"] * (LARGE // 7)))
     damaged = body[cut:] if is_late else body[:-cut]
     for name in ("OUTPUT0", "OUTPUT1"):
@@ -73,7 +77,7 @@ def test_wrong_header_length(http: ModuleType, array: Array, length: Any) -> Non
 
 
 @pytest.mark.parametrize("kind", [bytearray, memoryview, np.array, str, lambda body: None])
-def test_a_body_of_another_type(http: ModuleType, kind: Callable[[Any], Any]) -> None:
+def test_body_of_other_buffer_types(http: ModuleType, kind: Callable[[Any], Any]) -> None:
     body, length = response(FLOATS)
     both(lambda: parsed(http, kind(body), length).as_numpy("OUTPUT0"))
 
@@ -99,15 +103,15 @@ def test_json_response(http: ModuleType) -> None:
     both(lambda: parsed(http, b'{"outputs": [{"name": "\xff"}]}', None))
 
 
-def test_verbose(http: ModuleType, either: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbose_output(http: ModuleType, either: bool, capsys: pytest.CaptureFixture[str]) -> None:
     body, length = response(FLOATS)
     assert length is not None
     http.InferResult.from_response_body(body, True, length)
     assert capsys.readouterr().out == f"{body[:length]!r}\n"
 
 
-def test_a_response_is_viewed(http: ModuleType, installed: None) -> None:
-    """Nothing is copied: not by parsing, nor by reading, nor by reading again."""
+def test_arrays_are_views_of_the_response(http: ModuleType, installed: None) -> None:
+    """Nothing is copied by parsing the response or by reading its arrays, also repeatedly."""
     body, length = response(FLOATS, FLOATS + 1, bytes_array([b"x"]))
     whole = np.frombuffer(body, np.uint8)
     result = parsed(http, body, length)
@@ -118,8 +122,8 @@ def test_a_response_is_viewed(http: ModuleType, installed: None) -> None:
         assert not found.flags.writeable
 
 
-def test_a_writable_body_is_copied(http: ModuleType, either: bool) -> None:
-    """As ever: a buffer may be received into again, and each array is the caller's own."""
+def test_arrays_of_a_writable_body_are_copies(http: ModuleType, either: bool) -> None:
+    """As without the integration: the caller may reuse the buffer, and owns each array."""
     body, length = response(FLOATS, FLOATS)
     received = bytearray(body)
     result = parsed(http, received, length)
@@ -130,7 +134,7 @@ def test_a_writable_body_is_copied(http: ModuleType, either: bool) -> None:
 
 
 class Reply:
-    """A transport's response, as the client reads it: once, and from the front."""
+    """The response object of a transport, which the client reads once from the start."""
 
     def __init__(self, body: bytes, length: int | None, kind: Callable[[bytes], Any]) -> None:
         self.rest, self.kind = body, kind
@@ -147,7 +151,7 @@ class Reply:
 
 @pytest.mark.parametrize("kind", [bytes, bytearray])
 @pytest.mark.parametrize("array", [FLOATS, FLOATS[:4]], ids=["large", "small"])
-def test_a_transports_response(
+def test_response_object_of_a_transport(
     http: ModuleType, array: Array, kind: Callable[[bytes], Any]
 ) -> None:
     body, length = response(array, array + 1)
@@ -166,7 +170,7 @@ def test_a_transports_response(
     is_transposed=st.booleans(),
 )
 @FEW
-def test_any_array_there_and_back(array: Array, is_transposed: bool) -> None:
+def test_round_trip_of_random_arrays(array: Array, is_transposed: bool) -> None:
     http = module("http", "http")
     array = np.tile(array, 40).T if is_transposed else np.tile(array, 40)
     datatype = tw.Tensor("x", array).datatype
@@ -176,8 +180,8 @@ def test_any_array_there_and_back(array: Array, is_transposed: bool) -> None:
 
 
 def peak_nbytes(call: Callable[[], Any]) -> int:
-    """The most memory that a call has taken at any time, and its result still takes."""
-    call()  # whatever is made once
+    """Return the peak memory of a call and the memory of its result."""
+    call()  # fill caches
     tracemalloc.start()
     try:
         call()
@@ -187,7 +191,7 @@ def peak_nbytes(call: Callable[[], Any]) -> int:
 
 
 @pytest.mark.thread_unsafe(reason="it measures the process")
-def test_one_copy_of_a_request_and_none_of_a_response(http: ModuleType, either: bool) -> None:
+def test_request_is_copied_once_and_response_never(http: ModuleType, either: bool) -> None:
     array = np.ones(1 << 22, np.float32)
     body, length = response(array, array)
     n_copies = peak_nbytes(lambda: body_of(http, array, "FP32")) / array.nbytes

@@ -1,7 +1,8 @@
-"""Decimal numbers of every length, at every distance from the end of the text.
+"""Decimal numbers of all lengths, at all distances from the end of the text.
 
-Most numbers of JSON have a point and no exponent. They are read by a function of its own where
-enough text follows, and by the general one near the end of the text; both must round correctly.
+Most numbers in JSON have a decimal point and no exponent. They are read by a separate function if
+enough text follows, and by the general function near the end of the text. Both must round
+correctly.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 import tensorwire as tw
 
-REGION = 64  # bytes: more than the fast way wants to have behind it
+REGION = 64  # bytes: more than the fast function needs after a number
 
 
 def read(datatype: str, numbers: list[str], end: str = "]}]}") -> NDArray[Any]:
@@ -53,12 +54,12 @@ def halfway(rng: random.Random) -> str:
     return f"{whole}.{25 * half:02d}"
 
 
-def test_every_length() -> None:
+def test_numbers_of_all_lengths() -> None:
     numbers = lengths()
     assert bits(read("FP64", numbers)) == bits([float(number) for number in numbers])
 
 
-def test_every_distance_from_the_end() -> None:
+def test_numbers_at_all_distances_from_the_end() -> None:
     for number in lengths():
         assert bits(read("FP64", [number])) == bits([float(number)])
     for n_blanks in range(REGION):
@@ -66,7 +67,7 @@ def test_every_distance_from_the_end() -> None:
         assert found.tolist() == [-3.0625, 0.1]
 
 
-def test_divisions_by_every_power_of_five() -> None:
+def test_quotients_by_all_powers_of_five() -> None:
     """16 to 19 digits, from the smallest to the largest, divided by 10^1 to 10^27."""
     rng = random.Random(5)
     values = [10**15, 10**15 + 1, 10**19 - 1, (1 << 53) + 1, (1 << 63) - 1, 1 << 63]
@@ -79,7 +80,7 @@ def test_divisions_by_every_power_of_five() -> None:
     assert bits(read("FP64", numbers)) == bits([float(number) for number in numbers])
 
 
-def test_halfway_between_two_doubles() -> None:
+def test_numbers_halfway_between_two_doubles() -> None:
     rng = random.Random(7)
     numbers = [halfway(rng) for _ in range(3000)]
     assert bits(read("FP64", numbers)) == bits([float(number) for number in numbers])

@@ -1,4 +1,4 @@
-"""The JSON that is written, judged by the standard library's parser and by msgspec."""
+"""The JSON writer, compared with the parsers of the standard library and of msgspec."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorwire as tw
+from support.scale import scaled
 
 # Characters that JSON escapes, that it need not, and of each width that Python keeps text in.
 CHARACTERS = st.one_of(
@@ -44,7 +45,7 @@ SOMETIMES = st.none() | TEXT
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys are all different."""
+    """Return a strategy for objects with unique keys."""
     found = dict(pairs)
     assert len(found) == len(pairs)
     return found
@@ -62,7 +63,7 @@ def without_none(**members: Any) -> dict[str, Any]:
 
 @st.composite
 def tensors(draw: st.DrawFn) -> list[tuple[tw.Tensor, dict[str, Any]]]:
-    """Tensors of every kind, each with the entry that it must have."""
+    """Return tensors of all kinds, each with its expected JSON entry."""
     made = []
     for name in draw(st.lists(NAMES, min_size=1, max_size=4, unique=True)):
         parameters = draw(PARAMETERS)
@@ -95,9 +96,9 @@ def tensors(draw: st.DrawFn) -> list[tuple[tw.Tensor, dict[str, Any]]]:
     return made
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(tensors(), SOMETIMES, SOMETIMES, SOMETIMES, PARAMETERS, st.data())
-def test_any_message(
+def test_random_messages(
     made: Any, id: Any, model: Any, version: Any, parameters: Any, data: st.DataObject
 ) -> None:
     entries = [entry for _, entry in made]
@@ -128,7 +129,7 @@ def test_any_message(
 @pytest.mark.parametrize(
     "character", [*map(chr, range(1, 0x100)), "\u2028", "\uffff", "\U0001f600"]
 )
-def test_each_character(character: str) -> None:
+def test_all_characters(character: str) -> None:
     for text in (character, f"ab{character}cd", character * 100):
         about: dict[str, Any] = {
             "id": text,
@@ -143,7 +144,7 @@ def test_each_character(character: str) -> None:
         assert entry["parameters"] == {text: text, "binary_data_size": 1}
 
 
-def test_no_more_spaces_than_are_needed() -> None:
+def test_only_alignment_adds_spaces() -> None:
     for n in range(200):
         tensor = tw.Tensor("x" * n, np.zeros(1, np.int8))
         for align in (1, 7, 64):
@@ -154,7 +155,7 @@ def test_no_more_spaces_than_are_needed() -> None:
 
 @pytest.mark.parametrize("n_more", range(0, 600, 7))
 def test_texts_of_any_length(n_more: int) -> None:
-    """Where the memory grows: in a name, a number, a list, the padding."""
+    """The output buffer grows within a name, a number, a list and the padding."""
     tensors = [tw.Tensor(f"{'n' * n_more}{i}", np.zeros(n_more % 5 + 1, np.int8)) for i in range(3)]
     frame = tw.encode_request(tw.InferRequest(tensors, id="x" * n_more), align=1 << (n_more % 11))
     header = header_of(frame)
@@ -162,7 +163,7 @@ def test_texts_of_any_length(n_more: int) -> None:
     assert (header["id"], len(frame.buffers[0]) % (1 << (n_more % 11))) == ("x" * n_more, 0)
 
 
-# --- what has no form, in each of the places ---
+# --- values without JSON form, in each place ---
 
 X = np.zeros(2, np.float32)
 ITSELF: list[Any] = []
@@ -205,7 +206,7 @@ def request_with(value: Any, place: str) -> tw.InferRequest:
 
 @pytest.mark.parametrize("text", ["\ud800", "plain \udfff", "é\ud83d", "\U0001f600\udc00"])
 @pytest.mark.parametrize("place", PLACES)
-def test_a_lone_surrogate(place: str, text: str) -> None:
+def test_lone_surrogate_is_rejected(place: str, text: str) -> None:
     request = request_with(text, place)
     for _ in range(2):  # nothing of the first attempt is left
         with pytest.raises(tw.EncodeError, match="a lone surrogate at character") as caught:
@@ -217,7 +218,7 @@ def test_a_lone_surrogate(place: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["tensor: a value", "output: a value", "message: a value"])
-def test_a_parameter_that_contains_itself(place: str) -> None:
+def test_parameter_that_contains_itself_is_rejected(place: str) -> None:
     with pytest.raises(tw.EncodeError, match="nested too deep: parameter 'k'"):
         tw.encode_request(request_with(ITSELF, place))
 
@@ -231,7 +232,7 @@ def test_a_parameter_that_contains_itself(place: str) -> None:
         (2**70, "'x' is too large to address: FP32 \\[2, more than 2\\^64\\]"),
     ],
 )
-def test_dimensions_without_data(dim: int, message: str) -> None:
+def test_shape_without_data(dim: int, message: str) -> None:
     where = {"shared_memory_region": "r"}
     tensor = tw.Tensor("x", None, datatype="FP32", shape=[1], parameters=where)
     tensor.shape = (2, dim)
@@ -239,7 +240,7 @@ def test_dimensions_without_data(dim: int, message: str) -> None:
         tw.encode_request(tw.InferRequest([tensor]))
 
 
-def test_an_output_that_has_lost_its_name_or_parameters() -> None:
+def test_requested_output_without_name_or_parameters() -> None:
     output = tw.RequestedOutput("y", binary=True)
     request = tw.InferRequest([tw.Tensor("x", X)], [output])
     output.parameters = None  # type: ignore[assignment]
@@ -256,7 +257,7 @@ def test_an_output_that_has_lost_its_name_or_parameters() -> None:
 
 
 def data_text(array: Any, *, kind: str = "input", **options: Any) -> str:
-    """The text between the brackets of an array's ``data``."""
+    """Return the text between the brackets of an array's `data`."""
     tensor = tw.Tensor("x", array, binary=False)
     text = bytes(tw.encode_request(tw.InferRequest([tensor]), **options).buffers[0]).decode()
     front, _, data = text.partition(',"data":[')
@@ -271,7 +272,7 @@ def texts_of(array: Any, **options: Any) -> list[str]:
 
 
 def check_doubles(array: Any) -> None:
-    """The very text of `repr`, which json and msgspec read as the same bits."""
+    """Check that the text is that of `repr`, and that json and msgspec read the same bits."""
     array = np.ascontiguousarray(array, np.float64)
     text = data_text(array)
     assert text.split(",") == [repr(number) for number in array.tolist()]
@@ -284,7 +285,7 @@ strtof.argtypes, strtof.restype = [ctypes.c_char_p, ctypes.c_void_p], ctypes.c_f
 
 
 def check_singles(array: Any) -> None:
-    """As few digits as numpy needs, which are read as the same bits, also by way of a double."""
+    """Check that numpy needs as many digits, and that the text reads as the same bits."""
     array = np.ascontiguousarray(array, np.float32)
     texts = texts_of(array)
     read = np.array([json.loads(text) for text in texts])
@@ -295,7 +296,7 @@ def check_singles(array: Any) -> None:
     )
     for text, number in zip(texts, array, strict=True):
         if text.lstrip("-") == "7.0385307e-26":
-            continue  # see test_the_number_that_doubles_misread
+            continue  # see test_shortest_single_that_is_misread_through_a_double
         shortest = np.format_float_scientific(number, unique=True, trim="-")
         assert Fraction(text) == Fraction(shortest), (text, shortest)
         # Python's notation: fixed from 1e-4 to 1e16.
@@ -305,7 +306,7 @@ def check_singles(array: Any) -> None:
 
 
 def neighbours(array: Any) -> Any:
-    """The numbers, those next to them, and all of these with the other sign."""
+    """Return the numbers, their neighbours, and the negatives of all of them."""
     array = np.asarray(array)
     far = array.dtype.type(np.inf)
     with np.errstate(over="ignore"):
@@ -341,7 +342,7 @@ def test_numbers_that_are_hard_to_write(dtype: str, check: Callable[[Any], None]
 
 
 @pytest.mark.parametrize(("dtype", "check"), [("f4", check_singles), ("f8", check_doubles)])
-def test_random_bits(dtype: str, check: Callable[[Any], None]) -> None:
+def test_random_bit_patterns(dtype: str, check: Callable[[Any], None]) -> None:
     check(random_bits(dtype, 10_000))
 
 
@@ -365,7 +366,7 @@ def test_random_bits(dtype: str, check: Callable[[Any], None]) -> None:
         (9.5e15 + 2, "9500000000000002.0"),
     ],
 )
-def test_the_text_of_a_double(number: float, text: str) -> None:
+def test_text_of_double_precision_numbers(number: float, text: str) -> None:
     assert (data_text(np.array([number])), repr(number)) == (text, text)
 
 
@@ -382,13 +383,13 @@ def test_the_text_of_a_double(number: float, text: str) -> None:
         (9999999e9, "9999999000000000.0"),
     ],
 )
-def test_the_text_of_a_single(number: float, text: str) -> None:
+def test_text_of_single_precision_numbers(number: float, text: str) -> None:
     assert data_text(np.array([number], np.float32)) == text
     assert data_text(np.array([-number], np.float32)) == f"-{text}"
 
 
-def test_the_number_that_doubles_misread() -> None:
-    """7.038531e-26 is the shortest; as a double, it lies halfway to the next single."""
+def test_shortest_single_that_is_misread_through_a_double() -> None:
+    """7.038531e-26 is the shortest text; as a double it is halfway to the next single."""
     number = np.array([0x15AE43FD], np.uint32).view(np.float32)
     assert strtof(b"7.038531e-26", None) == number[0]
     assert np.float32(float("7.038531e-26")) != number[0]
@@ -412,13 +413,13 @@ def test_integers(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u2"])
-def test_every_small_integer(dtype: str) -> None:
+def test_small_integers(dtype: str) -> None:
     info = np.iinfo(dtype)
     array = np.arange(info.min, info.max + 1).astype(dtype)
     assert texts_of(array) == [str(number) for number in array.tolist()]
 
 
-def test_bool() -> None:
+def test_bool_arrays() -> None:
     array = np.arange(256, dtype=np.uint8).view(bool)  # any byte but 0 is true
     assert texts_of(array) == ["false"] + ["true"] * 255
     flags = np.random.default_rng(1).integers(0, 2, 5000).astype(bool)
@@ -454,7 +455,7 @@ SIZES = [1, 2, 17, 18, 1023, 1024, 1025, 2048, 2049, 5000, 49_999, 50_000, 50_00
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("dtype", NUMERIC)
 def test_arrays_of_any_size(dtype: str, n: int) -> None:
-    """Where batches end and memory grows: texts of one length, and after 1500 short ones."""
+    """Around the ends of batches and the growth of the output buffer."""
     longest = LONGEST.get(dtype)
     if longest is None:
         info = np.iinfo(dtype)
@@ -470,8 +471,8 @@ def test_arrays_of_any_size(dtype: str, n: int) -> None:
         array[:1500] = 1
 
 
-def test_the_memory_for_a_long_array() -> None:
-    """The text is written once: no more than it takes and what the growth leaves free."""
+def test_memory_for_a_long_array() -> None:
+    """The output is written once, and the buffer grows by a bounded factor."""
     array = np.random.default_rng(0).standard_normal(300_000)
     request = tw.InferRequest([tw.Tensor("x", array, binary=False)])
     tracemalloc.start()
@@ -484,7 +485,7 @@ def test_the_memory_for_a_long_array() -> None:
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("n", [5, 60_000])
-def test_numbers_that_are_not_finite(dtype: str, n: int) -> None:
+def test_nan_and_infinities(dtype: str, n: int) -> None:
     array = np.arange(n, dtype=dtype) + np.dtype(dtype).type(0.5)
     array[[-4, -3, -1]] = np.nan, np.inf, -np.inf
     finite = texts_of(array[:-4])
@@ -512,7 +513,7 @@ def test_nan_of_any_bits(bits: int) -> None:
     assert (data_text(array), data_text(array, nonfinite="literal")) == ("null", "NaN")
 
 
-def test_values_that_change_while_they_are_written() -> None:
+def test_values_modified_while_they_are_written() -> None:
     array = np.zeros(200_000, np.int64)
     stop = threading.Event()
 
@@ -553,7 +554,7 @@ def is_utf8(element: bytes) -> bool:
 
 
 def sequences() -> Iterator[bytes]:
-    """Every byte; every two bytes; three and four bytes about each bound of RFC 3629."""
+    """Yield all 1- and 2-byte sequences, and 3 and 4 bytes around the bounds of RFC 3629."""
     yield from (bytes([first]) for first in range(256))
     yield from (bytes([first, second]) for first in range(0x7F, 256) for second in range(256))
     edges = [0x00, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xFF]
@@ -564,7 +565,7 @@ def sequences() -> Iterator[bytes]:
                 yield from (bytes([first, second, third, last]) for last in edges)
 
 
-def test_utf8_is_checked_as_python_does() -> None:
+def test_utf8_validation_agrees_with_python() -> None:
     valid = [sequence for sequence in sequences() if is_utf8(sequence)]
     assert len(valid) > 2000
     strings(valid)
@@ -584,7 +585,7 @@ SPECIAL = ["a", '"', "\\", "\0", "\x1f", "\n", "\x7f", "é", "€", "\U0001f600"
 
 
 @pytest.mark.parametrize("character", SPECIAL)
-def test_escapes_at_any_place(character: str) -> None:
+def test_escapes_at_any_position(character: str) -> None:
     elements = []
     for front in range(20):
         for behind in range(12):
@@ -594,7 +595,7 @@ def test_escapes_at_any_place(character: str) -> None:
 
 
 @pytest.mark.parametrize("character", SPECIAL)
-def test_escapes_where_pieces_end(character: str) -> None:
+def test_escapes_at_the_ends_of_pieces(character: str) -> None:
     lengths = [*range(1010, 1036), 2047, 2048, 2049, 10_000]
     strings([("x" * n + character * 3).encode() for n in lengths])
     strings([(character * n).encode() for n in lengths])
@@ -625,7 +626,7 @@ def test_many_elements() -> None:
     assert data_text(np.zeros((0, 3), object)) == ""
 
 
-def test_an_element_without_a_prefix_and_parts_of_a_body() -> None:
+def test_raw_element_and_slices_of_a_body() -> None:
     raw = tw.decode_request("é".encode(), 0, raw_input=tw.TensorSpec("x", "BYTES", [1]))
     assert data_text(raw["x"].data) == '"é"'
     whole = tw.decode_bytes(tw.encode_bytes(["a", "b", "c", "d"]))
@@ -684,7 +685,7 @@ def parameter_text(value: Any) -> str:
         {"a" * i: list(range(i)) for i in range(100)},
     ],
 )
-def test_parameters_are_written_as_json_dumps_does(value: Any) -> None:
+def test_parameters_are_written_as_by_json_dumps(value: Any) -> None:
     expected = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     assert parameter_text(value) == expected
 
@@ -701,11 +702,11 @@ def test_parameters_are_written_as_json_dumps_does(value: Any) -> None:
         (OrderedDict([("b", 1), ("a", 2)]), '{"b":1,"a":2}'),
     ],
 )
-def test_values_that_extend_the_types_of_json(value: Any, text: str) -> None:
+def test_subclasses_of_json_types(value: Any, text: str) -> None:
     assert parameter_text(value) == text
 
 
-def test_an_ordered_dict_keeps_its_order() -> None:
+def test_ordered_dict_keeps_its_order() -> None:
     ordered = OrderedDict(a=1, b=2)
     ordered.move_to_end("a")
     assert parameter_text(ordered) == '{"b":2,"a":1}'
@@ -721,14 +722,14 @@ def test_an_ordered_dict_keeps_its_order() -> None:
 )
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: [{"l": (value,)}]])
 @pytest.mark.parametrize("place", ["tensor: a value", "output: a value", "message: a value"])
-def test_a_parameter_that_json_has_no_type_for(place: str, wrap: Any, value: Any) -> None:
+def test_parameter_of_unsupported_type_is_rejected(place: str, wrap: Any, value: Any) -> None:
     message = f"parameter 'k' contains an object of type {type(value).__name__}, which JSON cannot"
     with pytest.raises(TypeError, match=message):
         tw.encode_request(request_with(wrap(value), place))
 
 
 @pytest.mark.parametrize("key", [1, 1.5, None, True, (), b"b"])
-def test_a_key_that_is_no_str(key: Any) -> None:
+def test_key_that_is_not_a_str_is_rejected(key: Any) -> None:
     for place in ("tensor", "output", "message"):
         with pytest.raises(TypeError, match="the name of a parameter is a str, not"):
             tw.encode_request(request_with(key, f"{place}: a key"))
@@ -738,7 +739,7 @@ def test_a_key_that_is_no_str(key: Any) -> None:
             tw.encode_request(request_with(key, f"{place}: a key within"))
 
 
-def test_an_integer_that_python_does_not_convert() -> None:
+def test_integer_above_pythons_digit_limit() -> None:
     with pytest.raises(tw.EncodeError, match="'k' contains an integer of 33220 bits"):
         parameter_text(10**10_000)
 
@@ -763,7 +764,7 @@ def test_nesting_up_to_the_limit_of_the_decoder(place: str, around: int) -> None
 
 
 class Hostile(dict[str, Any]):
-    """Changes what is being written."""
+    """A dict that modifies the value that is being written."""
 
     def __init__(self, victim: Any) -> None:
         super().__init__(a=1)
@@ -781,7 +782,7 @@ class Hostile(dict[str, Any]):
 
 
 @pytest.mark.parametrize("kind", ["list", "dict", "parameters"])
-def test_containers_that_change_while_they_are_written(kind: str) -> None:
+def test_containers_modified_while_they_are_written(kind: str) -> None:
     victim: Any = [] if kind == "list" else {}
     value = [Hostile(victim), "x" * 50]
     if kind == "list":
@@ -798,7 +799,7 @@ def test_containers_that_change_while_they_are_written(kind: str) -> None:
         json.loads(bytes(frame.buffers[0]))
 
 
-def test_parameters_are_a_dict_of_their_own() -> None:
+def test_parameters_are_copied() -> None:
     makers: list[Callable[..., Any]] = [
         lambda **given: tw.Tensor("x", X, **given),
         lambda **given: tw.RequestedOutput("y", **given),

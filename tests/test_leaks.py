@@ -1,4 +1,4 @@
-"""Nothing stays behind: 100,000 calls of each entry point, in a process of their own."""
+"""Memory and references: 100,000 calls of each entry point, and the lifetimes of bodies."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-import leaks
 import tensorwire as tw
-import wire
-from lifetimes import Owned, assert_held_until_it_goes
+from stress import leaks
+from support import reference
+from support.lifetimes import Owned, assert_held_until_it_goes
 
 pytestmark = [
     pytest.mark.no_sanitizers(reason="it measures memory"),
@@ -25,9 +24,10 @@ pytestmark = [
 
 
 def test_no_entry_point_leaks() -> None:
-    """Nor does anything print, as an exception in a destructor would."""
+    """No output is expected either, such as of an exception in a destructor."""
     path = [str(Path(tw.__file__).parent.parent), *sys.path]
-    script = f"import sys; sys.path[:0] = {path!r}; sys.argv[1:] = []; import leaks; leaks.main()"
+    script = f"import sys; sys.path[:0] = {path!r}; sys.argv[1:] = []\n"
+    script += "from stress import leaks; leaks.main()"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False
     )
@@ -36,33 +36,10 @@ def test_no_entry_point_leaks() -> None:
     assert len(done.stdout.splitlines()) >= len(leaks.ENTRY_POINTS) - 1  # pyarrow may be missing
 
 
-kept: list[Any] = []
-LEAKS: dict[str, Callable[[], Any]] = {
-    "an object": lambda: kept.append(object()),
-    "an error": lambda: kept.append(tw.DecodeError("x")),
-    "memory": lambda: kept.append(bytes(1000)),
-    "a body": lambda: kept.append(tw.decode_bytes(bytes(400))),
-    "a reference to a dtype": lambda: kept.append(np.dtype("<f4")),
-}
-# As numpy 2.5 has them on CPython 3.12 and later: their references are not counted
-IMMORTAL_DTYPES = sys.getrefcount(np.dtype("<f4")) > 2**30
+# --- lifetime of bodies (tests/test_ownership.py tests views of decoded messages) ---
 
 
-@pytest.mark.parametrize("name", LEAKS)
-def test_a_leak_is_seen(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    if IMMORTAL_DTYPES and name == "a reference to a dtype":
-        pytest.skip("numpy's dtypes are immortal here")
-    found = leaks.check("x", [("this", LEAKS[name])], 2000)
-    kept.clear()
-    assert found, capsys.readouterr().out
-    assert found[0].startswith("x")
-    assert not leaks.check("x", [("this", lambda: tw.decode_bytes(bytes(400)))], 2000)
-
-
-# --- what holds a body (tests/test_ownership.py has the views of a decoded message) ---
-
-
-ELEMENTS = wire.elements([b"a", b"bc", b"x" * 50])
+ELEMENTS = reference.elements([b"a", b"bc", b"x" * 50])
 HOLDERS: dict[str, Callable[[Any], Any]] = {
     "BytesTensor": tw.decode_bytes,
     "reshaped": lambda b: tw.decode_bytes(b).reshape((3, 1)),
@@ -85,27 +62,27 @@ HOLDERS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS.keys())
-def test_held_until_the_last_goes(hold: Callable[[Any], Any]) -> None:
+def test_result_keeps_the_body_alive(hold: Callable[[Any], Any]) -> None:
     assert_held_until_it_goes(ELEMENTS, hold)
 
 
 BAD: dict[str, Callable[[Any], Any]] = {
-    "bytes behind": lambda b: tw.decode_bytes(b, 2),
-    "no elements": lambda b: tw.decode_bytes(memoryview(b)[:-1]),
-    "no message": tw.decode_request,
-    "a length": lambda b: tw.decode_response(b, 1 << 40),
-    "raw, undeclared": lambda b: tw.decode_request(b, 0),
-    "raw, too many": lambda b: tw.decode_request(
+    "trailing bytes": lambda b: tw.decode_bytes(b, 2),
+    "truncated element": lambda b: tw.decode_bytes(memoryview(b)[:-1]),
+    "not a message": tw.decode_request,
+    "header length too large": lambda b: tw.decode_response(b, 1 << 40),
+    "raw request, undeclared input": lambda b: tw.decode_request(b, 0),
+    "raw request, too many elements": lambda b: tw.decode_request(
         b, 0, raw_input=tw.TensorSpec("x", "UINT8", [-1]), limits=tw.Limits(max_elements=3)
     ),
     "strided": lambda b: tw.decode_bytes(memoryview(b)[::2]),
-    "written": lambda b: tw.encode_bytes_into(["a" * 500], b),
+    "target too small or not writable": lambda b: tw.encode_bytes_into(["a" * 500], b),
 }
 
 
 @pytest.mark.parametrize("work", BAD.values(), ids=BAD.keys())
-def test_an_error_holds_no_body(work: Callable[[Any], Any]) -> None:
-    """Not even while it is handled, but for its traceback's frames, which have the argument."""
+def test_error_does_not_keep_the_body_alive(work: Callable[[Any], Any]) -> None:
+    """Except through the frames of its traceback, whose arguments include the body."""
     body = Owned(ELEMENTS)
     watch = weakref.ref(body)
     try:

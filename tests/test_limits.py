@@ -1,4 +1,4 @@
-"""Limits: each at, below and above its edge; what cannot be a limit; what nesting is."""
+"""Limits: at, below and above each limit; invalid limits; the definition of nesting."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-import wire
+from support import reference
 
-BODY, LENGTH = wire.request(
+BODY, LENGTH = reference.request(
     [
-        wire.entry("aß", "BOOL", [2, 1, 1], [True, False]),
-        wire.entry("b", "BYTES", [3], [b"", b"x", b"yz"]),
-        wire.entry("c", "INT8", [2], [1, 2], binary=False),
-        wire.entry("d", "INT8", [0], []),
+        reference.entry("aß", "BOOL", [2, 1, 1], [True, False]),
+        reference.entry("b", "BYTES", [3], [b"", b"x", b"yz"]),
+        reference.entry("c", "INT8", [2], [1, 2], binary=False),
+        reference.entry("d", "INT8", [0], []),
     ],
     outputs=[{"name": "öö"}, {"name": "o"}],
     parameters={"deep": [[["[[{"]]]},
@@ -51,7 +51,9 @@ def limits(**bounds: Any) -> tw.Limits:
         ),
     ],
 )
-def test_the_edge(name: str, edge: int, error: type[tw.DecodeError], message: str) -> None:
+def test_value_at_and_above_the_limit(
+    name: str, edge: int, error: type[tw.DecodeError], message: str
+) -> None:
     for value in (edge, edge + 1):
         assert len(tw.decode_request(BODY, N, limits=limits(**{name: value})).inputs) == 4
     with pytest.raises(error, match=message) as caught:
@@ -70,17 +72,17 @@ def test_the_edge(name: str, edge: int, error: type[tw.DecodeError], message: st
         ({"max_elements": 199}, "too many elements: 200 up to output 'x'"),
     ],
 )
-def test_responses_are_held_to_the_same(bounds: dict[str, int], message: str) -> None:
-    entry = wire.entry("x", "INT8", [200], list(range(100)) * 2)
-    body, n = wire.response([entry])
+def test_limits_apply_to_responses(bounds: dict[str, int], message: str) -> None:
+    entry = reference.entry("x", "INT8", [200], list(range(100)) * 2)
+    body, n = reference.response([entry])
     assert tw.decode_response(body, n)["x"].shape == (200,)
     with pytest.raises(tw.DecodeError, match=message):
         tw.decode_response(body, n, limits=limits(**bounds))
 
 
-def test_requested_outputs_are_counted() -> None:
+def test_max_tensors_counts_requested_outputs() -> None:
     outputs = [{"name": str(i)} for i in range(3)]
-    body, n = wire.request([wire.entry("x", "INT8", [1], [1])], outputs=outputs)
+    body, n = reference.request([reference.entry("x", "INT8", [1], [1])], outputs=outputs)
     assert tw.decode_request(body, n, limits=limits(max_tensors=3)).outputs is not None
     with pytest.raises(tw.HeaderError, match="more than 2 requested outputs"):
         tw.decode_request(body, n, limits=limits(max_tensors=2))
@@ -90,7 +92,7 @@ def test_requested_outputs_are_counted() -> None:
 
 
 @pytest.mark.parametrize("datatype", ["INT8", "BYTES"])
-def test_elements_of_a_raw_request(datatype: str) -> None:
+def test_max_elements_of_a_raw_request(datatype: str) -> None:
     spec = tw.TensorSpec("x", datatype, [1] if datatype == "BYTES" else [-1])
     (body, n) = (b"text", 1) if datatype == "BYTES" else (b"text", 4)
     assert tw.decode_request(body, 0, raw_input=spec, limits=limits(max_elements=n)).inputs
@@ -110,8 +112,8 @@ def test_elements_of_a_raw_request(datatype: str) -> None:
     ],
     ids=str,
 )
-def test_elements_that_are_only_claimed(shape: list[int], message: str) -> None:
-    """In shared memory, where no bytes of the body stand behind them."""
+def test_max_elements_in_shared_memory(shape: list[int], message: str) -> None:
+    """Without bytes in the body, the shape alone is counted."""
     region = {"shared_memory_region": "r"}
     entry = {"name": "x", "datatype": "FP32", "shape": shape, "parameters": region}
     body = json.dumps({"inputs": [entry]}).encode()
@@ -123,7 +125,7 @@ def test_elements_that_are_only_claimed(shape: list[int], message: str) -> None:
 
 
 def nested(depth: int, kind: str = "[") -> str:
-    """A member of the outermost object that makes the header `depth` levels deep."""
+    """Return a member of the outermost object that makes the header `depth` levels deep."""
     if kind == "[":
         return "[" * (depth - 1) + "]" * (depth - 1)
     return '{"k":' * (depth - 1) + "0" + "}" * (depth - 1)
@@ -142,7 +144,7 @@ PLACES = {
 @pytest.mark.parametrize("kind", ["[", "{"])
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
 @pytest.mark.parametrize("most", [3, 128, 500])
-def test_levels(place: str, kind: str, most: int) -> None:
+def test_max_nesting(place: str, kind: str, most: int) -> None:
     if '"parameters"' in place and kind == "[":
         place = place.replace("%s", '{"p":%s}')
         body = place % nested(most - 1), place % nested(most)
@@ -162,13 +164,13 @@ def test_levels(place: str, kind: str, most: int) -> None:
 ESCAPED = r"\"[{" * 300
 
 
-def test_brackets_that_are_no_levels() -> None:
-    """In strings, one behind another, and behind the end of the JSON."""
+def test_brackets_that_do_not_nest() -> None:
+    """In strings, in sequence, and after the end of the JSON."""
     strings = HEAD % 1 + f'"id":"{"[{" * 300}","z":{{"{ESCAPED}":[]}}}}'
     assert tw.decode_request(strings.encode()).id == "[{" * 300
     rows = '{"inputs":[{"name":"x","shape":[900,1],"datatype":"INT8","data":[%s]}]}'
     assert tw.decode_request((rows % ",".join(["[1]"] * 900)).encode())["x"].shape == (900, 1)
-    many = wire.request([wire.entry(f"t{i}", "INT8", [1], [1]) for i in range(500)])
+    many = reference.request([reference.entry(f"t{i}", "INT8", [1], [1]) for i in range(500)])
     assert len(tw.decode_request(*many).inputs) == 500
     with pytest.raises(tw.HeaderError, match=r"it ends at byte .* \(is Inference-.* missing"):
         tw.decode_request((HEAD % 1 + '"z":1}' + "[" * 500).encode())
@@ -178,14 +180,14 @@ def test_brackets_that_are_no_levels() -> None:
     "text", ['"' + "[" * 300, '"' + "[" * 300 + "\\", '"\\', '{"a":"' + "\\" * 301, "[" * 128 + '"']
 )
 @pytest.mark.parametrize("n_before", [0, 200])
-def test_text_that_ends_anywhere(text: str, n_before: int) -> None:
+def test_truncated_strings_and_escapes_are_rejected(text: str, n_before: int) -> None:
     with pytest.raises(tw.HeaderError):
         tw.decode_request(b"[" + b" " * n_before + text.encode())
 
 
 @pytest.mark.thread_unsafe(reason="it sets the stack of the process's threads")
-def test_a_small_stack_is_enough() -> None:
-    """128 levels are parsed by a thread of 128 KB, and more are not tried."""
+def test_nesting_in_a_thread_with_a_small_stack() -> None:
+    """128 levels are parsed with a stack of 128 KB; deeper nesting is rejected before recursion."""
     found: list[Any] = []
 
     def decode() -> None:
@@ -207,14 +209,14 @@ def test_a_small_stack_is_enough() -> None:
     assert found == [1] * 5 + [tw.HeaderError] * 10
 
 
-# --- not a decode call's: arrays that are much larger than the wire ---
+# --- conversions that are much larger than the received bytes ---
 
 
-def test_one_long_element_among_many() -> None:
-    """Up to 64 MiB whatever the elements; beyond that, up to 64 times the wire bytes."""
+def test_conversion_to_s_with_one_long_element() -> None:
+    """Up to 64 MiB for any elements; above that, up to 64 times the received bytes."""
 
     def as_s(n_elements: int, width: int) -> Any:
-        elements = wire.elements([b"x" * width] + [b"y"] * (n_elements - 1))
+        elements = reference.elements([b"x" * width] + [b"y"] * (n_elements - 1))
         return tw.decode_bytes(elements).as_numpy("S")
 
     assert as_s(65536, 1024).dtype == np.dtype("S1024")  # 64 MiB
@@ -242,18 +244,18 @@ def test_one_long_element_among_many() -> None:
         {"max_name_nbytes": None},
     ],
 )
-def test_no_such_limits(bounds: Any) -> None:
+def test_invalid_limits_are_rejected(bounds: Any) -> None:
     with pytest.raises(ValueError, match="max_"):
         tw.Limits(**bounds)
 
 
 @pytest.mark.parametrize("name", ["check_bool", "bf16_as_uint16"])
-def test_flags_are_flags(name: str) -> None:
+def test_flags_must_be_bool(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} is True or False, not int"):
         limits(**{name: 1})
 
 
-def test_limits_show_themselves() -> None:
+def test_repr_and_immutability() -> None:
     shown = repr(tw.Limits(max_nesting=7))
     assert eval(shown, {"Limits": tw.Limits}).max_nesting == 7
     for name in ("max_header_nbytes=67108864", "max_name_nbytes=4096", "max_elements=92233720"):

@@ -1,4 +1,4 @@
-"""What the user holds: names, errors, representation, pickling."""
+"""Messages and tensors: lookup by name, repr and pickle; error classes; TensorSpec."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REQUEST = tw.InferRequest(
 )
 
 
-def test_a_tensor_by_name() -> None:
+def test_lookup_by_name() -> None:
     assert REQUEST["x"] is X
     assert tw.InferResponse([X])["x"] is X
     with pytest.raises(KeyError, match=r"no tensor 'z': there are \['x', 'words'\]"):
@@ -37,7 +37,7 @@ def test_messages_are_collections_of_tensors() -> None:
     assert list(tw.InferResponse([WORDS])) == [WORDS]
 
 
-def test_lookups_in_any_order_of_a_list_that_changes() -> None:
+def test_lookup_in_a_modified_list() -> None:
     names = [f"t{n}" for n in range(9)]
     response = tw.InferResponse([tw.Tensor(name, np.zeros(1)) for name in names])
     for name in [*names, *reversed(names), *names[::2], *names[::3]]:
@@ -53,8 +53,8 @@ def test_lookups_in_any_order_of_a_list_that_changes() -> None:
         response["t0"]
 
 
-def test_names_of_another_kind_of_str() -> None:
-    """They become exactly `str`, which is what the header is written of."""
+def test_names_become_plain_str() -> None:
+    """The JSON writer needs objects whose type is exactly `str`."""
     tensor = tw.Tensor(np.str_("x"), np.zeros(1))
     output = tw.RequestedOutput(np.str_("y"))
     assert (type(tensor.name), type(output.name)) == (str, str)
@@ -64,7 +64,7 @@ def test_names_of_another_kind_of_str() -> None:
     assert b'"name":"y"' in bytes(tw.encode_request(request))
 
 
-def test_representation() -> None:
+def test_repr() -> None:
     assert repr(X) == "<Tensor 'x' INT16 [2, 3]>"
     assert repr(tw.InferResponse([X])) == "<InferResponse [<Tensor 'x' INT16 [2, 3]>]>"
     assert repr(REQUEST) == "<InferRequest [<Tensor 'x' INT16 [2, 3]>, <Tensor 'words' BYTES [2]>]>"
@@ -106,7 +106,7 @@ def test_arguments_are_not_shared() -> None:
         lambda: tw.InferRequest([X], id=5),  # type: ignore[arg-type]
     ],
 )
-def test_wrong_types(make: Any) -> None:
+def test_arguments_of_wrong_types(make: Any) -> None:
     with pytest.raises(TypeError):
         make()
 
@@ -135,7 +135,7 @@ ERROR = {"tensor": "x", "element": 3, "offset": 1048, "expected": 4096, "actual"
         (tw.EncodeError, (tw.TensorwireError, ValueError), 500),
     ],
 )
-def test_errors(kind: Any, bases: tuple[type, ...], status: int) -> None:
+def test_error_classes(kind: Any, bases: tuple[type, ...], status: int) -> None:
     assert all(issubclass(kind, base) for base in bases)
     bare = kind("text")
     assert [getattr(bare, name) for name in ERROR] == [None] * 5
@@ -161,7 +161,7 @@ def test_errors(kind: Any, bases: tuple[type, ...], status: int) -> None:
         ((5,), [], True, True),
     ],
 )
-def test_what_a_spec_accepts(
+def test_tensor_spec_accepts(
     shape: tuple[int, ...], dims: list[int], batching: bool, fits: bool
 ) -> None:
     tensor = tw.Tensor("x", np.zeros(shape, np.float32))

@@ -1,4 +1,4 @@
-"""Zero copy, proved by addresses; lifetimes, proved by weak references; and what is allocated."""
+"""Zero copy, shown by addresses; lifetimes, shown by weak references; allocations."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-import wire
-from lifetimes import Owned, assert_held_until_it_goes
+from support import reference
+from support.lifetimes import Owned, assert_held_until_it_goes
 
 
 def response(**arrays: Any) -> tw.Frame:
@@ -29,7 +29,7 @@ PIXELS = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 FRAME = response(pixels=PIXELS, words=["a", "bc"], flags=np.array([True, False]))
 
 
-def test_a_decoded_array_is_the_body() -> None:
+def test_decoded_array_is_a_view_of_the_body() -> None:
     body = bytes(FRAME)
     pixels = tw.decode_response(body, FRAME.header_length)["pixels"]
     assert FRAME.header_length is not None
@@ -37,7 +37,7 @@ def test_a_decoded_array_is_the_body() -> None:
     assert pixels.as_numpy() is pixels.data
 
 
-def test_decoded_elements_are_the_body() -> None:
+def test_decoded_elements_are_views_of_the_body() -> None:
     body = bytes(FRAME)
     words = tw.decode_response(body, FRAME.header_length)["words"].data
     assert isinstance(words, tw.BytesTensor)
@@ -46,7 +46,7 @@ def test_decoded_elements_are_the_body() -> None:
     assert address(words.wire) + words.nbytes == address(body) + at + 6
 
 
-def test_a_frame_is_the_arrays() -> None:
+def test_frame_buffers_are_the_arrays() -> None:
     words = tw.Tensor("words", ["a"])
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("p", PIXELS), words]))
     assert isinstance(words.data, tw.BytesTensor)
@@ -57,7 +57,7 @@ def test_a_frame_is_the_arrays() -> None:
     assert address(tw.encode_raw_request(PIXELS).buffers[0]) == PIXELS.ctypes.data
 
 
-def test_the_first_binary_tensor_is_aligned() -> None:
+def test_first_binary_tensor_is_aligned() -> None:
     for name in ("x" * n for n in range(1, 70)):
         frame = response(**{name: PIXELS})
         assert frame.header_length is not None
@@ -75,9 +75,7 @@ def test_the_first_binary_tensor_is_aligned() -> None:
         (lambda b: np.frombuffer(b, np.uint8).copy(), True),
     ],
 )
-def test_an_array_is_as_writable_as_its_body(
-    wrap: Callable[[bytes], Any], is_writable: bool
-) -> None:
+def test_array_is_writable_if_its_body_is(wrap: Callable[[bytes], Any], is_writable: bool) -> None:
     body = wrap(bytes(FRAME))
     message = tw.decode_response(body, FRAME.header_length)
     pixels = message["pixels"].as_numpy()
@@ -102,7 +100,7 @@ def test_mmap_body(tmp_path: Any) -> None:
     message = tw.decode_response(body, FRAME.header_length)
     assert np.array_equal(message["pixels"].as_numpy(), PIXELS)
     with pytest.raises(BufferError):
-        body.close()  # views stand in it
+        body.close()  # views exist
     del message
     gc.collect()
     body.close()
@@ -121,7 +119,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
-def test_the_last_view_keeps_the_body(view: Callable[[tw.InferResponse], Any]) -> None:
+def test_view_keeps_the_body_alive(view: Callable[[tw.InferResponse], Any]) -> None:
     assert_held_until_it_goes(
         bytes(FRAME), lambda body: view(tw.decode_response(body, FRAME.header_length))
     )
@@ -137,7 +135,7 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("copy", COPIES.values(), ids=COPIES.keys())
-def test_a_copy_lets_go_of_the_body(copy: Callable[[tw.InferResponse], Any]) -> None:
+def test_copy_does_not_keep_the_body_alive(copy: Callable[[tw.InferResponse], Any]) -> None:
     body = Owned(bytes(FRAME))
     watch = weakref.ref(body)
     held = copy(tw.decode_response(body, FRAME.header_length))
@@ -149,7 +147,7 @@ def test_a_copy_lets_go_of_the_body(copy: Callable[[tw.InferResponse], Any]) -> 
 
 
 @pytest.mark.parametrize("cut", [3, 40, 200, -1])
-def test_a_refused_body_is_let_go_of_untouched(cut: int) -> None:
+def test_rejected_body_is_released_unchanged(cut: int) -> None:
     body = Owned(bytes(FRAME)[:cut])
     before = bytes(body)
     with pytest.raises(tw.DecodeError):
@@ -158,7 +156,7 @@ def test_a_refused_body_is_let_go_of_untouched(cut: int) -> None:
     body.append(1)
 
 
-def test_a_frame_holds_its_arrays() -> None:
+def test_frame_keeps_its_arrays_alive() -> None:
     array = np.zeros(8, np.float32)
     watch = weakref.ref(array)
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", array)]))
@@ -171,7 +169,7 @@ def test_a_frame_holds_its_arrays() -> None:
     assert watch() is None
 
 
-def test_as_numpy_copies_only_when_it_must() -> None:
+def test_as_numpy_copies_only_if_needed() -> None:
     body = b" " + bytes(response(pixels=PIXELS))
     header_length = response(pixels=PIXELS).header_length
     assert header_length is not None
@@ -206,7 +204,7 @@ def peak_nbytes(work: Callable[[], Any]) -> int:
 
 
 @pytest.mark.thread_unsafe(reason="it measures the process")
-def test_decoding_numbers_allocates_the_same_at_any_size() -> None:
+def test_decoding_numbers_allocates_the_same_for_any_size() -> None:
     def decoding(n: int) -> Callable[[], Any]:
         frame = response(x=np.zeros(n, np.float32))
         body = bytes(frame)
@@ -219,9 +217,9 @@ def test_decoding_numbers_allocates_the_same_at_any_size() -> None:
 
 @pytest.mark.thread_unsafe(reason="it measures the process")
 @pytest.mark.parametrize("count", [None, 100_000])
-def test_scanning_bytes_allocates_8_bytes_an_element(count: int | None) -> None:
+def test_scanning_bytes_allocates_8_bytes_per_element(count: int | None) -> None:
     n = 100_000
-    body = wire.elements([b"x" * 20] * n)
+    body = reference.elements([b"x" * 20] * n)
     held = tw.decode_bytes(body, count)
     assert held._starts is not None
     assert held._starts.nbytes == 8 * n
@@ -232,14 +230,14 @@ def test_scanning_bytes_allocates_8_bytes_an_element(count: int | None) -> None:
 @pytest.mark.parametrize(
     ("datatype", "size"), [("BYTES", 8), ("FP32", 8), ("BYTES", 2**40), ("BOOL", 2**40)]
 )
-def test_a_claim_allocates_nothing(datatype: str, size: int) -> None:
+def test_declared_size_allocates_nothing(datatype: str, size: int) -> None:
     header = {
         "name": "x",
         "shape": [2**40],
         "datatype": datatype,
         "parameters": {"binary_data_size": size},
     }
-    body, length = wire.message({"inputs": [header]}, bytes(8))
+    body, length = reference.message({"inputs": [header]}, bytes(8))
 
     def decoding() -> None:
         with pytest.raises(tw.LayoutError):
@@ -249,7 +247,7 @@ def test_a_claim_allocates_nothing(datatype: str, size: int) -> None:
 
 
 @pytest.mark.thread_unsafe(reason="it measures the process")
-def test_encoding_allocates_the_same_at_any_size() -> None:
+def test_encoding_allocates_the_same_for_any_size() -> None:
     def encoding(n: int) -> Callable[[], Any]:
         request = tw.InferRequest([tw.Tensor("x", np.zeros(n, np.float32))])
         return lambda: tw.encode_request(request)

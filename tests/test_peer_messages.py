@@ -1,4 +1,4 @@
-"""What the integrations use of the codec: messages of other packages, read and written."""
+"""The private functions that read and write messages for the KServe and MLServer integrations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def request(data: str, datatype: str = "FP32", more: str = "") -> bytes:
 
 @pytest.mark.parametrize("needs_arrays", [False, True])
 @pytest.mark.parametrize("datatype", ["FP32", "fp32", "Fp32"])
-def test_data_becomes_an_array(datatype: str, needs_arrays: bool) -> None:
+def test_data_is_read_as_an_array(datatype: str, needs_arrays: bool) -> None:
     _, [entry], _ = read(request("[1, [2.5]]", datatype), needs_arrays)
     assert entry.datatype == datatype
     assert entry.tensor.datatype == "FP32"
@@ -34,7 +34,7 @@ def test_data_becomes_an_array(datatype: str, needs_arrays: bool) -> None:
 
 @pytest.mark.parametrize("order", [["data", "shape"], ["shape", "data"]])
 @pytest.mark.parametrize("data", [[1, "a"], [1], [1, 2, 3], [1e39, 0], [True, False]])
-def test_data_that_is_no_array(data: list[Any], order: list[str]) -> None:
+def test_data_that_cannot_be_an_array(data: list[Any], order: list[str]) -> None:
     members = {"data": data, "shape": [2]}
     entry = {"name": "x", "datatype": "FP32", **{name: members[name] for name in order}}
     text = json.dumps({"inputs": [entry]}).encode()
@@ -51,7 +51,7 @@ def test_no_data() -> None:
     assert (entry.tensor, entry.text) == (None, None)
 
 
-def test_parameters_are_none_or_empty_as_they_were_sent() -> None:
+def test_absent_and_empty_parameters_are_distinguished() -> None:
     for sent, found in (("", None), (',"parameters":null', None), (',"parameters":{}', {})):
         text = request("[1, 2]", more=sent)
         outputs = f',"outputs":[{{"name":"y"{sent}}}]{sent}}}'.encode()
@@ -62,14 +62,14 @@ def test_parameters_are_none_or_empty_as_they_were_sent() -> None:
 
 @pytest.mark.parametrize("dtype", ["?", "u1", "i2", "u4", "i8", "u8", "f2", "f4", "f8"])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_arrays_are_written_as_their_lists(dtype: str, order: Any) -> None:
+def test_arrays_are_written_as_lists(dtype: str, order: Any) -> None:
     array = np.asarray(np.arange(-3, 3).reshape(2, 3) / 3, order=order).astype(dtype, order=order)
     found = json.loads(write_peer_json({"data": array, "n": [array[0]]}, "error"))
     assert found == {"data": array.ravel().tolist(), "n": [array[0].tolist()]}
     assert repr(found["data"]) == repr(array.ravel().tolist())
 
 
-def test_trees_are_written_as_python_writes_them() -> None:
+def test_trees_are_written_as_by_json_dumps() -> None:
     tree = {"a": None, "b": [True, 1, 0.1, "\u20ac\n", {}], "c": {"d": [], "": [[[[[[[1]]]]]]]}}
     text = write_peer_json(tree, "error")
     assert text == json.dumps(tree, ensure_ascii=False, separators=(",", ":")).encode()
@@ -78,7 +78,7 @@ def test_trees_are_written_as_python_writes_them() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-def test_numbers_that_are_not_finite(dtype: str) -> None:
+def test_nan_and_infinities(dtype: str) -> None:
     array = np.array([1, np.nan, -np.inf], dtype)
     assert write_peer_json([array], "null") == b"[[1.0,null,null]]"
     with pytest.raises(tw.EncodeError, match="element 1 is nan"):
@@ -88,7 +88,7 @@ def test_numbers_that_are_not_finite(dtype: str) -> None:
 @pytest.mark.parametrize(
     "value", [np.array([1j]), np.array(["a"]), {1: 2}, object(), {"a": [object()]}], ids=repr
 )
-def test_what_has_no_json(value: Any) -> None:
+def test_objects_without_json_form_are_rejected(value: Any) -> None:
     with pytest.raises(TypeError):
         write_peer_json(value, "null")
     with pytest.raises(tw.EncodeError, match="element 1 is not UTF-8"):

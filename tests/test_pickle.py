@@ -1,4 +1,4 @@
-"""Pickled with protocol 5: tensors go out of band, as the memory they are, and are not copied."""
+"""Pickle protocol 5: tensors are out-of-band buffers, which are not copied."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def out_of_band(what: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
 
 
 def back_from(what: Any) -> Any:
-    """Pickled and loaded over the same memory, through a small pickle."""
+    """Pickle an object, and load it over the same memory; the pickle itself must be small."""
     data, buffers = out_of_band(what)
     assert len(data) < SMALL
     return pickle.loads(data, buffers=buffers)
@@ -60,11 +60,11 @@ def decoded(memory: Callable[[bytes], Any]) -> tw.InferRequest:
     return tw.decode_request(memory(bytes(frame)), frame.header_length)
 
 
-# --- nothing is copied -----------------------------------------------------------------------
+# --- nothing is copied ---
 
 
 @pytest.mark.parametrize("memory", [bytes, bytearray])
-def test_a_decoded_request(memory: Callable[[bytes], Any]) -> None:
+def test_decoded_request(memory: Callable[[bytes], Any]) -> None:
     request = decoded(memory)
     back = back_from(request)
     assert (back.id, back.outputs[0].name) == ("7", "y")
@@ -76,14 +76,14 @@ def test_a_decoded_request(memory: Callable[[bytes], Any]) -> None:
     assert np.array_equal(back["x"].data, FLOATS)
 
 
-def test_a_response_that_was_built() -> None:
+def test_constructed_response() -> None:
     response = tw.InferResponse([tw.Tensor("x", FLOATS), tw.Tensor("words", WORDS)], id="7")
     back = back_from(response)
     assert address_of(back["x"]) == FLOATS.ctypes.data
     assert address_of(back["words"]) == address_of(response["words"])
 
 
-def test_what_was_loaded_can_be_sent() -> None:
+def test_loaded_message_can_be_encoded() -> None:
     before, after = tw.encode_request(built()), tw.encode_request(back_from(decoded(bytearray)))
     length = len(bytes(after)) - (after.header_length or 0)
     assert bytes(after)[-length:] == bytes(before)[-length:]
@@ -96,14 +96,14 @@ def test_bfloat16() -> None:
     assert (back.datatype, back.shape) == ("BF16", (BIG,))
 
 
-def test_bfloat16_words() -> None:
+def test_bfloat16_as_uint16() -> None:
     tensor = tw.Tensor("x", np.arange(BIG, dtype=np.uint16), datatype="BF16")
     back = back_from(tensor)
     assert (address_of(back), back.data.dtype) == (address_of(tensor), tensor.as_numpy().dtype)
 
 
-def test_misaligned() -> None:
-    """The view of a body at an odd address is shipped as it lies."""
+def test_misaligned_array() -> None:
+    """The view at an odd address of a body is the out-of-band buffer."""
     body = bytes(1) + FLOATS.tobytes()
     array = np.frombuffer(body, np.float32, offset=1)
     tensor = tw.Tensor("x", array)
@@ -112,7 +112,7 @@ def test_misaligned() -> None:
     assert address_of(back) == array.ctypes.data
 
 
-def test_a_raw_element_gets_no_prefix() -> None:
+def test_raw_element_gets_no_length_prefix() -> None:
     """The one element of a raw request is shipped where it stands."""
     image = b"\xff" * BIG
     request = tw.decode_request(image, 0, raw_input=tw.TensorSpec("image", "BYTES", [1]))
@@ -124,11 +124,11 @@ def test_a_raw_element_gets_no_prefix() -> None:
     assert back_from(back[:0]).tolist() == []
 
 
-# --- only its own bytes ----------------------------------------------------------------------
+# --- only the bytes of the slice ---
 
 
 @pytest.mark.parametrize("part", [slice(0, 0), slice(3, 5), slice(3998, None), slice(None)])
-def test_a_slice_ships_only_its_own_bytes(part: slice) -> None:
+def test_slice_contains_only_its_own_bytes(part: slice) -> None:
     tensor = tw.decode_bytes(tw.encode_bytes(WORDS))[part]
     data, (buffer,) = out_of_band(tensor)
     assert len(data) < SMALL
@@ -136,7 +136,7 @@ def test_a_slice_ships_only_its_own_bytes(part: slice) -> None:
     assert pickle.loads(data, buffers=[buffer]).tolist() == WORDS[part]
 
 
-def test_a_selection_is_copied_once() -> None:
+def test_selection_is_copied_once() -> None:
     chosen = tw.decode_bytes(tw.encode_bytes(WORDS))[::2]
     assert address(back_from(chosen).wire) == address(chosen.wire)
 
@@ -147,13 +147,13 @@ def test_rows_of_an_array() -> None:
     assert pickle.loads(data, buffers=[buffer]).shape == (2, BIG // 4)
 
 
-def test_one_tensor_in_two_messages_is_shipped_once() -> None:
+def test_tensor_in_two_messages_is_one_buffer() -> None:
     tensor = tw.Tensor("words", WORDS)
     _, buffers = out_of_band([tw.InferRequest([tensor]), tw.InferResponse([tensor])])
     assert len(buffers) == 1
 
 
-# --- the edges -------------------------------------------------------------------------------
+# --- small tensors, and tensors without data ---
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_one_tensor_in_two_messages_is_shipped_once() -> None:
     ],
 )
 @pytest.mark.parametrize("protocol", range(2, 6))
-def test_small_ones(data: Any, datatype: str, shape: tuple[int, ...], protocol: int) -> None:
+def test_small_tensors(data: Any, datatype: str, shape: tuple[int, ...], protocol: int) -> None:
     tensor = tw.Tensor("x", data, datatype=datatype)
     for back in (pickle.loads(pickle.dumps(tensor, protocol)), back_from(tensor)):
         assert (back.datatype, back.shape, back.data.shape) == (datatype, shape, shape)
@@ -183,7 +183,7 @@ def test_small_bfloat16() -> None:
             assert back.data.tolist() == array.tolist()
 
 
-def test_a_tensor_in_shared_memory() -> None:
+def test_tensor_in_shared_memory() -> None:
     region = {"shared_memory_region": "r", "shared_memory_byte_size": 24}
     tensor = tw.Tensor("x", None, datatype="FP32", shape=[2, 3], parameters=region)
     back = back_from(tensor)
@@ -191,37 +191,37 @@ def test_a_tensor_in_shared_memory() -> None:
 
 
 @pytest.mark.parametrize("memory", [bytes, bytearray])
-def test_in_band(memory: Callable[[bytes], Any]) -> None:
-    """Without buffers it is one copy, as writable as what it was made from."""
+def test_in_band_pickle_is_one_copy(memory: Callable[[bytes], Any]) -> None:
+    """The copy is writable if the original is."""
     back = pickle.loads(pickle.dumps(decoded(memory), protocol=5))
     assert back["words"].data.tolist() == WORDS
     assert back["words"].data.view(0).readonly == (memory is bytes)
     assert back["x"].data.flags.writeable == (memory is bytearray)
 
 
-def test_copies() -> None:
+def test_copy_shares_memory_and_deepcopy_does_not() -> None:
     """``copy`` shares a tensor's memory, ``deepcopy`` shares none."""
     tensor = tw.Tensor("words", WORDS)
     assert copy.copy(tensor).data is tensor.data
     assert address_of(copy.deepcopy(tensor)) != address_of(tensor)
 
 
-def test_a_buffer_that_has_changed_is_refused() -> None:
-    """What arrives is scanned again: it may be anything."""
+def test_modified_buffer_is_rejected() -> None:
+    """The loaded bytes are scanned again, because they may have changed."""
     data, (buffer,) = out_of_band(tw.decode_bytes(tw.encode_bytes([b"abc", b"d"])))
     wire = bytearray(buffer.raw())
     wire[0] = 200
-    with pytest.raises(tw.ElementError, match="element 0 is truncated"):
+    with pytest.raises(tw.ElementError, match="element 0 of the body is truncated"):
         pickle.loads(data, buffers=[wire])
     with pytest.raises(tw.LayoutError, match="needs at least 8 bytes, there are 5"):
         pickle.loads(data, buffers=[wire[7:]])
 
 
-# --- another process -------------------------------------------------------------------------
+# --- other processes ---
 
 
 def answer_over_pipe(pipe: Connection) -> None:
-    """Another process: load what comes, send back its tensors and where they stand."""
+    """Run in another process: load the message, and return its tensors and their addresses."""
     data = pipe.recv_bytes()
     buffers = [bytearray(pipe.recv_bytes()) for _ in range(pipe.recv())]
     answer_with(pipe, data, buffers, writable=True)
@@ -245,7 +245,7 @@ def answer_with(pipe: Connection, data: bytes, buffers: list[Any], *, writable: 
 
 
 def exchange(answer: Callable[[Connection], None], send: Callable[[Connection], None]) -> Any:
-    """What another process makes of what is sent."""
+    """Return what another process makes of the message."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=answer, args=(theirs,))

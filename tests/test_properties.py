@@ -1,4 +1,4 @@
-"""Round trips of anything, against the independent encoder and decoder of wire.py."""
+"""Round trips of random values, with the independent encoder and decoder of reference.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hypothesis.extra import numpy as hnp
 
 import tensorwire as tw
 from tensorwire._codec import datatypes
-import wire
+from support import reference
+from support.scale import scaled
 
 DTYPES = [row.dtype for row in datatypes.DATATYPES.values() if row.dtype is not None]
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
@@ -26,7 +27,7 @@ def can_be_json(array: np.ndarray[Any, Any]) -> bool:
     return array.dtype.kind in "biu" or array.dtype in ("<f4", "<f8")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(TENSORS)
 def test_round_trip(tensors: list[tuple[Any, bool]]) -> None:
     request = tw.InferRequest(
@@ -36,24 +37,24 @@ def test_round_trip(tensors: list[tuple[Any, bool]]) -> None:
     frame = tw.encode_request(request, nonfinite="literal")
     body = bytes(frame)
     back = tw.decode_request(body, frame.header_length)
-    said = wire.decode(body, frame.header_length, "request")["tensors"]
+    said = reference.decode(body, frame.header_length, "request")["tensors"]
     for (array, _), tensor, independent in zip(tensors, back.inputs, said, strict=True):
         assert tensor.shape == array.shape == independent["shape"]
         assert repr(tensor.as_numpy().tolist()) == repr(array.tolist())
         assert repr(tensor.as_numpy().reshape(-1).tolist()) == repr(independent["values"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=20), st.text(max_size=8)), max_size=30))
 def test_bytes_round_trip(values: list[Any]) -> None:
     expected = [v.encode() if isinstance(v, str) else v for v in values]
     encoded = tw.encode_bytes(values)
-    assert encoded == wire.elements(expected)
+    assert encoded == reference.elements(expected)
     assert tw.decode_bytes(encoded).tolist() == expected
     assert tw.decode_bytes(encoded, len(values)).tolist() == expected
 
 
-# Lengths around what Arrow puts into a view, what numpy puts into a string, and a 16-bit limit.
+# Lengths around those that Arrow stores in a view and numpy in a string, and a 16-bit limit.
 LENGTHS = st.sampled_from([0, 1, 7, 8, 11, 12, 13, 15, 16, 255, 256, 65_535, 65_536])
 CHARACTERS = st.characters(exclude_categories=["Cs"])  # no surrogates: they have no UTF-8
 TRIMMED = st.text(CHARACTERS, max_size=6).map(lambda text: text.rstrip("\0"))
@@ -73,10 +74,10 @@ SOURCES: dict[str, Any] = {
 }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(SHAPES.flatmap(lambda shape: hnp.arrays(object, shape, elements=ELEMENTS)), st.data())
-def test_every_source_gives_the_same_wire(array: Any, data: st.DataObject) -> None:
-    expected = wire.elements([text.encode() for text in array.ravel().tolist()])
+def test_all_source_types_give_the_same_bytes(array: Any, data: st.DataObject) -> None:
+    expected = reference.elements([text.encode() for text in array.ravel().tolist()])
     name = data.draw(st.sampled_from(sorted(SOURCES)))
     assert tw.encode_bytes(SOURCES[name](array)) == expected
     tensor = tw.decode_bytes(expected, array.size).reshape(array.shape)
@@ -85,38 +86,40 @@ def test_every_source_gives_the_same_wire(array: Any, data: st.DataObject) -> No
     assert strings.tolist() == tensor.as_strings().tolist() == array.tolist()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(hnp.arrays("U6", SHAPES, elements=TRIMMED))
-def test_fixed_width_arrays(array: Any) -> None:
-    """numpy hands out elements without their trailing NULs, and so do we."""
+def test_fixed_width_arrays_lose_trailing_nuls(array: Any) -> None:
+    """As with numpy itself."""
     expected = [text.encode() for text in array.ravel().tolist()]
-    assert tw.encode_bytes(array) == tw.encode_bytes(array.T.copy().T) == wire.elements(expected)
+    assert (
+        tw.encode_bytes(array) == tw.encode_bytes(array.T.copy().T) == reference.elements(expected)
+    )
     raw = np.frombuffer(array.tobytes(), "S24")
-    assert tw.encode_bytes(raw) == wire.elements(raw.tolist())
+    assert tw.encode_bytes(raw) == reference.elements(raw.tolist())
 
 
 def verdict(decode: Any, refusal: type[Exception]) -> Any:
-    """The flat values, or the kind of the error; any exception but ``refusal`` fails the test."""
+    """Return the flat values or the class of the error; other exceptions fail the test."""
     try:
         return decode()
     except refusal as error:
         return type(error).__name__
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=scaled(500), deadline=None)
 @given(st.binary(max_size=24), st.integers(0, 4))
-def test_any_bytes_as_bytes(data: bytes, count: int) -> None:
-    """Whatever the bytes: the elements that wire.py finds, or an error where it has one."""
+def test_random_bytes_decode_as_by_the_reference(data: bytes, count: int) -> None:
+    """Whatever the bytes: the elements that reference.py finds, or an error where it has one."""
     ours = verdict(lambda: tw.decode_bytes(data, count).tolist(), tw.DecodeError)
-    theirs = verdict(lambda: wire.unpack("BYTES", data, count), wire.WireError)
+    theirs = verdict(lambda: reference.unpack("BYTES", data, count), reference.WireError)
     assert isinstance(ours, str) == isinstance(theirs, str)
     if not isinstance(ours, str):
         assert ours == theirs
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=scaled(500), deadline=None)
 @given(st.data())
-def test_a_changed_byte_is_refused_or_understood_alike(data: st.DataObject) -> None:
+def test_changed_byte_is_decoded_or_rejected_as_by_the_reference(data: st.DataObject) -> None:
     frame = tw.encode_request(
         tw.InferRequest([tw.Tensor("x", [b"ab", b"", b"c"]), tw.Tensor("y", [1], datatype="INT8")]),
         align=1,
@@ -133,9 +136,9 @@ def test_a_changed_byte_is_refused_or_understood_alike(data: st.DataObject) -> N
     theirs = verdict(
         lambda: [
             tensor["values"]
-            for tensor in wire.decode(bytes(body), frame.header_length, "request")["tensors"]
+            for tensor in reference.decode(bytes(body), frame.header_length, "request")["tensors"]
         ],
-        wire.WireError,
+        reference.WireError,
     )
     if isinstance(theirs, str):
         # What is within an unknown member is skipped, also when it is no UTF-8 (WIRE.md 3).

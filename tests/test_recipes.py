@@ -1,4 +1,4 @@
-"""Any HTTP library will do: the recipes of the README, each against a real server."""
+"""The README's recipes for HTTP libraries, each against a real server."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import requests
 import urllib3
 
 import tensorwire as tw
-from serving import uvicorn_server
+from support.servers import uvicorn_server
 from tensorwire.asgi import create_app
 
 pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
 
-# The frame itself, not iter(frame): requests chunks what has no length.
+# The frame, not iter(frame): requests uses chunked encoding for iterators without length.
 IDENTITY = {"Accept-Encoding": "identity"}
 
 
@@ -149,7 +149,7 @@ def test_recipe(server: str, recipe: Any, n: int) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_an_error(server: str, recipe: Any) -> None:
+def test_error_response(server: str, recipe: Any) -> None:
     request = tw.InferRequest([tw.Tensor("x", np.zeros(3))])
     with pytest.raises((OSError, httpx.HTTPStatusError, aiohttp.ClientResponseError)):
         recipe(server, "/v2/models/nobody/infer", request)

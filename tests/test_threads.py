@@ -1,6 +1,6 @@
-"""Threads: one body for many, one that is written to meanwhile, and who waits for whom.
+"""Threads: a body shared by threads, a body that another thread modifies, and release of the GIL.
 
-BYTES are in test_bytes_tensor.py: elements that change, and a scan that lets others run.
+test_bytes_tensor.py has the same tests for BYTES.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-import wire
+from support import reference
 
 pytestmark = pytest.mark.thread_unsafe(reason="it makes threads of its own, and looks at the GIL")
 
@@ -36,7 +36,7 @@ FRAME = tw.encode_request(REQUEST)
 
 
 def in_threads(work: Callable[[int], Any], n_each: int = 20) -> list[Any]:
-    """Start together, so that they meet."""
+    """Run the functions in threads that start together."""
     barrier = threading.Barrier(N_THREADS)
 
     def run(number: int) -> list[Any]:
@@ -48,7 +48,7 @@ def in_threads(work: Callable[[int], Any], n_each: int = 20) -> list[Any]:
 
 
 @pytest.mark.parametrize("wrap", [bytes, bytearray])
-def test_one_body_for_all(wrap: Callable[[bytes], Any]) -> None:
+def test_threads_decode_the_same_body(wrap: Callable[[bytes], Any]) -> None:
     body = wrap(bytes(FRAME))
 
     def decode(_: int) -> bool:
@@ -66,8 +66,8 @@ def test_one_body_for_all(wrap: Callable[[bytes], Any]) -> None:
         body.append(1)  # every export is released
 
 
-def test_one_message_for_all() -> None:
-    """A BytesTensor that was packed is scanned when it is first read: by all of them."""
+def test_threads_read_the_same_message() -> None:
+    """A BytesTensor built from values is scanned on first access, here by all threads."""
     expected = bytes(FRAME)
     for _ in range(5):
         words = tw.Tensor("words", WORDS)
@@ -103,8 +103,8 @@ def writer(write: Callable[[], None]) -> Iterator[None]:
         thread.join()
 
 
-def test_a_header_that_changes() -> None:
-    """It is copied before it is read; the tensors behind it are where the copy says."""
+def test_header_modified_during_decoding() -> None:
+    """The header is copied before it is read; the tensors follow from the copy."""
     body = bytearray(bytes(FRAME))
     assert FRAME.header_length is not None
     rng = np.random.default_rng(1)
@@ -129,7 +129,7 @@ def test_a_header_that_changes() -> None:
     assert n_read > 0
 
 
-def test_flags_that_change() -> None:
+def test_bool_elements_modified_during_decoding() -> None:
     body = bytearray(16 << 20)
     view = np.frombuffer(body, np.uint8)
     spec = tw.TensorSpec("x", "BOOL", [-1])
@@ -153,7 +153,7 @@ def test_flags_that_change() -> None:
 
 
 def ticks_during(work: Callable[[], Any], n_times: int) -> int:
-    """How often another thread, which sleeps half a millisecond each time, gets on meanwhile."""
+    """Return how often another thread, which sleeps 0.5 ms each time, runs during `work`."""
     done, n_ticks = threading.Event(), [0]
 
     def tick() -> None:
@@ -175,11 +175,11 @@ def ticks_during(work: Callable[[], Any], n_times: int) -> int:
 
 SIXTY_MB = bytes(60_000_000)
 FLAGS = tw.TensorSpec("x", "BOOL", [-1])
-FAR_APART = wire.elements([bytes(400 + 7919 * i % 801) for i in range(100_000)])
+FAR_APART = reference.elements([bytes(400 + 7919 * i % 801) for i in range(100_000)])
 
 
 def grow() -> None:
-    """To 64 MB by doubling: whatever it takes is what moving takes."""
+    """Grow a buffer to 64 MB by doubling, so that moving it takes most of the time."""
     body = tw.BodyBuffer(None)
     while len(body) < 64_000_000:
         body.advance(len(body.remaining()))
@@ -204,18 +204,18 @@ MANY_NUMBERS = (
 
 # What takes several ms, and more ticks than a call has with the GIL held; a tick takes half a ms.
 LONG: dict[str, tuple[Callable[[], Any], int]] = {
-    "a check of BOOLs": (lambda: tw.decode_request(SIXTY_MB, 0, raw_input=FLAGS), 2),
-    "elements that are far apart": (lambda: tw.decode_bytes(FAR_APART, 100_000), 2),
-    "a chunk": (lambda: tw.BodyBuffer(None).write(SIXTY_MB), 2),
-    "a body that grows": (grow, 5),
-    "JSON data": (lambda: tw.decode_request(MANY_NUMBERS), 5),
-    "unknown members": (rejected(f"{{{MANY_MEMBERS}}}"), 5),
-    "an unknown member": (rejected(f'{{"z":{{{MANY_MEMBERS}}}}}'), 5),
-    "a long value of the wrong type": (rejected(f'{{"id":[{MANY_LISTS}]}}'), 5),
+    "checking BOOL elements": (lambda: tw.decode_request(SIXTY_MB, 0, raw_input=FLAGS), 2),
+    "scanning elements far apart": (lambda: tw.decode_bytes(FAR_APART, 100_000), 2),
+    "writing a large chunk": (lambda: tw.BodyBuffer(None).write(SIXTY_MB), 2),
+    "growing a body buffer": (grow, 5),
+    "reading JSON data": (lambda: tw.decode_request(MANY_NUMBERS), 5),
+    "skipping unknown members": (rejected(f"{{{MANY_MEMBERS}}}"), 5),
+    "skipping one large unknown member": (rejected(f'{{"z":{{{MANY_MEMBERS}}}}}'), 5),
+    "rejecting a long value of the wrong type": (rejected(f'{{"id":[{MANY_LISTS}]}}'), 5),
 }
 
 
 @pytest.mark.parametrize(("work", "n_ticks"), LONG.values(), ids=LONG.keys())
 @pytest.mark.no_sanitizers(reason="it measures time")
-def test_what_takes_long_lets_others_run(work: Callable[[], Any], n_ticks: int) -> None:
+def test_long_operations_let_other_threads_run(work: Callable[[], Any], n_ticks: int) -> None:
     assert any(ticks_during(work, 20) > 20 * n_ticks for _ in range(5))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import tensorwire as tw
-from fuzz.judge import check_error, exact
+from fuzz.comparison import check_error, exact
 
 SIZES = (62, 126, 998, 4_094, 65_535, 131_071, 2**62, 2**63 - 1, 2**64)
 CHUNK = bytes(range(256)) * 600
@@ -13,9 +13,9 @@ MAX_CALLS = 20
 
 
 def bodybuffer(data: bytes) -> None:
-    """Whatever the calls: it holds what has arrived, aligned, and no more than was announced.
+    """Check that a buffer holds what was written, aligned, and at most what was announced.
 
-    The data: which numbers are given, each as one byte, and then calls of two bytes each.
+    The input has the numbers for the constructor, one byte each, and then calls of two bytes each.
     """
     front, calls = data[:4].ljust(4, b"\0"), data[4:]
     announced = number(front[1]) if front[0] & 1 else None
@@ -33,12 +33,12 @@ def bodybuffer(data: bytes) -> None:
 
 
 def number(byte: int) -> int:
-    """Small ones, and those of SIZES with the next two."""
+    """Return a small number, or one of SIZES or its next two."""
     return byte if byte < 128 else SIZES[byte % len(SIZES)] + byte % 3
 
 
 class Run:
-    """A buffer beside the plain bytearray that it has to be like."""
+    """A buffer, and a plain bytearray with the expected content."""
 
     def __init__(
         self, buffer: tw.BodyBuffer, announced: int | None, header_length: int, most: int | None

@@ -1,4 +1,4 @@
-"""The target for everything that a BytesTensor becomes, and for every way to write one."""
+"""The target for all conversions of a BytesTensor, and all ways to create one."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import numpy as np
 import pyarrow as pa
 
 import tensorwire as tw
-import wire
-from fuzz.judge import check_error, exact
+from fuzz.comparison import check_error, exact
+from support import reference
 
 STRINGS = np.dtypes.StringDType()
 
 
 def exports(data: bytes) -> None:
-    """Whatever the elements, each export holds them all, or names the first that it cannot hold.
+    """Check that each conversion has all elements, or reports the first that it cannot represent.
 
-    The data: one export, one way to make the tensor, one shape, n, n lengths, and the payload.
+    The input is one conversion, one way to create the tensor, one shape, n, n lengths, and the
+    payload.
     """
     front = data[:4].ljust(4, b"\0")
     lengths, payload = data[4 : 4 + front[3]], data[4 + front[3] :]
@@ -44,7 +45,7 @@ def shapes_of(n: int) -> list[tuple[int, ...]]:
 
 
 def shaped(items: list[Any], shape: tuple[int, ...]) -> Any:
-    """An object array; numpy's own conversion would cut trailing NULs."""
+    """Return an object array; numpy's own conversion would drop trailing NULs."""
     array = np.empty(len(items), object)
     array[:] = items
     return array.reshape(shape)
@@ -54,25 +55,25 @@ def shaped(items: list[Any], shape: tuple[int, ...]) -> Any:
 
 
 def whole(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
-    source = exact(wire.elements(items))
+    source = exact(reference.elements(items))
     return source, tw.decode_bytes(source, len(items)).reshape(shape)
 
 
 def within(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
-    """A run of rows between two others."""
-    source = exact(wire.elements([b"before", *items, b"behind"]))
+    """Return rows between two others."""
+    source = exact(reference.elements([b"before", *items, b"behind"]))
     return source, tw.decode_bytes(source)[1:-1].reshape(shape)
 
 
 def packed(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
-    """Written by us, and scanned when first read."""
+    """Return a tensor encoded by tensorwire, which is scanned when it is first read."""
     tensor = tw.Tensor("x", shaped(items, shape)).data
     assert isinstance(tensor, tw.BytesTensor)
     return exact(b""), tensor
 
 
 def raw(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
-    """The one element of a raw request, which has no prefix."""
+    """Return the element of a raw request, which has no prefix."""
     if len(items) != 1:
         return chosen(items, shape)
     source = exact(items[0])
@@ -83,13 +84,13 @@ def raw(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor
 
 
 def chosen(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
-    """Gathered one by one, in another order than they came in."""
-    tensor = tw.decode_bytes(exact(wire.elements(items[::-1])))[::-1]
+    """Return elements selected in another order."""
+    tensor = tw.decode_bytes(exact(reference.elements(items[::-1])))[::-1]
     return exact(b""), tensor.reshape(shape)
 
 
 def pickled(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
-    """Through pickle, with the bytes out of band; loaded over a buffer that ends where it must."""
+    """Return the tensor after pickling with out-of-band buffers of exact size."""
     source, tensor = raw(items, shape)
     buffers: list[pickle.PickleBuffer] = []
     text = pickle.dumps(tensor, 5, buffer_callback=buffers.append)
@@ -105,7 +106,7 @@ def from_arrow(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.Byte
     array = pa.array([b"before", *items], kinds[len(items) % 3])[1:]
     chunked = pa.chunked_array([array[:1], array[1:]]) if len(items) % 2 else array
     encoded = tw.encode_bytes(chunked)
-    assert encoded == wire.elements(items)
+    assert encoded == reference.elements(items)
     source = exact(encoded)
     return source, tw.decode_bytes(source).reshape(shape)
 
@@ -114,7 +115,7 @@ MAKERS: list[Callable[[list[bytes], tuple[int, ...]], tuple[Any, tw.BytesTensor]
     *(whole, within, packed, raw, chosen, pickled, from_arrow)
 ]
 
-# --- what it becomes -----------------------------------------------------------------------------
+# --- conversions ---
 
 
 def objects(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
@@ -140,17 +141,17 @@ def views(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
 
 
 def wire_bytes(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
-    assert bytes(tensor.wire) == wire.elements(items) == tw.encode_bytes(tensor)
+    assert bytes(tensor.wire) == reference.elements(items) == tw.encode_bytes(tensor)
     copy = tensor.copy()
     assert copy == tensor
     assert copy.tolist() == tensor.tolist()
-    other = tw.decode_bytes(wire.elements([*items[:-1], rest[:8]]) if items else b"")
+    other = tw.decode_bytes(reference.elements([*items[:-1], rest[:8]]) if items else b"")
     same = len(items) == 0 or items[-1] == rest[:8]
     assert (tensor.reshape((len(items),)) == other) is same
 
 
 def selection(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
-    """As numpy selects from an object array; what numpy refuses is refused alike."""
+    """Index as numpy does with an object array, including errors."""
     index = index_of(rest, tensor.shape)
     expected: Any
     try:
@@ -166,13 +167,13 @@ def selection(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
     if isinstance(expected, np.ndarray):
         assert found.shape == expected.shape
         assert found.tolist() == expected.tolist()
-        assert bytes(found.wire) == wire.elements(expected.reshape(-1).tolist())
+        assert bytes(found.wire) == reference.elements(expected.reshape(-1).tolist())
     else:
         assert found == expected
 
 
 def index_of(rest: bytes, shape: tuple[int, ...]) -> Any:
-    """One part for each dimension, or fewer: ints, slices, lists, masks."""
+    """Return an index with at most one part per dimension: ints, slices, lists, masks."""
     parts: list[Any] = []
     for begin in range(0, min(len(rest), 4 * len(shape)), 4):
         part = rest[begin : begin + 4].ljust(4, b"\0")
@@ -193,16 +194,16 @@ def index_of(rest: bytes, shape: tuple[int, ...]) -> Any:
 
 
 def fixed_width(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
-    """numpy drops trailing NULs, there and back."""
+    """Convert to S and back; numpy drops trailing NULs."""
     array = tensor.as_numpy("S")
     trimmed = [item.rstrip(b"\0") for item in items]
     assert array.reshape(-1).tolist() == trimmed
     assert array.dtype.itemsize == max(1, *map(len, items), 1)
-    assert tw.encode_bytes(array) == wire.elements(trimmed)
+    assert tw.encode_bytes(array) == reference.elements(trimmed)
 
 
 def texts(items: list[bytes]) -> list[str] | int:
-    """The elements as text, or the first that is none."""
+    """Return the elements as text, or the index of the first that is not UTF-8."""
     found = []
     for i, item in enumerate(items):
         try:
@@ -212,8 +213,8 @@ def texts(items: list[bytes]) -> list[str] | int:
     return found
 
 
-def text_or_refusal(convert: Callable[[], Any], items: list[bytes]) -> Any:
-    """What `convert` makes of elements that are all UTF-8; None where it names the first other."""
+def text_or_error(convert: Callable[[], Any], items: list[bytes]) -> Any:
+    """Return the result of `convert` if all elements are UTF-8, and check its error otherwise."""
     expected = texts(items)
     try:
         made = convert()
@@ -226,24 +227,24 @@ def text_or_refusal(convert: Callable[[], Any], items: list[bytes]) -> Any:
 
 
 def strings(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
-    array = text_or_refusal(tensor.as_strings, items)
+    array = text_or_error(tensor.as_strings, items)
     if array is not None:
         assert array.shape == tensor.shape
         assert array.reshape(-1).tolist() == texts(items)
         nested = array.tolist() if array.ndim else [array.item()]
-        assert tw.encode_bytes(array) == tw.encode_bytes(nested) == wire.elements(items)
+        assert tw.encode_bytes(array) == tw.encode_bytes(nested) == reference.elements(items)
 
 
 def npy_strings(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
-    array = text_or_refusal(lambda: tensor.as_numpy(STRINGS), items)
+    array = text_or_error(lambda: tensor.as_numpy(STRINGS), items)
     if array is not None:
         assert array.shape == tensor.shape
         assert array.reshape(-1).tolist() == texts(items)
-        assert tw.encode_bytes(array) == wire.elements(items)
+        assert tw.encode_bytes(array) == reference.elements(items)
 
 
 def unicode(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
-    """A `U` array of any 32-bit words: those that are code points are written as UTF-8."""
+    """Convert a `U` array of any 32-bit values; code points are encoded as UTF-8."""
     words = np.frombuffer(exact(b"".join(items) + bytes(4)), "<u4", len(b"".join(items)) // 4)
     width = rest[0] % 5 + 1 if rest else 1
     words = words[: len(words) // width * width]
@@ -259,7 +260,7 @@ def unicode(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
                 return
             raise AssertionError(f"element {i} has no UTF-8 form")
         expected.append("".join(map(chr, row)).encode())
-    assert tw.encode_bytes(array) == wire.elements(expected)
+    assert tw.encode_bytes(array) == reference.elements(expected)
 
 
 def arrow(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
@@ -267,24 +268,24 @@ def arrow(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
     array.validate(full=True)
     assert array.type == pa.binary_view()
     assert array.to_pylist() == items
-    assert tw.encode_bytes(array[1:]) == wire.elements(items[1:])
+    assert tw.encode_bytes(array[1:]) == reference.elements(items[1:])
 
 
 def arrow_text(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
-    array = text_or_refusal(lambda: pa.array(tensor, pa.string_view()), items)
+    array = text_or_error(lambda: pa.array(tensor, pa.string_view()), items)
     if array is not None:
         array.validate(full=True)
         assert array.to_pylist() == texts(items)
-        assert tw.encode_bytes(array) == wire.elements(items)
+        assert tw.encode_bytes(array) == reference.elements(items)
 
 
 def into(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
-    """Written into a buffer that may be too small, from values of every kind."""
+    """Encode values of all kinds into a buffer that may be too small."""
     values = [
         (bytes, bytearray, memoryview)[rest[i % len(rest)] % 3 if rest else 0](item)
         for i, item in enumerate(items)
     ]
-    expected = wire.elements(items)
+    expected = reference.elements(items)
     assert tw.encode_bytes(values) == expected
     room = rest[0] + len(expected) - 20 if rest else len(expected)
     buffer = exact(b"\xaa" * max(room, 0))
@@ -301,8 +302,8 @@ def into(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
 def through_a_message(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", tensor), tw.Tensor("y", tensor)]))
     body = bytes(frame)
-    said = wire.decode(body, frame.header_length, "request")["tensors"]
-    assert [one["values"] for one in said] == [items, items]
+    decoded = reference.decode(body, frame.header_length, "request")["tensors"]
+    assert [one["values"] for one in decoded] == [items, items]
     read = tw.decode_request(body, frame.header_length)
     assert read["y"].data == tensor
     spelt = tw.InferRequest([tw.Tensor("x", tensor, binary=False)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tensorwire as tw
-from fuzz.judge import check_error
+from fuzz.comparison import check_error
 
 NAME = "inference-header-content-length"
 MEDIA_TYPES = tuple(
@@ -16,9 +16,9 @@ LOWER = {ord(c): ord(c) + 32 for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 
 
 def header_length(data: bytes) -> None:
-    """The one length that all places agree on, None where none has one, or a HeaderError.
+    """Check that all headers agree on one length, or on none, or that HeaderError is raised.
 
-    The data: a byte of choices, then lines of ``name:value``.
+    The input has a byte of choices, and then lines of `name:value`.
     """
     choices = data[0] if data else 0
     pairs = [line.partition(b":")[::2] for line in data[1:].split(b"\n") if line]
@@ -30,7 +30,7 @@ def header_length(data: bytes) -> None:
         headers = {name: value.encode("latin-1") for name, value in names}
     elif choices & 4:
         headers = dict(names)
-    lengths = said(list(dict(names).items()) if choices & 7 in (2, 4, 6) else names)
+    lengths = announced(list(dict(names).items()) if choices & 7 in (2, 4, 6) else names)
     try:
         found = tw.header_length(headers)
     except tw.HeaderError as error:
@@ -41,8 +41,8 @@ def header_length(data: bytes) -> None:
     assert lengths == (set() if found is None else {found})
 
 
-def said(headers: list[tuple[str, str]]) -> set[int | None]:
-    """Every length that is announced (WIRE.md 1); None among them for one that is no number."""
+def announced(headers: list[tuple[str, str]]) -> set[int | None]:
+    """Return every announced length (WIRE.md 1), with None for one that is not a number."""
     lengths: set[int | None] = set()
     for name, value in headers:
         key = lowered(name)
@@ -63,7 +63,7 @@ def unquoted(text: str) -> str:
 
 
 def lowered(text: str) -> str:
-    """ASCII letters alone: what else may be in a header's name has no case."""
+    """Convert ASCII letters to lower case; other characters in a header's name have no case."""
     return text.translate(LOWER)
 
 

@@ -222,7 +222,7 @@ class Bytes(bytes):
 
 
 class Int(int):
-    """An int whose arithmetic lies."""
+    """An int whose arithmetic returns wrong results."""
 
     def __add__(self, other: Any) -> Any:
         meddle()

@@ -1,4 +1,4 @@
-"""The target for the JSON that is written: arrays, BYTES, strings and parameters of any content."""
+"""The target for the JSON writer: arrays, BYTES, strings and parameters of any content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import tensorwire as tw
-from fuzz.judge import exact
+from fuzz.comparison import exact
 
 DTYPES = ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 NONFINITE: Any = ("null", "literal", "error", "null")
@@ -54,24 +54,24 @@ def numbers(code: str, options: int, content: bytes) -> None:
     finite = np.isfinite(array)
     message = tw.InferRequest([tensor])
     try:
-        said = written(message, nonfinite=nonfinite)["inputs"][0]["data"]
+        parsed = written(message, nonfinite=nonfinite)["inputs"][0]["data"]
     except tw.EncodeError as error:
         assert nonfinite == "error"
         assert error.element == int(finite.argmin())
         assert not finite.all()
         return
     assert nonfinite != "error" or finite.all()
-    assert len(said) == len(array)
+    assert len(parsed) == len(array)
     if dtype.kind != "f":
         values = array.view(np.uint8) != 0 if code == "?" else array
-        assert said == values.tolist()
+        assert parsed == values.tolist()
         return
     if nonfinite == "null":
-        assert [value is None for value in said] == (~finite).tolist()
-        said, array = [value for value in said if value is not None], array[finite]
-    assert all(type(value) is float for value in said)
+        assert [value is None for value in parsed] == (~finite).tolist()
+        parsed, array = [value for value in parsed if value is not None], array[finite]
+    assert all(type(value) is float for value in parsed)
     with np.errstate(over="ignore"):
-        again = np.array(said, np.float64).astype(dtype)
+        again = np.array(parsed, np.float64).astype(dtype)
     nan = np.isnan(array)
     assert (np.isnan(again) == nan).all()
     assert again[~nan].tobytes() == array[~nan].tobytes()
@@ -94,12 +94,12 @@ def elements(options: int, content: bytes) -> None:
     tensor = tw.Tensor("x", found, datatype="BYTES", binary=False)
     wrong = [i for i, element in enumerate(found) if not is_utf8(element)]
     try:
-        said = written(tw.InferResponse([tensor]))["outputs"][0]["data"]
+        parsed = written(tw.InferResponse([tensor]))["outputs"][0]["data"]
     except tw.EncodeError as error:
         assert (error.element, error.status) == (wrong[0], 400)
         return
     assert not wrong
-    assert said == [element.decode() for element in found]
+    assert parsed == [element.decode() for element in found]
 
 
 def is_utf8(element: bytes) -> bool:
@@ -131,12 +131,12 @@ def names(options: int, content: bytes) -> None:
         [tw.Tensor(text, X)], [tw.RequestedOutput(text)], id=text, parameters={text: text}
     )
     try:
-        said = written(message)
+        parsed = written(message)
     except tw.EncodeError:
         assert has_surrogate(text)
         return
     assert not has_surrogate(text)
-    assert said == {
+    assert parsed == {
         "inputs": [
             {
                 "name": text,
@@ -157,13 +157,13 @@ def parameters(options: int, content: bytes) -> None:
         value = [value] if options & 2 else {"k": value}
     message = tw.InferRequest([tw.Tensor("x", X)], parameters={"k": value})
     try:
-        said = written(message)
+        parsed = written(message)
     except tw.EncodeError:
         assert 2 + depth(value) > MAX_DEPTH
         return
     assert 2 + depth(value) <= MAX_DEPTH
     # repr: 1 and 1.0, 0.0 and -0.0, 1 and True are different.
-    assert repr(said["parameters"]["k"]) == repr(value)
+    assert repr(parsed["parameters"]["k"]) == repr(value)
 
 
 def built(content: Any, level: int) -> Any:

@@ -1,10 +1,10 @@
 """Fuzz: `python tests/fuzz/run.py [TARGET ...] [--seconds 60] [--jobs 2]`; all targets by default.
 
-The first run makes .fuzz, which takes a minute: an environment with atheris, and the package and
-the C kernels compiled by clang with AddressSanitizer and UndefinedBehaviorSanitizer. Every run
-begins with the seeds (seeds.py), among them the saved inputs, and goes on with what earlier runs
-kept in .fuzz/corpus. A finding ends the run with exit code 1 and is a file in .fuzz/findings; to
-see it again, name it: `run.py TARGET --again FILE`.
+The first run creates the folder .fuzz, which takes a minute: an environment with atheris, and the
+package and the C kernels compiled by clang with AddressSanitizer and UndefinedBehaviorSanitizer. A
+run starts from the seeds (seeds.py), including the saved inputs, and from what earlier runs kept in
+.fuzz/corpus. A finding ends the run with exit code 1 and is written to .fuzz/findings. To reproduce
+it: `run.py TARGET --again FILE`.
 """
 
 from __future__ import annotations
@@ -58,22 +58,25 @@ def main() -> None:
     parser.add_argument("--fast", action="store_true", help="without sanitizers")
     parser.add_argument("--again", type=Path, action="append", help="only this input")
     parser.add_argument("--keep", action="store_true", help="save what the seeds do not reach")
-    asked = parser.parse_args()
-    targets = asked.targets or [*TARGETS, *KERNELS]
+    arguments = parser.parse_args()
+    targets = arguments.targets or [*TARGETS, *KERNELS]
     if unknown := set(targets) - {*TARGETS, *KERNELS}:
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
-    set_up(asked.fast)
-    if asked.keep:
+    set_up(arguments.fast)
+    if arguments.keep:
         for target in targets:
-            keep(target, asked.fast)
+            keep(target, arguments.fast)
         return
-    if asked.again:
-        inputs = [str(path.resolve()) for path in asked.again]
-        codes = [run(target, asked.fast, inputs) for target in targets]
+    if arguments.again:
+        inputs = [str(path.resolve()) for path in arguments.again]
+        codes = [run(target, arguments.fast, inputs) for target in targets]
         sys.exit(any(codes))
-    with ThreadPoolExecutor(asked.jobs) as pool:
+    with ThreadPoolExecutor(arguments.jobs) as pool:
         codes = list(
-            pool.map(lambda name: campaign(name, asked.fast, asked.seconds, asked.runs), targets)
+            pool.map(
+                lambda name: campaign(name, arguments.fast, arguments.seconds, arguments.runs),
+                targets,
+            )
         )
     sys.exit(any(codes))
 
@@ -82,7 +85,7 @@ def main() -> None:
 
 
 def do(*arguments: object, env: Mapping[str, str] = os.environ, cwd: Path = ROOT) -> str:
-    """What a program prints; where it fails, that is what this one ends with."""
+    """Run a program and return its output. If it fails, exit with its output."""
     done = subprocess.run(
         [str(argument) for argument in arguments],
         cwd=cwd,
@@ -98,7 +101,7 @@ def do(*arguments: object, env: Mapping[str, str] = os.environ, cwd: Path = ROOT
 
 
 def set_up(fast: bool) -> None:
-    """Whatever is missing or older than the sources."""
+    """Create or update whatever is missing or older than the sources."""
     if shutil.which("clang") is None:
         sys.exit("run.py: clang is missing; on Debian: apt-get install clang libclang-rt-dev llvm")
     marker, recipe = FOLDER / "ready.json", [sysconfig.get_python_version(), *PACKAGES]
@@ -106,7 +109,7 @@ def set_up(fast: bool) -> None:
         do(sys.executable, "-m", "venv", "--clear", VENV)
         do(PYTHON, "-m", "pip", "install", "-q", *PACKAGES)
         marker.write_text(json.dumps(recipe))
-    symbolizer = FOLDER / "llvm-symbolizer"  # without what is preloaded for the interpreter
+    symbolizer = FOLDER / "llvm-symbolizer"  # without preloaded libraries
     symbolizer.write_text('#!/bin/sh\nunset LD_PRELOAD\nexec llvm-symbolizer "$@"\n')
     symbolizer.chmod(0o755)
     build_package(fast)
@@ -120,7 +123,7 @@ def library(fast: bool) -> Path:
 
 
 def build_package(fast: bool) -> None:
-    """The package, in a folder of its own; only what has changed is compiled."""
+    """Build the package in a folder of its own; only changed files are compiled."""
     switches = {"TENSORWIRE_FUZZ": "1", "TENSORWIRE_SANITIZE": "0" if fast else "1"}
     compiler = {"CC": "clang", "CXX": "clang++", "LDSHARED": "clang -shared"}
     compiler["LDCXXSHARED"] = "clang++ -shared"
@@ -130,8 +133,11 @@ def build_package(fast: bool) -> None:
 
 
 def build_kernels(fast: bool) -> None:
-    """The programs that call kernels. `kernels` never starts the libpython that it is linked to;
-    `json_kernels` starts it once, to initialise a module."""
+    """Build the programs that call kernels.
+
+    `kernels` never starts the libpython that it is linked to; `json_kernels` starts it once, to
+    initialise a module.
+    """
     include, folder, version = (sysconfig.get_path("include"), *CONFIGURED)
     sanitizers = "fuzzer" if fast else f"fuzzer,{SANITIZERS}"
     flags = ["-g", "-O2" if fast else "-O1", f"-fsanitize={sanitizers}", f"-I{include}"]
@@ -157,10 +163,11 @@ def program(target: str, fast: bool) -> Path:
 
 
 def environment(fast: bool, mutates: bool = False, again: bool = False) -> dict[str, str]:
-    """What the sanitizers need: their runtime first of all, and memory from the system's malloc.
+    """Return the environment variables for the sanitizers.
 
-    The runtime without ASan is there for the libFuzzer in it. Where each block was allocated is
-    remembered only for an input that is run again: it costs a third of the executions.
+    The sanitizer runtime must be loaded first, and memory must come from malloc. The runtime
+    without ASan is used for the libFuzzer it contains. The allocation stack is recorded only when
+    an input is run again, because it costs a third of the executions.
     """
     site = VENV / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
     runtime = f"{site}/{'ubsan' if fast else 'asan'}_with_fuzzer.so"
@@ -181,8 +188,8 @@ def environment(fast: bool, mutates: bool = False, again: bool = False) -> dict[
 
 
 def run(target: str, fast: bool, arguments: list[str], log: int | IO[str] | None = None) -> int:
-    """The exit code of libFuzzer; what it prints goes to the log. An input run again has none."""
-    command = [str(PYTHON), "-m", "fuzz.fuzz", target]
+    """Run libFuzzer and return its exit code; its output goes to the log, if there is one."""
+    command = [str(PYTHON), "-m", "fuzz.libfuzzer", target]
     variables = environment(fast, mutates="-merge=1" not in arguments, again=log is None)
     if target in KERNELS:
         command, variables = [str(program(target, fast))], dict(os.environ)
@@ -192,7 +199,7 @@ def run(target: str, fast: bool, arguments: list[str], log: int | IO[str] | None
 
 
 def campaign(target: str, fast: bool, seconds: int, runs: int) -> int:
-    """One run; its log is kept, its numbers are printed and added to .fuzz/counts.jsonl."""
+    """Run one target; keep its log, and append its statistics to .fuzz/counts.jsonl."""
     corpus, findings = FOLDER / "corpus" / target, FOLDER / "findings"
     for folder in (corpus, findings):
         folder.mkdir(parents=True, exist_ok=True)
@@ -223,7 +230,7 @@ def campaign(target: str, fast: bool, seconds: int, runs: int) -> int:
 
 
 def keep(target: str, fast: bool) -> None:
-    """Add to the saved inputs the fewest of the corpus that reach what the seeds do not."""
+    """Save the smallest set of corpus inputs that reaches code which the seeds do not."""
     merged = FOLDER / "merged" / target
     shutil.rmtree(merged, ignore_errors=True)
     shutil.copytree(FOLDER / "seeds" / target, merged)
@@ -235,7 +242,7 @@ def keep(target: str, fast: bool) -> None:
 
 
 def number(pattern: str, text: str) -> int:
-    """The last number that the pattern finds; -1 for none."""
+    """Return the last number that the pattern matches, or -1."""
     found = re.findall(pattern, text)
     return int(found[-1]) if found else -1
 

@@ -1,4 +1,4 @@
-"""The first inputs of each target: the tables of cases.py, and exchanges that Triton has had."""
+"""The seeds of each target: the case tables, recorded exchanges with Triton, and saved inputs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import cases
-import wire
 from fuzz.api import OPERATIONS
 from fuzz.targets import LENGTHS, SPECS
+from support import cases, reference
 
 MAX_NBYTES = 4096  # of an input; larger rows of the tables have tests of their own
 SAVED = Path(__file__).parent / "saved"
@@ -22,20 +21,20 @@ TEXTS += [b"\xff\xfe", b"eleven char", b"twelve chars", b"thirteen char", b"z" *
 
 
 def seeds(target: str) -> list[bytes]:
-    """What the corpus of a target is made from: the tables, and the files that are kept."""
+    """Return the seeds of a target: those from the tables, and the saved inputs."""
     made = [data for data in MAKERS[target]() if len(data) <= MAX_NBYTES]
     return list(dict.fromkeys([*made, *kept(target)]))
 
 
 def kept(target: str) -> list[bytes]:
-    """The inputs that were saved: findings, and what reaches code that the tables do not reach."""
+    """Return the saved inputs: findings, and inputs that reach code which the tables do not."""
     path = SAVED / f"{target}.txt"
     lines = path.read_text().splitlines() if path.exists() else []
     return [b64decode(line) for line in lines if not line.startswith("#")]
 
 
 def keep(target: str, folder: Path) -> int:
-    """Save the files of a folder that are no seeds yet; returns how many."""
+    """Save the files of a folder that are not seeds yet, and return their number."""
     known = set(seeds(target))
     files = sorted(path.read_bytes() for path in folder.iterdir())
     new = [b64encode(data).decode() + "\n" for data in files if data not in known]
@@ -54,10 +53,10 @@ RAW: tuple[cases.RawValid | cases.RawMalformed, ...] = (*cases.RAW_VALID, *cases
 
 
 def messages(kind: str) -> Iterator[bytes]:
-    """Every message of that kind, with its header length said in each way that it was."""
+    """Yield the messages of one kind, with the header length in different forms."""
     for case in CASES:
         length = case.header_length
-        if case.kind != kind:  # a response has one word where a request has another
+        if case.kind != kind:  # requests and responses name the list differently
             body = case.body.replace(b'"inputs"', b'"outputs"', 1)
             if kind == "response" and isinstance(length, int) and 0 < length < 2**15:
                 yield with_choices(9, length + len(body) - len(case.body), 0, body)
@@ -81,7 +80,7 @@ def requests() -> Iterator[bytes]:
 
 def elements() -> Iterator[bytes]:
     for n in range(len(TEXTS)):
-        whole = wire.elements(TEXTS[:n])
+        whole = reference.elements(TEXTS[:n])
         yield b"\1\0\0" + whole
         yield b"\0" + n.to_bytes(2, "little") + whole
         yield b"\2" + n.to_bytes(2, "little") + whole[:-1]
@@ -123,7 +122,7 @@ def buffers() -> Iterator[bytes]:
 
 
 def written() -> Iterator[bytes]:
-    """For the JSON writer: numbers of each datatype, texts, and parameters."""
+    """Yield inputs for the JSON writer: numbers of each datatype, texts and parameters."""
     powers = b"".join((2**e).to_bytes(8, "little") for e in range(0, 64, 5))
     singles = struct.pack("<8f", 0.1, -0.0, 1e-45, 3.4e38, 1 / 3, 16777216, 1e10, float("nan"))
     doubles = struct.pack("<8d", 0.1, -0.0, 5e-324, 1.7e308, 1 / 3, 2.0**53, 1e16, float("-inf"))
@@ -145,15 +144,15 @@ def written() -> Iterator[bytes]:
 
 
 def programs() -> Iterator[bytes]:
-    """Any steps, behind one of each operation."""
+    """Yield random episodes, each beginning with a different operation."""
     for i in range(len(OPERATIONS)):
         yield bytes([i]) + random.Random(i).randbytes(150)
 
 
 def kernels() -> Iterator[bytes]:
-    """A byte that chooses the kernel, and what that reads."""
+    """Yield a byte that selects the kernel, and its input."""
     for n in range(len(TEXTS)):
-        yield b"\0\xff\2" + wire.elements(TEXTS[:n])
+        yield b"\0\xff\2" + reference.elements(TEXTS[:n])
         yield b"\1" + b"".join(TEXTS[n:])
         text = b"".join(TEXTS[:n]).decode(errors="replace")
         yield b"\2" + text.encode("latin-1", "replace")
@@ -208,7 +207,7 @@ OTHERS += [
 
 
 def json_kernels() -> Iterator[bytes]:
-    """A byte that chooses the check, one of options, and JSON text."""
+    """Yield a byte that selects the check, a byte of options, and JSON text."""
     for text in (*NUMBERS, *STRINGS, *OTHERS):
         yield b"\0\x0f" + text
         yield b"\0\xff[" + text + b" , {" + (text if text[:1] == b'"' else b'"k"') + b":0}]"
@@ -242,7 +241,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
 
 
 def main() -> None:
-    """`FOLDER`: write the seeds of every target into it. `TARGET FOLDER`: save what is there."""
+    """`FOLDER` writes the seeds of all targets. `TARGET FOLDER` saves the inputs in the folder."""
     if len(sys.argv) == 3:
         print(keep(sys.argv[1], Path(sys.argv[2])), "inputs were saved")
         return

@@ -1,4 +1,4 @@
-"""The fuzz targets: each takes any bytes, and its first line is what holds whatever they are."""
+"""The fuzz targets: each takes any bytes. The first line of its docstring says what must hold."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorwire as tw
-import wire
 from fuzz.api import api
 from fuzz.bodybuffer import bodybuffer
-from fuzz.exports import exports
-from fuzz.headers import header_length
-from fuzz.json_writer import json_writer
-from fuzz.judge import (
+from fuzz.comparison import (
     check_error,
     check_views,
     exact,
     message_read,
-    message_said,
+    reference_message,
     values_of,
 )
+from fuzz.exports import exports
+from fuzz.headers import header_length
+from fuzz.json_writer import json_writer
+from support import reference
 
-LENGTHS: tuple[Callable[[int], Any], ...] = (  # how a header length may be said, and how not
+LENGTHS: tuple[Callable[[int], Any], ...] = (  # valid and invalid forms of a header length
     lambda n: None,
     lambda n: n,
     str,
@@ -37,23 +37,23 @@ DIMS: tuple[tuple[int, ...], ...] = (
 )
 SPECS = [
     tw.TensorSpec("raw", datatype, dims, batching)
-    for datatype in sorted(wire.DATATYPES)
+    for datatype in sorted(reference.DATATYPES)
     for dims in DIMS
     for batching in (False, True)
 ]
 PLAIN, WORDS = tw.Limits(), tw.Limits(bf16_as_uint16=True)
-N_CHOICES = 4  # bytes in front of a body: how the length is said, the length (2 bytes), the spec
+N_CHOICES = 4  # bytes before a body: form of the header length, its value (2 bytes), the spec
 
 
 def split(data: bytes) -> tuple[int, Any, tw.TensorSpec, bytes]:
-    """The choices in front of a body, and the body."""
+    """Return the choices before a body, and the body."""
     front = data[:N_CHOICES].ljust(N_CHOICES, b"\0")
     length = int.from_bytes(front[1:3], "little")
     return front[0], LENGTHS[front[0] % 8](length), SPECS[front[3] % len(SPECS)], data[N_CHOICES:]
 
 
 def request(data: bytes) -> None:
-    """A request is understood as wire.py understands it, over the very bytes, or refused as there.
+    """A request decodes as with reference.py, into views of the body, or is rejected by both.
 
     A header length of 0 is a raw request of one of SPECS.
     """
@@ -65,7 +65,7 @@ def request(data: bytes) -> None:
 
 
 def response(data: bytes) -> None:
-    """A response is understood as wire.py understands it, over the very bytes, or refused."""
+    """A response decodes as with reference.py, into views of the body, or is rejected by both."""
     choices, length, _, body = split(data)
     message(tw.decode_response, "response", choices, length, body)
 
@@ -77,11 +77,11 @@ def message(decode: Any, kind: str, choices: int, length: Any, body: bytes) -> N
         read = decode(view, length, limits=limits)
     except tw.DecodeError as error:
         check_error(error, len(body))
-    said = message_said(body, length, kind)
+    expected = reference_message(body, length, kind)
     if read is None:
-        assert isinstance(said, wire.WireError), said
+        assert isinstance(expected, reference.WireError), expected
     else:
-        assert repr(message_read(read)) == repr(said)
+        assert repr(message_read(read)) == repr(expected)
         check_views(read, view, len(body) if length is None else int(length))
     del read, view
     source.append(0)  # a BufferError when anything still holds the body
@@ -89,20 +89,20 @@ def message(decode: Any, kind: str, choices: int, length: Any, body: bytes) -> N
 
 def raw_request(choices: int, length: Any, spec: tw.TensorSpec, body: bytes) -> None:
     source, view, limits = prepared(choices, body)
-    said: Any
+    expected: Any
     try:
-        said = wire.decode_raw(body, spec.datatype, spec.dims, spec.batching)
-    except wire.WireError as error:
-        said = error
+        expected = reference.decode_raw(body, spec.datatype, spec.dims, spec.batching)
+    except reference.WireError as error:
+        expected = error
     read = None
     try:
         read = tw.decode_request(view, length, raw_input=spec, limits=limits)
     except tw.DecodeError as error:
         check_error(error, len(body))
-        assert isinstance(said, wire.WireError), said
+        assert isinstance(expected, reference.WireError), expected
     if read is not None:
         [tensor] = read.inputs
-        assert repr((tensor.shape, values_of(tensor))) == repr(said)
+        assert repr((tensor.shape, values_of(tensor))) == repr(expected)
         assert (tensor.name, tensor.datatype, tensor.binary) == ("raw", spec.datatype, True)
         assert read.parameters == {"binary_data_output": True}
         assert read.outputs is None
@@ -112,45 +112,47 @@ def raw_request(choices: int, length: Any, spec: tw.TensorSpec, body: bytes) -> 
 
 
 def prepared(choices: int, body: bytes) -> tuple[Any, Any, tw.Limits]:
-    """The body in memory of its own, the same as it is given to the decoder, and limits."""
+    """Return the body in memory of its own, the same body as passed to the decoder, and limits."""
     source = exact(body)
     view = memoryview(source).toreadonly() if choices & 8 else source
     return source, view, WORDS if choices & 16 else PLAIN
 
 
 def decode_bytes(data: bytes) -> None:
-    """The elements that wire.py finds, in the buffer itself, or an error where it has one."""
+    """The same elements as by the reference, as views of the buffer, or an error in both."""
     choices, wire_bytes = data[:1].ljust(1, b"\0")[0], data[3:]
     count: int | None = int.from_bytes(data[1:3], "little")
     if choices & 1:
         count = None
     elif choices & 2:
         count = (count or 0) << 40
-    said: Any
+    expected: Any
     try:
-        said = wire.unpack("BYTES", wire_bytes, n_whole(wire_bytes) if count is None else count)
-    except wire.WireError as error:
-        said = error
+        expected = reference.unpack(
+            "BYTES", wire_bytes, n_whole(wire_bytes) if count is None else count
+        )
+    except reference.WireError as error:
+        expected = error
     source = exact(wire_bytes)
     read = None
     try:
         read = tw.decode_bytes(source, count)
     except tw.DecodeError as error:
         check_error(error, len(wire_bytes))
-        assert isinstance(said, wire.WireError), said
+        assert isinstance(expected, reference.WireError), expected
         if isinstance(error, tw.ElementError):
-            assert isinstance(said, wire.ElementError)
+            assert isinstance(expected, reference.ElementError)
             assert error.element == n_whole(wire_bytes)
     if read is not None:
-        assert read.tolist() == said
-        assert (read.shape, read.nbytes) == ((len(said),), len(wire_bytes))
+        assert read.tolist() == expected
+        assert (read.shape, read.nbytes) == ((len(expected),), len(wire_bytes))
         assert bytes(read.wire) == wire_bytes
     del read
     source.append(0)
 
 
 def n_whole(data: bytes) -> int:
-    """Elements in front of the end, or of the first that is cut."""
+    """Return the number of elements before the end or before the first truncated one."""
     n, position = 0, 0
     while position + 4 <= len(data):
         position += 4 + int.from_bytes(data[position : position + 4], "little")

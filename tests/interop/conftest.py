@@ -1,7 +1,8 @@
-"""The fixture `triton`: one real server for the whole session."""
+"""Fixtures for a live Triton server and for disabled logging, and a marker for all tests here."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import sys
@@ -11,16 +12,31 @@ from pathlib import Path
 import pytest
 
 from interop import triton_setup
-from interop.missing import refuse
 from interop.triton_server import TritonServer, running_triton
+from support.requirements import skip_or_fail
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Exclude the tests of this folder from the run with sanitizers."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.no_sanitizers(reason="it tests other programs"))
 
 
 @pytest.fixture(scope="session")
 def triton() -> Iterator[TritonServer]:
-    """A running Triton; without one installed, a skip, or in CI a failure."""
+    """Start Triton. If it is not installed, skip the test, or fail it in CI."""
     folder = Path(os.environ.get("TENSORWIRE_TRITON") or triton_setup.DEFAULT_FOLDER).resolve()
     if triton_setup.read_marker(folder) is None:
         command = shlex.join([sys.executable, triton_setup.__file__, str(folder)])
-        refuse("triton", f"no Triton server is installed; to install one: {command}")
+        skip_or_fail("triton", f"no Triton server is installed; to install one: {command}")
     with running_triton(folder) as server:
         yield server
+
+
+@pytest.fixture
+def no_logging() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)

@@ -1,9 +1,9 @@
-"""The same messages to tensorwire and to a live Triton: do they accept and understand the same?
+"""Send the same messages to tensorwire and to a live Triton, and compare the results.
 
     TENSORWIRE_TRITON=folder python tests/interop/differential.py --seed 7 --n 30000
 
-Ours is a whole echo: decoded, and encoded again with Triton's selection of outputs. A difference
-is explained by rows of differences.py, or it is new.
+On our side a message is decoded and encoded again with Triton's selection of outputs. A difference
+must be explained by rows of differences.py; others are reported as new.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 import tensorwire as tw
-import wire
 from interop import triton_setup
 from interop.differences import DIFFERENCES, Difference
-from interop.mutations import messages, raw_messages
+from interop.message_generator import messages, raw_messages
 from interop.plain_message import Message
 from interop.triton_exchange import HEADER_LENGTH
 from interop.triton_models import ANY, MODELS, Model
 from interop.triton_server import TritonServer, running_triton
-from table import same
+from support import reference
+from support.case_types import same
 
 # The models that raw requests go to.
 RAW = {message.model for message in raw_messages()}
@@ -45,7 +45,7 @@ STOP_SECONDS = 0.5  # with a dead backend it would not stop by itself
 
 
 class Echoed(NamedTuple):
-    """A tensor that came back: values are flat, and BOOLs of JSON are 0 or 1."""
+    """A returned tensor. Values are flat, and BOOLs of JSON are 0 or 1."""
 
     name: str
     datatype: str
@@ -56,12 +56,13 @@ class Echoed(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one side made of a message.
+    """The result of one side.
 
-    `backend`: Triton's front end accepted it, and its Python backend refused it or died of it.
+    `backend`: Triton's front end accepted the message, and its Python backend rejected it or
+    stopped.
     """
 
-    what: Literal["accepted", "refused", "backend"]
+    what: Literal["accepted", "rejected", "backend"]
     text: str = ""
     tensors: tuple[Echoed, ...] = ()
     payloads: tuple[bytes | None, ...] = ()  # of the inputs, as we read them
@@ -71,7 +72,7 @@ class Verdict:
 
 
 def ours(message: Message) -> Verdict:
-    """Decode, return each tensor, encode as Triton would; any other error is a defect."""
+    """Decode, echo each tensor, and encode as Triton would; other errors are defects."""
     limits = tw.Limits(check_bool=message.check_bool)
     try:
         request = tw.decode_request(
@@ -80,13 +81,13 @@ def ours(message: Message) -> Verdict:
         response = echo(request)
         frame = tw.encode_response(response, request, selection="triton", nonfinite="literal")
     except (tw.DecodeError, tw.EncodeError) as error:
-        return Verdict("refused", f"{type(error).__name__}: {error}")
+        return Verdict("rejected", f"{type(error).__name__}: {error}")
     tensors = read_answer(bytes(frame), frame.header_length)
     return Verdict("accepted", "", tensors, tuple(payload(tensor) for tensor in request.inputs))
 
 
 def echo(request: tw.InferRequest) -> tw.InferResponse:
-    """What the models do. An output that is asked for and not made is left out, as by Triton."""
+    """Do what the models do. Unknown requested outputs are omitted, as by Triton."""
     outputs = [
         tw.Tensor(t.name.replace("INPUT", "OUTPUT"), t.data, datatype=t.datatype, shape=t.shape)
         for t in request.inputs
@@ -101,7 +102,7 @@ def echo(request: tw.InferRequest) -> tw.InferResponse:
 
 
 def payload(tensor: tw.Tensor) -> bytes | None:
-    """The tensor's bytes on the wire; NaNs are alike."""
+    """Return the tensor's bytes; all NaNs are equal."""
     if tensor.data is None:
         return None
     if isinstance(tensor.data, tw.BytesTensor):
@@ -113,20 +114,20 @@ def payload(tensor: tw.Tensor) -> bytes | None:
 
 
 def read_answer(body: bytes, header_length: int | None) -> tuple[Echoed, ...]:
-    """The tensors of an answer, in the order of their names, as tensorwire and as wire.py read it.
+    """The tensors of an answer in the order of their names, read by tensorwire and reference.py.
 
-    wire.py has no lenient BOOLs, so it is not asked when those are there.
+    reference.py has no lenient BOOLs, so it is not asked when those are there.
     """
     response = tw.decode_response(body, header_length, limits=tw.Limits(check_bool=False))
     tensors = []
     for tensor in response.outputs:
         data = payload(tensor)
         datatype = "UINT8" if tensor.datatype == "BOOL" else tensor.datatype
-        count = wire.element_count(datatype, tensor.shape)
-        values = wire.unpack(datatype, data or b"", count)
+        count = reference.element_count(datatype, tensor.shape)
+        values = reference.unpack(datatype, data or b"", count)
         tensors.append(Echoed(tensor.name, tensor.datatype, tensor.shape, tensor.binary, values))
     if not any(t.datatype == "BOOL" and any(v > 1 for v in t.values) for t in tensors):
-        independent = wire.decode(body, header_length, "response")["tensors"]
+        independent = reference.decode(body, header_length, "response")["tensors"]
         for mine, other in zip(tensors, independent, strict=True):
             values = (
                 [int(v) for v in other["values"]] if mine.datatype == "BOOL" else other["values"]
@@ -140,7 +141,7 @@ def read_answer(body: bytes, header_length: int | None) -> tuple[Echoed, ...]:
 
 
 class LiveServer:
-    """A Triton with some models and `any`; it starts when it is needed, and again when it died."""
+    """A Triton server that starts on demand, and again after it stopped."""
 
     def __init__(self, folder: Path, models: list[Model]) -> None:
         self.folder = folder
@@ -167,7 +168,7 @@ class LiveServer:
         return self.connection
 
     def verdict(self, message: Message) -> Verdict:
-        """What the server says, also when that is nothing any more."""
+        """Return the server's result, also if it stopped."""
         connection = self.connect()
         headers = {"Content-Length": str(len(message.body))}
         if message.header_length is not None:
@@ -184,7 +185,7 @@ class LiveServer:
             if DEAD in text:
                 self.close()
             is_late = any(words in text for words in BACKEND)
-            return Verdict("backend" if is_late else "refused", text)
+            return Verdict("backend" if is_late else "rejected", text)
         length = response.headers.get(HEADER_LENGTH)
         try:
             return Verdict("accepted", "", read_answer(body, int(length) if length else None))
@@ -193,7 +194,7 @@ class LiveServer:
 
 
 class LiveTriton:
-    """Two servers: that of `any`, which may die, has no other model, and is soon there again."""
+    """Two servers: the one with the model `any`, which may stop, restarts quickly."""
 
     def __init__(self, folder: Path) -> None:
         self.any_server = LiveServer(folder, [])
@@ -219,23 +220,23 @@ class LiveTriton:
 
 
 def agree(mine: Verdict, theirs: Verdict) -> bool:
-    """Both refuse; or both accept, and return the same tensors in the same forms."""
+    """Return whether both reject, or both accept and return the same tensors in the same form."""
     if mine.what != theirs.what or theirs.text.startswith("unreadable"):
         return False
-    if mine.what == "refused":
+    if mine.what == "rejected":
         return True
     return same([canonical(t) for t in mine.tensors], [canonical(t) for t in theirs.tensors])
 
 
 def canonical(tensor: Echoed) -> Echoed:
-    """JSON has no BOOL but 0 and 1."""
+    """Convert the BOOLs of JSON to 0 and 1."""
     if tensor.datatype != "BOOL" or tensor.is_binary:
         return tensor
     return tensor._replace(values=[min(value, 1) for value in tensor.values])
 
 
 def explain(message: Message, triton: LiveTriton, mine: Verdict, theirs: Verdict) -> list[str]:
-    """The ids of the differences that together make this one, as few as do; or none."""
+    """Return the smallest set of differences that explains this one, or none."""
     for row in DIFFERENCES:
         if is_explained(message, triton, mine, theirs, [row]):
             return [row.id]
@@ -250,7 +251,7 @@ def explain(message: Message, triton: LiveTriton, mine: Verdict, theirs: Verdict
 
 
 def applicable(message: Message) -> list[Difference]:
-    """The rows that change the message, one after the other."""
+    """Return the rows that change the message, applied in sequence."""
     found = []
     for row in DIFFERENCES:
         changed = row.apply(message)
@@ -263,7 +264,7 @@ def applicable(message: Message) -> list[Difference]:
 def is_explained(
     message: Message, triton: LiveTriton, mine: Verdict, theirs: Verdict, rows: list[Difference]
 ) -> bool:
-    """Whether a side says what a row says that it does, and without the difference both agree."""
+    """Return whether the results are as the row says, and agree without the difference."""
     if not any(row.says(message, mine, theirs) for row in rows):
         return False
     if all(row.rewrite is None for row in rows):
@@ -280,19 +281,19 @@ def is_explained(
         return False
     answer = theirs if resent == message else triton.verdict(resent)
     if not is_settled(plain, read, answer) and any(row.is_resent for row in rows):
-        answer = triton.verdict(plain)  # what is to be resent could not be told from the rest
+        answer = triton.verdict(plain)  # without the differences that need no rewriting
     return is_settled(plain, read, answer)
 
 
 def is_settled(message: Message, mine: Verdict, theirs: Verdict) -> bool:
-    """Alike, or a difference that no rewriting takes away."""
+    """Return whether the results agree, or the difference needs no rewriting."""
     ends = (row for row in DIFFERENCES if row.rewrite is None)
     return agree(mine, theirs) or any(row.says(message, mine, theirs) for row in ends)
 
 
 @dataclass
 class Campaign:
-    """What came of the messages."""
+    """The results for all messages."""
 
     alike: Counter[str] = field(default_factory=Counter)
     explained: Counter[str] = field(default_factory=Counter)
@@ -311,7 +312,7 @@ class Campaign:
 
 
 def installed() -> Path | None:
-    """The folder of a Triton that is ready to run."""
+    """Return the folder of a Triton that is ready to run."""
     folder = Path(os.environ.get("TENSORWIRE_TRITON") or triton_setup.DEFAULT_FOLDER).resolve()
     return None if triton_setup.read_marker(folder) is None else folder
 

@@ -1,8 +1,8 @@
-"""Other people's programs, each in an environment: `python3 environment.py NAME [FOLDER]`.
+"""Environments for other programs: `python3 environment.py NAME [FOLDER]`.
 
-FOLDER/venv        the program, and tensorwire built from the checkout (not a link to it)
-FOLDER/.gitignore  all of it
-FOLDER/ready.json  written last; says what it was made from
+FOLDER/venv has the program and tensorwire, built from the checkout (not a link to it).
+FOLDER/.gitignore excludes everything. FOLDER/ready.json is written last, and records what the
+environment was made from.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Program:
-    """What is installed, and an import that has to work then."""
+    """The packages to install, and a module that must be importable then."""
 
     packages: tuple[str, ...]
     imported: str
@@ -63,7 +63,7 @@ BUILT = shutil.ignore_patterns("*.so", "*.c", "*.cpp", "*.pyc", "__pycache__", "
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a folder was made from; the marker's content."""
+    """What a folder was made from; the content of ready.json."""
 
     packages: list[str]
     folder: str  # an environment does not survive being moved
@@ -71,7 +71,7 @@ class Recipe:
 
 
 class SetupError(Exception):
-    """The folder cannot be set up here; the text says why."""
+    """The environment cannot be set up; the message has the reason."""
 
 
 def main() -> None:
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def set_up(name: str, folder: Path) -> None:
-    """Make the environment, or what is out of date in it: the program, or tensorwire alone."""
+    """Create the environment, or update what is out of date."""
     with TemporaryDirectory() as copy:
         copy_sources(Path(copy))
         wanted = recipe(name, folder, Path(copy))
@@ -106,14 +106,14 @@ def set_up(name: str, folder: Path) -> None:
 
 
 def is_ready(name: str, folder: Path) -> bool:
-    """Whether the folder was made from what the checkout is now."""
+    """Return whether the environment was made from the current checkout."""
     with TemporaryDirectory() as copy:
         copy_sources(Path(copy))
         return read_marker(folder) == recipe(name, folder, Path(copy))
 
 
 def folder_of(name: str) -> Path:
-    """Where the environment is: in the folder that TENSORWIRE_<NAME> names, or in the checkout."""
+    """Return the folder in the variable TENSORWIRE_<NAME>, or the one in the checkout."""
     named = os.environ.get(f"TENSORWIRE_{name.upper()}")
     return Path(named).resolve() if named else default_folder(name)
 
@@ -131,7 +131,7 @@ def marker(folder: Path) -> Path:
 
 
 def read_marker(folder: Path) -> Recipe | None:
-    """What the folder was made from, or None when it is absent or half made."""
+    """Return what the folder was made from, or None if it is missing or incomplete."""
     try:
         return Recipe(**json.loads(marker(folder).read_text()))
     except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
@@ -174,7 +174,7 @@ def run(command: list[str]) -> None:
 
 
 def clean_environ() -> dict[str, str]:
-    """The variables without the caller's packages, which are no part of another environment."""
+    """Return the environment variables without the caller's Python paths."""
     return {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
 
 

@@ -1,13 +1,13 @@
-"""JSON requests to KServe's REST endpoint, with and without the codec: the same, but for lists."""
+"""JSON requests to KServe's REST endpoint: same results with and without the integration.
+
+`test_kserve_integration.py` runs this file in the environment of KServe.
+"""
 
 from __future__ import annotations
 
 import copy
 import json
-import logging
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,25 +22,29 @@ from kserve.utils.numpy_codec import from_np_dtype
 from kserve.utils.utils import get_predict_input, get_predict_response
 
 from interop.json_requests import (
-    LEFT,
-    READ,
-    TYPES,
+    CONTENT_TYPES,
+    LEFT_TO_SERVER,
+    ODD_FLOATS,
+    READ_AS_ARRAYS,
     Answer,
-    array_seen,
+    array_properties,
+    assert_same_answer,
     data_text,
+    installed,
     message,
     outcome,
     post,
-    same,
 )
 from interop.json_requests import entry as json_entry
 from tensorwire.integrations import kserve as backend
 from tensorwire.integrations.kserve import messages
 from tensorwire.integrations.kserve.tensors import OnWire
 
+pytestmark = pytest.mark.usefixtures("no_logging")
+
 
 class Recorder(Model):  # type: ignore[misc]
-    """Keeps what it sees of a request, and answers with what it was told to."""
+    """A model that records its request and returns a given answer."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -56,8 +60,8 @@ class Recorder(Model):  # type: ignore[misc]
 
 
 def described(payload: Any) -> Any:
-    """All that a model can see of a request, arrays before lists, and arrays again."""
-    arrays = [array_seen(tensor.as_numpy) for tensor in payload.inputs]
+    """Return everything that a model can see of a request: arrays, then lists, then arrays."""
+    arrays = [array_properties(tensor.as_numpy) for tensor in payload.inputs]
     lists = [
         (t.name, t.shape, t.datatype, t.parameters, repr(t.data), t._raw_data)
         for t in payload.inputs
@@ -65,7 +69,7 @@ def described(payload: Any) -> Any:
     return (
         arrays,
         lists,
-        [array_seen(tensor.as_numpy) for tensor in payload.inputs],
+        [array_properties(tensor.as_numpy) for tensor in payload.inputs],
         payload.id,
         payload.model_name,
         payload.model_version,
@@ -78,7 +82,7 @@ def described(payload: Any) -> Any:
 
 
 def answer_of(payload: Any) -> InferResponse:
-    """The inputs as outputs, given as a model's author would."""
+    """Return the inputs as outputs, as a model's author would."""
     outputs = []
     for tensor in payload.inputs:
         array = outcome(tensor.as_numpy)
@@ -113,29 +117,13 @@ class Server:
         return post(self.app, "/v2/models/recorder/infer", body, content_type)
 
 
-@contextmanager
-def installed() -> Iterator[None]:
-    backend.install()
-    try:
-        yield
-    finally:
-        backend.uninstall()
-
-
-@pytest.fixture(autouse=True)
-def silent() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
 @pytest.fixture(scope="module")
 def server() -> Server:
     return Server()
 
 
 def is_lazy(server: Server, body: bytes, content_type: str | None = "application/json") -> bool:
-    """Whether the model gets tensors without lists."""
+    """Return whether the model gets tensors that have no lists yet."""
     kinds: list[bool] = []
 
     def answer(payload: Any) -> Any:
@@ -147,51 +135,53 @@ def is_lazy(server: Server, body: bytes, content_type: str | None = "application
 
     server.model.predict = predict  # type: ignore[method-assign]
     try:
-        with installed():
+        with installed(backend):
             server.infer(body, content_type)
     finally:
         del server.model.predict
     return bool(kinds) and all(kinds)
 
 
-@pytest.mark.parametrize("case", READ)
-def test_what_is_read(server: Server, case: str) -> None:
-    plain = server.infer(READ[case])
+@pytest.mark.parametrize("case", READ_AS_ARRAYS)
+def test_bodies_read_as_arrays_give_the_same_request(server: Server, case: str) -> None:
+    plain = server.infer(READ_AS_ARRAYS[case])
     seen, headers = server.model.seen, server.model.headers
-    with installed():
-        ours = server.infer(READ[case])
+    with installed(backend):
+        ours = server.infer(READ_AS_ARRAYS[case])
     assert server.model.seen == seen
     assert server.model.headers == headers
     assert seen is not None
-    same(plain, ours)
-    assert is_lazy(server, READ[case]) == (case != "no inputs")
+    assert_same_answer(plain, ours)
+    assert is_lazy(server, READ_AS_ARRAYS[case]) == (case != "no inputs")
 
 
-@pytest.mark.parametrize("case", LEFT)
-def test_what_kserve_reads(server: Server, case: str) -> None:
-    plain = server.infer(LEFT[case])
+@pytest.mark.parametrize("case", LEFT_TO_SERVER)
+def test_bodies_left_to_kserve_give_the_same_request(server: Server, case: str) -> None:
+    plain = server.infer(LEFT_TO_SERVER[case])
     seen, headers = server.model.seen, server.model.headers
-    with installed():
-        ours = server.infer(LEFT[case])
+    with installed(backend):
+        ours = server.infer(LEFT_TO_SERVER[case])
     assert server.model.seen == seen
     assert server.model.headers == headers
-    same(plain, ours)
-    assert not is_lazy(server, LEFT[case])
+    assert_same_answer(plain, ours)
+    assert not is_lazy(server, LEFT_TO_SERVER[case])
 
 
-@pytest.mark.parametrize("content_type", TYPES, ids=str)
-def test_media_types(server: Server, content_type: str | None) -> None:
-    """FastAPI decides what is JSON; without the codec, the rest has no header length."""
-    body = READ["flat"]
+@pytest.mark.parametrize("content_type", CONTENT_TYPES, ids=str)
+def test_content_types(server: Server, content_type: str | None) -> None:
+    """FastAPI decides which types are JSON. Without the integration, other types lack a header
+    length.
+    """
+    body = READ_AS_ARRAYS["flat"]
     plain = server.infer(body, content_type)
     seen = server.model.seen
-    with installed():
+    with installed(backend):
         ours = server.infer(body, content_type)
     if plain[0] == 200:
         assert server.model.seen == seen
-        same(plain, ours)
-    elif b"header is missing" not in plain[2]:  # else it is JSON for the codec, as Triton has it
-        same(plain, ours)
+        assert_same_answer(plain, ours)
+    elif b"header is missing" not in plain[2]:  # tensorwire reads it as JSON, like Triton
+        assert_same_answer(plain, ours)
     assert is_lazy(server, body, content_type) == (ours[0] == 200)
 
 
@@ -200,7 +190,7 @@ def response(*outputs: InferOutput, **members: Any) -> Any:
 
 
 def made(array: Any, binary_data: bool | None = True, **more: Any) -> InferOutput:
-    """An output of an array; ``binary_data`` None gives the array itself."""
+    """Return an output with an array; `binary_data=None` assigns the array itself."""
     datatype = more.pop("datatype", None) or from_np_dtype(array.dtype)
     output = InferOutput("y", list(array.shape), datatype, **more)
     if binary_data is None:
@@ -211,7 +201,6 @@ def made(array: Any, binary_data: bool | None = True, **more: Any) -> InferOutpu
 
 
 RANDOM = np.random.default_rng(2).standard_normal(500)
-FLOATS = np.array([0.0, -0.0, 1e16, 1e-7, 5e-324, 1e22, 123456789.0])
 RESPONSES: dict[str, Any] = {
     **{
         f"{dtype} {how}": (lambda d=dtype, h=how: response(made(RANDOM.astype(d), h)))
@@ -219,7 +208,7 @@ RESPONSES: dict[str, Any] = {
         for how in (True, False, None)
     },
     "limits": lambda: response(made(np.array([2**64 - 1, 0], "u8")), made(np.array([-(2**63)]))),
-    "odd FP64": lambda: response(made(FLOATS)),
+    "odd FP64": lambda: response(made(ODD_FLOATS)),
     "odd FP32": lambda: response(made(np.array([0.1, 3e38, 1e-45, 16777216], "f4"))),
     "a scalar": lambda: response(made(np.array(5.5), None)),
     "strided": lambda: response(made(np.arange(12.0).reshape(3, 4).T[::2], None)),
@@ -258,8 +247,8 @@ RESPONSES: dict[str, Any] = {
 
 @pytest.mark.parametrize("where", ["installed", "data plane"])
 @pytest.mark.parametrize("case", RESPONSES)
-def test_what_is_answered(case: str, where: str) -> None:
-    """The text means the same to the bit, and has the same headers; so do errors."""
+def test_responses_are_equal(case: str, where: str) -> None:
+    """Equal JSON values, headers, and errors."""
     body = message(json_entry([1.5, 2.5], "FP64"))
     plain_server = Server()
     plain_server.model.answer = RESPONSES[case]()
@@ -269,33 +258,33 @@ def test_what_is_answered(case: str, where: str) -> None:
     if where == "data plane":
         ours = server.infer(body)
     else:
-        with installed():
+        with installed(backend):
             ours = server.infer(body)
-    same(plain, ours)
+    assert_same_answer(plain, ours)
 
 
-def test_no_list_is_made_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_response_is_written_without_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server()
     server.model.answer = response(made(RANDOM))
     monkeypatch.setattr(messages, "plain_list", None)
     monkeypatch.setattr(messages, "json_list", None)
-    with installed():
-        status, headers, body = server.infer(READ["flat"])
+    with installed(backend):
+        status, headers, body = server.infer(READ_AS_ARRAYS["flat"])
     assert status == 200
     assert json.loads(body)["outputs"][0]["data"] == RANDOM.tolist()
     assert headers == {"content-type": "application/json", "content-length": str(len(body))}
 
 
-def test_others_get_the_tree() -> None:
-    """Whoever calls a data plane's encode, but for KServe's endpoint."""
+def test_data_plane_encode_returns_the_json_tree() -> None:
+    """For callers other than KServe's endpoint."""
     answer = InferResponse("1", "m", [made(RANDOM)])
-    with installed():
+    with installed(backend):
         tree, headers = DataPlane(ModelRepository()).encode("m", answer, {}, {})
     assert tree["outputs"][0]["data"] == RANDOM.tolist()
     assert headers == {}
 
 
-def test_a_data_plane_of_the_users_own() -> None:
+def test_custom_data_plane_gets_the_validated_request() -> None:
     """It finds what it found in the request that FastAPI validated."""
 
     class Curious(DataPlane):  # type: ignore[misc]
@@ -305,15 +294,15 @@ def test_a_data_plane_of_the_users_own() -> None:
 
     found: list[Any] = []
     server = Server(Curious)
-    plain = server.infer(READ["nested"])
-    with installed():
-        ours = server.infer(READ["nested"])
-    same(plain, ours)
+    plain = server.infer(READ_AS_ARRAYS["nested"])
+    with installed(backend):
+        ours = server.infer(READ_AS_ARRAYS["nested"])
+    assert_same_answer(plain, ours)
     assert found[0] == found[1]
 
 
-def test_the_request_that_a_model_got_travels() -> None:
-    """JSON tensors pickle, copy and compare, before and after their lists were used."""
+def test_lazy_request_can_be_pickled_copied_and_compared() -> None:
+    """Before and after its lists are created."""
     kept: list[Any] = []
 
     def keep(payload: Any, headers: Any = None) -> Any:
@@ -322,10 +311,10 @@ def test_the_request_that_a_model_got_travels() -> None:
 
     server = Server()
     server.model.predict = keep  # type: ignore[method-assign]
-    server.infer(READ["nested"])
-    with installed():
-        server.infer(READ["nested"])
-        server.infer(READ["nested"])
+    server.infer(READ_AS_ARRAYS["nested"])
+    with installed(backend):
+        server.infer(READ_AS_ARRAYS["nested"])
+        server.infer(READ_AS_ARRAYS["nested"])
         plain, listed, lazy = kept
         assert listed.inputs[0].data == [[1, 2], [3, 4]]
         for request in (listed, lazy):
@@ -349,8 +338,8 @@ DIFFERENCES: dict[str, tuple[bytes, Any, Any]] = {  # the body, and the array wi
 
 
 @pytest.mark.parametrize("case", DIFFERENCES)
-def test_differences(server: Server, case: str) -> None:
-    """What a model sees otherwise; the README has them."""
+def test_documented_differences(server: Server, case: str) -> None:
+    """The README lists them."""
     body, plain, ours = DIFFERENCES[case]
     found: list[Any] = []
 
@@ -362,7 +351,7 @@ def test_differences(server: Server, case: str) -> None:
     server.model.predict = predict  # type: ignore[method-assign]
     try:
         server.infer(body)
-        with installed():
+        with installed(backend):
             server.infer(body)
     finally:
         del server.model.predict

@@ -1,4 +1,7 @@
-"""KServe's messages on our codec, and off it: what it accepts means the same, and is lazy."""
+"""KServe's messages with and without the integration: equal values, and lists created on demand.
+
+`test_kserve_integration.py` runs this file in the environment of KServe.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ ACCEPTED: dict[str, tuple[bytes, int]] = {
 
 
 def result(function: Callable[[], Any]) -> Any:
-    """What it returns, or the type of what it raises."""
+    """Return the result of a function, or the type of the exception it raises."""
     try:
         return function()
     except Exception as error:
@@ -77,7 +80,7 @@ def encoded(message: Any) -> Any:
 
 
 def seen(request: Any) -> Any:
-    """All that a model can see of a request, in the order that disturbs least."""
+    """Return everything that a model can see of a request, arrays first."""
     arrays = [tensor.as_numpy() for tensor in request.inputs]
     return (
         [(array.dtype, array.shape, array.tolist()) for array in arrays],
@@ -95,7 +98,7 @@ def seen(request: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", ACCEPTED)
-def test_a_model_sees_what_it_saw(case: str) -> None:
+def test_request_has_the_same_values(case: str) -> None:
     plain = decoded(*ACCEPTED[case])
     backend.install()
     try:
@@ -110,8 +113,8 @@ def test_a_model_sees_what_it_saw(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ACCEPTED)
-def test_a_request_is_passed_on_as_it_was(case: str) -> None:
-    """JSON, as a transformer has always sent it; what JSON cannot hold is refused."""
+def test_request_is_forwarded_as_json(case: str) -> None:
+    """As by KServe alone. Values without JSON form are rejected."""
     body = wire(*json.loads(ACCEPTED[case][0][: ACCEPTED[case][1]])["inputs"], id="1")
     tail = ACCEPTED[case][0][ACCEPTED[case][1] :]
     plain = encoded(decoded(body[0] + tail, body[1]))
@@ -123,7 +126,7 @@ def test_a_request_is_passed_on_as_it_was(case: str) -> None:
 
 
 class Text(str):
-    """Not what it prints."""
+    """A str subclass whose `__str__` differs from its content."""
 
     __slots__ = ()
 
@@ -141,7 +144,7 @@ ODD: dict[str, Any] = {
 
 
 def outputs() -> list[Any]:
-    """Data given in every way that there is; whether it can be JSON is seen by its datatype."""
+    """Return outputs whose data is set in all possible ways."""
     made = []
     for datatype, array in RAW.items():
         for how in ("array", "list", "binary", "JSON"):
@@ -175,7 +178,7 @@ def outputs() -> list[Any]:
 
 @pytest.mark.parametrize("is_binary", [True, False])
 @pytest.mark.parametrize("i", range(len(outputs())))
-def test_an_output_is_sent_as_it_was(i: int, is_binary: bool) -> None:
+def test_output_is_encoded_identically(i: int, is_binary: bool) -> None:
     def response() -> InferResponse:
         return InferResponse("1", "m", [outputs()[i]], "2", use_binary_outputs=is_binary)
 
@@ -189,7 +192,7 @@ def test_an_output_is_sent_as_it_was(i: int, is_binary: bool) -> None:
         backend.uninstall()
 
 
-def test_responses_mean_the_same() -> None:
+def test_response_has_the_same_values() -> None:
     text = {
         "model_name": "m",
         "id": "1",
@@ -218,11 +221,11 @@ def test_responses_mean_the_same() -> None:
         backend.uninstall()
 
 
-# --- lazy ------------------------------------------------------------------------------------
+# --- lazy data ---
 
 
 @pytest.mark.usefixtures("installed")
-class TestLazy:
+class TestLazyData:
     def test_as_numpy_is_a_view(self) -> None:
         body, json_length = ONE
         array = decoded(body, json_length).inputs[0].as_numpy()
@@ -231,7 +234,7 @@ class TestLazy:
         writable = decoded(bytearray(body), json_length).inputs[0].as_numpy()
         assert writable.flags.writeable
 
-    def test_the_list_takes_over(self) -> None:
+    def test_modified_list_becomes_the_data(self) -> None:
         body = bytearray(ONE[0])
         tensor = decoded(body, ONE[1]).inputs[0]
         with pytest.raises(BufferError):
@@ -241,7 +244,7 @@ class TestLazy:
         assert tensor.data == [7, 1, 2, 3, 4, 5]
         assert tensor.as_numpy().tolist() == [[7, 1, 2], [3, 4, 5]]
 
-    def test_what_is_set_is_the_data(self) -> None:
+    def test_assigned_data_replaces_the_body(self) -> None:
         tensor = decoded(*ONE).inputs[0]
         tensor.data = [1, 2, 3, 4, 5, 6]
         assert tensor.as_numpy().tolist() == [[1, 2, 3], [4, 5, 6]]
@@ -251,14 +254,16 @@ class TestLazy:
         assert tensor.as_numpy().tolist() == (X + 1).tolist()
         assert tensor.parameters == {"binary_data_size": 24}
 
-    def test_another_shape(self) -> None:
+    def test_assigned_shape_is_used(self) -> None:
         tensor = decoded(*ONE).inputs[0]
         tensor.shape = [3, 2]
         assert tensor.as_numpy().shape == (3, 2)
 
-    @pytest.mark.parametrize("message", [ONE, TEXT, NO_TEXT], ids=["FP32", "BYTES", "no text"])
+    @pytest.mark.parametrize(
+        "message", [ONE, TEXT, NO_TEXT], ids=["FP32", "BYTES", "BYTES that are not UTF-8"]
+    )
     @pytest.mark.parametrize("is_listed", [False, True])
-    def test_it_pickles(self, message: tuple[bytes, int], is_listed: bool) -> None:
+    def test_pickle_and_copy(self, message: tuple[bytes, int], is_listed: bool) -> None:
         request = decoded(*message)
         if is_listed:
             assert request.inputs[0].data
@@ -272,14 +277,14 @@ class TestLazy:
             assert made.inputs[0].as_numpy().tolist() == expected
             assert made == request
 
-    def test_it_pickles_without_the_rest_of_the_body(self) -> None:
+    def test_pickle_contains_only_the_tensors_own_bytes(self) -> None:
         body, json_length = wire(
             entry("x", [1 << 20], "UINT8", 1 << 20), entry("y", [1], "INT8", 1), tail=bytes(1 << 20)
         )
         request = decoded(body + b"\7", json_length)
         assert len(pickle.dumps(request.inputs[1])) < 1000
 
-    def test_it_is_read_where_nothing_is_installed(self) -> None:
+    def test_pickle_loads_without_the_integration(self) -> None:
         script = (
             "import pickle, sys; request = pickle.load(sys.stdin.buffer);"
             "print(request.inputs[0].as_numpy().tolist(), request.inputs[0].data)"
@@ -292,13 +297,13 @@ class TestLazy:
         )
         assert done.stdout == f"{X.tolist()} {X.ravel().tolist()}\n".encode()
 
-    def test_it_outlives_the_backend(self) -> None:
+    def test_request_is_usable_after_uninstall(self) -> None:
         request = decoded(*ONE)
         backend.uninstall()
         assert request.inputs[0].as_numpy().tolist() == X.tolist()
         assert request.inputs[0].data == X.ravel().tolist()
 
-    def test_threads_read_the_same(self) -> None:
+    def test_threads_read_the_same_data(self) -> None:
         body, json_length = wire(entry("x", [1 << 16], "UINT8", 1 << 16), tail=bytes(1 << 16))
         tensor = decoded(body, json_length).inputs[0]
         found: list[Any] = []
@@ -311,7 +316,7 @@ class TestLazy:
         assert len(found) == 8
 
 
-def test_arrays_to_write_in() -> None:
+def test_option_writable() -> None:
     backend.install(writable=True)
     try:
         tensor = decoded(*ONE).inputs[0]
@@ -327,7 +332,7 @@ def test_arrays_to_write_in() -> None:
         backend.uninstall()
 
 
-def test_aligned_arrays() -> None:
+def test_option_aligned() -> None:
     backend.install(aligned=True)
     try:
         for blanks in range(8):

@@ -1,4 +1,7 @@
-"""The codec goes into KServe and out again, or beside it as a data plane; the README's examples."""
+"""KServe: install and uninstall, the data plane without patches, and the README's examples.
+
+`test_kserve_integration.py` runs this file in the environment of KServe.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from tensorwire.integrations import kserve as backend
 from tensorwire.integrations import patching
 from tensorwire.integrations.kserve import patches
 
-# --- in and out ------------------------------------------------------------------------------
+# --- install and uninstall ---
 
 
 def state() -> list[Any]:
@@ -40,7 +43,7 @@ def state() -> list[Any]:
     return [dict(vars(owner)) for owner in (*modules, *classes)]
 
 
-def test_installed_twice_and_put_back() -> None:
+def test_install_twice_and_uninstall() -> None:
     before = state()
     backend.install()
     once = state()
@@ -54,7 +57,7 @@ def test_installed_twice_and_put_back() -> None:
     assert state() == before
 
 
-def test_threads() -> None:
+def test_concurrent_install_and_uninstall() -> None:
     before = state()
 
     def work() -> None:
@@ -79,7 +82,7 @@ def test_threads() -> None:
 
 
 @pytest.mark.parametrize("version", ["0.16.9", "0.22.0", "1.0"])
-def test_an_unknown_version(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_unknown_version_is_rejected(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     before = state()
     monkeypatch.setattr(patching, "version", lambda name: version)
     for attempt in (backend.install, lambda: backend.BinaryDataPlane):
@@ -90,7 +93,7 @@ def test_an_unknown_version(monkeypatch: pytest.MonkeyPatch, version: str) -> No
 
 
 @pytest.mark.parametrize("method", ["from_bytes", "to_rest"])
-def test_an_unknown_layout(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+def test_different_signature_is_rejected(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     monkeypatch.setattr(InferResponse, method, lambda self, something: None)
     before = state()
     with pytest.raises(tw.IntegrationError, match=f"InferResponse.{method}"):
@@ -101,7 +104,7 @@ def test_an_unknown_layout(monkeypatch: pytest.MonkeyPatch, method: str) -> None
         backend.install()
 
 
-def test_a_module_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_module_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, patches.__name__)
     monkeypatch.setitem(sys.modules, "kserve.protocol.rest.multiprocess.server", None)
     with pytest.raises(tw.IntegrationError, match="not laid out as expected"):
@@ -117,7 +120,7 @@ def test_a_module_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
         "ours.install(); from kserve import *",
     ],
 )
-def test_any_order_of_imports(order: str) -> None:
+def test_install_before_or_after_imports(order: str) -> None:
     script = (
         f"{order}; import sys; from kserve import InferRequest; from kserve.utils import utils;"
         "body = sys.stdin.buffer.read();"
@@ -131,12 +134,12 @@ def test_any_order_of_imports(order: str) -> None:
     assert done.stdout == b"False 1\n"
 
 
-# --- the data plane --------------------------------------------------------------------------
+# --- the data plane ---
 
 LENGTH = "inference-header-content-length"
 
 
-def test_the_data_plane_patches_nothing() -> None:
+def test_data_plane_patches_nothing() -> None:
     before = vars(InferRequest)["from_bytes"]
     plane = backend.BinaryDataPlane(ModelRepository(), writable=True)
     assert isinstance(plane, DataPlane)
@@ -163,14 +166,14 @@ def test_the_data_plane_patches_nothing() -> None:
     assert not backend.is_installed()
 
 
-# --- the README ------------------------------------------------------------------------------
+# --- the README ---
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 EXAMPLES = re.findall(r"```py\n(.*?)```", README.read_text(), re.DOTALL)
 
 
-def test_the_readmes_examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are in its `py` blocks; those in `python` blocks run without KServe."""
+def test_readme_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples are in `py` blocks; those in `python` blocks run without KServe."""
     install, serve = (compile(code, "README.md", "exec") for code in EXAMPLES if "kserve" in code)
     exec(install, {})
     assert backend.is_installed()

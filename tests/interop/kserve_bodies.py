@@ -1,4 +1,4 @@
-"""Bodies for KServe's classes, and the fixture that puts them on our codec: for its environment."""
+"""Bodies for KServe's classes, and a fixture that installs the integration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def installed() -> Iterator[None]:
 
 
 def wire(*inputs: dict[str, Any], tail: bytes = b"", **members: Any) -> tuple[bytes, int]:
-    """A body, and the length of its JSON."""
+    """Return a body and the length of its JSON."""
     text = json.dumps({"inputs": inputs, **members}).encode()
     return text + tail, len(text)
 

@@ -1,7 +1,7 @@
-"""Run inside the environment "kserve": KServe's REST client, asked line by line.
+"""KServe's REST client as a subprocess, run in the environment of KServe.
 
-A line in is the call of test_matrix.py as JSON, and the server's URL; a line out what came, or what
-went wrong. An array is its datatype and its elements' bytes as hexadecimal.
+Each line of stdin is a call of test_matrix.py as JSON, with the server's URL. Each line of stdout
+is the response or the error. An array is its datatype and its elements in hexadecimal.
 """
 
 from __future__ import annotations

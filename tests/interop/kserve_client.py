@@ -1,7 +1,7 @@
-"""Run inside the environment "kserve": KServe's own clients, REST and gRPC.
+"""KServe's own REST and gRPC clients, run in the environment of KServe.
 
-`python kserve_client.py MODE HTTP_PORT GRPC_PORT`; MODE is "plain" or "installed". Prints what came
-back as JSON, elements as hexadecimal.
+`python kserve_client.py MODE HTTP_PORT GRPC_PORT`, where MODE is "plain" or "installed". Prints the
+responses as JSON, with elements in hexadecimal.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""KServe's own tests, as published, on its own code and on ours: `python3 kserve_own_tests.py`.
+"""KServe's published tests, with and without the integration: `python3 kserve_own_tests.py`.
 
-They run in the environment "kserve_tests" of environment.py, which is set up if need be. A test
-that passes on one alone makes the exit code 1. `--version V` installs another KServe and takes its
-tests; the environment is then made anew the next time.
+They run in the environment "kserve_tests" of environment.py, which is set up if needed. The exit
+code is 1 if the outcome of a test differs. `--version V` uses another version of KServe and of its
+tests; the environment is then created anew for the next run.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def different(plain: Outcomes, ours: Outcomes) -> list[str]:
 
 
 def unpack_tests(python: Path, work: Path) -> None:
-    """The tests of the installed version, out of its source archive."""
+    """Download the source archive of the installed version and unpack its tests."""
     ask = "from importlib.metadata import version; print(version('kserve'))"
     version = subprocess.check_output([str(python), "-c", ask], text=True).strip()
     command = [str(python), "-m", "pip", "download", "--quiet", "--no-binary=:all:", "--no-deps"]
@@ -105,7 +105,7 @@ def unpack_tests(python: Path, work: Path) -> None:
 
 
 def run(python: Path, work: Path, arguments: list[str]) -> Outcomes:
-    """What became of each test, by pytest's name for it."""
+    """Run the tests, and return the outcome of each by its pytest id."""
     result = work / "result.xml"
     quiet = ["-q", "--tb=short", "-p", "no:cacheprovider", "-W", "ignore"]
     subprocess.run(
@@ -124,7 +124,7 @@ def run(python: Path, work: Path, arguments: list[str]) -> Outcomes:
 
 
 def report(plain: Outcomes, ours: Outcomes) -> int:
-    """1 when any test has another outcome on our code, or there are none."""
+    """Print the differences. Return 1 if there are any, or no tests."""
     differing = different(plain, ours)
     for test in differing:
         print(f"{test}: KServe's {plain.get(test)}, ours {ours.get(test)}")

@@ -1,7 +1,7 @@
-"""Run inside the environment "kserve": KServe's server with a few models, on the loopback.
+"""KServe's server with a few models on the loopback interface, run in the environment of KServe.
 
-`python kserve_server.py MODE WORKERS HTTP_PORT GRPC_PORT`; MODE is "plain", "installed", "writable"
-or "data plane".
+`python kserve_server.py MODE WORKERS HTTP_PORT GRPC_PORT`, where MODE is "plain", "installed",
+"writable" or "data plane".
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ LOOPBACK = "127.0.0.1"
 
 
 class Echo(Model):  # type: ignore[misc]
-    """The inputs, as an author of models would return them."""
+    """Return the inputs as outputs."""
 
     def predict(self, payload: Any, headers: Any = None) -> InferResponse:
         return answer(self, payload, {i.name: (i.datatype, i.as_numpy()) for i in payload.inputs})
 
 
 class Helped(Model):  # type: ignore[misc]
-    """The first input, through the helpers that KServe's own runtimes use."""
+    """Return the first input through the helper functions of KServe's runtimes."""
 
     def predict(self, payload: Any, headers: Any = None) -> InferResponse:
         found = get_predict_input(payload)
@@ -38,7 +38,7 @@ class Helped(Model):  # type: ignore[misc]
 
 
 class Increment(Model):  # type: ignore[misc]
-    """Writes to its input, as KServe has always allowed."""
+    """Modify the input in place, which KServe alone allows."""
 
     def predict(self, payload: Any, headers: Any = None) -> InferResponse:
         array = payload.inputs[0].as_numpy()
@@ -47,7 +47,7 @@ class Increment(Model):  # type: ignore[misc]
 
 
 class Probe(Model):  # type: ignore[misc]
-    """What the model sees: the process, whether the array is a view, how its elements are held."""
+    """Return the process id, whether the array is a view, and the type of the data."""
 
     def predict(self, payload: Any, headers: Any = None) -> InferResponse:
         tensor = payload.inputs[0]
@@ -58,7 +58,7 @@ class Probe(Model):  # type: ignore[misc]
 
 
 def is_view(array: Any) -> bool:
-    """Whether the elements lie in memory that is not numpy's."""
+    """Return whether the array refers to memory that numpy does not own."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array.base is not None

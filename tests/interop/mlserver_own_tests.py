@@ -1,8 +1,9 @@
-"""MLServer's own tests, with and without us: `python3 mlserver_own_tests.py CHECKOUT [PATH...]`.
+"""MLServer's own tests, with and without the integration.
 
-CHECKOUT is its repository at the tag of the release that environment.py installs, since neither its
-archive nor its wheel has tests: `git clone --branch 1.7.1 https://github.com/SeldonIO/MLServer`.
-They run in the environment "mlserver". A test that passes on one alone makes the exit code 1.
+`python3 mlserver_own_tests.py CHECKOUT [PATH...]`. CHECKOUT is its repository at the tag of the
+release that environment.py installs, because neither its archive nor its wheel has tests: `git
+clone --branch 1.7.1 https://github.com/SeldonIO/MLServer`. They run in the environment "mlserver".
+The exit code is 1 if the outcome of a test differs.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ PLUGINS = ("plain", "backend")
 
 
 def run(python: Path, work: Path, plugin: str, paths: list[str]) -> Outcomes:
-    """What became of each test."""
+    """Run the tests, and return the outcome of each."""
     result = work / f"{plugin}.xml"
     options = ["-q", "-p", plugin, "-p", "no:cacheprovider", "-W", "ignore", f"--junitxml={result}"]
     subprocess.run(
@@ -72,7 +73,7 @@ def run(python: Path, work: Path, plugin: str, paths: list[str]) -> Outcomes:
 
 
 def report(without: Outcomes, found: Outcomes) -> int:
-    """Print what differs; the exit code."""
+    """Print the differences, and return the exit code."""
     names = sorted(without.keys() | found.keys())
     different = [name for name in names if without.get(name) != found.get(name)]
     for name in different:

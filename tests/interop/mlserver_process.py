@@ -1,4 +1,4 @@
-"""MLServer in a process, with models to ask and, or without, our backend."""
+"""An MLServer process with models, with or without the integration."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 class Server(NamedTuple):
-    """Where it listens."""
+    """The addresses of the server."""
 
     http: str
     grpc: str
@@ -50,7 +50,7 @@ class Server(NamedTuple):
 
 @contextmanager
 def mlserver(python: Path, folder: Path, how: str, n_workers: int = 0) -> Iterator[Server]:
-    """MLServer on loopback until the block ends; ``how`` is one of COMMANDS."""
+    """Run MLServer on the loopback interface; `how` is one of COMMANDS."""
     ports = free_ports(3)
     write_models(folder, ports, n_workers)
     (program, *arguments), variables = COMMANDS[how]

@@ -1,4 +1,4 @@
-"""Models for MLServer, as a user writes them; ``TENSORWIRE_INSTALL=1`` puts the backend in here."""
+"""MLServer models, as users write them. `TENSORWIRE_INSTALL=1` installs the integration here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if os.environ.get("TENSORWIRE_INSTALL"):
 
 
 class Echo(MLModel):  # type: ignore[misc]
-    """Every input again, through the codec that its content type, or else its datatype, names."""
+    """Return every input through the codec of its content type or datatype."""
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         outputs = []
@@ -31,7 +31,7 @@ class Echo(MLModel):  # type: ignore[misc]
 
 
 class Raw(MLModel):  # type: ignore[misc]
-    """Every input again, by its list, as a runtime without codecs does it."""
+    """Return every input by its list, as a runtime without codecs does."""
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         outputs = [
@@ -47,7 +47,7 @@ class Raw(MLModel):  # type: ignore[misc]
 
 
 class Negate(MLModel):  # type: ignore[misc]
-    """``-x``, computed in the memory of the request, and what that memory was like."""
+    """Return `-x`, computed in the memory of the request, and facts about that memory."""
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         array: Any = self.decode(payload.inputs[0], default_codec=NumpyCodec)

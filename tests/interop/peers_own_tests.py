@@ -1,7 +1,8 @@
-"""``python tests/interop/peers_own_tests.py PACKAGE PATH...``: a package's own tests, both ways.
+"""A package's own tests with and without its integration.
 
-Runs the tests of ``PATH`` (a checkout, or an unpacked source distribution) without the codec, and
-with ``tensorwire.integrations.PACKAGE`` installed before they are imported. All have to end alike.
+`python tests/interop/peers_own_tests.py PACKAGE PATH...` runs the tests in PATH (a checkout or an
+unpacked source archive) without the integration, and with `tensorwire.integrations.PACKAGE`
+installed before they are imported. All outcomes must be equal.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ Outcomes = dict[str, str]
 
 
 def pytest_configure() -> None:
-    """This file as a plugin of pytest: install the codec, if the environment says so."""
+    """Install the integration if the environment variable is set; this file is a pytest plugin."""
     if package := os.environ.get(PACKAGE_VARIABLE):
         import_module(f"tensorwire.integrations.{package}").install()
 
 
 def outcomes(paths: list[str], package: str) -> Outcomes:
-    """How each test ends: passed, skipped, failure or error, and the message of the last two."""
+    """Return the outcome of each test, with the message of failures and errors."""
     with TemporaryDirectory() as scratch:
         report = Path(scratch, "report.xml")
         options = ["-q", "--continue-on-collection-errors", "-p", "no:cacheprovider"]

@@ -1,4 +1,4 @@
-"""A message as it stands on the wire, and its JSON as a tree that keeps what JSON readers lose."""
+"""A message as bytes, and its JSON as a tree that keeps duplicate keys and number literals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorwire as tw
-import wire
+from support import reference
 
 INVALID = 0x10FF00  # a byte that is no UTF-8 stands in the tree as this code point plus the byte
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -30,13 +30,13 @@ codecs.register_error("tensorwire.keep", _keep)
 
 @dataclass(frozen=True)
 class Literal:
-    """A number, or NaN and its like, as it is spelt."""
+    """A number, NaN or an infinity, as written."""
 
     text: str
 
 
 class Members(list[list[Any]]):
-    """A JSON object: [key, value] in the order of the text, equal keys included."""
+    """A JSON object as [key, value] pairs in their order, including duplicate keys."""
 
     __hash__ = None
 
@@ -63,7 +63,7 @@ class Members(list[list[Any]]):
 
 
 def read(text: bytes) -> Any:
-    """The tree; a ValueError or RecursionError where Python finds no JSON in UTF-8 or nearly so."""
+    """Parse JSON into a tree. Raise ValueError or RecursionError for invalid JSON."""
     return json.loads(
         text.decode("utf-8", "tensorwire.keep"),
         object_pairs_hook=lambda pairs: Members(map(list, pairs)),
@@ -74,7 +74,7 @@ def read(text: bytes) -> Any:
 
 
 def write(tree: Any) -> bytes:
-    """The tree as text, without white space."""
+    """Write the tree as text without white space."""
     text = SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", _text(tree))
     if not any(ord(character) >= INVALID for character in text):
         return text.encode()
@@ -93,7 +93,7 @@ def _text(tree: Any) -> str:
 
 
 def raw_bytes(string: str) -> bytes:
-    """The bytes of a string of a tree, as Triton has them: also of lone surrogates."""
+    """Return the bytes of a string as Triton has them, including lone surrogates."""
     return b"".join(
         bytes([ord(character) - INVALID])
         if ord(character) >= INVALID
@@ -103,29 +103,29 @@ def raw_bytes(string: str) -> bytes:
 
 
 def members(tree: Any, key: str) -> list[Members]:
-    """The objects in the list that is this member of the root."""
+    """Return the objects in the list with this key of the root."""
     found = tree.get(key) if isinstance(tree, Members) else None
     return [item for item in found if isinstance(item, Members)] if type(found) is list else []
 
 
 def parameter(item: Members, key: str) -> Any:
-    """A parameter of the root, an input or an output, or None."""
+    """Return a parameter of the root, an input or an output, or None."""
     parameters = item.get("parameters")
     return parameters.get(key) if isinstance(parameters, Members) else None
 
 
 def size(item: Members) -> int:
-    """The bytes that this input has in the body, if that is what it says."""
+    """Return the declared byte size of this input if it is an integer."""
     literal = parameter(item, "binary_data_size")
     is_number = isinstance(literal, Literal) and literal.text.isdecimal()
     return int(literal.text) if is_number else 0
 
 
 def extent(item: Members) -> int:
-    """The bytes that the dimensions of an input ask for, but for its zeros; BYTES count as 16."""
+    """Return the bytes that the dimensions need, ignoring zeros; a BYTES element counts 16."""
     shape, datatype = item.get("shape"), item.get("datatype")
     dims = [number(dim) for dim in shape] if type(shape) is list else []
-    nbytes = wire.SIZES.get(datatype, 16) if isinstance(datatype, str) else 16
+    nbytes = reference.SIZES.get(datatype, 16) if isinstance(datatype, str) else 16
     return math.prod(dim for dim in dims if dim) * nbytes
 
 
@@ -135,16 +135,16 @@ def n_dims(item: Members) -> int:
 
 
 def number(literal: Any) -> int:
-    """A dimension; 0 where it is no integer that Triton takes."""
+    """Return a dimension, or 0 if it is not an integer that Triton accepts."""
     text = literal.text if isinstance(literal, Literal) else ""
     return int(text) if text.isdecimal() and len(text) < 30 else 0
 
 
 @dataclass(frozen=True)
 class Message:
-    """A body, what the header says of its length, the model it is for, and how we are to read it.
+    """A body, the value of its header length field, its model, and how to decode it.
 
-    `raw_input` is the declaration of a model with one input, to which raw requests can go.
+    `raw_input` declares the input of a model with one input, which accepts raw requests.
     """
 
     id: str
@@ -155,7 +155,7 @@ class Message:
     check_bool: bool = True
 
     def read_length(self) -> int | None:
-        """The header length as Triton reads it: what C's atoi makes of the text."""
+        """Return the header length as Triton reads it, with C's atoi."""
         if self.header_length is None:
             return len(self.body)
         digits = DIGITS.match(self.header_length)
@@ -164,26 +164,26 @@ class Message:
         return length if 0 <= length <= len(self.body) else None
 
     def parts(self) -> tuple[bytes, bytes]:
-        """The JSON, and the bytes behind it; a ValueError where the length is wrong."""
+        """Return the JSON and the bytes behind it. Raise ValueError for an invalid length."""
         length = self.read_length()
         if length is None:
             raise ValueError(f"a header length of {self.header_length}")
         return self.body[:length], self.body[length:]
 
     def tree(self) -> Any:
-        """The JSON as a tree, or None."""
+        """Return the JSON as a tree, or None."""
         try:
             return read(self.parts()[0])
         except (ValueError, RecursionError):
             return None
 
     def of(self, text: bytes, blob: bytes) -> Message:
-        """The same message with other parts."""
+        """Return the same message with other parts."""
         is_silent = self.header_length is None and not blob
         return replace(self, body=text + blob, header_length=None if is_silent else str(len(text)))
 
     def changed(self, change: Callable[[Any], None]) -> Message:
-        """The message whose tree was changed in place; itself where it has none, or no change."""
+        """Return the message after changing its tree in place, or itself if it has no tree."""
         tree = self.tree()
         if tree is None:
             return self

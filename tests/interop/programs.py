@@ -1,4 +1,4 @@
-"""Scripts that tests run in the environment of another program."""
+"""Run scripts in the environment of another program."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from contextlib import suppress
 from pathlib import Path
 
 from interop import environment
-from interop.missing import refuse
+from support.requirements import skip_or_fail
 
 STOP_SECONDS = 20.0
 
 
 def interpreter(name: str) -> Path:
-    """The interpreter of an environment; where it is not set up, a skip, or in CI a failure."""
+    """Return the interpreter of an environment. If it is not set up, skip, or fail in CI."""
     folder = environment.folder_of(name)
     if not environment.is_ready(name, folder):
         command = shlex.join([sys.executable, environment.__file__, name, str(folder)])
-        refuse(name, f"{name} is not installed, or with an older tensorwire; to install: {command}")
+        skip_or_fail(
+            name, f"{name} is not installed, or with an older tensorwire; to install: {command}"
+        )
     return environment.interpreter(folder)
 
 
 def run(command: list[str], folder: Path, seconds: float) -> str:
-    """Run a command in ``folder`` to its end, and return its output.
+    """Run a command in `folder` to its end, and return its output.
 
-    It and its children are gone afterwards. An exit code fails the test, with the output.
+    The command and its children are stopped afterwards. A nonzero exit code fails the test.
     """
     log = folder / "log"
     with log.open("w") as output:
@@ -50,7 +52,7 @@ def run(command: list[str], folder: Path, seconds: float) -> str:
 
 
 def stop(program: subprocess.Popen[bytes]) -> None:
-    """Let it clean up; then end what is left of its session's group."""
+    """Terminate the process, then kill the rest of its process group."""
     if program.poll() is None:
         program.terminate()
         with suppress(subprocess.TimeoutExpired):

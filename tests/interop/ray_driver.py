@@ -1,6 +1,6 @@
-"""Run inside the environment "ray" of environment.py: one application as two replicas of Ray Serve.
+"""The application as two replicas of Ray Serve, run in the environment "ray" of environment.py.
 
-`python ray_driver.py RESULT` writes to that file, as JSON, what it saw; test_ray.py judges it.
+`python ray_driver.py RESULT` writes its observations to that file as JSON; test_ray.py checks them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def free_port() -> int:
 
 
 def start(port: int, folder: str) -> None:
-    """Two replicas behind one HTTP proxy, on this machine and its loopback alone."""
+    """Start two replicas behind one HTTP proxy, on the loopback interface only."""
     ray.init(
         num_cpus=2,
         include_dashboard=False,
@@ -130,7 +130,7 @@ EXAMPLES = re.findall(r"```py\n(.*?)```", README.read_text(), re.DOTALL)
 
 
 def readme() -> list[tuple[str, int]]:
-    """What its example would run: the deployment's class and how many replicas of it."""
+    """Return the class of the README's deployment, and its number of replicas."""
     [example] = [code for code in EXAMPLES if "from ray" in code]
     sys.modules["module"] = types.ModuleType("module")
     sys.modules["module"].models = {"echo": echo}  # type: ignore[attr-defined]
@@ -150,7 +150,7 @@ def readme() -> list[tuple[str, int]]:
 
 
 def served(port: int) -> dict[str, Any]:
-    """What came back from the models."""
+    """Return the responses of the models."""
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     echoed = tw.decode_response(*infer(port, "echo", [tw.Tensor("x", x), WORDS])[1:])
     return {
@@ -171,7 +171,7 @@ WORDS = tw.Tensor("words", ["a cat", "ein Hündchen", ""])
 
 
 def pids(port: int) -> set[int]:
-    """Ask until two processes have answered, or time is over."""
+    """Send requests until two processes have answered, or time is over."""
     seen: set[int] = set()
     deadline = time.monotonic() + BOTH_SECONDS
     while len(seen) < 2 and time.monotonic() < deadline:
@@ -181,7 +181,7 @@ def pids(port: int) -> set[int]:
 
 
 def infer(port: int, model: str, inputs: list[tw.Tensor]) -> tuple[int, bytes, int | None]:
-    """Status, body and header length of the answer."""
+    """Return status, body and header length of the response."""
     request = tw.InferRequest(inputs, parameters={"binary_data_output": True})
     frame = tw.encode_request(request)
     connection = HTTPConnection(LOOPBACK, port, timeout=REPLY_SECONDS)
@@ -199,7 +199,7 @@ HERE = ("0100007F", f"{0:024}01000000", f"{0:016}FFFF00000100007F")  # as /proc/
 
 
 def exposed() -> list[str]:
-    """Addresses outside the loopback that this process and its children listen on."""
+    """Return addresses outside the loopback that this process and its children listen on."""
     rows = [
         line.split()
         for table in ("tcp", "tcp6")
@@ -214,7 +214,7 @@ def exposed() -> list[str]:
 
 
 def own_sockets() -> set[str]:
-    """What the descriptors of our session stand for; workers have process groups of their own."""
+    """Return the sockets of all processes of this session."""
     found = set()
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         with suppress(OSError):  # gone meanwhile, or somebody else's
@@ -227,7 +227,7 @@ def own_sockets() -> set[str]:
 
 
 def stored() -> dict[str, Any]:
-    """How a decoded request looks to a task and to an actor."""
+    """Return how a decoded request appears to a task and to an actor."""
     inputs = [tw.Tensor("x", np.arange(BIG, dtype=np.float32)), tw.Tensor("text", [b"a" * BIG])]
     frame = tw.encode_request(tw.InferRequest(inputs))
     request = tw.decode_request(bytearray(bytes(frame)), frame.header_length)
@@ -243,14 +243,14 @@ def stored() -> dict[str, Any]:
 
 
 class Looker:
-    """An actor that gets requests."""
+    """An actor that receives requests."""
 
     def look(self, request: tw.InferRequest) -> dict[str, Any]:
         return look(request)
 
 
 def look(request: tw.InferRequest) -> dict[str, Any]:
-    """Where the tensors of a request are, in the process that got it."""
+    """Return where the tensors of a request are in the memory of this process."""
     x, words = request["x"].as_numpy(), request["text"].data
     assert isinstance(words, tw.BytesTensor)
     text = words.view(0)
@@ -264,7 +264,7 @@ def look(request: tw.InferRequest) -> dict[str, Any]:
 
 
 def mapped(address: int) -> str:
-    """The file that is mapped at an address, or nothing."""
+    """Return the file that is mapped at an address, or an empty string."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         extent, _, _, _, _, *path = line.split(maxsplit=5)
         begin, end = (int(part, 16) for part in extent.split("-"))

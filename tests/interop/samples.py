@@ -1,4 +1,4 @@
-"""Arrays whose values are the edges of each datatype, for the tests against other programs."""
+"""Arrays with edge values of each datatype, for tests against other programs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ NOT_TEXT = b"\xff\xfe\0"
 
 
 def bytes_array(values: list[bytes]) -> Array:
-    """An object array; numpy's own conversion of a list would cut trailing NULs."""
+    """Return an object array. numpy's own conversion of a list would drop trailing NULs."""
     array = np.empty(len(values), object)
     array[:] = values
     return array
 
 
 def binary_sample(datatype: str) -> Array:
-    """Values that only bytes carry whole: NaNs with payloads, bytes that are no text."""
+    """Return values that only binary data keeps: NaNs with payloads, bytes that are not UTF-8."""
     if datatype == "BYTES":
         return bytes_array([*TEXTS, NOT_TEXT])
     dtype = DTYPES[datatype]
@@ -48,7 +48,7 @@ def binary_sample(datatype: str) -> Array:
 
 
 def json_sample(datatype: str) -> Array:
-    """The least, the greatest and the odd values among those that JSON carries, too."""
+    """Return the smallest, largest and other edge values that JSON can carry."""
     dtype = DTYPES[datatype]
     if datatype == "BYTES":
         return bytes_array(TEXTS)
@@ -63,13 +63,13 @@ def json_sample(datatype: str) -> Array:
 
 
 def _odd_nans(dtype: np.dtype[Any]) -> Array:
-    """A signalling NaN, and a negative one with all its payload bits set."""
+    """Return a signalling NaN, and a negative NaN with all payload bits set."""
     word = np.dtype(f"<u{dtype.itemsize}")
     infinity = np.array(np.inf, dtype).view(word)
     return np.array([infinity + 1, np.iinfo(word).max], word).view(dtype)
 
 
 def bits(array: Array) -> tuple[np.dtype[Any], tuple[int, ...], Any]:
-    """What two arrays have in common when they are equal bit for bit."""
+    """Return a value that is equal for arrays that are equal bit for bit."""
     is_object = array.dtype == np.dtype(object)
     return array.dtype, array.shape, array.tolist() if is_object else array.tobytes()

@@ -1,6 +1,7 @@
-"""Every client with every server, over HTTP: the same conversations in each cell.
+"""Every client with every server over HTTP, with the same requests in each combination.
 
-KServe's client has an environment of its own (environment.py), and so a process (kserve_calls.py).
+KServe's client runs as a subprocess (kserve_calls.py) in an environment of its own
+(environment.py).
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import pytest
 import tensorwire as tw
 from benchmarks.servers import LOOPBACK, Missing, Servers
 from interop import environment, programs
-from interop.missing import refuse
 from interop.samples import DTYPES, TEXTS, Array, binary_sample, bits, bytes_array, json_sample
+from support.requirements import skip_or_fail
 
 Arrays = dict[str, Array]
 TIMEOUT_SECONDS = 30.0
@@ -33,7 +34,7 @@ KSERVE_CALLS = Path(__file__).with_name("kserve_calls.py")
 
 @dataclass(frozen=True)
 class Call:
-    """A request as every client can make it. ``outputs``: names, and whether each is binary."""
+    """A request that every client can make. `outputs`: names, and whether each is binary."""
 
     model: str
     inputs: Arrays
@@ -42,7 +43,7 @@ class Call:
 
 
 class Refused(Exception):
-    """The server answered with an error; the text is what the client says of it."""
+    """The server returned an error; the text is the client's message."""
 
 
 Client = Callable[[int, Call], Arrays]
@@ -52,7 +53,7 @@ def module(name: str) -> ModuleType:
     try:
         return import_module(name)
     except (ImportError, RuntimeError) as error:  # RuntimeError: tritonclient without its [http]
-        refuse(name, f"{name} cannot be imported: {error}")
+        skip_or_fail(name, f"{name} cannot be imported: {error}")
 
 
 def datatype_of(array: Array) -> str:
@@ -73,7 +74,7 @@ def our_outputs(call: Call) -> list[tw.RequestedOutput] | None:
 
 
 def arrays_of(response: tw.InferResponse, call: Call) -> Arrays:
-    """What came, each output in the form that was asked for."""
+    """Return the arrays of a response, and check the form of each output."""
     forms = dict(call.outputs or ())
     for tensor in response:
         assert tensor.binary == forms.get(tensor.name, True)
@@ -131,7 +132,7 @@ def triton_arguments(http: ModuleType, call: Call) -> tuple[list[Any], list[Any]
 
 
 def triton_arrays(result: Any) -> Arrays:
-    """The arrays; of text, which is str when it came as JSON, the bytes."""
+    """Return the arrays; text that came as str in JSON is encoded."""
     arrays = {}
     for output in result.get_response()["outputs"]:
         array = result.as_numpy(output["name"])
@@ -167,7 +168,7 @@ def by_tritonclient_aio(port: int, call: Call) -> Arrays:
 
 
 class KserveClient:
-    """KServe's client, in a process that is kept: it takes seconds to import."""
+    """KServe's client in one subprocess for all calls, because its import takes seconds."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self.process, self.log = process, log
@@ -250,7 +251,7 @@ def port(request: pytest.FixtureRequest, servers: Servers, server: str) -> int:
     try:
         return servers.port(server)
     except Missing as reason:
-        refuse(server, reason)
+        skip_or_fail(server, reason)
 
 
 @pytest.fixture(params=[*CLIENTS, "kserve"])
@@ -262,7 +263,7 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 
 def sample(client: Client, datatype: str) -> Array:
-    """KServe's client makes lists of what it is sent: numbers, where NaNs are alike, and text."""
+    """Return a sample that also survives KServe's client, which converts data to lists."""
     make = json_sample if isinstance(client, KserveClient) else binary_sample
     return make(datatype)
 
@@ -275,7 +276,7 @@ BOTH = {"INPUT0": FLOATS, "INPUT1": WORDS}
 
 
 def assert_same(found: Arrays, sent: Arrays, names: Sequence[str]) -> None:
-    """The outputs of these names and no other, bit for bit their inputs."""
+    """Check that exactly these outputs are there, equal bit for bit to their inputs."""
     assert {name: bits(array) for name, array in found.items()} == {
         name: bits(sent[name.replace("OUTPUT", "INPUT")]) for name in names
     }
@@ -288,8 +289,8 @@ def test_datatype(port: int, client: Client, datatype: str) -> None:
     assert_same(found, sent, ["OUTPUT0"])
 
 
-def test_a_large_tensor(port: int, client: Client) -> None:
-    """One that goes out piece by piece; aiohttp warns of bodies above 1 MiB."""
+def test_large_tensor(port: int, client: Client) -> None:
+    """It is sent in pieces; aiohttp warns about bodies above 1 MiB."""
     sent = {"INPUT0": np.arange(250_000, dtype=np.float32)}
     assert_same(client(port, Call("identity_fp32", sent)), sent, ["OUTPUT0"])
 
@@ -303,7 +304,7 @@ def test_json_and_binary_inputs(port: int, client: Client, json_inputs: list[str
 
 
 @pytest.mark.parametrize("datatype", ["FP32", "FP16", "BYTES"])
-def test_zero_size(server: str, port: int, client: Client, datatype: str) -> None:
+def test_empty_tensors(server: str, port: int, client: Client, datatype: str) -> None:
     sent = {"INPUT0": sample(client, datatype)[:0]}
     call = Call(f"identity_{datatype.lower()}", sent)
     if server == "Triton" and isinstance(client, KserveClient):
@@ -320,7 +321,7 @@ def test_zero_size(server: str, port: int, client: Client, datatype: str) -> Non
         pytest.param([("OUTPUT1", True)], id="one binary"),
         pytest.param([("OUTPUT0", False)], id="one JSON"),
         pytest.param([("OUTPUT0", False), ("OUTPUT1", True)], id="JSON and binary"),
-        pytest.param([("OUTPUT1", False), ("OUTPUT0", True)], id="the other way round"),
+        pytest.param([("OUTPUT1", False), ("OUTPUT0", True)], id="one binary, one JSON, swapped"),
     ],
 )
 def test_selected_outputs(port: int, client: Client, outputs: list[tuple[str, bool]]) -> None:
@@ -338,6 +339,6 @@ def test_selected_outputs(port: int, client: Client, outputs: list[tuple[str, bo
         ),
     ],
 )
-def test_error(port: int, client: Client, call: Call, status: str, message: str) -> None:
+def test_server_errors(port: int, client: Client, call: Call, status: str, message: str) -> None:
     with pytest.raises(Refused, match=rf"^{status}: .*({message})"):
         client(port, call)

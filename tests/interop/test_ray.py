@@ -1,4 +1,4 @@
-"""Scaling out: our application as two replicas of Ray Serve, our requests in Ray's store."""
+"""Ray Serve: the application as two replicas, and requests in Ray's object store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DRIVER_SECONDS = 200.0  # more than its own alarm
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the driver saw; without an environment to run it in, a skip, or in CI a failure."""
+    """Return the driver's observations. If Ray is not installed, skip, or fail in CI."""
     python = programs.interpreter("ray")
     work = tmp_path_factory.mktemp("ray")
     programs.run([str(python), str(DRIVER), str(work / "result.json")], work, DRIVER_SECONDS)
@@ -27,15 +27,15 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 # --- Ray Serve -------------------------------------------------------------------------------
 
 
-def test_numbers_and_bytes_come_back(seen: dict[str, Any]) -> None:
+def test_numeric_and_bytes_tensors(seen: dict[str, Any]) -> None:
     served = seen["served"]
     assert served["FP32"] == [[0, 1, 2], [3, 4, 5]]
     assert served["BYTES"] == ["a cat", "ein Hündchen", ""]
     assert served["binary"] == [True, True]
 
 
-def test_errors_come_back(seen: dict[str, Any]) -> None:
-    """With their status and text, and without a trace of the exception."""
+def test_error_responses(seen: dict[str, Any]) -> None:
+    """With status and text, and without a traceback."""
     assert seen["served"]["errors"] == {
         "fail": [500, {"error": "model 'fail' failed"}],
         "who": [400, {"error": "unexpected input 'words': the model takes ['x']"}],
@@ -49,12 +49,12 @@ def test_both_replicas_answer(seen: dict[str, Any]) -> None:
     assert seen["served"]["own pid"] not in pids
 
 
-def test_the_readmes_example(seen: dict[str, Any]) -> None:
+def test_readme_example(seen: dict[str, Any]) -> None:
     assert seen["README"] == [["ASGIIngressDeployment", 2]]
 
 
-def test_nobody_else_can_reach_it(seen: dict[str, Any]) -> None:
-    """Ray's servers run code for those who ask: none listens outside the loopback."""
+def test_ray_listens_only_on_the_loopback(seen: dict[str, Any]) -> None:
+    """Ray's servers run code for their clients."""
     assert seen["exposed"] == []
 
 
@@ -62,8 +62,8 @@ def test_nobody_else_can_reach_it(seen: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("how", ["task", "actor", "argument"])
-def test_a_decoded_request_is_read_where_it_is_stored(seen: dict[str, Any], how: str) -> None:
-    """Whoever gets it reads the store's shared memory: nothing was copied out of it."""
+def test_request_in_the_object_store_is_not_copied(seen: dict[str, Any], how: str) -> None:
+    """Tasks and actors read the shared memory of the store."""
     there = seen["stored"][how]
     assert all("plasma" in file for file in there["memory"]), there["memory"]
     assert there["writable"] == [False, False]

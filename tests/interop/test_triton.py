@@ -1,6 +1,6 @@
-"""tensorwire against a live Triton: what we send it takes, and what it answers we read.
+"""tensorwire against a live Triton: it accepts our requests, and we read its responses.
 
-Ids such as A3 or R10 are rows of the conformance table in reference/triton.md, section 5.
+Ids such as A3 or R10 are those of WIRE.md 10 and support/cases.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BYTES = bytes_array([*TEXTS, NOT_TEXT])
 
 
 def two(arrays: list[Array], forms: tuple[bool, ...] = (True, True)) -> tw.InferRequest:
-    """A request for the model `two`, with each input in its own form."""
+    """Return a request for the model `two`, with each input in its own form."""
     inputs = [
         tw.Tensor(f"INPUT{i}", array, binary=is_binary)
         for i, (array, is_binary) in enumerate(zip(arrays, forms, strict=True))
@@ -55,7 +55,7 @@ def two(arrays: list[Array], forms: tuple[bool, ...] = (True, True)) -> tw.Infer
 
 
 @pytest.mark.parametrize("datatype", DATATYPES)
-def test_binary(triton: TritonServer, datatype: str) -> None:
+def test_binary_tensors(triton: TritonServer, datatype: str) -> None:
     sent = binary_sample(datatype)
     request = request_of(sent)
     assert request.inputs[0].datatype == datatype
@@ -66,10 +66,10 @@ def test_binary(triton: TritonServer, datatype: str) -> None:
 
 @pytest.mark.parametrize("forms", [(False, False), (False, True), (True, False)])
 @pytest.mark.parametrize("datatype", JSON_DATATYPES)
-def test_json(triton: TritonServer, datatype: str, forms: tuple[bool, bool]) -> None:
-    """Of FP64, Triton reads many decimals with an error of up to two units in the last place.
+def test_json_tensors(triton: TritonServer, datatype: str, forms: tuple[bool, bool]) -> None:
+    """For FP64, Triton reads many decimals with an error of up to 2 units in the last place.
 
-    Our sample has none of those; its NaN and infinities are the bare tokens (J5).
+    The sample has no such decimals. Its NaN and infinities are bare tokens (J5).
     """
     sent = json_sample(datatype)
     frame = tw.encode_request(request_of(sent, *forms), nonfinite="literal")
@@ -79,8 +79,8 @@ def test_json(triton: TritonServer, datatype: str, forms: tuple[bool, bool]) -> 
     assert bits(received.as_numpy()) == bits(sent)
 
 
-def test_names_of_the_answer(triton: TritonServer) -> None:
-    """C38: any text is an id, and comes back."""
+def test_response_id_and_names(triton: TritonServer) -> None:
+    """C38: any text is an id, and is returned."""
     request = request_of(F2)
     request.id = '\xe9"1'
     response = answer(send(triton, "identity_fp32", tw.encode_request(request)))
@@ -88,7 +88,7 @@ def test_names_of_the_answer(triton: TritonServer) -> None:
     assert response.model_version == "1"
 
 
-def test_64_mebibytes(triton: TritonServer) -> None:
+def test_tensor_of_64_mib(triton: TritonServer) -> None:
     sent = np.arange(1 << 24, dtype=np.float32)
     reply = send(triton, "identity_fp32", tw.encode_request(request_of(sent)))
     received = output(reply).as_numpy()
@@ -99,8 +99,8 @@ def test_64_mebibytes(triton: TritonServer) -> None:
 # --- framing ---------------------------------------------------------------------------------
 
 
-def test_padding(triton: TritonServer) -> None:
-    """B15: spaces behind the JSON, as many as bring the first tensor to a multiple of 64."""
+def test_json_padding(triton: TritonServer) -> None:
+    """B15: spaces after the JSON align the first tensor to a multiple of 64."""
     widths = set()
     for i in range(64):
         request = request_of(F2)
@@ -116,14 +116,14 @@ def test_padding(triton: TritonServer) -> None:
 
 
 @pytest.mark.parametrize("align", [1, 4096])
-def test_other_padding(triton: TritonServer, align: int) -> None:
+def test_other_json_padding(triton: TritonServer, align: int) -> None:
     frame = tw.encode_request(request_of(F2), align=align)
     assert bits(output(send(triton, "identity_fp32", frame)).as_numpy()) == bits(F2)
 
 
 @pytest.mark.parametrize("datatype", DATATYPES)
 def test_empty_tensor(triton: TritonServer, datatype: str) -> None:
-    """B3 and Y9: no header length in either direction, as there are no bytes to find."""
+    """B3 and Y9: no header length in either direction, because no binary data follows."""
     sent = np.empty(0, DTYPES[datatype])
     frame = tw.encode_request(request_of(sent))
     assert HEADER_LENGTH not in frame.headers
@@ -135,8 +135,8 @@ def test_empty_tensor(triton: TritonServer, datatype: str) -> None:
 
 
 @pytest.mark.parametrize("is_output_binary", [False, True])
-def test_empty_tensor_with_a_header_length(triton: TritonServer, is_output_binary: bool) -> None:
-    """B4 and B5: the length of all there is; empty in binary and as `data: []`."""
+def test_empty_tensor_with_header_length(triton: TritonServer, is_output_binary: bool) -> None:
+    """B4 and B5: the header length is the body; empty in binary and as `data: []`."""
     empty = np.empty((0, 3), np.float32)
     text = bytes(tw.encode_request(request_of(empty, is_output_binary=is_output_binary)))
     received = output(send_text(triton, "matrix", text))
@@ -144,8 +144,8 @@ def test_empty_tensor_with_a_header_length(triton: TritonServer, is_output_binar
 
 
 @pytest.mark.parametrize("sizes", [(0, 1), (1, 0), (0, 0)])
-def test_empty_beside_full(triton: TritonServer, sizes: tuple[int, int]) -> None:
-    """X1: an empty tensor takes no bytes, before a full one or after it."""
+def test_empty_tensor_next_to_another(triton: TritonServer, sizes: tuple[int, int]) -> None:
+    """X1: an empty tensor takes no bytes, before or after another tensor."""
     sent = [F2[: sizes[0]], BYTES[: sizes[1]]]
     reply = send(triton, "two", tw.encode_request(two(sent)))
     assert (HEADER_LENGTH.lower() in reply.headers) == any(sizes)
@@ -158,7 +158,7 @@ def test_empty_beside_full(triton: TritonServer, sizes: tuple[int, int]) -> None
 def test_binary_and_json_in_one_message(
     triton: TritonServer, forms: tuple[bool, ...], order: tuple[int, int]
 ) -> None:
-    """A5 to A8: each tensor in its own form; the answer's order is the model's, not the list's."""
+    """A5 to A8: each tensor in its own form; the model determines the order of the response."""
     sent = [F2, bytes_array(TEXTS)]
     request = two(sent, forms[:2])
     request.inputs = [request.inputs[i] for i in order]
@@ -176,8 +176,8 @@ def test_binary_and_json_in_one_message(
 
 @pytest.mark.parametrize("default", [None, False, True])
 @pytest.mark.parametrize("own", [None, False, True, "unlisted"])
-def test_what_is_asked_for(triton: TritonServer, own: Any, default: bool | None) -> None:
-    """A1 to A3, X10: Triton heeds only a listed output's own word, so our encoder gives it one."""
+def test_requested_form_of_outputs(triton: TritonServer, own: Any, default: bool | None) -> None:
+    """A1 to A3, X10: Triton obeys only a listed output's parameter, so our encoder writes it."""
     request = request_of(F2)
     request.outputs = [tw.RequestedOutput("OUTPUT0", binary=own)] if own != "unlisted" else None
     request.parameters = {} if default is None else {"binary_data_output": default}
@@ -199,7 +199,7 @@ def test_what_is_asked_for(triton: TritonServer, own: Any, default: bool | None)
 def test_selection_triton(
     triton: TritonServer, listed: list[dict[str, Any]] | None, default: bool | None
 ) -> None:
-    """A1 to A3, X10, C40: our answer to a request has the outputs of Triton's, in their forms."""
+    """A1 to A3, X10, C40: our response has the same outputs in the same forms as Triton's."""
     inputs = [entry("FP32", [2], 8), entry("BYTES", [1], 6, name="INPUT1")]
     members = {} if default is None else {"parameters": {"binary_data_output": default}}
     text = header(inputs, **members, **({} if listed is None else {"outputs": listed}))
@@ -220,10 +220,6 @@ def forms_of(response: tw.InferResponse) -> list[tuple[str, bool]]:
 # --- raw binary requests ---------------------------------------------------------------------
 
 
-def test_every_datatype_has_a_raw_test() -> None:
-    assert {*NUMERIC, "BYTES"} == set(DATATYPES)
-
-
 @pytest.mark.parametrize(
     ("model", "spec", "sent", "shape"),
     [
@@ -233,23 +229,33 @@ def test_every_datatype_has_a_raw_test() -> None:
                 tw.TensorSpec("INPUT0", datatype, [-1]),
                 binary_sample(datatype),
                 binary_sample(datatype).shape,
-                id=f"R1-{datatype}",
+                id=f"R1 {datatype}",
             )
             for datatype in NUMERIC
         ),
         pytest.param(
-            "batching", tw.TensorSpec("INPUT0", "FP32", [-1], batching=True), F2, (1, 2), id="R2"
+            "batching",
+            tw.TensorSpec("INPUT0", "FP32", [-1], batching=True),
+            F2,
+            (1, 2),
+            id="R2 batching",
         ),
         pytest.param(
-            "matrix", tw.TensorSpec("INPUT0", "FP32", [-1, 3]), F2.repeat(3), (2, 3), id="R3"
+            "matrix",
+            tw.TensorSpec("INPUT0", "FP32", [-1, 3]),
+            F2.repeat(3),
+            (2, 3),
+            id="R3 two dimensions",
         ),
-        pytest.param("matrix", tw.TensorSpec("INPUT0", "FP32", [-1, 3]), F2[:0], (0, 3), id="R6"),
+        pytest.param(
+            "matrix", tw.TensorSpec("INPUT0", "FP32", [-1, 3]), F2[:0], (0, 3), id="R6 empty"
+        ),
     ],
 )
-def test_raw(
+def test_raw_requests(
     triton: TritonServer, model: str, spec: tw.TensorSpec, sent: Array, shape: tuple[int, ...]
 ) -> None:
-    """Triton deduces the shape that we deduce from the same declaration."""
+    """Triton deduces the same shape as we do from the same declaration."""
     frame = tw.encode_raw_request(sent)
     assert frame.headers[HEADER_LENGTH] == "0"
     received = output(send(triton, model, frame))
@@ -262,13 +268,13 @@ def test_raw(
 @pytest.mark.parametrize(
     "value",
     [
-        pytest.param(b"427", id="R10"),
-        pytest.param(tw.encode_bytes([b"427"]), id="R12: a prefix of its own is payload"),
-        pytest.param(b"", id="R13"),
-        pytest.param(NOT_TEXT, id="not text"),
+        pytest.param(b"427", id="R10 text"),
+        pytest.param(tw.encode_bytes([b"427"]), id="R12 length prefix is part of the element"),
+        pytest.param(b"", id="R13 empty element"),
+        pytest.param(NOT_TEXT, id="not UTF-8"),
     ],
 )
-def test_raw_bytes(triton: TritonServer, value: bytes) -> None:
+def test_raw_bytes_requests(triton: TritonServer, value: bytes) -> None:
     frame = tw.encode_raw_request(value)
     assert bytes(frame) == value
     received = output(send(triton, "raw_bytes", frame))

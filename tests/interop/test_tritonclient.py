@@ -1,7 +1,4 @@
-"""tritonclient as a library, without a server: it reads our frames, and we read its bodies.
-
-Both directions at once make a conversation: its request, our answer, its reading of that.
-"""
+"""tritonclient as a library without a server: it reads our frames, and we read its bodies."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from interop.missing import refuse
 from interop.samples import (
     BINARY_ONLY,
     DTYPES,
@@ -27,24 +23,25 @@ from interop.samples import (
     json_sample,
 )
 from interop.triton_models import DATATYPES
+from support.requirements import skip_or_fail
 
 F2 = np.array([1, 2], np.float32)
 
 
 @pytest.fixture(scope="module")
 def client() -> ModuleType:
-    """The module tritonclient.http; without it, a skip, or in CI a failure."""
+    """Import tritonclient.http. If it is not installed, skip, or fail in CI."""
     try:
         return import_module("tritonclient.http")
     except (ImportError, RuntimeError) as error:  # RuntimeError: installed without its [http]
-        refuse("tritonclient", f"tritonclient[http] cannot be imported: {error}")
+        skip_or_fail("tritonclient", f"tritonclient[http] cannot be imported: {error}")
         raise
 
 
 def tensor_of(
     client: ModuleType, array: Array, datatype: str, name: str = "INPUT0", is_binary: bool = True
 ) -> Any:
-    """An InferInput with its data."""
+    """Return an InferInput with its data."""
     tensor = client.InferInput(name, list(array.shape), datatype)
     return tensor.set_data_from_numpy(array, binary_data=is_binary)
 
@@ -52,7 +49,7 @@ def tensor_of(
 def request_by(
     client: ModuleType, inputs: list[Any], outputs: list[Any] | None = None, **options: Any
 ) -> tw.InferRequest:
-    """What we read of the body that the client makes of its objects."""
+    """Decode the body that the client creates from its objects."""
     generate = client.InferenceServerClient.generate_request_body
     body, header_length = generate(inputs, outputs=outputs, **options)
     request: tw.InferRequest = tw.decode_request(body, header_length)
@@ -60,7 +57,7 @@ def request_by(
 
 
 def read_by(client: ModuleType, frame: tw.Frame) -> Any:
-    """The InferResult that the client makes of our frame."""
+    """Return the InferResult that the client creates from our frame."""
     parse = client.InferenceServerClient.parse_response_body
     return parse(bytes(frame), header_length=frame.header_length)
 
@@ -88,7 +85,7 @@ def test_json_request(client: ModuleType, datatype: str) -> None:
 
 
 def test_json_request_with_fp16(client: ModuleType) -> None:
-    """The client writes it (only BF16 does it refuse itself); Triton refuses it, as we do."""
+    """The client writes it (it rejects only BF16 itself); tensorwire and Triton reject it."""
     tensor = tensor_of(client, np.ones(1, np.float16), "FP16", is_binary=False)
     with pytest.raises(tw.HeaderError, match="'INPUT0' is FP16 with JSON data"):
         request_by(client, [tensor])
@@ -122,8 +119,8 @@ def test_empty_request(client: ModuleType, datatype: str, is_binary: bool) -> No
     assert bits(tensor.as_numpy()) == bits(empty)
 
 
-def test_request_with_everything(client: ModuleType) -> None:
-    """Binary, JSON, shared memory and a name beyond ASCII side by side."""
+def test_request_with_all_kinds_of_inputs(client: ModuleType) -> None:
+    """Binary, JSON, shared memory, and a name that is not ASCII."""
     shared = client.InferInput("C", [4], "FP32").set_shared_memory("region", 16, offset=64)
     inputs = [
         tensor_of(client, F2, "FP32", "\xe9\U0001f600"),
@@ -165,7 +162,7 @@ def test_requested_outputs(client: ModuleType) -> None:
 
 
 def test_request_parameters(client: ModuleType) -> None:
-    """Without outputs the client asks for all of them binary."""
+    """Without listed outputs the client requests all outputs as binary."""
     options: dict[str, Any] = {"request_id": "7\xe9", "sequence_id": "s", "sequence_start": True}
     options.update(priority=2, timeout=1000, parameters={"mine": 1.5})
     request = request_by(client, [tensor_of(client, F2, "FP32")], **options)
@@ -199,14 +196,14 @@ def test_json_response(client: ModuleType, datatype: str) -> None:
 
 
 def test_json_response_with_bytes(client: ModuleType) -> None:
-    """The client has str for them, where binary ones are bytes."""
+    """The client returns str for JSON and bytes for binary data."""
     response = tw.InferResponse([tw.Tensor("OUTPUT0", bytes_array(TEXTS), binary=False)])
     result = read_by(client, tw.encode_response(response))
     assert result.as_numpy("OUTPUT0").tolist() == [text.decode() for text in TEXTS]
 
 
 def test_json_response_with_null(client: ModuleType) -> None:
-    """Our default for NaN; the client reads it as NaN, so an infinity becomes one, too."""
+    """Our default for NaN and infinities; the client reads all of them as NaN."""
     sent = np.array([1, np.nan, np.inf], np.float32)
     frame = tw.encode_response(tw.InferResponse([tw.Tensor("OUTPUT0", sent, binary=False)]))
     received = read_by(client, frame).as_numpy("OUTPUT0")
@@ -228,15 +225,15 @@ def test_padded_header(client: ModuleType, model_name: str | None) -> None:
 
 @pytest.mark.parametrize("datatype", DATATYPES)
 def test_empty_response(client: ModuleType, datatype: str) -> None:
-    """No bytes, no header length; the client looks for neither."""
+    """Neither binary data nor a header length."""
     empty = np.empty((0, 3), DTYPES[datatype])
     frame = tw.encode_response(tw.InferResponse([tw.Tensor("OUTPUT0", empty)]))
     assert frame.header_length is None
     assert bits(read_by(client, frame).as_numpy("OUTPUT0")) == bits(empty)
 
 
-def test_response_with_everything(client: ModuleType) -> None:
-    """Each tensor is found at its own offset, past an empty one and one in JSON."""
+def test_response_with_all_kinds_of_outputs(client: ModuleType) -> None:
+    """Each tensor is found at its offset, after an empty one and one in JSON."""
     arrays = [np.array([True]), F2.reshape(2, 1), F2[:0], bytes_array([b"x", NOT_TEXT]), F2 + 1]
     outputs = [
         tw.Tensor(f"OUTPUT{i}", array, binary=i != 1, parameters={"i": i})
@@ -255,8 +252,8 @@ def test_response_with_everything(client: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("wanted", [None, [True, False], [False, True], [True, True]])
-def test_conversation(client: ModuleType, wanted: list[bool] | None) -> None:
-    """We answer in the forms that the client asked for: all binary where it lists nothing."""
+def test_request_and_response(client: ModuleType, wanted: list[bool] | None) -> None:
+    """The response has the forms that the client requested."""
     arrays = [F2, bytes_array(TEXTS[1:])]
     inputs = [
         tensor_of(client, array, datatype, f"INPUT{i}")
@@ -278,8 +275,8 @@ def test_conversation(client: ModuleType, wanted: list[bool] | None) -> None:
 
 
 @pytest.mark.parametrize("datatype", BINARY_ONLY)
-def test_conversation_about_16_bit_floats(client: ModuleType, datatype: str) -> None:
-    """The client may ask for them in JSON; then the answer is an error, with status 400."""
+def test_request_for_fp16_and_bf16_as_json(client: ModuleType, datatype: str) -> None:
+    """The client can request them as JSON; the response is an error with status 400."""
     array = np.ones(2, DTYPES[datatype])
     outputs = [client.InferRequestedOutput("OUTPUT0", binary_data=False)]
     request = request_by(client, [tensor_of(client, array, datatype)], outputs)

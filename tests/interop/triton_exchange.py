@@ -1,4 +1,4 @@
-"""What the tests against a live Triton say to it, and how they read its answers."""
+"""Requests to a live Triton, and how the tests read its responses."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
 def identity(datatype: str) -> str:
-    """The model that returns one tensor of this datatype."""
+    """Return the name of the model that echoes one tensor of this datatype."""
     return f"identity_{datatype.lower()}"
 
 
 def send(triton: TritonServer, model: str, frame: tw.Frame) -> Reply:
-    """The frame's own headers, and its buffers one after the other."""
+    """Send a frame with its headers and buffers."""
     return triton.post(f"/v2/models/{model}/infer", frame.buffers, frame.headers)
 
 
 def send_text(
     triton: TritonServer, model: str, text: bytes, blob: bytes = b"", length: str | None = None
 ) -> Reply:
-    """A message that our encoder would not write; `length` when it is not that of the text."""
+    """Send a message that our encoder would not write; `length` if it is not that of the text."""
     headers = {HEADER_LENGTH: str(len(text)) if length is None else length}
     return triton.post(f"/v2/models/{model}/infer", [text, blob], headers)
 
 
 def header(inputs: Sequence[dict[str, Any]], **members: Any) -> bytes:
-    """The JSON of a request."""
+    """Return the JSON of a request."""
     return json.dumps({"inputs": inputs, **members}).encode()
 
 
 def entry(
     datatype: str, shape: Sequence[Any], nbytes: Any = None, **members: Any
 ) -> dict[str, Any]:
-    """An input of a request, binary when `nbytes` is given."""
+    """Return an input of a request, binary if `nbytes` is given."""
     parameters = {} if nbytes is None else {"parameters": {"binary_data_size": nbytes}}
     return {"name": "INPUT0", "datatype": datatype, "shape": shape, **parameters, **members}
 
@@ -47,19 +47,19 @@ def entry(
 def request_of(
     array: Array, is_binary: bool = True, is_output_binary: bool = True
 ) -> tw.InferRequest:
-    """One tensor there and back, each way in the form given."""
+    """Return a request for one tensor, in the given forms."""
     tensor = tw.Tensor("INPUT0", array, binary=is_binary)
     return tw.InferRequest([tensor], [tw.RequestedOutput("OUTPUT0", binary=is_output_binary)])
 
 
 def answer(reply: Reply) -> tw.InferResponse:
-    """The answer decoded, of whatever status."""
+    """Decode the response, of any status."""
     response: tw.InferResponse = tw.decode_response(reply.body, tw.header_length(reply.headers))
     return response
 
 
 def output(reply: Reply) -> tw.Tensor:
-    """The only output of an answer."""
+    """Return the only output of a response."""
     assert reply.status == 200, reply.body
     [tensor] = answer(reply).outputs
     assert tensor.name == "OUTPUT0"
@@ -67,7 +67,7 @@ def output(reply: Reply) -> tw.Tensor:
 
 
 def server_message(reply: Reply) -> str:
-    """What the server says of a request that it refused."""
+    """Return the error message of a rejected request."""
     assert reply.status >= 400, reply.body
     message: str = json.loads(reply.body)["error"]
     return message

@@ -1,7 +1,7 @@
-"""The models the server is given: each returns its inputs, INPUT0 as OUTPUT0 and so on.
+"""The models of the Triton server: each returns its inputs, INPUT0 as OUTPUT0 and so on.
 
-The outputs come in the order in which the request listed the inputs. The model `any` takes up to
-three tensors of each datatype and rank, each under its own name.
+The outputs have the order of the inputs in the request. The model `any` takes up to three tensors
+of each datatype and rank, each with its own name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run the server that triton_setup.py installed, and speak plain HTTP to it."""
+"""Run the server that triton_setup.py installed, and send plain HTTP to it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Build and test on Debian trixie's own CPython 3.13: `python3 trixie.py [FOLDER [PYTEST ...]]`.
+"""Build and test on CPython 3.13 of Debian trixie: `python3 trixie.py [FOLDER [PYTEST ...]]`.
 
-Needs root and debootstrap. FOLDER/root becomes the system, and is used again when it is there; the
-files that git knows are copied into it, built and tested. The Debian archive is the one that this
-machine's apt uses, and pip is set up as it is here: nothing of that stands in this file.
+Needs root and debootstrap. The system is installed in FOLDER/root and reused in later runs. The
+files that git knows are copied into it, built and tested. The Debian archive and pip's settings are
+those of this machine.
 """
 
 from __future__ import annotations

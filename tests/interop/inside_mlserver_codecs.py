@@ -1,0 +1,411 @@
+"""MLServer's codecs, types and raw contents, with and without the integration.
+
+`test_mlserver_integration.py` runs this file in the environment of MLServer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from mlserver import ModelSettings, Settings, codecs, errors, raw, types
+from mlserver.codecs import NumpyCodec, NumpyRequestCodec, PandasCodec, StringCodec
+from mlserver.grpc import converters
+from mlserver.grpc import dataplane_pb2 as pb
+from mlserver.rest.app import APIRoute
+
+import tensorwire as tw
+from tensorwire.integrations import mlserver
+from tensorwire.integrations.mlserver.data import ArrayData, array_of
+
+WITH_AND_WITHOUT = pytest.mark.parametrize("backend", [False, True], indirect=True)
+NUMBERS = ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest) -> Iterator[bool]:
+    is_in = getattr(request, "param", True)
+    if is_in:
+        mlserver.install()
+    yield is_in
+    mlserver.uninstall()
+
+
+def output(data: Any, datatype: str, shape: list[int], **parameters: Any) -> Any:
+    made = types.ResponseOutput(name="y", datatype=datatype, shape=shape, data=[])
+    made.data = data
+    if parameters:
+        made.parameters = types.Parameters(**parameters)
+    return made
+
+
+# --- install and uninstall ---
+
+
+def state() -> list[Any]:
+    owners = [NumpyCodec, StringCodec, APIRoute, raw, converters, codecs.string]
+    return [dict(vars(owner)) for owner in owners]
+
+
+def test_uninstall_restores_everything() -> None:
+    before = state()
+    for _ in range(2):
+        mlserver.install()
+        mlserver.install()
+        assert converters.inject_raw is raw.inject_raw is not before[4]["inject_raw"]
+        assert "handle" in vars(APIRoute)
+        mlserver.uninstall()
+        mlserver.uninstall()
+        assert state() == before
+
+
+def test_concurrent_install_and_uninstall() -> None:
+    before = state()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda i: (mlserver.install, mlserver.uninstall)[i % 2](), range(64)))
+    mlserver.uninstall()
+    assert state() == before
+
+
+@pytest.mark.parametrize("module", ["mlserver", "mlserver.server", "mlserver.grpc.converters"])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_install_before_or_after_imports(module: str, is_first: bool) -> None:
+    lines = [f"import {module}", "from tensorwire.integrations import mlserver as m; m.install()"]
+    lines = lines if is_first else lines[::-1]
+    lines.append("from mlserver.grpc import converters; import mlserver.raw")
+    lines.append("assert converters.inject_raw is mlserver.raw.inject_raw")
+    lines.append("assert 'tensorwire' in converters.inject_raw.__code__.co_filename")
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)
+
+
+@pytest.mark.parametrize("found", ["1.5.0", "1.6.0", "1.7.2", "2.0.0"])
+def test_unknown_version_is_rejected(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = state()
+    monkeypatch.setattr("tensorwire.integrations.patching.version", lambda name: found)
+    with pytest.raises(tw.IntegrationError, match=rf"mlserver {found} .*mlserver 1.6.1 to 1.7.1"):
+        mlserver.install()
+    assert state() == before
+
+
+def test_missing_function_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(raw, "pack")
+    before = state()
+    with pytest.raises(tw.IntegrationError, match=r"has no mlserver\.raw\.pack"):
+        mlserver.install()
+    assert state() == before
+
+
+# --- NumpyCodec ---
+
+
+@WITH_AND_WITHOUT
+@pytest.mark.parametrize("dtype", NUMBERS)
+@pytest.mark.parametrize("shape", [(4,), (2, 2), (1, 2, 2), (0,), (2, 0), ()])
+def test_numeric_arrays(backend: bool, dtype: str, shape: tuple[int, ...]) -> None:
+    """The encoded tensor has the same type, shape and data with and without the integration."""
+    array = np.arange(np.prod(shape), dtype=np.int8).astype(dtype).reshape(shape)
+    made = NumpyCodec.encode_output("y", array)
+    expected = [*array.shape] if array.ndim > 1 else [*array.shape, 1]
+    assert (made.name, made.shape) == ("y", expected)
+    assert made.parameters.content_type == "np"
+    assert type(made.data.root) is list
+    assert made.data.root == array.ravel().tolist()
+    assert [type(x) for x in made.data] == [type(x) for x in array.ravel().tolist()]
+    decoded = NumpyCodec.decode_output(made)
+    assert (decoded.dtype, decoded.tolist()) == (array.dtype, array.reshape(expected).tolist())
+    assert decoded.flags.writeable
+
+
+@WITH_AND_WITHOUT
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_nan_in_lists_and_json(backend: bool, dtype: str) -> None:
+    made = NumpyCodec.encode_output("y", np.array([1, np.nan, np.inf], dtype))
+    assert made.model_dump()["data"] == [1, None, np.inf]
+    assert made.data[1] is None
+
+
+@WITH_AND_WITHOUT
+@pytest.mark.parametrize(
+    ("array", "data"),
+    [
+        (np.array([b"ab", b"c"]), [b"ab" + b"c\0"]),
+        (np.array(["ab", "\xe9"]), [b"ab", b"\xc3\xa9"]),
+        (np.array([b"ab", b"c"], object), [b"ab", b"c"]),
+        (np.array([["a", "b"]], object), ["a", "b"]),
+    ],
+)
+def test_text_arrays(backend: bool, array: Any, data: list[Any]) -> None:
+    made = NumpyCodec.encode_output("y", array)
+    assert len(made.data) == len(data)
+    assert made.data.root == data
+
+
+@WITH_AND_WITHOUT
+def test_arrays_without_datatype_are_rejected(backend: bool) -> None:
+    for array in (np.array([1j]), np.array([1], ">i4"), np.array(["2020"], "M8[D]")):
+        with pytest.raises(KeyError):
+            NumpyCodec.encode_output("y", array)
+
+
+@WITH_AND_WITHOUT
+def test_encoding_copies_the_array(backend: bool) -> None:
+    array = np.ones(3, np.float32)
+    made = NumpyCodec.encode_output("y", array)
+    array[:] = 0
+    assert NumpyCodec.decode_output(made).ravel().tolist() == [1, 1, 1]
+
+
+@WITH_AND_WITHOUT
+def test_encoded_tensors_are_read_by_other_codecs(backend: bool) -> None:
+    response = NumpyRequestCodec.encode_response("m", np.arange(3, dtype=np.int32))
+    assert NumpyRequestCodec.decode_response(response).ravel().tolist() == [0, 1, 2]
+    column = NumpyCodec.encode_input("a", np.arange(3, dtype=np.int32))
+    frame = PandasCodec.decode_request(types.InferenceRequest(inputs=[column]))
+    assert frame["a"].tolist() == [0, 1, 2]
+
+
+def test_decoded_array_is_a_view_of_the_body(backend: bool) -> None:
+    body = np.arange(4, dtype=np.float32)
+    tensor = output(ArrayData.over(body), "FP32", [2, 2])
+    assert np.shares_memory(NumpyCodec.decode_output(tensor), body)
+    body.flags.writeable = False
+    decoded = NumpyCodec.decode_output(tensor)
+    assert decoded.flags.writeable
+    assert decoded.tolist() == [[0, 1], [2, 3]]
+    odd = np.zeros(9, np.uint8)[1:].view(np.float32)
+    assert NumpyCodec.decode_output(output(ArrayData.over(odd), "FP32", [2])).flags.aligned
+
+
+def test_modified_list_becomes_the_data(backend: bool) -> None:
+    made = NumpyCodec.encode_output("y", np.arange(3, dtype=np.int32))
+    assert array_of(made.data) is not None
+    made.data.root[0] = 7
+    assert array_of(made.data) is None
+    assert made.data.root == [7, 1, 2]
+    assert NumpyCodec.decode_output(made).ravel().tolist() == [7, 1, 2]
+    assert raw.pack(made) == np.array([7, 1, 2], np.int32).tobytes()
+    made.data.root = [1, 2, 3]
+    assert list(made.data) == [1, 2, 3]
+
+
+def test_bytes_as_a_fixed_width_array(backend: bool) -> None:
+    words = tw.decode_bytes(tw.encode_bytes([b"ab", b"c"]))
+    decoded = NumpyCodec.decode_output(output(ArrayData.over(words), "BYTES", [2, 1]))
+    assert (decoded.dtype, decoded.tolist()) == (np.dtype("S2"), [[b"ab"], [b"c"]])
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_pickle_copy_and_compare(backend: bool, is_asked: bool) -> None:
+    """Pickle is used for workers. The data equals a plain TensorData."""
+    for data in (np.array([1, np.nan], np.float32), tw.decode_bytes(tw.encode_bytes([b"a"]))):
+        made = ArrayData.over(data, is_encoded=True)
+        plain = types.TensorData(list(ArrayData.over(data, is_encoded=True)))
+        assert not is_asked or made.root
+        copies = [pickle.loads(pickle.dumps(made, protocol)) for protocol in (2, 4, 5)]
+        for there in [made, copy.copy(made), copy.deepcopy(made), *copies]:
+            assert there == plain
+            assert plain == there
+            assert there.root == plain.root
+            assert there.model_dump() == plain.model_dump()
+    assert "ArrayData" in repr(ArrayData.over(np.ones(1)))
+
+
+# --- StringCodec ---
+
+
+@WITH_AND_WITHOUT
+@pytest.mark.parametrize("texts", [[], ["a"], ["", "\xe9\u20ac", "a\0"]])
+@pytest.mark.parametrize("use_bytes", [False, True])
+def test_texts(backend: bool, texts: list[str], use_bytes: bool) -> None:
+    made = StringCodec.encode_output("y", texts, use_bytes=use_bytes)
+    assert (made.datatype, made.shape) == ("BYTES", [len(texts), 1])
+    assert made.data.root == ([text.encode() for text in texts] if use_bytes else texts)
+    assert StringCodec.decode_output(made) == texts
+    assert StringCodec.decode_input(StringCodec.encode_input("y", texts)) == texts
+
+
+@WITH_AND_WITHOUT
+@pytest.mark.parametrize("texts", [[None], [5], [["a"]], ["\ud800"]])
+def test_invalid_texts_are_rejected(backend: bool, texts: list[Any]) -> None:
+    with pytest.raises((AttributeError, UnicodeEncodeError)):
+        StringCodec.encode_output("y", texts)
+
+
+def test_bytes_that_are_not_utf8_are_rejected(backend: bool) -> None:
+    words = ArrayData.over(tw.decode_bytes(tw.encode_bytes([b"a", b"\xff"])))
+    with pytest.raises(errors.MLServerError, match=r"tensor 'y': element 1 .*not UTF-8") as caught:
+        StringCodec.decode_output(output(words, "BYTES", [2]))
+    assert caught.value.status_code == 400
+
+
+# --- raw contents ---
+
+
+def request_of(tensors: list[tuple[str, str, list[int]]], contents: list[bytes]) -> Any:
+    message = pb.ModelInferRequest(model_name="m", raw_input_contents=contents)
+    for name, datatype, shape in tensors:
+        message.inputs.add(name=name, datatype=datatype, shape=shape)
+    return converters.ModelInferRequestConverter.to_types(message)
+
+
+@WITH_AND_WITHOUT
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_raw_numbers(backend: bool, dtype: str) -> None:
+    array = np.arange(4, dtype=np.int8).astype(dtype).reshape(2, 2)
+    made = NumpyCodec.encode_output("y", array)
+    response = types.InferenceResponse(model_name="m", outputs=[made])
+    message = converters.ModelInferResponseConverter.from_types(response, use_raw=True)
+    assert list(message.raw_output_contents) == [array.tobytes()]
+    request = request_of([("x", made.datatype, [2, 2])], list(message.raw_output_contents))
+    decoded = NumpyCodec.decode_input(request.inputs[0])
+    assert (decoded.dtype, decoded.tolist()) == (array.dtype, array.tolist())
+    assert decoded.flags.writeable
+    assert request.inputs[0].data.root == array.ravel().tolist()
+    assert raw.unpack(request.inputs[0], array.tobytes()) == array.ravel().tolist()
+
+
+@WITH_AND_WITHOUT
+@pytest.mark.parametrize(
+    ("datatype", "values"),
+    [
+        ("FP32", [1.5, 2]),
+        ("FP64", [1e300, float("inf")]),
+        ("FP16", [1.5, 2.0]),
+        ("INT64", [-(2**63), 1]),
+        ("UINT8", [True, 255]),
+        ("BOOL", [1, 0]),
+        ("BYTES", ["\xe9", b"\xff"]),
+        ("BYTES", []),
+    ],
+)
+def test_raw_lists(backend: bool, datatype: str, values: list[Any]) -> None:
+    """Lists as returned by a runtime without a codec."""
+    made = output(types.TensorData(values), datatype, [len(values)])
+    [packed] = raw.extract_raw([made])[1]
+    found = raw.unpack(made, packed)
+    assert found == [x.encode() if isinstance(x, str) else x for x in values]
+
+
+@WITH_AND_WITHOUT
+@pytest.mark.parametrize(
+    ("datatype", "values"),
+    [("FP32", [None]), ("INT8", [128]), ("INT8", [1.0]), ("INT8", [1, 2])],
+)
+def test_raw_lists_of_invalid_values_are_rejected(
+    backend: bool, datatype: str, values: list[Any]
+) -> None:
+    with pytest.raises(struct.error):
+        raw.pack(output(types.TensorData(values), datatype, [1]))
+
+
+@WITH_AND_WITHOUT
+def test_raw_bytes_in_one_element(backend: bool) -> None:
+    """MLServer sends S arrays over gRPC as one element."""
+    array = np.array([[b"ab", b"cd"], [b"ef", b"gh"]])
+    made = NumpyCodec.encode_output("y", array)
+    [packed] = raw.extract_raw([made])[1]
+    assert packed == b"\x08\0\0\0abcdefgh"
+    [there] = request_of([("x", "BYTES", [2, 2])], [packed]).inputs
+    assert NumpyCodec.decode_input(there).tolist() == array.tolist()
+
+
+def test_raw_nan(backend: bool) -> None:
+    """Without the integration this raises struct.error, because the lists contain None."""
+    array = np.array([1, np.nan], np.float32)
+    assert raw.pack(NumpyCodec.encode_output("y", array)) == array.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("tensors", "contents", "message"),
+    [
+        ([("x", "FP32", [3])], [b"1234"], "FP32 .3. takes 12 bytes"),
+        ([("x", "FP32", [-1])], [b"1234"], "negative dimension"),
+        ([("x", "FP33", [1])], [b"1234"], "FP33"),
+        ([("x", "BYTES", [1])], [b"\x05\0\0\0a"], "truncated"),
+        ([("x", "BOOL", [1])], [b"\x02"], "not a BOOL"),
+        ([("x", "INT8", [1]), ("y", "INT8", [1])], [b"1"], "2 tensors .* contents for 1"),
+        ([("x", "INT8", [1])], [b"1", b"2"], "1 tensors .* contents for 2"),
+    ],
+)
+def test_invalid_raw_contents_are_rejected(
+    backend: bool, tensors: list[Any], contents: list[bytes], message: str
+) -> None:
+    with pytest.raises(errors.MLServerError, match=message) as caught:
+        request_of(tensors, contents)
+    assert caught.value.status_code == 400
+
+
+@WITH_AND_WITHOUT
+def test_typed_contents(backend: bool) -> None:
+    made = NumpyCodec.encode_output("y", np.array([1, 2], np.float32))
+    response = types.InferenceResponse(model_name="m", outputs=[made])
+    message = converters.ModelInferResponseConverter.from_types(response)
+    assert list(message.outputs[0].contents.fp32_contents) == [1, 2]
+
+
+# --- gRPC server ---
+
+
+class Model:
+    """A model registry with one model."""
+
+    ready, settings = True, ModelSettings(name="m", implementation="mlserver.MLModel")
+
+    async def get_model(self, *_: Any) -> Model:
+        return self
+
+    async def predict(self, payload: Any) -> Any:
+        array = NumpyCodec.decode_input(payload.inputs[0])
+        array += 1
+        return types.InferenceResponse(
+            model_name="m", outputs=[NumpyCodec.encode_output("y", array)]
+        )
+
+
+def test_grpc_server(backend: bool) -> None:
+    """Raw contents in both directions. An error has MLServer's status, and the server goes on."""
+    import grpc  # noqa: PLC0415
+    from mlserver.grpc.dataplane_pb2_grpc import GRPCInferenceServiceStub  # noqa: PLC0415
+    from mlserver.grpc.dataplane_pb2_grpc import (  # noqa: PLC0415
+        add_GRPCInferenceServiceServicer_to_server as add,
+    )
+    from mlserver.grpc.servicers import InferenceServicer  # noqa: PLC0415
+    from mlserver.handlers import DataPlane  # noqa: PLC0415
+
+    def message(contents: bytes) -> Any:
+        made = pb.ModelInferRequest(model_name="m", raw_input_contents=[contents])
+        made.inputs.add(name="x", datatype="FP32", shape=[2])
+        return made
+
+    async def talk(steps: Callable[..., Any]) -> None:
+        server = grpc.aio.server()
+        add(InferenceServicer(DataPlane(Settings(), Model()), None), server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                await steps(GRPCInferenceServiceStub(channel))
+        finally:
+            await server.stop(0)
+
+    async def steps(stub: Any) -> None:
+        sent = np.array([1, np.nan], np.float32)
+        for _ in range(2):
+            answer = await stub.ModelInfer(message(sent.tobytes()))
+            assert answer.raw_output_contents[0] == (sent + 1).tobytes()
+            with pytest.raises(grpc.aio.AioRpcError, match="does not fill") as caught:
+                await stub.ModelInfer(message(b"1234"))
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        found = await stub.ServerMetadata(pb.ServerMetadataRequest())
+        assert list(found.extensions) == ["binary_tensor_data"]
+
+    asyncio.run(talk(steps))

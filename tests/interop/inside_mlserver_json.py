@@ -1,0 +1,298 @@
+"""JSON requests to MLServer's REST endpoint: same results with and without the integration.
+
+`test_mlserver_integration.py` runs this file in the environment of MLServer.
+"""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from mlserver import ModelSettings, Settings
+from mlserver.codecs import NumpyCodec, PandasCodec, StringCodec
+from mlserver.handlers import DataPlane
+from mlserver.rest.app import create_app
+from mlserver.types import InferenceResponse, Parameters, ResponseOutput, TensorData
+
+import tensorwire as tw
+from interop.json_requests import (
+    CONTENT_TYPES,
+    LEFT_TO_SERVER,
+    ODD_FLOATS,
+    READ_AS_ARRAYS,
+    Answer,
+    array_properties,
+    assert_same_answer,
+    installed,
+    message,
+    outcome,
+    post,
+)
+from interop.json_requests import entry as json_entry
+from tensorwire.integrations import mlserver as backend
+from tensorwire.integrations.mlserver import messages
+from tensorwire.integrations.mlserver.data import ArrayData, array_of
+
+pytestmark = pytest.mark.usefixtures("no_logging")
+
+PATH = "/v2/models/recorder/infer"
+IDS = ("ce-id", "ce-requestid")
+# Cases of READ_AS_ARRAYS that MLServer reads differently or rejects.
+READ_DIFFERENTLY = {"NaN and infinities", "lower case", "parameters"}
+# Cases of LEFT_TO_SERVER that MLServer accepts, then with arrays.
+ACCEPTED = {"nested parameters", "a null parameter"}
+# Cases of the binary extension, which MLServer alone does not support.
+BINARY = {"binary output", "binary outputs", "binary data"}
+
+
+class Recorder:
+    """A model and its registry. It records its request and returns a given answer."""
+
+    ready, settings = True, ModelSettings(name="recorder", implementation="mlserver.MLModel")
+
+    def __init__(self) -> None:
+        self.seen: Any = None
+        self.lazy: list[bool] = []
+        self.answer: Any = echo
+        self.payload: Any = None
+
+    async def get_model(self, *_: Any) -> Recorder:
+        return self
+
+    async def predict(self, payload: Any) -> Any:
+        self.payload = payload
+        self.lazy = [array_of(tensor.data) is not None for tensor in payload.inputs]
+        self.seen = described(payload)
+        return self.answer(payload)
+
+
+def described(payload: Any) -> Any:
+    """Return everything that a model can see of a request, through codecs and lists."""
+    before = [decoded(tensor) for tensor in payload.inputs]
+    lists = [repr(tensor.data.root) for tensor in payload.inputs]
+    after = [decoded(tensor) for tensor in payload.inputs]
+    parameters = payload.parameters.model_dump()
+    parameters.pop("headers")
+    return (
+        before,
+        lists,
+        after,
+        [(len(t.data) if isinstance(t.data.root, list) else 0) for t in payload.inputs],
+        [
+            (t.name, t.shape, t.datatype, t.parameters and t.parameters.model_dump())
+            for t in payload.inputs
+        ],
+        [repr(type(t.parameters)) for t in payload.inputs],
+        payload.id if payload.id == "7" else None,
+        parameters,
+        payload.outputs and [output.model_dump() for output in payload.outputs],
+        repr(outcome(lambda: PandasCodec.decode_request(payload).to_dict())),
+        repr([tensor.model_dump() for tensor in payload.inputs]),
+    )
+
+
+def decoded(tensor: Any) -> Any:
+    return (
+        array_properties(lambda: NumpyCodec.decode_input(tensor)),
+        outcome(lambda: StringCodec.decode_input(tensor)) if tensor.datatype == "BYTES" else None,
+        len(tensor.data) if isinstance(tensor.data, list) else None,
+    )
+
+
+def echo(payload: Any) -> Any:
+    outputs = []
+    for tensor in payload.inputs:
+        if tensor.datatype == "BYTES":
+            texts = StringCodec.decode_input(tensor)
+            outputs.append(StringCodec.encode_output(tensor.name, texts))
+        else:
+            outputs.append(NumpyCodec.encode_output(tensor.name, NumpyCodec.decode_input(tensor)))
+    return InferenceResponse(model_name="recorder", outputs=outputs)
+
+
+class Server:
+    """MLServer's REST application with one model, called without a network."""
+
+    def __init__(self) -> None:
+        self.model = Recorder()
+        settings = Settings(debug=False, gzip_enabled=False, metrics_endpoint=None)
+        self.app = create_app(settings, DataPlane(settings, self.model), None)
+
+    def infer(
+        self, body: bytes, content_type: str | None = "application/json", **more: str
+    ) -> Answer:
+        self.model.seen, self.model.lazy = None, []
+        return post(self.app, PATH, body, content_type, **more)
+
+
+@pytest.fixture(scope="module")
+def server() -> Server:
+    return Server()
+
+
+def with_id(answer: Answer) -> Answer:
+    """Return the answer without an id that MLServer generated."""
+    status, headers, body = answer
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return answer
+    if not isinstance(found, dict) or found.get("id") == "7":
+        return answer
+    found.pop("id", None)
+    headers = {name: value for name, value in headers.items() if name not in IDS}
+    text = json.dumps(found).encode()
+    return status, headers | {"content-length": str(len(text))}, text
+
+
+def both(server: Server, body: bytes, *of_type: str | None, **more: str) -> tuple[Answer, Any]:
+    """Return the answer with the integration, after comparing it with the one without."""
+    plain = server.infer(body, *of_type, **more)
+    seen = server.model.seen
+    with installed(backend):
+        ours = server.infer(body, *of_type, **more)
+    assert server.model.seen == seen
+    assert_same_answer(with_id(plain), with_id(ours))
+    return ours, seen
+
+
+@pytest.mark.parametrize("case", sorted(READ_AS_ARRAYS.keys() - BINARY))
+def test_bodies_read_as_arrays_give_the_same_request(server: Server, case: str) -> None:
+    both(server, READ_AS_ARRAYS[case])
+    n_inputs = READ_AS_ARRAYS[case].count(b'"datatype"')
+    if case not in READ_DIFFERENTLY and server.model.seen is not None:
+        assert server.model.lazy == [True] * n_inputs
+
+
+@pytest.mark.parametrize("case", sorted(LEFT_TO_SERVER.keys() - BINARY))
+def test_bodies_left_to_mlserver_give_the_same_request(server: Server, case: str) -> None:
+    both(server, LEFT_TO_SERVER[case])
+    assert any(server.model.lazy) == (case in ACCEPTED)
+
+
+@pytest.mark.parametrize("content_type", CONTENT_TYPES, ids=str)
+def test_content_types(server: Server, content_type: str | None) -> None:
+    if content_type == "application/octet-stream":
+        return  # a binary request without its header's length
+    both(server, READ_AS_ARRAYS["flat"], content_type)
+
+
+@pytest.mark.parametrize("case", ["flat", "truncated"])
+def test_gzip(server: Server, case: str) -> None:
+    body = gzip.compress((READ_AS_ARRAYS | LEFT_TO_SERVER)[case])
+    both(server, body, "application/json", content_encoding="gzip")
+    assert server.model.lazy == ([True] if case == "flat" else [])
+    both(server, body[:-9], "application/json", content_encoding="gzip")
+
+
+def out(data: Any, datatype: str = "FP64", shape: Any = None, **more: Any) -> Any:
+    return ResponseOutput(name="y", datatype=datatype, shape=shape or [2], data=data, **more)
+
+
+def response(*outputs: Any, **members: Any) -> Any:
+    return lambda: (
+        lambda payload: InferenceResponse(
+            model_name="recorder", outputs=[make() for make in outputs], **copy.deepcopy(members)
+        )
+    )
+
+
+def encoded(array: Any) -> Any:
+    return lambda: NumpyCodec.encode_output("y", array)
+
+
+RANDOM = np.random.default_rng(2).standard_normal((20, 25))
+RESPONSES: dict[str, Any] = {
+    **{
+        dtype: response(encoded(RANDOM.astype(dtype)))
+        for dtype in ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
+    },
+    "limits": response(encoded(np.array([2**64 - 1, 0], "u8")), encoded(np.array([-(2**63)]))),
+    "odd FP64": response(encoded(ODD_FLOATS)),
+    "odd FP32": response(encoded(np.array([0.1, 3e38, 1e-45, 16777216], "f4"))),
+    "NaN and infinity": response(encoded(np.array([1, np.nan, np.inf, -np.inf]))),
+    "infinity": response(encoded(np.array([1, np.inf, -np.inf]))),
+    "empty": response(encoded(np.zeros((0, 3)))),
+    "strided": response(encoded(RANDOM.T[::2])),
+    "S": response(encoded(np.array([b"ab", b"c"]))),
+    "U": response(encoded(np.array(["ab", "\u20ac\n"]))),
+    "texts": response(lambda: StringCodec.encode_output("y", ["a", "\u20ac"])),
+    "no texts": response(lambda: out(TensorData([b"\xff", b"a"]), "BYTES")),
+    "a list": response(lambda: out([1, 2.5])),
+    "a list beside an array": response(lambda: out([1, None, "a", [2]]), encoded(RANDOM)),
+    "bytes beside an array": response(lambda: out([b"ab", b"\xc3\xa9"]), encoded(RANDOM)),
+    "no texts beside an array": response(lambda: out([b"\xff"], "BYTES"), encoded(RANDOM)),
+    "a number": response(lambda: out(5)),
+    "parameters": response(
+        lambda: out([1.0], parameters=Parameters(content_type="np", a=[1, {"b": None}], c=0.5)),
+        encoded(RANDOM),
+        parameters=Parameters(headers={"x-mine": "1"}, b=2),
+        model_version="3",
+        id="5",
+    ),
+    "a huge parameter": response(encoded(RANDOM), parameters=Parameters(a=2**70)),
+    "a parameter that is NaN": response(encoded(RANDOM), parameters=Parameters(a=float("nan"))),
+    "a parameter without JSON": response(encoded(RANDOM), parameters=Parameters(a=object())),
+    "no outputs": response(),
+    "no response": lambda: lambda payload: None,
+    "an error": lambda: lambda payload: 1 / 0,
+}
+
+
+@pytest.mark.parametrize("case", RESPONSES)
+def test_responses_are_equal(server: Server, case: str) -> None:
+    """Equal JSON values, headers, and errors."""
+    server.model.answer = RESPONSES[case]()
+    try:
+        both(server, message(json_entry([1.5, 2.5], "FP64")))
+    finally:
+        server.model.answer = echo
+
+
+def test_request_and_response_need_no_lists(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the body to the array, and from an array to the text."""
+    monkeypatch.setattr("tensorwire.integrations.mlserver.data.as_list", None)
+    monkeypatch.setattr(server.model, "predict", None)
+
+    async def predict(payload: Any) -> Any:
+        return echo(payload)
+
+    monkeypatch.setattr(server.model, "predict", predict)
+    with installed(backend):
+        status, _, body = server.infer(message(json_entry([1.5, 2.5])))
+    assert status == 200
+    assert json.loads(body)["outputs"][0]["data"] == [1.5, 2.5]
+
+
+def test_lazy_data_can_be_pickled_and_copied(server: Server) -> None:
+    """Pickle is used for workers."""
+    body = message(json_entry([[1, 2.5], [3, 4]], shape=[2, 2]))
+    with installed(backend):
+        found = messages.json_request(body)
+        assert found is not None
+        data = found.inputs[0].data
+        for there in [data, copy.copy(data), copy.deepcopy(data), pickle.loads(pickle.dumps(data))]:
+            assert isinstance(there, ArrayData)
+            assert array_of(there) is not None
+            assert len(there) == 2
+            assert copy.copy(there).root == [[1, 2.5], [3, 4]]
+        tensor = found.inputs[0]
+        first = NumpyCodec.decode_input(tensor)
+        first[:] = 0
+        assert NumpyCodec.decode_input(tensor).tolist() == [[1, 2.5], [3, 4]]
+
+
+def test_binary_outputs_of_a_json_request(server: Server) -> None:
+    body = message(json_entry([1.5, 2.5]), parameters={"binary_data_output": True})
+    with installed(backend):
+        status, headers, answer = server.infer(body)
+    assert status == 200
+    found = tw.decode_response(answer, tw.header_length(headers))
+    assert found["x"].as_numpy().ravel().tolist() == [1.5, 2.5]

@@ -1,0 +1,320 @@
+"""KServe with the integration: its server with and without it, and several clients.
+
+The server listens on the loopback interface.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from interop import environment, programs
+from interop.test_matrix import CLIENTS, Call, Refused
+
+HERE = Path(__file__).parent
+LOOPBACK = "127.0.0.1"
+START_SECONDS = 180.0
+REPLY_SECONDS = 30.0
+CLIENT_SECONDS = 600.0
+
+MODES = {  # mode and workers of kserve_server.py
+    "plain": ("plain", 1),
+    "installed": ("installed", 1),
+    "writable": ("writable", 1),
+    "data plane": ("data plane", 1),
+    "installed, 2 workers": ("installed", 2),
+    "data plane, 2 workers": ("data plane", 2),
+}
+WITH_INTEGRATION = [mode for mode in MODES if mode != "plain"]
+
+
+class Ports(NamedTuple):
+    http: int
+    grpc: int
+
+
+class Running:
+    """KServe's servers, each started on first use."""
+
+    def __init__(self, python: Path, folder: Path) -> None:
+        self.python = python
+        self.folder = folder
+        self.stack = ExitStack()
+        self.ports: dict[str, Ports] = {}
+
+    def __getitem__(self, mode: str) -> Ports:
+        if mode not in self.ports:
+            self.ports[mode] = self.stack.enter_context(self.server(mode))
+        return self.ports[mode]
+
+    @contextmanager
+    def server(self, mode: str) -> Iterator[Ports]:
+        ports = Ports(free_port(), free_port())
+        arguments = [*map(str, MODES[mode]), *map(str, ports)]
+        log = self.folder / f"{mode}.log"
+        with log.open("w") as output:
+            program = subprocess.Popen(
+                [str(self.python), str(HERE / "kserve_server.py"), *arguments],
+                env=environment.clean_environ(),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            wait_for(ports, program, log)
+            yield ports
+        finally:
+            programs.stop(program)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_for(ports: Ports, program: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and program.poll() is None:
+        with suppress(OSError):
+            socket.create_connection((LOOPBACK, ports.grpc), REPLY_SECONDS).close()
+            if exchange(ports.http, "GET", "/v2/health/ready")[0] == 200:
+                return
+        time.sleep(0.2)
+    pytest.fail(log.read_text())
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    return programs.interpreter("kserve")
+
+
+@pytest.fixture(scope="module")
+def running(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    started = Running(python, tmp_path_factory.mktemp("kserve"))
+    with started.stack:
+        yield started
+
+
+def exchange(
+    port: int, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+) -> tuple[int, bytes, int | None]:
+    """Return status, body and header length of the response."""
+    with closing(HTTPConnection(LOOPBACK, port, timeout=REPLY_SECONDS)) as connection:
+        connection.request(method, path, body, headers or {})
+        reply = connection.getresponse()
+        return reply.status, reply.read(), tw.header_length(reply.getheaders())
+
+
+def infer(port: int, model: str, *inputs: tw.Tensor) -> tw.InferResponse:
+    request = tw.InferRequest(inputs, parameters={"binary_data_output": True})
+    frame = tw.encode_request(request)
+    path = f"/v2/models/{model}/infer"
+    status, body, header_length = exchange(port, "POST", path, bytes(frame), frame.headers)
+    assert status == 200, body
+    return tw.decode_response(body, header_length)
+
+
+# --- in KServe's process ---
+
+
+def test_in_the_process_of_kserve(python: Path, tmp_path: Path) -> None:
+    """Run the tests inside_kserve_*.py, which use KServe's classes directly."""
+    options = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={tmp_path}"]
+    files = map(str, sorted(HERE.glob("inside_kserve_*.py")))
+    programs.run([str(python), "-m", "pytest", *options, *files], tmp_path, CLIENT_SECONDS)
+
+
+# --- KServe's clients ---
+
+
+@pytest.mark.parametrize("client", ["plain", "installed"])
+@pytest.mark.parametrize("mode", MODES)
+def test_kserve_clients(
+    running: Running, python: Path, tmp_path: Path, mode: str, client: str
+) -> None:
+    """REST and gRPC; binary, JSON and mixed: responses equal the requests."""
+    ports = map(str, running[mode])
+    command = [str(python), str(HERE / "kserve_client.py"), client, *ports]
+    seen = json.loads(programs.run(command, tmp_path, CLIENT_SECONDS).splitlines()[-1])
+    sent, found = seen["sent"], seen["found"]
+    assert set(found) == {"binary", "binary in", "JSON in", "JSON", "mixed", "raw"}
+    for how, outputs in found.items():
+        assert outputs == {name: sent[name] for name in outputs}, how
+    assert set(found["binary"]) == set(found["raw"]) == set(sent)
+
+
+# --- other clients ---
+
+TEXT = np.array([b"a cat", "ein Hündchen".encode(), b""], object)
+CALLS = {
+    "binary": Call("echo", {"x": np.arange(6, dtype="f4").reshape(2, 3), "words": TEXT}),
+    "JSON": Call(
+        "echo",
+        {"x": np.arange(6, dtype="f4").reshape(2, 3), "words": TEXT},
+        json_inputs=frozenset(["x", "words"]),
+        outputs=(("x", False), ("words", False)),
+    ),
+    "mixed": Call(
+        "echo",
+        {"x": np.arange(6, dtype="f4"), "words": TEXT},
+        json_inputs=frozenset(["words"]),
+        outputs=(("words", True), ("x", False)),
+    ),
+    "FP16": Call("echo", {"x": np.array([1.5, 65504], "f2")}),
+    "helped FP64": Call("helped", {"x": np.arange(3.0)}),
+    "helped BYTES": Call("helped", {"x": TEXT}),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("client", ["tensorwire", "tritonclient"])
+@pytest.mark.parametrize("mode", MODES)
+def test_other_clients(running: Running, mode: str, client: str, call: Call) -> None:
+    is_json = call.json_inputs == set(call.inputs)
+    if is_json and (mode, client) == ("plain", "tritonclient"):
+        with pytest.raises(Refused, match="header is missing"):  # it sends no Content-Type
+            CLIENTS[client](running[mode].http, call)
+        return
+    found = CLIENTS[client](running[mode].http, call)
+    if call.model == "helped":  # KServe's helper names its only output so
+        assert set(found) == {"output-0"}
+        found = {"x": found["output-0"]}
+    assert set(found) == set(call.inputs)
+    for name, array in call.inputs.items():
+        assert found[name].tolist() == array.tolist()
+        assert found[name].dtype == array.dtype
+
+
+# --- what the integration adds ---
+
+
+def seen(port: int) -> list[bytes]:
+    """Return the process id, whether as_numpy is a view and writable, and the type of data."""
+    answer = infer(port, "probe", tw.Tensor("x", np.arange(1000, dtype=np.float32)))
+    elements: list[bytes] = answer["seen"].as_numpy().tolist()
+    return elements
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_model_gets_views(running: Running, mode: str) -> None:
+    is_view = mode not in ("plain", "writable")
+    expected = [is_view, not is_view, "list"]
+    assert seen(running[mode].http)[1:] == [str(value).encode() for value in expected]
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if "2 workers" in mode])
+def test_integration_is_active_in_every_worker(running: Running, mode: str) -> None:
+    """Both worker processes give the model a view."""
+    pids: set[int] = set()
+    deadline = time.monotonic() + START_SECONDS
+    while len(pids) < 2 and time.monotonic() < deadline:
+        pid, is_view, *_ = seen(running[mode].http)
+        assert is_view == b"True"
+        pids.add(int(pid))
+    assert len(pids) == 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_server_metadata_announces_binary_data(running: Running, mode: str) -> None:
+    metadata = json.loads(exchange(running[mode].http, "GET", "/v2")[1])
+    assert ("binary_tensor_data" in metadata["extensions"]) == (mode != "plain")
+    assert "model_repository_extension" in metadata["extensions"]
+
+
+def test_model_that_modifies_its_input(running: Running) -> None:
+    x = tw.Tensor("x", np.arange(3, dtype=np.float32))
+    for mode in ("plain", "writable"):
+        assert infer(running[mode].http, "increment", x)["x"].as_numpy().tolist() == [1, 2, 3]
+    frame = tw.encode_request(tw.InferRequest([x]))
+    path = "/v2/models/increment/infer"
+    answer = exchange(running["installed"].http, "POST", path, bytes(frame), frame.headers)
+    assert answer[0] == 500
+    assert b"read-only" in answer[1]
+
+
+@pytest.mark.parametrize("mode", WITH_INTEGRATION)
+def test_bytes_that_are_not_utf8(running: Running, mode: str) -> None:
+    image = [b"\xff\xd8\xff\xe0", b"\x00\x01"]
+    assert (
+        infer(running[mode].http, "echo", tw.Tensor("x", image))["x"].as_numpy().tolist() == image
+    )
+    helped = infer(running[mode].http, "helped", tw.Tensor("x", image))
+    assert helped["output-0"].as_numpy().tolist() == image
+
+
+@pytest.mark.parametrize("mode", ["installed", "installed, 2 workers"])
+def test_bf16(running: Running, mode: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = np.array([1.5, -2.0], ml_dtypes.bfloat16)
+    assert infer(running[mode].http, "echo", tw.Tensor("x", x))["x"].as_numpy().tolist() == [
+        1.5,
+        -2,
+    ]
+
+
+FP32 = (
+    b'{"inputs":[{"name":"x","shape":%s,"datatype":"FP32","parameters":{"binary_data_size":%s}}]}'
+)
+BYTES = FP32.replace(b"FP32", b"BYTES")
+BAD = {  # JSON, what follows it, the header length if it is not the JSON's, status of plain KServe
+    "too short": (FP32 % (b"[2]", b"8"), b"1234", None, 500),
+    "too long for its shape": (FP32 % (b"[1]", b"8"), b"12345678", None, 500),
+    "not a multiple of the element size": (FP32 % (b"[2]", b"7"), b"1234567", None, 500),
+    "size is a string": (FP32 % (b"[2]", b'"8"'), b"12345678", None, 500),
+    "negative size": (FP32 % (b"[0]", b"-1"), b"", None, 500),
+    "trailing bytes": (FP32 % (b"[1]", b"4"), b"12345678", None, 200),
+    "negative shape": (FP32 % (b"[-1]", b"8"), b"12345678", None, 500),
+    "BYTES truncated": (BYTES % (b"[1]", b"8"), b"\5\0\0\0abcd", None, 500),
+    "BYTES of 4 GiB": (BYTES % (b"[1]", b"8"), b"\xff\xff\xff\xffabcd", None, 500),
+    "BYTES with wrong count": (BYTES % (b"[2]", b"5"), b"\1\0\0\0a", None, 500),
+    "no inputs": (b'{"id":"1"}', b"", None, 500),
+    "not an object": (b"[1]", b"", None, 500),
+    "no name": (b'{"inputs":[{"shape":[1],"datatype":"FP32","data":[1]}]}', b"", None, 500),
+    "header length is not a number": (FP32 % (b"[1]", b"4"), b"1234", "abc", 500),
+    "header length beyond the body": (FP32 % (b"[1]", b"4"), b"1234", "9999", 400),
+    "unknown datatype": (FP32.replace(b"FP32", b"FP8") % (b"[1]", b"4"), b"1234", None, 400),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("mode", ["plain", "installed", "data plane"])
+def test_invalid_bodies_give_status_400(running: Running, mode: str, case: str) -> None:
+    """The response has the reason. KServe alone often returns 500."""
+    text, tail, header_length, plain_status = BAD[case]
+    headers = {
+        "Content-Type": "application/octet-stream",
+        "Inference-Header-Content-Length": header_length or str(len(text)),
+    }
+    path = "/v2/models/echo/infer"
+    status, body, _ = exchange(running[mode].http, "POST", path, text + tail, headers)
+    assert status == (plain_status if mode == "plain" else 400), body
+    if mode != "plain":
+        assert json.loads(body)["error"]
+
+
+def test_server_listens_only_on_the_loopback(running: Running) -> None:
+    """Regardless of KServe's own default."""
+    ports = running["plain"]
+    listening = [
+        line.split()[1].split(":")
+        for table in ("tcp", "tcp6")
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]
+        if line.split()[3] == "0A"
+    ]
+    addresses = {address for address, port in listening if int(port, 16) in ports}
+    assert addresses
+    assert all(address.endswith("0100007F") for address in addresses)

@@ -1,0 +1,383 @@
+"""MLServer with the integration, through its servers, and compared with MLServer alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import urllib3
+
+import tensorwire as tw
+from interop import programs
+from interop.mlserver_process import Server, mlserver
+from interop.samples import (
+    NOT_TEXT,
+    TEXTS,
+    binary_sample,
+    bits,
+    bytes_array,
+    json_sample,
+)
+from support.requirements import skip_or_fail
+from tensorwire.client import Client, InferenceServerError
+
+INSIDE = ["inside_mlserver_codecs.py", "inside_mlserver_json.py"]
+INSIDE_SECONDS = 400.0
+DATATYPES = [
+    *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
+    *("FP16", "FP32", "FP64"),
+]
+F2 = np.array([1, 2], np.float32)
+X = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1.0, 2.0]}
+T = {"name": "t", "datatype": "BYTES", "shape": [2, 1], "data": ["a", "b\xe9"]}
+TYPES = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="session")
+def python() -> Path:
+    return programs.interpreter("mlserver")
+
+
+@pytest.fixture(scope="module", params=["command", "runtime"])
+def server(
+    request: pytest.FixtureRequest, python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """Run with the integration, installed in both ways."""
+    with mlserver(python, tmp_path_factory.mktemp(request.param), request.param) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(f"http://{server.http}") as made:
+        yield made
+
+
+def post(server: Server, model: str, message: Any, **options: Any) -> tuple[int, Any]:
+    """Return status and JSON of the response; a `message` of bytes is sent unchanged."""
+    body = message if isinstance(message, bytes) else json.dumps(message).encode()
+    url = f"http://{server.http}/v2/models/{model}/infer"
+    headers = options.pop("headers", TYPES)
+    with urllib3.PoolManager(retries=False) as pool:
+        answer = pool.request("POST", url, body=body, headers=headers)
+    try:
+        return answer.status, json.loads(answer.data)
+    except ValueError:
+        return answer.status, answer
+
+
+@pytest.mark.parametrize("file", INSIDE)
+def test_in_the_process_of_mlserver(python: Path, tmp_path: Path, file: str) -> None:
+    """Run the tests inside_mlserver_*.py, which use MLServer's classes directly."""
+    # MLServer itself warns: it uses what pydantic deprecates.
+    options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::DeprecationWarning"]
+    command = [str(python), "-m", "pytest", *options, str(Path(__file__).with_name(file))]
+    programs.run(command, tmp_path, INSIDE_SECONDS)
+
+
+# --- binary tensors ---
+
+
+def test_server_metadata_announces_binary_data(client: Client) -> None:
+    assert client.server_metadata()["extensions"] == ["binary_tensor_data"]
+
+
+@pytest.mark.parametrize("model", ["echo", "raw"])
+@pytest.mark.parametrize("datatype", DATATYPES)
+def test_numeric_tensors(client: Client, datatype: str, model: str) -> None:
+    """Equal bit for bit as arrays; lists lose the payloads of NaNs."""
+    sent = (binary_sample if model == "echo" else json_sample)(datatype)
+    received = client.infer(model, {"x": sent})["x"]
+    assert received.binary
+    if model == "raw" and sent.dtype.kind == "f":
+        np.testing.assert_array_equal(received.as_numpy(), sent)
+    else:
+        assert bits(received.as_numpy()) == bits(sent)
+
+
+@pytest.mark.parametrize(("model", "values"), [("echo", TEXTS), ("raw", [*TEXTS, NOT_TEXT])])
+def test_bytes_tensors(client: Client, model: str, values: list[bytes]) -> None:
+    sent = bytes_array(values)
+    received = client.infer(model, {"t": sent})["t"]
+    assert received.binary
+    assert received.as_numpy().tolist() == values
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0, 3), (1,), (3, 1, 2)])
+def test_shapes(client: Client, shape: tuple[int, ...]) -> None:
+    sent = np.arange(np.prod(shape), dtype=np.int16).reshape(shape)
+    assert bits(client.infer("echo", {"x": sent})["x"].as_numpy()) == bits(sent)
+
+
+def test_model_may_modify_its_input(client: Client) -> None:
+    """The input is the memory of the received body."""
+    response = client.infer("negate", {"x": F2})
+    assert response["y"].as_numpy().ravel().tolist() == [-1, -2]
+    assert response["facts"].as_numpy().tolist()[0] == [b"False"]  # no copy: a view of the body
+
+
+def test_raw_request(client: Client) -> None:
+    """The model's settings declare its input."""
+    request = client.infer_raw("negate", F2)
+    assert request["y"].as_numpy().ravel().tolist() == [-1, -2]
+    with pytest.raises(InferenceServerError, match="no raw_input is declared") as caught:
+        client.infer_raw("echo", F2)
+    assert caught.value.status == 400
+
+
+def test_ids_and_parameters(client: Client) -> None:
+    tensor = tw.Tensor("x", F2, parameters={"content_type": "np", "mine": 1})
+    response = client.infer("echo", [tensor], id="7", parameters={"yours": True})
+    assert response.id == "7"
+    assert response.model_name == "echo"
+    assert response["x"].parameters == {"content_type": "np"}
+
+
+# --- which outputs are binary ---
+
+
+FORMS = [
+    pytest.param({}, None, [False, False], id="no choice"),
+    pytest.param({"binary_data_output": True}, None, [True, True], id="all binary"),
+    pytest.param({}, {"x": True}, [True, False], id="one binary"),
+    pytest.param({"binary_data_output": True}, {"x": False}, [False, True], id="one JSON"),
+    pytest.param(
+        {"binary_data_output": True}, {"x": None}, [True, True], id="all binary, one listed"
+    ),
+    pytest.param(
+        {"binary_data_output": False}, {"t": True}, [False, True], id="all JSON, one binary"
+    ),
+]
+
+
+@pytest.mark.parametrize("is_binary", [False, True])
+@pytest.mark.parametrize(("parameters", "outputs", "forms"), FORMS)
+def test_requested_form_of_outputs(
+    server: Server,
+    parameters: dict[str, Any],
+    outputs: dict[str, bool | None] | None,
+    forms: list[bool],
+    is_binary: bool,
+) -> None:
+    """WIRE.md 7, for JSON and binary requests; outputs that are not listed are returned, too."""
+    tensors = [tw.Tensor("x", F2, binary=is_binary), tw.Tensor("t", ["a", "b"], binary=is_binary)]
+    listed = outputs and [tw.RequestedOutput(name, binary=form) for name, form in outputs.items()]
+    frame = tw.encode_request(tw.InferRequest(tensors, listed or None, parameters=parameters))
+    url = f"http://{server.http}/v2/models/echo/infer"
+    with urllib3.PoolManager() as pool:
+        answer = pool.request("POST", url, body=bytes(frame), headers=frame.headers)
+    assert answer.status == 200, answer.data
+    assert ("Inference-Header-Content-Length" in answer.headers) == any(forms)
+    response = tw.decode_response(answer.data, tw.header_length(answer.headers))
+    assert [tensor.binary for tensor in response] == forms
+    assert response["x"].as_numpy().tolist() == [1, 2]
+    assert response["t"].as_numpy().tolist() == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_compressed_requests(server: Server, encoding: str) -> None:
+    """MLServer itself decompresses gzip."""
+    gzip = import_module("gzip")
+    url = f"http://{server.http}/v2/models/echo/infer"
+    for is_binary in (False, True):
+        tensors = [tw.Tensor("x", F2, binary=is_binary)]
+        request = tw.InferRequest(tensors, parameters={"binary_data_output": True})
+        frame = tw.encode_request(request)
+        body = gzip.compress(bytes(frame)) if encoding == "gzip" else bytes(frame)
+        headers = {**frame.headers, "Content-Encoding": encoding, "Accept-Encoding": "gzip"}
+        headers["Content-Length"] = str(len(body))
+        with urllib3.PoolManager() as pool:
+            answer = pool.request("POST", url, body=body, headers=headers)
+        response = tw.decode_response(answer.data, tw.header_length(answer.headers))
+        assert response["x"].binary
+        assert response["x"].as_numpy().tolist() == [1, 2]
+
+
+# --- tritonclient ---
+
+
+def test_tritonclient(server: Server) -> None:
+    try:
+        http = import_module("tritonclient.http")
+    except (ImportError, RuntimeError) as error:
+        skip_or_fail("tritonclient", f"tritonclient[http] cannot be imported: {error}")
+    image, texts = np.arange(6, dtype=np.float32).reshape(2, 3), bytes_array(TEXTS)
+    with http.InferenceServerClient(server.http) as triton:
+        for are_binary in (True, False):
+            inputs = [http.InferInput("x", [2, 3], "FP32"), http.InferInput("t", [5], "BYTES")]
+            for tensor, array in zip(inputs, [image, texts], strict=True):
+                tensor.set_data_from_numpy(array, binary_data=are_binary)
+            for outputs in (None, [http.InferRequestedOutput("x"), http.InferRequestedOutput("t")]):
+                result = triton.infer("echo", inputs, outputs=outputs)
+                assert bits(result.as_numpy("x")) == bits(image)
+                assert result.as_numpy("t").tolist() == TEXTS
+                assert "data" not in result.get_output("x")
+
+
+# --- errors ---
+
+BINARY = {"Content-Type": "application/octet-stream"}
+LENGTH = "Inference-Header-Content-Length"
+
+
+def header(**changes: Any) -> bytes:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}}
+    return json.dumps({"inputs": [{**tensor, **changes}]}).encode()
+
+
+INVALID = [
+    pytest.param(header() + F2.tobytes(), None, "Content-Length missing", id="no header length"),
+    pytest.param(
+        header() + F2.tobytes(), "abc", "is not a number", id="header length is not a number"
+    ),
+    pytest.param(header() + F2.tobytes(), "9999", "9999", id="header length beyond the body"),
+    pytest.param(
+        header() + F2.tobytes()[:-1], ..., "the body ends inside input 'x'", id="body too short"
+    ),
+    pytest.param(header() + F2.tobytes() + b"x", ..., "1 ", id="trailing bytes"),
+    pytest.param(header(shape=[3]) + F2.tobytes(), ..., "needs 12 bytes", id="shape does not fit"),
+    pytest.param(header(datatype="FP33") + F2.tobytes(), ..., "FP33", id="unknown datatype"),
+    pytest.param(header(datatype="BF16", shape=[4]) + F2.tobytes(), ..., "BF16", id="BF16"),
+    pytest.param(
+        header(parameters={"shared_memory_region": "r", "shared_memory_byte_size": 8}),
+        ...,
+        "shared memory",
+        id="shared memory",
+    ),
+    pytest.param(
+        header(parameters={"binary_data_size": 8, "content_type": 5}) + F2.tobytes(),
+        ...,
+        "content_type",
+        id="content_type is not a string",
+    ),
+    pytest.param(b"[]", 2, "does not fit", id="not an object"),
+]
+
+
+@pytest.mark.parametrize("spelled", [str, str.upper])
+def test_header_length_in_the_media_type(server: Server, spelled: Callable[[str], str]) -> None:
+    """In upper and lower case."""
+    kind = f"application/vnd.sagemaker-triton.binary+json; json-header-size={len(header())}"
+    body = header() + F2.tobytes()
+    status, answer = post(server, "echo", body, headers={"Content-Type": spelled(kind)})
+    assert (status, answer["outputs"][0]["data"]) == (200, F2.tolist())
+
+
+@pytest.mark.parametrize(("body", "length", "message"), INVALID)
+def test_invalid_requests_give_status_400(
+    server: Server, body: bytes, length: Any, message: str
+) -> None:
+    """In MLServer's format; the server goes on."""
+    if length is ...:
+        length = body.index(b"}]}") + 3
+    headers = BINARY if length is None else {**BINARY, LENGTH: str(length)}
+    status, answer = post(server, "echo", body, headers=headers)
+    assert status == 400, answer
+    assert message in answer["error"]
+    assert post(server, "echo", {"inputs": [X]})[0] == 200
+
+
+def test_other_errors(client: Client, server: Server) -> None:
+    with pytest.raises(InferenceServerError, match="Model who not found") as caught:
+        client.infer("who", {"x": F2})
+    assert caught.value.status == 404
+    with pytest.raises(InferenceServerError, match="not UTF-8") as caught:
+        client.infer("echo", {"t": bytes_array([NOT_TEXT])})
+    assert caught.value.status == 400
+    headers = {**BINARY, LENGTH: "9", "Content-Encoding": "br"}
+    status, answer = post(server, "echo", b"x" * 9, headers=headers)
+    assert (status, answer) == (415, {"error": "Content-Encoding 'br' is not known"})
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("t", bytes_array([NOT_TEXT]))]))
+    status, answer = post(server, "raw", bytes(frame), headers=frame.headers)
+    assert status == 400
+    assert "no JSON form" in answer["error"]
+
+
+# --- JSON requests ---
+
+JSON = [
+    {"inputs": [X]},
+    {"inputs": [X, T], "id": "7", "parameters": {"binary_data_output": False}},
+    {"inputs": [{**X, "data": [[1.0], [2.0]], "parameters": {"content_type": "np"}}], "id": "7"},
+    {"inputs": [{**X, "datatype": "INT64", "data": [1, 2**40]}], "outputs": [{"name": "x"}]},
+    {"inputs": [{**X, "datatype": "FP16"}], "outputs": [{"name": "who"}]},
+    {"inputs": [{**X, "datatype": "BOOL", "data": [True, False]}]},
+    {"inputs": [{**X, "data": [1.0, None]}]},
+    {"inputs": [{**X, "datatype": "FP33"}]},
+    {"inputs": [{"name": "x"}], "parameters": {"binary_data_output": True}},
+    {"inputs": []},
+    {"inputs": [{**X, "shape": [3]}]},
+    {},
+    b"{",
+    b"",
+    b"\xff",
+]
+
+
+def test_json_responses_are_unchanged(server: Server, python: Path, tmp_path: Path) -> None:
+    """Status and every byte, except generated ids and times."""
+    requests = [(model, message) for message in JSON for model in ("echo", "raw")]
+    now = [plain(post(server, model, message)) for model, message in requests]
+    with mlserver(python, tmp_path, "without") as without:
+        for (model, message), found in zip(requests, now, strict=True):
+            assert found == plain(post(without, model, message)), (model, message)
+
+
+def plain(answer: tuple[int, Any]) -> tuple[int, Any]:
+    status, message = answer
+    if isinstance(message, urllib3.BaseHTTPResponse):
+        return status, message.data
+    if isinstance(message, dict) and message.get("id") != "7":
+        message.pop("id", None)
+    return status, message
+
+
+# --- other features of MLServer ---
+
+
+def test_adaptive_batching(server: Server) -> None:
+    """Two requests are joined for the model; MLServer joins lists."""
+
+    def ask(value: float) -> list[Any]:
+        with Client(f"http://{server.http}") as client:
+            sent = np.full((1, 3), value, np.float32)
+            return client.infer("batched", {"x": sent})["x"].as_numpy().tolist()  # type: ignore[no-any-return]
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(ask, [1.0, 2.0])) == [[[1.0] * 3], [[2.0] * 3]]
+
+
+@pytest.mark.parametrize("how", ["command", "runtime"])
+def test_parallel_workers(python: Path, tmp_path: Path, how: str) -> None:
+    """Messages are pickled to processes that MLServer spawns, with the integration installed."""
+    with (
+        mlserver(python, tmp_path, how, n_workers=1) as parallel,
+        Client(f"http://{parallel.http}") as client,
+    ):
+        sent = {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "t": bytes_array(TEXTS)}
+        received = client.infer("echo", sent)
+        assert bits(received["x"].as_numpy()) == bits(sent["x"])
+        assert received["t"].as_numpy().tolist() == TEXTS
+        negated = client.infer("negate", {"x": F2})
+        assert negated["y"].as_numpy().ravel().tolist() == [-1, -2]
+        with pytest.raises(InferenceServerError, match="not UTF-8") as caught:
+            client.infer("echo", {"t": bytes_array([NOT_TEXT])})
+        assert caught.value.status == 400
+        assert post(parallel, "echo", {"inputs": [X]})[0] == 200
+
+
+def test_binary_requests_fail_without_the_integration(python: Path, tmp_path: Path) -> None:
+    """So that what is above is the backend's doing."""
+    with (
+        mlserver(python, tmp_path, "without") as without,
+        Client(f"http://{without.http}") as client,
+    ):
+        assert client.server_metadata()["extensions"] == []
+        with pytest.raises(InferenceServerError):
+            client.infer("echo", {"x": F2})

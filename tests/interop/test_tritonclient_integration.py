@@ -1,0 +1,251 @@
+"""tritonclient against a live Triton, with and without the integration, by all its transports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from interop.samples import DTYPES, NOT_TEXT, TEXTS, Array, binary_sample, bits, bytes_array
+from interop.triton_server import TritonServer
+from support.requirements import skip_or_fail
+from tensorwire.integrations import tritonclient
+
+Call = tuple[str, dict[str, Array]]  # the model, and its inputs by name
+Road = Callable[[TritonServer, Call], list[Array]]
+
+# aiohttp's, about the bodies that the client gives it, with the codec or without.
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
+
+
+def module(name: str) -> ModuleType:
+    try:
+        return import_module(f"tritonclient.{name}")
+    except (ImportError, RuntimeError) as error:  # RuntimeError: installed without that extra
+        skip_or_fail("tritonclient", f"tritonclient.{name} cannot be imported: {error}")
+
+
+def inputs_of(api: ModuleType, call: Call) -> list[Any]:
+    made = []
+    for name, array in call[1].items():
+        tensor = api.InferInput(name, list(array.shape), tw.Tensor(name, array).datatype)
+        made.append(tensor.set_data_from_numpy(array))
+    return made
+
+
+def outputs_of(result: Any, call: Call) -> list[Array]:
+    return [result.as_numpy(name.replace("INPUT", "OUTPUT")) for name in call[1]]
+
+
+# --- the roads -------------------------------------------------------------------------------
+
+
+def by_http(triton: TritonServer, call: Call) -> list[Array]:
+    http = module("http")
+    with closing(http.InferenceServerClient(f"{triton.host}:{triton.port}")) as client:
+        return outputs_of(client.infer(call[0], inputs_of(http, call)), call)
+
+
+def by_http_in_the_background(triton: TritonServer, call: Call) -> list[Array]:
+    http = module("http")
+    with closing(http.InferenceServerClient(f"{triton.host}:{triton.port}")) as client:
+        handle = client.async_infer(call[0], inputs_of(http, call))
+        return outputs_of(handle.get_result(), call)
+
+
+def by_compressed_http(triton: TritonServer, call: Call) -> list[Array]:
+    http = module("http")
+    with closing(http.InferenceServerClient(f"{triton.host}:{triton.port}")) as client:
+        options = {"response_compression_algorithm": "gzip"}
+        return outputs_of(client.infer(call[0], inputs_of(http, call), **options), call)
+
+
+def by_http_aio(triton: TritonServer, call: Call) -> list[Array]:
+    """The client requests compressed responses by itself."""
+    aio = module("http.aio")
+
+    async def infer() -> Any:
+        async with aio.InferenceServerClient(f"{triton.host}:{triton.port}") as client:
+            return await client.infer(call[0], inputs_of(aio, call))
+
+    return outputs_of(asyncio.run(infer()), call)
+
+
+def by_a_body_of_ones_own(triton: TritonServer, call: Call) -> list[Array]:
+    """The client creates and reads the bodies; another HTTP client sends them."""
+    http = module("http")
+    body, length = http.InferenceServerClient.generate_request_body(inputs_of(http, call))
+    headers = {"Inference-Header-Content-Length": str(length)}
+    reply = triton.post(f"/v2/models/{call[0]}/infer", [body], headers)
+    length = tw.header_length(reply.headers)
+    result = http.InferenceServerClient.parse_response_body(reply.body, header_length=length)
+    return outputs_of(result, call)
+
+
+def by_grpc(triton: TritonServer, call: Call) -> list[Array]:
+    grpc = module("grpc")
+    with closing(grpc.InferenceServerClient(f"{triton.host}:{triton.grpc_port}")) as client:
+        return outputs_of(client.infer(call[0], inputs_of(grpc, call)), call)
+
+
+def by_grpc_aio(triton: TritonServer, call: Call) -> list[Array]:
+    grpc, aio = module("grpc"), module("grpc.aio")
+
+    async def infer() -> Any:
+        async with aio.InferenceServerClient(f"{triton.host}:{triton.grpc_port}") as client:
+            return await client.infer(call[0], inputs_of(grpc, call))
+
+    return outputs_of(asyncio.run(infer()), call)
+
+
+def by_shared_memory(triton: TritonServer, call: Call) -> list[Array]:
+    """One region, with the input at its start and the output after it."""
+    http, utils, shm = module("http"), module("utils"), module("utils.shared_memory")
+    model, ((name, array),) = call[0], call[1].items()
+    is_bytes = array.dtype == object
+    held = utils.serialize_byte_tensor(array) if is_bytes else array
+    nbytes = len(held.item()) if is_bytes else array.nbytes
+    region = f"tensorwire-{uuid4().hex}"
+    handle = shm.create_shared_memory_region(region, f"/{region}", 2 * nbytes)
+    with closing(http.InferenceServerClient(f"{triton.host}:{triton.port}")) as client:
+        try:
+            shm.set_shared_memory_region(handle, [held])
+            client.register_system_shared_memory(region, f"/{region}", 2 * nbytes)
+            tensor = http.InferInput(name, list(array.shape), tw.Tensor(name, array).datatype)
+            tensor.set_shared_memory(region, nbytes)
+            output = http.InferRequestedOutput("OUTPUT0")
+            output.set_shared_memory(region, nbytes, offset=nbytes)
+            client.infer(model, [tensor], outputs=[output])
+            dtype = np.object_ if is_bytes else array.dtype
+            found = shm.get_contents_as_numpy(handle, dtype, array.shape, offset=nbytes)
+            return [found.copy()]
+        finally:
+            client.unregister_system_shared_memory(region)
+            found = None  # a view of it, which must be gone before the region is
+            shm.destroy_shared_memory_region(handle)
+
+
+TRANSPORTS: dict[str, Road] = {
+    "http": by_http,
+    "http async_infer": by_http_in_the_background,
+    "http gzip": by_compressed_http,
+    "http.aio": by_http_aio,
+    "bodies": by_a_body_of_ones_own,
+    "grpc": by_grpc,
+    "grpc.aio": by_grpc_aio,
+    "shared memory": by_shared_memory,
+}
+
+
+# --- the calls -------------------------------------------------------------------------------
+
+
+def calls() -> Iterator[tuple[str, Call]]:
+    for datatype in DTYPES:
+        array = binary_sample(datatype)
+        yield datatype, (f"identity_{datatype.lower()}", {"INPUT0": array})
+    floats = np.arange(1 << 20, dtype=np.float32)
+    yield "4 MB", ("identity_fp32", {"INPUT0": floats})
+    yield "strided", ("identity_fp32", {"INPUT0": floats[::-7]})
+    words = bytes_array([*TEXTS, NOT_TEXT] * 20_000)
+    yield "120,000 elements", ("identity_bytes", {"INPUT0": words})
+    yield "two", ("two", {"INPUT0": floats, "INPUT1": words})
+    yield "batching", ("batching", {"INPUT0": floats.reshape(8, -1)})
+
+
+CALLS = dict(calls())
+ROWS = [
+    (road, name)
+    for name, (_, inputs) in CALLS.items()
+    for road in TRANSPORTS
+    if road != "shared memory" or len(inputs) == 1  # one region, one tensor
+]
+
+
+@pytest.fixture
+def without_leftovers() -> Iterator[None]:
+    yield
+    tritonclient.uninstall()
+
+
+@pytest.mark.usefixtures("without_leftovers")
+@pytest.mark.parametrize(("road", "call"), ROWS)
+def test_results_are_equal_with_and_without(triton: TritonServer, road: str, call: str) -> None:
+    sent = [bits(array) for array in CALLS[call][1].values()]
+    without = TRANSPORTS[road](triton, CALLS[call])
+    assert [bits(array) for array in without] == sent
+    tritonclient.install()
+    found = TRANSPORTS[road](triton, CALLS[call])
+    assert [bits(array) for array in found] == sent
+    assert [array.flags.writeable for array in found] == [a.flags.writeable for a in without]
+
+
+@pytest.mark.usefixtures("without_leftovers")
+@pytest.mark.parametrize("road", [name for name in TRANSPORTS if name != "shared memory"])
+def test_text_types_that_only_the_integration_accepts(triton: TritonServer, road: str) -> None:
+    texts: list[Any] = [np.array(["a", "\xe9"]), np.array(["a", "\xe9"], np.dtypes.StringDType())]
+    tritonclient.install()
+    for text in texts:
+        (found,) = TRANSPORTS[road](triton, ("identity_bytes", {"INPUT0": text}))
+        assert found.tolist() == [b"a", "\xe9".encode()]
+
+
+@pytest.mark.usefixtures("without_leftovers")
+@pytest.mark.parametrize("road", ["http", "http.aio", "grpc", "grpc.aio"])
+def test_server_errors(triton: TritonServer, road: str) -> None:
+    """The tensor is too wide for the model: the exception has the server's message."""
+    call = "matrix", {"INPUT0": np.ones((2, 4), np.float32)}
+    refused = module("utils").InferenceServerException
+    with pytest.raises(refused) as without:
+        TRANSPORTS[road](triton, call)
+    tritonclient.install()
+    with pytest.raises(refused, match="unexpected shape for input 'INPUT0'") as found:
+        TRANSPORTS[road](triton, call)
+    assert str(found.value) == str(without.value)
+
+
+@pytest.mark.usefixtures("without_leftovers")
+@pytest.mark.parametrize("api", ["http", "grpc"])
+def test_classification(triton: TritonServer, api: str) -> None:
+    """The server's texts "score:index" as BYTES."""
+    module_of = module(api)
+    call = "identity_fp32", {"INPUT0": np.array([0.25, 4, -1], np.float32)}
+    outputs = [module_of.InferRequestedOutput("OUTPUT0", class_count=2)]
+    port = triton.port if api == "http" else triton.grpc_port
+
+    def classes() -> Any:
+        with closing(module_of.InferenceServerClient(f"{triton.host}:{port}")) as client:
+            result = client.infer(call[0], inputs_of(module_of, call), outputs=outputs)
+            return result.as_numpy("OUTPUT0")
+
+    without = classes()
+    tritonclient.install()
+    assert bits(classes()) == bits(without)
+    assert [text.split(b":")[1] for text in without.ravel()] == [b"1", b"0"]
+
+
+@pytest.mark.usefixtures("without_leftovers")
+def test_one_input_in_concurrent_requests(triton: TritonServer) -> None:
+    """While the integration is installed and uninstalled."""
+    http = module("http")
+    sent = np.arange(1 << 18, dtype=np.float32)
+    tritonclient.install()
+    given = [http.InferInput("INPUT0", [sent.size], "FP32").set_data_from_numpy(sent)]
+
+    def exchange(i: int) -> bool:
+        (tritonclient.install if i % 2 else tritonclient.uninstall)()
+        with closing(http.InferenceServerClient(f"{triton.host}:{triton.port}")) as client:
+            result = client.infer("identity_fp32", given)
+        return bits(result.as_numpy("OUTPUT0")) == bits(sent)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(exchange, range(32)))

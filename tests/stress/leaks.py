@@ -1,0 +1,302 @@
+"""Call every entry point, with success and with every error, and check that nothing leaks.
+
+`PYTHONPATH=tests python -m stress.leaks [CALLS]` makes 100,000 calls of each entry point by
+default, divided among its cases. It prints a line for each entry point, and any leaks. The exit
+code is 1 if there are leaks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tensorwire as tw
+from tensorwire._codec import datatypes
+from support import cases, reference
+
+N_CALLS = 100_000
+N_WARM = 30  # calls that fill caches and free lists
+Case = tuple[str, Callable[[], Any]]
+EXPECTED_ERRORS = (tw.TensorwireError, TypeError, ValueError, BufferError, KeyError, IndexError)
+
+
+def decoding(kind: str) -> Iterator[Case]:
+    function: Callable[..., Any] = tw.decode_request if kind == "request" else tw.decode_response
+    every: list[cases.Valid | cases.Malformed] = [*cases.VALID, *cases.MALFORMED]
+    for case in every:
+        if case.kind == kind:
+            yield case.id, partial(function, case.body, case.header_length)
+            if case.id.startswith("C"):
+                yield case.id, partial(in_a_bytearray, function, case.body, case.header_length)
+    for body in (None, "text", 5, np.zeros(8, np.float32), np.zeros(8, "u1")[::2]):
+        yield f"a body of {type(body).__name__}", partial(function, body)
+    for length in (True, 1.0, [1]):
+        yield f"a length of {length}", partial(function, b"{}", length)
+
+
+def in_a_bytearray(function: Callable[..., Any], body: bytes, header_length: Any) -> Any:
+    return function(bytearray(body), header_length)
+
+
+def raw_decoding() -> Iterator[Case]:
+    every: list[cases.RawValid | cases.RawMalformed] = [*cases.RAW_VALID, *cases.RAW_MALFORMED]
+    for case in every:
+        spec = tw.TensorSpec("x", case.datatype, case.dims, case.batching)
+        yield case.id, partial(tw.decode_request, case.body, 0, raw_input=spec)
+    yield "no raw_input", partial(tw.decode_request, b"abc", 0)
+
+
+def encoding() -> Iterator[Case]:
+    x = np.arange(6, dtype=np.float32)
+    tensor, nan = tw.Tensor("x", x), tw.Tensor("x", [np.nan], datatype="FP32", binary=False)
+    words = tw.Tensor("w", ["a", "\u20ac"])
+    yield "request", lambda: bytes(tw.encode_request(tw.InferRequest([tensor, words])))
+    yield "JSON", lambda: tw.encode_request(tw.InferRequest([nan]))
+    yield "literal", lambda: tw.encode_request(tw.InferRequest([nan]), nonfinite="literal")
+    yield "NaN rejected", lambda: tw.encode_request(tw.InferRequest([nan]), nonfinite="error")
+    response = tw.InferResponse([tensor, words], model_name="m")
+    asked = tw.InferRequest([tensor], [tw.RequestedOutput("x", binary=False)])
+    missing = tw.InferRequest([tensor], [tw.RequestedOutput("y")])
+    yield "response", lambda: list(tw.encode_response(response))
+    yield "as requested", lambda: tw.encode_response(response, asked)
+    yield "as Triton", lambda: tw.encode_response(response, asked, selection="triton")
+    yield "unknown requested output", lambda: tw.encode_response(response, missing)
+    yield "raw", lambda: tw.encode_raw_request(x)
+    yield "raw of two", lambda: tw.encode_raw_request(tw.Tensor("w", ["a", "b"]))
+    yield "twice", lambda: tw.encode_request(tw.InferRequest([tensor, tensor]))
+    half = tw.Tensor("h", x.astype("f2"), binary=False)
+    yield "FP16 as JSON", lambda: tw.encode_request(tw.InferRequest([half]))
+    odd = tw.Tensor("o", [b"\xff"], binary=False)
+    yield "no UTF-8 as JSON", lambda: tw.encode_request(tw.InferRequest([odd]))
+    moved = tw.Tensor("x", x.copy())
+    moved.data = x[::2]
+    yield "changed data", lambda: tw.encode_request(tw.InferRequest([moved]))
+    yield "a surrogate", lambda: tw.encode_request(tw.InferRequest([tensor], id="\ud800"))
+    frame = tw.encode_request(tw.InferRequest([tensor, words]))
+    yield "pieces", lambda: [bytes(piece) for piece in frame.pieces(7)]
+    yield "headers", lambda: (frame.headers, len(frame), list(frame))
+    for data in (x[::-1], x.astype(">f4"), x.astype("c8"), [[1], [1, 2]], [b"a", 1], ["\ud800"],
+                 5, None, np.array([b"a", None]), np.array(["a", "bc"]), np.array([b"x"]),
+                 np.array(["a"], np.dtypes.StringDType()), [[["a"]]]):  # fmt: skip
+        yield f"Tensor of {data!r:.30}", partial(tw.Tensor, "x", data)
+    yield "a NUL in a name", lambda: tw.Tensor("\0", x)
+    yield "numbers", lambda: tw.Tensor("x", [1, 300], datatype="UINT8")
+
+
+def elements() -> Iterator[Case]:
+    good = reference.elements([b"", b"abc", "\u20ac".encode(), b"x" * 40])
+    odd = tw.decode_bytes(reference.elements([b"a", b"\xff" * 20]))
+    tensor, target = tw.decode_bytes(good), bytearray(100)
+    for buffer in (good, bytearray(good), good[:-1], good[:5], b"", "text", memoryview(good)[::2]):
+        yield f"decode {buffer!r:.30}", partial(tw.decode_bytes, buffer)
+        yield f"decode 4 of {buffer!r:.30}", partial(tw.decode_bytes, buffer, 4)
+    text = np.dtypes.StringDType()
+    strings = np.array(["a", "\u20ac" * 30], text)
+    missing = np.array(["a", None], np.dtypes.StringDType(na_object=None))
+    unicode = np.array(["a", "\u20ac\U0001f600"])
+    released = memoryview(b"x")
+    released.release()
+    yield from {
+        "encode": lambda: tw.encode_bytes(tensor),
+        "encode into": lambda: tw.encode_bytes_into(tensor, target),
+        "too small": lambda: tw.encode_bytes_into(tensor, target[:9]),
+        "read-only": lambda: tw.encode_bytes_into(tensor, bytes(100)),
+        "lists": lambda: tw.encode_bytes([["a", b"b"], [bytearray(b"c"), memoryview(b"d")]]),
+        "ragged": lambda: tw.encode_bytes([["a"], []]),
+        "None": lambda: tw.encode_bytes(["a", None]),
+        "a released view": lambda: tw.encode_bytes([released]),
+        "item": lambda: (tensor[1], tensor[-1], tensor.view(1), tensor.view((3,))),
+        "no item": lambda: tensor[9],
+        "slices": lambda: (tensor[1:], tensor[::-1], tensor[[0, 2]], tensor.reshape((2, 2))[1]),
+        "no shape": lambda: tensor.reshape((3,)),
+        "lists out": lambda: (tensor.tolist(), list(tensor), tensor.copy() == tensor),
+        "objects": tensor.as_numpy,
+        "S": lambda: tensor.as_numpy("S"),
+        "StringDType": lambda: tensor.as_numpy(text),
+        "StringDType, no UTF-8": lambda: odd.as_numpy(text),
+        "str": tensor.as_strings,
+        "str, no UTF-8": odd.as_strings,
+        "no such array": lambda: tensor.as_numpy("f4"),
+        "StringDType in": lambda: tw.encode_bytes(strings),
+        "StringDType with none": lambda: tw.encode_bytes(missing),
+        "U in": lambda: tw.encode_bytes(unicode),
+        "Arrow capsules": tensor.__arrow_c_array__,
+        "pickle": lambda: pickle.loads(pickle.dumps(tensor, 5)),
+    }.items()
+
+
+def arrow() -> Iterator[Case]:
+    """Yield conversions from and to Arrow, or nothing if pyarrow is missing."""
+    try:
+        import pyarrow as pa  # noqa: PLC0415
+    except ImportError:
+        return
+    tensor = tw.decode_bytes(reference.elements([b"abc", b"\xff" * 20]))
+    yield "out", lambda: pa.array(tensor)
+    yield "out as text", lambda: pa.array(tensor, pa.string_view())
+    for kind in (pa.string(), pa.large_binary(), pa.binary_view(), pa.int32(), pa.binary(2)):
+        values = pa.array([1, 2] if kind == pa.int32() else ["ab", "cd"]).cast(kind)
+        yield f"in from {kind}", partial(tw.encode_bytes, values)
+        yield f"a stream of {kind}", partial(tw.encode_bytes, pa.chunked_array([values, values]))
+    yield "a null", partial(tw.encode_bytes, pa.array(["a", None]))
+
+
+def buffers() -> Iterator[Case]:
+    def filled(content_length: int | None, *chunks: Any, **more: Any) -> Any:
+        buffer = tw.BodyBuffer(content_length, 7, **more)
+        for chunk in chunks:
+            buffer.write(chunk)
+        return buffer, bytes(buffer), buffer.remaining()
+
+    yield "known", partial(filled, 8, b"1234", b"5678")
+    yield "growing", partial(filled, None, b"1234", bytes(70_000))
+    yield "longer", partial(filled, 5, b"1234", b"5678")
+    yield "too long", partial(filled, None, b"12345", max_nbytes=4)
+    yield "announced too long", partial(filled, 5, max_nbytes=4)
+    yield "no memory", partial(filled, 2**62)
+    yield "negative", partial(filled, -1)
+    yield "no bytes", partial(filled, 5, "text")
+    yield "advance", lambda: tw.BodyBuffer(5).advance(6)
+
+    def held() -> None:
+        buffer = tw.BodyBuffer(None)
+        buffer.write(b"1")
+        view = memoryview(buffer)
+        buffer.write(bytes(1 << 17))
+        del view
+
+    yield "views held", held
+
+
+def lengths() -> Iterator[Case]:
+    name = "Inference-Header-Content-Length"
+    for headers in ({name: "5"}, {name: "x"}, {name: "5", name.lower(): "6"}, {1: 2}, None,
+                    {"Content-Type": "application/vnd.vertex-ai-triton.binary+json;"
+                                     "json-header-size=5"}):  # fmt: skip
+        yield f"{headers}", partial(tw.header_length, headers)  # type: ignore[arg-type]
+    wrong: Any = {"check_bool": 1}
+    for bounds in ({}, {"max_rank": 3}, {"max_rank": 65}, wrong):
+        yield f"Limits {bounds}", partial(tw.Limits, **bounds)
+
+
+ENTRY_POINTS: dict[str, Iterable[Case]] = {
+    "decode_request": decoding("request"),
+    "decode_response": decoding("response"),
+    "decode_request, raw": raw_decoding(),
+    "encode": encoding(),
+    "BytesTensor": elements(),
+    "Arrow": arrow(),
+    "BodyBuffer": buffers(),
+    "header_length, Limits": lengths(),
+}
+
+
+class Counts:
+    """The number of Python's memory blocks, which include all objects, and the bytes of malloc."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        self.n_blocks = sys.getallocatedblocks()
+        self.malloc_nbytes = malloc_nbytes()
+
+    def leaked_since(self, before: Counts, n_calls: int) -> str:
+        """Describe the growth, if it is at least half a block per call."""
+        n_blocks = self.n_blocks - before.n_blocks
+        nbytes = self.malloc_nbytes - before.malloc_nbytes
+        if n_blocks > n_calls // 2:
+            return f"{n_blocks} blocks in {n_calls} calls"
+        if nbytes > 64 * n_calls + 20_000:
+            return f"{nbytes} bytes of malloc in {n_calls} calls"
+        return ""
+
+
+MALLINFO = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+
+
+class _Mallinfo(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in MALLINFO.split()]
+
+
+def malloc_nbytes() -> int:
+    """Return the bytes in use by glibc's malloc, or 0 with another C library."""
+    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo is None:
+        return 0
+    mallinfo.restype = _Mallinfo
+    info = mallinfo()
+    return int(info.uordblks + info.hblkhd)
+
+
+def resident_nbytes() -> int:
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    except FileNotFoundError:
+        return 0
+
+
+def call(work: Callable[[], Any], n_calls: int) -> None:
+    for _ in range(n_calls):
+        with suppress(*EXPECTED_ERRORS):
+            work()
+
+
+def leak_of(work: Callable[[], Any], n_calls: int) -> str:
+    """Describe what calls leak repeatedly; a cache that grows once is not a leak."""
+    leak = ""
+    for _ in range(3):
+        call(work, N_WARM)
+        before = Counts()
+        call(work, n_calls)
+        leak = Counts().leaked_since(before, n_calls)
+        if not leak:
+            break
+    return leak
+
+
+def check(name: str, found: list[Case], n_calls: int) -> list[str]:
+    """Return the leaks in the cases of an entry point."""
+    each = max(100, n_calls // len(found))
+    for _, work in found:
+        call(work, N_WARM)
+    gc.collect()
+    resident, dtypes = resident_nbytes(), dtype_references()
+    leaks = []
+    for id, work in found:
+        if leak := leak_of(work, each):
+            leaks.append(f"{name}, {id}: {leak}")
+    grown = resident_nbytes() - resident
+    if grown > 4 << 20:
+        leaks.append(f"{name}: the process has grown by {grown} bytes")
+    for dtype, n_before in dtypes.items():
+        n_after = dtype_references()[dtype]
+        if abs(n_after - n_before) > 50:
+            leaks.append(f"{name}: {n_before} references to {dtype}, then {n_after}")
+    print(f"{name}: {len(found)} cases, {each} calls each, {grown >> 10} KiB more", flush=True)
+    return leaks
+
+
+def dtype_references() -> dict[str, int]:
+    rows = datatypes.DATATYPES.values()
+    return {row.name: sys.getrefcount(row.dtype) for row in rows if row.dtype is not None}
+
+
+def main() -> None:
+    n_calls = int(sys.argv[1]) if len(sys.argv) > 1 else N_CALLS
+    leaks = []
+    for name, found in ENTRY_POINTS.items():
+        if listed := list(found):
+            leaks += check(name, listed, n_calls)
+    sys.exit("\n".join(leaks) or None)
+
+
+if __name__ == "__main__":
+    main()

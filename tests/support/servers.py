@@ -1,0 +1,118 @@
+"""Servers on the loopback interface: uvicorn in a thread, and a server with scripted responses."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+HOST = "127.0.0.1"
+
+
+@contextmanager
+def uvicorn_server(app: Any, **options: Any) -> Iterator[str]:
+    """Run `app` on uvicorn in a thread; yield its `host:port`."""
+    listening = socket.create_server((HOST, 0))
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=5
+    )
+    for name, value in options.items():
+        setattr(config, name, value)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    thread.start()
+    for _ in range(1000):
+        if server.started:
+            break
+        time.sleep(0.01)
+    assert server.started
+    try:
+        yield f"{HOST}:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listening.close()
+
+
+class Scripted:
+    """A server that reads requests and sends the given bytes for each connection.
+
+    `answers` has the response to the first request of a connection, to the second, and so on; the
+    connection is closed after the last. A callable gets the connection. `heads` has the received
+    request headers.
+    """
+
+    def __init__(self, answers: Sequence[bytes | memoryview | Callable[[socket.socket], None]]):
+        self.answers = answers
+        self.heads: list[str] = []
+        self.body_nbytes: list[int] = []
+        self.n_connections = 0
+        self.listening = socket.create_server((HOST, 0))
+        self.address = f"{HOST}:{self.listening.getsockname()[1]}"
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def __enter__(self) -> Scripted:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.listening.shutdown(socket.SHUT_RDWR)
+        self.listening.close()
+        self.thread.join(5)
+
+    def run(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listening.accept()
+            except OSError:
+                return
+            self.n_connections += 1
+            with connection:
+                try:
+                    self.serve(connection)
+                except OSError:  # the client has seen enough
+                    continue
+
+    def serve(self, connection: socket.socket) -> None:
+        for answer in self.answers:
+            if not self.read(connection):
+                return
+            if callable(answer):
+                answer(connection)
+            else:
+                connection.sendall(answer)
+
+    def read(self, connection: socket.socket) -> bool:
+        """Read one request without keeping its body."""
+        head = b""
+        while b"\r\n\r\n" not in head:
+            chunk = connection.recv(4096)
+            if not chunk:
+                return False
+            head += chunk
+        head, _, body = head.partition(b"\r\n\r\n")
+        self.heads.append(head.decode().lower())
+        length = 0
+        for line in self.heads[-1].splitlines():
+            if line.startswith("content-length:"):
+                length = int(line.partition(":")[2])
+        scratch, n_read = bytearray(1 << 16), len(body)
+        while n_read < length:
+            n_read += connection.recv_into(scratch) or length
+        self.body_nbytes.append(n_read)
+        return True
+
+
+def http(
+    body: bytes, headers: dict[str, str] | None = None, status: str = "200 OK", length: Any = None
+) -> bytes:
+    """Return an HTTP response. `length` replaces Content-Length, and "" omits it."""
+    lines = [f"HTTP/1.1 {status}", *(f"{k}: {v}" for k, v in (headers or {}).items())]
+    if length != "":
+        lines.append(f"Content-Length: {len(body) if length is None else length}")
+    return "\r\n".join([*lines, "", ""]).encode() + body

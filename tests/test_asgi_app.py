@@ -1,0 +1,216 @@
+"""create_app: routes and methods, options, and what models receive and may return."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support.asgi_requests import ALL, BODY, FRAME, WORDS, X, ask, infer
+from tensorwire.asgi import Model, create_app
+
+
+async def echo(request: tw.InferRequest) -> tw.InferResponse:
+    return tw.InferResponse(request.inputs)
+
+
+def double(request: tw.InferRequest) -> dict[str, Any]:
+    return {"y": request["x"].as_numpy() * 2}
+
+
+SPEC = tw.TensorSpec("x", "FP32", [-1])
+OUT = tw.TensorSpec("y", "FP32", [-1])
+APP = create_app({"echo": echo, "batching": Model(double, [SPEC], [OUT], batching=True)})
+
+
+# --- other routes ---
+
+
+def test_metadata() -> None:
+    about = json.loads(ask(APP, "/v2").body)
+    assert about["extensions"] == ["binary_tensor_data"]
+    assert about["version"] == tw.__version__
+    for path in ("/v2/models/batching", "/v2/models/batching/versions/3"):
+        assert json.loads(ask(APP, path).body) == {
+            "name": "batching",
+            "versions": ["1"],
+            "platform": "tensorwire",
+            "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, -1]}],
+            "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, -1]}],
+        }
+
+
+@pytest.mark.parametrize(
+    ("path", "about"),
+    [
+        ("/v2/health/live", {"live": True}),
+        ("/v2/health/ready", {"ready": True}),
+        ("/v2/models/echo/ready", {"name": "echo", "ready": True}),
+        ("/v2/models/echo/versions/1/ready", {"name": "echo", "ready": True}),
+    ],
+)
+def test_health(path: str, about: dict[str, Any]) -> None:
+    answer = ask(APP, path)
+    assert (answer.status, json.loads(answer.body)) == (200, about)
+
+
+def test_model_name_with_a_slash() -> None:
+    app = create_app({"team/model": echo})
+    for path in ("/v2/models/team/model", "/v2/models/team/model/versions/1/ready"):
+        assert json.loads(ask(app, path).body)["name"] == "team/model"
+    answer = ask(app, "/v2/models/team/model/infer", "POST", [BODY], FRAME.headers)
+    assert answer.response().model_name == "team/model"
+    for name in ("", "a/ready", "a/versions/1"):
+        with pytest.raises(ValueError, match="its path names something else"):
+            create_app({name: echo})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        ("GET", "/", 404, "not found: /"),
+        ("GET", "/v1/models/echo", 404, "not found: /v1/models/echo"),
+        ("GET", "/v2/models/nobody", 404, "model 'nobody' is not known"),
+        ("POST", "/v2/models/nobody/infer", 404, "model 'nobody' is not known"),
+        ("GET", "/v2/models/nobody/ready", 404, "model 'nobody' is not known"),
+        ("GET", "/v2/models/echo/infer", 405, "GET is not allowed for /v2/models/echo/infer"),
+        ("PUT", "/v2/models/echo/infer", 405, "PUT is not allowed for /v2/models/echo/infer"),
+        ("HEAD", "/v2/models/echo/infer", 405, "HEAD is not allowed for /v2/models/echo/infer"),
+        ("POST", "/v2", 405, "POST is not allowed for /v2"),
+        ("DELETE", "/v2/models/echo", 405, "DELETE is not allowed for /v2/models/echo"),
+    ],
+)
+def test_unknown_paths_and_methods(method: str, path: str, status: int, message: str) -> None:
+    answer = ask(APP, path, method)
+    assert (answer.status, answer.error) == (status, message)
+    assert ("allow" in answer.headers) == (status == 405)
+
+
+def test_any_model_version_is_accepted() -> None:
+    answer = ask(APP, "/v2/models/echo/versions/12/infer", "POST", [BODY], FRAME.headers).response()
+    assert answer.id == "7"
+
+
+def test_lifespan_and_websocket() -> None:
+    sent: list[str] = []
+    pending = ["lifespan.startup", "lifespan.shutdown"]
+
+    async def receive() -> Any:
+        return {"type": pending.pop(0)}
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    asyncio.run(APP({"type": "lifespan"}, receive, send))
+    asyncio.run(APP({"type": "websocket"}, receive, send))
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete", "websocket.close"]
+
+
+def test_head_requests_and_trailing_slashes() -> None:
+    for path in ("/v2", "/v2/health/live", "/v2/models/echo", "/v2/models/echo/ready"):
+        (get, head), slash = (
+            (ask(APP, path, method) for method in ("GET", "HEAD")),
+            ask(APP, f"{path}/"),
+        )
+        assert (get.status, get.headers, get.body) == (200, head.headers, slash.body)
+    answer = ask(APP, "/v2/models/echo/infer/", "POST", [BODY], FRAME.headers)
+    assert answer.response().id == "7"
+
+
+# --- options; what models receive and return ---
+
+
+def test_limits_of_the_app() -> None:
+    app = create_app({"echo": echo}, limits=tw.Limits(max_tensors=1))
+    answer = infer(app)
+    assert (answer.status, "has more than 1 inputs" in answer.error) == (400, True)
+
+
+@pytest.mark.parametrize(("selection", "binary"), [("spec", True), ("triton", False)])
+def test_selection_of_the_app(selection: str, binary: bool) -> None:
+    asked = tw.InferRequest([X], [tw.RequestedOutput("x")], parameters=ALL)
+    frame = tw.encode_request(asked)
+    n = frame.header_length or 0
+    # As other clients write it: our encoder repeats binary_data for each output.
+    text = bytes(frame)[:n].replace(b',"parameters":{"binary_data":true}', b" " * 34)
+    app = create_app({"echo": echo}, selection=selection)
+    answer = infer(app, chunks=[text + bytes(frame)[n:]], headers=frame.headers)
+    assert answer.response()["x"].binary is binary
+
+
+def test_unknown_selection_is_rejected_by_create_app() -> None:
+    with pytest.raises(ValueError, match="selection must be 'spec' or 'triton', not 'Triton'"):
+        create_app({"echo": echo}, selection="Triton")
+
+
+def test_model_names() -> None:
+    """The model gets the name in the path; the response has the name that the model returns, if
+    any.
+    """
+    seen: list[str | None] = []
+
+    def model(request: tw.InferRequest) -> tw.InferResponse:
+        seen.append(request.model_name)
+        return tw.InferResponse([X], model_name="its own", model_version="3")
+
+    frame = tw.encode_request(tw.InferRequest([X], model_name="body's"))
+    response = infer(create_app({"m": model}), "m", frame).response()
+    assert (seen, response.model_name, response.model_version) == (["m"], "its own", "3")
+
+
+def test_raw_request_needs_exactly_one_declared_input() -> None:
+    app = create_app({"m": Model(double, [SPEC, tw.TensorSpec("z", "FP32", [-1])])})
+    answer = infer(app, "m", tw.encode_raw_request(np.zeros(2, np.float32)))
+    assert (answer.status, "no raw_input is declared" in answer.error) == (400, True)
+
+
+def test_single_declared_tensor_with_a_batch_dimension() -> None:
+    inputs = [tw.TensorSpec("x", "FP32", [-1], batching=True), tw.TensorSpec("words", "BYTES", [2])]
+    app = create_app({"m": Model(echo, inputs)})
+    assert [t["shape"] for t in json.loads(ask(app, "/v2/models/m").body)["inputs"]] == [
+        [-1, -1],
+        [2],
+    ]
+    fits = tw.InferRequest([tw.Tensor("x", X.as_numpy(), shape=[10, 100]), WORDS])
+    assert infer(app, "m", tw.encode_request(fits)).status == 200
+    assert infer(app, "m").status == 400
+
+
+def test_sync_model_runs_in_the_context_of_its_request() -> None:
+    who = ContextVar("who", default="nobody")
+
+    def model(request: tw.InferRequest) -> dict[str, Any]:
+        return {"y": [who.get()]}
+
+    app = create_app({"m": model})
+
+    async def middleware(scope: Any, receive: Any, send: Any) -> None:
+        who.set("somebody")
+        await app(scope, receive, send)
+
+    answer = infer(middleware, "m").response()
+    assert answer["y"].as_numpy().tolist() == [b"somebody"]
+
+
+def test_awaitable_returned_by_a_function_is_awaited() -> None:
+    """A decorator can hide that the function is asynchronous."""
+    app = create_app({"m": lambda request: echo(request)})  # noqa: PLW0108
+    assert infer(app, "m").response()["x"].shape == X.shape
+
+
+@pytest.mark.parametrize("model", ["echo", None, {}])
+def test_model_that_is_not_callable_is_rejected_by_create_app(model: Any) -> None:
+    with pytest.raises(TypeError, match=f"a model must be a function or .*not {type(model).__name__}"):
+        create_app({"m": model})
+
+
+def test_tensor_declared_twice_is_rejected() -> None:
+    with pytest.raises(ValueError, match="tensor 'x' is declared twice"):
+        Model(double, [SPEC, tw.TensorSpec("x", "FP64", [-1])])
+    with pytest.raises(ValueError, match="tensor 'y' is declared twice"):
+        Model(double, [SPEC], [OUT, OUT])

@@ -1,0 +1,143 @@
+"""The app on a real uvicorn server: concurrent clients, clients that disconnect, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from stress import soak
+from support.servers import HOST, uvicorn_server
+from tensorwire.asgi import create_app
+from tensorwire.client import AsyncClient, Client, InferenceServerError
+
+pytestmark = [
+    pytest.mark.thread_unsafe(reason="its server is one for all"),
+    pytest.mark.no_sanitizers(reason="it measures the memory of processes"),
+]
+
+
+async def echo(request: tw.InferRequest) -> tw.InferResponse:
+    return tw.InferResponse(request.inputs)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with uvicorn_server(create_app({"echo": echo})) as address:
+        yield address
+
+
+def test_200_concurrent_requests_of_mixed_sizes(address: str) -> None:
+    """Every client gets the response to its own request."""
+
+    async def one(client: AsyncClient, i: int) -> bool:
+        if i % 5 == 4:
+            with pytest.raises(InferenceServerError) as caught:
+                await client.infer(f"nobody-{i}", {"x": np.full(i, i, np.int32)})
+            return f"nobody-{i}" in str(caught.value)
+        sent = np.full(1 << (i % 17), i, np.int32)
+        found = (await client.infer("echo", {"x": sent}))["x"].as_numpy()
+        return np.array_equal(found, sent)
+
+    async def all_of_them() -> list[bool]:
+        async with AsyncClient(address) as client:
+            return await asyncio.gather(*(one(client, i) for i in range(200)))
+
+    assert asyncio.run(all_of_them()) == [True] * 200
+
+
+def request_text(frame: tw.Frame) -> bytes:
+    lines = [f"{key}: {value}" for key, value in frame.headers.items()]
+    head = ["POST /v2/models/echo/infer HTTP/1.1", "Host: x", *lines, "", ""]
+    return "\r\n".join(head).encode() + bytes(frame)
+
+
+BIG = tw.encode_request(
+    tw.InferRequest(
+        [tw.Tensor("x", np.zeros(4 << 20, np.float32))], parameters={"binary_data_output": True}
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "answers"), [(len(BIG), [b"100 Continue", b"200 OK"]), (1 << 32, [b"413 "])]
+)
+def test_expect_100_continue(address: str, nbytes: int, answers: list[bytes]) -> None:
+    """The server requests the body, unless it is too long."""
+    host, port = address.split(":")
+    head, _, body = request_text(BIG).partition(b"\r\n\r\n")
+    head = head.replace(
+        f"Content-Length: {len(BIG)}".encode(), f"Content-Length: {nbytes}".encode()
+    )
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
+        for answer in answers:
+            assert connection.recv(1000).startswith(b"HTTP/1.1 " + answer)
+            if answer == b"100 Continue":
+                connection.sendall(body)
+
+
+@pytest.mark.parametrize("n_sent", [10, 1000, len(BIG) // 2, None])
+def test_clients_that_disconnect(address: str, n_sent: int | None) -> None:
+    """During the request, or during a response that they do not read."""
+    host, port = address.split(":")
+    text = request_text(BIG)
+    for _ in range(5):
+        with socket.create_connection((host, int(port)), 10) as connection:
+            connection.sendall(text[:n_sent])
+            if n_sent is None:
+                assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+    with Client(address) as client:
+        assert client.infer("echo", {"x": np.arange(3)})["x"].as_numpy().tolist() == [0, 1, 2]
+
+
+def peak_nbytes(process: int) -> int:
+    status = Path(f"/proc/{process}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux' /proc")
+def test_memory_of_a_64_mb_echo() -> None:
+    """The server needs the body and at most 8 MB more; the response refers to the body's memory."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "tensorwire", "serve", "--echo", "--port", str(port)]
+    server = subprocess.Popen(command)
+    try:
+        with Client(f"{HOST}:{port}") as client:
+            deadline = time.monotonic() + 20
+            while not client.is_ready() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            client.infer("echo", {"x": np.zeros(1000, np.float32)})
+            before = peak_nbytes(server.pid)
+            sent = np.arange(16 << 20, dtype=np.float32)
+            for _ in range(3):
+                found = client.infer("echo", {"x": sent})["x"].as_numpy()
+                assert found.ctypes.data % 64 == 0
+                assert np.array_equal(found, sent)
+            assert peak_nbytes(server.pid) - before < sent.nbytes + (8 << 20)
+        server.send_signal(signal.SIGINT)
+        server.wait(10)
+    finally:
+        os.kill(server.pid, signal.SIGKILL) if server.poll() is None else None
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux' /proc")
+def test_short_soak() -> None:
+    """A short run of `stress/soak.py`: correct responses, bounded memory."""
+    tally = soak.soak(3000, 8)
+    assert tally.wrong == []
+    assert tally.n_valid > 1000 < tally.n_rejected + tally.n_disconnected
+    assert tally.n_all == 8 * 10 * (3000 // 80)

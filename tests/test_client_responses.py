@@ -1,0 +1,233 @@
+"""Responses that are errors, chunked, malformed or too long."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support import client_fixtures
+from support.client_fixtures import BODY, HEADERS, Connect, MiB, X, echo
+from support.servers import Scripted, http, uvicorn_server
+from tensorwire.asgi import create_app
+from tensorwire.client import InferenceServerError
+
+pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
+connect = client_fixtures.connect
+server, client = client_fixtures.server, client_fixtures.client
+
+
+# --- error responses ---
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "message"),
+    [
+        ("nobody", 404, "model 'nobody' is not known"),
+        ("fail", 500, "model 'fail' failed"),
+        ("declared", 400, "unexpected input 'z': the model takes ['x']"),
+    ],
+)
+def test_errors_of_the_tensorwire_server(
+    client: Any, model: str, status: int, message: str
+) -> None:
+    with pytest.raises(InferenceServerError) as caught:
+        client.infer(model, {"z": X})
+    assert (caught.value.status, str(caught.value)) == (status, message)
+    assert isinstance(caught.value, tw.TensorwireError)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.status, str(again)) == (status, message)
+    assert client.infer("echo", {"x": X})["x"].shape == (1000,)
+
+
+def test_output_without_json_form(client: Any) -> None:
+    with pytest.raises(InferenceServerError, match="FP16, which can only be sent as binary data") as caught:
+        client.infer("half", {"x": X}, binary_outputs=False)
+    assert caught.value.status == 400
+    assert client.infer("half", {"x": X})["y"].datatype == "FP16"
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "message"),
+    [
+        (http(b'{"error": "no"}', {"Content-Type": "text/html"}, "400 Bad"), 400, "no"),
+        (http(b"<h1>Oh</h1>", {"Content-Type": "text/html"}, "502 Bad Gateway"), 502, "<h1>Oh"),
+        (http(b"", {}, "503 Service Unavailable"), 503, "HTTP status 503 Service Unavailable"),
+        (http(b"", {}, "503"), 503, "HTTP status 503"),
+        (http(b'{"error": 5}', {}, "400 Bad"), 400, '{"error": 5}'),
+        (http(b"[" * 9000, {}, "400 Bad"), 400, "[[["),
+        (http(b"\xff" * 200_000, {}, "500 Oh"), 500, "\ufffd" * 2000),
+        (http(b'{"error": "cut', {}, "500 Oh", length=900), 500, ""),
+        (http(b"", {"Location": "/elsewhere"}, "307 Moved"), 307, "HTTP status 307 Moved"),
+    ],
+)
+def test_error_responses_of_any_server(
+    connect: Connect, answer: bytes, status: int, message: str
+) -> None:
+    with Scripted([answer]) as server, connect(server.address, timeout=5) as client:
+        with pytest.raises(InferenceServerError) as caught:
+            client.infer("m", {"x": X})
+        assert caught.value.status == status
+        assert message in str(caught.value)
+        assert len(str(caught.value)) <= 2000
+        assert len(server.heads) == 1  # neither repeated nor redirected
+
+
+def test_only_the_start_of_a_long_error_is_read(connect: Connect) -> None:
+    done = threading.Event()
+
+    def endless(connection: socket.socket) -> None:
+        connection.sendall(http(b"no " * 40_000, status="500 No", length=1 << 30))
+        done.wait(10)
+
+    with Scripted([endless]) as server, connect(server.address) as client:
+        started = time.perf_counter()
+        with pytest.raises(InferenceServerError, match="no no no") as caught:
+            client.infer("m", {"x": X})
+        assert time.perf_counter() - started < 5
+        assert (caught.value.status, len(str(caught.value))) == (500, 2000)
+        done.set()
+        time.sleep(0.1)  # for the close to arrive
+
+
+def test_request_rejected_before_its_body_is_read(connect: Connect) -> None:
+    small = create_app({"echo": echo}, max_body=1000)
+    with uvicorn_server(small) as address, connect(address, timeout=10) as client:
+        with pytest.raises(InferenceServerError, match="the body is too long") as caught:
+            client.infer("echo", {"x": np.zeros(8 * MiB, np.float32)})
+        assert caught.value.status == 413
+        assert client.infer("echo", {"x": X[:3]})["x"].shape == (3,)
+
+
+# --- chunked, truncated and malformed responses ---
+
+
+def chunked(body: bytes, n_chunk: int, end: bytes = b"0\r\n\r\n") -> bytes:
+    parts = [body[i : i + n_chunk] for i in range(0, len(body), n_chunk)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + end
+
+
+BROKEN = (ConnectionError, tw.DecodeError)  # by whether the library sees it first, or the codec
+CHUNKED = HEADERS | {"Transfer-Encoding": "chunked"}
+
+
+@pytest.mark.parametrize("n_chunk", [1, 100, 10_000])
+def test_chunked(connect: Connect, n_chunk: int) -> None:
+    answer = http(chunked(BODY, n_chunk), CHUNKED, length="")
+    with Scripted([answer, answer]) as server, connect(server.address) as client:
+        for _ in range(2):
+            array = client.infer("m", {"x": X})["x"].data
+            assert np.array_equal(array, X)
+            assert array.ctypes.data % 64 == 0
+        assert server.n_connections == 1
+
+
+def test_content_encoding_identity(connect: Connect) -> None:
+    answer = http(BODY, HEADERS | {"Content-Encoding": "Identity"})
+    with Scripted([answer]) as server, connect(server.address) as client:
+        assert np.array_equal(client.infer("m", {"x": X})["x"].data, X)
+
+
+def test_response_without_length_ends_with_the_connection(connect: Connect) -> None:
+    with Scripted([http(BODY, HEADERS, length="")]) as server, connect(server.address) as client:
+        assert np.array_equal(client.infer("m", {"x": X})["x"].as_numpy(), X)
+    cut = Scripted([http(BODY[:-4], HEADERS, length="")])
+    with cut as server, connect(server.address) as client, pytest.raises(tw.LayoutError):
+        client.infer("m", {"x": X})
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        (http(BODY[:-1], HEADERS, length=len(BODY)), ConnectionError, ""),
+        (http(b"", HEADERS, length=len(BODY)), ConnectionError, ""),
+        (http(chunked(BODY, 100, b""), CHUNKED, length=""), ConnectionError, ""),
+        (http(chunked(BODY, 100)[:-300], CHUNKED, length=""), ConnectionError, ""),
+        (b"", ConnectionError, ""),
+        (b"HTTP/1.1 200 OK\r\nContent-", BROKEN, ""),
+        (b"220 mail.example.com ESMTP\r\n", ConnectionError, ""),
+        (http(BODY, HEADERS, length=len(BODY) - 4), BROKEN, ""),
+        (http(BODY), tw.HeaderError, "is Inference-Header-Content-Length missing?"),
+        (http(BODY, HEADERS | {"Inference-Header-Content-Length": "x"}), tw.HeaderError, "'x'"),
+        (http(b"<html>"), tw.HeaderError, "malformed"),
+        (http(BODY, HEADERS | {"Content-Encoding": "gzip"}), tw.HeaderError, "'gzip', which was"),
+    ],
+)
+def test_malformed_responses_are_rejected(
+    connect: Connect, answer: bytes, error: Any, message: str
+) -> None:
+    with Scripted([answer]) as server, connect(server.address, timeout=5) as client:
+        for _ in range(2):  # nothing of this response is left for the next call
+            with pytest.raises(error) as caught:
+                client.infer("m", {"x": X})
+            assert message in str(caught.value)
+            assert len(str(caught.value)) < 700
+            time.sleep(0.02)  # for the close to arrive
+        assert server.n_connections == 2
+
+
+@pytest.mark.parametrize("body", [b"[1]", b"", b"\xff", b"[" * 100])
+def test_malformed_metadata_is_rejected(connect: Connect, body: bytes) -> None:
+    refused = pytest.raises(tw.DecodeError, match="the metadata is invalid: ")
+    with Scripted([http(body)]) as server, connect(server.address) as client, refused:
+        client.server_metadata()
+
+
+# --- limits ---
+
+
+@pytest.mark.parametrize("length", [None, ""])
+def test_response_longer_than_max_body_is_rejected(connect: Connect, length: Any) -> None:
+    answer = http(BODY, HEADERS, length=length)
+    with Scripted([answer]) as server, connect(server.address, max_body=len(BODY) - 1) as client:
+        with pytest.raises(tw.HeaderError, match="the body is too long") as caught:
+            client.infer("m", {"x": X})
+        assert caught.value.status == 413
+    for most in (len(BODY), len(BODY) + 1, None):
+        with Scripted([answer]) as server, connect(server.address, max_body=most) as client:
+            assert client.infer("m", {"x": X})["x"].shape == (1000,)
+
+
+def test_limits_apply_to_responses(connect: Connect, server: str) -> None:
+    limits = tw.Limits(max_header_nbytes=10)
+    with connect(server, limits=limits) as client, pytest.raises(tw.HeaderError):
+        client.infer("echo", {"x": X})
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"name":' + b"[" * 5000, "the JSON is nested too deep"),
+        (bytes(2000), "is too long: 2000"),
+    ],
+    ids=["nested too deep", "too long"],
+)
+def test_limits_apply_to_metadata(connect: Connect, body: bytes, message: str) -> None:
+    limits = tw.Limits(max_header_nbytes=len(body) if message.endswith("deep") else 1999)
+    refused = pytest.raises(tw.HeaderError, match=message)
+    with (
+        Scripted([http(body)]) as server,
+        refused,
+        connect(server.address, limits=limits) as client,
+    ):
+        client.server_metadata()
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_large_content_length_allocates_nothing(connect: Connect) -> None:
+    wrong_length = http(BODY, HEADERS, length=2 * 1024 * MiB - 1)
+    with Scripted([wrong_length]) as server, connect(server.address) as client:
+        before = resident()
+        with pytest.raises(ConnectionError):
+            client.infer("m", {"x": X})
+        assert resident() - before < 20 * MiB

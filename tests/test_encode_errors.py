@@ -1,0 +1,219 @@
+"""Errors of the encoder: invalid tensors, messages and arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+
+HALF = np.zeros((2, 3), np.float16)
+X = tw.Tensor("x", np.zeros(1, np.uint8))
+
+
+# --- tensors ---
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: tw.Tensor("x", HALF, datatype="FP32"), "'x' is given as FP32, its data is FP16"),
+        (lambda: tw.Tensor("x", HALF, datatype="FLOAT"), "'x' has an unknown datatype: 'FLOAT'"),
+        (
+            lambda: tw.Tensor("x", HALF, shape=[4]),
+            "'x' does not match its shape: [4] is given, the data has shape [2, 3]",
+        ),
+        (lambda: tw.Tensor("x", HALF, shape=[-1, 6]), "'x' has a negative dimension: [-1, 6]"),
+        (lambda: tw.Tensor("x", np.zeros(2, np.complex64)), "'x' is an array of complex64, which has no datatype"),
+        (lambda: tw.Tensor("x", None), "'x' has no data: a tensor in shared memory needs"),
+        (lambda: tw.Tensor("x", [1, 2]), "'x' is a list of numbers, which needs datatype="),
+        (lambda: tw.Tensor("x", [300], datatype="UINT8"), "UINT8 accepts 0 to 255"),
+        (lambda: tw.Tensor("x", [1.5], datatype="INT8"), "INT8 accepts integers"),
+        (lambda: tw.Tensor("x", [[1], [2, 3]], datatype="INT8"), "'x' is a ragged list"),
+        (lambda: tw.Tensor("x\0", HALF), "contains a NUL"),
+        (lambda: tw.Tensor("x", np.ma.masked_equal([1, 2], 2)), "'x' is a masked array"),
+        (lambda: tw.Tensor("x", ["a"], datatype="INT8"), "INT8 accepts integers"),
+        (
+            lambda: tw.Tensor("x", np.array(["a"]), datatype="INT8"),
+            "'x' is given as INT8, its data is BYTES",
+        ),
+    ],
+)
+def test_invalid_tensors_are_rejected(make: Any, message: str) -> None:
+    with pytest.raises(tw.EncodeError) as caught:
+        make()
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("data", ["text", b"bytes", 5, object(), {1: 2}])
+def test_data_of_wrong_type_is_rejected(data: Any) -> None:
+    with pytest.raises(TypeError, match="the data of tensor 'x' must be an array, a list or"):
+        tw.Tensor("x", data)
+
+
+@pytest.mark.parametrize(
+    ("values", "datatype", "message"),
+    [
+        ([1.5, None], "FP16", "FP64 accepts numbers, the value is None"),
+        ([None], "FP32", "FP32 accepts numbers, the value is None"),
+        (["1.5"], "FP16", "element 0 of tensor 'x' does not fit its datatype"),
+        ([True], "BF16", "element 0 of tensor 'x' does not fit its datatype"),
+        ([1, 1e300], "FP16", "element 1 of tensor 'x' is out of range for FP16: 1e+300"),
+        ([1e39], "BF16", "element 0 of tensor 'x' is out of range for BF16: 1e+39"),
+        ([10**400], "FP16", "element 0 of tensor 'x' does not fit its datatype"),
+        ([1, [2]], "FP16", "element 1 of tensor 'x' does not fit its datatype"),
+        ([np.zeros(2), np.ones(2)], "FP32", "element 0 of tensor 'x' does not fit its datatype"),
+    ],
+)
+def test_lists_of_other_objects_are_rejected(values: Any, datatype: str, message: str) -> None:
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.Tensor("x", values, datatype=datatype)
+    assert message in str(caught.value)
+
+
+def test_more_dimensions_than_numpy_supports() -> None:
+    with pytest.raises(tw.EncodeError, match="has 65 dimensions, numpy supports at most 64"):
+        tw.Tensor("x", [b"a"], shape=[1] * 65)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (np.zeros((2, 3), np.float32), "was created for float16, its data is now float32"),
+        (np.zeros((3, 2), np.float16), "was created with shape [2, 3], its data now has shape [3, 2]"),
+        (np.zeros((2, 6), np.float16)[:, ::2], "is not contiguous"),
+        (tw.decode_bytes(b""), "was created as FP16 [2, 3], its data is now BYTES [0]"),
+    ],
+)
+@pytest.mark.parametrize("binary", [True, False])
+def test_data_replaced_after_construction(data: Any, message: str, binary: bool) -> None:
+    tensor = tw.Tensor("x", HALF, binary=binary)
+    tensor.data = data
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_request(tw.InferRequest([tensor]))
+    assert message in str(caught.value)
+
+
+# --- messages ---
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ([], "a request has at least one input"),
+        ([X, X], "input 'x' appears twice"),
+        (
+            [tw.Tensor("x", HALF, parameters={"binary_data_size": 12})],
+            "tensor 'x' has data, and binary_data_size among its parameters",
+        ),
+        (
+            [tw.Tensor("x", None, datatype="FP32", shape=[1])],
+            "tensor 'x' has no data, and no shared_memory_region among its parameters",
+        ),
+        ([tw.Tensor("\ud800", HALF)], "the header has a lone surrogate at character 0"),
+    ],
+)
+def test_invalid_requests_are_rejected(tensors: Any, message: str) -> None:
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_request(tw.InferRequest(tensors))
+    assert message in str(caught.value)
+
+
+def test_output_requested_twice_is_rejected() -> None:
+    with pytest.raises(tw.EncodeError, match="requested output 'o' appears twice"):
+        tw.encode_request(tw.InferRequest([X], [tw.RequestedOutput("o"), tw.RequestedOutput("o")]))
+
+
+def changed(tensor: tw.Tensor, **members: Any) -> tw.Tensor:
+    for name, value in members.items():
+        setattr(tensor, name, value)
+    return tensor
+
+
+def far(**parameters: Any) -> tw.Tensor:
+    return tw.Tensor("x", None, datatype="FP32", shape=[1], parameters=parameters)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (lambda: tw.InferRequest([changed(tw.Tensor("x", HALF), name=None)]), "no name, or one"),
+        (lambda: tw.InferRequest([changed(tw.Tensor("x", HALF), name="\0")]), "no name, or one"),
+        (
+            lambda: tw.InferRequest([changed(tw.Tensor("x", HALF), datatype="F")]),
+            "unknown datatype",
+        ),
+        (lambda: tw.InferRequest([far(shared_memory_region=5)]), "no shared_memory_region"),
+        (
+            lambda: tw.InferRequest([far(shared_memory_region="r", binary_data_size=4)]),
+            "is in shared memory, and has a binary_data_size",
+        ),
+        (
+            lambda: tw.InferRequest([X], parameters={"binary_data_output": "yes"}),
+            "binary_data_output of the request must be True or False, not 'yes'",
+        ),
+    ],
+)
+def test_encoder_rejects_what_the_decoder_rejects(request_: Any, message: str) -> None:
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_request(request_())
+    assert message in str(caught.value)
+
+
+def test_parameters_may_be_none() -> None:
+    for binary in (True, False):
+        tensor = changed(tw.Tensor("x", [1], datatype="INT8", binary=binary), parameters=None)
+        assert len(tw.encode_request(tw.InferRequest([tensor]))) > 0
+    with pytest.raises(tw.EncodeError, match="no shared_memory_region"):
+        tw.encode_request(tw.InferRequest([changed(far(), parameters=None)]))
+
+
+def test_error_of_a_lone_surrogate_names_the_tensor() -> None:
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_request(tw.InferRequest([X, tw.Tensor("é\ud800", HALF)]))
+    assert caught.value.tensor == "é\ud800"
+
+
+def test_raw_request_of_shared_memory_is_rejected() -> None:
+    with pytest.raises(tw.EncodeError, match="a raw request carries its bytes"):
+        tw.encode_raw_request(far(shared_memory_region="r"))
+
+
+# --- arguments ---
+
+
+def test_arguments_of_wrong_python_types() -> None:
+    for call in (tw.encode_request, tw.encode_response):
+        with pytest.raises(TypeError):
+            call("x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        tw.encode_request(tw.InferResponse([X]))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="selection is"):
+        tw.encode_response(tw.InferResponse([X]), selection="kserve")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="align is 1 or more"):
+        tw.encode_request(tw.InferRequest([X]), align=0)
+
+
+untyped: Any = tw  # what a caller without a type checker may do
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: untyped.Tensor("x", HALF, shape=[2.0, 3.0]),
+        lambda: untyped.Tensor("x", HALF, shape="23"),
+        lambda: untyped.Tensor("x", HALF, binary="no"),
+        lambda: untyped.Tensor("x", HALF, parameters="ab"),
+        lambda: untyped.RequestedOutput("o", binary="yes"),
+        lambda: untyped.TensorSpec("x", "FP32", [2.7]),
+        lambda: untyped.TensorSpec("x", "FP32", [2], batching="no"),
+        lambda: untyped.InferRequest(["x"]),
+        lambda: untyped.InferRequest([X], ["o"]),
+        lambda: untyped.InferResponse([X, None]),
+    ],
+)
+def test_encoder_arguments_of_wrong_types(make: Any) -> None:
+    with pytest.raises(TypeError):
+        make()

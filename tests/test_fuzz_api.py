@@ -1,0 +1,535 @@
+"""The fuzz target "api" without a fuzzer, and regression tests for its findings.
+
+The stress tests run programs in processes of their own with a timeout, which fails them on a
+deadlock.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from fuzz import api, invalid_arrow
+from support import reference
+from support.scale import scaled
+
+WATCHDOG_SECONDS = 60
+N_STEPS = scaled(6_000)
+A = np.arange(4, dtype="f4")
+
+
+@pytest.fixture(autouse=True)
+def watchdog(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """Exit with a traceback of all threads if a test takes too long."""
+    with capfd.disabled():
+        stderr = os.dup(2)  # pytest's captured stderr would be lost
+    faulthandler.dump_traceback_later(WATCHDOG_SECONDS, exit=True, file=stderr)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+    os.close(stderr)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.thread_unsafe(reason="hostile objects belong to one episode at a time")
+def test_random_episodes(seed: int) -> None:
+    n_steps, number = 0, 0
+    gc.freeze()  # imported modules are not traversed in each collection
+    try:
+        while n_steps < N_STEPS:
+            n_steps += api.episode(api.episode_bytes(seed, number))
+            number += 1
+    except BaseException as error:
+        error.add_note(f"to reproduce: python -m fuzz.api --seed {seed} --episode {number}")
+        raise
+    finally:
+        gc.unfreeze()
+
+
+# --- regression tests for findings ---
+
+
+def test_encode_into_object_array_is_rejected() -> None:
+    """Elements written over the pointers crashed when the array was freed."""
+    target = np.array([b"a"] * 10, object)
+    for wide in (target, np.zeros(100, np.int32), np.zeros(100, "S4")):
+        with pytest.raises(BufferError, match="items of"):
+            tw.encode_bytes_into([b"element"], wide)
+    assert target.tolist() == [b"a"] * 10
+
+
+class Converting(np.ndarray[Any, Any]):
+    """A subclass whose conversions return another type."""
+
+    def astype(self, *_: Any, **__: Any) -> Any:
+        return np.full(self.shape, 0x0101010101010101)
+
+    def reshape(self, *_: Any, **__: Any) -> Any:
+        return np.zeros(3)
+
+
+@pytest.mark.parametrize("dtype", ["O", "S3", "U3", np.dtypes.StringDType()])
+def test_array_subclass_with_its_own_conversions(dtype: Any) -> None:
+    """The numbers of the converted array were read as pointers to objects."""
+    array = np.array(["a", "bc"], dtype).view(Converting)
+    assert tw.encode_bytes(array) == reference.elements([b"a", b"bc"])
+    assert tw.Tensor("x", array).as_numpy().tolist() == [b"a", b"bc"]
+
+
+@pytest.mark.parametrize("dtype", ["O", "S3", "U3"])
+def test_masked_array_of_text_is_rejected(dtype: str) -> None:
+    """The mask was ignored."""
+    array = np.ma.array(np.array(["a", "bc"], dtype), mask=[False, True])
+    with pytest.raises(tw.EncodeError, match="masked"):
+        tw.encode_bytes(array)
+    with pytest.raises(tw.EncodeError, match="masked"):
+        tw.Tensor("x", array)
+
+
+class EmptyIteration(str):
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("")
+
+    def __getitem__(self, _: Any) -> str:
+        raise IndexError
+
+
+def test_str_without_utf8_form_is_rejected() -> None:
+    """The characters are read from memory, because a subclass may override iteration."""
+    with pytest.raises(tw.EncodeError, match=r"U\+D800 at character 1"):
+        tw.encode_bytes([EmptyIteration("a\ud800")])
+    beyond = np.array([0x41, 0x110000], "<u4").view("U2")
+    with pytest.raises(tw.EncodeError, match=r"U\+110000 at character 1"):
+        tw.encode_bytes(list(beyond))
+
+
+@pytest.mark.parametrize("fields", [{"release": None}, {"format": None}])
+def test_released_requested_schema_is_rejected(fields: dict[str, Any]) -> None:
+    producer = invalid_arrow.InvalidProducer(
+        b"vu", invalid_arrow.FIELD_CHANGES.index((fields, {})), 0
+    )
+    schema, _ = producer.__arrow_c_array__()
+    with pytest.raises(tw.EncodeError, match="released"):
+        tw.decode_bytes(reference.elements([b"a"])).__arrow_c_array__(schema)
+
+
+def test_bytes_tensor_new_is_rejected() -> None:
+    with pytest.raises(TypeError, match="decode_bytes"):
+        tw.BytesTensor.__new__(tw.BytesTensor)
+
+
+def test_cycle_with_a_memoryview_is_collected() -> None:
+    """CPython crashes if it collects an exported memoryview. Objects tracked first are cleared
+    first.
+    """
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", [b"a", b"bc"])]))
+    program = f"""
+    import gc, pickle
+    import tensorwire as tw
+
+    class Node: pass
+
+    for wrap in (memoryview, lambda b: pickle.PickleBuffer(memoryview(b))):
+        for is_first in (False, True):
+            node = Node()
+            node.itself = node
+            memory = bytearray({bytes(frame)!r})
+            view = wrap(memory)
+            if not is_first:
+                node = Node()
+                node.itself = node
+            node.request = tw.decode_request(view, {frame.header_length})
+            node.request.parameters["node"] = node
+            if is_first:
+                node.request["x"].parameters["view"] = memoryview(node.request["x"].data.wire)
+            del view, node
+            gc.collect()
+            memory.append(0)  # a BufferError when anything still holds it
+    print("done")
+    """
+    run(program)
+
+
+def test_body_outlives_a_released_memoryview() -> None:
+    """The body keeps the memory alive, not the caller's view of it."""
+    memory = bytearray(reference.elements([b"a", b"bc"]))
+    view = memoryview(memory)
+    tensor = tw.decode_bytes(view)
+    view.release()
+    assert tensor.tolist() == [b"a", b"bc"]
+    with pytest.raises(BufferError):
+        memory.append(0)
+    del tensor
+    memory.append(0)
+
+
+@pytest.mark.parametrize("at", range(6))
+@pytest.mark.parametrize("value", [2**20, 2**62, -1, 2**63, None, "x"])
+def test_altered_pickles_of_limits(at: int, value: Any) -> None:
+    """A rank above numpy's maximum wrote beyond the end of an array on the stack."""
+    function, arguments = reduced(tw.Limits())[:2]
+    altered = list(arguments)
+    altered[at] = value
+    try:
+        limits = function(*altered)
+    except ValueError:
+        return
+    assert limits.max_rank <= 64
+    assert limits.max_nesting <= 1000
+    body, length = reference.request([reference.entry("x", "FP32", [1] * 65, None)])
+    with pytest.raises(tw.DecodeError):
+        tw.decode_request(body, length, limits=limits)
+
+
+def test_altered_pickles_of_messages() -> None:
+    tensor = tw.Tensor("x", A)
+    items = [
+        tw.InferRequest([tensor], [tw.RequestedOutput("y")]),
+        tw.InferResponse([tensor]),
+        tw.RequestedOutput("y", binary=True),
+    ]
+    for item in items:
+        function, arguments, state = reduced(item)
+        for altered in (None, (), [*state], (*state, 1), (5, *state[1:])):
+            with pytest.raises((TypeError, ValueError)):
+                function(*arguments).__setstate__(altered)
+        with pytest.raises(TypeError):
+            function(int)
+    function, arguments = reduced(tensor)[:2]
+    with pytest.raises(TypeError, match="array and its dtype"):
+        function(*arguments[:-1], 10**30)
+
+
+def reduced(item: Any) -> tuple[Any, ...]:
+    """Return the function, the arguments and the state that a pickle contains."""
+    made = item.__reduce_ex__(5)
+    assert isinstance(made, tuple)
+    return made
+
+
+def test_frame_can_be_pickled() -> None:
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", A, binary=False)]))
+    again = pickle.loads(pickle.dumps(frame))
+    assert (again.headers, bytes(again)) == (frame.headers, bytes(frame))
+
+
+@pytest.mark.parametrize("index", [(2**70,), [2**70], slice(2**70, None, 2**70), (0, -(2**70))])
+def test_index_beyond_64_bits(index: Any) -> None:
+    tensor = tw.decode_bytes(reference.elements([b"a"] * 4)).reshape((2, 2))
+    try:
+        assert tensor[index].size == 0
+    except IndexError:
+        return
+
+
+def test_requested_output_with_parameter_binary_data() -> None:
+    """The encoder wrote a header that the decoder rejected."""
+    output = tw.RequestedOutput("y", parameters={"binary_data": True, "k": 1})
+    request = tw.InferRequest([tw.Tensor("x", A)], [output])
+    frame = tw.encode_request(request)
+    back = requested(frame)
+    assert (back.binary, back.parameters) == (True, {"k": 1})
+    output.parameters["binary_data"] = 4
+    with pytest.raises(tw.EncodeError, match="binary_data of requested output 'y'"):
+        tw.encode_request(request)
+    output.binary = False
+    frame = tw.encode_request(request)
+    back = requested(frame)
+    assert back.binary is False
+
+
+def test_number_beyond_fp16_in_64_dimensions() -> None:
+    """numpy's flat iterator supports at most 32 dimensions and raised RuntimeError."""
+    values: Any = 1e10
+    for _ in range(64):
+        values = [values]
+    with pytest.raises(tw.EncodeError, match=r"element 0 .* is out of range for FP16"):
+        tw.Tensor("x", values, datatype="FP16")
+
+
+def requested(frame: tw.Frame) -> tw.RequestedOutput:
+    outputs = tw.decode_request(bytes(frame), frame.header_length).outputs
+    assert outputs is not None
+    return outputs[0]
+
+
+def test_names_of_wrong_type_are_rejected() -> None:
+    """Whatever stands in the list, the answer is about the name."""
+    request = tw.InferRequest([tw.Tensor("x", A)])
+    request.inputs.append(5)  # type: ignore[arg-type]
+    deep: Any = []
+    for _ in range(5_000):
+        deep = [deep]
+    for name in (5, None, b"x", deep):
+        with pytest.raises(KeyError, match="a str, not"):
+            request[name]  # type: ignore[index]
+    with pytest.raises(TypeError, match="True or False, not list"):
+        tw.RequestedOutput("y", binary=deep)
+    with pytest.raises(TypeError, match="BYTES become object"):
+        tw.decode_bytes(b"").as_numpy("i4")
+    with pytest.raises(TypeError, match="no dtype"):
+        tw.decode_bytes(b"").as_numpy(deep)
+    request = tw.InferRequest([tw.Tensor("x", A)], parameters={"binary_data_output": deep})
+    with pytest.raises(tw.EncodeError, match="True or False, not list"):
+        tw.encode_request(request)
+
+
+# --- threads, fork, garbage collection, large bodies ---
+
+THREADS = """
+import faulthandler, os, random, signal, sys, threading, time, warnings
+faulthandler.dump_traceback_later(50, exit=True)
+sys.setswitchinterval(1e-6)
+warnings.simplefilter("ignore")
+import numpy as np
+import tensorwire as tw
+from support import reference
+
+END = time.monotonic() + 3
+FAULTS = []
+ALLOWED = (tw.TensorwireError, TypeError, ValueError, BufferError, IndexError, KeyError)
+
+def until_the_end(work):
+    def loop():
+        try:
+            while time.monotonic() < END:
+                try:
+                    work()
+                except ALLOWED:
+                    pass
+        except BaseException as error:
+            FAULTS.append(repr(error))
+            raise
+    thread = threading.Thread(target=loop)
+    thread.start()
+    return thread
+
+def together(*works):
+    for thread in [until_the_end(work) for work in works]:
+        thread.join()
+    assert not FAULTS, FAULTS
+"""
+
+BODYBUFFER = """
+buffer = tw.BodyBuffer(None, 3)
+sizes = (1, 100, 70_000, 3_000_000)
+
+def write():
+    global buffer
+    buffer.write(bytes(random.choice(sizes)))
+    if len(buffer) > 30_000_000:
+        buffer = tw.BodyBuffer(random.choice((None, 20_000_000)), random.choice((None, 7)))
+
+def receive():
+    same = buffer
+    room = same.remaining()
+    room[:10] = b"x" * min(10, len(room))
+    same.advance(min(10, len(room)))
+
+def look():
+    same = buffer
+    view = memoryview(same)
+    assert len(view) <= len(same)
+    bytes(view[-100:])
+    repr(same)
+
+def decode():
+    tw.decode_bytes(buffer)
+
+together(write, write, receive, look, decode)
+"""
+
+STRINGS = """
+texts = ["", "short", "é" * 5, "a text of medium length", "long " * 100]
+kinds = [np.dtypes.StringDType(), np.dtypes.StringDType(na_object=np.nan)]
+arrays = [np.array(texts * 20, kind) for kind in kinds]
+words = tw.decode_bytes(reference.elements([text.encode() for text in texts] * 50))
+damaged = tw.decode_bytes(reference.elements([b"a"] * 50 + [b"\\xff"]))
+
+def change():
+    array = random.choice(arrays)
+    array[random.randrange(len(array))] = random.choice(texts)
+
+def missing():
+    arrays[1][random.randrange(len(arrays[1]))] = np.nan
+
+def encode():
+    tw.decode_bytes(tw.encode_bytes(random.choice(arrays)), 100)
+
+def tensor():
+    tw.encode_request(tw.InferRequest([tw.Tensor("x", arrays[0], binary=False)]))
+
+def decode():
+    array = random.choice((words, damaged)).as_numpy(kinds[0])
+    assert array.tolist() == texts * 50
+
+together(change, missing, encode, tensor, decode)
+"""
+
+MESSAGES = """
+request = tw.InferRequest([tw.Tensor("x", np.arange(4)), tw.Tensor("y", [b"a", "b"])])
+response = tw.InferResponse(list(request.inputs))
+values = [np.arange(4), np.zeros((2, 2)), np.arange(100.0), None, 5, tw.decode_bytes(b"")]
+
+def change():
+    tensor = random.choice(request.inputs) if request.inputs else None
+    if tensor is not None:
+        tensor.data = random.choice(values)
+        tensor.shape = random.choice(((4,), (2, 2), (), None))
+        tensor.parameters = random.choice(({}, {"k": 1}, None))
+        tensor.binary = random.choice((True, False))
+
+def lists():
+    request.inputs.append(tw.Tensor(str(random.random()), np.arange(3)))
+    request.outputs = random.choice((None, [], [tw.RequestedOutput("x")], [None]))
+    request.parameters["k" * random.randrange(9)] = random.choice((1, "x", request.parameters))
+    if len(request.inputs) > 5:
+        del request.inputs[2:]
+    request.inputs.reverse()
+
+def encode():
+    frame = tw.encode_request(request)
+    assert len(bytes(frame)) == len(frame)
+
+def answer():
+    bytes(tw.encode_response(response, request))
+
+def find():
+    request["y"], "x" in request, list(request), repr(request)
+
+together(change, lists, encode, answer, find)
+"""
+
+# A child does not use the StringDType arrays of its parent: numpy locks their memory, and a lock
+# that another thread holds at the fork is never released in the child.
+FORK = """
+frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", ["a", "é"] * 50)]))
+body = bytes(frame)
+texts = ["a text of some length"] * 100
+shared = np.array(texts, np.dtypes.StringDType())
+
+def exchange(array=shared):
+    request = tw.decode_request(bytearray(body), frame.header_length)
+    assert request["x"].data.as_numpy(np.dtypes.StringDType())[1] == "é"
+    assert tw.decode_bytes(tw.encode_bytes(array)).size == 100
+    buffer = tw.BodyBuffer(None)
+    buffer.write(bytes(2_000_000))
+
+def fork():
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(20)  # ends the child where it hangs
+            exchange(np.array(texts, np.dtypes.StringDType()))
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, status
+
+together(exchange, exchange, exchange, fork)
+"""
+
+COLLECTIONS = """
+import gc
+from fuzz import api
+
+gc.set_threshold(1, 1, 1)
+
+class Cycle:
+    def __init__(self, *held):
+        self.itself, self.held = self, held
+
+    def __del__(self):
+        tw.Tensor("x", [b"a"])
+
+def build():
+    tensor = tw.Tensor("x", ["a", "é"])
+    request = tw.InferRequest([tensor, tw.Tensor("y", np.arange(4), binary=False)])
+    request.parameters["k"] = 1
+    frame = tw.encode_request(request)
+    Cycle(request, frame)
+    memory = bytearray(bytes(frame))
+    back = tw.decode_request(memoryview(memory), frame.header_length)
+    Cycle(back, back["x"].data.view(1), back["x"].data[1:])
+    assert back["x"].data.as_strings().tolist() == ["a", "é"]
+    assert back["y"].as_numpy().tolist() == [0, 1, 2, 3]
+    buffer = tw.BodyBuffer(len(memory), frame.header_length)
+    buffer.write(memory)
+    Cycle(buffer, memoryview(buffer), tw.decode_request(buffer, frame.header_length))
+
+together(build)
+for number in range(3):
+    api.episode(api.episode_bytes(3, number))
+"""
+
+LARGE = """
+import mmap
+
+nbytes = 2**31 + 8
+memory = mmap.mmap(-1, nbytes + 200)  # anonymous: pages that are not written take no memory
+header = b'{"inputs":[{"name":"x","datatype":"UINT8","shape":[%d],' % nbytes
+header = (header + b'"parameters":{"binary_data_size":%d}}]}' % nbytes).ljust(200)
+memory[:200] = header
+memory[-1:] = b"z"
+request = tw.decode_request(memory, 200)
+array = request["x"].as_numpy()
+assert array.shape == (nbytes,) and array[-1] == ord("z")
+frame = tw.encode_request(request)
+assert len(frame) - frame.header_length == nbytes
+assert frame.headers["Content-Length"] == str(len(frame))
+assert sum(map(len, frame.pieces(2**30))) == len(frame)
+raw = tw.encode_raw_request(array)
+spec = tw.TensorSpec("x", "UINT8", [-1])
+assert tw.decode_request(raw.buffers[0], 0, raw_input=spec)["x"].shape == (nbytes,)
+try:
+    tw.decode_request(memoryview(memory)[:-1], 200)
+except tw.LayoutError as error:
+    assert (error.expected, error.actual) == (nbytes, nbytes - 1)
+    error.__traceback__ = None
+else:
+    raise AssertionError
+del request, array, frame, raw  # before the memory is used in another way
+
+memory[:4] = (nbytes).to_bytes(4, "little")
+memory[4 + nbytes : 8 + nbytes] = (192).to_bytes(4, "little")
+words = tw.decode_bytes(memory)
+assert (words.shape, len(words.view(0)), len(words.view(1))) == ((2,), nbytes, 192)
+assert len(words[1:].wire) == 196
+"""
+
+
+@pytest.mark.thread_unsafe(reason="it starts processes with threads of their own")
+@pytest.mark.parametrize(
+    "program",
+    [BODYBUFFER, STRINGS, MESSAGES, FORK, COLLECTIONS, LARGE],
+    ids=["BodyBuffer", "StringDType", "messages", "fork", "collections", "2 GiB"],
+)
+def test_stress(program: str) -> None:
+    run(THREADS + program)
+
+
+def run(program: str) -> None:
+    """Run a program in a process of its own, with a timeout."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG_SECONDS - 5,
+        check=False,
+    )
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stderr[-4000:]}"

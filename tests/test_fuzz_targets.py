@@ -1,0 +1,34 @@
+"""The fuzz targets without a fuzzer: seeds, saved inputs, and random mutations of them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fuzz import mutations, seeds
+from fuzz.targets import TARGETS
+from support.scale import scaled
+
+N_MUTATED = scaled(400)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_seeds(target: str) -> None:
+    inputs = seeds.seeds(target)
+    assert len(inputs) > 20
+    for data in inputs:
+        TARGETS[target](data)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_mutated_seeds(target: str) -> None:
+    inputs, chooser = seeds.seeds(target), random.Random(target)
+
+    def bytewise(data: bytes, max_nbytes: int) -> bytes:
+        at = chooser.randrange(len(data) + 1)
+        return data[:at] + chooser.randbytes(1) + data[at + chooser.randrange(2) :]
+
+    for seed in range(N_MUTATED):
+        data = chooser.choice(inputs)
+        TARGETS[target](mutations.mutated(target, data, seeds.MAX_NBYTES, seed, bytewise))

@@ -1,0 +1,400 @@
+"""Bodies that are expensive to decode: time must be linear, and memory within a multiple.
+
+The multiples are those of WIRE.md, section 11. Beside the body, decoding may take 4 times the bytes
+of the JSON, 64 times the bytes of JSON that becomes Python objects (parameters, and the entries of
+tensors and requested outputs), and twice the bytes of BYTES tensors. They are compared with the
+memory that Python and numpy allocate (tracemalloc), and with the process's resident set size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import time
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tensorwire as tw
+from support import reference
+from support.scale import scaled
+from tensorwire.asgi import read_request
+
+pytestmark = pytest.mark.thread_unsafe(reason="it measures the process")
+
+JSON_MULTIPLE, OBJECTS_MULTIPLE, BYTES_MULTIPLE = 4, 64, 2
+SLACK_NBYTES = 64 << 10
+RSS_SLACK_NBYTES = 4 << 20  # the allocators take and keep whole arenas
+
+GENEROUS = tw.Limits(max_tensors=1 << 40, max_name_nbytes=1 << 40)
+Message = tuple[bytes, int | None]
+
+ONE = '{"name":"x","shape":[1],"datatype":"%s","data":[%s]}'
+NONE = '{"name":"x","shape":[0],"datatype":"FP32","data":[%s]}'
+
+
+def text(json_text: str) -> Message:
+    return json_text.encode(), None
+
+
+def request(tensor: str, more: str = "") -> Message:
+    return text(f'{{"inputs":[{tensor}]{more}}}')
+
+
+def repeated(unit: str, nbytes: int) -> str:
+    """Return `unit` repeated with commas in between, about `nbytes` long."""
+    return ",".join([unit] * (nbytes // (len(unit.encode()) + 1)))
+
+
+def data(unit: str, nbytes: int) -> Message:
+    return request(NONE % repeated(unit, nbytes))
+
+
+def parameter(unit: str, nbytes: int, before: str = "") -> Message:
+    return request(NONE % "", f',"parameters":{{{before}"p":[{repeated(unit, nbytes)}]}}')
+
+
+def keys(key: str, nbytes: int) -> Message:
+    return request(NONE % "", f',"parameters":{{{repeated(key, nbytes)}}}')
+
+
+def different_parameters(nbytes: int) -> Message:
+    members = ",".join(f'"{i:06d}":{i}' for i in range(nbytes // 16))
+    return request(NONE % "", f',"parameters":{{{members}}}')
+
+
+def outputs(nbytes: int) -> Message:
+    asked = ",".join(f'{{"name":"{i:06d}"}}' for i in range(nbytes // 18))
+    return request(ONE % ("INT8", 1), f',"outputs":[{asked}]')
+
+
+def empty_tensors(nbytes: int) -> Message:
+    entry = '{"name":"%07d","shape":[0],"datatype":"FP32","parameters":{"binary_data_size":0}}'
+    return request(",".join(entry % i for i in range(nbytes // 84)))
+
+
+def overflowing(nbytes: int) -> Message:
+    """Shapes in shared memory whose product exceeds 2^63 at each step."""
+    region = '"parameters":{"shared_memory_region":"r"}'
+    shape = repeated(str(2**62), 1260)
+    return request(f'{{"name":"x","shape":[{shape}],"datatype":"FP64",{region}}}', " " * nbytes)
+
+
+def long_shape(nbytes: int) -> Message:
+    shape = repeated(str(2**62), nbytes)
+    return request(f'{{"name":"x","shape":[{shape}],"datatype":"FP32","data":[]}}')
+
+
+def elements(nbytes: int, last: bytes = b"") -> Message:
+    n = nbytes // 4
+    size = {"binary_data_size": 4 * n}
+    tensor = {"name": "x", "shape": [n], "datatype": "BYTES", "parameters": size}
+    return reference.message({"inputs": [tensor]}, bytes(4 * n - len(last)) + last)
+
+
+def deep(opening: str) -> Callable[[int], Message]:
+    return lambda nbytes: text(opening * (nbytes // len(opening)))
+
+
+def number(datatype: str, digits: Callable[[int], str]) -> Callable[[int], Message]:
+    return lambda nbytes: request(ONE % (datatype, digits(nbytes)))
+
+
+MB = 1_000_000
+OBJECTS = 400_000  # bytes of messages with an object every few bytes
+NESTED_LISTS = "[" * 100 + "]" * 100
+NESTED_OBJECTS = '{"":' * 100 + "0" + "}" * 100
+# Messages whose parameters or entries become Python objects.
+OBJECTS_MADE = (
+    *("100,000 empty tensors", "requested outputs", "different parameters"),
+    *("nested lists, parameters", "nested objects", "objects of one member"),
+    *("numbers in parameters", "strings in parameters", "integers of 4000 digits, parameters"),
+)
+# name: function that makes a message of n bytes, and n
+HOSTILE: dict[str, tuple[Callable[[int], Message], int]] = {
+    "2 MB of [": (deep("["), 2 * MB),
+    '2 MB of {"":': (deep('{"":'), 2 * MB),
+    "2 MB of [ as inputs": (lambda n: text('{"inputs":' + "[" * n), 2 * MB),
+    "2 MB of [ in an unknown member": (lambda n: text('{"z":' + "[" * n), 2 * MB),
+    "2 MB of [ after the end": (lambda n: request(ONE % ("INT8", 1), "}" + "[" * n), 2 * MB),
+    "100,000 empty tensors": (empty_tensors, 84 * 100_000),
+    "10,000,000 empty elements": (elements, 40 * MB),
+    "10,000,000 elements, the last truncated": (lambda n: elements(n, b"\1\0\0\0"), 40 * MB),
+    "products that overflow": (overflowing, 2 * MB),
+    "a shape of 100,000 dimensions": (long_shape, 2 * MB),
+    "1,000,000 equal keys": (lambda n: text("{" + repeated('"a":1', n) + "}"), 6 * MB),
+    "1,000,000 equal parameters": (lambda n: keys('"a":1', n), 6 * MB),
+    "1,000,000 members inputs": (lambda n: text("{" + repeated('"inputs":[]', n) + "}"), 12 * MB),
+    "different parameters": (different_parameters, OBJECTS),
+    **{f"1,000,000 digits, {name} {datatype}": (number(datatype, digits), MB)
+       for datatype in ("FP64", "INT64")
+       for name, digits in (
+           ("integer", lambda n: "9" * n), ("negative", lambda n: "-" + "9" * n),
+           ("fraction", lambda n: "0." + "9" * n), ("exponent", lambda n: "1e" + "9" * n),
+           ("zeros", lambda n: "0." + "0" * n + "1"))},
+    "1,000,000 digits, a dimension": (lambda n: request(
+        f'{{"name":"x","shape":[{"9" * n}],"datatype":"INT8","data":[]}}'), MB),
+    "1,000,000 digits, a size": (lambda n: request(
+        '{"name":"x","shape":[1],"datatype":"INT8","parameters":{"binary_data_size":%s}}'
+        % ("9" * n)), MB),
+    "1,000,000 digits beside NaN": (number("FP64", lambda n: "NaN," + "9" * n), MB),
+    "a fraction of 1,000,000 digits beside NaN": (number("FP64", lambda n: "NaN,0." + "9" * n), MB),
+    "integers of 4000 digits": (lambda n: data("9" * 4000, n), OBJECTS),
+    "integers of 4000 digits beside NaN": (lambda n: data("NaN," + "9" * 4000, n), OBJECTS),
+    "empty lists": (lambda n: data("[]", n), OBJECTS),
+    "lists of one item": (lambda n: data("[0]", n), OBJECTS),
+    "nested lists": (lambda n: data(NESTED_LISTS[2:-2], n), OBJECTS),
+    "nested lists, parameters": (lambda n: parameter(NESTED_LISTS, n), OBJECTS),
+    "nested objects": (lambda n: parameter(NESTED_OBJECTS, n), OBJECTS),
+    "objects of one member": (lambda n: parameter('{"":0}', n), OBJECTS),
+    "lists beside NaN": (lambda n: parameter(NESTED_LISTS, n, '"y":NaN,'), OBJECTS),
+    "objects beside NaN": (lambda n: parameter(NESTED_OBJECTS, n, '"y":NaN,'), OBJECTS),
+    "surrogates beside NaN": (lambda n: parameter('{"":0}', n, r'"y":NaN,"s":"\ud83d\ude00",'),
+                              OBJECTS),
+    "a lone surrogate beside NaN": (lambda n: parameter('{"":0}', n, r'"y":NaN,"s":"\ud83d",'),
+                                    OBJECTS),
+    "wide letters beside NaN": (lambda n: parameter('"a"', n, '"y":NaN,"s":"\U0001f600",'),
+                                OBJECTS),
+    "numbers in parameters": (lambda n: parameter("300", n), OBJECTS),
+    "strings in parameters": (lambda n: parameter('"ab"', n), OBJECTS),
+    "integers of 4000 digits, parameters": (lambda n: parameter("9" * 4000, n), OBJECTS),
+    "NaN": (lambda n: data("NaN", n), OBJECTS),
+    "floats": (lambda n: data("1.5", n), OBJECTS),
+    "integers": (lambda n: data("300", n), OBJECTS),
+    "strings": (lambda n: request(NONE.replace("FP32", "BYTES") % repeated('"a\u20ac"', n)),
+                OBJECTS),
+    "a name of escapes": (lambda n: request(
+        (ONE % ("INT8", 1)).replace('"x"', '"' + r"\u0041" * (n // 6) + '"')), 2 * MB),
+    "a long string": (lambda n: request(ONE % ("BYTES", '"' + "a" * n + '"')), 2 * MB),
+    "a string without end": (lambda n: text('{"inputs":["' + "a" * n), 2 * MB),
+    "white space": (lambda n: request(ONE % ("INT8", 1), " " * n), 2 * MB),
+    "long error response": (lambda n: text('{"error":"%s"}' % ("e" * n)), 2 * MB),
+    "requested outputs": (outputs, 2 * MB),
+    "an unknown datatype": (lambda n: request(ONE % ("A" * n, 1)), 2 * MB),
+}  # fmt: skip
+
+
+def decode(message: Message, limits: tw.Limits = GENEROUS) -> tuple[Any, str]:
+    """Return the message or None, and the text of a DecodeError."""
+    try:
+        return tw.decode_request(*message, limits=limits), ""
+    except tw.DecodeError as error:
+        return None, str(error)
+
+
+def cpu_seconds(message: Message) -> float:
+    """Measure CPU time of this thread, with Python's garbage collector disabled."""
+    best = 1e9
+    gc.disable()
+    try:
+        for _ in range(2):
+            before = time.thread_time()
+            decode(message)
+            best = min(best, time.thread_time() - before)
+    finally:
+        gc.enable()
+    return best
+
+
+def allowed_nbytes(message: Message, multiple: int = JSON_MULTIPLE) -> int:
+    body, length = message
+    header_nbytes = len(body) if length is None else length
+    return multiple * header_nbytes + BYTES_MULTIPLE * (len(body) - header_nbytes)
+
+
+@pytest.fixture(params=HOSTILE.keys())
+def hostile(request: pytest.FixtureRequest) -> tuple[Message, Message, int]:
+    """Return a quarter of the message, the message, and its memory multiple."""
+    make, nbytes = HOSTILE[request.param]
+    multiple = OBJECTS_MULTIPLE if request.param in OBJECTS_MADE else JSON_MULTIPLE
+    nbytes = scaled(nbytes)
+    return make(nbytes // 4), make(nbytes), multiple
+
+
+def test_decoding_time_is_linear_and_memory_bounded(hostile: tuple[Message, Message, int]) -> None:
+    quarter, whole, multiple = hostile
+    gc.collect()
+    tracemalloc.start()
+    _, words = decode(whole)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= allowed_nbytes(whole, multiple) + SLACK_NBYTES
+    assert len(words) < 700  # the message does not repeat the input
+    gc.collect()
+    with_resident_peak(whole, multiple)
+    assert cpu_seconds(whole) < 4 * 2.5 * cpu_seconds(quarter) + 2e-3
+
+
+def with_resident_peak(message: Message, multiple: int) -> None:
+    """Check the peak resident set size of the process as well, on Linux."""
+    reset = Path("/proc/self/clear_refs")
+    if not reset.exists() or "libasan" in os.environ.get(
+        "LD_PRELOAD", ""
+    ):  # ASan has its own allocator
+        return
+    before = status_nbytes("VmRSS")
+    reset.write_text("5")  # VmHWM begins anew
+    decode(message)
+    allowed = allowed_nbytes(message, multiple)
+    assert status_nbytes("VmHWM") - before <= allowed + RSS_SLACK_NBYTES
+
+
+def status_nbytes(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    raise KeyError(field)
+
+
+def filled(datatype: str, unit: str) -> Callable[[int], Message]:
+    """Return a function that makes a tensor of about `nbytes` whose data fits its shape."""
+
+    def make(nbytes: int) -> Message:
+        elements = repeated(unit, nbytes - 200)
+        n = elements.count(",") + 1
+        return text(
+            f'{{"inputs":[{{"name":"x","shape":[{n}],"datatype":"{datatype}","data":[{elements}]}}]}}'
+        )
+
+    return make
+
+
+def early(unit: str) -> Callable[[int], Message]:
+    """As `filled`, but with the data before the shape and the datatype."""
+
+    def make(nbytes: int) -> Message:
+        elements = repeated(unit, nbytes - 200)
+        n = elements.count(",") + 1
+        return request(f'{{"data":[{elements}],"name":"x","shape":[{n}],"datatype":"FP64"}}')
+
+    return make
+
+
+def unknown(unit: str) -> Callable[[int], Message]:
+    return lambda nbytes: request(ONE % ("INT8", 1), f',"z":[{repeated(unit, nbytes - 200)}]')
+
+
+def unknown_members(key: str, nbytes_each: int) -> Callable[[int], Message]:
+    """Return an object of distinct keys, in an order that is neither sorted nor reversed."""
+
+    def make(nbytes: int) -> Message:
+        n = (nbytes - 200) // nbytes_each
+        while n % 7919 == 0:
+            n -= 1
+        members = ",".join([f'"{key}{i * 7919 % n:07d}":0' for i in range(n)])
+        return request(ONE % ("INT8", 1), f',"z":{{{members}}}')
+
+    return make
+
+
+FULL: dict[str, tuple[Callable[[int], Message], float]] = {  # and the allowed nanoseconds per byte
+    "numbers of one digit": (filled("FP64", "0"), 40),
+    "numbers of one digit before the datatype": (early("0"), 60),
+    "numbers of 17 digits": (filled("FP64", "0.54312345678901234"), 20),
+    "numbers of 25 digits": (filled("FP32", "0.5431234567890123456789012"), 20),
+    "strings": (filled("BYTES", r'"\n\u20ac"'), 20),
+    "empty strings": (filled("BYTES", '""'), 20),
+    "skipped numbers": (unknown("0"), 30),
+    "skipped nested lists": (unknown(NESTED_LISTS), 20),
+    "skipped nested objects": (unknown(NESTED_OBJECTS), 20),
+    "5,000,000 different keys": (unknown_members("", 12), 120),
+    "keys of a long common prefix": (unknown_members("k" * 1000, 1012), 120),
+    "escaped keys": (unknown_members("\\u0061", 18), 120),
+    "equal keys": (lambda n: request(NONE % "", ',"z":{' + repeated('"":0', n - 200) + "}"), 80),
+    "spaces": (lambda n: request(ONE % ("INT8", 1), " " * (n - 200)), 10),
+    "a name of wide characters": (lambda n: request(
+        (ONE % ("INT8", 1)).replace('"x"', '"' + "a" * (n - 300) + r'\ud83d\ude00"')), 40),
+    "an error of wide characters": (lambda n: text(
+        '{"error":"' + "a" * (n - 300) + '\U0001f600"}'), 40),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_64_mib_header_takes_at_most_4_times_its_size(name: str) -> None:
+    """Nothing in it becomes more than one Python object, so that 4 bytes for each are enough."""
+    make, nanoseconds = FULL[name]
+    nbytes = scaled(64 << 20)
+    whole = make(nbytes)
+    assert 0.9 * nbytes < len(whole[0]) <= nbytes
+    before = time.thread_time()
+    with_resident_peak(whole, JSON_MULTIPLE)
+    assert time.thread_time() - before < nanoseconds * 1e-9 * len(whole[0])
+    tracemalloc.start()
+    decode(whole)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= allowed_nbytes(whole) + SLACK_NBYTES
+
+
+def test_elements_without_a_count_are_scanned_twice() -> None:
+    n_elements = scaled(10 * MB)
+    blob = bytes(4 * n_elements)
+    tracemalloc.start()
+    tensor = tw.decode_bytes(blob)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(tensor) == n_elements
+    assert peak <= BYTES_MULTIPLE * len(blob) + SLACK_NBYTES
+
+
+def test_default_limits_reject_large_counts() -> None:
+    """Limits are checked before objects are created."""
+    refusals = {
+        "100,000 empty tensors": "the message has more than 4096 inputs, which is the limit",
+        "2 MB of [": "the JSON is nested too deep: level 129 begins at byte 128",
+        "a shape of 100,000 dimensions": "at most 64 are accepted",
+        "products that overflow": "exceeds 2^63 - 1 bytes",
+        "requested outputs": "the message has more than 4096 requested outputs",
+        "a name of escapes": "is too long: 333333 bytes, at most 4096 are accepted",
+    }
+    for name, words in refusals.items():
+        make, nbytes = HOSTILE[name]
+        assert words in decode(make(nbytes), tw.Limits())[1]
+
+
+def test_raw_requests_and_responses() -> None:
+    spec = tw.TensorSpec("x", "BOOL", [-1])
+    body, deep = bytes(20 * MB) + b"\2", b'{"outputs":' + b"[" * MB
+    tracemalloc.start()
+    with pytest.raises(tw.ElementError, match="element 20000000 of input 'x'"):
+        tw.decode_request(body, 0, raw_input=spec)
+    with pytest.raises(tw.HeaderError):
+        tw.decode_response(deep)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < len(deep) + SLACK_NBYTES
+
+
+def test_compressed_body_in_one_chunk() -> None:
+    """Some servers deliver it in one chunk; decompression must not copy the rest at each step."""
+
+    def seconds(nbytes: int) -> float:
+        body = zlib.compress(bytes(nbytes), 0)
+        scope = {"headers": [(b"content-encoding", b"deflate")]}
+        scope["headers"].append((b"inference-header-content-length", b"0"))
+        spec = tw.TensorSpec("x", "UINT8", [-1])
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body}
+
+        before = time.thread_time()
+        asyncio.run(read_request(scope, receive, raw_input=spec))
+        return time.thread_time() - before
+
+    assert min(seconds(64 << 20) for _ in range(2)) < 8 * 3 * seconds(8 << 20) + 0.01
+
+
+def test_declared_size_in_a_response_allocates_nothing() -> None:
+    tensor = {"name": "x", "shape": [2**20, 2**20], "datatype": "BYTES", "data": [""]}
+    body = json.dumps({"outputs": [tensor]}).encode()
+    tracemalloc.start()
+    with pytest.raises(tw.LayoutError, match=f"needs {2**40} elements, its JSON data has 1"):
+        tw.decode_response(body)
+    assert tracemalloc.get_traced_memory()[1] < 64 << 10
+    tracemalloc.stop()
