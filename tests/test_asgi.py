@@ -480,7 +480,7 @@ def exchanged(request: tw.InferRequest) -> Any:
         (stop_later, "StopIteration"),
         (without_json_form, "contains an object of type object"),
         (twice, "output 'x' appears twice"),
-        (exchanged, "the data of tensor 'y' is now int"),
+        (exchanged, "the data of output 'y' is now int"),
     ],
 )
 def test_responses_that_cannot_be_encoded_give_status_500(

@@ -105,7 +105,7 @@ def test_invalid_code_point_is_rejected() -> None:
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_bytes(array)
     assert str(caught.value) == (
-        "element 0 has no code point, U+110000 at character 1, and no UTF-8 form"
+        "element 0 of the argument cannot be encoded as UTF-8: character 1 is an invalid code point, U+110000"
     )
 
 

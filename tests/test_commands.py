@@ -81,13 +81,13 @@ def test_inspect_response(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (
             bytes(FRAME)[:-1],
             ["--header-length", str(FRAME.header_length)],
-            ["LayoutError: the body ends inside input 'text': 117 bytes are declared, 116 remain",
+            ["LayoutError: the body ends inside input 'text': it needs 117 bytes, 116 remain",
              "  tensor: text", "  expected: 117"],
         ),
         (
             bytes(FRAME),
             [],
-            ["HeaderError: the JSON header is malformed: it ends at byte",
+            ["HeaderError: the JSON header is malformed: it is followed by",
              f"try --header-length {FRAME.header_length}"],
         ),
         (b"what?", [], ["HeaderError: the JSON header is malformed"]),

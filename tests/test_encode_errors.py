@@ -177,7 +177,7 @@ def test_error_of_a_lone_surrogate_names_the_tensor() -> None:
 
 
 def test_raw_request_of_shared_memory_is_rejected() -> None:
-    with pytest.raises(tw.EncodeError, match="a raw request carries its bytes"):
+    with pytest.raises(tw.EncodeError, match="a raw request contains the data"):
         tw.encode_raw_request(far(shared_memory_region="r"))
 
 
@@ -190,7 +190,7 @@ def test_arguments_of_wrong_python_types() -> None:
             call("x")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         tw.encode_request(tw.InferResponse([X]))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="selection is"):
+    with pytest.raises(ValueError, match="selection must be"):
         tw.encode_response(tw.InferResponse([X]), selection="kserve")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="align is 1 or more"):
         tw.encode_request(tw.InferRequest([X]), align=0)

@@ -108,7 +108,7 @@ class EmptyIteration(str):
 
 def test_str_without_utf8_form_is_rejected() -> None:
     """The characters are read from memory, because a subclass may override iteration."""
-    with pytest.raises(tw.EncodeError, match=r"U\+D800 at character 1"):
+    with pytest.raises(tw.EncodeError, match=r"character 1 is a lone surrogate, U\+D800"):
         tw.encode_bytes([EmptyIteration("a\ud800")])
     beyond = np.array([0x41, 0x110000], "<u4").view("U2")
     with pytest.raises(tw.EncodeError, match=r"U\+110000 at character 1"):
@@ -125,9 +125,9 @@ def test_released_requested_schema_is_rejected(fields: dict[str, Any]) -> None:
         tw.decode_bytes(reference.elements([b"a"])).__arrow_c_array__(schema)
 
 
-def test_bytes_tensor_new_is_rejected() -> None:
-    with pytest.raises(TypeError, match="decode_bytes"):
-        tw.BytesTensor.__new__(tw.BytesTensor)
+def test_bytes_tensor_new_returns_an_empty_tensor() -> None:
+    tensor = tw.BytesTensor.__new__(tw.BytesTensor)
+    assert (tensor.tolist(), tensor.shape, bytes(tensor.wire)) == ([], (0,), b"")
 
 
 def test_cycle_with_a_memoryview_is_collected() -> None:
@@ -208,7 +208,7 @@ def test_altered_pickles_of_messages() -> None:
         with pytest.raises(TypeError):
             function(int)
     function, arguments = reduced(tensor)[:2]
-    with pytest.raises(TypeError, match="array and its dtype"):
+    with pytest.raises(TypeError, match="must have an array and a dtype"):
         function(*arguments[:-1], 10**30)
 
 
@@ -277,7 +277,7 @@ def test_names_of_wrong_type_are_rejected() -> None:
             request[name]  # type: ignore[index]
     with pytest.raises(TypeError, match="True or False, not list"):
         tw.RequestedOutput("y", binary=deep)
-    with pytest.raises(TypeError, match="BYTES become object"):
+    with pytest.raises(TypeError, match="BYTES can be converted to object"):
         tw.decode_bytes(b"").as_numpy("i4")
     with pytest.raises(TypeError, match="no dtype"):
         tw.decode_bytes(b"").as_numpy(deep)

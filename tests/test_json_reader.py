@@ -1072,7 +1072,7 @@ def test_null_means_absent() -> None:
     for member in ("name", "shape", "datatype"):
         with pytest.raises(tw.HeaderError, match=member):
             decode(body(joined(ENTRY | {member: null})))
-    with pytest.raises(tw.HeaderError, match="needs exactly one of"):
+    with pytest.raises(tw.HeaderError, match="must have exactly one of"):
         decode(body(joined(ENTRY | {"data": null})))
     sized = ENTRY | {"data": null, "parameters": '{"binary_data_size":1}'}
     text = body(joined(sized)).encode()

@@ -249,7 +249,7 @@ def test_requested_output_without_name_or_parameters() -> None:
     ]
     for name in (None, "y\0"):
         output.name = name  # type: ignore[assignment]
-        with pytest.raises(tw.EncodeError, match="has no name, or one with a NUL"):
+        with pytest.raises(tw.EncodeError, match="has no name, or its name has a NUL"):
             tw.encode_request(request)
 
 
@@ -576,7 +576,7 @@ def test_utf8_validation_agrees_with_python() -> None:
         for element in (sequence, b"123456" + sequence, sequence + b"12345678"):
             if is_utf8(element):
                 continue
-            with pytest.raises(tw.EncodeError, match="element 2 of tensor 'x' is not") as caught:
+            with pytest.raises(tw.EncodeError, match="element 2 of input 'x' is not") as caught:
                 strings([b"", b"fine", element, b"\xff"])
             assert (caught.value.element, caught.value.status) == (2, 400)
 

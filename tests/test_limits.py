@@ -172,7 +172,7 @@ def test_brackets_that_do_not_nest() -> None:
     assert tw.decode_request((rows % ",".join(["[1]"] * 900)).encode())["x"].shape == (900, 1)
     many = reference.request([reference.entry(f"t{i}", "INT8", [1], [1]) for i in range(500)])
     assert len(tw.decode_request(*many).inputs) == 500
-    with pytest.raises(tw.HeaderError, match=r"it ends at byte .* \(is Inference-.* missing"):
+    with pytest.raises(tw.HeaderError, match=r"followed by .* \(is Inference-.* missing"):
         tw.decode_request((HEAD % 1 + '"z":1}' + "[" * 500).encode())
 
 
@@ -220,7 +220,7 @@ def test_conversion_to_s_with_one_long_element() -> None:
         return tw.decode_bytes(elements).as_numpy("S")
 
     assert as_s(65536, 1024).dtype == np.dtype("S1024")  # 64 MiB
-    message = "element 0 is too long for numpy's S: it would make each of 65536 elements 1025 bytes"
+    message = "element 0 is too long for a numpy S array: all 65536 elements would have its width of 1025 bytes"
     with pytest.raises(tw.ElementError, match=message) as caught:
         as_s(65536, 1025)
     assert (caught.value.element, caught.value.actual) == (0, 1025)
@@ -251,7 +251,7 @@ def test_invalid_limits_are_rejected(bounds: Any) -> None:
 
 @pytest.mark.parametrize("name", ["check_bool", "bf16_as_uint16"])
 def test_flags_must_be_bool(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} is True or False, not int"):
+    with pytest.raises(ValueError, match=f"{name} must be True or False, not int"):
         limits(**{name: 1})
 
 

@@ -117,7 +117,7 @@ def test_tensor_spec() -> None:
     assert repr(spec) == "TensorSpec('x', 'FP32', [-1, 3], True)"
     with pytest.raises(ValueError, match="unknown datatype 'FLOAT'"):
         tw.TensorSpec("x", "FLOAT", [1])
-    with pytest.raises(ValueError, match="dims are 0 or more, or -1"):
+    with pytest.raises(ValueError, match="dims must be 0 or more, or -1"):
         tw.TensorSpec("x", "FP32", [-2])
 
 

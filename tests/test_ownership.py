@@ -220,9 +220,6 @@ def test_decoding_numbers_allocates_the_same_for_any_size() -> None:
 def test_scanning_bytes_allocates_8_bytes_per_element(count: int | None) -> None:
     n = 100_000
     body = reference.elements([b"x" * 20] * n)
-    held = tw.decode_bytes(body, count)
-    assert held._starts is not None
-    assert held._starts.nbytes == 8 * n
     assert peak_nbytes(lambda: tw.decode_bytes(body, count)) < 8 * n + 4096
 
 

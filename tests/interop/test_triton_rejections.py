@@ -48,7 +48,7 @@ NOT_UINT = "non-unsigned-integer as unsigned-integer"
 # ruff: noqa: E501 - a table with one line per case
 ONE_OF = "only one of the following fields"
 REJECTED_BY_BOTH = [
-    Row("C1 body too short", FP32, F2[:5], "expecting 3 additional", tw.LayoutError, "8 bytes are declared, 5"),
+    Row("C1 body too short", FP32, F2[:5], "expecting 3 additional", tw.LayoutError, "it needs 8 bytes, 5"),
     Row("C2 trailing bytes", FP32, F2 + b"xy", "unexpected additional", tw.LayoutError, "has 2 bytes after"),
     Row("C3 size too small", entry("FP32", [2], 4), F2[:4], "Expected 8, got 4", tw.LayoutError, "8 bytes, .* 4"),
     Row("C4 size too large", entry("FP32", [2], 12), F2 + b"1234", "8, got 12", tw.LayoutError, "8 bytes, .* 12"),
@@ -124,7 +124,7 @@ def test_both_reject_the_tensor(triton: TritonServer, row: Row) -> None:
         pytest.param(
             JSON + b"x",
             "root must not be followed",
-            "1 more byte follows",
+            "followed by 1 more byte",
             id="J22 text after the JSON",
         ),
     ],

@@ -88,8 +88,8 @@ cdef cnp.ndarray scan_elements(
     cdef cnp.ndarray starts
     if n_elements > <uint64_t>nbytes // PREFIX_NBYTES:
         raise LayoutError(
-            f"{SUBJECT} does not match its shape: {plural('BYTES element', n_elements)} take at "
-            f"least {PREFIX_NBYTES * <object>n_elements} bytes, there are {nbytes}",
+            f"{SUBJECT} does not match its shape: at least {PREFIX_NBYTES * <object>n_elements} "
+            f"bytes are needed for {plural('BYTES element', n_elements)}, there are {nbytes}",
             offset=offset, expected=PREFIX_NBYTES * <object>n_elements, actual=nbytes)
     n_starts = <cnp.npy_intp>n_elements
     starts = cnp.PyArray_EMPTY(1, &n_starts, cnp.NPY_INT64, 0)
@@ -106,7 +106,7 @@ cdef cnp.ndarray scan_elements(
             expected=n_elements, actual=scan.n_elements)
     if scan.position < <uint64_t>nbytes:
         raise LayoutError(
-            f"{SUBJECT} does not match its shape: its {plural('element', n_elements)} take "
+            f"{SUBJECT} does not match its shape: it has {plural('element', n_elements)} of "
             f"{plural('byte', scan.position)} in total, there are {nbytes} "
             f"(body byte {offset + scan.position})",
             element=n_elements, offset=offset + scan.position,

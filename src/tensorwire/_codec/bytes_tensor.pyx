@@ -436,8 +436,8 @@ cdef BytesTensor scan_body(Body body, tuple shape):
     try:
         if not 0 <= size <= body.nbytes:
             raise LayoutError(
-                f"{SUBJECT} does not match its shape: {number_text(size)} BYTES elements take at "
-                f"least {number_text(PREFIX_NBYTES * size)} bytes, there are {body.nbytes}",
+                f"{SUBJECT} does not match its shape: at least {number_text(PREFIX_NBYTES * size)} "
+                f"bytes are needed for {number_text(size)} BYTES elements, there are {body.nbytes}",
                 expected=PREFIX_NBYTES * size, actual=body.nbytes)
         starts = scan_elements(body, size, 0, body.nbytes)
     except DecodeError as error:

@@ -1155,7 +1155,7 @@ cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
     """Return a request whose whole body is one tensor, as its model declares it (WIRE.md 5)."""
     if spec is None:
         raise HeaderError(
-            f"{HEADER_LENGTH} is 0, which means a raw binary request, but no raw_input is given")
+            f"{HEADER_LENGTH} is 0, which means a raw binary request, but no raw_input is declared")
     try:
         tensor = raw_tensor(source, spec, limits)
     except DecodeError as error:

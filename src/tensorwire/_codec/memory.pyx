@@ -203,8 +203,8 @@ cdef class Body:
         if nbytes > self.nbytes - offset:
             remaining = self.nbytes - offset
             raise LayoutError(
-                f"the body ends inside {SUBJECT}: {plural('byte', nbytes)} declared, {remaining} "
-                f"left (body byte {offset})",
+                f"the body ends inside {SUBJECT}: it needs {plural('byte', nbytes)}, {remaining} "
+                f"remain (body byte {offset})",
                 offset=offset, expected=nbytes, actual=remaining)
         return 0
 

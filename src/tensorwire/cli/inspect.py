@@ -11,6 +11,8 @@ import numpy as np
 
 import tensorwire as tw
 
+from .._codec.datatypes import bf16_dtype
+
 N_VALUES = 6  # printed of each tensor
 
 
@@ -38,7 +40,7 @@ def run(file: str, header_length: str | None) -> int:
 
 def decode(body: bytes, header_length: str | None) -> tw.InferRequest | tw.InferResponse:
     """Decode a request, or a response if the JSON has no ``inputs``."""
-    limits = tw.Limits(bf16_as_uint16=tw._datatypes.bf16_dtype() is None)
+    limits = tw.Limits(bf16_as_uint16=bf16_dtype() is None)
     try:
         return tw.decode_request(body, header_length, limits=limits)
     except tw.DecodeError as error:
