@@ -35,8 +35,8 @@ from interop.json_requests import (
 )
 from interop.json_requests import entry as json_entry
 from tensorwire.integrations import kserve as backend
-from tensorwire.integrations.kserve import messages
-from tensorwire.integrations.kserve.tensors import OnWire
+from tensorwire.integrations.kserve import convert
+from tensorwire.integrations.kserve.convert import LazyTensor
 
 
 class Recorder(Model):  # type: ignore[misc]
@@ -142,7 +142,7 @@ def is_lazy(server: Server, body: bytes, content_type: str | None = "application
         return answer_of(payload)
 
     def predict(payload: Any, headers: Any = None) -> Any:
-        kinds.extend(isinstance(t, OnWire) and t._tensor is not None for t in payload.inputs)
+        kinds.extend(isinstance(t, LazyTensor) and t._tensor is not None for t in payload.inputs)
         return answer_of(payload)
 
     server.model.predict = predict  # type: ignore[method-assign]
@@ -277,8 +277,7 @@ def test_what_is_answered(case: str, where: str) -> None:
 def test_no_list_is_made_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server()
     server.model.answer = response(made(RANDOM))
-    monkeypatch.setattr(messages, "plain_list", None)
-    monkeypatch.setattr(messages, "json_list", None)
+    monkeypatch.setattr(convert, "to_json_list", None)
     with installed():
         status, headers, body = server.infer(READ["flat"])
     assert status == 200

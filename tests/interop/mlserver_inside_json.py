@@ -36,8 +36,7 @@ from interop.json_requests import (
 )
 from interop.json_requests import entry as json_entry
 from tensorwire.integrations import mlserver as backend
-from tensorwire.integrations.mlserver import messages
-from tensorwire.integrations.mlserver.data import ArrayData, array_of
+from tensorwire.integrations.mlserver.convert import ArrayData, array_of, read_json_request
 
 PATH = "/v2/models/recorder/infer"
 IDS = ("ce-id", "ce-requestid")
@@ -272,7 +271,7 @@ def test_what_is_answered(server: Server, case: str) -> None:
 
 def test_no_list_is_made(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the body to the array, and from an array to the text."""
-    monkeypatch.setattr("tensorwire.integrations.mlserver.data.as_list", None)
+    monkeypatch.setattr("tensorwire.integrations.mlserver.convert.flat_list", None)
     monkeypatch.setattr(server.model, "predict", None)
 
     async def predict(payload: Any) -> Any:
@@ -289,7 +288,7 @@ def test_json_data_travels(server: Server) -> None:
     """By pickle, as to workers, and as a copy; the list is the one that was sent."""
     body = message(json_entry([[1, 2.5], [3, 4]], shape=[2, 2]))
     with installed():
-        found = messages.json_request(body)
+        found = read_json_request(body)
         assert found is not None
         data = found.inputs[0].data
         for there in [data, copy.copy(data), copy.deepcopy(data), pickle.loads(pickle.dumps(data))]:
