@@ -1,8 +1,8 @@
 """Convert between the messages and tensors of KServe and those of tensorwire.
 
-A request or response that is read has lazy tensors, which keep the received array until their list
-is used. A message is written from the received arrays, from arrays that a model has set, or from
-lists, and an array is converted to a list only for JSON that KServe itself has to write.
+Messages are read into lazy tensors, which keep the received array until their list is used. They
+are written from the received arrays, from arrays that a model has set, or from lists. An array is
+converted to a list only where KServe itself writes the JSON.
 """
 
 from __future__ import annotations
