@@ -400,9 +400,7 @@ def write_json_response(response: Any) -> bytes | None:
             raise not_in_json("output", tensor)
         parameters = to_http_parameters(tensor.parameters) if tensor.parameters else {}
         parameters.pop("binary_data_size", None)
-        if not (
-            type(tensor.name) is str and are_ints(tensor.shape) and are_sent_as_is(parameters)
-        ):
+        if not (type(tensor.name) is str and are_ints(tensor.shape) and are_sent_as_is(parameters)):
             return None
         entries.append(
             {

@@ -229,7 +229,8 @@ def to_tensor(element: Any, is_binary: bool) -> tw.Tensor:
 
     Raises EncodeError and TypeError.
     """
-    datatype, data = datatype_of(element), array_of(element.data)
+    datatype = datatype_of(element)
+    data: Any = array_of(element.data)
     if data is None:
         values = getattr(element.data, "root", element.data)
         if not isinstance(values, list | np.ndarray):
