@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import orjson
@@ -36,6 +36,8 @@ from ...errors import DecodeError, ElementError, EncodeError
 Array = NDArray[Any]
 Buffer = bytes | memoryview
 Parameters = dict[str, Any] | None
+PeerMessage = tuple[Any, list[PeerTensor], list[Parameters]]
+"""What ``read_peer_message`` returns: the message, its tensors and the parameters."""
 RestMessage = tuple[bytes | dict[str, Any], int | None]
 """What KServe's ``to_rest`` returns: the body and its header length, or the JSON tree and None."""
 
@@ -215,9 +217,7 @@ def read_response(cls: type[Any], body: Any, header_length: int, options: Option
     )
 
 
-def read_message(
-    body: Any, header_length: int, is_request: bool, options: Options
-) -> tuple[Any, list[PeerTensor], list[Parameters]]:
+def read_message(body: Any, header_length: int, is_request: bool, options: Options) -> PeerMessage:
     """Call ``read_peer_message``. Raises InvalidInput, also if two tensors have the same name."""
     try:
         found = read_peer_message(body, header_length, is_request, options.limits)
@@ -269,29 +269,7 @@ def requested_outputs(
     return made
 
 
-class JsonRequest(NamedTuple):
-    """A request that is JSON as a whole, as ``read_peer_message`` returns it."""
-
-    request: Any
-    entries: list[PeerTensor]
-    parameters: list[Parameters]
-
-    def to_infer_request(self, cls: type[Any], model_name: str, options: Options) -> Any:
-        """Do what KServe's ``from_inference_request`` does, with lazy inputs."""
-        parameters: list[Parameters] = [own or {} for own in self.parameters[1:]]
-        return cls(
-            request_id=self.request.id,
-            model_name=model_name,
-            infer_inputs=[
-                LazyInput.from_entry(entry, entry.parameters or {}, options)
-                for entry in self.entries
-            ],
-            parameters=self.parameters[0],
-            request_outputs=requested_outputs(self.request.outputs or None, parameters),
-        )
-
-
-def read_json_request(body: bytes, options: Options) -> JsonRequest | None:
+def read_json_request(body: bytes, options: Options) -> PeerMessage | None:
     """Read a request that is JSON as a whole; None if KServe has to read it.
 
     KServe reads everything that it may understand differently, or for which it has its own error:
@@ -299,20 +277,37 @@ def read_json_request(body: bytes, options: Options) -> JsonRequest | None:
     convert.
     """
     try:
-        found = JsonRequest(
-            *read_peer_message(body, len(body), True, options.json_limits, needs_arrays=True)
-        )
+        found = read_peer_message(body, len(body), True, options.json_limits, needs_arrays=True)
     except DecodeError:
         return None
-    for entry in found.entries:
+    _, entries, parameters = found
+    for entry in entries:
         if entry.tensor is None or entry.text is None or not are_scalars(entry.parameters):
             return None
-    return found if all(map(are_scalars, found.parameters)) else None
+    return found if all(map(are_scalars, parameters)) else None
 
 
 def are_scalars(parameters: Parameters) -> bool:
     """Return whether KServe accepts these parameters in JSON: no list, object or null."""
     return not parameters or all(type(value) in SCALARS for value in parameters.values())
+
+
+def to_infer_request(
+    cls: type[Any], message: PeerMessage, model_name: str, options: Options
+) -> Any:
+    """Make an InferRequest, with lazy inputs, as KServe's ``from_inference_request`` does."""
+    request, entries, parameters = message
+    return cls(
+        request_id=request.id,
+        model_name=model_name,
+        infer_inputs=[
+            LazyInput.from_entry(entry, entry.parameters or {}, options) for entry in entries
+        ],
+        parameters=parameters[0],
+        request_outputs=requested_outputs(
+            request.outputs or None, [own or {} for own in parameters[1:]]
+        ),
+    )
 
 
 # --- write a message -----------------------------------------------------------------------------

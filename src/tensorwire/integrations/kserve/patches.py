@@ -181,10 +181,10 @@ def replace_response_to_rest(original: Function) -> Function:
 
 def replace_from_inference_request(original: Function) -> Function:
     def from_inference_request(cls: Any, request: Any, model_name: str) -> Any:
-        found = server.json_request_of(request)
-        if found is None:
+        message = server.message_of(request)
+        if message is None:
             return original(cls, request, model_name)
-        return found.to_infer_request(cls, model_name, _options)
+        return convert.to_infer_request(cls, message, model_name, _options)
 
     return from_inference_request
 

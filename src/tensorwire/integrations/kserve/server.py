@@ -17,8 +17,8 @@ from starlette.requests import Request
 from ...errors import DecodeError
 from ...http import EXTENSION, JSON_TYPE, header_length
 from .convert import (
-    JsonRequest,
     Options,
+    PeerMessage,
     read_json_request,
     read_request,
     write_json_response,
@@ -61,8 +61,8 @@ async def read_json_body(request: Request, options: Options) -> InferenceRequest
     if getattr(endpoint, "__func__", None) is not INFER:
         return None
     body = await request.body()
-    found = read_json_request(body, options)
-    return None if found is None else LazyInferenceRequest.from_json_request(found, body)
+    message = read_json_request(body, options)
+    return None if message is None else LazyInferenceRequest.from_message(message, body)
 
 
 class LazyInferenceRequest(InferenceRequest):  # type: ignore[misc]
@@ -72,11 +72,11 @@ class LazyInferenceRequest(InferenceRequest):  # type: ignore[misc]
     """
 
     @classmethod
-    def from_json_request(cls, found: JsonRequest, body: bytes) -> LazyInferenceRequest:
+    def from_message(cls, message: PeerMessage, body: bytes) -> LazyInferenceRequest:
         made: LazyInferenceRequest = cls.__new__(cls)
         made.__setstate__(
             {
-                "__dict__": {"_json_request": found, "_body": body},
+                "__dict__": {"_message": message, "_body": body},
                 "__pydantic_fields_set__": set(),
                 "__pydantic_extra__": None,
                 "__pydantic_private__": None,
@@ -92,10 +92,9 @@ class LazyInferenceRequest(InferenceRequest):  # type: ignore[misc]
         return getattr(self, name)
 
 
-def json_request_of(request: Any) -> JsonRequest | None:
+def message_of(request: Any) -> PeerMessage | None:
     """Return what was read from the body; None if the fields were built, and perhaps changed."""
-    is_lazy = isinstance(request, LazyInferenceRequest)
-    return request.__dict__.get("_json_request") if is_lazy else None
+    return request.__dict__.get("_message") if isinstance(request, LazyInferenceRequest) else None
 
 
 # --- JSON responses ------------------------------------------------------------------------------
