@@ -132,7 +132,7 @@ class LazyTensor:
         Numeric binary data: a view of the body, or a copy where the options require one. JSON data
         and BYTES: a new array in each call.
         """
-        tensor = self._tensor
+        text, tensor = self._text, self._tensor  # in this order, as in `_data`
         if tensor is None:
             from_list: Array = super().as_numpy()  # type: ignore[misc]
             return from_list
@@ -140,7 +140,7 @@ class LazyTensor:
             array = text_array(tensor.data)
         else:
             array = tensor.as_numpy(aligned=self._options.aligned, writable=self._options.writable)
-        if self._text is not None and array is tensor.data:
+        if text is not None and array is tensor.data:
             array = array.copy()
         shaped: Array = reshape(array, self._shape)  # type: ignore[attr-defined]
         return shaped
