@@ -164,7 +164,12 @@ TENSOR_ATTRIBUTES: list[tuple[str, Any, type[Exception], str]] = [
     ("shape", (None,), TypeError, "the shape of (tensor|output) 'x' is not a tuple of ints"),
     ("shape", (4.0,), TypeError, "the shape of (tensor|output) 'x' is not a tuple of ints"),
     ("shape", ("4",), TypeError, "the shape of (tensor|output) 'x' is not a tuple of ints"),
-    ("shape", (ComparesAs4(),), tw.EncodeError, r"created with shape \[5\], its data now has shape \[4\]"),
+    (
+        "shape",
+        (ComparesAs4(),),
+        tw.EncodeError,
+        r"created with shape \[5\], its data now has shape \[4\]",
+    ),
     ("shape", (5,), tw.EncodeError, r"created with shape \[5\], its data now has shape \[4\]"),
     ("shape", (-4,), tw.EncodeError, r"negative dimension: \[-4\]"),
     ("shape", (2**70,), tw.EncodeError, "too large to address"),
@@ -259,9 +264,13 @@ def test_requested_output_rejects_binary_of_wrong_type(binary: Any) -> None:
     request = tw.InferRequest([tw.Tensor("x", X)], [tw.RequestedOutput("x")])
     assert request.outputs is not None
     request.outputs[0].binary = binary
-    with pytest.raises(TypeError, match="binary of requested output 'x' must be True, False or None"):
+    with pytest.raises(
+        TypeError, match="binary of requested output 'x' must be True, False or None"
+    ):
         tw.encode_request(request)
-    with pytest.raises(TypeError, match="binary of requested output 'x' must be True, False or None"):
+    with pytest.raises(
+        TypeError, match="binary of requested output 'x' must be True, False or None"
+    ):
         tw.encode_response(tw.InferResponse([tw.Tensor("x", X)]), request)
 
 

@@ -54,7 +54,9 @@ def test_text_is_exported_as_string_view_on_request() -> None:
     array.validate(full=True)
     assert array.type == pa.string_view()
     assert array.to_pylist() == [text.decode() for text in TEXT]
-    with pytest.raises(tw.ElementError, match="element 8 is not valid UTF-8: invalid start byte at"):
+    with pytest.raises(
+        tw.ElementError, match="element 8 is not valid UTF-8: invalid start byte at"
+    ):
         pa.array(tensor_of(ANY), type=pa.string_view())
 
 
@@ -244,7 +246,10 @@ def test_null_is_rejected_with_its_index(arrow_type: Any) -> None:
     ("values", "message"),
     [
         (pa.array([1, 2]), "the argument is an Arrow array of format 'l', not one of binary,"),
-        (pa.array(["a", "a"]).dictionary_encode(), "the argument is an Arrow array with a dictionary,"),
+        (
+            pa.array(["a", "a"]).dictionary_encode(),
+            "the argument is an Arrow array with a dictionary,",
+        ),
         (pa.nulls(2), "the argument is an Arrow array of format 'n'"),
         (pa.table({"x": ["a"]}), "the argument is an Arrow array of format '+s'"),
         (pl.Series([1.5]), "the argument is an Arrow array of format 'g'"),
@@ -279,7 +284,9 @@ class ViewsProducer:
 )
 def test_view_outside_its_buffer_is_rejected(view: tuple[int, ...]) -> None:
     good = np.array((20, 0, 0, 12), "<i4").tobytes()
-    with pytest.raises(tw.EncodeError, match="element 1 of the argument is outside its Arrow buffer"):
+    with pytest.raises(
+        tw.EncodeError, match="element 1 of the argument is outside its Arrow buffer"
+    ):
         tw.encode_bytes(ViewsProducer(good + np.array(view, "<i4").tobytes()))
     assert tw.encode_bytes(ViewsProducer(good)) == reference.elements([b"x" * 20])
 
@@ -381,8 +388,14 @@ INVALID_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "NULL data": ({"has_data": False}, "its data ends at 6, and its data buffer is NULL"),
     "negative offsets": ({"offsets": (-1, 1, 3, 6)}, "its data begins at -1 and ends at 6"),
     "data ends before it begins": ({"offsets": (3, 1, 2, 1)}, "its data begins at 3 and ends at 1"),
-    "decreasing offset": ({"offsets": (0, 4, 3, 6)}, "element 1 of the argument is outside its Arrow"),
-    "offset beyond the data": ({"offsets": (0, 7, 7, 6)}, "element 0 of the argument is outside its Arrow"),
+    "decreasing offset": (
+        {"offsets": (0, 4, 3, 6)},
+        "element 1 of the argument is outside its Arrow",
+    ),
+    "offset beyond the data": (
+        {"offsets": (0, 7, 7, 6)},
+        "element 0 of the argument is outside its Arrow",
+    ),
 }
 
 
@@ -423,7 +436,9 @@ def test_invalid_view_arrays_are_rejected() -> None:
     sizes[0] = 20
     buffers = (ctypes.c_void_p * 4)(None, ctypes.addressof(views), None, ctypes.addressof(sizes))
     producer = Producer(b"vu", length=1, n_buffers=4, buffers=ctypes.addressof(buffers))
-    with pytest.raises(tw.EncodeError, match="element 0 of the argument is outside its Arrow buffer"):
+    with pytest.raises(
+        tw.EncodeError, match="element 0 of the argument is outside its Arrow buffer"
+    ):
         tw.encode_bytes(producer)
 
 

@@ -205,7 +205,9 @@ def test_awaitable_returned_by_a_function_is_awaited() -> None:
 
 @pytest.mark.parametrize("model", ["echo", None, {}])
 def test_model_that_is_not_callable_is_rejected_by_create_app(model: Any) -> None:
-    with pytest.raises(TypeError, match=f"a model must be a function or .*not {type(model).__name__}"):
+    with pytest.raises(
+        TypeError, match=f"a model must be a function or .*not {type(model).__name__}"
+    ):
         create_app({"m": model})
 
 

@@ -48,7 +48,9 @@ def test_errors_of_the_tensorwire_server(
 
 
 def test_output_without_json_form(client: Any) -> None:
-    with pytest.raises(InferenceServerError, match="FP16, which can only be sent as binary data") as caught:
+    with pytest.raises(
+        InferenceServerError, match="FP16, which can only be sent as binary data"
+    ) as caught:
         client.infer("half", {"x": X}, binary_outputs=False)
     assert caught.value.status == 400
     assert client.infer("half", {"x": X})["y"].datatype == "FP16"

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from tensorwire._codec import datatypes
 from support import cases, reference
+from tensorwire._codec import datatypes
 
 ENCODABLE = [case for case in cases.VALID if case.encodable]
 NUMPY = {name: row.dtype for name, row in datatypes.DATATYPES.items()}
@@ -217,7 +217,9 @@ def test_nonfinite_numbers_in_json() -> None:
     assert b"[NaN,1.0,-Infinity]" in bytes(literal)
     (back,) = tw.decode_request(bytes(literal)).inputs
     assert np.array_equal(back.as_numpy(), array, equal_nan=True)
-    with pytest.raises(tw.EncodeError, match="element 0 of input 'x' is nan, which JSON cannot represent"):
+    with pytest.raises(
+        tw.EncodeError, match="element 0 of input 'x' is nan, which JSON cannot represent"
+    ):
         tw.encode_request(request, nonfinite="error")
     with pytest.raises(ValueError, match="nonfinite is"):
         tw.encode_request(request, nonfinite="zero")  # type: ignore[arg-type]

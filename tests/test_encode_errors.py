@@ -26,7 +26,10 @@ X = tw.Tensor("x", np.zeros(1, np.uint8))
             "'x' does not match its shape: [4] is given, the data has shape [2, 3]",
         ),
         (lambda: tw.Tensor("x", HALF, shape=[-1, 6]), "'x' has a negative dimension: [-1, 6]"),
-        (lambda: tw.Tensor("x", np.zeros(2, np.complex64)), "'x' is an array of complex64, which has no datatype"),
+        (
+            lambda: tw.Tensor("x", np.zeros(2, np.complex64)),
+            "'x' is an array of complex64, which has no datatype",
+        ),
         (lambda: tw.Tensor("x", None), "'x' has no data: a tensor in shared memory needs"),
         (lambda: tw.Tensor("x", [1, 2]), "'x' is a list of numbers, which needs datatype="),
         (lambda: tw.Tensor("x", [300], datatype="UINT8"), "UINT8 accepts 0 to 255"),
@@ -82,7 +85,10 @@ def test_more_dimensions_than_numpy_supports() -> None:
     ("data", "message"),
     [
         (np.zeros((2, 3), np.float32), "was created for float16, its data is now float32"),
-        (np.zeros((3, 2), np.float16), "was created with shape [2, 3], its data now has shape [3, 2]"),
+        (
+            np.zeros((3, 2), np.float16),
+            "was created with shape [2, 3], its data now has shape [3, 2]",
+        ),
         (np.zeros((2, 6), np.float16)[:, ::2], "is not contiguous"),
         (tw.decode_bytes(b""), "was created as FP16 [2, 3], its data is now BYTES [0]"),
     ],

@@ -513,7 +513,9 @@ def test_single_precision_values() -> None:
 @pytest.mark.parametrize("datatype", ["FP32", "FP64"])
 @pytest.mark.parametrize("text", TOO_LARGE)
 def test_numbers_too_large_for_a_double_are_rejected(datatype: str, text: str) -> None:
-    with pytest.raises(tw.ElementError, match=r"element 1 of input 'x' .* accepts magnitudes up to"):
+    with pytest.raises(
+        tw.ElementError, match=r"element 1 of input 'x' .* accepts magnitudes up to"
+    ):
         read(datatype, ["0", text])
 
 

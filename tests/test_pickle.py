@@ -213,7 +213,9 @@ def test_modified_buffer_is_rejected() -> None:
     wire[0] = 200
     with pytest.raises(tw.ElementError, match="element 0 of the body is truncated"):
         pickle.loads(data, buffers=[wire])
-    with pytest.raises(tw.LayoutError, match="at least 8 bytes are needed for 2 BYTES elements, there are 5"):
+    with pytest.raises(
+        tw.LayoutError, match="at least 8 bytes are needed for 2 BYTES elements, there are 5"
+    ):
         pickle.loads(data, buffers=[wire[7:]])
 
 

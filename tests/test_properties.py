@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tensorwire as tw
-from tensorwire._codec import datatypes
 from support import reference
 from support.scale import scaled
+from tensorwire._codec import datatypes
 
 DTYPES = [row.dtype for row in datatypes.DATATYPES.values() if row.dtype is not None]
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)

@@ -18,7 +18,7 @@ from kserve.utils import utils
 from interop import kserve_bodies as bodies
 from interop.kserve_bodies import NO_TEXT, ONE, WORDS, decoded, entry, wire
 from tensorwire.integrations import kserve as backend
-from tensorwire.integrations.kserve import tensors
+from tensorwire.integrations.kserve import convert
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 installed = bodies.installed  # the fixture
@@ -206,7 +206,7 @@ class TestBytes:
         output = InferOutput("t", [3], "BYTES")
         output.set_data_from_numpy(np.array([b"a cat", b"\xff", b""], object))
         response = InferResponse("1", "m", [output], use_binary_outputs=True)
-        monkeypatch.setattr(tensors, "pack_bytes", None)
+        monkeypatch.setattr(convert, "pack_bytes", None)
         monkeypatch.setattr(InferOutput, "as_numpy", None)
         body, json_length = response.to_rest()
         assert body[json_length:] == output._raw_data

@@ -37,8 +37,8 @@ from interop.json_requests import (
 )
 from interop.json_requests import entry as json_entry
 from tensorwire.integrations import kserve as backend
-from tensorwire.integrations.kserve import messages
-from tensorwire.integrations.kserve.tensors import OnWire
+from tensorwire.integrations.kserve import convert
+from tensorwire.integrations.kserve.convert import LazyTensor
 
 pytestmark = pytest.mark.usefixtures("no_logging")
 
@@ -130,7 +130,7 @@ def is_lazy(server: Server, body: bytes, content_type: str | None = "application
         return answer_of(payload)
 
     def predict(payload: Any, headers: Any = None) -> Any:
-        kinds.extend(isinstance(t, OnWire) and t._tensor is not None for t in payload.inputs)
+        kinds.extend(isinstance(t, LazyTensor) and t._tensor is not None for t in payload.inputs)
         return answer_of(payload)
 
     server.model.predict = predict  # type: ignore[method-assign]
@@ -266,8 +266,7 @@ def test_responses_are_equal(case: str, where: str) -> None:
 def test_response_is_written_without_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server()
     server.model.answer = response(made(RANDOM))
-    monkeypatch.setattr(messages, "plain_list", None)
-    monkeypatch.setattr(messages, "json_list", None)
+    monkeypatch.setattr(convert, "to_json_list", None)
     with installed(backend):
         status, headers, body = server.infer(READ_AS_ARRAYS["flat"])
     assert status == 200

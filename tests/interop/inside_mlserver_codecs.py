@@ -25,7 +25,7 @@ from mlserver.rest.app import APIRoute
 
 import tensorwire as tw
 from tensorwire.integrations import mlserver
-from tensorwire.integrations.mlserver.data import ArrayData, array_of
+from tensorwire.integrations.mlserver.convert import ArrayData, array_of
 
 WITH_AND_WITHOUT = pytest.mark.parametrize("backend", [False, True], indirect=True)
 NUMBERS = ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
@@ -175,14 +175,14 @@ def test_encoded_tensors_are_read_by_other_codecs(backend: bool) -> None:
 
 def test_decoded_array_is_a_view_of_the_body(backend: bool) -> None:
     body = np.arange(4, dtype=np.float32)
-    tensor = output(ArrayData.over(body), "FP32", [2, 2])
+    tensor = output(ArrayData.from_array(body), "FP32", [2, 2])
     assert np.shares_memory(NumpyCodec.decode_output(tensor), body)
     body.flags.writeable = False
     decoded = NumpyCodec.decode_output(tensor)
     assert decoded.flags.writeable
     assert decoded.tolist() == [[0, 1], [2, 3]]
     odd = np.zeros(9, np.uint8)[1:].view(np.float32)
-    assert NumpyCodec.decode_output(output(ArrayData.over(odd), "FP32", [2])).flags.aligned
+    assert NumpyCodec.decode_output(output(ArrayData.from_array(odd), "FP32", [2])).flags.aligned
 
 
 def test_modified_list_becomes_the_data(backend: bool) -> None:
@@ -199,7 +199,7 @@ def test_modified_list_becomes_the_data(backend: bool) -> None:
 
 def test_bytes_as_a_fixed_width_array(backend: bool) -> None:
     words = tw.decode_bytes(tw.encode_bytes([b"ab", b"c"]))
-    decoded = NumpyCodec.decode_output(output(ArrayData.over(words), "BYTES", [2, 1]))
+    decoded = NumpyCodec.decode_output(output(ArrayData.from_array(words), "BYTES", [2, 1]))
     assert (decoded.dtype, decoded.tolist()) == (np.dtype("S2"), [[b"ab"], [b"c"]])
 
 
@@ -207,8 +207,8 @@ def test_bytes_as_a_fixed_width_array(backend: bool) -> None:
 def test_pickle_copy_and_compare(backend: bool, is_asked: bool) -> None:
     """Pickle is used for workers. The data equals a plain TensorData."""
     for data in (np.array([1, np.nan], np.float32), tw.decode_bytes(tw.encode_bytes([b"a"]))):
-        made = ArrayData.over(data, is_encoded=True)
-        plain = types.TensorData(list(ArrayData.over(data, is_encoded=True)))
+        made = ArrayData.from_array(data, nan_as_none=True)
+        plain = types.TensorData(list(ArrayData.from_array(data, nan_as_none=True)))
         assert not is_asked or made.root
         copies = [pickle.loads(pickle.dumps(made, protocol)) for protocol in (2, 4, 5)]
         for there in [made, copy.copy(made), copy.deepcopy(made), *copies]:
@@ -216,7 +216,7 @@ def test_pickle_copy_and_compare(backend: bool, is_asked: bool) -> None:
             assert plain == there
             assert there.root == plain.root
             assert there.model_dump() == plain.model_dump()
-    assert "ArrayData" in repr(ArrayData.over(np.ones(1)))
+    assert "ArrayData" in repr(ArrayData.from_array(np.ones(1)))
 
 
 # --- StringCodec ---
@@ -241,7 +241,7 @@ def test_invalid_texts_are_rejected(backend: bool, texts: list[Any]) -> None:
 
 
 def test_bytes_that_are_not_utf8_are_rejected(backend: bool) -> None:
-    words = ArrayData.over(tw.decode_bytes(tw.encode_bytes([b"a", b"\xff"])))
+    words = ArrayData.from_array(tw.decode_bytes(tw.encode_bytes([b"a", b"\xff"])))
     with pytest.raises(errors.MLServerError, match=r"tensor 'y': element 1 .*not UTF-8") as caught:
         StringCodec.decode_output(output(words, "BYTES", [2]))
     assert caught.value.status_code == 400
@@ -333,7 +333,7 @@ def test_raw_nan(backend: bool) -> None:
         ([("x", "BYTES", [1])], [b"\x05\0\0\0a"], "truncated"),
         ([("x", "BOOL", [1])], [b"\x02"], "not a BOOL"),
         ([("x", "INT8", [1]), ("y", "INT8", [1])], [b"1"], "2 tensors .* contents for 1"),
-        ([("x", "INT8", [1])], [b"1", b"2"], "1 tensors .* contents for 2"),
+        ([("x", "INT8", [1])], [b"1", b"2"], "1 tensor .* contents for 2"),
     ],
 )
 def test_invalid_raw_contents_are_rejected(

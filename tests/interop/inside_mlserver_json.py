@@ -35,8 +35,7 @@ from interop.json_requests import (
 )
 from interop.json_requests import entry as json_entry
 from tensorwire.integrations import mlserver as backend
-from tensorwire.integrations.mlserver import messages
-from tensorwire.integrations.mlserver.data import ArrayData, array_of
+from tensorwire.integrations.mlserver.convert import ArrayData, array_of, read_json_request
 
 pytestmark = pytest.mark.usefixtures("no_logging")
 
@@ -258,7 +257,7 @@ def test_request_and_response_need_no_lists(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the body to the array, and from an array to the text."""
-    monkeypatch.setattr("tensorwire.integrations.mlserver.data.as_list", None)
+    monkeypatch.setattr("tensorwire.integrations.mlserver.convert.flat_list", None)
     monkeypatch.setattr(server.model, "predict", None)
 
     async def predict(payload: Any) -> Any:
@@ -275,7 +274,7 @@ def test_lazy_data_can_be_pickled_and_copied(server: Server) -> None:
     """Pickle is used for workers."""
     body = message(json_entry([[1, 2.5], [3, 4]], shape=[2, 2]))
     with installed(backend):
-        found = messages.json_request(body)
+        found = read_json_request(body)
         assert found is not None
         data = found.inputs[0].data
         for there in [data, copy.copy(data), copy.deepcopy(data), pickle.loads(pickle.dumps(data))]:

@@ -23,6 +23,7 @@ PATHS = [
     *("tests/grpc/test_codecs.py", "tests/grpc/test_converters.py", "tests/grpc/test_servicers.py"),
 ]
 EXPECTED = {
+    "tests.grpc.test_servicers::test_server_metadata": "the metadata announces the extension",
     "tests.rest.test_endpoints::test_metadata": "the metadata announces the extension",
 }
 """What ends differently, and why it should."""

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 import tensorwire as tw
-from tensorwire._codec import datatypes
 from support import cases, reference
+from tensorwire._codec import datatypes
 
 N_CALLS = 100_000
 N_WARM = 30  # calls that fill caches and free lists

@@ -1,1 +1,6 @@
-"""Other people's programs on this codec: each module has ``install()`` and ``uninstall()``."""
+"""Integrations that make other packages use this codec, without changes to the programs.
+
+Each subpackage has ``install()``, ``uninstall()`` and ``is_installed()``. In each of them,
+``convert.py`` converts between the objects of the other package and those of tensorwire, and
+``patches.py`` has the functions that replace functions of the other package.
+"""

@@ -1,4 +1,10 @@
-"""Functions of another package exchanged, and put back: all of them or none."""
+"""Replace functions and classes of another package, and restore them: all of them or none.
+
+The *original* is the function, method or class of the other package. Its *replacement* takes its
+place while an integration is installed. All integrations make replacements in the same way: a
+factory named ``replace_<name>`` takes the original and returns the replacement, which has the same
+name and parameters. A replacement calls the original for whatever it does not handle itself.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +20,39 @@ from typing import Any, NamedTuple
 
 from ..errors import IntegrationError
 
+Function = Callable[..., Any]
+
 
 class Replacement(NamedTuple):
-    """``owner.name``, a function, method or class, becomes ``make(what it was)``.
+    """What to replace, and the factory of the replacement.
 
-    What a module owns is exchanged in every loaded module that has it, under any name; what a class
-    owns, in the class. Of a classmethod or staticmethod ``make`` gets the plain function, and the
-    kind is kept. A function that it returns takes the parameters of the one that it was given.
-    ``inherited``: the class has it from a base, and gets one of its own until that is taken away.
+    Attributes
+    ----------
+    owner
+        The module or class that defines the original. The original of a module is replaced in every
+        loaded module that has it, under any name; the original of a class only in that class.
+    name
+        The name of the original in ``owner``.
+    factory
+        Takes the original and returns the replacement, which must have the same parameters. For a
+        classmethod or staticmethod, both are plain functions, and the kind of method is kept.
+    inherited
+        True if the class inherits the original. The replacement then becomes an attribute of the
+        class itself, and uninstalling deletes that attribute.
     """
 
     owner: ModuleType | type
     name: str
-    make: Callable[[Any], Any]
+    factory: Callable[[Any], Any]
     inherited: bool = False
 
 
-INHERITED = object()
-"""Stands for what a class has no entry of its own for."""
+ABSENT = object()
+"""Stands for the value of an attribute that a class does not define itself."""
 
 
 class Change(NamedTuple):
-    """One replacement made ready: ``old`` and ``new`` as they stand in the owner's namespace."""
+    """One assignment to make: ``old`` and ``new`` are values in the namespace of the owner."""
 
     owner: ModuleType | type
     name: str
@@ -44,10 +61,17 @@ class Change(NamedTuple):
 
 
 class Patch:
-    """The replacements in one distribution, in or out.
+    """All replacements in one distribution, installed or not.
 
-    ``versions``: the first and the last release that were tested, both included; ``"2.73"`` stands
-    for every 2.73.x. All methods may be called from any thread, any number of times.
+    All methods are thread-safe and can be called repeatedly.
+
+    Parameters
+    ----------
+    distribution
+        The name of the distribution on PyPI.
+    versions
+        The first and the last version that were tested, both included. ``"2.73"`` as the last
+        version includes every 2.73.x.
     """
 
     def __init__(self, distribution: str, versions: tuple[str, str]) -> None:
@@ -58,70 +82,78 @@ class Patch:
 
     @property
     def installed(self) -> bool:
-        """Whether the replacements are in."""
+        """Whether the replacements are installed."""
         return bool(self._changes)
 
     def install(self, replacements: Callable[[], Iterable[Replacement]]) -> None:
-        """Put the replacements in, unless they are.
+        """Install the replacements, unless they are installed already.
 
-        ``replacements`` is called once the version is known to be right, and may import what it
-        needs. Raises IntegrationError, with nothing changed, when the distribution is missing, of
-        another version, or not laid out as the replacements expect.
+        Parameters
+        ----------
+        replacements
+            Returns the replacements. It is called after the version check, and may import the
+            modules of the other package.
+
+        Raises
+        ------
+        IntegrationError
+            The distribution is missing, has another version, or does not have the functions that
+            the replacements expect. Nothing was changed.
         """
         with self._lock:
             if self._changes:
                 return
-            self._check_version()
+            self.check_version()
             try:
-                wanted = list(replacements())
-            except (AttributeError, ImportError) as error:  # a module or class is not there
-                raise self._layout(f"is not laid out as expected ({error})") from error
-            changes = [self._prepared(replacement) for replacement in wanted]
-            exchange(changes)
+                found = list(replacements())
+            except (AttributeError, ImportError) as error:  # a module or class is missing
+                raise self._layout_error(f"is not laid out as expected ({error})") from error
+            changes = [self._prepare(replacement) for replacement in found]
+            apply(changes)
             self._changes = changes
 
     def uninstall(self) -> None:
-        """Put everything back, also in modules that were imported in the meantime."""
+        """Restore the originals, also in modules that were imported after ``install``."""
         with self._lock:
-            exchange([c._replace(old=c.new, new=c.old) for c in self._changes])
+            apply([c._replace(old=c.new, new=c.old) for c in self._changes])
             self._changes = []
 
-    # --- what is refused ---
-
-    def _check_version(self) -> None:
+    def check_version(self) -> None:
+        """Raise IntegrationError unless a tested version of the distribution is installed."""
         try:
             found = version(self.distribution)
         except PackageNotFoundError:
-            raise self._refusal(None, f"{self.distribution} is not installed") from None
+            raise self._error(None, f"{self.distribution} is not installed") from None
         first, last = (release(text) for text in self.versions)
         if not first <= release(found) or release(found)[: len(last)] > last:
-            raise self._refusal(found, f"{self.distribution} {found} is installed")
+            raise self._error(found, f"{self.distribution} {found} is installed")
 
-    def _prepared(self, replacement: Replacement) -> Change:
-        owner, name, make, inherited = replacement
-        where = f"{title(owner)}.{name}"
-        old = vars(owner).get(name, INHERITED)
-        found = getattr_static(owner, name, INHERITED) if inherited else old
-        if found is INHERITED:
-            raise self._layout(f"has no {where}")
-        if inherited and old is not INHERITED:
-            raise self._layout(f"has a {where} of its own")
+    def _prepare(self, replacement: Replacement) -> Change:
+        """Make the replacement, and check that it fits; IntegrationError if it does not."""
+        owner, name, factory, inherited = replacement
+        where = f"{qualified_name(owner)}.{name}"
+        old = vars(owner).get(name, ABSENT)
+        found = getattr_static(owner, name, ABSENT) if inherited else old
+        if found is ABSENT:
+            raise self._layout_error(f"has no {where}")
+        if inherited and old is not ABSENT:
+            raise self._layout_error(f"has a {where} of its own")
         is_wrapped = isinstance(found, classmethod | staticmethod)
-        function = found.__func__ if is_wrapped else found
-        new = make(function)
-        if callable(function):
-            there, here = parameters(function), parameters(new)
-            if there != here:
-                raise self._layout(f"has {where}{there}, not {here}")
+        original = found.__func__ if is_wrapped else found
+        new = factory(original)
+        if callable(original):
+            existing, expected = parameters(original), parameters(new)
+            if existing != expected:
+                raise self._layout_error(f"has {where}{existing}, not {expected}")
             if not isinstance(new, type):
-                update_wrapper(new, function)  # the name, and the help that users read
+                update_wrapper(new, original)  # name and docstring, for `help`
         return Change(owner, name, old, type(found)(new) if is_wrapped else new)
 
-    def _layout(self, problem: str) -> IntegrationError:
+    def _layout_error(self, problem: str) -> IntegrationError:
         found = version(self.distribution)
-        return self._refusal(found, f"{self.distribution} {found} {problem}")
+        return self._error(found, f"{self.distribution} {found} {problem}")
 
-    def _refusal(self, found: str | None, problem: str) -> IntegrationError:
+    def _error(self, found: str | None, problem: str) -> IntegrationError:
         first, last = self.versions
         tested = first if first == last else f"{first} to {last}"
         return IntegrationError(
@@ -133,14 +165,14 @@ class Patch:
         )
 
 
-def release(text: str) -> tuple[int, ...]:
-    """The numbers that a version begins with: ``2.73.0rc1`` is (2, 73, 0)."""
-    match = re.match(r"\d+(?:\.\d+)*", text)
+def release(version_text: str) -> tuple[int, ...]:
+    """Return the numbers at the beginning of a version: ``2.73.0rc1`` gives (2, 73, 0)."""
+    match = re.match(r"\d+(?:\.\d+)*", version_text)
     return tuple(int(number) for number in match[0].split(".")) if match else ()
 
 
 def parameters(function: Any) -> str:
-    """Names, kinds and defaults, which callers depend on; not the annotations."""
+    """Return the parameters that callers depend on: names, kinds and defaults, not annotations."""
     bare = [
         parameter.replace(annotation=Parameter.empty)
         for parameter in signature(function).parameters.values()
@@ -148,46 +180,47 @@ def parameters(function: Any) -> str:
     return str(Signature(bare))
 
 
-def title(owner: ModuleType | type) -> str:
-    """``package.module`` or ``package.module.Class``."""
+def qualified_name(owner: ModuleType | type) -> str:
+    """Return ``package.module`` or ``package.module.Class``."""
     if isinstance(owner, ModuleType):
         return owner.__name__
     return f"{owner.__module__}.{owner.__qualname__}"
 
 
-def exchange(changes: Sequence[Change]) -> None:
-    """Each ``old`` becomes its ``new``, all or none; what others have put there since, stays."""
+def apply(changes: Sequence[Change]) -> None:
+    """Make all changes or none. Attributes that are not ``old`` (any more) are left alone."""
     done: list[Change] = []
     try:
         for change in changes:
             owner, name, old, new = change
-            if isinstance(owner, type) and vars(owner).get(name, INHERITED) is old:
-                put(owner, name, new)
+            if isinstance(owner, type) and vars(owner).get(name, ABSENT) is old:
+                set_attribute(owner, name, new)
                 done.append(change)
     except BaseException:
         for change in done:
-            put(change.owner, change.name, change.old)
+            set_attribute(change.owner, change.name, change.old)
         raise
     rebind({id(c.old): c.new for c in changes if isinstance(c.owner, ModuleType)})
 
 
-def put(owner: ModuleType | type, name: str, value: Any) -> None:
-    """An entry of the class's own, or none where the value is INHERITED."""
-    if value is INHERITED:
+def set_attribute(owner: ModuleType | type, name: str, value: Any) -> None:
+    """Set the attribute of a class, or delete it if the value is ABSENT."""
+    if value is ABSENT:
         delattr(owner, name)
     else:
         setattr(owner, name, value)
 
 
-def rebind(by_id: Mapping[int, Any]) -> None:
-    """In every loaded module, the objects of these ids give way to the values."""
+def rebind(new_by_id: Mapping[int, Any]) -> None:
+    """In all loaded modules, replace the objects with these ids by the new values."""
     for module in list(sys.modules.values()):
         if not isinstance(module, ModuleType):
             continue
-        # The namespace itself: attributes of a lazy module import, and deprecated ones warn.
+        # Use the namespace itself: reading the attributes of a module may import other modules, or
+        # emit deprecation warnings.
         namespace = module.__dict__
-        if by_id.keys().isdisjoint(map(id, list(namespace.values()))):
-            continue  # as most are, of some thousands
+        if new_by_id.keys().isdisjoint(map(id, list(namespace.values()))):
+            continue  # true for all but a few of some thousand modules
         for name, value in list(namespace.items()):
-            if id(value) in by_id:
-                namespace[name] = by_id[id(value)]
+            if id(value) in new_by_id:
+                namespace[name] = new_by_id[id(value)]

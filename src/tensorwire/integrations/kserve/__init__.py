@@ -1,12 +1,24 @@
-"""KServe's Python SDK on this codec: the same servers, models and clients, without the lists.
+"""KServe's Python SDK on this codec: the same servers, models and clients, without lists.
 
     from tensorwire.integrations import kserve
     kserve.install()
 
-A binary tensor stays in the body that it came in, and ``as_numpy()`` is a view of it. JSON data is
-read from the body into an array. ``data`` is the list that it was, built on first access. JSON
-answers are written from arrays. ``BinaryDataPlane`` does the same for one server's REST side,
-without changing KServe; JSON requests are read by KServe then.
+Tested with KServe 0.17.0, 0.17.1, 0.18.1, 0.19.0, 0.20.0 and 0.21.0.
+
+What changes:
+
+- A binary tensor stays in the request body, and ``as_numpy()`` returns a view of it. The view is
+  read-only and may be misaligned; see the parameters of ``install``.
+- JSON data is read from the body into an array, and JSON responses are written from arrays.
+- Malformed bodies are answered with status 400.
+- BYTES that are not UTF-8 are delivered as ``bytes``; BF16 is supported.
+- The server metadata announces the extension ``binary_tensor_data``.
+
+Unchanged: ``data`` is the same list. It is built on first access; after that, the list is
+authoritative. JSON responses have the same members and values.
+
+``BinaryDataPlane`` does the same for the REST API of one server and changes nothing in KServe, but
+JSON requests are then read by KServe.
 """
 
 from __future__ import annotations
@@ -14,60 +26,65 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..patching import Patch, Replacement
-from .options import Options
 
 if TYPE_CHECKING:
-    from .serving import BinaryDataPlane
+    from .server import BinaryDataPlane
 
 __all__ = ["BinaryDataPlane", "install", "is_installed", "uninstall"]
 
-_VERSIONS = ("0.17", "0.21")
-_PATCH = Patch("kserve", _VERSIONS)
-_options = Options()
+_PATCH = Patch("kserve", ("0.17", "0.21"))
 
 
 def install(*, writable: bool = False, aligned: bool = False, bf16_as_uint16: bool = False) -> None:
-    """Put the codec into KServe, in the whole process and in the workers that its server spawns.
+    """Make KServe use this codec, in the whole process and in the workers that its server starts.
 
-    ``writable``: ``as_numpy()`` gives models an array to write in, at the cost of a copy where the
-    view is read-only (it is, of the ``bytes`` that KServe's server and client receive).
-    ``aligned``: a copy where the view is misaligned, which most clients' bodies make it.
-    ``bf16_as_uint16``: BF16 arrives as its 16-bit words, without the ml_dtypes package.
-    Called again, it only changes these options.
+    Functions that other modules import from KServe, before or after this call, are replaced as
+    well. This function is thread-safe. If KServe uses the codec already, only the options change.
 
-    Names that other modules, imported before or after, took from KServe change with it.
-    Raises IntegrationError, with nothing changed, when KServe is missing, of a version that was not
-    tested, or not laid out as expected.
+    Parameters
+    ----------
+    writable
+        ``as_numpy()`` returns a writable array. It copies a read-only view, and views are read-only
+        for the ``bytes`` that KServe's server and client receive.
+    aligned
+        ``as_numpy()`` returns an aligned array. It copies a misaligned view, and views are
+        misaligned for the requests of most clients.
+    bf16_as_uint16
+        BF16 tensors are arrays of dtype ``uint16``, for which the ml_dtypes package is not needed.
+
+    Raises
+    ------
+    IntegrationError
+        KServe is missing, has a version that was not tested, or does not have the functions that
+        the integration replaces. Nothing was changed.
     """
-    _install(Options(writable, aligned, bf16_as_uint16))
-
-
-def _install(options: Options) -> None:
-    global _options  # noqa: PLW0603
     _PATCH.install(_replacements)
-    _options = options
+    from .convert import Options  # noqa: PLC0415 - imports KServe
+    from .patches import set_options  # noqa: PLC0415
 
-
-def _replacements() -> list[Replacement]:
-    from .patches import replacements  # noqa: PLC0415
-
-    return replacements(lambda: _options, _install)
+    set_options(Options(writable, aligned, bf16_as_uint16))
 
 
 def uninstall() -> None:
-    """Put back what ``install`` changed. Requests and responses made meanwhile stay usable."""
+    """Restore KServe's own functions. Existing requests and responses remain usable."""
     _PATCH.uninstall()
 
 
 def is_installed() -> bool:
-    """Whether the codec is in."""
+    """Return whether KServe uses this codec."""
     return _PATCH.installed
+
+
+def _replacements() -> list[Replacement]:
+    from .patches import replacements  # noqa: PLC0415 - imports KServe
+
+    return replacements(install)
 
 
 def __getattr__(name: str) -> Any:
     if name != "BinaryDataPlane":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    Patch("kserve", _VERSIONS).install(list)  # which is to refuse other versions
-    from .serving import BinaryDataPlane  # noqa: PLC0415
+    _PATCH.check_version()
+    from .server import BinaryDataPlane  # noqa: PLC0415 - imports KServe
 
     return BinaryDataPlane

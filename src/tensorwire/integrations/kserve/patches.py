@@ -1,8 +1,9 @@
-"""What is exchanged in KServe, and for what."""
+"""The replacements of functions of KServe."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -18,191 +19,228 @@ from starlette.requests import Request
 
 from ..._codec.datatypes import bf16_dtype
 from ...errors import DecodeError
-from ..patching import Replacement
-from . import messages, serving, tensors
-from .options import Options
+from ..patching import Function, Replacement
+from . import convert, server
+from .convert import Options
 
-Made = Callable[..., Any]
+_options = Options()
 
 
-def replacements(
-    options: Callable[[], Options], install: Callable[[Options], None]
-) -> list[Replacement]:
-    """``options``: those in force; ``install``: what a spawned process calls with them."""
+def set_options(options: Options) -> None:
+    """Set the options that the replacements use."""
+    global _options  # noqa: PLW0603
+    _options = options
 
-    def read_request(original: Made) -> Made:
-        def from_bytes(cls: Any, req_bytes: Any, json_length: int, model_name: str) -> Any:
-            return messages.read_request(cls, req_bytes, json_length, model_name, options())
 
-        return from_bytes
-
-    def read_response(original: Made) -> Made:
-        def from_bytes(cls: Any, res_bytes: Any, json_length: int) -> Any:
-            return messages.read_response(cls, res_bytes, json_length, options())
-
-        return from_bytes
-
-    def write_request(original: Made) -> Made:
-        def to_rest(self: Any) -> Any:
-            return messages.write_request(self)
-
-        return to_rest
-
-    def write_response(original: Made) -> Made:
-        def to_rest(self: Any) -> Any:
-            return messages.write_response(self, options())
-
-        return to_rest
-
-    def input_array(original: Made) -> Made:
-        def as_numpy(self: Any) -> Any:
-            try:
-                if self._raw_data is None:
-                    return original(self)
-                return tensors.raw_array(self, "input", options())
-            except InvalidInput:
-                raise
-            except (DecodeError, ValueError, TypeError, OverflowError) as error:
-                raise InvalidInput(f"input '{self.name}': {error}") from error
-
-        return as_numpy
-
-    def output_array(original: Made) -> Made:
-        def as_numpy(self: Any) -> Any:
-            if self._raw_data is None:
-                return original(self)
-            return tensors.raw_array(self, "output", options())
-
-        return as_numpy
-
-    def convert_request(original: Made) -> Made:
-        def from_inference_request(cls: Any, request: Any, model_name: str) -> Any:
-            found = serving.found_in(request)
-            if found is None:
-                return original(cls, request, model_name)
-            return found.infer_request(cls, model_name, options())
-
-        return from_inference_request
-
-    def read_body(original: Made) -> Made:
-        async def json(self: Any) -> Any:
-            found = await serving.read_body(self, options())
-            return await original(self) if found is None else found
-
-        return json
-
-    def encode(original: Made) -> Made:
-        def encode(
-            self: Any, model_name: Any, response: Any, headers: Any, req_attributes: dict[str, Any]
-        ) -> Any:
-            if isinstance(response, InferResponse):
-                found = serving.encode_json(response, headers)
-                if found is not None:
-                    return found
-            return original(self, model_name, response, headers, req_attributes)
-
-        return encode
-
-    def decode(original: Made) -> Made:
-        def decode_inference_request(self: Any, body: Any, headers: Any, model_name: str) -> Any:
-            if isinstance(body, bytes):
-                return serving.decode_request(body, headers, model_name, options())
-            return original(self, body, headers, model_name)
-
-        return decode_inference_request
-
-    def start_process(original: Made) -> Made:
-        def __init__(
-            self: Any, sockets: Any, target: Any, log_config_file: str | None = None
-        ) -> None:
-            child = serving.InChild(target, partial(install, options()))
-            original(self, sockets, child, log_config_file)
-
-        return __init__
-
+def replacements(install: Callable[..., None]) -> list[Replacement]:
+    """Return all replacements. ``install`` is called in the processes that the server starts."""
     return [
-        Replacement(infer_type, "serialize_byte_tensor", serializer),
-        Replacement(infer_type, "deserialize_bytes_tensor", deserializer),
-        Replacement(infer_type, "get_content", content),
-        Replacement(infer_type, "_contains_fp16_datatype", needs_raw),
-        Replacement(numpy_codec, "to_np_dtype", to_dtype),
-        Replacement(numpy_codec, "from_np_dtype", from_dtype),
-        Replacement(InferInput, "as_numpy", input_array),
-        Replacement(InferOutput, "as_numpy", output_array),
-        Replacement(InferInput, "set_data_from_numpy", input_setter),
-        Replacement(InferOutput, "set_data_from_numpy", output_setter),
-        Replacement(InferRequest, "from_bytes", read_request),
-        Replacement(InferResponse, "from_bytes", read_response),
-        Replacement(InferRequest, "to_rest", write_request),
-        Replacement(InferResponse, "to_rest", write_response),
-        Replacement(InferRequest, "from_inference_request", convert_request),
-        Replacement(Request, "json", read_body),
-        Replacement(DataPlane, "decode_inference_request", decode),
-        Replacement(DataPlane, "encode", encode),
-        Replacement(V2Endpoints, "metadata", announcer),
-        Replacement(RESTServerProcess, "__init__", start_process),
+        # BYTES and datatypes
+        Replacement(infer_type, "serialize_byte_tensor", replace_serialize_byte_tensor),
+        Replacement(infer_type, "deserialize_bytes_tensor", replace_deserialize_bytes_tensor),
+        Replacement(infer_type, "get_content", replace_get_content),
+        Replacement(infer_type, "_contains_fp16_datatype", replace_contains_fp16_datatype),
+        Replacement(numpy_codec, "to_np_dtype", replace_to_np_dtype),
+        Replacement(numpy_codec, "from_np_dtype", replace_from_np_dtype),
+        # tensors
+        Replacement(InferInput, "as_numpy", replace_input_as_numpy),
+        Replacement(InferOutput, "as_numpy", replace_output_as_numpy),
+        Replacement(InferInput, "set_data_from_numpy", replace_input_set_data_from_numpy),
+        Replacement(InferOutput, "set_data_from_numpy", replace_output_set_data_from_numpy),
+        # messages
+        Replacement(InferRequest, "from_bytes", replace_request_from_bytes),
+        Replacement(InferResponse, "from_bytes", replace_response_from_bytes),
+        Replacement(InferRequest, "to_rest", replace_request_to_rest),
+        Replacement(InferResponse, "to_rest", replace_response_to_rest),
+        Replacement(InferRequest, "from_inference_request", replace_from_inference_request),
+        # server
+        Replacement(Request, "json", replace_request_json),
+        Replacement(DataPlane, "decode_inference_request", replace_decode_inference_request),
+        Replacement(DataPlane, "encode", replace_encode),
+        Replacement(V2Endpoints, "metadata", replace_metadata),
+        Replacement(RESTServerProcess, "__init__", partial(replace_process_init, install)),
     ]
 
 
-def input_setter(original: Made) -> Made:
-    def set_data_from_numpy(self: Any, input_tensor: Any, binary_data: bool = True) -> None:
-        tensors.set_data(self, input_tensor, binary_data)
-
-    return set_data_from_numpy
+# --- BYTES and datatypes -------------------------------------------------------------------------
 
 
-def output_setter(original: Made) -> Made:
-    def set_data_from_numpy(self: Any, output_tensor: Any, binary_data: bool = True) -> None:
-        tensors.set_data(self, output_tensor, binary_data)
-
-    return set_data_from_numpy
-
-
-def serializer(original: Made) -> Made:
+def replace_serialize_byte_tensor(original: Function) -> Function:
     def serialize_byte_tensor(input_tensor: Any) -> Any:
-        return tensors.serialize(input_tensor)
+        return convert.serialize_byte_tensor(input_tensor)
 
     return serialize_byte_tensor
 
 
-def deserializer(original: Made) -> Made:
+def replace_deserialize_bytes_tensor(original: Function) -> Function:
     def deserialize_bytes_tensor(encoded_tensor: Any) -> Any:
-        return tensors.deserialize(encoded_tensor)
+        return convert.deserialize_bytes_tensor(encoded_tensor)
 
     return deserialize_bytes_tensor
 
 
-def content(original: Made) -> Made:
+def replace_get_content(original: Function) -> Function:
     def get_content(datatype: str, data: Any) -> Any:
-        return [] if datatype == "BF16" else original(datatype, data)  # raw, as FP16
+        # BF16, as FP16, is only sent as raw contents.
+        return [] if datatype == "BF16" else original(datatype, data)
 
     return get_content
 
 
-def needs_raw(original: Made) -> Made:
+def replace_contains_fp16_datatype(original: Function) -> Function:
     def _contains_fp16_datatype(infer_response: Any) -> bool:
-        return any(output.datatype in messages.NOT_IN_JSON for output in infer_response.outputs)
+        return any(output.datatype in convert.NOT_IN_JSON for output in infer_response.outputs)
 
     return _contains_fp16_datatype
 
 
-def to_dtype(original: Made) -> Made:
+def replace_to_np_dtype(original: Function) -> Function:
     def to_np_dtype(dtype: Any) -> Any:
         return bf16_dtype() if dtype == "BF16" else original(dtype)
 
     return to_np_dtype
 
 
-def from_dtype(original: Made) -> Made:
+def replace_from_np_dtype(original: Function) -> Function:
     def from_np_dtype(np_dtype: Any) -> Any:
-        return tensors.our_datatype_of(np_dtype) or original(np_dtype)
+        return convert.extra_datatype_of(np_dtype) or original(np_dtype)
 
     return from_np_dtype
 
 
-def announcer(original: Made) -> Made:
+# --- tensors -------------------------------------------------------------------------------------
+
+
+def replace_input_as_numpy(original: Function) -> Function:
+    def as_numpy(self: Any) -> Any:
+        try:
+            if self._raw_data is None:
+                return original(self)
+            return convert.raw_data_array(self, _options)
+        except InvalidInput:
+            raise
+        except (DecodeError, ValueError, TypeError, OverflowError) as error:
+            raise InvalidInput(f"input '{self.name}': {error}") from error
+
+    return as_numpy
+
+
+def replace_output_as_numpy(original: Function) -> Function:
+    def as_numpy(self: Any) -> Any:
+        if self._raw_data is None:
+            return original(self)
+        return convert.raw_data_array(self, _options)
+
+    return as_numpy
+
+
+def replace_input_set_data_from_numpy(original: Function) -> Function:
+    def set_data_from_numpy(self: Any, input_tensor: Any, binary_data: bool = True) -> None:
+        convert.set_data(self, input_tensor, binary_data)
+
+    return set_data_from_numpy
+
+
+def replace_output_set_data_from_numpy(original: Function) -> Function:
+    def set_data_from_numpy(self: Any, output_tensor: Any, binary_data: bool = True) -> None:
+        convert.set_data(self, output_tensor, binary_data)
+
+    return set_data_from_numpy
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def replace_request_from_bytes(original: Function) -> Function:
+    def from_bytes(cls: Any, req_bytes: Any, json_length: int, model_name: str) -> Any:
+        return convert.read_request(cls, req_bytes, json_length, model_name, _options)
+
+    return from_bytes
+
+
+def replace_response_from_bytes(original: Function) -> Function:
+    def from_bytes(cls: Any, res_bytes: Any, json_length: int) -> Any:
+        return convert.read_response(cls, res_bytes, json_length, _options)
+
+    return from_bytes
+
+
+def replace_request_to_rest(original: Function) -> Function:
+    def to_rest(self: Any) -> Any:
+        return convert.write_request(self)
+
+    return to_rest
+
+
+def replace_response_to_rest(original: Function) -> Function:
+    def to_rest(self: Any) -> Any:
+        return convert.write_response(self, _options)
+
+    return to_rest
+
+
+def replace_from_inference_request(original: Function) -> Function:
+    def from_inference_request(cls: Any, request: Any, model_name: str) -> Any:
+        message = server.message_of(request)
+        if message is None:
+            return original(cls, request, model_name)
+        return convert.to_infer_request(cls, message, model_name, _options)
+
+    return from_inference_request
+
+
+# --- server --------------------------------------------------------------------------------------
+
+
+def replace_request_json(original: Function) -> Function:
+    async def json(self: Any) -> Any:
+        found = await server.read_json_body(self, _options)
+        return await original(self) if found is None else found
+
+    return json
+
+
+def replace_decode_inference_request(original: Function) -> Function:
+    def decode_inference_request(self: Any, body: Any, headers: Any, model_name: str) -> Any:
+        if isinstance(body, bytes):
+            return server.decode_body(body, headers, model_name, _options)
+        return original(self, body, headers, model_name)
+
+    return decode_inference_request
+
+
+def replace_encode(original: Function) -> Function:
+    def encode(
+        self: Any, model_name: Any, response: Any, headers: Any, req_attributes: dict[str, Any]
+    ) -> Any:
+        if isinstance(response, InferResponse):
+            found = server.encode_json(response, headers)
+            if found is not None:
+                return found
+        return original(self, model_name, response, headers, req_attributes)
+
+    return encode
+
+
+def replace_metadata(original: Function) -> Function:
     async def metadata(self: Any) -> Any:
-        found = serving.announced(self.dataplane.metadata())
+        found = server.announce_extension(self.dataplane.metadata())
         return ServerMetadataResponse.model_validate(found)
 
     return metadata
+
+
+def replace_process_init(install: Callable[..., None], original: Function) -> Function:
+    def __init__(self: Any, sockets: Any, target: Any, log_config_file: str | None = None) -> None:
+        target = partial(install_and_run, partial(install, **asdict(_options)), target)
+        original(self, sockets, target, log_config_file)
+
+    return __init__
+
+
+def install_and_run(
+    install: Callable[[], None], target: Function, *args: Any, **kwargs: Any
+) -> Any:
+    """Run the target of a spawned process, in which the integration is not installed yet."""
+    install()
+    return target(*args, **kwargs)

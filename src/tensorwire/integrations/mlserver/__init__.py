@@ -1,7 +1,23 @@
-"""MLServer on this codec: binary REST, and JSON, codecs and raw gRPC that make no lists.
+"""MLServer on this codec: binary REST requests; JSON, codecs and raw gRPC contents without lists.
 
-Nothing of MLServer is imported before ``install()``. ``python -m tensorwire.integrations.mlserver
-start FOLDER`` is ``mlserver start FOLDER`` with it.
+    from tensorwire.integrations import mlserver
+    mlserver.install()
+
+``python -m tensorwire.integrations.mlserver start FOLDER`` is ``mlserver start FOLDER`` with the
+integration installed. Tested with MLServer 1.6.1, 1.7.0 and 1.7.1.
+
+What changes:
+
+- The REST endpoint ``infer`` accepts requests with a header length, and raw binary requests if the
+  settings of the model declare one input. Outputs are binary if the request asks for that. The
+  server metadata announces the extension ``binary_tensor_data``.
+- Models get writable and aligned arrays over the memory of the request body. Raw gRPC contents are
+  copied once for that.
+- JSON data is read from the body into an array, and JSON responses are written from arrays.
+- Malformed binary requests and raw contents are answered with status 400.
+
+Unchanged: ``tensor.data`` is the same list. It is built on first access; after that, the list is
+authoritative. JSON responses to JSON requests have the same members and values.
 """
 
 from __future__ import annotations
@@ -14,32 +30,32 @@ _PATCH = Patch("mlserver", ("1.6.1", "1.7.1"))
 
 
 def install() -> None:
-    """Let MLServer speak binary REST, and carry tensors as arrays instead of lists.
+    """Make MLServer use this codec in the whole process; does nothing if it does already.
 
-    Servers that run already change with it, in the parallel workers that they start from now on,
-    too; in the module of a runtime it takes effect in the workers that load the runtime. May be
-    called again, and from any thread. Raises IntegrationError, with nothing changed, when MLServer
-    is missing, of a version that was not tested, or not laid out as expected.
+    Servers that are running use the codec from their next request on. Parallel workers use it if
+    they are started after this call, or if the module of a runtime that they load makes this call.
+    Nothing of MLServer is imported before this call. This function is thread-safe.
+
+    Raises
+    ------
+    IntegrationError
+        MLServer is missing, has a version that was not tested, or does not have the functions that
+        the integration replaces. Nothing was changed.
     """
     _PATCH.install(_replacements)
 
 
 def uninstall() -> None:
-    """Put everything back; workers that run already keep what they have."""
+    """Restore MLServer's own functions. Parallel workers that are running are not affected."""
     _PATCH.uninstall()
 
 
 def is_installed() -> bool:
-    """Whether the codec is in."""
+    """Return whether MLServer uses this codec."""
     return _PATCH.installed
 
 
 def _replacements() -> list[Replacement]:
-    from . import codecs, raw, rest, serving  # noqa: PLC0415 - they import mlserver
+    from .patches import replacements  # noqa: PLC0415 - imports MLServer
 
-    return [
-        *codecs.replacements(),
-        *raw.replacements(),
-        *rest.replacements(),
-        *serving.replacements(install),
-    ]
+    return replacements(install)

@@ -1,4 +1,4 @@
-"""MLServer's own command, with the integration: `python -m tensorwire.integrations.mlserver`."""
+"""MLServer's command with the integration: ``python -m tensorwire.integrations.mlserver``."""
 
 from tensorwire.integrations.mlserver import install
 

@@ -1,10 +1,9 @@
-"""KServe's server on this codec: its data plane, its JSON, and the processes that it spawns."""
+"""KServe's REST server on this codec: its data plane, its JSON requests and responses."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from kserve import InferRequest, InferResponse
@@ -17,22 +16,22 @@ from starlette.requests import Request
 
 from ...errors import DecodeError
 from ...http import EXTENSION, JSON_TYPE, header_length
-from .messages import (
-    JsonRequest,
+from .convert import (
+    Options,
+    PeerMessage,
     read_json_request,
     read_request,
     write_json_response,
     write_response,
 )
-from .options import Options
 
-INFER = V2Endpoints.infer  # KServe's own, whatever replaces it later
+INFER = V2Endpoints.infer  # KServe's own function, even if another package replaces it later
 
 
-def decode_request(body: bytes, headers: dict[str, str], model_name: str, options: Options) -> Any:
-    """The request in a body that does not say that it is JSON; InvalidInput.
+def decode_body(body: bytes, headers: dict[str, str], model_name: str, options: Options) -> Any:
+    """Decode a request whose Content-Type is not JSON. Raises InvalidInput.
 
-    Without the header's length all of it is (WIRE.md 1): so tritonclient sends JSON.
+    Without a header length, the whole body is JSON (WIRE.md 1), as tritonclient sends it.
     """
     try:
         json_length = header_length(headers)
@@ -50,34 +49,34 @@ def decode_request(body: bytes, headers: dict[str, str], model_name: str, option
 
 # --- JSON requests -------------------------------------------------------------------------------
 
-# FastAPI calls `Request.json` for a body whose Content-Type is JSON, and validates what it returns
-# as an InferenceRequest. An instance of that class is accepted as it is.
+# If the Content-Type of a request is JSON, FastAPI awaits `Request.json()` and validates the result
+# as an InferenceRequest. It accepts an instance of that class as it is.
 
 
-async def read_body(request: Request, options: Options) -> InferenceRequest | None:
-    """The body of a request for KServe's infer endpoint; None for what KServe reads itself."""
+async def read_json_body(request: Request, options: Options) -> InferenceRequest | None:
+    """Read the JSON body of a request to KServe's infer endpoint; None if KServe has to read it."""
     if type(request) is not Request or hasattr(request, "_json"):
-        return None  # a middleware's, or read before
+        return None  # the request of a middleware, or one that was read already
     endpoint = request.scope.get("endpoint")
     if getattr(endpoint, "__func__", None) is not INFER:
         return None
     body = await request.body()
-    found = read_json_request(body, options)
-    return None if found is None else LazyRequest.over(found, body)
+    message = read_json_request(body, options)
+    return None if message is None else LazyInferenceRequest.from_message(message, body)
 
 
-class LazyRequest(InferenceRequest):  # type: ignore[misc]
-    """KServe's model of a JSON request, whose fields are made when they are first used.
+class LazyInferenceRequest(InferenceRequest):  # type: ignore[misc]
+    """KServe's pydantic model of a JSON request, whose fields are built on first access.
 
-    KServe makes its InferRequest of it, for which they are not needed.
+    KServe only converts it to an InferRequest, which does not use the fields.
     """
 
     @classmethod
-    def over(cls, found: JsonRequest, body: bytes) -> LazyRequest:
-        made: LazyRequest = cls.__new__(cls)
+    def from_message(cls, message: PeerMessage, body: bytes) -> LazyInferenceRequest:
+        made: LazyInferenceRequest = cls.__new__(cls)
         made.__setstate__(
             {
-                "__dict__": {"_found": found, "_body": body},
+                "__dict__": {"_message": message, "_body": body},
                 "__pydantic_fields_set__": set(),
                 "__pydantic_extra__": None,
                 "__pydantic_private__": None,
@@ -93,48 +92,59 @@ class LazyRequest(InferenceRequest):  # type: ignore[misc]
         return getattr(self, name)
 
 
-def found_in(request: Any) -> JsonRequest | None:
-    """What was read of the body, unless the fields were used, and changed perhaps, since."""
-    return request.__dict__.get("_found") if isinstance(request, LazyRequest) else None
+def message_of(request: Any) -> PeerMessage | None:
+    """Return what was read from the body; None if the fields were built, and perhaps changed."""
+    return request.__dict__.get("_message") if isinstance(request, LazyInferenceRequest) else None
 
 
 # --- JSON responses ------------------------------------------------------------------------------
 
 
 def encode_json(response: Any, headers: Any) -> tuple[bytes, dict[str, str]] | None:
-    """Body and headers of a response that is JSON as a whole; None where KServe writes it itself.
+    """Return the body and headers of a response that is JSON; None if KServe has to encode it.
 
-    Only KServe's infer endpoint sends text as it is: all other callers of a data plane's ``encode``
-    expect the tree of the JSON. So this looks at who called the function that calls it.
+    Only the ``encode`` method of a data plane may call this function. KServe's infer endpoint sends
+    ``bytes`` as they are; all other callers of ``encode`` expect the JSON tree. Therefore this
+    function checks whether the caller of ``encode`` is the infer endpoint.
     """
     if sys._getframe(2).f_code is not INFER.__code__ or is_cloudevent(headers):
         return None
     text = write_json_response(response)
     if text is None:
         return None
-    # The endpoint removes a lower-case content-type, which would be the predictor's.
+    # The endpoint removes "content-type" and "content-length", which may come from a predictor, but
+    # not these spellings of them.
     return text, {"Content-Type": JSON_TYPE, "Content-Length": str(len(text))}
 
 
 def is_cloudevent(headers: Any) -> bool:
-    """Whether a response may have to become a CloudEvent, as its request was."""
+    """Return whether the request may be a CloudEvent, whose response has to be one, too."""
     return bool(headers) and (
         any(name.startswith("ce-") for name in headers)
         or "cloudevents" in headers.get("content-type", "")
     )
 
 
+# --- the data plane ------------------------------------------------------------------------------
+
+
 class BinaryDataPlane(DataPlane):  # type: ignore[misc]
-    """KServe's data plane, reading and writing bodies with this codec; nothing is patched.
+    """KServe's data plane, which decodes and encodes bodies with this codec.
+
+    Nothing in KServe is replaced, and only the REST requests of one server are affected: KServe's
+    classes and clients in the same process work as before. KServe reads JSON requests before it
+    calls its data plane; only ``install`` changes that. Worker processes use the data plane, too.
 
         server = ModelServer()
         server.dataplane = BinaryDataPlane(server.registered_models)
         server.start([model])
 
-    ``writable``, ``aligned``, ``bf16_as_uint16``: as ``install``. REST only, and only what passes
-    through the server: KServe's own classes and clients in the same process stay as they are.
-    JSON requests are read by KServe, which does so before it calls its data plane; only
-    ``install`` changes that. Works with ``workers``: each process gets it from the first.
+    Parameters
+    ----------
+    model_registry
+        The models of the server.
+    writable, aligned, bf16_as_uint16
+        As for ``install``.
     """
 
     def __init__(
@@ -149,19 +159,22 @@ class BinaryDataPlane(DataPlane):  # type: ignore[misc]
         self._options = Options(writable, aligned, bf16_as_uint16)
 
     def metadata(self) -> dict[str, Any]:
-        """KServe's answer, which announces ``binary_tensor_data``, too."""
-        return announced(super().metadata())
+        """Return KServe's metadata, with ``binary_tensor_data`` among the extensions."""
+        return announce_extension(super().metadata())
 
     def decode_inference_request(self, body: Any, headers: Any, model_name: str) -> Any:
-        """An InferRequest over the body, when that is binary; InvalidInput."""
+        """Decode a body to an InferRequest, or convert KServe's InferenceRequest to one.
+
+        Raises InvalidInput.
+        """
         if isinstance(body, bytes):
-            return decode_request(body, headers, model_name, self._options)
+            return decode_body(body, headers, model_name, self._options)
         return super().decode_inference_request(body, headers, model_name)
 
     def encode(
         self, model_name: Any, response: Any, headers: Any, req_attributes: dict[str, Any]
     ) -> tuple[Any, dict[str, str]]:
-        """The response's body, or the tree of its JSON, and its HTTP headers."""
+        """Return the body of a response, or its JSON tree, and its HTTP headers."""
         json_length = None
         if isinstance(response, InferResponse):
             if (found := encode_json(response, headers)) is not None:
@@ -173,20 +186,9 @@ class BinaryDataPlane(DataPlane):  # type: ignore[misc]
         return response, response_headers
 
 
-def announced(metadata: dict[str, Any]) -> dict[str, Any]:
+def announce_extension(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return the server metadata with ``binary_tensor_data`` among the extensions."""
     extensions = metadata["extensions"]
     if EXTENSION in extensions:
         return metadata
     return {**metadata, "extensions": [*extensions, EXTENSION]}
-
-
-class InChild:
-    """What a spawned process runs: it starts without our changes, and makes them first."""
-
-    def __init__(self, target: Callable[..., Any], install: Callable[[], None]) -> None:
-        self.target = target
-        self.install = install
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.install()
-        return self.target(*args, **kwargs)

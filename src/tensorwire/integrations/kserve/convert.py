@@ -1,0 +1,741 @@
+"""Convert between the messages and tensors of KServe and those of tensorwire.
+
+Messages are read into lazy tensors, which keep the received array until their list is used. They
+are written from the received arrays, from arrays that a model has set, or from lists. An array is
+converted to a list only where KServe itself writes the JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+from typing import Any, ClassVar
+
+import numpy as np
+import orjson
+from kserve import InferInput, InferOutput
+from kserve.errors import InferenceError, InvalidInput
+from kserve.protocol.infer_type import RequestedOutput, to_http_parameters
+from kserve.utils.numpy_codec import from_np_dtype
+from numpy.typing import NDArray
+
+from ..._codec.bytes_tensor import BytesTensor, decode_bytes
+from ..._codec.bytes_writer import all_plain
+from ..._codec.conversion import encode_bytes
+from ..._codec.datatypes import BY_DTYPE, RAW_BF16, Limits, bf16_dtype
+from ..._codec.decoder import PeerTensor, read_peer_message, view_tensor
+from ..._codec.encoder import write_peer_json
+from ..._codec.json_reader import read_json
+from ..._codec.messages import Tensor
+from ...errors import DecodeError, ElementError, EncodeError
+
+Array = NDArray[Any]
+Buffer = bytes | memoryview
+Parameters = dict[str, Any] | None
+PeerMessage = tuple[Any, list[PeerTensor], list[Parameters]]
+"""What ``read_peer_message`` returns: the message, its tensors and the parameters."""
+RestMessage = tuple[bytes | dict[str, Any], int | None]
+"""What KServe's ``to_rest`` returns: the body and its header length, or the JSON tree and None."""
+
+NO_LIMIT = 2**63 - 1
+MAX_NESTING = Limits().max_nesting
+NOT_IN_JSON = ("FP16", "BF16")
+SCALARS = (str, bool, int, float)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How arrays are delivered; see ``install``."""
+
+    writable: bool = False
+    aligned: bool = False
+    bf16_as_uint16: bool = False
+
+    @cached_property
+    def limits(self) -> Limits:
+        """The limits for bodies with a header length."""
+        return Limits(bf16_as_uint16=self.bf16_as_uint16)
+
+    @cached_property
+    def json_limits(self) -> Limits:
+        """The limits for bodies that are JSON as a whole, whose size KServe does not limit.
+
+        KServe itself reads a body that exceeds one of the other limits.
+        """
+        return Limits(
+            max_header_nbytes=NO_LIMIT,
+            max_tensors=NO_LIMIT,
+            max_name_nbytes=NO_LIMIT,
+            bf16_as_uint16=self.bf16_as_uint16,
+        )
+
+
+# --- lazy tensors --------------------------------------------------------------------------------
+
+
+class LazyTensor:
+    """An InferInput or InferOutput that keeps the received array until its list is used.
+
+    The first access to ``data`` builds the list and releases the array, and with it the body. From
+    then on the list is the data, and changes to it count. Assigning ``data`` releases the array,
+    too.
+    """
+
+    kind: ClassVar[str]  # "input" or "output"
+    kserve_class: ClassVar[Any]
+
+    _tensor: Tensor | None = None
+    _text: memoryview | bytes | None = None  # the JSON text of the data; None for binary data
+    _list: Any = None
+    _options: Options
+
+    @classmethod
+    def from_entry(cls, entry: PeerTensor, parameters: Parameters, options: Options) -> Any:
+        """Make the lazy tensor of an entry that has a tensor."""
+        made: Any = cls(entry.name, list(entry.shape), entry.datatype, parameters=parameters)  # type: ignore[call-arg]
+        made._tensor = entry.tensor
+        made._text = entry.text
+        made._options = options
+        return made
+
+    # KServe's classes, and other code that accesses their attributes, keep the data in `_data`.
+    @property
+    def _data(self) -> Any:
+        # Read the text before the tensor, and release it after the tensor: if another thread builds
+        # the list at the same time, this thread sees either both of them or no tensor.
+        text, tensor = self._text, self._tensor
+        if tensor is not None:
+            self._list = build_list(tensor, text)
+            self._tensor = None
+            self._text = None
+        return self._list
+
+    @_data.setter
+    def _data(self, data: Any) -> None:
+        self._list = data
+        self._tensor = None
+        self._text = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        if self._text is not None:
+            state["_text"] = bytes(self._text)  # a memoryview cannot be pickled
+        return state
+
+    def as_numpy(self) -> Array:
+        """Return the data as an array in ``shape``.
+
+        Numeric binary data: a view of the body, or a copy where the options require one. JSON data
+        and BYTES: a new array in each call.
+        """
+        text, tensor = self._text, self._tensor  # in this order, as in `_data`
+        if tensor is None:
+            from_list: Array = super().as_numpy()  # type: ignore[misc]
+            return from_list
+        if isinstance(tensor.data, BytesTensor):
+            array = text_array(tensor.data)
+        else:
+            array = tensor.as_numpy(aligned=self._options.aligned, writable=self._options.writable)
+        if text is not None and array is tensor.data:
+            array = array.copy()
+        shaped: Array = reshape(array, self._shape)  # type: ignore[attr-defined]
+        return shaped
+
+
+class LazyInput(LazyTensor, InferInput):  # type: ignore[misc]
+    """An input of a request."""
+
+    kind = "input"
+    kserve_class = InferInput
+
+
+class LazyOutput(LazyTensor, InferOutput):  # type: ignore[misc]
+    """An output of a response."""
+
+    kind = "output"
+    kserve_class = InferOutput
+
+
+def received_tensor(tensor: Any) -> Tensor | None:
+    """Return the received Tensor of a lazy tensor whose list is not built; else None."""
+    return tensor._tensor if isinstance(tensor, LazyTensor) else None
+
+
+def build_list(tensor: Tensor, text: memoryview | bytes | None) -> Any:
+    """Build the list that KServe would have.
+
+    For binary data it is flat, and its BYTES are ``str``, or all ``bytes`` if one is not UTF-8. For
+    JSON data it is the value as it was sent, which may be nested.
+    """
+    if text is not None:
+        return parse_list(text)
+    data = tensor.data
+    return flat_list(text_array(data) if isinstance(data, BytesTensor) else tensor.as_numpy())
+
+
+def parse_list(text: memoryview | bytes) -> Any:
+    """Return the value of JSON text that was validated as the data of a tensor."""
+    text = bytes(text)
+    try:
+        return read_json(text, MAX_NESTING)
+    except DecodeError:  # NaN or Infinity, which are accepted only in the data of FP32 and FP64
+        return json.loads(text)
+
+
+# --- read a message ------------------------------------------------------------------------------
+
+
+def read_request(
+    cls: type[Any], body: Any, header_length: int, model_name: str, options: Options
+) -> Any:
+    """Make an InferRequest with lazy inputs from a body. Raises InvalidInput."""
+    request, entries, parameters = read_message(body, header_length, True, options)
+    return cls(
+        model_name=model_name,
+        request_id=request.id,
+        parameters=parameters[0],
+        infer_inputs=[read_tensor(entry, LazyInput, model_name, options) for entry in entries],
+        request_outputs=requested_outputs(request.outputs, parameters[1:]),
+        model_version=request.model_version,
+    )
+
+
+def read_response(cls: type[Any], body: Any, header_length: int, options: Options) -> Any:
+    """Make an InferResponse with lazy outputs from a body. Raises InvalidInput."""
+    response, entries, parameters = read_message(body, header_length, False, options)
+    model_name = response.model_name
+    return cls(
+        model_name=model_name,
+        model_version=response.model_version,
+        response_id=response.id,
+        parameters=parameters[0],
+        infer_outputs=[read_tensor(entry, LazyOutput, model_name, options) for entry in entries],
+    )
+
+
+def read_message(body: Any, header_length: int, is_request: bool, options: Options) -> PeerMessage:
+    """Call ``read_peer_message``. Raises InvalidInput, also if two tensors have the same name."""
+    try:
+        found = read_peer_message(body, header_length, is_request, options.limits)
+    except DecodeError as error:
+        raise InvalidInput(str(error)) from error
+    entries = found[1]
+    if len({entry.name for entry in entries}) < len(entries):
+        names = [entry.name for entry in entries]
+        name = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(f"{'input' if is_request else 'output'} '{name}' appears twice")
+    return found
+
+
+def read_tensor(
+    entry: PeerTensor, lazy_class: type[LazyTensor], model_name: str | None, options: Options
+) -> Any:
+    """Make a tensor of an entry: a lazy one if the entry has an array, else one with a list.
+
+    As in KServe, ``binary_data_size`` is ignored if the entry has JSON data. Raises InvalidInput
+    for an entry without data, and for JSON data of a datatype that is only sent binary.
+    """
+    if entry.text is None:
+        if entry.tensor is None:
+            raise missing_data(lazy_class.kind, entry.name, model_name)
+    elif lazy_class is LazyInput and entry.datatype.upper() in NOT_IN_JSON:
+        raise InvalidInput(
+            f"Receiving {entry.datatype.upper()} data via JSON is not supported. "
+            f"Please use the binary data format for input {entry.name}"
+        )
+    if entry.tensor is not None:
+        return lazy_class.from_entry(entry, entry.parameters, options)
+    assert entry.text is not None
+    data = parse_list(entry.text)
+    return lazy_class.kserve_class(
+        entry.name, list(entry.shape), entry.datatype, data, entry.parameters
+    )
+
+
+def requested_outputs(
+    outputs: list[Any] | None, parameters: list[Parameters]
+) -> list[RequestedOutput] | None:
+    """Convert requested outputs to KServe's, whose parameters include ``binary_data``."""
+    if outputs is None:
+        return None
+    made = []
+    for output, own in zip(outputs, parameters, strict=True):
+        both = own if output.binary is None else {**(own or {}), "binary_data": output.binary}
+        made.append(RequestedOutput(output.name, both))
+    return made
+
+
+def read_json_request(body: bytes, options: Options) -> PeerMessage | None:
+    """Read a request that is JSON as a whole; None if KServe has to read it.
+
+    KServe reads everything that it may understand differently, or for which it has its own error:
+    malformed requests, and JSON data that does not have its datatype and shape, which numpy may
+    convert.
+    """
+    try:
+        found = read_peer_message(body, len(body), True, options.json_limits, needs_arrays=True)
+    except DecodeError:
+        return None
+    _, entries, parameters = found
+    for entry in entries:
+        if entry.tensor is None or entry.text is None or not are_scalars(entry.parameters):
+            return None
+    return found if all(map(are_scalars, parameters)) else None
+
+
+def are_scalars(parameters: Parameters) -> bool:
+    """Return whether KServe accepts these parameters in JSON: no list, object or null."""
+    return not parameters or all(type(value) in SCALARS for value in parameters.values())
+
+
+def to_infer_request(
+    cls: type[Any], message: PeerMessage, model_name: str, options: Options
+) -> Any:
+    """Make an InferRequest, with lazy inputs, as KServe's ``from_inference_request`` does."""
+    request, entries, parameters = message
+    return cls(
+        request_id=request.id,
+        model_name=model_name,
+        infer_inputs=[
+            LazyInput.from_entry(entry, entry.parameters or {}, options) for entry in entries
+        ],
+        parameters=parameters[0],
+        request_outputs=requested_outputs(
+            request.outputs or None, [own or {} for own in parameters[1:]]
+        ),
+    )
+
+
+# --- write a message -----------------------------------------------------------------------------
+
+
+def write_request(request: Any) -> RestMessage:
+    """Do what ``InferRequest.to_rest`` does: inputs are binary if their data was set as binary.
+
+    Raises InvalidInput.
+    """
+    entries, buffers = [], []
+    for tensor in request.inputs:
+        raw = tensor._raw_data
+        data = list_to_send(tensor)
+        if data is None and raw is None:
+            raise missing_data("input", tensor.name, request.model_name)
+        if isinstance(data, np.ndarray):
+            set_data(tensor, data, False)
+            data, raw = tensor.data, None
+        if data and raw:
+            raise InvalidInput(
+                f"Both 'data' and 'raw_data' fields are set for input '{tensor.name}' for model "
+                f"'{request.model_name}'"
+            )
+        if data and tensor.datatype in NOT_IN_JSON:
+            raise not_in_json("input", tensor)
+        is_binary = not data and raw is not None
+        if is_binary:
+            buffers.append(raw)
+        entries.append(tensor_entry(tensor, len(raw) if is_binary else None, data))
+    tree: dict[str, Any] = {
+        "id": request.id or str(uuid.uuid4()),
+        "model_name": request.model_name,
+        "inputs": entries,
+    }
+    if request.request_outputs:
+        tree["outputs"] = [requested_output_entry(output) for output in request.request_outputs]
+    if request.parameters:
+        tree["parameters"] = to_http_parameters(request.parameters)
+    return join(tree, buffers)
+
+
+def write_response(response: Any, options: Options) -> RestMessage:
+    """Do what ``InferResponse.to_rest`` does: outputs are binary if the request asks for that.
+
+    Data that was received or set in its binary form is not converted. Raises InvalidInput, and
+    InferenceError for an output whose data does not have its datatype and shape.
+    """
+    entries, buffers = [], []
+    for tensor, is_binary in select_outputs(response):
+        check_has_data(tensor, response)
+        if is_binary:
+            buffer = output_buffer(tensor, options)
+            buffers.append(buffer)
+            entries.append(tensor_entry(tensor, len(buffer), None))
+            continue
+        data = to_json_list(output_array(tensor))
+        if data and tensor.datatype in NOT_IN_JSON:
+            raise not_in_json("output", tensor)
+        entries.append(tensor_entry(tensor, None, data))
+    tree = {
+        "id": response.id,
+        "model_name": response.model_name,
+        "model_version": response.model_version,
+        "outputs": entries,
+    }
+    if response.parameters:
+        tree["parameters"] = to_http_parameters(response.parameters)
+    return join(tree, buffers)
+
+
+def write_json_response(response: Any) -> bytes | None:
+    """Write the JSON text that KServe's REST endpoint sends if no output is binary.
+
+    Returns None if an output is binary, and if the endpoint converts or rejects part of the
+    response, NaN and infinities included. Raises what ``write_response`` raises.
+    """
+    entries = []
+    for tensor, is_binary in select_outputs(response):
+        if is_binary:
+            return None
+        check_has_data(tensor, response)
+        array = output_array(tensor)
+        if array.size and tensor.datatype in NOT_IN_JSON:
+            raise not_in_json("output", tensor)
+        parameters = to_http_parameters(tensor.parameters) if tensor.parameters else {}
+        parameters.pop("binary_data_size", None)
+        if not (type(tensor.name) is str and are_ints(tensor.shape) and are_sent_as_is(parameters)):
+            return None
+        entries.append(
+            {
+                "name": tensor.name,
+                "shape": tensor.shape,
+                "datatype": tensor.datatype,
+                "parameters": parameters or None,
+                "data": array if has_json_writer(array) else to_json_list(array),
+            }
+        )
+    parameters = to_http_parameters(response.parameters) if response.parameters else None
+    version = response.model_version
+    if not (
+        type(response.id) is str
+        and type(response.model_name) is str
+        and (version is None or type(version) is str)
+        and are_sent_as_is(parameters)
+    ):
+        return None
+    try:
+        return write_peer_json(
+            {
+                "model_name": response.model_name,
+                "model_version": version,
+                "id": response.id,
+                "parameters": parameters,
+                "outputs": entries,
+            },
+            "error",
+        )
+    except (EncodeError, TypeError):
+        return None
+
+
+def are_ints(shape: Any) -> bool:
+    """Return whether a shape is a list of int."""
+    return type(shape) is list and all(type(dim) is int for dim in shape)
+
+
+def are_sent_as_is(parameters: Parameters) -> bool:
+    """Return whether KServe's endpoint sends these parameters without converting them."""
+    return not parameters or all(
+        type(key) is str
+        and type(value) in SCALARS
+        and not (type(value) is float and not isfinite(value))
+        for key, value in parameters.items()
+    )
+
+
+def has_json_writer(array: Any) -> bool:
+    """Return whether ``write_peer_json`` writes the array; others are converted to a list first."""
+    return type(array) is np.ndarray and array.dtype.kind in "biuf" and array.dtype.isnative
+
+
+def select_outputs(response: Any) -> list[tuple[Any, bool]]:
+    """Return the outputs to send, and whether each is binary.
+
+    As in KServe, ``binary_data_output`` does not apply to outputs that the request lists.
+    """
+    if not response._requested_outputs:
+        return [(output, response._use_binary_outputs) for output in response.outputs]
+    found = []
+    for requested in response._requested_outputs:
+        output = response.get_output_by_name(requested.name)
+        if output is None:
+            raise InvalidInput(
+                f"Unexpected inference output '{requested.name}' for model '{response.model_name}'"
+            )
+        found.append((output, requested.binary_data))
+    return found
+
+
+def check_has_data(tensor: Any, response: Any) -> None:
+    """Raise InvalidInput for an output without data."""
+    if tensor._raw_data is None and received_tensor(tensor) is None and tensor.data is None:
+        raise missing_data("output", tensor.name, response.model_name)
+
+
+def tensor_entry(tensor: Any, nbytes: int | None, data: Any) -> dict[str, Any]:
+    """Return the JSON entry of a tensor: a binary one of ``nbytes``, or one with ``data``."""
+    entry = {"name": tensor.name, "shape": tensor.shape, "datatype": tensor.datatype}
+    parameters = to_http_parameters(tensor.parameters) if tensor.parameters else {}
+    if nbytes is None:
+        parameters.pop("binary_data_size", None)
+    else:
+        parameters["binary_data_size"] = nbytes
+    if parameters:
+        entry["parameters"] = parameters
+    if nbytes is None:
+        entry["data"] = data
+    return entry
+
+
+def requested_output_entry(output: Any) -> dict[str, Any]:
+    """Return the JSON entry of a requested output."""
+    if not output.parameters:
+        return {"name": output.name}
+    return {"name": output.name, "parameters": to_http_parameters(output.parameters)}
+
+
+def join(tree: dict[str, Any], buffers: list[Buffer]) -> RestMessage:
+    """Join the JSON and the buffers of the binary tensors, if there are any."""
+    if not buffers:
+        return tree, None
+    text = orjson.dumps(tree)
+    return b"".join([text, *buffers]), len(text)
+
+
+def missing_data(kind: str, name: str, model_name: str | None) -> Exception:
+    """Return KServe's error for a tensor without data."""
+    error: Exception = InvalidInput(
+        f"'data' field is missing for {kind} '{name}' for model '{model_name}'"
+    )
+    return error
+
+
+def not_in_json(kind: str, tensor: Any) -> Exception:
+    """Return KServe's error for a tensor whose datatype is only sent binary."""
+    error: Exception = InvalidInput(
+        f"Sending {tensor.datatype} data via JSON is not supported. Please use the binary data "
+        f"format for {kind} {tensor.name}"
+    )
+    return error
+
+
+# --- the data of any tensor ----------------------------------------------------------------------
+
+
+def list_to_send(tensor: Any) -> Any:
+    """Return the ``data`` of a tensor; a lazy tensor keeps its array.
+
+    Raises InferenceError if binary BYTES that are to be sent as JSON are not UTF-8.
+    """
+    received = received_tensor(tensor)
+    if received is None:
+        return tensor.data
+    if tensor._text is None:
+        return to_json_list(received.as_numpy())
+    return parse_list(tensor._text)
+
+
+def output_array(tensor: Any) -> Array:
+    """Return the array of an output, in its shape.
+
+    Raises InferenceError if an array that the model has set does not have the datatype and shape.
+    """
+    received = received_tensor(tensor)
+    if received is not None:
+        shaped: Array = reshape(received.as_numpy(), tensor.shape)
+        return shaped
+    array = tensor.data
+    if isinstance(array, np.ndarray):
+        check_array(tensor, array)
+        return array
+    converted: Array = tensor.as_numpy()
+    return converted
+
+
+def output_buffer(tensor: Any, options: Options) -> Buffer:
+    """Return the bytes of an output that is sent binary, copied only if necessary.
+
+    Raises InferenceError if its data does not have its datatype and shape.
+    """
+    received = received_tensor(tensor)
+    if received is not None:
+        data = reshape(received.data, tensor.shape)
+        return data.wire if isinstance(data, BytesTensor) else array_buffer(data)
+    array = tensor.data
+    if isinstance(array, np.ndarray):
+        check_array(tensor, array)
+        return array_buffer(array)
+    if tensor._raw_data is not None:
+        check_raw_data(tensor, options)
+        raw_data: Buffer = tensor._raw_data
+        return raw_data
+    return array_buffer(tensor.as_numpy())
+
+
+def view_raw_data(tensor: Any, options: Options) -> Tensor:
+    """View ``_raw_data``: raw contents of gRPC, or the bytes of a tensor that is sent binary.
+
+    Raises DecodeError if datatype, shape and bytes do not match.
+    """
+    kind = "input" if isinstance(tensor, InferInput) else "output"
+    return view_tensor(
+        tensor._raw_data, tensor.name, tensor.datatype, tuple(tensor.shape), kind, options.limits
+    )
+
+
+def check_raw_data(tensor: Any, options: Options) -> None:
+    """Raise InferenceError if datatype, shape and ``_raw_data`` do not match."""
+    try:
+        view_raw_data(tensor, options)
+    except DecodeError as error:
+        raise InferenceError(str(error)) from error
+
+
+def raw_data_array(tensor: Any, options: Options) -> Array:
+    """Return ``_raw_data`` as an array. As in KServe over gRPC, BYTES are ``bytes``.
+
+    Raises DecodeError if datatype, shape and bytes do not match.
+    """
+    found = view_raw_data(tensor, options)
+    if isinstance(found.data, BytesTensor):
+        return found.data.as_numpy()
+    return found.as_numpy(aligned=options.aligned, writable=options.writable)
+
+
+def set_data(tensor: Any, array: Any, binary_data: bool) -> None:
+    """Set the data of a tensor to the bytes of an array or, if not ``binary_data``, to a list.
+
+    Raises InferenceError if the array does not have the datatype and shape of the tensor.
+    """
+    if not isinstance(array, np.ndarray):
+        raise InferenceError("input_tensor must be a numpy array")
+    check_array(tensor, array)
+    if not binary_data:
+        if tensor.parameters:
+            tensor.parameters.pop("binary_data_size", None)
+        tensor._raw_data = None
+        tensor._data = to_json_list(array)
+        return
+    tensor._data = None
+    tensor._raw_data = pack_bytes(array) if array.dtype.kind in "OSUM" else array.tobytes()
+    if tensor.parameters is None:
+        tensor.parameters = {}
+    tensor.parameters["binary_data_size"] = len(tensor._raw_data)
+
+
+def check_array(tensor: Any, array: Array) -> None:
+    """Raise KServe's InferenceError if an array does not have the datatype and shape."""
+    datatype = datatype_of(array.dtype)
+    is_raw_bf16 = tensor.datatype == "BF16" and array.dtype == RAW_BF16
+    if tensor.datatype != datatype and not is_raw_bf16:
+        raise InferenceError(
+            f"got unexpected datatype {datatype} from numpy array, expected {tensor.datatype}"
+        )
+    if list(array.shape) != list(tensor.shape):
+        raise InferenceError(
+            f"got unexpected numpy array shape [{str(array.shape)[1:-1]}], "
+            f"expected [{str(tensor.shape)[1:-1]}]"
+        )
+
+
+# --- arrays --------------------------------------------------------------------------------------
+
+
+def reshape(data: Any, shape: list[int]) -> Any:
+    """Return an array or BytesTensor in a shape, which the user may have changed. ValueError."""
+    wanted = tuple(shape)
+    return data if data.shape == wanted else data.reshape(wanted)
+
+
+def text_array(elements: BytesTensor) -> Array:
+    """Return BYTES as an array of ``str``, or of ``bytes`` if an element is not UTF-8."""
+    try:
+        return elements.as_strings()
+    except ElementError:
+        return elements.as_numpy()
+
+
+def flat_list(array: Array) -> list[Any]:
+    """Return the elements as Python objects, in row-major order."""
+    if array.dtype.kind == "V":  # bfloat16 of ml_dtypes, whose tolist() does not return floats
+        array = array.astype(np.float32)
+    elements: list[Any] = array.ravel().tolist()
+    return elements
+
+
+def to_json_list(array: Array) -> list[Any]:
+    """Return the elements as JSON values; InferenceError for BYTES that are not UTF-8."""
+    if array.dtype.kind == "M":
+        array = array.astype(object)
+    is_bytes = array.dtype.kind in "OSU"
+    if isinstance(array, np.ma.MaskedArray):  # masked elements become what they are in KServe
+        array = array.data if is_bytes else array.filled(0)
+    if not is_bytes:
+        return flat_list(array)
+    elements = array.ravel().tolist()
+    try:
+        return [v.decode() if isinstance(v, bytes) else str(v) for v in elements]
+    except UnicodeDecodeError as error:
+        raise InferenceError(
+            f'Failed to encode "{error.object!r}" using UTF-8. Please use binary_data=True, if'
+            " you want to pass a byte array."
+        ) from error
+
+
+def array_buffer(array: Array) -> Buffer:
+    """Return the elements in their binary form: the memory of the array if it is contiguous."""
+    if array.dtype.kind in "OSUM":
+        return pack_bytes(array)
+    if type(array).tobytes is not np.ndarray.tobytes:  # masked arrays, which fill values
+        return array.tobytes()
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def pack_bytes(array: Array) -> bytes:
+    """Serialize BYTES. Elements that are neither bytes nor text are converted with ``str()``."""
+    if array.dtype.kind not in "MO":
+        return encode_bytes(array)
+    elements = np.require(array, object, ["C", "A", "E"])
+    with suppress(EncodeError):  # a lone surrogate, for which Python's own error is raised below
+        if all_plain(elements):
+            return encode_bytes(elements)
+    return encode_bytes(
+        [v if isinstance(v, bytes) else str(v).encode() for v in elements.ravel().tolist()]
+    )
+
+
+def serialize_byte_tensor(array: Array) -> Array:
+    """Serialize BYTES as KServe returns them: an object array without dimensions."""
+    if array.size == 0:
+        return np.empty([0], dtype=object)
+    if array.dtype.kind not in "OSU":
+        raise InferenceError("cannot serialize bytes tensor: invalid datatype")
+    scalar = np.empty((), dtype=object)
+    scalar[()] = pack_bytes(array)
+    return scalar
+
+
+def deserialize_bytes_tensor(encoded: Any) -> Array:
+    """Return the elements as ``bytes`` in a new flat object array. Raises InvalidInput."""
+    try:
+        return decode_bytes(encoded).as_numpy()
+    except DecodeError as error:
+        raise InvalidInput(str(error)) from error
+
+
+def datatype_of(dtype: np.dtype[Any]) -> str | None:
+    """Return the datatype of an array, or None if it has none."""
+    if (row := BY_DTYPE.get(dtype)) is not None:
+        return row.name
+    found: str | None = extra_datatype_of(dtype) or from_np_dtype(dtype)
+    return found
+
+
+def extra_datatype_of(dtype: Any) -> str | None:
+    """Return the datatype if KServe lacks it: BF16 and, in versions before 0.21, text."""
+    kind = getattr(dtype, "kind", None)
+    if kind == "V" and dtype == bf16_dtype():
+        return "BF16"
+    return "BYTES" if kind == "U" else None

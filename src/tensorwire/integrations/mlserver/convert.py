@@ -1,0 +1,539 @@
+"""Convert between the requests, responses and tensor data of MLServer and those of tensorwire.
+
+``ArrayData`` takes the place of MLServer's ``TensorData`` and keeps an array until its list is
+used. Requests are read into it, the codecs return and accept it, and responses are written from it.
+"""
+
+from __future__ import annotations
+
+import copy
+from array import array
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+from mlserver.codecs.json import decode_from_bytelike_json_to_dict, encode_to_json_bytes
+from mlserver.errors import MLServerError
+from mlserver.types import (
+    Datatype,
+    InferenceRequest,
+    InferenceResponse,
+    Parameters,
+    RequestInput,
+    RequestOutput,
+    TensorData,
+)
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+import tensorwire as tw
+
+from ..._codec.datatypes import DATATYPES
+from ..._codec.decoder import PeerTensor, read_peer_message
+from ..._codec.encoder import write_peer_json
+from ...errors import (
+    DecodeError,
+    EncodeError,
+    LayoutError,
+    TensorwireError,
+    shape_text,
+    subject,
+)
+
+Array = NDArray[Any]
+Data = Array | tw.BytesTensor
+
+# MLServer limits none of these. It reads bodies that exceed the other limits itself.
+NO_LIMIT = 2**63 - 1
+JSON_LIMITS = tw.Limits(max_header_nbytes=NO_LIMIT, max_tensors=NO_LIMIT, max_name_nbytes=NO_LIMIT)
+
+MLSERVER_DATATYPES = frozenset(Datatype.__members__)
+SHORT_BODY_NBYTES = 1 << 16
+ORJSON_INTEGERS = range(-(2**63), 2**64)  # the integers that orjson reads as integers
+
+
+def mlserver_error(error: TensorwireError) -> Exception:
+    """Return the exception that MLServer's REST and gRPC servers answer with this status."""
+    return MLServerError(str(error), error.status)  # type: ignore[no-any-return]
+
+
+def construct(model: Any, state: dict[str, Any], fields: set[str]) -> Any:
+    """Make an object of a pydantic model from valid values; ``fields`` are those that were set."""
+    made = model.__new__(model)
+    set_attribute = object.__setattr__
+    set_attribute(made, "__dict__", state)
+    set_attribute(made, "__pydantic_fields_set__", fields)
+    set_attribute(made, "__pydantic_extra__", None)
+    set_attribute(made, "__pydantic_private__", None)
+    return made
+
+
+# --- ArrayData -----------------------------------------------------------------------------------
+
+
+class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
+    """A TensorData that refers to an array or BytesTensor until its list is used.
+
+    The list is ``root``. Everything that reads it (iteration, indexing, JSON, gRPC contents, other
+    codecs, batching) finds what MLServer would have: for JSON data the list that was sent, else a
+    flat list. It is built on first access and is the data from then on, so that changes to it
+    count. The array is not copied, and it keeps the memory that it is a view of.
+    """
+
+    @classmethod
+    def from_array(
+        cls, data: Data, nan_as_none: bool = False, source: PeerTensor | bytes | None = None
+    ) -> ArrayData:
+        """Make an ArrayData.
+
+        Parameters
+        ----------
+        data
+            The elements, in any shape.
+        nan_as_none
+            Whether the list has None for NaN, as the lists of MLServer's NumpyCodec have.
+        source
+            If ``data`` was read from JSON, the entry or the text that it was read from.
+        """
+        state = {"array": data, "nan_as_none": nan_as_none, "source": source}
+        made: ArrayData = construct(cls, state, {"root"})
+        return made
+
+    def __len__(self) -> int:
+        data = array_of(self)
+        if data is None or self.__dict__.get("source") is not None:
+            return len(self.root)
+        return 1 if is_one_element(data) else data.size
+
+    def __eq__(self, other: object) -> bool:
+        return self.root == other.root if isinstance(other, TensorData) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as for all pydantic models that are not frozen
+
+    def __repr_args__(self) -> list[tuple[str | None, Any]]:
+        return [next(iter(self.__dict__.items()))]
+
+    def __copy__(self) -> ArrayData:
+        data = array_of(self)
+        if data is None:
+            return super().__copy__()  # type: ignore[no-any-return]
+        return ArrayData.from_array(data, self.__dict__["nan_as_none"], self.__dict__["source"])
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> ArrayData:
+        data, text = array_of(self), text_of(self)
+        if data is None:
+            return super().__deepcopy__(memo)  # type: ignore[no-any-return]
+        # Entries and memoryviews can be neither copied nor pickled.
+        source = None if text is None else bytes(text)
+        return ArrayData.from_array(copy.deepcopy(data, memo), self.__dict__["nan_as_none"], source)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        data, text = array_of(self), text_of(self)
+        if data is None:
+            return TensorData, (self.root,)
+        source = None if text is None else bytes(text)
+        return ArrayData.from_array, (data, self.__dict__["nan_as_none"], source)
+
+
+def get_root(self: ArrayData) -> Any:
+    state = self.__dict__
+    if "root" not in state:
+        text = text_of(self)
+        if text is None:
+            set_root(self, flat_list(state["array"], state["nan_as_none"]))
+        else:
+            set_root(self, decode_from_bytelike_json_to_dict(bytes(text)))
+    return self.__dict__["root"]
+
+
+def set_root(self: ArrayData, value: Any) -> None:
+    object.__setattr__(self, "__dict__", {"root": value})
+
+
+# In the body of the class, pydantic would take the property for the default value of the field.
+ArrayData.root = property(get_root, set_root)
+
+
+def array_of(data: Any) -> Data | None:
+    """Return the array or BytesTensor of an ArrayData whose list is not built; else None."""
+    return data.__dict__.get("array") if isinstance(data, ArrayData) else None
+
+
+def text_of(data: Any) -> memoryview | bytes | None:
+    """Return the JSON text that an ArrayData was read from; None for any other data."""
+    source = data.__dict__.get("source") if isinstance(data, ArrayData) else None
+    return source.text if isinstance(source, PeerTensor) else source
+
+
+def is_flat(text: memoryview | bytes) -> bool:
+    """Return whether the text of a list has no nested lists.
+
+    It may also return False if a string contains a bracket.
+    """
+    return b"[" not in bytes(text)[1:]
+
+
+def flat_list(data: Data, nan_as_none: bool) -> list[Any]:
+    """Return the flat list that MLServer would have."""
+    if isinstance(data, tw.BytesTensor):
+        return data.as_numpy().reshape(-1).tolist()
+    if is_one_element(data):
+        return [data.tobytes()]
+    values = data.reshape(-1).tolist()
+    if nan_as_none and data.dtype.kind == "f" and np.isnan(data).any():
+        return [None if value != value else value for value in values]  # noqa: PLR0124
+    return values
+
+
+def is_one_element(data: Data) -> bool:
+    """Return whether MLServer keeps all elements in one: the memory of an array of kind ``S``."""
+    return isinstance(data, np.ndarray) and data.dtype.kind == "S"
+
+
+# --- the data of inputs and outputs --------------------------------------------------------------
+
+
+def datatype_of(element: Any) -> str:
+    """Return the datatype of a RequestInput or ResponseOutput, which may be unvalidated.
+
+    Raises ValueError for a datatype that MLServer does not have.
+    """
+    return str(Datatype(element.datatype).value)
+
+
+def numeric_array(element: Any) -> Array | None:
+    """Return the array of an input or output, in any shape, if it has the datatype; else None."""
+    data = array_of(element.data)
+    dtype = DATATYPES[datatype_of(element)].dtype
+    return data if isinstance(data, np.ndarray) and dtype and data.dtype == dtype else None
+
+
+def array_from_list(values: Any, datatype: str, shape: list[int]) -> Array | None:
+    """Convert a flat list of numbers; None if MLServer has to convert or reject it.
+
+    The array module checks and converts numbers as the struct module does, which MLServer uses.
+    """
+    dtype = DATATYPES[datatype].dtype
+    if not isinstance(values, list) or dtype is None or dtype.char not in "bBhHiIlLqQfd":
+        return None
+    try:
+        made = np.frombuffer(array(dtype.char, values), dtype)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return made if made.size == prod(shape) else None
+
+
+def to_tensor(element: Any, is_binary: bool) -> tw.Tensor:
+    """Convert an input or output to a Tensor, without a copy if it has an array.
+
+    Raises EncodeError and TypeError.
+    """
+    datatype = datatype_of(element)
+    data: Any = array_of(element.data)
+    if data is None:
+        values = getattr(element.data, "root", element.data)
+        if not isinstance(values, list | np.ndarray):
+            data = [values]  # MLServer takes such a value for the only element
+        else:
+            numbers = array_from_list(values, datatype, element.shape)
+            data = values if numbers is None else numbers
+    parameters = element.parameters.model_dump() if element.parameters else None
+    return tw.Tensor(
+        element.name,
+        data,
+        datatype=datatype,
+        shape=element.shape,
+        parameters=parameters,
+        binary=is_binary,
+    )
+
+
+def copy_payload(payload: Any) -> Data | None:
+    """Copy what a model passes to a codec; None if MLServer has to convert or reject it.
+
+    The copy is necessary because the model may change the array before the response is sent.
+    """
+    if type(payload) is not np.ndarray:
+        return None
+    if payload.dtype.kind in "biufS" and payload.dtype.isnative:
+        return payload.copy(order="C")
+    return pack_texts(payload) if payload.dtype.kind == "U" else None
+
+
+def pack_texts(texts: Any) -> tw.BytesTensor | None:
+    """Convert text to a BytesTensor; None if MLServer has to reject it."""
+    try:
+        packed = tw.Tensor("", texts, datatype="BYTES").data
+    except (TensorwireError, TypeError):
+        return None
+    assert isinstance(packed, tw.BytesTensor)
+    return packed
+
+
+# --- raw gRPC contents ---------------------------------------------------------------------------
+
+
+def view_raw_data(element: Any, raw: bytes) -> Data:
+    """View raw contents as the data of an input or output. Raises MLServerError with status 400.
+
+    The number of BYTES elements may differ from the shape: MLServer's NumpyCodec sends all elements
+    as one.
+    """
+    try:
+        datatype = known_datatype(element)
+        if datatype == "BYTES":
+            return tw.decode_bytes(raw)
+        if min(element.shape, default=0) < 0:
+            raise LayoutError(
+                f"{subject('tensor', element.name)} has a negative dimension: "
+                f"{shape_text(element.shape)}",
+                tensor=element.name,
+            )
+        spec = tw.TensorSpec(element.name, datatype, element.shape)
+        data = tw.decode_request(raw, 0, raw_input=spec).inputs[0].data
+    except TensorwireError as error:
+        raise mlserver_error(error) from error
+    assert data is not None
+    return data
+
+
+def known_datatype(element: Any) -> str:
+    """Return the datatype of an input or output. Raises LayoutError."""
+    try:
+        return datatype_of(element)
+    except ValueError:
+        raise LayoutError(
+            f"{subject('tensor', element.name)} has the datatype {str(element.datatype)[:40]!r}, "
+            f"which MLServer does not support; it supports {', '.join(Datatype.__members__)}",
+            tensor=element.name,
+        ) from None
+
+
+def pack_list(element: Any) -> bytes | None:
+    """Convert the list of an input or output to raw contents; None if MLServer has to do that."""
+    values, datatype = getattr(element.data, "root", element.data), datatype_of(element)
+    if datatype != "BYTES":
+        numbers = array_from_list(values, datatype, element.shape)
+        return None if numbers is None else numbers.tobytes()
+    try:
+        return tw.encode_bytes(values) if type(values) is list else None
+    except (TensorwireError, TypeError):
+        return None
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+
+def to_inference_request(request: tw.InferRequest) -> InferenceRequest:
+    """Convert a request without copying its tensors. Raises MLServerError with status 400."""
+    try:
+        return InferenceRequest(
+            id=request.id,
+            parameters=to_parameters(request.parameters),
+            inputs=[to_request_input(tensor) for tensor in request.inputs],
+            outputs=request.outputs
+            and [to_request_output(spec, spec.parameters or None) for spec in request.outputs],
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise MLServerError(f"{where} of the request: {first['msg']}") from error
+
+
+def to_request_input(tensor: tw.Tensor) -> RequestInput:
+    """Convert a tensor of a request with a header length. Raises MLServerError."""
+    if tensor.datatype not in MLSERVER_DATATYPES:
+        raise unsupported(
+            tensor,
+            f"has the datatype {tensor.datatype}, which MLServer does not support; it supports "
+            f"{', '.join(Datatype.__members__)}",
+        )
+    if tensor.data is None:
+        raise unsupported(tensor, "is in shared memory, which MLServer does not support")
+    data = ArrayData.from_array(tensor.data)
+    if isinstance(tensor.data, tw.BytesTensor) and not tensor.binary:
+        data = TensorData(tensor.data.as_strings().reshape(-1).tolist())  # str, as in JSON requests
+    return RequestInput(
+        name=tensor.name,
+        shape=tensor.shape,
+        datatype=tensor.datatype,
+        parameters=to_parameters(tensor.parameters),
+        data=data,
+    )
+
+
+def unsupported(tensor: tw.Tensor, problem: str) -> Exception:
+    """Return the MLServerError for an input that MLServer does not support."""
+    message = f"{subject('input', tensor.name)} {problem}"
+    return mlserver_error(LayoutError(message, tensor=tensor.name))
+
+
+def to_request_output(
+    output: tw.RequestedOutput, parameters: dict[str, Any] | None
+) -> RequestOutput:
+    """Convert a requested output; its parameters then include ``binary_data``."""
+    if output.binary is not None:
+        parameters = {**(parameters or {}), "binary_data": output.binary}
+    if parameters is None:
+        return RequestOutput(name=output.name)
+    return RequestOutput(name=output.name, parameters=parameters)
+
+
+def to_parameters(parameters: dict[str, Any]) -> Parameters | None:
+    """Convert parameters; None if there are none."""
+    return Parameters.model_validate(parameters) if parameters else None
+
+
+def read_json_request(body: bytes) -> InferenceRequest | None:
+    """Read a request that is JSON as a whole; None if MLServer has to read it.
+
+    MLServer reads everything that it may understand differently, or for which it has its own error:
+    malformed requests, and JSON data that does not have its datatype and shape, which a codec may
+    convert.
+    """
+    try:
+        request, entries, parameters = read_peer_message(
+            body, len(body), True, JSON_LIMITS, needs_arrays=True
+        )
+    except DecodeError:
+        return None
+    if not (are_readable(entries, body) and all(map(has_64_bit_integers, parameters))):
+        return None
+    try:
+        members: dict[str, Any] = {"inputs": [json_request_input(entry) for entry in entries]}
+        if request.id is not None:
+            members["id"] = request.id
+        if parameters[0] is not None:
+            members["parameters"] = parameters[0]
+        if request.outputs is not None:
+            outputs = zip(request.outputs, parameters[1:], strict=True)
+            members["outputs"] = [to_request_output(output, own) for output, own in outputs]
+        return InferenceRequest(**members)
+    except ValidationError:
+        return None
+
+
+def are_readable(entries: list[PeerTensor], body: bytes) -> bool:
+    """Return whether all data is JSON from which MLServer would make the same arrays."""
+    for entry in entries:
+        if entry.tensor is None or entry.datatype not in MLSERVER_DATATYPES:
+            return False
+        if entry.tensor.binary or not has_64_bit_integers(entry.parameters):
+            return False
+    # MLServer accepts null but neither NaN nor Infinity. All three are read as numbers that are not
+    # finite, so that only the text tells them apart. A short body is faster to search than its
+    # arrays. To find a single letter is faster still, and most bodies have neither letter.
+    if len(body) > SHORT_BODY_NBYTES and all(map(is_finite, entries)):
+        return True
+    return (b"N" not in body or b"NaN" not in body) and (
+        b"I" not in body or b"Infinity" not in body
+    )
+
+
+def is_finite(entry: PeerTensor) -> bool:
+    """Return whether an entry has no NaN and no infinity."""
+    assert entry.tensor is not None
+    data = entry.tensor.data
+    if not isinstance(data, np.ndarray) or data.dtype.kind != "f":
+        return True
+    return bool(np.isfinite(data).all())
+
+
+def has_64_bit_integers(value: Any) -> bool:
+    """Return whether all integers in a JSON value fit 64 bits, so that all readers agree on it."""
+    if isinstance(value, dict):
+        return all(map(has_64_bit_integers, value.values()))
+    if isinstance(value, list):
+        return all(map(has_64_bit_integers, value))
+    return type(value) is not int or value in ORJSON_INTEGERS
+
+
+def json_request_input(entry: PeerTensor) -> RequestInput:
+    """Make the RequestInput of a JSON entry. Only the parameters still have to be validated."""
+    assert entry.tensor is not None
+    assert entry.tensor.data is not None
+    members: dict[str, Any] = {
+        "name": entry.name,
+        "shape": list(entry.shape),
+        "datatype": entry.datatype,
+        "parameters": None,
+        "data": ArrayData.from_array(entry.tensor.data, source=entry),
+    }
+    fields = {"name", "shape", "datatype", "data"}
+    if entry.parameters is not None:
+        members["parameters"] = Parameters.model_validate(entry.parameters)
+        fields.add("parameters")
+    made: RequestInput = construct(RequestInput, members, fields)
+    return made
+
+
+# --- responses -----------------------------------------------------------------------------------
+
+
+def binary_selection(request: InferenceRequest) -> Callable[[str], bool]:
+    """Return a function that tells whether an output of this name is sent binary (WIRE.md 7)."""
+    default = flag(request.parameters, "binary_data_output", False)
+    listed = {
+        output.name: flag(output.parameters, "binary_data", default)
+        for output in request.outputs or ()
+    }
+    return lambda name: listed.get(name, default)
+
+
+def flag(parameters: Parameters | None, name: str, default: bool) -> bool:
+    """Return the value of a parameter, or the default if it is missing or null."""
+    value = getattr(parameters, name, None)
+    return default if value is None else value is True
+
+
+def write_response(
+    response: InferenceResponse, is_binary: Callable[[str], bool]
+) -> tw.Frame | None:
+    """Write a response with all outputs of the model as a Frame; None if no output is binary.
+
+    Raises EncodeError.
+    """
+    if not any(is_binary(output.name) for output in response.outputs):
+        return None
+    try:
+        outputs = [to_tensor(output, is_binary(output.name)) for output in response.outputs]
+    except TypeError as error:
+        raise EncodeError(str(error)) from error
+    return tw.encode_response(
+        tw.InferResponse(
+            outputs,
+            model_name=response.model_name,
+            model_version=response.model_version,
+            id=response.id,
+            parameters=response.parameters.model_dump() if response.parameters else None,
+        )
+    )
+
+
+def write_json_response(response: InferenceResponse) -> bytes | None:
+    """Write a response as JSON text; None if it has no arrays, or if MLServer has to write it."""
+    if not any(has_json_writer(output.data) for output in response.outputs):
+        return None
+    tree = response.model_dump(mode="json", exclude={"outputs": {"__all__": {"data"}}})
+    for entry in (tree, *tree["outputs"]):
+        if "parameters" in entry:  # may have values of any type
+            entry["parameters"] = encode_to_json_bytes(entry["parameters"])
+    for entry, output in zip(tree["outputs"], response.outputs, strict=True):
+        if has_json_writer(output.data):
+            entry["data"] = array_of(output.data)
+        else:
+            dumped = output.model_dump(mode="json", include={"data"})
+            entry["data"] = encode_to_json_bytes(dumped["data"])
+    try:
+        return write_peer_json(tree, "null")
+    except (EncodeError, TypeError):
+        return None
+
+
+def has_json_writer(data: Any) -> bool:
+    """Return whether ``write_peer_json`` writes the data as MLServer writes its list."""
+    found = array_of(data)
+    if isinstance(found, np.ndarray):
+        return found.dtype.kind in "biuf"
+    return found is not None and text_of(data) is None

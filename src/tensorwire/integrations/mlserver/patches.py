@@ -1,0 +1,224 @@
+"""The replacements of functions of MLServer.
+
+Methods of the codecs are replaced, not the codec classes, because those are in registries and in
+the signatures of runtimes. The other methods of the codecs (``encode_input``, ``decode_output``,
+the request codecs) call these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Any, ClassVar
+
+from mlserver import raw as mlserver_raw
+from mlserver.codecs import NumpyCodec, StringCodec
+from mlserver.codecs import string as string_codec
+from mlserver.codecs.numpy import to_datatype
+from mlserver.codecs.utils import inject_batch_dimension
+from mlserver.handlers import DataPlane
+from mlserver.parallel import worker
+from mlserver.rest.app import APIRoute
+from mlserver.types import Parameters, ResponseOutput
+
+import tensorwire as tw
+
+from ...asgi.exchange import Receive, Scope, Send
+from ...errors import ElementError, LayoutError, plural, subject
+from ...http import EXTENSION
+from ..patching import Function, Replacement
+from .convert import (
+    ArrayData,
+    array_of,
+    copy_payload,
+    flat_list,
+    is_flat,
+    mlserver_error,
+    numeric_array,
+    pack_list,
+    pack_texts,
+    text_of,
+    view_raw_data,
+)
+from .server import answer_binary, answer_json, is_binary, is_infer
+
+
+def replacements(install: Callable[[], None]) -> list[Replacement]:
+    """Return all replacements. ``install`` is called in each parallel worker as it starts."""
+    return [
+        # codecs
+        Replacement(NumpyCodec, "decode_input", replace_numpy_decode_input),
+        Replacement(NumpyCodec, "encode_output", replace_numpy_encode_output),
+        Replacement(string_codec, "_decode_input_or_output", replace_decode_input_or_output),
+        Replacement(StringCodec, "encode_output", replace_string_encode_output),
+        # raw gRPC contents
+        Replacement(mlserver_raw, "inject_raw", replace_inject_raw),
+        Replacement(mlserver_raw, "unpack", replace_unpack),
+        Replacement(mlserver_raw, "pack", replace_pack),
+        # server
+        Replacement(APIRoute, "handle", replace_handle, inherited=True),
+        Replacement(DataPlane, "metadata", replace_metadata),
+        Replacement(worker, "Worker", partial(replace_worker, install)),
+    ]
+
+
+# --- codecs --------------------------------------------------------------------------------------
+
+
+def replace_numpy_decode_input(original: Function) -> Function:
+    def decode_input(cls: Any, request_input: Any) -> Any:
+        data = array_of(request_input.data)
+        is_json = text_of(request_input.data) is not None
+        if isinstance(data, tw.BytesTensor) and data.size == prod(request_input.shape):
+            if is_json:  # MLServer makes an array of str
+                return original(cls, request_input)
+            return data.as_numpy("S").reshape(request_input.shape)
+        array = numeric_array(request_input)
+        if array is None:
+            return original(cls, request_input)
+        # As without the codec, the array is aligned and writable and, for JSON data, a new one in
+        # each call.
+        if is_json or not (array.flags.aligned and array.flags.writeable):
+            array = array.copy()
+        return array.reshape(request_input.shape)
+
+    return decode_input
+
+
+def replace_numpy_encode_output(original: Function) -> Function:
+    def encode_output(cls: Any, name: str, payload: Any, **kwargs: Any) -> Any:
+        data = copy_payload(payload)
+        if data is None:
+            return original(cls, name, payload, **kwargs)
+        return ResponseOutput(
+            name=name,
+            datatype=to_datatype(payload.dtype),
+            shape=inject_batch_dimension(list(payload.shape)),
+            data=ArrayData.from_array(data, nan_as_none=True),
+            parameters=Parameters(content_type=cls.ContentType),
+        )
+
+    return encode_output
+
+
+def replace_decode_input_or_output(original: Function) -> Function:
+    def _decode_input_or_output(input_or_output: Any) -> Any:
+        data = array_of(input_or_output.data)
+        text = text_of(input_or_output.data)
+        if not isinstance(data, tw.BytesTensor) or (text is not None and not is_flat(text)):
+            return original(input_or_output)
+        try:
+            return data.as_strings().reshape(-1).tolist()
+        except ElementError as error:
+            message = f"{subject('tensor', input_or_output.name)}: {error}"
+            raise mlserver_error(ElementError(message)) from error
+
+    return _decode_input_or_output
+
+
+def replace_string_encode_output(original: Function) -> Function:
+    def encode_output(
+        cls: Any, name: str, payload: Any, use_bytes: bool = True, **kwargs: Any
+    ) -> Any:
+        data = pack_texts(payload) if use_bytes and type(payload) is list else None
+        if data is None or data.shape != (len(payload),):
+            return original(cls, name, payload, use_bytes, **kwargs)
+        return ResponseOutput(
+            name=name,
+            datatype="BYTES",
+            shape=[len(payload), 1],
+            data=ArrayData.from_array(data),
+            parameters=Parameters(content_type=cls.ContentType),
+        )
+
+    return encode_output
+
+
+# --- raw gRPC contents ---------------------------------------------------------------------------
+
+
+def replace_inject_raw(original: Function) -> Function:
+    def inject_raw(elems: Any, raw_contents: Any) -> Any:
+        # Each tensor without contents takes the next raw contents, and all of them must be taken.
+        empty = [elem for elem in elems if not elem.data]
+        if len(empty) != len(raw_contents):
+            verb = "has" if len(empty) == 1 else "have"
+            raise mlserver_error(
+                LayoutError(
+                    f"{len(empty)} {plural('tensor', len(empty))} {verb} no contents, but there "
+                    f"are raw contents for {len(raw_contents)}",
+                    expected=len(empty),
+                    actual=len(raw_contents),
+                )
+            )
+        for elem, raw in zip(empty, raw_contents, strict=True):
+            elem.data = ArrayData.from_array(view_raw_data(elem, raw))
+        return elems
+
+    return inject_raw
+
+
+def replace_unpack(original: Function) -> Function:
+    def unpack(elem: Any, raw: Any) -> Any:
+        return flat_list(view_raw_data(elem, raw), nan_as_none=False)
+
+    return unpack
+
+
+def replace_pack(original: Function) -> Function:
+    def pack(elem: Any) -> bytes:
+        data = array_of(elem.data)
+        if isinstance(data, tw.BytesTensor):
+            return bytes(data.wire)
+        array = numeric_array(elem)
+        if array is not None and array.size == prod(elem.shape):
+            return array.tobytes()
+        packed = pack_list(elem)
+        return original(elem) if packed is None else packed
+
+    return pack
+
+
+# --- server --------------------------------------------------------------------------------------
+
+
+def replace_handle(original: Function) -> Function:
+    async def handle(self: Any, scope: Scope, receive: Receive, send: Send) -> None:
+        if not is_infer(self.endpoint) or scope["method"] != "POST":
+            await original(self, scope, receive, send)
+        elif is_binary(scope["headers"]):
+            await answer_binary(self.endpoint, scope, receive, send)
+        else:
+            await answer_json(self, original, scope, receive, send)
+
+    return handle
+
+
+def replace_metadata(original: Function) -> Function:
+    async def metadata(self: Any) -> Any:
+        found = await original(self)
+        if EXTENSION not in found.extensions:
+            found.extensions = [*found.extensions, EXTENSION]
+        return found
+
+    return metadata
+
+
+class InstallingWorker(worker.Worker):  # type: ignore[misc]  # mlserver has no types
+    """MLServer's parallel worker, which installs the integration in its process."""
+
+    install: ClassVar[Callable[[], None]]
+
+    def __init__(self, settings: Any, responses: Any, env: Any = None) -> None:
+        super().__init__(settings, responses, env)
+        self._install = type(self).install  # pickled with the worker, unlike the class attribute
+
+    def run(self) -> None:
+        self._install()
+        super().run()
+
+
+def replace_worker(install: Callable[[], None], original: type) -> type:
+    InstallingWorker.install = staticmethod(install)
+    return InstallingWorker

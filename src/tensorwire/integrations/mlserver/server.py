@@ -1,0 +1,212 @@
+"""MLServer's REST endpoint ``infer`` with this codec: requests are read and responses are written.
+
+Binary requests, and JSON requests that MLServer accepts, are answered here. All other requests are
+passed on to MLServer, which answers them with its own errors. Requests come from the ``handle``
+method of MLServer's route class, which is called inside of its middlewares and error handlers, and
+which running servers use from the next request on.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import Response as PlainResponse
+from mlserver.errors import MLServerError
+from mlserver.rest.endpoints import Endpoints
+from mlserver.rest.requests import Request
+from mlserver.rest.responses import Response
+from mlserver.types import Datatype, InferenceRequest, InferenceResponse
+from pydantic import ValidationError
+
+import tensorwire as tw
+
+from ...asgi._head import framing
+from ...asgi.exchange import (
+    ClientDisconnected,
+    Message,
+    RawHeaders,
+    Receive,
+    Scope,
+    Send,
+    read_request,
+    send_frame,
+)
+from ...errors import TensorwireError
+from ...http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
+from .convert import (
+    binary_selection,
+    mlserver_error,
+    read_json_request,
+    to_inference_request,
+    write_json_response,
+    write_response,
+)
+
+Handle = Callable[[Any, Scope, Receive, Send], Any]
+
+HEADER_LENGTH_NAME = HEADER_LENGTH.lower().encode()
+BINARY_CONTENT_TYPES = (BINARY_TYPE.encode(), b"json-header-size")  # one of these is contained
+
+
+def is_infer(endpoint: Any) -> bool:
+    """Return whether an endpoint is MLServer's own ``infer``, which ``generate`` uses, too."""
+    owner = getattr(endpoint, "__self__", None)
+    return isinstance(owner, Endpoints) and endpoint.__name__ == "infer"
+
+
+def is_binary(headers: RawHeaders) -> bool:
+    """Return whether these are the headers of a binary request, which MLServer does not accept."""
+    return any(
+        name == HEADER_LENGTH_NAME
+        or (name == b"content-type" and any(part in value.lower() for part in BINARY_CONTENT_TYPES))
+        for name, value in headers
+    )
+
+
+# --- binary requests -----------------------------------------------------------------------------
+
+
+async def answer_binary(endpoint: Any, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a binary request. Raises MLServerError."""
+    try:
+        header_length, _, _ = framing(scope["headers"])
+        spec = await declared_input(endpoint, scope) if header_length == 0 else None
+        request = to_inference_request(await read_request(scope, receive, raw_input=spec))
+    except ClientDisconnected:
+        return
+    except TensorwireError as error:
+        raise mlserver_error(error) from error
+    await answer(endpoint, request, scope, receive, send, json_for_binary_request)
+
+
+async def declared_input(endpoint: Any, scope: Scope) -> tw.TensorSpec | None:
+    """Return the input that the settings of the model declare, if they declare exactly one."""
+    model = await endpoint.__self__.model_metadata(**scope["path_params"])
+    if not model.inputs or len(model.inputs) != 1:
+        return None
+    [declared] = model.inputs
+    return tw.TensorSpec(declared.name, Datatype(declared.datatype).value, declared.shape)
+
+
+# --- JSON requests -------------------------------------------------------------------------------
+
+
+async def answer_json(
+    route: Any, original: Handle, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Answer a JSON request, or call the original ``handle`` if MLServer rejects the request."""
+    body = await receive_body(receive)
+    if body is None:
+        return
+    request = await read_json(Request(scope, receive_again(body, receive)))
+    if request is None:
+        await original(route, scope, receive_again(body, receive), send)
+    else:
+        await answer(route.endpoint, request, scope, receive, send, json_for_json_request)
+
+
+async def receive_body(receive: Receive) -> bytes | None:
+    """Return the body, which may be compressed; None if the client has disconnected."""
+    chunks, more = [], True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        chunks.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(chunks)
+
+
+def receive_again(body: bytes, receive: Receive) -> Receive:
+    """Return a ``receive`` that first returns a body that was received before."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_body_first() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_body_first
+
+
+async def read_json(request: Request) -> InferenceRequest | None:
+    """Read a JSON request; None if MLServer answers it with an error. Raises MLServerError."""
+    if not is_json(request.headers.get("content-type")):
+        return None
+    try:
+        body = await request.body()
+        found = read_json_request(body)
+        return InferenceRequest.model_validate(await request.json()) if found is None else found
+    except ValidationError:
+        return read_empty_tensors(body) if b'"binary_data_size"' in body else None
+    except (ValueError, OSError, EOFError, zlib.error):  # malformed JSON, malformed gzip
+        return None
+
+
+def is_json(content_type: str | None) -> bool:
+    """Return whether FastAPI reads a body of this type as JSON, which it also does without one."""
+    if not content_type:
+        return True
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type.startswith("application/") and media_type.endswith(("/json", "+json"))
+
+
+def read_empty_tensors(body: bytes) -> InferenceRequest:
+    """Read a request whose binary tensors are all empty, so that it needs no header length.
+
+    Raises MLServerError.
+    """
+    try:
+        return to_inference_request(tw.decode_request(body))
+    except TensorwireError as error:
+        raise mlserver_error(error) from error
+
+
+# --- responses -----------------------------------------------------------------------------------
+
+
+async def answer(
+    endpoint: Any,
+    request: InferenceRequest,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    to_json: Callable[[InferenceResponse], Response],
+) -> None:
+    """Call MLServer's endpoint, and send its response in the form that the request asks for.
+
+    ``to_json`` converts a response without binary outputs and without arrays.
+    """
+    is_binary_output, headers = binary_selection(request), PlainResponse()
+    del headers.headers["content-length"]
+    response = await endpoint(
+        raw_request=Request(scope, receive),
+        raw_response=headers,
+        payload=request,
+        **scope["path_params"],
+    )
+    try:
+        frame = write_response(response, is_binary_output)
+    except TensorwireError as error:
+        raise mlserver_error(error) from error
+    if frame is not None:
+        await send_frame(send, frame, headers=headers.raw_headers)
+        return
+    text = write_json_response(response)
+    plain = to_json(response) if text is None else PlainResponse(text, media_type=JSON_TYPE)
+    plain.headers.raw.extend(headers.headers.raw)
+    await plain(scope, receive, send)
+
+
+def json_for_json_request(response: InferenceResponse) -> Response:
+    """Convert a response as FastAPI does."""
+    return Response(response.model_dump(mode="json"))
+
+
+def json_for_binary_request(response: InferenceResponse) -> Response:
+    """Convert a response; MLServerError if it cannot be JSON."""
+    try:
+        return Response(response.model_dump())
+    except (TypeError, UnicodeDecodeError) as error:  # raised by orjson and json
+        cause = error.__cause__ or error
+        raise MLServerError(f"the outputs have no JSON form, ask for binary: {cause}") from error

@@ -1,0 +1,167 @@
+"""Convert between the arrays and responses of tritonclient and those of tensorwire."""
+
+from __future__ import annotations
+
+from math import prod
+from operator import index
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..._codec.bytes_reader import elements_nbytes
+from ..._codec.bytes_tensor import BytesTensor, decode_bytes
+from ..._codec.bytes_writer import all_plain
+from ..._codec.conversion import encode_bytes
+from ..._codec.memory import Body
+from ...errors import EncodeError
+
+# Smaller data is copied, because a copy then costs less than keeping a reference does
+# (benchmarks/bench_integrations.py).
+REFER_FROM_NBYTES = 256 * 1024
+"""The size in bytes from which arrays of inputs are referenced instead of copied."""
+
+VIEW_FROM_NBYTES = 64 * 1024
+"""The size in bytes from which outputs are views of the response instead of copies."""
+
+
+# --- BYTES ---------------------------------------------------------------------------------------
+
+
+class PackedArray(np.ndarray[Any, Any]):
+    """Stands for an array of BYTES whose serialized form, ``wire``, is known.
+
+    It has the shape and the dtype of the array, which tritonclient checks; its elements are None.
+    """
+
+    wire: bytes
+
+
+def is_extra_bytes(values: Any) -> bool:
+    """Return whether these are BYTES of a type that tritonclient itself does not accept."""
+    return isinstance(values, BytesTensor) or (
+        type(values) is np.ndarray and values.dtype.kind in "UT"
+    )
+
+
+def packed_array(values: Any) -> PackedArray:
+    """Serialize a BytesTensor, or an array of kind ``U`` or StringDType, and keep its shape."""
+    packed = np.broadcast_to(np.array(None, object), values.shape).view(PackedArray)
+    packed.wire = encode_bytes(values)
+    return packed
+
+
+def object_array(values: Any) -> NDArray[np.object_]:
+    """Convert a BytesTensor, or an array of kind ``U`` or StringDType, to Python objects."""
+    array: NDArray[np.object_] = (
+        values.as_numpy() if isinstance(values, BytesTensor) else values.astype(object)
+    )
+    return array
+
+
+def serialized(values: Any) -> bytes | None:
+    """Serialize BYTES; None for everything that tritonclient has to convert or reject itself."""
+    if isinstance(values, PackedArray):
+        return values.wire
+    is_known = type(values) is np.ndarray and values.dtype.kind in "OS"
+    if is_known and values.dtype.kind == "O":
+        values = np.require(values, requirements=["C", "A"])
+        if not all_plain(values):
+            return None  # tritonclient calls str() for numbers, None, subclasses and so on
+    elif not is_known and not is_extra_bytes(values):
+        return None
+    try:
+        return encode_bytes(values)
+    except EncodeError:  # a lone surrogate, or an element of 4 GiB
+        if not is_known:
+            raise
+        return None
+
+
+def elements_at(region: memoryview, shape: Any, offset: int) -> NDArray[np.object_]:
+    """Read BYTES of a shape at an offset of a shared memory region, as an object array.
+
+    What follows the elements is ignored. Raises DecodeError for malformed BYTES, and ValueError or
+    TypeError for shapes and offsets that tritonclient handles itself.
+    """
+    dims = tuple(index(dim) for dim in shape)
+    if min(dims, default=1) <= 0 or offset < 0:
+        raise ValueError("the shape is empty or negative, or the offset is negative")
+    body = Body(region[offset:])
+    n_elements = prod(dims)
+    nbytes = elements_nbytes(body, n_elements)
+    return decode_bytes(body.view(0, nbytes), n_elements).as_numpy().reshape(dims)
+
+
+# --- inputs --------------------------------------------------------------------------------------
+
+
+class ReferencedArray(np.ndarray[Any, Any]):
+    """An array whose ``tobytes`` returns a flat read-only view of its memory instead of a copy."""
+
+    def tobytes(self, order: Any = "C") -> Any:
+        if not self.flags.c_contiguous or not self.size:
+            return super().tobytes(order)
+        flat = self.view(np.ndarray).reshape(-1).view(np.uint8)
+        flat.flags.writeable = False
+        return flat
+
+
+def is_large_array(values: Any) -> bool:
+    """Return whether to keep a reference to an array of numbers instead of a copy."""
+    return (
+        isinstance(values, np.ndarray)
+        and values.nbytes >= REFER_FROM_NBYTES
+        and type(values).tobytes is np.ndarray.tobytes  # false for masked arrays, which fill values
+    )
+
+
+class ReferencingInput:
+    """What tritonclient's request builder uses of an input, with the array itself as its data.
+
+    ``InferInput._get_binary_data`` returns ``bytes`` even for a referenced array, because programs
+    that build request bodies themselves need ``bytes``. The builder joins the array without a copy.
+    """
+
+    def __init__(self, infer_input: Any) -> None:
+        self._get_tensor = infer_input._get_tensor
+        self._raw_data = infer_input._raw_data
+
+    def _get_binary_data(self) -> Any:
+        return self._raw_data
+
+
+# --- responses -----------------------------------------------------------------------------------
+
+
+class BodyResponse:
+    """A response body in the form of the HTTP response that ``InferResult`` reads.
+
+    ``InferResult`` first reads the JSON header, then the rest. If the body is long, the rest is a
+    view of it.
+    """
+
+    def __init__(self, body: bytes, header_length: Any, content_encoding: Any) -> None:
+        self.body = body
+        self.position = 0
+        self.headers = {
+            "Inference-Header-Content-Length": header_length,
+            "Content-Encoding": content_encoding,
+        }
+
+    def get(self, name: str) -> Any:
+        return self.headers.get(name)
+
+    def read(self, length: int = -1) -> Any:
+        if length != -1:
+            begin = self.position
+            self.position += length
+            return self.body[begin : self.position]
+        if self.position == 0 or len(self.body) < VIEW_FROM_NBYTES:
+            return self.body[self.position :]
+        return byte_array(self.body)[self.position :]
+
+
+def byte_array(body: bytes) -> NDArray[np.uint8]:
+    """View a body as an array: its slices are views and, unlike a memoryview, it can be pickled."""
+    return np.frombuffer(body, np.uint8)
