@@ -32,6 +32,8 @@ else:
 TEXT = [b"", b"a", b"x" * 11, b"y" * 12, b"z" * 13, "é🜚".encode() * 9, b"a\0b\0", b"w" * 70_000]
 ANY = [*TEXT, b"\xff\xfe" * 9]
 
+CONSUMED = "tensor 'x' is an Arrow {} that was consumed already: its capsule is released"
+
 
 def tensor_of(elements: list[bytes]) -> tw.BytesTensor:
     return tw.decode_bytes(reference.elements(elements))
@@ -188,8 +190,7 @@ def test_element_too_long_for_a_view_is_rejected() -> None:
     with pytest.raises(tw.EncodeError) as caught:
         pa.array(tw.decode_bytes(body))
     assert str(caught.value) == (
-        "element 1 is too long for an Arrow view: 2147483648 bytes, of which 2147483647 are "
-        "possible"
+        "element 1 is too long for an Arrow view: 2147483648 bytes, at most 2147483647 are possible"
     )
 
 
@@ -325,7 +326,7 @@ def test_failing_stream_raises_with_its_message(reason: bytes | None, text: str)
     with pytest.raises(tw.EncodeError) as caught:
         tw.Tensor("x", stream)
     assert stream.n_releases == 1
-    assert str(caught.value) == f"Arrow stream 'x' failed: {text}"
+    assert str(caught.value) == f"tensor 'x' is an Arrow stream that failed: {text}"
 
 
 # --- invalid producers and consumed capsules ---
@@ -365,7 +366,7 @@ def test_array_is_moved_and_released_once(layout: bytes) -> None:
     assert producer.array.release is None  # as the interface prescribes
     with pytest.raises(tw.EncodeError) as caught:
         tw.Tensor("x", producer)
-    assert str(caught.value) == "Arrow array 'x' has been consumed: its capsule is released"
+    assert str(caught.value) == CONSUMED.format("array")
     assert producer.n_releases == 1
 
 
@@ -488,7 +489,7 @@ def test_export_must_be_capsules_of_the_right_names() -> None:
             tw.encode_bytes(Bad("__arrow_c_array__", pair))
     del Bad.__arrow_c_array__  # type: ignore[attr-defined]
     for stream in (None, array, 5):
-        with pytest.raises(TypeError, match="not returned an 'arrow_array_stream' capsule but"):
+        with pytest.raises(TypeError, match="must return an 'arrow_array_stream' capsule, not"):
             tw.encode_bytes(Bad("__arrow_c_stream__", stream))
     tensor = tensor_of(TEXT)
     for asked in (5, "text", array):
@@ -517,7 +518,7 @@ def test_consumed_stream_is_rejected() -> None:
     for cached in (by_us, by_others):
         with pytest.raises(tw.EncodeError) as caught:
             tw.Tensor("x", cached)
-        assert str(caught.value) == "Arrow stream 'x' has been consumed: its capsule is released"
+        assert str(caught.value) == CONSUMED.format("stream")
 
 
 @pytest.mark.parametrize("arrow_type", BYTES_TYPES + TEXT_TYPES, ids=str)

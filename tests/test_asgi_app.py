@@ -128,7 +128,7 @@ def test_head_requests_and_trailing_slashes() -> None:
 def test_limits_of_the_app() -> None:
     app = create_app({"echo": echo}, limits=tw.Limits(max_tensors=1))
     answer = infer(app)
-    assert (answer.status, "has more than 1 inputs" in answer.error) == (400, True)
+    assert (answer.status, "has more than 1 input," in answer.error) == (400, True)
 
 
 @pytest.mark.parametrize(("selection", "binary"), [("spec", True), ("triton", False)])

@@ -50,15 +50,20 @@ def test_encode(values: Any, expected: list[bytes]) -> None:
     [
         (["a", None], "element 1 of the argument is None, and BYTES has no missing values"),
         (np.array(["a", 5], object), "element 1 of the argument is int, not bytes or str"),
-        (np.array([["a", "b"], ["c", 1.5]], object), "element 3 [1, 1] of the argument is float, not bytes or str"),
-        ([["a"], ["b", "c"]], "the argument is a ragged list: item 1 has shape [2], the items before it [1]"),
+        (np.array([["a", "b"], ["c", 1.5]], object),
+         "element 3 [1, 1] of the argument is float, not bytes or str"),
+        ([["a"], ["b", "c"]],
+         "the argument is a ragged list: item 1 has shape [2], the items before it [1]"),
         ([["a"], "b"], "the argument is a ragged list: item 1 is not a list"),
         (["a", ["b"]], "element 1 of the argument is list, not bytes or str"),
         (["ab", "c\ud800"],
-         "element 1 of the argument cannot be encoded as UTF-8: character 1 is a lone surrogate, U+D800"),
+         "element 1 of the argument cannot be encoded as UTF-8: character 1 is a lone surrogate, "
+         "U+D800"),
         (np.array(["ab", "c\udfff"]),
-         "element 1 of the argument cannot be encoded as UTF-8: character 1 is a lone surrogate, U+DFFF"),
-        (np.zeros(3), "the argument is an array of float64, not BYTES: those are object, S, U and StringDType"),
+         "element 1 of the argument cannot be encoded as UTF-8: character 1 is a lone surrogate, "
+         "U+DFFF"),
+        (np.zeros(3),
+         "the argument is an array of float64, not BYTES: those are object, S, U and StringDType"),
     ],
 )  # fmt: skip
 def test_invalid_elements_are_rejected(values: Any, message: str) -> None:
@@ -89,7 +94,8 @@ def test_element_of_4_gib_is_rejected() -> None:
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_bytes(["a", memoryview(memory)])
     assert str(caught.value) == (
-        "element 1 is too long: 4294967296 bytes, a length prefix counts to 4294967295"
+        "element 1 of the argument is too long: 4294967296 bytes, a length prefix allows at most "
+        "4294967295"
     )
 
 
@@ -105,7 +111,8 @@ def test_invalid_code_point_is_rejected() -> None:
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_bytes(array)
     assert str(caught.value) == (
-        "element 0 of the argument cannot be encoded as UTF-8: character 1 is an invalid code point, U+110000"
+        "element 0 of the argument cannot be encoded as UTF-8: character 1 is an invalid code "
+        "point, U+110000"
     )
 
 
@@ -116,7 +123,7 @@ def test_released_or_strided_memoryview_is_rejected() -> None:
         with pytest.raises(tw.EncodeError) as caught:
             tw.encode_bytes(["a", view])
         assert str(caught.value) == (
-            "element 1 is a memoryview that is released, or not contiguous"
+            "element 1 of the argument is a memoryview that is released or not contiguous"
         )
 
 

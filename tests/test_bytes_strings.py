@@ -92,6 +92,6 @@ def test_invalid_utf8_is_reported_with_element_and_offset() -> None:
         with pytest.raises(tw.ElementError) as caught:
             convert()
         assert str(caught.value) == (
-            "element 1 .*is not valid UTF-8: invalid start byte at its byte 2 (body byte 14)"
+            "element 1 is not valid UTF-8: invalid start byte at its byte 2 (body byte 14)"
         )
         assert (caught.value.element, caught.value.offset) == (1, 14)

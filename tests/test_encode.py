@@ -221,7 +221,7 @@ def test_nonfinite_numbers_in_json() -> None:
         tw.EncodeError, match="element 0 of input 'x' is nan, which JSON cannot represent"
     ):
         tw.encode_request(request, nonfinite="error")
-    with pytest.raises(ValueError, match="nonfinite is"):
+    with pytest.raises(ValueError, match="nonfinite must be"):
         tw.encode_request(request, nonfinite="zero")  # type: ignore[arg-type]
 
 
@@ -238,7 +238,7 @@ def test_bytes_that_are_not_utf8_have_no_json_form() -> None:
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_response(tw.InferResponse([tensor]))
     assert str(caught.value) == (
-        "element 1 of tensor 'y' is not UTF-8, and JSON carries nothing else: send it binary"
+        "element 1 of output 'y' is not valid UTF-8, and can only be sent as binary data"
     )
     assert (caught.value.element, caught.value.status) == (1, 400)
 

@@ -112,11 +112,11 @@ def test_data_replaced_after_construction(data: Any, message: str, binary: bool)
         ([X, X], "input 'x' appears twice"),
         (
             [tw.Tensor("x", HALF, parameters={"binary_data_size": 12})],
-            "tensor 'x' has data, and binary_data_size among its parameters",
+            "input 'x' has data, and binary_data_size among its parameters",
         ),
         (
             [tw.Tensor("x", None, datatype="FP32", shape=[1])],
-            "tensor 'x' has no data, and no shared_memory_region among its parameters",
+            "input 'x' has no data, and no shared_memory_region among its parameters",
         ),
         ([tw.Tensor("\ud800", HALF)], "the header has a lone surrogate at character 0"),
     ],
@@ -145,8 +145,8 @@ def far(**parameters: Any) -> tw.Tensor:
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (lambda: tw.InferRequest([changed(tw.Tensor("x", HALF), name=None)]), "no name, or one"),
-        (lambda: tw.InferRequest([changed(tw.Tensor("x", HALF), name="\0")]), "no name, or one"),
+        (lambda: tw.InferRequest([changed(tw.Tensor("x", HALF), name=None)]), "has no name"),
+        (lambda: tw.InferRequest([changed(tw.Tensor("x", HALF), name="\0")]), "contains a NUL"),
         (
             lambda: tw.InferRequest([changed(tw.Tensor("x", HALF), datatype="F")]),
             "unknown datatype",
@@ -198,7 +198,7 @@ def test_arguments_of_wrong_python_types() -> None:
         tw.encode_request(tw.InferResponse([X]))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="selection must be"):
         tw.encode_response(tw.InferResponse([X]), selection="kserve")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="align is 1 or more"):
+    with pytest.raises(ValueError, match="align must be 1 to"):
         tw.encode_request(tw.InferRequest([X]), align=0)
 
 

@@ -111,7 +111,7 @@ def test_str_without_utf8_form_is_rejected() -> None:
     with pytest.raises(tw.EncodeError, match=r"character 1 is a lone surrogate, U\+D800"):
         tw.encode_bytes([EmptyIteration("a\ud800")])
     beyond = np.array([0x41, 0x110000], "<u4").view("U2")
-    with pytest.raises(tw.EncodeError, match=r"U\+110000 at character 1"):
+    with pytest.raises(tw.EncodeError, match=r"character 1 is an invalid code point, U\+110000"):
         tw.encode_bytes(list(beyond))
 
 
@@ -279,7 +279,7 @@ def test_names_of_wrong_type_are_rejected() -> None:
         tw.RequestedOutput("y", binary=deep)
     with pytest.raises(TypeError, match="BYTES can be converted to object"):
         tw.decode_bytes(b"").as_numpy("i4")
-    with pytest.raises(TypeError, match="no dtype"):
+    with pytest.raises(TypeError, match="is not a dtype"):
         tw.decode_bytes(b"").as_numpy(deep)
     request = tw.InferRequest([tw.Tensor("x", A)], parameters={"binary_data_output": deep})
     with pytest.raises(tw.EncodeError, match="True or False, not list"):

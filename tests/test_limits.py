@@ -220,7 +220,10 @@ def test_conversion_to_s_with_one_long_element() -> None:
         return tw.decode_bytes(elements).as_numpy("S")
 
     assert as_s(65536, 1024).dtype == np.dtype("S1024")  # 64 MiB
-    message = "element 0 is too long for a numpy S array: all 65536 elements would have its width of 1025 bytes"
+    message = (
+        "element 0 is too long for a numpy S array: all 65536 elements would have its width of "
+        "1025 bytes"
+    )
     with pytest.raises(tw.ElementError, match=message) as caught:
         as_s(65536, 1025)
     assert (caught.value.element, caught.value.actual) == (0, 1025)

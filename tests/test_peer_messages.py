@@ -91,5 +91,5 @@ def test_nan_and_infinities(dtype: str) -> None:
 def test_objects_without_json_form_are_rejected(value: Any) -> None:
     with pytest.raises(TypeError):
         write_peer_json(value, "null")
-    with pytest.raises(tw.EncodeError, match="element 1 .*is not valid UTF-8"):
+    with pytest.raises(tw.EncodeError, match=r"element 1 .*is not valid UTF-8"):
         write_peer_json([tw.decode_bytes(tw.encode_bytes([b"a", b"\xff"]))], "null")

@@ -293,7 +293,7 @@ def test_json_response_that_is_not_utf8(triton: TritonServer) -> None:
     with pytest.raises(tw.HeaderError, match="not UTF-8"):
         answer(reply)
     response = tw.InferResponse([tw.Tensor("OUTPUT0", array, binary=False)])
-    with pytest.raises(tw.EncodeError, match="element 0 of tensor 'OUTPUT0' is not UTF-8"):
+    with pytest.raises(tw.EncodeError, match="element 0 of output 'OUTPUT0' is not valid UTF-8"):
         tw.encode_response(response)
 
 

@@ -434,7 +434,7 @@ cdef BytesTensor scan_body(Body body, tuple shape):
     # The number of elements is checked before it is converted to a C integer.
     size = prod(shape)
     try:
-        if not 0 <= size <= body.nbytes:
+        if not 0 <= size < 1 << 62:
             raise LayoutError(
                 f"{SUBJECT} does not match its shape: at least {number_text(PREFIX_NBYTES * size)} "
                 f"bytes are needed for {number_text(size)} BYTES elements, there are {body.nbytes}",

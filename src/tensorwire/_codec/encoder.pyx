@@ -293,12 +293,12 @@ cdef class Draft:
         cdef dict parameters = tensor._parameters
         cdef tuple shape
         data = tensor.data
-        if row is None:
-            raise EncodeError(f"{SUBJECT} has an unknown datatype: {tensor.datatype!r}")
         if name is None:
             raise EncodeError(f"{SUBJECT} has no name")
         if has_nul(name):
             raise EncodeError(f"the name of {SUBJECT} contains a NUL")
+        if row is None:
+            raise EncodeError(f"{SUBJECT} has an unknown datatype: {tensor.datatype!r}")
         shape = shape_to_send(tensor.shape, row)
         if data is None:
             check_shared_memory(parameters)
