@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import counts
-from benchmarks.missing import Missing
+from benchmarks.contenders import Missing
 from interop.missing import refuse
 
 pytestmark = pytest.mark.no_sanitizers(reason="it counts instructions")
