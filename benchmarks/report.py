@@ -211,9 +211,10 @@ def nbytes_text(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
-def provenance(
-    tables: Iterable[Table], of: str = "Medians ± half the interquartile range"
-) -> str:
+MEDIANS = "Medians ± half the interquartile range"
+
+
+def provenance(tables: Iterable[Table], of: str = MEDIANS) -> str:
     """Return the command, the date and the machine of the measurements."""
     runs = dict.fromkeys(
         f"`{r.command}`, {r.date}, {r.machine}" for r in (table.results for table in tables)
@@ -224,7 +225,7 @@ def provenance(
 # --- regions: each function returns a text, or "" without results ---
 
 
-def complete(*names: str) -> Callable[[Tables], str]:
+def complete(*names: str, of: str = MEDIANS) -> Callable[[Tables], str]:
     """These tables, with other formats and limits in tables of their own."""
 
     def text(tables: Tables) -> str:
@@ -239,7 +240,7 @@ def complete(*names: str) -> Callable[[Tables], str]:
                 parts.append(markdown(table, [OURS, *apart], f"{table.name} (orientation)"))
             if remarks := table.remarks():
                 parts.append(remarks)
-        return "\n\n".join([*parts, provenance(found)]) if found else ""
+        return "\n\n".join([*parts, provenance(found, of)]) if found else ""
 
     return text
 
@@ -333,15 +334,6 @@ def echoes_by_server(tables: Tables) -> str:
 
 RATES = "requests per second"
 RATE_PROVENANCE = "Medians; in brackets, the ratio to the bare app"
-
-
-def rates(tables: Tables) -> str:
-    if RATES not in tables:
-        return ""
-    table = tables[RATES]
-    remarks = [table.remarks()] if table.notes else []
-    text = markdown(table, table.contenders())
-    return "\n\n".join([text, *remarks, provenance([table], RATE_PROVENANCE)])
 
 
 def rates_headline(tables: Tables) -> str:
@@ -496,7 +488,7 @@ PAGES: dict[Path, dict[str, Callable[[Tables], str]]] = {
         "bytes": complete(*BYTES),
         "busy thread": complete("scan beside another thread"),
         "http": echoes_by_server,
-        "rates": rates,
+        "rates": complete(RATES, of=RATE_PROVENANCE),
         "integrations": complete(*(f"integration: {package}" for package in INTEGRATIONS)),
         "memory": complete("peak memory: decode", "peak memory: encode"),
         "receive": complete("receive a body"),
