@@ -64,12 +64,12 @@ def measure(arguments: argparse.Namespace) -> tuple[dict[str, report.Results], b
     command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
     measured: dict[str, report.Results] = {}
     succeeded = True
-    for subject in SUBJECTS:
+    for subject, environments in SUBJECTS.items():
         if subject not in arguments.subjects:
             continue
         outputs: dict[str, Any] = {}
         left_out: dict[str, str] = {}
-        for environment in ("", *(() if arguments.here else SUBJECTS[subject])):
+        for environment in ("", *([] if arguments.here else environments)):
             print(f"{subject}{environment and f' in the environment of {environment}'}", flush=True)
             try:
                 python = interpreter(environment, create=not arguments.quick)

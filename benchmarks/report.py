@@ -510,9 +510,7 @@ def rendered(measured: Mapping[str, Results]) -> dict[Path, str]:
     return pages | plots(tables)
 
 
-def with_regions(
-    page: str, regions: Mapping[str, Callable[[Tables], str]], tables: Tables
-) -> str:
+def with_regions(page: str, regions: Mapping[str, Callable[[Tables], str]], tables: Tables) -> str:
     """Return the page with its regions replaced. Raises ValueError for a missing region."""
     for name, region in regions.items():
         text = region(tables)
