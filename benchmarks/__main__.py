@@ -38,7 +38,7 @@ STOP_SECONDS = 30.0
 FULL = ["--benchmark-max-time=0.25", "--benchmark-min-rounds=5"]
 QUICK = ["--benchmark-max-time=0.03", "--benchmark-min-rounds=1"]
 # Warnings of other packages are not errors, and `report.py` makes the tables.
-OPTIONS = ["-q", "--no-header", "-W", "default", "--benchmark-quiet"]
+OPTIONS = ["-q", "--no-header", "-W", "default", "--disable-warnings", "--benchmark-quiet"]
 # Environments may have plugins that do not work with this version of pytest.
 OPTIONS += ["-p", "pytest_benchmark.plugin"]
 VARIABLES = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
