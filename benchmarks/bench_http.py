@@ -38,7 +38,7 @@ from .contenders import (
     installed,
     module,
 )
-from .measure import OURS, Slow, add_note, is_same_array, marked, measure, measuring
+from .measure import Slow, is_same_array, marked, measure, measuring, noting
 from .servers import LOOPBACK, Servers, receive_into
 from .workloads import floats, texts
 
@@ -291,11 +291,13 @@ def test_requests_per_second(benchmark: BenchmarkFixture, servers: Servers, work
     """One benchmark for all contenders: a round is one turn of each server."""
     n_floats, n_connections = LOADS[workload]
     if not benchmark.disabled and shutil.which("wrk") is None:
-        pytest.skip(add_note(TABLE, workload, "wrk", "not installed", "install the package wrk"))
+        with noting(benchmark, TABLE, workload, "requests per second"):
+            raise Missing("wrk cannot be found")
+        pytest.skip("wrk cannot be found")
     frame = frame_of(n_floats)
     running: dict[str, Turns] = {}
     for contender, server in RATED.items():
-        with noting(benchmark, workload, contender):
+        with noting(benchmark, TABLE, workload, contender):
             port = servers.port(server)
             latency = seconds_per_request(contender, port, frame, n_floats)
             seconds = MIN_RESPONSES * n_connections * latency
@@ -311,7 +313,7 @@ def test_requests_per_second(benchmark: BenchmarkFixture, servers: Servers, work
 
         def take_turns() -> None:
             for contender, turns in list(running.items()):
-                with noting(benchmark, workload, contender):
+                with noting(benchmark, TABLE, workload, contender):
                     del running[contender]  # one that fails has no turn in the next rounds
                     turns.rates.append(rate(options, turns))
                     running[contender] = turns
@@ -327,24 +329,6 @@ def rate_row(running: dict[str, Turns], contender: str) -> dict[str, float]:
     if BASE in running:
         row["ratio"] = median(r / b for r, b in zip(rates, running[BASE].rates, strict=True))
     return row
-
-
-@contextmanager
-def noting(benchmark: BenchmarkFixture, workload: str, contender: str) -> Iterator[None]:
-    """Note why a contender has no rate, without stopping the others.
-
-    An error of tensorwire fails the test, and with ``--benchmark-disable`` any error does.
-    """
-    try:
-        yield
-    except Missing as reason:
-        add_note(TABLE, workload, contender, "not installed", reason)
-    except Unsupported as reason:
-        add_note(TABLE, workload, contender, "unsupported", reason)
-    except Exception as error:
-        if contender.startswith(OURS) or benchmark.disabled:
-            raise
-        add_note(TABLE, workload, contender, "error", f"{type(error).__name__}: {error}")
 
 
 def frame_of(n_floats: int) -> tw.Frame:

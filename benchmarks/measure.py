@@ -21,6 +21,11 @@ OURS = "tensorwire"
 # The cells that were not measured: table, workload, contender, kind and text of the reason.
 # `conftest.py` adds them to the JSON that pytest-benchmark writes.
 NOTES: list[dict[str, str]] = []
+KINDS = {
+    Missing: "not installed",
+    Unsupported: "unsupported",
+    AssertionError: "wrong result",
+}
 
 
 def marked(names: Iterable[str], **markers: Container[str]) -> list[Any]:
@@ -38,37 +43,39 @@ def marked(names: Iterable[str], **markers: Container[str]) -> list[Any]:
     ]
 
 
-def add_note(table: str, workload: str, contender: str, kind: str, text: object) -> str:
-    """Record why a cell was not measured. Returns the reason as text."""
-    place = {"table": table, "workload": workload, "contender": contender}
-    reason = (str(text).splitlines() or [""])[0]
-    NOTES.append({**place, "kind": kind, "text": reason})
-    return f"{contender}: {kind}: {reason}"
+@contextmanager
+def noting(
+    benchmark: BenchmarkFixture, table: str, workload: str, contender: str
+) -> Iterator[None]:
+    """Note why this table cell cannot be measured, and continue after the context.
+
+    Errors of tensorwire are raised, and with ``--benchmark-disable`` those of other packages, too.
+    """
+    try:
+        yield
+    except Exception as error:
+        kind = next((kind for t, kind in KINDS.items() if isinstance(error, t)), "error")
+        is_failure = not isinstance(error, Missing | Unsupported)
+        text = (str(error).splitlines() or [""])[0]
+        if is_failure:
+            text = f"{type(error).__name__}: {text}"
+        place = {"table": table, "workload": workload, "contender": contender}
+        NOTES.append({**place, "kind": kind, "text": text})
+        if is_failure and (benchmark.disabled or contender.startswith(OURS)):
+            raise
 
 
 @contextmanager
 def measuring(
     benchmark: BenchmarkFixture, table: str, workload: str, contender: str, **info: Any
 ) -> Iterator[None]:
-    """Name the table cell that is measured in this context, and note why it cannot be measured.
-
-    A missing package, an unsupported workload, and in a real run any error of another package,
-    become a note and skip the test. With ``--benchmark-disable``, and for tensorwire itself, an
-    error fails the test.
-    """
-    place = (table, workload, contender)
+    """Name the table cell that the test measures. If that is not possible, note it and skip."""
     benchmark.extra_info.update(table=table, workload=workload, contender=contender, **info)
-    try:
+    n_notes = len(NOTES)
+    with noting(benchmark, table, workload, contender):
         yield
-    except Missing as reason:
-        pytest.skip(add_note(*place, "not installed", reason))
-    except Unsupported as reason:
-        pytest.skip(add_note(*place, "unsupported", reason))
-    except Exception as error:
-        if contender == OURS or benchmark.disabled:
-            raise
-        kind = "wrong result" if isinstance(error, AssertionError) else "error"
-        pytest.skip(add_note(*place, kind, f"{type(error).__name__}: {error}"))
+    if len(NOTES) > n_notes:
+        pytest.skip(f"{NOTES[-1]['kind']}: {NOTES[-1]['text']}")
 
 
 class Slow:
