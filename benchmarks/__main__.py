@@ -1,117 +1,156 @@
-"""``python -m benchmarks``: measure, then write results/*.json, the plots and the READMEs' tables.
+"""``python -m benchmarks``: measure, then write results/*.json, the tables and the plots.
 
-Nothing is written before everything is measured. What is not installed is left out, and said.
+Each subject is a file `bench_*.py` that pytest runs in a process of its own, once in each
+environment that the subject needs. Pages are written after all subjects are measured; nothing is
+written if the run is interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import shlex
-import shutil
 import signal
+import subprocess
 import sys
-import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from . import plots, report
-from .environments import HERE, all_interpreters
-from .missing import Missing
-from .results import FOLDER, Results, empty, read
-from .suites import QUICK_PEERS, SLOW, SUITES, WITH_PEERS, run_suite
+from . import report
+from .contenders import ENVIRONMENTS, Missing
+from .servers import interpreter
+
+HERE = Path(__file__).resolve().parent
+SUBJECTS: dict[str, tuple[str, ...]] = {  # and the other environments that have contenders
+    "codec": ENVIRONMENTS,
+    "bytes": (),
+    "json": (),
+    "http": ("kserve",),
+    "integrations": ENVIRONMENTS,
+    "memory": ENVIRONMENTS,
+}
+QUICK_SUBJECTS = ("codec", "bytes", "json", "http")  # of a quick run that names none
+TIMEOUT_SECONDS = 3600.0  # for one subject in one environment
+STOP_SECONDS = 30.0
+
+FULL = ["--benchmark-max-time=0.25", "--benchmark-min-rounds=5"]
+QUICK = ["--benchmark-max-time=0.03", "--benchmark-min-rounds=1"]
+# Warnings of other packages are not errors, and `report.py` makes the tables.
+OPTIONS = ["-q", "--no-header", "-W", "default", "--disable-warnings", "--benchmark-quiet"]
+# Environments may have plugins that do not work with this version of pytest.
+OPTIONS += ["-p", "pytest_benchmark.plugin"]
+VARIABLES = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}; all")
-    parser.add_argument(
-        "--quick", action="store_true", help="few workloads, few rounds; about 1.5 min"
-    )
-    parser.add_argument("--no-peers", action="store_true", help="this interpreter alone")
-    parser.add_argument("--render", action="store_true", help="measure nothing: pages from results")
-    parser.add_argument("--no-pages", action="store_true", help="leave the READMEs as they are")
-    parser.add_argument("--results", type=Path, default=FOLDER, metavar="FOLDER")
-    found = parser.parse_args()
-    if unknown := set(found.suites) - set(SUITES):
-        parser.error(f"no suite is called {', '.join(sorted(unknown))}")
-    return found
+    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help=", ".join(SUBJECTS))
+    parser.add_argument("--quick", action="store_true", help="few workloads, few rounds")
+    parser.add_argument("--here", action="store_true", help="use no other environments")
+    parser.add_argument("--render", action="store_true", help="write the pages, measure nothing")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="write only results, there")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.subjects) - set(SUBJECTS):
+        parser.error(f"unknown subject: {', '.join(sorted(unknown))}")
+    if not arguments.subjects:
+        arguments.subjects = QUICK_SUBJECTS if arguments.quick else tuple(SUBJECTS)
+    return arguments
 
 
-class Bar:
-    """What runs, on one line of a terminal; elsewhere a line when a suite begins and ends."""
-
-    def __init__(self, title: str) -> None:
-        self.title, self.began = title, time.monotonic()
-        if not sys.stderr.isatty():
-            print(f"{title} ...", file=sys.stderr, flush=True)
-
-    def __call__(self, done: int, total: int, what: str) -> None:
-        if sys.stderr.isatty():
-            width = 24
-            full = width * done // total if total else 0
-            bar = f"{self.title} [{'#' * full}{'.' * (width - full)}] {done}/{total} {what}"
-            columns = shutil.get_terminal_size().columns - 1
-            print(f"\r\x1b[K{bar[:columns]}", end="", file=sys.stderr, flush=True)
-
-    def end(self, n_rows: int, n_notes: int) -> None:
-        clear = "\r\x1b[K" if sys.stderr.isatty() else ""
-        seconds = time.monotonic() - self.began
-        text = f"{self.title}: {n_rows} measured, {n_notes} not, {seconds:.0f} s"
-        print(f"{clear}{text}", file=sys.stderr, flush=True)
-
-
-def measure(options: argparse.Namespace) -> tuple[dict[str, Results], list[str]]:
-    """Results by suite, and what went wrong."""
+def measure(arguments: argparse.Namespace) -> tuple[dict[str, report.Results], bool]:
+    """Return the results by subject, and whether pytest succeeded for all of them."""
     command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
-    chosen = options.suites or [name for name in SUITES if not (options.quick and name in SLOW)]
-    names = [name for name in SUITES if name in chosen]
-    left_out: dict[str, str] = {}
-    interpreters = [HERE]
-    if not options.no_peers and WITH_PEERS & set(names):
-        interpreters = list(all_interpreters(make=not options.quick, left_out=left_out))
-    with_peers = QUICK_PEERS if options.quick else WITH_PEERS
-    jobs = [(name, by) for name in names for by in interpreters if by == HERE or name in with_peers]
-    measured: dict[str, Results] = {}
-    troubles: list[str] = []
-    for n, (name, by) in enumerate(jobs, 1):
-        bar = Bar(f"[{n}/{len(jobs)}] {name}{f' by {by.name}' if by.name else ''}")
-        outcome = run_suite(name, by, is_quick=options.quick, progress=bar)
-        bar.end(len(outcome.rows), len(outcome.notes))
-        results = measured.setdefault(name, empty(command))
-        results.rows += outcome.rows
-        results.notes += [note for note in outcome.notes if note["kind"] != "missing"]
-        results.versions[by.name] = outcome.versions
-        troubles += outcome.troubles
-        missing = {n["contender"]: n["text"] for n in outcome.notes if n["kind"] == "missing"}
-        results.left_out |= (left_out if name in WITH_PEERS else {}) | missing
-    return measured, troubles
+    measured: dict[str, report.Results] = {}
+    succeeded = True
+    for subject, environments in SUBJECTS.items():
+        if subject not in arguments.subjects:
+            continue
+        outputs: dict[str, Any] = {}
+        left_out: dict[str, str] = {}
+        for environment in ("", *([] if arguments.here else environments)):
+            print(f"{subject}{environment and f' in the environment of {environment}'}", flush=True)
+            try:
+                python = interpreter(environment, create=not arguments.quick)
+            except Missing as reason:
+                left_out[environment] = str(reason)
+                continue
+            code, output = run_pytest(subject, environment, python, is_quick=arguments.quick)
+            if code not in (0, NO_TESTS):
+                print(f"{subject}: pytest exits with {code}", file=sys.stderr)
+                succeeded = False
+            if output:
+                outputs[environment] = output
+        if outputs:
+            measured[subject] = report.merge(outputs, command, left_out)
+    return measured, succeeded
+
+
+NO_TESTS = 5  # the exit code of pytest if no benchmark is selected
+
+
+def run_pytest(
+    subject: str, environment: str, python: list[str], *, is_quick: bool
+) -> tuple[int, Any]:
+    """Run the benchmarks of a subject that belong to an environment.
+
+    Returns the exit code and the JSON of pytest-benchmark, which is None if nothing was measured.
+    After a timeout pytest is interrupted, and writes what it has measured until then.
+    """
+    selected = [environment] if environment else [f"not {name}" for name in ENVIRONMENTS]
+    selected += ["quick"] * is_quick + ["not large"] * (is_quick and bool(environment))
+    with TemporaryDirectory(prefix="tensorwire-benchmark-") as scratch:
+        path = Path(scratch, "benchmark.json")
+        options = [*OPTIONS, *(QUICK if is_quick else FULL), f"--benchmark-json={path}"]
+        options += ["-m", " and ".join(selected)]
+        process = subprocess.Popen(
+            [*python, "-m", "pytest", *options, str(HERE / f"bench_{subject}.py")],
+            cwd=HERE.parent,
+            env={**os.environ, **VARIABLES},
+        )
+        try:
+            code = process.wait(TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            print(f"{subject}: stopped after {TIMEOUT_SECONDS:.0f} s", file=sys.stderr)
+            code = stop(process)
+        except BaseException:
+            stop(process)
+            raise
+        text = path.read_text() if path.exists() else ""
+    return code, json.loads(text) if text else None
+
+
+def stop(process: subprocess.Popen[bytes]) -> int:
+    """Interrupt pytest, which then stops its servers. Returns the exit code."""
+    process.send_signal(signal.SIGINT)
+    try:
+        return process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def main() -> None:
-    options = arguments()
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores the first
+    arguments = parse_arguments()
+    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT is ignored in a shell's background job
         signal.signal(number, signal.default_int_handler)
-    try:
-        measured, troubles = ({}, []) if options.render else measure(options)
-    except KeyboardInterrupt:
-        sys.exit("\ninterrupted: nothing was written")
-    left_out = {who: why for r in measured.values() for who, why in r.left_out.items()}
-    measured = {name: results for name, results in measured.items() if results.rows}
-    texts = {options.results / f"{name}.json": r.text() for name, r in measured.items()}
-    known = {**read(options.results), **measured}
-    if known and not options.no_pages:
-        texts |= report.written(known)
+    measured: dict[str, report.Results] = {}
+    succeeded = True
+    if not arguments.render:
         try:
-            texts |= plots.drawn(known)
-        except Missing as reason:
-            left_out["plots"] = str(reason)
-    report.replace(texts)
-    for path in texts:
-        print(f"written: {path}")
-    for who, why in left_out.items():
-        print(f"left out: {who}: {why}")
-    for trouble in troubles:
-        print(f"trouble: {trouble}", file=sys.stderr)
-    sys.exit(1 if troubles else 0)
+            measured, succeeded = measure(arguments)
+        except KeyboardInterrupt:
+            sys.exit("\ninterrupted: nothing was written")
+    folder = arguments.results or report.RESULTS
+    files = {folder / f"{subject}.json": results.text() for subject, results in measured.items()}
+    if not arguments.results:
+        files |= report.rendered({**report.read_results(), **measured})
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        print(f"wrote {path}")
+    sys.exit(0 if succeeded else 1)
 
 
 if __name__ == "__main__":

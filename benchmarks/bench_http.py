@@ -1,12 +1,24 @@
-"""A tensor over HTTP loopback, there and back: every size, every client with every server."""
+"""HTTP over the loopback interface: echoes of tensors, and requests per second.
+
+An echo sends an array to a model that returns its input, and decodes the response. The time of one
+echo is measured for every size, client and server. ``wrk`` measures requests per second.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
+import shutil
 import socket
-from collections.abc import Callable, Iterator, Mapping
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, field
 from http.client import HTTPConnection
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -16,29 +28,23 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import tensorwire as tw
 
-from .contender import installed, module
-from .contenders import HTTP, TRITON_BACKEND
-from .measure import is_same, measure, measuring
-from .missing import Unsupported
-from .peers import KSERVE, KSERVE_BACKEND
+from .contenders import (
+    HTTP,
+    KSERVE,
+    KSERVE_INTEGRATION,
+    TRITON_INTEGRATION,
+    Missing,
+    Unsupported,
+    installed,
+    module,
+)
+from .measure import Slow, is_same_array, marked, measure, measuring, noting
 from .servers import LOOPBACK, Servers, receive_into
 from .workloads import floats, texts
 
 Array = NDArray[Any]
 Echo = Callable[[], Array]
-
-WORKLOADS: dict[str, Callable[[], Array]] = {
-    "1 KB FP32": lambda: floats(256),
-    "1 MB FP32": lambda: floats(250_000),
-    "16 MB FP32": lambda: floats(4_000_000),
-    "64 MB FP32": lambda: floats(16_000_000),
-    "100 MB FP32": lambda: floats(25_000_000),
-    "BYTES 200k x 0-40 B": lambda: texts(200_000, 0, 40),
-}
-QUICK = {"1 KB FP32", "16 MB FP32", "BYTES 200k x 0-40 B"}
 TIMEOUT_SECONDS = 60.0
-# Of 64 MB KServe makes lists for 20 s and more; with our codec, too, its client takes seconds.
-KSERVE_MOST_NBYTES = 16_000_000
 
 
 def datatype_of(array: Array) -> str:
@@ -49,12 +55,12 @@ def model_of(array: Array) -> str:
     return f"identity_{datatype_of(array).lower()}"
 
 
-# --- the clients: each makes what is measured, which returns the array that came back ---
+# --- the clients: each yields the function that is measured, which returns the echoed array ---
 
 
 @contextmanager
 def by_sockets(port: int, array: Array) -> Iterator[Echo]:
-    """The bytes alone, into kept memory; BYTES come back as they are on the wire."""
+    """Only the bytes, received into reused memory. BYTES come back in their wire format."""
     is_text = array.dtype.kind == "O"
     wire = np.frombuffer(tw.encode_bytes(array), np.uint8) if is_text else array
     found = np.empty_like(wire)
@@ -74,7 +80,7 @@ def by_sockets(port: int, array: Array) -> Iterator[Echo]:
 
 @contextmanager
 def by_http_client(port: int, array: Array) -> Iterator[Echo]:
-    """The codec on the standard library: buffer by buffer out, straight into a BodyBuffer in."""
+    """The codec with the standard library: send buffers, receive into a BodyBuffer."""
     path = f"/v2/models/{model_of(array)}/infer"
     with closing(HTTPConnection(LOOPBACK, port, timeout=TIMEOUT_SECONDS)) as connection:
 
@@ -90,7 +96,7 @@ def by_http_client(port: int, array: Array) -> Iterator[Echo]:
                 n = reply.readinto(body.remaining())
                 assert n, "the response is too short"
                 body.advance(n)
-            reply.read()  # nothing is left, and http.client has to see that
+            reply.read()  # http.client has to see the end of the body
             return tw.decode_response(body, header_length)["OUTPUT0"].as_numpy()
 
         yield echo
@@ -110,7 +116,7 @@ def by_our_client(port: int, array: Array) -> Iterator[Echo]:
 
 @contextmanager
 def by_our_async_client(port: int, array: Array) -> Iterator[Echo]:
-    """In a loop that is kept; what starting a task costs is measured, too."""
+    """Reuses one event loop. The cost of starting a task is included."""
     model, url = model_of(array), f"http://{LOOPBACK}:{port}"
     with asyncio.Runner() as loop:
         client = module("tensorwire.client").AsyncClient(url)
@@ -142,14 +148,14 @@ def by_tritonclient(port: int, array: Array) -> Iterator[Echo]:
 
 
 @contextmanager
-def by_tritonclient_on_ours(port: int, array: Array) -> Iterator[Echo]:
-    with installed(TRITON_BACKEND), by_tritonclient(port, array) as echo:
+def by_tritonclient_on_tensorwire(port: int, array: Array) -> Iterator[Echo]:
+    with installed(TRITON_INTEGRATION), by_tritonclient(port, array) as echo:
         yield echo
 
 
 @contextmanager
 def by_kserve(port: int, array: Array) -> Iterator[Echo]:
-    """KServe's own client, in a loop that is kept."""
+    """KServe's own client, with one event loop."""
     kserve, model, url = module(KSERVE), model_of(array), f"http://{LOOPBACK}:{port}"
     config = kserve.RESTConfig(protocol="v2", timeout=TIMEOUT_SECONDS)
     with asyncio.Runner() as loop:
@@ -173,52 +179,201 @@ def by_kserve(port: int, array: Array) -> Iterator[Echo]:
 
 
 @contextmanager
-def by_kserve_on_ours(port: int, array: Array) -> Iterator[Echo]:
-    with installed(KSERVE_BACKEND), by_kserve(port, array) as echo:
+def by_kserve_on_tensorwire(port: int, array: Array) -> Iterator[Echo]:
+    with installed(KSERVE_INTEGRATION), by_kserve(port, array) as echo:
         yield echo
 
 
 Client = Callable[[int, Array], AbstractContextManager[Echo]]
 
-CONTENDERS: dict[str, tuple[Client, str]] = {
+
+# --- echoes ---
+
+ECHOES: dict[str, tuple[Client, str]] = {  # the client and the name of the server
     "tensorwire, uvicorn": (by_our_client, "uvicorn"),
     "tensorwire, granian": (by_our_client, "granian"),
     "tensorwire async, uvicorn": (by_our_async_client, "uvicorn"),
     "http.client, uvicorn": (by_http_client, "uvicorn"),
     "http.client, granian": (by_http_client, "granian"),
     "tritonclient, uvicorn": (by_tritonclient, "uvicorn"),
-    "tritonclient on tensorwire, uvicorn": (by_tritonclient_on_ours, "uvicorn"),
+    "tritonclient on tensorwire, uvicorn": (by_tritonclient_on_tensorwire, "uvicorn"),
     "tensorwire, Triton": (by_our_client, "Triton"),
     "http.client, Triton": (by_http_client, "Triton"),
     "tritonclient, Triton": (by_tritonclient, "Triton"),
-    "tritonclient on tensorwire, Triton": (by_tritonclient_on_ours, "Triton"),
+    "tritonclient on tensorwire, Triton": (by_tritonclient_on_tensorwire, "Triton"),
     "tensorwire, KServe": (by_our_client, "KServe"),
     "tensorwire, KServe on tensorwire": (by_our_client, "KServe on tensorwire"),
     "kserve, KServe": (by_kserve, "KServe"),
-    "kserve on tensorwire, KServe on tensorwire": (by_kserve_on_ours, "KServe on tensorwire"),
+    "kserve on tensorwire, KServe on tensorwire": (by_kserve_on_tensorwire, "KServe on tensorwire"),
     "limit (raw sockets)": (by_sockets, "raw sockets"),
 }
+KSERVE_CLIENTS = {name for name in ECHOES if name.startswith("kserve")}
+ARRAYS: dict[str, Callable[[], Array]] = {
+    "1 KB FP32": lambda: floats(256),
+    "1 MB FP32": lambda: floats(250_000),
+    "16 MB FP32": lambda: floats(4_000_000),
+    "64 MB FP32": lambda: floats(16_000_000),
+    "100 MB FP32": lambda: floats(25_000_000),
+    "BYTES 200k x 0-40 B": lambda: texts(200_000, 0, 40),
+}
+QUICK_ARRAYS = {"1 KB FP32", "16 MB FP32", "BYTES 200k x 0-40 B"}
+# KServe makes lists of 64 MB for 20 s or more; with tensorwire, its client still takes seconds.
+KSERVE_MAX_NBYTES = 16_000_000
 
 
-def environment_of(parameters: Mapping[str, object]) -> str:
-    return "kserve" if str(parameters["contender"]).startswith("kserve") else ""
-
-
-@pytest.mark.parametrize("contender", CONTENDERS)
-@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("contender", marked(ECHOES, kserve=KSERVE_CLIENTS))
+@pytest.mark.parametrize("workload", marked(ARRAYS, quick=QUICK_ARRAYS, large={"16 MB FP32"}))
 def test_echo(benchmark: BenchmarkFixture, servers: Servers, workload: str, contender: str) -> None:
-    array, (client, server) = WORKLOADS[workload](), CONTENDERS[contender]
+    array, (client, server) = ARRAYS[workload](), ECHOES[contender]
     with measuring(benchmark, "HTTP echo", workload, contender):
-        is_slow = server == "KServe" or contender.startswith("kserve")
-        if is_slow and array.nbytes > KSERVE_MOST_NBYTES:
-            raise Unsupported(f"not tried above {KSERVE_MOST_NBYTES // 10**6} MB")
+        is_slow = server == "KServe" or contender in KSERVE_CLIENTS
+        if is_slow and array.nbytes > KSERVE_MAX_NBYTES:
+            raise Unsupported(f"not measured above {KSERVE_MAX_NBYTES // 10**6} MB")
         with client(servers.port(server), array) as echo:
-            measure(benchmark, lambda found: check(found, array), echo)
+            measure(benchmark, lambda found: check_echo(found, array), echo)
 
 
-def check(found: Array, sent: Array) -> None:
-    """It is the array that was sent, or its wire bytes."""
+def check_echo(found: Array, sent: Array) -> None:
+    """The echo is the array, or its wire format."""
     is_wire = found.dtype == np.uint8
-    assert is_same(tw.decode_bytes(found).as_numpy() if is_wire else found, sent), (
-        "it is not as sent"
-    )
+    array = tw.decode_bytes(found).as_numpy() if is_wire else found
+    assert is_same_array(array, sent), "the array differs from what was sent"
+
+
+# --- requests per second ---
+
+# ``wrk`` sends one FP32 tensor, binary in both directions. In each round every server has a turn,
+# so that changes in the load of the machine affect all of them. A rate is the median of the rounds,
+# and a ratio is the median of the ratios to the bare app in the same round.
+TABLE = "requests per second"
+BASE = "bare app, uvicorn"
+RATED = {  # the contenders and the names of their servers
+    **{name: name for name in ("KServe", "KServe on tensorwire", "Triton", BASE)},
+    "tensorwire, uvicorn": "uvicorn",
+    "bare app, granian": "bare app, granian",
+    "tensorwire, granian": "granian",
+}
+LOADS = {
+    f"{n_floats:,} floats, {n} connection{'s' * (n > 1)}": (n_floats, n)
+    for n_floats in (32, 250_000)
+    for n in (1, 8, 32)
+}
+QUICK_LOADS = {name for name in LOADS if name.endswith(" 8 connections")}
+TURN_SECONDS, MAX_TURN_SECONDS = 1.0, 10.0  # wrk takes whole seconds
+MIN_RESPONSES = 3  # on each connection in a turn
+PATH = "/v2/models/identity_fp32/infer"
+
+SCRIPT = """\
+local file = io.open("{body}", "rb")
+wrk.method = "POST"
+wrk.body = file:read("*a")
+file:close()
+"""
+RATE = re.compile(r"^Requests/sec:\s+([\d.]+)$", re.MULTILINE)
+WRK_ERROR = re.compile(r"^ *(?:Non-2xx or 3xx responses|Socket errors):.*$", re.MULTILINE)
+
+
+class WrongResponse(Exception):
+    """A server does not return the tensor that it was sent."""
+
+
+@dataclass
+class Turns:
+    """The server of one contender, the duration of a turn, and the rate of each turn."""
+
+    port: int
+    seconds: float
+    rates: list[float] = field(default_factory=list)
+
+
+@pytest.mark.parametrize("workload", marked(LOADS, quick=QUICK_LOADS))
+def test_requests_per_second(benchmark: BenchmarkFixture, servers: Servers, workload: str) -> None:
+    """One benchmark for all contenders: a round is one turn of each server."""
+    n_floats, n_connections = LOADS[workload]
+    if not benchmark.disabled and shutil.which("wrk") is None:
+        with noting(benchmark, TABLE, workload, "requests per second"):
+            raise Missing("wrk cannot be found")
+        pytest.skip("wrk cannot be found")
+    frame = frame_of(n_floats)
+    running: dict[str, Turns] = {}
+    for contender, server in RATED.items():
+        with noting(benchmark, TABLE, workload, contender):
+            port = servers.port(server)
+            latency = seconds_per_request(contender, port, frame, n_floats)
+            seconds = MIN_RESPONSES * n_connections * latency
+            if seconds > MAX_TURN_SECONDS:
+                wait = f"{n_connections * latency:.0f} s"
+                raise Unsupported(f"{wait} until each connection has a response")
+            running[contender] = Turns(port, max(seconds, TURN_SECONDS))
+    if benchmark.disabled:  # the check above needs no wrk
+        benchmark(lambda: None)
+        return
+    with TemporaryDirectory(prefix="tensorwire-wrk-") as scratch:
+        options = [f"-c{n_connections}", *wrk_options(frame, Path(scratch))]
+
+        def take_turns() -> None:
+            for contender, turns in list(running.items()):
+                with noting(benchmark, TABLE, workload, contender):
+                    del running[contender]  # one that fails has no turn in the next rounds
+                    turns.rates.append(rate(options, turns))
+                    running[contender] = turns
+
+        benchmark.pedantic(take_turns, rounds=Slow.rounds)  # type: ignore[no-untyped-call]
+    rows = {name: rate_row(running, name) for name in RATED if name in running}
+    benchmark.extra_info.update(table=TABLE, workload=workload, contenders=rows)
+
+
+def rate_row(running: dict[str, Turns], contender: str) -> dict[str, float]:
+    rates = running[contender].rates
+    row: dict[str, float] = {"rate": median(rates), "rounds": len(rates)}
+    if BASE in running:
+        row["ratio"] = median(r / b for r, b in zip(rates, running[BASE].rates, strict=True))
+    return row
+
+
+def frame_of(n_floats: int) -> tw.Frame:
+    tensor = tw.Tensor("INPUT0", floats(n_floats))
+    return tw.encode_request(tw.InferRequest([tensor], parameters={"binary_data_output": True}))
+
+
+def seconds_per_request(contender: str, port: int, frame: tw.Frame, n_floats: int) -> float:
+    """Return the time of the second of two requests. The bare app returns the request."""
+    with closing(HTTPConnection(LOOPBACK, port, timeout=TIMEOUT_SECONDS)) as connection:
+        for _ in range(2):
+            start = perf_counter()
+            connection.request("POST", PATH, body=frame, headers=frame.headers)
+            reply = connection.getresponse()
+            body = reply.read()
+            seconds = perf_counter() - start
+            if reply.status != 200:
+                raise WrongResponse(f"{contender} responds with {reply.status}: {body[:200]!r}")
+            if contender.startswith("bare"):
+                is_right = body == bytes(frame)
+            else:
+                response = tw.decode_response(body, tw.header_length(reply.headers))
+                is_right = np.array_equal(response["OUTPUT0"].as_numpy(), floats(n_floats))
+            if not is_right:
+                raise WrongResponse(f"{contender} does not return what it was sent")
+    return seconds
+
+
+def wrk_options(frame: tw.Frame, folder: Path) -> list[str]:
+    """Return the options that make wrk send the frame. wrk adds Content-Length itself."""
+    body, script = folder / "body", folder / "post.lua"
+    body.write_bytes(bytes(frame))
+    script.write_text(SCRIPT.format(body=body))
+    headers = [(k, v) for k, v in frame.headers.items() if k != "Content-Length"]
+    return ["-s", str(script), *(word for k, v in headers for word in ("-H", f"{k}: {v}"))]
+
+
+def rate(options: list[str], turns: Turns) -> float:
+    """Return requests per second. Raises WrongResponse unless all of them succeeded."""
+    url = f"http://{LOOPBACK}:{turns.port}{PATH}"
+    limits = [f"-d{turns.seconds:.0f}s", f"--timeout={TIMEOUT_SECONDS:.0f}s"]
+    command = ["wrk", "-t1", *limits, *options, url]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    if errors := WRK_ERROR.search(run.stdout):
+        raise WrongResponse(errors[0].strip())
+    found = RATE.search(run.stdout)
+    assert found is not None, run.stdout
+    return float(found[1])

@@ -1,50 +1,506 @@
-"""Other packages with the codec in them, and alone: every package, every case."""
+"""Other packages' own functions, alone and with tensorwire's integration installed.
+
+To add a case, add an entry to the table of its package.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from . import drop_in_kserve, drop_in_mlserver, drop_in_tritonclient
-from .contender import installed
-from .drop_in import Case, is_same
+import tensorwire as tw
+from tensorwire.client import Client
+
+from .contenders import ENVIRONMENTS, installed, module, triton_decode, triton_encode, triton_inputs
 from .measure import measure, measuring
+from .servers import LOOPBACK, free_port
+from .workloads import Message, floats, numbered_texts, objects, one, texts
 
-# Each name is the package's, that of its module in tensorwire.integrations, and, where it has one
-# of its own, that of its environment.
-PACKAGES: Mapping[str, Mapping[str, Case]] = {
-    "tritonclient": drop_in_tritonclient.CASES,
-    "kserve": drop_in_kserve.CASES,
-    "mlserver": drop_in_mlserver.CASES,
+START_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """``run`` is measured, with the result of ``prepare``. It calls the package as programs do.
+
+    ``run_on_tensorwire`` replaces it if a program can do better with the integration installed; its
+    result is the same.
+    """
+
+    prepare: Callable[[], Any]
+    run: Callable[[Any], Any]
+    run_on_tensorwire: Callable[[Any], Any] | None = None
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Compare values and types, also those of elements."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return bool(one == other)
+
+
+# --- tritonclient ---
+
+
+def triton_response(*arrays: Any) -> tuple[bytes, int | None, list[str]]:
+    """A response's body, its header length and the names of its outputs."""
+    tensors = [tw.Tensor(f"y{i}", array) for i, array in enumerate(arrays)]
+    frame = tw.encode_response(tw.InferResponse(tensors))
+    return bytes(frame), frame.header_length, [tensor.name for tensor in tensors]
+
+
+def shared_memory(elements: Any) -> tuple[Any, tuple[int, ...]]:
+    """A handle of shared memory that holds the elements and unused space; and their shape."""
+    memory = memoryview(tw.encode_bytes(elements) + bytes(4096))
+    return SimpleNamespace(_mpsm_handle=SimpleNamespace(buf=memory)), elements.shape
+
+
+def serialize(elements: Any) -> Any:
+    return module("tritonclient.utils").serialize_byte_tensor(elements).item()
+
+
+def deserialize(wire: bytes) -> Any:
+    return module("tritonclient.utils").deserialize_bytes_tensor(wire)
+
+
+def read_shared_memory(made: tuple[Any, tuple[int, ...]]) -> Any:
+    utils = module("tritonclient.utils.shared_memory")
+    return utils.get_contents_as_numpy(made[0], np.object_, made[1])
+
+
+def triton_request_body(message: Message) -> Any:
+    """Make an InferInput with its data, and the body of a request."""
+    return triton_encode(triton_inputs(message.parts))
+
+
+def triton_result(made: tuple[bytes, int | None, list[str]]) -> Any:
+    """Make the InferResult of a body, and the array of each output."""
+    return triton_decode(*made)
+
+
+SHORT, LONG = "300k x 0-40 B", "100k x 100-300 B"
+TRITONCLIENT = {
+    f"serialize {SHORT}": Case(lambda: texts(300_000, 0, 40), serialize),
+    f"serialize {LONG}": Case(lambda: texts(100_000, 100, 300), serialize),
+    f"serialize str {SHORT}": Case(
+        lambda: tw.decode_bytes(tw.encode_bytes(texts(300_000, 0, 40))).as_strings(), serialize
+    ),
+    f"deserialize {SHORT}": Case(lambda: tw.encode_bytes(texts(300_000, 0, 40)), deserialize),
+    f"deserialize {LONG}": Case(lambda: tw.encode_bytes(texts(100_000, 100, 300)), deserialize),
+    f"shared memory {SHORT}": Case(
+        lambda: shared_memory(texts(300_000, 0, 40)), read_shared_memory
+    ),
+    "request body 128 B FP32": Case(lambda: one(floats(32)), triton_request_body),
+    "request body 1 MB FP32": Case(lambda: one(floats(250_000)), triton_request_body),
+    "request body 40 MB FP32": Case(lambda: one(floats(10_000_000)), triton_request_body),
+    f"request body BYTES {SHORT}": Case(lambda: one(texts(300_000, 0, 40)), triton_request_body),
+    "response 128 B FP32": Case(lambda: triton_response(floats(32)), triton_result),
+    "response 1 MB FP32": Case(lambda: triton_response(floats(250_000)), triton_result),
+    "response 100 MB FP32": Case(lambda: triton_response(floats(25_000_000)), triton_result),
+    "response 2 x 40 MB FP32": Case(
+        lambda: triton_response(*[floats(10_000_000)] * 2), triton_result
+    ),
+    f"response BYTES {SHORT}": Case(lambda: triton_response(texts(300_000, 0, 40)), triton_result),
 }
-ENVIRONMENTS = {"kserve", "mlserver"}
-ROWS = [(package, case) for package, cases in PACKAGES.items() for case in cases]
-QUICK = {case for _, case in ROWS if "128 B" in case or "300k" in case or "4 MB" in case}
 
 
-def environment_of(parameters: Mapping[str, object]) -> str:
-    package = str(parameters["package"])
-    return package if package in ENVIRONMENTS else ""
+# --- JSON requests to the REST servers of KServe and MLServer ---
+
+NUMBERS = "4 MB FP32"
 
 
-@pytest.mark.parametrize("with_tensorwire", [True, False], ids=["with tensorwire", "alone"])
-@pytest.mark.parametrize(("package", "workload"), ROWS)
-def test_drop_in(
+def numbers() -> Any:
+    return floats(1 << 20)
+
+
+def inputs_as_json(arrays: list[Any]) -> bytes:
+    inputs = [
+        {"name": f"x{i}", "shape": [a.size], "datatype": datatype_of(a), "data": a.tolist()}
+        for i, a in enumerate(arrays)
+    ]
+    return json.dumps({"inputs": inputs}).encode()
+
+
+def datatype_of(array: Any) -> str:
+    return "BYTES" if array.dtype == np.object_ else "FP32"
+
+
+def wait_until(is_ready: Callable[[], bool], server: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not is_ready():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{server} did not start")
+        time.sleep(0.05)
+
+
+JSON_INPUTS: dict[str, Callable[[], list[Any]]] = {
+    "1 FP32": lambda: [floats(1)],
+    "50 x 32 FP32": lambda: [floats(32) for _ in range(50)],
+    NUMBERS: lambda: [numbers()],
+}
+KSERVE_JSON_INPUTS = JSON_INPUTS | {
+    "BYTES 100k x 16 B": lambda: [objects(numbered_texts(100_000))],
+}
+
+
+# --- KServe: messages ---
+
+KSERVE_ARRAYS: dict[str, Callable[[], Any]] = {
+    NUMBERS: numbers,
+    "BYTES 100k x 0-40 B": lambda: texts(100_000, 0, 40),
+}
+
+
+def kserve_body(array: Any) -> tuple[bytes, int]:
+    """A request's body and its header length."""
+    kserve = module("kserve")
+    tensor = kserve.InferInput("x", list(array.shape), datatype_of(array))
+    tensor.set_data_from_numpy(array)
+    body, header_length = kserve.InferRequest("m", [tensor]).to_rest()
+    return body, header_length
+
+
+def kserve_input(body: tuple[bytes, int]) -> Any:
+    return module("kserve").InferRequest.from_bytes(*body, "m").inputs[0]
+
+
+def kserve_response(array: Any, *, is_binary: bool = True) -> Any:
+    """Make a tensor of a model's array, and the body of the response."""
+    kserve = module("kserve")
+    tensor = kserve.InferOutput("x", list(array.shape), datatype_of(array))
+    tensor.set_data_from_numpy(array, binary_data=is_binary)
+    return kserve.InferResponse("1", "m", [tensor], use_binary_outputs=is_binary).to_rest()[0]
+
+
+# --- KServe: its REST application, called directly or over the loopback interface ---
+
+
+class KServeApp:
+    """KServe's application with one model, which reads all inputs and returns ``answer``."""
+
+    def __init__(self) -> None:
+        self.model = kserve_model()
+        kserve, fastapi = module("kserve"), module("fastapi")
+        registry = kserve.ModelRepository()
+        registry.update(self.model)
+        self.app = fastapi.FastAPI()
+        plane = module("kserve.protocol.dataplane").DataPlane(registry)
+        module("kserve.protocol.rest.v2_endpoints").register_v2_endpoints(self.app, plane, registry)
+        self.loop = asyncio.new_event_loop()
+
+    def infer(self, body: bytes, answer: Any) -> int:
+        """Return the status of the response."""
+        self.model.answer = answer
+        return self.loop.run_until_complete(self._call(body))
+
+    async def _call(self, body: bytes) -> int:
+        path = "/v2/models/m/infer"
+        scope = {
+            **{"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1"},
+            **{"method": "POST", "scheme": "http", "path": path, "raw_path": path.encode()},
+            **{"query_string": b"", "root_path": "", "client": ("", 1), "server": ("", 80)},
+            "headers": [(b"content-type", b"application/json")],
+        }
+        statuses: list[int] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Any) -> None:
+            statuses.extend([message["status"]] if "status" in message else [])
+
+        await self.app(scope, receive, send)
+        return statuses[0]
+
+
+def kserve_model() -> Any:
+    kserve = module("kserve")
+
+    class Reading(kserve.Model):  # type: ignore[misc, name-defined]
+        answer: Any = None
+        arrays: Any = None
+
+        def predict(self, payload: Any, headers: Any = None) -> Any:
+            self.arrays = [tensor.as_numpy() for tensor in payload.inputs]
+            tensor = kserve.InferOutput("y", list(self.answer.shape), "FP32")
+            tensor.set_data_from_numpy(self.answer)
+            return kserve.InferResponse("1", "m", [tensor])
+
+    model = Reading("m")
+    model.ready = True
+    return model
+
+
+@cache
+def kserve_app() -> KServeApp:
+    return KServeApp()
+
+
+def kserve_json_request(body: bytes) -> Any:
+    """Return the arrays that the model reads."""
+    assert kserve_app().infer(body, floats(1)) == 200
+    return kserve_app().model.arrays
+
+
+def kserve_json_response(array: Any) -> int:
+    return kserve_app().infer(inputs_as_json([floats(1)]), array)
+
+
+@cache
+def kserve_url() -> str:
+    """Start KServe's application under uvicorn, in a thread that ends with the process."""
+    uvicorn, port = module("uvicorn"), free_port()
+    config = uvicorn.Config(kserve_app().app, host=LOOPBACK, port=port, log_level="warning")
+    server = uvicorn.Server(config)
+    Thread(target=server.run, daemon=True).start()
+    wait_until(lambda: bool(server.started), "KServe's application")
+    return f"http://{LOOPBACK}:{port}/v2/models/m/infer"
+
+
+def kserve_post(arrays: list[Any]) -> tuple[bytes, Any, str]:
+    """A request's body, a connection pool and the URL."""
+    kserve_app().model.answer = floats(1)
+    return inputs_as_json(arrays), module("urllib3").PoolManager(), kserve_url()
+
+
+def post_to_kserve(sent: tuple[bytes, Any, str]) -> Any:
+    """Return the arrays that the model reads."""
+    body, pool, url = sent
+    response = pool.request("POST", url, body=body, headers={"Content-Type": "application/json"})
+    assert response.status == 200, response.data[:200]
+    return kserve_app().model.arrays
+
+
+KSERVE = {
+    f"{step}, {name}": Case(lambda make=make, prepare=prepare: prepare(make()), run)  # type: ignore[misc]
+    for step, prepare, run in (
+        ("request", kserve_body, lambda body: kserve_input(body).shape),
+        ("request, as_numpy", kserve_body, lambda body: kserve_input(body).as_numpy()),
+        ("request, data", kserve_body, lambda body: list(kserve_input(body).data)),
+        ("response", lambda array: array, kserve_response),
+    )
+    for name, make in KSERVE_ARRAYS.items()
+}
+KSERVE[f"response as JSON, {NUMBERS}"] = Case(
+    numbers, lambda array: kserve_response(array, is_binary=False)
+)
+KSERVE |= {
+    f"JSON request, as_numpy, {name}": Case(
+        lambda make=make: inputs_as_json(make()),  # type: ignore[misc]
+        kserve_json_request,
+    )
+    for name, make in KSERVE_JSON_INPUTS.items()
+}
+KSERVE |= {
+    f"REST request, JSON, {name}": Case(
+        lambda make=make: kserve_post(make()),  # type: ignore[misc]
+        post_to_kserve,
+    )
+    for name, make in KSERVE_JSON_INPUTS.items()
+}
+KSERVE[f"JSON response, {NUMBERS}"] = Case(numbers, kserve_json_response)
+
+
+# --- MLServer: codecs, and raw contents of gRPC messages ---
+
+
+def number_codec() -> Any:
+    return module("mlserver.codecs").NumpyCodec
+
+
+def text_codec() -> Any:
+    return module("mlserver.codecs").StringCodec
+
+
+def raw_contents(codec: Any, values: Any) -> bytes:
+    """Encode what a model returns, or what a client sends."""
+    tensors = [codec.encode_output("x", values)]
+    contents: bytes = module("mlserver.raw").extract_raw(tensors)[1][0]
+    return contents
+
+
+def from_raw_contents(codec: Any, datatype: str, shape: list[int], contents: bytes) -> Any:
+    """Decode the input of a model."""
+    empty = module("mlserver.types").RequestInput(name="x", datatype=datatype, shape=shape, data=[])
+    [tensor] = module("mlserver.raw").inject_raw([empty], [contents])
+    return codec.decode_input(tensor)
+
+
+def codec_cases(codec: Callable[[], Any], values: Callable[[], Any], datatype: str) -> list[Case]:
+    """From raw contents to the input of a model, and from its output to raw contents."""
+    return [
+        Case(
+            lambda: (raw_contents(codec(), values()), [len(values())]),
+            lambda sent: from_raw_contents(codec(), datatype, sent[1], sent[0]),
+        ),
+        Case(values, lambda made: raw_contents(codec(), made)),
+    ]
+
+
+# --- MLServer: its REST server ---
+
+
+@cache
+def mlserver_url() -> str:
+    """Start MLServer with an identity model, in a thread that ends with the process.
+
+    It runs in this process, because that is where the integration is installed.
+    """
+    mlserver, registry = module("mlserver"), module("mlserver.registry")
+    handlers, rest = module("mlserver.handlers"), module("mlserver.rest")
+    model = identity_model()
+    port = free_port()
+    settings = mlserver.Settings(host=LOOPBACK, http_port=port, parallel_workers=0, debug=False)
+
+    async def serve() -> None:
+        models = registry.MultiModelRegistry(model_initialiser=lambda settings: model)
+        await models.load(model.settings)
+        repository = handlers.ModelRepositoryHandlers(repository=None, model_registry=models)
+        plane = handlers.DataPlane(settings, models)
+        await rest.RESTServer(settings, plane, repository).start()
+
+    Thread(target=lambda: asyncio.run(serve()), daemon=True).start()
+    url = f"http://{LOOPBACK}:{port}"
+    with Client(url) as client:
+        wait_until(lambda: is_model_ready(client), "MLServer")
+    return url
+
+
+def is_model_ready(client: Client) -> bool:
+    try:
+        return client.is_ready("identity")
+    except OSError:
+        return False
+
+
+def identity_model() -> Any:
+    mlserver, codec, types = module("mlserver"), number_codec(), module("mlserver.types")
+
+    class Identity(mlserver.MLModel):  # type: ignore[misc, name-defined]
+        async def predict(self, payload: Any) -> Any:
+            array = self.decode(payload.inputs[0], default_codec=codec)
+            outputs = [codec.encode_output("y", array)]
+            return types.InferenceResponse(model_name=self.name, outputs=outputs)
+
+    return Identity(mlserver.ModelSettings(name="identity", implementation=Identity))
+
+
+Sent = tuple[Client, Any, str, Any]  # our client, a pool of urllib3, the server's URL, an array
+
+
+def clients_and_numbers() -> Sent:
+    url = mlserver_url()
+    return Client(url), module("urllib3").PoolManager(), url, numbers()
+
+
+def infer_json(sent: Sent) -> Any:
+    """Make lists and JSON, and read them, as clients without the binary extension do."""
+    _, pool, url, array = sent
+    tensor = {"name": "x", "datatype": "FP32", "shape": [array.size], "data": array.tolist()}
+    path = f"{url}/v2/models/identity/infer"
+    answer = pool.request("POST", path, json={"inputs": [tensor]})
+    assert answer.status == 200, answer.data[:200]
+    return np.array(answer.json()["outputs"][0]["data"], np.float32)
+
+
+def infer_binary(sent: Sent) -> Any:
+    client, _, _, array = sent
+    column = client.infer("identity", {"x": array})["y"].as_numpy()
+    return column.reshape(-1)  # NumpyCodec makes a column of a vector
+
+
+def mlserver_post(arrays: list[Any]) -> tuple[bytes, Any, str]:
+    """A request's body, a connection pool and the URL."""
+    path = f"{mlserver_url()}/v2/models/identity/infer"
+    return inputs_as_json(arrays), module("urllib3").PoolManager(), path
+
+
+def post_to_mlserver(sent: tuple[bytes, Any, str]) -> int:
+    """Return the status of the response."""
+    body, pool, path = sent
+    answer = pool.request("POST", path, body=body, headers={"Content-Type": "application/json"})
+    status: int = answer.status
+    return status
+
+
+WORDS = "BYTES 100k x 16 B"
+NUMBERS_IN, NUMBERS_OUT = codec_cases(number_codec, numbers, "FP32")
+WORDS_IN, WORDS_OUT = codec_cases(text_codec, lambda: numbered_texts(100_000), "BYTES")
+MLSERVER = {
+    f"REST echo, JSON or binary, {NUMBERS}": Case(clients_and_numbers, infer_json, infer_binary),
+    f"REST echo, JSON, {NUMBERS}": Case(clients_and_numbers, infer_json),
+    f"NumpyCodec.encode_output, {NUMBERS}": Case(
+        numbers, lambda array: number_codec().encode_output("y", array).shape
+    ),
+    f"raw gRPC contents to an array, {NUMBERS}": NUMBERS_IN,
+    f"array to raw gRPC contents, {NUMBERS}": NUMBERS_OUT,
+    f"raw gRPC contents to str, {WORDS}": WORDS_IN,
+    f"str to raw gRPC contents, {WORDS}": WORDS_OUT,
+}
+MLSERVER |= {
+    f"REST request, JSON, {name}": Case(
+        lambda make=make: mlserver_post(make()),  # type: ignore[misc]
+        post_to_mlserver,
+    )
+    for name, make in JSON_INPUTS.items()
+}
+
+
+# --- the benchmark ---
+
+# The keys are the names of modules in tensorwire.integrations, and of environments.
+PACKAGES: Mapping[str, Mapping[str, Case]] = {
+    "tritonclient": TRITONCLIENT,
+    "kserve": KSERVE,
+    "mlserver": MLSERVER,
+}
+
+
+def parameters() -> list[Any]:
+    return [
+        pytest.param(package, workload, marks=markers(package, workload))
+        for package, cases in PACKAGES.items()
+        for workload in cases
+    ]
+
+
+def markers(package: str, workload: str) -> list[pytest.MarkDecorator]:
+    is_quick = any(size in workload for size in ("128 B", "300k", "4 MB"))
+    names = [*["quick"] * is_quick, *[package] * (package in ENVIRONMENTS)]
+    return [getattr(pytest.mark, name) for name in names]
+
+
+@pytest.mark.parametrize("with_tensorwire", [True, False], ids=["on tensorwire", "alone"])
+@pytest.mark.parametrize(("package", "workload"), parameters())
+def test_integration(
     benchmark: BenchmarkFixture, package: str, workload: str, with_tensorwire: bool
 ) -> None:
     case = PACKAGES[package][workload]
     contender = f"{package} on tensorwire" if with_tensorwire else package
-    with measuring(benchmark, f"drop in: {package}", workload, contender):
+    with measuring(benchmark, f"integration: {package}", workload, contender):
         made = case.prepare()
         expected = case.run(made)
 
-        def right(found: object) -> None:
+        def check(found: object) -> None:
             assert is_same(found, expected)
 
         if not with_tensorwire:
-            measure(benchmark, right, case.run, made)
+            measure(benchmark, check, case.run, made)
             return
         with installed(f"tensorwire.integrations.{package}"):
-            measure(benchmark, right, case.run_on_tensorwire or case.run, made)
+            measure(benchmark, check, case.run_on_tensorwire or case.run, made)

@@ -1,12 +1,24 @@
-"""CONTENDERS: ways to encode a request and to decode a response, by name. To add one, add an entry.
+"""Every way to encode a request and to decode a response.
 
-`formats.py` has other formats and limits, `peers.py` what lives in environments of its own.
+``CONTENDERS`` is the table. To add a contender, write two functions, ``encode`` and ``decode``, and
+add an entry. All contenders take and return the same things, so that one check holds for all: a
+message becomes a body and its header length, and the reverse.
+
+A contender whose pinned dependencies conflict with ours names its ``environment``, an entry of
+``PROGRAMS`` in `tests/interop/environment.py`. It is measured by the interpreter of that
+environment.
 """
 
 from __future__ import annotations
 
 import json
+import pickle
 import struct
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -14,21 +26,107 @@ from numpy.typing import NDArray
 
 import tensorwire as tw
 
-from .contender import (
-    DTYPES,
-    Contender,
-    Encoded,
-    Found,
-    Names,
-    installed,
-    joined,
-    module,
-    our_tensors,
-    parts_of,
-)
-from .formats import LIMITS, OTHER_FORMATS
-from .peers import PEERS
-from .workloads import Message, Part
+from .workloads import DTYPES, Message, Part
+
+Names = list[str]
+Found = list[NDArray[Any]]
+Encoded = tuple[bytes, int | None]  # the body and its header length
+
+
+class Missing(Exception):
+    """A program or package is not installed; the text names it."""
+
+
+class Unsupported(Exception):
+    """The contender does not support this, or would take too long; the text says why."""
+
+
+@cache
+def module(name: str) -> Any:
+    """Import an optional module. Raises Missing."""
+    try:
+        return import_module(name)
+    except (ImportError, RuntimeError) as error:  # RuntimeError: tritonclient without its extra
+        raise Missing(f"{name} cannot be imported: {str(error).splitlines()[0]}") from None
+
+
+@contextmanager
+def installed(*integrations: str) -> Iterator[None]:
+    """Install an integration in this context. Raises Missing for an unsupported version."""
+    if not integrations:
+        yield
+        return
+    (integration,) = map(module, integrations)
+    try:
+        integration.install()
+    except tw.TensorwireError as error:
+        raise Missing(str(error)) from None
+    try:
+        yield
+    finally:
+        integration.uninstall()
+
+
+def unchanged(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to encode and decode. ``encode`` and ``decode`` are measured.
+
+    ``prepare`` makes the argument of ``encode``; ``join`` makes one body and its header length of
+    the result. ``decode`` takes a body, its header length and the names of the arrays to return.
+    The body is a response, or what ``encode`` has made if the contender has its own format.
+    """
+
+    encode: Callable[[Any], Any]
+    decode: Callable[[bytes, int | None, Names], Found]
+    prepare: Callable[[Message], Any] = unchanged
+    join: Callable[[Any], Encoded] = unchanged
+    needs: tuple[str, ...] = ()  # modules
+    has_own_format: bool = False
+    context: Callable[[], AbstractContextManager[None]] = nullcontext  # in which it is measured
+    environment: str = ""  # the environment that it needs; empty for ours
+    max_nbytes: int = 1 << 40  # larger messages would take too long
+
+    def require(self, message: Message | None = None) -> None:
+        """Raise Missing without its modules, and Unsupported if the message is too large."""
+        for name in self.needs:
+            module(name)
+        if message is not None and message.nbytes > self.max_nbytes:
+            raise Unsupported(f"not measured above {self.max_nbytes >> 20} MB")
+
+    def body_of(self, message: Message) -> Encoded:
+        """Return what ``decode`` is measured on."""
+        if self.has_own_format:
+            return self.join(self.encode(self.prepare(message)))
+        return response_of(message)
+
+    def read_back(self, encoded: Encoded, names: Names) -> Found:
+        """Decode what it has encoded."""
+        if self.has_own_format:
+            return self.decode(*encoded, names)
+        request = tw.decode_request(*encoded)
+        return [request[name].as_numpy() for name in names]
+
+
+def parts_of(message: Message) -> list[Part]:
+    return message.parts
+
+
+def our_tensors(parts: list[Part]) -> list[tw.Tensor]:
+    return [tw.Tensor(name, array, binary=is_binary) for name, array, _, _, is_binary in parts]
+
+
+def joined(frame: tw.Frame) -> Encoded:
+    return bytes(frame), frame.header_length
+
+
+def response_of(message: Message) -> Encoded:
+    """The response that the contenders decode."""
+    return joined(tw.encode_response(tw.InferResponse(our_tensors(message.parts), model_name="m")))
+
 
 # --- tensorwire ---
 
@@ -51,13 +149,13 @@ def our_decode(body: bytes, header_length: int | None, names: Names) -> Found:
     return found
 
 
-OURS = Contender(our_encode, our_decode, parts_of, joined)
-OURS_PREPARED = Contender(tw.encode_request, our_decode, our_request, joined)
+TENSORWIRE = Contender(our_encode, our_decode, parts_of, joined)
+TENSORWIRE_PREPARED = Contender(tw.encode_request, our_decode, our_request, joined)
 
 
 # --- tritonclient ---
 
-HTTP = "tritonclient.http"
+HTTP, TRITON_INTEGRATION = "tritonclient.http", "tensorwire.integrations.tritonclient"
 
 
 def triton_inputs(parts: list[Part]) -> list[Any]:
@@ -82,23 +180,119 @@ def triton_decode(body: bytes, header_length: int | None, names: Names) -> Found
     return found
 
 
-TRITON_BACKEND = "tensorwire.integrations.tritonclient"
 TRITONCLIENT = Contender(
     lambda parts: triton_encode(triton_inputs(parts)), triton_decode, parts_of, needs=(HTTP,)
 )
 TRITONCLIENT_PREPARED = Contender(
     triton_encode, triton_decode, lambda message: triton_inputs(message.parts), needs=(HTTP,)
 )
-TRITONCLIENT_ON_OURS = Contender(
+TRITONCLIENT_ON_TENSORWIRE = Contender(
     TRITONCLIENT.encode,
     triton_decode,
     parts_of,
-    needs=(HTTP, TRITON_BACKEND),
-    setting=lambda: installed(TRITON_BACKEND),
+    needs=(HTTP, TRITON_INTEGRATION),
+    context=lambda: installed(TRITON_INTEGRATION),
 )
 
 
-# --- by hand: tobytes and join, frombuffer with an offset; for BYTES a struct loop ---
+# --- KServe: its requests and responses, with its own JSON library ---
+
+KSERVE, KSERVE_INTEGRATION = "kserve", "tensorwire.integrations.kserve"
+# Without tensorwire, KServe and MLServer make lists of Python numbers: 30 bytes or more for each.
+LIST_MAX_NBYTES = 128 << 20
+
+
+def kserve_encode(parts: list[Part]) -> Encoded:
+    kserve, inputs = module(KSERVE), []
+    for name, array, datatype, shape, is_binary in parts:
+        tensor = kserve.InferInput(name, shape, datatype)
+        tensor.set_data_from_numpy(array, binary_data=is_binary)
+        inputs.append(tensor)
+    body, header_length = kserve.InferRequest("m", inputs).to_rest()
+    return (module("orjson").dumps(body) if isinstance(body, dict) else body), header_length
+
+
+def kserve_decode(body: bytes, header_length: int | None, names: Names) -> Found:
+    response: Any = module(KSERVE).InferResponse
+    if header_length is None:
+        found = response.from_rest(module("orjson").loads(body))
+    else:
+        found = response.from_bytes(body, header_length)
+    return [found.get_output_by_name(name).as_numpy() for name in names]
+
+
+KSERVE_ALONE = Contender(
+    kserve_encode,
+    kserve_decode,
+    parts_of,
+    needs=(KSERVE,),
+    environment="kserve",
+    max_nbytes=LIST_MAX_NBYTES,
+)
+KSERVE_ON_TENSORWIRE = Contender(
+    kserve_encode,
+    kserve_decode,
+    parts_of,
+    needs=(KSERVE, KSERVE_INTEGRATION),
+    context=lambda: installed(KSERVE_INTEGRATION),
+    environment="kserve",
+)
+
+
+# --- MLServer: gRPC responses with raw contents, because it has no binary REST of its own ---
+
+MLSERVER, MLSERVER_INTEGRATION = "mlserver", "tensorwire.integrations.mlserver"
+
+
+def mlserver_converter() -> Any:
+    return module("mlserver.grpc.converters").ModelInferResponseConverter
+
+
+def mlserver_output(name: str, array: NDArray[Any]) -> Any:
+    if array.dtype.kind == "O":  # NumpyCodec would pad the elements to one length
+        output = module("mlserver.types").ResponseOutput
+        return output(name=name, shape=list(array.shape), datatype="BYTES", data=array.tolist())
+    tensor = module("mlserver.codecs").NumpyCodec.encode_output(name, array)
+    tensor.shape = list(array.shape)  # NumpyCodec makes a column of a vector
+    return tensor
+
+
+def mlserver_array(tensor: Any) -> NDArray[Any]:
+    if tensor.datatype == "BYTES":
+        return np.array(list(tensor.data), object).reshape(tensor.shape)
+    array: NDArray[Any] = module("mlserver.codecs").NumpyCodec.decode_output(tensor)
+    return array
+
+
+def mlserver_encode(message: Message) -> bytes:
+    if message.as_json:
+        raise Unsupported("gRPC has no JSON tensors")
+    outputs = [mlserver_output(name, array) for name, array in message.arrays.items()]
+    response = module("mlserver.types").InferenceResponse(model_name="m", outputs=outputs)
+    body: bytes = mlserver_converter().from_types(response, use_raw=True).SerializeToString()
+    return body
+
+
+def mlserver_decode(body: bytes, header_length: int | None, names: Names) -> Found:
+    response = module("mlserver.grpc.dataplane_pb2").ModelInferResponse.FromString(body)
+    found = {t.name: mlserver_array(t) for t in mlserver_converter().to_types(response).outputs}
+    return [found[name] for name in names]
+
+
+def mlserver(*integrations: str) -> Contender:
+    return Contender(
+        mlserver_encode,
+        mlserver_decode,
+        join=lambda body: (body, None),
+        needs=(MLSERVER, *integrations),
+        has_own_format=True,
+        context=lambda: installed(*integrations),
+        environment="mlserver",
+        max_nbytes=LIST_MAX_NBYTES,
+    )
+
+
+# --- by hand: tobytes and join, frombuffer at an offset, and a struct loop for BYTES ---
 
 
 def struct_elements(array: NDArray[Any]) -> bytes:
@@ -153,21 +347,154 @@ def hand_decode(body: bytes, header_length: int | None, names: Names) -> Found:
     return [found[name] for name in names]
 
 
-BY_HAND = Contender(hand_encode, hand_decode, parts_of)
+# --- safetensors ---
+
+SAFETENSORS = "safetensors.numpy"
+
+
+def safetensors_encode(message: Message) -> Encoded:
+    if any(array.dtype.kind == "O" for array in message.arrays.values()):
+        raise Unsupported("safetensors has no strings")
+    return module(SAFETENSORS).save(message.arrays), None
+
+
+def safetensors_decode(body: bytes, header_length: int | None, names: Names) -> Found:
+    found = module(SAFETENSORS).load(body)
+    return [found[name] for name in names]
+
+
+# --- Arrow IPC: one batch; a tensor is a flat column with its shape in the metadata ---
+
+ARROW = "pyarrow"
+
+
+def arrow_encode(message: Message) -> Any:
+    pa, arrays = module(ARROW), message.arrays
+    columns = [
+        pa.array(array, pa.binary() if array.dtype.kind == "O" else None)
+        for array in (array.ravel() for array in arrays.values())
+    ]
+    fields = [
+        pa.field(name, pa.large_list(column.type), metadata={"shape": repr(arrays[name].shape)})
+        for name, column in zip(arrays, columns, strict=True)
+    ]
+    lists = [
+        pa.LargeListArray.from_arrays(pa.array([0, len(column)], pa.int64()), column)
+        for column in columns
+    ]
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch(lists, schema=pa.schema(fields))
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def arrow_decode(body: bytes, header_length: int | None, names: Names) -> Found:
+    batch = module(ARROW).ipc.open_stream(body).read_next_batch()
+    found = []
+    for name in names:
+        column = batch.column(name).values
+        shape = [int(n) for n in batch.field(name).metadata[b"shape"][1:-1].split(b",") if n]
+        is_copied = column.type in (module(ARROW).binary(), module(ARROW).bool_())
+        found.append(column.to_numpy(zero_copy_only=not is_copied).reshape(shape))
+    return found
+
+
+# --- pickle, protocol 5, followed by its out-of-band buffers ---
+
+
+def pickle_encode(message: Message) -> list[Any]:
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(dict(message.arrays), protocol=5, buffer_callback=buffers.append)
+    views = [buffer.raw() for buffer in buffers]
+    return [pickle.dumps((data, [view.nbytes for view in views])), *views]
+
+
+def pickle_join(buffers: list[Any]) -> Encoded:
+    return b"".join(buffers), len(buffers[0])
+
+
+def pickle_decode(body: bytes, header_length: int | None, names: Names) -> Found:
+    assert header_length is not None
+    view, offset, buffers = memoryview(body), header_length, []
+    data, sizes = pickle.loads(view[:header_length])
+    for nbytes in sizes:
+        buffers.append(view[offset : offset + nbytes])
+        offset += nbytes
+    found = pickle.loads(data, buffers=buffers)
+    return [found[name] for name in names]
+
+
+# --- memcpy: copy the array's bytes once, to memory that is already mapped ---
+
+
+class Memcpy:
+    target: NDArray[Any]
+
+    @classmethod
+    def prepare(cls, message: Message) -> NDArray[Any]:
+        (array, *more) = message.arrays.values()
+        if more or array.dtype.kind == "O" or message.as_json:
+            raise Unsupported("measured for one numeric array only")
+        cls.target = np.zeros_like(array)
+        cls.target.fill(1)
+        return array
+
+    @classmethod
+    def encode(cls, array: NDArray[Any]) -> NDArray[Any]:
+        np.copyto(cls.target, array)
+        return cls.target
+
+    @classmethod
+    def decode(cls, body: bytes, header_length: int | None, names: Names) -> Found:
+        np.copyto(cls.target.reshape(-1).view(np.uint8), np.frombuffer(body, np.uint8))
+        return [cls.target]
 
 
 # --- the table; the order is that of the columns ---
 
-
+# Other formats have no protocol: no JSON, no datatypes that other programs know.
+OTHER_FORMATS = {
+    "safetensors": Contender(
+        safetensors_encode, safetensors_decode, needs=(SAFETENSORS,), has_own_format=True
+    ),
+    "Arrow IPC": Contender(
+        arrow_encode,
+        arrow_decode,
+        join=lambda buffer: (buffer.to_pybytes(), None),
+        needs=(ARROW,),
+        has_own_format=True,
+    ),
+    "pickle 5": Contender(pickle_encode, pickle_decode, join=pickle_join, has_own_format=True),
+}
+LIMITS = {
+    "memcpy": Contender(
+        Memcpy.encode,
+        Memcpy.decode,
+        Memcpy.prepare,
+        lambda array: (array.tobytes(), None),
+        has_own_format=True,
+    ),
+}
 CONTENDERS = {
-    "tensorwire": OURS,
+    "tensorwire": TENSORWIRE,
     "tritonclient": TRITONCLIENT,
-    "tritonclient on tensorwire": TRITONCLIENT_ON_OURS,
-    **PEERS,
-    "by hand": BY_HAND,
+    "tritonclient on tensorwire": TRITONCLIENT_ON_TENSORWIRE,
+    "kserve": KSERVE_ALONE,
+    "kserve on tensorwire": KSERVE_ON_TENSORWIRE,
+    "mlserver, gRPC raw": mlserver(),
+    "mlserver, gRPC raw, on tensorwire": mlserver(MLSERVER_INTEGRATION),
+    "by hand": Contender(hand_encode, hand_decode, parts_of),
     **OTHER_FORMATS,
     **LIMITS,
 }
 
-# To encode, with the Tensor or InferInput made beforehand.
-PREPARED = {"tensorwire": OURS_PREPARED, "tritonclient": TRITONCLIENT_PREPARED}
+# Only the encoding of the message: the Tensor or InferInput objects are made beforehand.
+PREPARED = {"tensorwire": TENSORWIRE_PREPARED, "tritonclient": TRITONCLIENT_PREPARED}
+
+ENVIRONMENTS = ("kserve", "mlserver")
+
+
+def contenders_in(environment: str) -> set[str]:
+    """The names of the contenders that need this environment."""
+    return {name for name, way in CONTENDERS.items() if way.environment == environment}

@@ -1,8 +1,9 @@
-"""``python -m benchmarks.counts [--write]``: instructions of the hot paths, counted by valgrind.
+"""``python -m benchmarks.counts [--write]``: instructions of the hot paths, counted by callgrind.
 
-Counts do not depend on what else the machine does. They do on the Python and the compiler, which
-therefore key the baseline, `counts.json`; ``--write`` puts what was counted there. One process
-counts all cases: between two client requests to callgrind, a case is called CALLS times.
+Counts do not depend on the load of the machine. They depend on the versions of Python and of the
+compiler, which are therefore the keys of the baseline, `counts.json`; ``--write`` stores the counts
+there. One process counts all cases: each is called ``CALLS`` times between two client requests to
+callgrind.
 """
 
 from __future__ import annotations
@@ -23,16 +24,14 @@ from typing import Any
 
 import tensorwire as tw
 
-from .contender import response_of
-from .contenders import OURS, our_decode
-from .json_ways import body_of, elements, header_message, json_response, writer
-from .missing import Missing
-from .workloads import Message, floats, one, texts
+from .contenders import TENSORWIRE, Missing, joined, our_decode, our_tensors, response_of
+from .workloads import Message, floats, header_message, json_elements, json_response, one, texts
 
 HERE = Path(__file__).resolve().parent
 BASELINE = HERE / "counts.json"
 CALLS, WARM_UP = 20, 100  # Python specialises its bytecode in the first calls
-FEW, MANY = 10_000, 30_000  # elements: a cost per element is a difference
+# The cost of one element is the difference between these numbers of elements.
+FEW, MANY = 10_000, 30_000
 FEW_JSON, MANY_JSON = 100, 300  # about 1 KB and 3 KB of JSON
 
 REQUESTS = """\
@@ -47,21 +46,22 @@ def decoding(message: Message) -> Callable[[], Any]:
 
 
 def encoding(message: Message) -> Callable[[], Any]:
-    assert OURS.encode is not None
-    return partial(OURS.encode, OURS.prepare(message))
+    return partial(TENSORWIRE.encode, TENSORWIRE.prepare(message))
 
 
 def header_of_50() -> Callable[[], Any]:
-    """A response with all members, none of whose tensors is read."""
-    message, envelope = header_message(50, is_full=True)
-    return partial(tw.decode_response, *body_of(message, envelope, is_request=False))
+    """Decode a response with all fields, without reading a tensor."""
+    message, envelope = header_message(50, has_all_fields=True)
+    tensors = our_tensors(message.parts)
+    response = tw.InferResponse(tensors, model_name="m", **envelope.fields())
+    return partial(tw.decode_response, *joined(tw.encode_response(response)))
 
 
 def scanning(n_elements: int) -> Callable[[], Any]:
     return partial(tw.decode_bytes, tw.encode_bytes(texts(n_elements, 0, 40)), n_elements)
 
 
-def materialising(n_elements: int) -> Callable[[], Any]:
+def making_objects(n_elements: int) -> Callable[[], Any]:
     return tw.decode_bytes(tw.encode_bytes(texts(n_elements, 0, 40)), n_elements).as_numpy
 
 
@@ -70,15 +70,18 @@ def packing(n_elements: int) -> Callable[[], Any]:
 
 
 def reading_json(n_elements: int) -> Callable[[], Any]:
-    text = json_response(elements("FP32", n_elements), "FP32")
+    text = json_response(json_elements("FP32", n_elements), "FP32")
     return partial(our_decode, text, None, ["x"])
 
 
 def writing_json(n_elements: int) -> Callable[[], Any]:
-    return writer("tensorwire", elements("FP32", n_elements), "FP32")
+    array = json_elements("FP32", n_elements)
+    return lambda: tw.encode_response(
+        tw.InferResponse([tw.Tensor("x", array, binary=False)], model_name="m")
+    )
 
 
-# What is counted for one call.
+# Cases counted per call.
 CASES: dict[str, Callable[[], Callable[[], Any]]] = {
     "decode 1 KB": lambda: decoding(one(floats(256))),
     "decode 16 MB": lambda: decoding(one(floats(4 << 20))),
@@ -87,18 +90,18 @@ CASES: dict[str, Callable[[], Callable[[], Any]]] = {
     "encode 1 KB": lambda: encoding(one(floats(256))),
     "encode 16 MB": lambda: encoding(one(floats(4 << 20))),
 }
-# What is counted for one element, as the difference between two numbers of elements.
+# Cases counted per element.
 PER_ELEMENT: dict[str, tuple[Callable[[int], Callable[[], Any]], int, int]] = {
-    "BYTES scan, an element": (scanning, FEW, MANY),
-    "BYTES to objects, an element": (materialising, FEW, MANY),
-    "BYTES from objects, an element": (packing, FEW, MANY),
-    "decode 1 KB JSON FP32, an element": (reading_json, FEW_JSON, MANY_JSON),
-    "encode 1 KB JSON FP32, an element": (writing_json, FEW_JSON, MANY_JSON),
+    "BYTES scan, per element": (scanning, FEW, MANY),
+    "BYTES to objects, per element": (making_objects, FEW, MANY),
+    "BYTES from objects, per element": (packing, FEW, MANY),
+    "decode 1 KB JSON FP32, per element": (reading_json, FEW_JSON, MANY_JSON),
+    "encode 1 KB JSON FP32, per element": (writing_json, FEW_JSON, MANY_JSON),
 }
 
 
 def key() -> str:
-    """Of the baseline: Python's minor version and the compiler's major one. Raises Missing."""
+    """Return the key of the baseline: Python's minor and gcc's major version. Raises Missing."""
     try:
         gcc = subprocess.run(["gcc", "-dumpversion"], capture_output=True, text=True, check=True)
     except OSError as error:
@@ -108,23 +111,23 @@ def key() -> str:
 
 
 def baseline() -> dict[str, float]:
-    """What was counted before. Raises Missing where it was not, with this Python and compiler."""
+    """Return the stored counts. Raises Missing if there are none for this Python and compiler."""
     stored: dict[str, dict[str, float]] = json.loads(BASELINE.read_text())
     if key() not in stored:
         known = "; ".join(stored)
-        raise Missing(f"no baseline for {key()}, but for {known}: python -m benchmarks.counts")
+        raise Missing(f"no baseline for {key()}, only for {known}: python -m benchmarks.counts")
     return stored[key()]
 
 
 def counted() -> dict[str, float]:
-    """Instructions by case. Raises Missing."""
+    """Count the instructions of each case. Raises Missing."""
     if shutil.which("valgrind") is None:
         raise Missing("valgrind is not installed")
     with TemporaryDirectory(prefix="tensorwire-counts-") as folder:
         library = compiled(Path(folder))
         options = ["--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={folder}/out"]
         command = ["valgrind", "-q", *options, sys.executable, "-m", "benchmarks.counts"]
-        # One hash seed and one thread: the same dictionaries and the same waits in every run.
+        # A fixed hash seed and one BLAS thread make the counts reproducible.
         environ = {**os.environ, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
         run = subprocess.run(
             [*command, "--count", str(library)],
@@ -145,7 +148,7 @@ def counted() -> dict[str, float]:
 
 
 def compiled(folder: Path) -> Path:
-    """The requests to callgrind, as a library. Raises Missing."""
+    """Compile the client requests to a library. Raises Missing."""
     source, made = folder / "requests.c", folder / "requests.so"
     source.write_text(REQUESTS)
     command = ["gcc", "-shared", "-fPIC", str(source), "-o", str(made)]
@@ -159,17 +162,17 @@ def compiled(folder: Path) -> Path:
 
 
 def total(path: Path) -> tuple[str, int]:
-    """The case and the instructions of one of callgrind's files."""
+    """Return the case and the number of instructions from one output file of callgrind."""
     text = path.read_text()
     name = re.search(r"^desc: Trigger: Client Request: (.*)$", text, re.MULTILINE)
     instructions = re.search(r"^(?:totals|summary): (\d+)", text, re.MULTILINE)
     if name is None or instructions is None:
-        return "", 0  # what comes after the last case
+        return "", 0  # the file for the code after the last case
     return name[1], int(instructions[1])
 
 
 def count(library: str) -> None:
-    """Within valgrind: run every case between two requests."""
+    """Run every case between two client requests; this runs under valgrind."""
     requests = ctypes.CDLL(library)
     gc.disable()
     jobs = dict(CASES)

@@ -1,72 +1,88 @@
-"""One measurement: a contender is first found right; what it cannot do becomes a note."""
+"""Measure one table cell: check the result of a contender first, then measure it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from time import perf_counter
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from .missing import Missing, Unsupported
+from .contenders import Missing, Unsupported
 from .workloads import Message
 
 OURS = "tensorwire"
 
+# The cells that were not measured: table, workload, contender, kind and text of the reason.
+# `conftest.py` adds them to the JSON that pytest-benchmark writes.
+NOTES: list[dict[str, str]] = []
+KINDS = {
+    Missing: "not installed",
+    Unsupported: "unsupported",
+    AssertionError: "wrong result",
+}
 
-class Listener:
-    """Who is told, line by line, what is measured: `python -m benchmarks`, or nobody."""
 
-    stream: TextIO | None = None
+def marked(names: Iterable[str], **markers: Container[str]) -> list[Any]:
+    """Return parameters for ``pytest.mark.parametrize``.
 
-    @classmethod
-    def tell(cls, **event: Any) -> None:
-        if cls.stream is not None:
-            print(json.dumps(event), file=cls.stream, flush=True)
+    Each name gets the markers whose container it is in: ``marked(WORKLOADS, quick=QUICK)``.
+    """
+    return [
+        pytest.param(
+            name,
+            id=name,
+            marks=[getattr(pytest.mark, m) for m, chosen in markers.items() if name in chosen],
+        )
+        for name in names
+    ]
+
+
+@contextmanager
+def noting(
+    benchmark: BenchmarkFixture, table: str, workload: str, contender: str
+) -> Iterator[None]:
+    """Note why this table cell cannot be measured, and continue after the context.
+
+    Errors of tensorwire are raised, and with ``--benchmark-disable`` those of other packages, too.
+    """
+    try:
+        yield
+    except Exception as error:
+        kind = next((kind for t, kind in KINDS.items() if isinstance(error, t)), "error")
+        is_failure = not isinstance(error, Missing | Unsupported)
+        text = (str(error).splitlines() or [""])[0]
+        if is_failure:
+            text = f"{type(error).__name__}: {text}"
+        place = {"table": table, "workload": workload, "contender": contender}
+        NOTES.append({**place, "kind": kind, "text": text})
+        if is_failure and (benchmark.disabled or contender.startswith(OURS)):
+            raise
 
 
 @contextmanager
 def measuring(
     benchmark: BenchmarkFixture, table: str, workload: str, contender: str, **info: Any
 ) -> Iterator[None]:
-    """Name the row that is measured within.
-
-    Missing, Unsupported, and in a real run any failure of a peer, skip it with a note. With
-    ``--benchmark-disable``, and for ourselves, a failure stays one.
-    """
-    place = {"table": table, "workload": workload, "contender": contender}
-    benchmark.extra_info.update(place, **info)
-    Listener.tell(trying=place)
-    try:
+    """Name the table cell that the test measures. If that is not possible, note it and skip."""
+    benchmark.extra_info.update(table=table, workload=workload, contender=contender, **info)
+    n_notes = len(NOTES)
+    with noting(benchmark, table, workload, contender):
         yield
-    except Missing as reason:
-        Listener.tell(note={**place, "kind": "missing", "text": str(reason)})
-        pytest.skip(str(reason))
-    except Unsupported as reason:
-        Listener.tell(note={**place, "kind": "cannot", "text": str(reason)})
-        pytest.skip(str(reason))
-    except Exception as error:
-        kind = "wrong" if isinstance(error, AssertionError) else "fails"
-        text = f"{type(error).__name__}: {error}".splitlines()[0]
-        Listener.tell(note={**place, "kind": kind, "text": text})
-        if contender == OURS or benchmark.disabled:
-            raise
-        pytest.skip(f"{kind}: {text}")
-    if benchmark.stats is not None:
-        stats = benchmark.stats.stats
-        times = {"median": stats.median, "iqr": stats.iqr, "rounds": stats.rounds}
-        Listener.tell(row={**times, **benchmark.extra_info})
+    if len(NOTES) > n_notes:
+        pytest.skip(f"{NOTES[-1]['kind']}: {NOTES[-1]['text']}")
 
 
 class Slow:
-    """From when on a call is slow, and how often it is measured then (``--quick``: sooner, once).
+    """How slow calls are measured; `conftest.py` derives it from pytest-benchmark's options.
 
-    Once is enough, too, for what takes long.
+    A call that takes longer than ``seconds`` is measured in a fixed number of rounds, and one that
+    takes longer than ``long_seconds`` is measured once.
     """
 
     seconds = 0.5
@@ -76,20 +92,20 @@ class Slow:
 
 def measure(
     benchmark: BenchmarkFixture,
-    right: Callable[[Any], None],
+    check: Callable[[Any], None],
     function: Callable[..., Any],
     *args: Any,
 ) -> None:
-    """Check what it returns with ``right``, then measure it."""
-    began = perf_counter()
+    """Call ``check`` with the result of ``function(*args)``, then measure ``function(*args)``."""
+    start = perf_counter()
     found = function(*args)
-    seconds = perf_counter() - began
-    right(found)
+    seconds = perf_counter() - start
+    check(found)
     del found
-    if Slow.seconds < seconds < Slow.long_seconds:  # or the first call alone was
-        began = perf_counter()
+    if Slow.seconds < seconds < Slow.long_seconds:  # perhaps only the first call is slow
+        start = perf_counter()
         function(*args)
-        seconds = perf_counter() - began
+        seconds = perf_counter() - start
     if seconds > Slow.seconds:
         rounds = Slow.rounds if seconds < Slow.long_seconds else 1
         benchmark.pedantic(function, args, rounds=rounds)  # type: ignore[no-untyped-call]
@@ -97,24 +113,35 @@ def measure(
         benchmark(function, *args)
 
 
-def check(found: list[NDArray[Any]], message: Message) -> None:
-    """The contender got it right, before anybody asks how fast."""
+def check_arrays(found: list[NDArray[Any]], message: Message) -> None:
+    """Fail unless the arrays are those of the message."""
     for array, (name, expected) in zip(found, message.arrays.items(), strict=True):
-        assert is_same(array, expected), f"{name} is not what was sent"
+        assert is_same_array(array, expected), f"array {name!r} differs from what was sent"
 
 
-def is_same(found: NDArray[Any], expected: NDArray[Any]) -> bool:
-    """Equal in dtype, shape and elements; a text may come as ``str``."""
+def is_same_array(found: NDArray[Any], expected: NDArray[Any]) -> bool:
+    """Compare dtype, shape and elements. ``str`` elements equal their UTF-8 bytes."""
     if expected.dtype.kind == "O":
-        elements = [e.encode() if isinstance(e, str) else e for e in found.ravel().tolist()]
-        return found.shape == expected.shape and elements == expected.ravel().tolist()
+        return found.shape == expected.shape and as_bytes(found) == as_bytes(expected)
     return found.dtype == expected.dtype and np.array_equal(found, expected)
 
 
-def touch(found: list[NDArray[Any]]) -> None:
+def as_bytes(array: NDArray[Any]) -> list[bytes]:
+    return [e.encode() if isinstance(e, str) else e for e in array.ravel().tolist()]
+
+
+def read_elements(arrays: list[NDArray[Any]]) -> None:
     """Read every element once."""
-    for array in found:
+    for array in arrays:
         if array.dtype.kind == "O":
             sum(map(len, array.ravel().tolist()))
         else:
             np.bitwise_xor.reduce(array.view(f"u{array.itemsize}"), axis=None)
+
+
+def require_memory(nbytes: int) -> None:
+    """Raise Unsupported unless so much memory is available without swapping."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    available = 1024 * next(int(line.split()[1]) for line in lines if "MemAvailable" in line)
+    if nbytes > available:
+        raise Unsupported(f"needs {nbytes >> 20} MB of memory, {available >> 20} MB are available")

@@ -1,114 +1,353 @@
-"""The tables of results/*.json, written into the two READMEs.
+"""Results, and the tables and plots that are made of them.
 
-A page has regions, ``<!-- begin NAME -->`` to ``<!-- end NAME -->``; PAGES says what goes where. A
-region for which nothing was measured stays as it is.
+``merge`` makes a small `results/SUBJECT.json` of the JSON files of pytest-benchmark. A page has
+regions, ``<!-- begin NAME -->`` to ``<!-- end NAME -->``, and ``PAGES`` names the function that
+writes each of them. A region without results stays as it is.
 """
 
 from __future__ import annotations
 
-import os
+import io
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from .formats import LIMITS, OTHER_FORMATS
-from .results import Results
-from .table import Row, Table, markdown, ratio_text, tables_of, time_text
+from .contenders import LIMITS, OTHER_FORMATS
 from .workloads import BYTES
 
 HERE = Path(__file__).resolve().parent
+RESULTS, PLOTS = HERE / "results", HERE / "plots"
 OURS = "tensorwire"
-ORIENTATION = {*OTHER_FORMATS, *LIMITS}
-Measured = Mapping[str, Results]
-Region = tuple[tuple[str, ...], Callable[[Measured], str]]  # the suites it needs, its text
-
-# --- the few rows of the first page ---
-
 OURS_HTTP = "tensorwire, uvicorn"
-HTTP = {OURS: OURS_HTTP, "tritonclient": "tritonclient, uvicorn"}
-PLAIN = {name: name for name in (OURS, "tritonclient", "kserve", "by hand")}
-HEADLINES = [
-    ("decode", "128 B FP32", "decode one small tensor", PLAIN),
-    ("decode", "100 MB FP32", "decode 100 MB FP32", PLAIN),
-    ("decode", "BYTES 300k x 0-40 B", "decode 300,000 strings to objects", PLAIN),
-    ("HTTP echo", "16 MB FP32", "HTTP echo of 16 MB FP32, our server", HTTP),
-]
+LIMIT = "limit"
+
+Row = dict[str, Any]
+
+# --- results ---
 
 
-def headline(measured: Measured) -> str:
-    """One table out of several."""
-    table, tables = Table("", {}, []), all_tables(measured)
-    for name, workload, title, columns in HEADLINES:
+@dataclass
+class Results:
+    """The results of one subject.
+
+    ``versions`` is by environment; the empty name is the environment that ran the benchmarks.
+    ``left_out`` has the reasons for what is not installed. ``notes`` has the reasons for cells
+    without a measurement, and ``rows`` the cells with one: times in seconds, or a rate, or memory.
+    """
+
+    command: str
+    date: str
+    machine: str
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+
+    def text(self) -> str:
+        """Return JSON with one line per row."""
+        members = [f" {json.dumps(k)}: {json_lines(v)}" for k, v in asdict(self).items()]
+        return "{\n" + ",\n".join(members) + "\n}\n"
+
+
+def json_lines(value: Any) -> str:
+    if not isinstance(value, list) or not value:
+        return json.dumps(value, ensure_ascii=False)
+    lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in value)
+    return f"[\n{lines}\n ]"
+
+
+def read_results(folder: Path = RESULTS) -> dict[str, Results]:
+    """Return the stored results by subject."""
+    return {p.stem: Results(**json.loads(p.read_text())) for p in sorted(folder.glob("*.json"))}
+
+
+def merge(outputs: Mapping[str, Any], command: str, left_out: Mapping[str, str]) -> Results:
+    """Make the results of one subject of pytest-benchmark's JSON, by environment."""
+    first = next(iter(outputs.values()))
+    machine = first["machine_info"]
+    cpu = machine["cpu"]
+    model = cpu.get("brand_raw", machine["machine"])
+    results = Results(
+        command, first["datetime"][:10], f"{model}, {cpu['count']} CPUs, {machine['system']}"
+    )
+    results.left_out |= left_out
+    for environment, output in outputs.items():
+        results.versions[environment] = output["versions"]
+        for benchmark in output["benchmarks"]:
+            results.rows += rows_of(benchmark)
+        for note in output["notes"]:
+            if note["kind"] == "not installed":
+                results.left_out[note["contender"]] = note["text"]
+            else:
+                results.notes.append(note)
+    return results
+
+
+def rows_of(benchmark: Mapping[str, Any]) -> list[Row]:
+    """Return the row of a benchmark, or if it measured several contenders, theirs."""
+    info, stats = dict(benchmark["extra_info"]), benchmark["stats"]
+    contenders = info.pop("contenders", None)
+    if contenders is None:
+        rows = [{**{k: stats[k] for k in ("median", "iqr", "rounds")}, **info}]
+    else:
+        rows = [{**row, **info, "contender": name} for name, row in contenders.items()]
+    # Four digits are as many as are reproducible.
+    return [
+        {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in row.items()}
+        for row in rows
+    ]
+
+
+# --- tables ---
+
+
+@dataclass
+class Table:
+    """Rows by workload and contender, and notes for cells without a measurement."""
+
+    name: str
+    results: Results
+    rows: dict[str, dict[str, Row]] = field(default_factory=dict)
+    notes: list[dict[str, Any]] = field(default_factory=list)
+
+    def contenders(self) -> list[str]:
+        """Return the measured contenders in the order of the rows, with a limit last."""
+        found = dict.fromkeys(who for row in self.rows.values() for who in row)
+        return sorted(found, key=lambda who: who == LIMIT)
+
+    def note(self, workload: str, contender: str) -> str:
+        """Return the text of a cell without a measurement."""
+        for note in self.notes:
+            if (note["workload"], note["contender"]) == (workload, contender):
+                return str(note["kind"])
+        return ""
+
+    def remarks(self) -> str:
+        """Return the reasons of the notes, one line per contender and reason."""
+        reasons: dict[tuple[str, str, str], list[str]] = {}
+        for note in self.notes:
+            key = (note["contender"], note["kind"], note["text"])
+            reasons.setdefault(key, []).append(note["workload"])
+        return "\n".join(
+            f"- {contender}, {kind}: {', '.join(dict.fromkeys(workloads))} ({text})"
+            for (contender, kind, text), workloads in reasons.items()
+        )
+
+    def chosen(self, name: str, workloads: Mapping[str, str]) -> Table:
+        """Return a table with these workloads, under new names."""
+        notes = [{**n, "workload": workloads.get(n["workload"], "")} for n in self.notes]
+        rows = {new: self.rows[old] for old, new in workloads.items() if old in self.rows}
+        return Table(name, self.results, rows, notes)
+
+
+Tables = Mapping[str, Table]
+
+
+def tables_of(measured: Mapping[str, Results]) -> dict[str, Table]:
+    """Return the tables by name. The limits of a table share one column."""
+    tables: dict[str, Table] = {}
+    for results in measured.values():
+        for row in results.rows:
+            table = tables.setdefault(row["table"], Table(row["table"], results))
+            who = LIMIT if row["contender"].startswith(LIMIT) else row["contender"]
+            table.rows.setdefault(row["workload"], {})[who] = row
+        for note in results.notes:
+            if note["table"] in tables:
+                tables[note["table"]].notes.append(note)
+    return tables
+
+
+def markdown(table: Table, columns: Sequence[str], title: str | None = None) -> str:
+    """Return the table, with ratios to the first of the columns that were measured."""
+    present = [c for c in columns if any(c in row for row in table.rows.values())]
+    title = table.name if title is None else title
+    lines = [f"| {title} | {' | '.join(present)} |", "|---" * (len(present) + 1) + "|"]
+    for workload, row in table.rows.items():
+        base = row.get(present[0])
+        cells = [
+            cell(row[who], base) if who in row else table.note(workload, who) for who in present
+        ]
+        lines.append(f"| {workload} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def cell(row: Row, base: Row | None) -> str:
+    """Format a rate, memory, or a time with its spread and its ratio to the base."""
+    if "rate" in row:
+        rate = f"{row['rate']:,.0f}" if row["rate"] >= 100 else f"{row['rate']:.3g}"
+        return f"{rate} ({row['ratio']:.2f})" if "ratio" in row else rate
+    if "per_byte" in row:
+        return f"{row['per_byte']:.2f}"
+    if "peak_nbytes" in row:
+        return nbytes_text(row["peak_nbytes"])
+    n_elements = row.get("n_elements", 0)
+    time = row["median"]
+    text = f"{1e9 * time / n_elements:.1f} ns" if n_elements else time_text(time)
+    if row["rounds"] > 1:
+        text += f" ±{100 * row['iqr'] / 2 / time:.0f}%"
+    return text if base is None or row is base else f"{text} ({ratio_text(time / base['median'])})"
+
+
+def ratio_text(ratio: float) -> str:
+    """Return two or three significant digits."""
+    return f"{ratio:.2g}x" if ratio < 10 else f"{float(f'{ratio:.3g}'):,.0f}x"
+
+
+def time_text(seconds: float) -> str:
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e9:.0f} ns"
+
+
+def nbytes_text(nbytes: int) -> str:
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if nbytes >= factor:
+            return f"{nbytes / factor:.3g} {unit}"
+    return f"{nbytes} B"
+
+
+MEDIANS = "Medians ± half the interquartile range"
+
+
+def provenance(tables: Iterable[Table], of: str = MEDIANS) -> str:
+    """Return the command, the date and the machine of the measurements."""
+    runs = dict.fromkeys(
+        f"`{r.command}`, {r.date}, {r.machine}" for r in (table.results for table in tables)
+    )
+    return f"{of}. {'; '.join(runs)}."
+
+
+# --- regions: each function returns a text, or "" without results ---
+
+
+def complete(*names: str, of: str = MEDIANS) -> Callable[[Tables], str]:
+    """These tables, with other formats and limits in tables of their own."""
+
+    def text(tables: Tables) -> str:
+        found = [tables[name] for name in names if name in tables]
+        parts: list[str] = []
+        for table in found:
+            columns = table.contenders()
+            apart = [who for who in columns if who in {*OTHER_FORMATS, *LIMITS}]
+            parts.append(markdown(table, [who for who in columns if who not in apart]))
+            if apart:
+                parts.append("For orientation, other formats and limits:")
+                parts.append(markdown(table, [OURS, *apart], f"{table.name} (orientation)"))
+            if remarks := table.remarks():
+                parts.append(remarks)
+        return "\n\n".join([*parts, provenance(found, of)]) if found else ""
+
+    return text
+
+
+HEADLINE_COLUMNS = (OURS, "tritonclient", "kserve", "by hand")
+HEADLINES = {  # table and workload; the last one is measured with a client and a server
+    "decode one small tensor": ("decode", "128 B FP32"),
+    "decode 100 MB FP32": ("decode", "100 MB FP32"),
+    "decode 300,000 strings to objects": ("decode", "BYTES 300k x 0-40 B"),
+    "HTTP echo of 16 MB FP32, our server": ("HTTP echo", "16 MB FP32"),
+}
+
+
+def headline(tables: Tables) -> str:
+    rows = {}
+    for title, (name, workload) in HEADLINES.items():
         found = tables[name].rows.get(workload, {}) if name in tables else {}
-        row = {column: found[who] for column, who in columns.items() if who in found}
+        suffix = ", uvicorn" if name == "HTTP echo" else ""
+        row = {who: found[who + suffix] for who in HEADLINE_COLUMNS if who + suffix in found}
         if OURS in row:
-            table.rows[title] = row
-    return f"{markdown(table, list(PLAIN))}\n\n{provenance(measured, 'decode', 'http')}"
+            rows[title] = row
+    return short_table("", rows, HEADLINE_COLUMNS, tables, "decode", "HTTP echo")
 
 
-# --- the first page: JSON ---
-
-JSON_ROWS = [
-    *(("read", f"{datatype} x 1M") for datatype in ("FP32", "FP64", "INT64")),
-    ("read", "BYTES x 100K"),
-    *(("write", f"{datatype} x 1M") for datatype in ("FP32", "FP64", "INT64")),
-    ("write", "BYTES x 100K"),
-]
-
-
-def json_headline(measured: Measured) -> str:
-    """A few tensors, read and written, in ns per element."""
-    table, tables = Table("JSON, ns per element", {}, []), all_tables(measured)
-    for what, workload in JSON_ROWS:
-        name = f"{what} a JSON tensor"
-        if name in tables and workload in tables[name].rows:
-            table.rows[f"{what} {workload}"] = tables[name].rows[workload]
-    return f"{markdown(table, table.contenders())}\n\n{provenance(measured, 'json')}"
+def json_headline(tables: Tables) -> str:
+    rows = {}
+    for verb in ("read", "write"):
+        table = tables.get(f"{verb} a JSON tensor")
+        for workload in ("FP32 x 1M", "FP64 x 1M", "INT64 x 1M", "BYTES x 100K"):
+            if table is not None and workload in table.rows:
+                rows[f"{verb} {workload}"] = table.rows[workload]
+    columns = list(dict.fromkeys(who for row in rows.values() for who in row))
+    names = ("read a JSON tensor", "write a JSON tensor")
+    return short_table("JSON, ns per element", rows, columns, tables, *names)
 
 
-# --- the first page: servers side by side ---
+def short_table(
+    title: str, rows: dict[str, dict[str, Row]], columns: Sequence[str], tables: Tables, *names: str
+) -> str:
+    """A table of rows of the tables with these names."""
+    sources = [tables[name] for name in names if name in tables]
+    if not rows:
+        return ""
+    table = Table(title, sources[0].results, rows)
+    return f"{markdown(table, columns)}\n\n{provenance(sources)}"
 
-ECHOES = {
+
+ECHO_COLUMNS = {
     OURS_HTTP: OURS_HTTP,
-    "limit": "raw sockets",
+    LIMIT: "raw sockets",
     "tritonclient, Triton": "tritonclient, Triton",
     "kserve, KServe": "kserve, KServe",
 }
-AT_ONCE = re.compile(r"(.*), 8 at once")
 
 
-def echoes(measured: Measured) -> str:
-    """Large bodies, there and back: ours, the limit, the peers' clients with their servers."""
-    (table,), apart = tables_of(measured["http"]), Table("HTTP echo", {}, [])
-    for workload in ("16 MB FP32", "64 MB FP32"):
-        found = table.rows.get(workload, {})
-        apart.rows[workload] = {name: found[who] for who, name in ECHOES.items() if who in found}
-        apart.notes += [
-            {**note, "contender": ECHOES[note["contender"]]}
-            for note in table.notes
-            if note["workload"] == workload and note["contender"] in ECHOES
-        ]
-    apart.rows = {workload: row for workload, row in apart.rows.items() if OURS_HTTP in row}
-    return f"{markdown(apart, list(ECHOES.values()))}\n\n{provenance(measured, 'http')}"
+def echoes(tables: Tables) -> str:
+    """Echoes of large bodies: our client and server, sockets, and other clients and servers."""
+    if "HTTP echo" not in tables:
+        return ""
+    whole = tables["HTTP echo"]
+    table = whole.chosen("HTTP echo", {name: name for name in ("16 MB FP32", "64 MB FP32")})
+    table.rows = {
+        workload: {name: row[who] for who, name in ECHO_COLUMNS.items() if who in row}
+        for workload, row in table.rows.items()
+    }
+    return f"{markdown(table, list(ECHO_COLUMNS.values()))}\n\n{provenance([table])}"
 
 
-def rates(measured: Measured, wanted: re.Pattern[str] | None = None) -> str:
-    """Requests per second; with ``wanted``, of the workloads that it matches, by its group."""
-    (table,) = tables_of(measured["throughput"])
-    remarks = table.remarks()
-    if wanted is not None:
-        names = {name: found[1] for name in table.rows if (found := wanted.fullmatch(name))}
-        notes = [{**note, "workload": names.get(note["workload"], "")} for note in table.notes]
-        rows = {new: table.rows[name] for name, new in names.items()}
-        table, remarks = Table(f"{table.name}, 8 at once", rows, notes), []
-    said = provenance(measured, "throughput", of="Medians; in brackets, the ratio to the bare app")
-    parts = [markdown(table, table.contenders()), *(["\n".join(remarks)] if remarks else []), said]
-    return "\n\n".join(parts)
+SERVER_TABLES = {  # and the servers in each; the limit has none
+    "HTTP echo, our server": {"uvicorn", "granian", ""},
+    "HTTP echo, Triton": {"Triton"},
+    "HTTP echo, KServe": {"KServe"},
+}
 
 
-# --- the first page: a package without us, and with us in it ---
+def echoes_by_server(tables: Tables) -> str:
+    """A table for our server, and one for Triton and KServe each, beside ours."""
+    if "HTTP echo" not in tables:
+        return ""
+    table = tables["HTTP echo"]
+    servers = {
+        who: who.partition(", ")[2].removesuffix(f" on {OURS}") for who in table.contenders()
+    }
+    parts = []
+    for title, chosen in SERVER_TABLES.items():
+        if columns := [who for who, server in servers.items() if server in chosen]:
+            parts.append(markdown(table, list(dict.fromkeys([OURS_HTTP, *columns])), title))
+    remarks = [table.remarks()] if table.notes else []
+    return "\n\n".join([*parts, *remarks, provenance([table])])
 
-DROP_INS = {
+
+RATES = "requests per second"
+RATE_PROVENANCE = "Medians; in brackets, the ratio to the bare app"
+
+
+def rates_headline(tables: Tables) -> str:
+    """Only the rates with 8 connections."""
+    if RATES not in tables:
+        return ""
+    names = {name: name.partition(",")[0] for name in ("32 floats", "250,000 floats")}
+    suffix = ", 8 connections"
+    table = tables[RATES].chosen(RATES + suffix, {name + suffix: name for name in names})
+    columns = table.contenders()
+    return f"{markdown(table, columns)}\n\n{provenance([table], RATE_PROVENANCE)}"
+
+
+INTEGRATIONS = {
     "tritonclient": [
         "serialize 300k x 0-40 B",
         "serialize 100k x 100-300 B",
@@ -127,8 +366,8 @@ DROP_INS = {
         "response, BYTES 100k x 0-40 B",
     ],
     "mlserver": [
-        "REST JSON; binary, 4 MB FP32",
-        "REST JSON, 4 MB FP32",
+        "REST echo, JSON or binary, 4 MB FP32",
+        "REST echo, JSON, 4 MB FP32",
         "NumpyCodec.encode_output, 4 MB FP32",
         "raw gRPC contents to an array, 4 MB FP32",
         "raw gRPC contents to str, BYTES 100k x 16 B",
@@ -137,210 +376,286 @@ DROP_INS = {
 }
 
 
-def drop_in(package: str) -> Region:
-    """The chosen steps of one package, before and after."""
+def integration(package: str) -> Callable[[Tables], str]:
+    """Some cases of one package, alone and with tensorwire."""
 
-    def text(measured: Measured) -> str:
-        tables = {table.name: table for table in tables_of(measured["integrations"])}
-        found = tables.get(f"drop in: {package}", Table("", {}, []))
-        rows = {step: found.rows[step] for step in DROP_INS[package] if step in found.rows}
-        chosen = Table(package, rows, [])
-        return f"{markdown(chosen, found.contenders())}\n\n{provenance(measured, 'integrations')}"
-
-    return ("integrations",), text
-
-
-# --- where we do not win ---
-
-CLOSE = 1.05  # a lead that is smaller is none
-NO_RACE = {"scan", "requests per second"}  # the second says itself who is faster
-
-
-def losses(measured: Measured) -> Iterator[tuple[float, str, str, str]]:
-    """Every row where another way takes no longer than ours: ratio, what, ours, theirs."""
-    for table in all_tables(measured).values():
-        if table.name in NO_RACE or table.name.startswith("memory"):
-            continue
-        for workload, row in table.rows.items():
-            what = f"{table.name.removeprefix('by size: ')}, {workload}"
-            for who, theirs in row.items():
-                for name in (rival(who), *with_us(who, row)):
-                    ours = row.get(name)
-                    if ours and theirs["median"] < CLOSE * ours["median"]:
-                        ratio = theirs["median"] / ours["median"]
-                        yield ratio, what, said_of(name, ours), said_of(who, theirs)
-
-
-def said_of(who: str, row: Row) -> str:
-    time = time_text(row["median"])
-    return time if who in (OURS, OURS_HTTP) else f"{who}: {time}"
-
-
-def with_us(who: str, row: Mapping[str, Row]) -> Iterator[str]:
-    """The same package with our codec in it, and client and server alike."""
-    for name in row:
-        if name != who and name.replace(f", on {OURS}", "").replace(f" on {OURS}", "") == who:
-            yield name
-
-
-def rival(who: str) -> str:
-    """Whom of ours it is compared with; nobody, when it is ours, a limit or another format."""
-    client, _, server = who.partition(", ")
-    if who == "kserve, KServe":
-        return OURS_HTTP
-    if server in ("Triton", "KServe"):  # its server against ours, with the same client
-        return f"{client}, uvicorn"
-    is_ours = client in (OURS, f"{OURS} async", "http.client") or f"on {OURS}" in who
-    if is_ours or who in ORIENTATION or who.startswith("limit"):
-        return ""
-    return f"{OURS}, {server}" if server in ("uvicorn", "granian") else OURS
-
-
-def losses_text(measured: Measured, most: int | None = None) -> str:
-    """A table, the worst first."""
-    found = sorted(losses(measured), key=lambda loss: loss[0])
-    lines = ["| where we do not win | tensorwire | faster, or as fast |", "|---|---|---|"]
-    for ratio, what, ours, theirs in found[:most]:
-        lines.append(f"| {what} | {ours} | {theirs} ({ratio_text(ratio)}) |")
-    return "\n".join([*lines, "", provenance(measured, *measured)])
-
-
-# --- the tables ---
-
-
-def all_tables(measured: Measured) -> dict[str, Table]:
-    return {t.name: t for results in measured.values() for t in tables_of(results)}
-
-
-def some(suite: str, wanted: Callable[[str], bool]) -> Callable[[Measured], str]:
-    """The region of these tables of one suite; other formats and limits apart."""
-
-    def text(measured: Measured) -> str:
-        parts: list[str] = []
-        for table in tables_of(measured[suite]):
-            if not wanted(table.name):
-                continue
-            columns = table.contenders()
-            apart = [who for who in columns if who in ORIENTATION]
-            parts.append(markdown(table, [who for who in columns if who not in apart]))
-            if apart:
-                parts.append("For orientation, other formats and limits:")
-                parts.append(markdown(table, [OURS, *apart], f"{table.name} (orientation)"))
-            if remarks := table.remarks():
-                parts.append("\n".join(remarks))
-        return "\n\n".join([*parts, provenance(measured, suite)])
+    def text(tables: Tables) -> str:
+        if f"integration: {package}" not in tables:
+            return ""
+        whole = tables[f"integration: {package}"]
+        table = whole.chosen(package, {case: case for case in INTEGRATIONS[package]})
+        return f"{markdown(table, whole.contenders())}\n\n{provenance([table])}"
 
     return text
 
 
-HTTP_TABLES = {  # the servers of each, a limit is on none
-    "HTTP echo, our server": {"uvicorn", "granian", ""},
-    "HTTP echo, Triton": {"Triton"},
-    "HTTP echo, KServe": {"KServe"},
-}
+# --- the rows where tensorwire is not faster ---
+
+CLOSE = 1.05  # a smaller advantage does not count as faster
 
 
-def by_server(measured: Measured) -> str:
-    """The HTTP echoes: our server; then Triton's and KServe's, beside ours."""
-    (table,) = tables_of(measured["http"])
-    servers = {
-        who: who.partition(", ")[2].removesuffix(f" on {OURS}") for who in table.contenders()
-    }
-    parts = []
-    for title, chosen in HTTP_TABLES.items():
-        who = [who for who, server in servers.items() if server in chosen]
-        if who:
-            parts.append(markdown(table, list(dict.fromkeys([OURS_HTTP, *who])), title))
-    remarks = ["\n".join(table.remarks())] if table.notes else []
-    return "\n\n".join([*parts, *remarks, provenance(measured, "http")])
+def losses(tables: Tables) -> Iterator[tuple[float, str, str, str]]:
+    """Yield ratio, workload, our time and the other time where the other is as fast or faster."""
+    for table in tables.values():
+        if table.name == RATES or "memory" in table.name:
+            continue
+        for workload, row in table.rows.items():
+            what = f"{table.name.removeprefix('by size: ')}, {workload}"
+            for who, theirs in row.items():
+                for name in counterparts(who, row):
+                    ours = row.get(name)
+                    if ours and theirs["median"] < CLOSE * ours["median"]:
+                        ratio = theirs["median"] / ours["median"]
+                        yield ratio, what, named_time(name, ours), named_time(who, theirs)
 
 
-def provenance(
-    measured: Measured, *suites: str, of: str = "Medians ± half the interquartile range"
-) -> str:
-    """When, on what, and the command."""
-    chosen = [measured[suite] for suite in suites if suite in measured]
-    said = dict.fromkeys(f"`{r.command}`, {r.date}, {r.machine}" for r in chosen)
-    return f"{of}. {'; '.join(said)}."
+def named_time(who: str, row: Row) -> str:
+    time = time_text(row["median"])
+    return time if who in (OURS, OURS_HTTP) else f"{who}: {time}"
 
 
-def run_text(measured: Measured) -> str:
-    """What was measured with what, and what was left out."""
+def counterparts(who: str, row: Mapping[str, Row]) -> list[str]:
+    """Return the contenders with tensorwire that this one is compared with.
+
+    A package is compared with tensorwire, and with the same package on tensorwire; a server with
+    ours behind the same client. Other formats, limits, and contenders with tensorwire are not
+    compared.
+    """
+    found = [name for name in row if name != who and without_tensorwire(name) == who]
+    client, _, server = who.partition(", ")
+    has_tensorwire = client in (OURS, f"{OURS} async", "http.client") or f"on {OURS}" in who
+    if who == "kserve, KServe":
+        return [OURS_HTTP, *found]
+    if server in ("Triton", "KServe"):
+        return [f"{client}, uvicorn", *found]
+    if has_tensorwire or who in {*OTHER_FORMATS, *LIMITS} or who.startswith(LIMIT):
+        return found
+    return [f"{OURS}, {server}" if server in ("uvicorn", "granian") else OURS, *found]
+
+
+def without_tensorwire(who: str) -> str:
+    return who.replace(f", on {OURS}", "").replace(f" on {OURS}", "")
+
+
+def losses_text(n_rows: int | None = None) -> Callable[[Tables], str]:
+    """A table of the losses, the greatest first."""
+
+    def text(tables: Tables) -> str:
+        found = sorted(losses(tables), key=lambda loss: loss[0])
+        lines = ["| workload | tensorwire | faster, or as fast |", "|---|---|---|"]
+        for ratio, what, ours, theirs in found[:n_rows]:
+            lines.append(f"| {what} | {ours} | {theirs} ({ratio_text(ratio)}) |")
+        return "\n".join([*lines, "", provenance(tables.values())]) if tables else ""
+
+    return text
+
+
+def versions_text(tables: Tables) -> str:
+    """The versions that were measured, and what is not installed."""
     lines = []
     versions: dict[str, dict[str, str]] = {}
-    left_out: dict[str, list[str]] = {}
-    for results in measured.values():
-        for environment, found in results.versions.items():
+    left_out: dict[str, dict[str, None]] = {}
+    for table in tables.values():
+        for environment, found in table.results.versions.items():
             versions.setdefault(environment, {}).update(found)
-        for name, reason in results.left_out.items():
-            left_out.setdefault(reason, []).append(f"*{name}*")
+        for name, reason in table.results.left_out.items():
+            left_out.setdefault(reason, {})[f"*{name}*"] = None
     for environment, found in versions.items():
-        where = f"In {environment}'s environment" if environment else "Here"
+        where = f"Environment of {environment}" if environment else "Main environment"
         lines.append(f"- {where}: {', '.join(f'{name} {n}' for name, n in found.items())}.")
     for reason, names in left_out.items():
-        lines.append(f"- Left out: {', '.join(dict.fromkeys(names))}: {reason}.")
+        lines.append(f"- Not measured: {', '.join(names)}: {reason}.")
     return "\n".join(lines)
 
 
-PAGES: dict[Path, dict[str, Region]] = {
+# --- pages ---
+
+PAGES: dict[Path, dict[str, Callable[[Tables], str]]] = {
     HERE.parent / "README.md": {
-        "headline": (("decode",), headline),
-        "json": (("json",), json_headline),
-        "losses": (("decode", "encode"), lambda measured: losses_text(measured, 8)),
-        "echoes": (("http",), echoes),
-        "rates": (("throughput",), lambda measured: rates(measured, AT_ONCE)),
-        **{f"drop in {package}": drop_in(package) for package in DROP_INS},
+        "headline": headline,
+        "json": json_headline,
+        "losses": losses_text(8),
+        "echoes": echoes,
+        "rates": rates_headline,
+        **{f"drop in {package}": integration(package) for package in INTEGRATIONS},
     },
     HERE / "README.md": {
-        "run": ((), run_text),
-        "decode": (("decode",), some("decode", lambda name: name.startswith("decode"))),
-        "encode": (("encode",), some("encode", lambda name: name.startswith("encode"))),
-        "decode by size": (("decode",), some("decode", lambda name: name.startswith("by size"))),
-        "encode by size": (("encode",), some("encode", lambda name: name.startswith("by size"))),
-        "bytes": (("bytes",), some("bytes", lambda name: name in BYTES)),
-        "http": (("http",), by_server),
-        "throughput": (("throughput",), rates),
-        "integrations": (("integrations",), some("integrations", lambda name: True)),
-        "memory": (("memory",), some("memory", lambda name: True)),
-        "body": (("body",), some("body", lambda name: True)),
-        "json read": (("json",), some("json", lambda name: name.startswith("read a JSON"))),
-        "json write": (("json",), some("json", lambda name: name.startswith("write a JSON"))),
-        "json headers": (("json",), some("json", lambda name: " a small " in name)),
-        "json memory": (("json",), some("json", lambda name: name.startswith("memory"))),
-        "gil": (("gil",), some("gil", lambda name: True)),
-        "losses": (("decode", "encode"), losses_text),
+        "versions": versions_text,
+        "decode": complete("decode", "decode and read"),
+        "encode": complete("encode", "encode prepared tensors"),
+        "decode by size": complete("by size: decode", "by size: decode and read"),
+        "encode by size": complete("by size: encode"),
+        "bytes": complete(*BYTES),
+        "busy thread": complete("scan beside another thread"),
+        "http": echoes_by_server,
+        "rates": complete(RATES, of=RATE_PROVENANCE),
+        "integrations": complete(*(f"integration: {package}" for package in INTEGRATIONS)),
+        "memory": complete("peak memory: decode", "peak memory: encode"),
+        "receive": complete("receive a body"),
+        "json read": complete("read a JSON tensor"),
+        "json write": complete("write a JSON tensor"),
+        "json headers": complete(
+            "read a small response", "read a small request", "write a small request"
+        ),
+        "json memory": complete("peak memory per byte of JSON"),
+        "losses": losses_text(),
     },
 }
 
 
-def rendered(page: str, regions: Mapping[str, Region], measured: Measured) -> str:
-    """The page with its regions written anew. ValueError for a region that is not there."""
-    for name, (suites, text) in regions.items():
-        if not set(suites) <= set(measured):
-            continue
+def rendered(measured: Mapping[str, Results]) -> dict[Path, str]:
+    """Return the pages and plots of these results."""
+    tables = tables_of(measured)
+    pages = {page: with_regions(page.read_text(), PAGES[page], tables) for page in PAGES}
+    return pages | plots(tables)
+
+
+def with_regions(page: str, regions: Mapping[str, Callable[[Tables], str]], tables: Tables) -> str:
+    """Return the page with its regions replaced. Raises ValueError for a missing region."""
+    for name, region in regions.items():
+        text = region(tables)
         begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-        replacement = f"{begin}\n{text(measured)}\n{end}"
-        page, n = pattern.subn(lambda _, new=replacement: new, page)  # type: ignore[misc]
-        if n != 1:
-            raise ValueError(f"a page has {n} regions {name!r}, not one")
+        head, found_begin, rest = page.partition(begin)
+        _, found_end, tail = rest.partition(end)
+        if not found_begin or not found_end:
+            raise ValueError(f"the page has no region {name!r}")
+        if text:
+            page = f"{head}{begin}\n{text}\n{end}{tail}"
     return page
 
 
-def written(measured: Measured) -> dict[Path, str]:
-    """The pages as they shall be."""
-    return {p: rendered(p.read_text(), regions, measured) for p, regions in PAGES.items()}
+# --- plots: SVG that is the same for the same results, for light and dark backgrounds ---
+
+GREY = "#808890"  # for text and axes: a contrast of 3.5:1 or more on white and on black
+COLOURS = ["#d9480f", "#1c7ed6", "#2f9e44", "#9c36b5", "#a88000", "#0c8599", "#e64980", "#7048e8"]
+STYLE = {
+    **{f"{name}.color": GREY for name in ("text", "xtick", "ytick")},
+    **{f"axes.{name}color": GREY for name in ("edge", "label")},
+    **{"axes.titlecolor": GREY, "grid.color": GREY, "grid.alpha": 0.25, "axes.grid": True},
+    **{"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False},
+    **{"font.size": 9, "font.family": "sans-serif", "axes.titlesize": 10, "legend.fontsize": 8},
+    **{"svg.fonttype": "none", "svg.hashsalt": "tensorwire", "path.simplify": False},
+}
 
 
-def replace(texts: Mapping[Path, str]) -> None:
-    """Each file as a whole, or not at all; all are written before the first is replaced."""
-    made = {path: path.with_name(f".{path.name}.new") for path in texts}
+def plots(tables: Tables) -> dict[Path, str]:
+    """Return the plots. Without matplotlib there are none."""
     try:
-        for path, new in made.items():
-            new.parent.mkdir(parents=True, exist_ok=True)
-            new.write_text(texts[path])
-        for path, new in made.items():
-            os.replace(new, path)
-    finally:
-        for new in made.values():
-            new.unlink(missing_ok=True)
+        import_module("matplotlib").use("svg")
+        plt: Any = import_module("matplotlib.pyplot")
+    except ImportError as error:
+        print(f"plots: not drawn: {error}")
+        return {}
+    found = {}
+    with plt.rc_context(STYLE):
+        for name, draw in (("size", plot_sizes), ("bytes", plot_bytes), ("http", plot_http)):
+            figure = draw(plt, tables)
+            if figure is not None:
+                found[PLOTS / f"{name}.svg"] = svg(figure)
+                plt.close(figure)
+    return found
+
+
+def svg(figure: Any) -> str:
+    """Return SVG without a date, with two decimals."""
+    target = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(target, format="svg", transparent=True, bbox_inches="tight", metadata=nothing)
+    text = re.sub(r"(\d+\.\d{2})\d+", r"\1", target.getvalue())
+    return re.sub(r"\s*\n\s*", "\n", text)
+
+
+def plot_lines(axes: Any, table: Table, contenders: list[str], sizes: Mapping[str, int]) -> None:
+    """Plot time against size, with one line per contender and logarithmic axes.
+
+    A package on tensorwire has the colour of the package and a dotted line.
+    """
+    colours: dict[str, str] = {}
+    for who in contenders:
+        rows = [(sizes[w], row[who]["median"]) for w, row in table.rows.items() if who in row]
+        rows = [(size, seconds) for size, seconds in rows if size]
+        package = without_tensorwire(who)
+        style = "--" if who in (*LIMITS, LIMIT) else "-" if who == package else ":"
+        colour = GREY if style == "--" else colours.get(package) or COLOURS[len(colours)]
+        if style != "--":
+            colours[package] = colour
+        width = 2.6 if who.startswith(OURS) else 1.3
+        axes.plot(*zip(*rows, strict=True), style, color=colour, lw=width, label=who, marker=".")
+    axes.set(xscale="log", yscale="log")
+    axes.xaxis.set_major_formatter(lambda value, _: nbytes_text(int(value)).replace(".0 ", " "))
+    axes.yaxis.set_major_formatter(lambda value, _: time_text(value))
+    axes.minorticks_off()
+
+
+def plot_sizes(plt: Any, tables: Tables) -> Any:
+    """Decode, decode and read, encode; one FP32 tensor of 1 KB to 1 GB."""
+    panels = {
+        "by size: decode": "decode",
+        "by size: decode and read": "decode and read every element",
+        "by size: encode": "encode",
+    }
+    if not set(panels) <= set(tables):
+        return None
+    # The order of the first panel, so that a contender has one colour in all panels.
+    contenders = list(dict.fromkeys(who for name in panels for who in tables[name].contenders()))
+    figure, subplots = plt.subplots(1, 3, figsize=(10, 3.4), sharey=True)
+    for axes, (name, title) in zip(subplots, panels.items(), strict=True):
+        table = tables[name]
+        sizes = {w: next(iter(row.values()))["nbytes"] for w, row in table.rows.items()}
+        plot_lines(axes, table, contenders, sizes)
+        axes.set_title(title)
+    handles, labels = subplots[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="upper center", ncols=6, bbox_to_anchor=(0.5, 0))
+    return figure
+
+
+def plot_bytes(plt: Any, tables: Tables) -> Any:
+    """ns per element of each step of the first BYTES workload."""
+    table = tables.get(next(iter(BYTES)))
+    if table is None:
+        return None
+    contenders = table.contenders()
+    figure, axes = plt.subplots(figsize=(8, 4.2))
+    height = 0.8 / len(contenders)
+    for number, who in enumerate(contenders):
+        bars = [
+            (place + number * height, 1e9 * row[who]["median"] / row[who]["n_elements"])
+            for place, row in enumerate(table.rows.values())
+            if who in row
+        ]
+        colour = GREY if who == LIMIT else COLOURS[number]
+        places, values = zip(*bars, strict=True)
+        axes.barh(places, values, height, color=colour, label=who, align="edge")
+    axes.set(xscale="log", title=f"{table.name}, ns per element")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.minorticks_off()
+    axes.grid(visible=False, axis="y")
+    axes.set_yticks([place + 0.4 for place in range(len(table.rows))], list(table.rows))
+    axes.invert_yaxis()
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+PLOTTED_ECHOES = {
+    f"{client}, {server}"
+    for client in (OURS, "tritonclient", f"tritonclient on {OURS}")
+    for server in ("uvicorn", "Triton")
+} | {LIMIT}
+UNITS = {"KB": 1e3, "MB": 1e6}
+
+
+def plot_http(plt: Any, tables: Tables) -> Any:
+    """HTTP echo against the size of the body."""
+    table = tables.get("HTTP echo")
+    if table is None:
+        return None
+    sizes = {}
+    for workload in table.rows:
+        number, unit, kind = [*workload.split(), ""][:3]
+        sizes[workload] = int(float(number) * UNITS[unit]) if kind == "FP32" else 0
+    figure, axes = plt.subplots(figsize=(6, 3.6))
+    contenders = [who for who in table.contenders() if who in PLOTTED_ECHOES]
+    plot_lines(axes, table, contenders, sizes)
+    axes.set(title="HTTP echo over the loopback interface, FP32: client, server")
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    return figure

@@ -1,7 +1,8 @@
-"""The servers that the benchmarks and the interop tests speak to, each in processes of its own.
+"""The servers of the benchmarks and of the interop tests, each in processes of its own.
 
-``Servers`` starts them by name, on free ports of the loopback, and stops all it has started.
-``python -m benchmarks.servers PORT`` is the one in plain sockets.
+``Servers`` starts them by name, on free ports of the loopback interface, and stops all that it has
+started. ``python -m benchmarks.servers sockets PORT`` serves plain sockets, and
+``python -m benchmarks.servers kserve plain|installed PORT`` KServe, alone or with tensorwire.
 """
 
 from __future__ import annotations
@@ -25,21 +26,72 @@ from typing import Any
 import tensorwire as tw
 from tensorwire.asgi import Model, create_app
 
-from .environments import interpreter
-from .missing import Missing
+from .contenders import Missing
 
-__all__ = ["LOOPBACK", "Missing", "Servers", "receive_into"]
+__all__ = ["LOOPBACK", "Missing", "Servers", "free_port", "interpreter", "receive_into"]
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 60.0
 
 
-# --- what they serve -------------------------------------------------------------------------
+# --- environments of packages whose pinned dependencies conflict with ours ---
+
+# Packages that an environment needs besides its own, installed in a folder on PYTHONPATH, so that
+# the environment stays as `tests/interop/environment.py` has made it.
+TOOLS = ROOT / ".benchmarks" / f"tools-{sys.version_info.major}.{sys.version_info.minor}"
+REQUIREMENTS = ["msgspec", "pytest", "pytest-benchmark"]
+
+
+def interpreter(environment: str, *, create: bool = False) -> list[str]:
+    """Return the command that starts Python in this environment; "" means the running one.
+
+    It imports the tensorwire that this process imports. Raises Missing if the environment does not
+    exist, or with ``create`` if it cannot be created.
+    """
+    if not environment:
+        return [sys.executable]
+    setup = interop("environment")
+    folder = setup.folder_of(environment)
+    if setup.read_marker(folder) is None:
+        if not create:
+            script = Path(setup.__file__).relative_to(ROOT)
+            raise Missing(f"it has no environment (`python {script} {environment}` creates it)")
+        try:
+            setup.set_up(environment, folder)
+        except (setup.SetupError, OSError) as error:
+            raise Missing(f"its environment cannot be created: {error}") from None
+    install_tools()
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "tests", TOOLS)))
+    return ["env", f"PYTHONPATH={path}", str(setup.interpreter(folder))]
+
+
+def install_tools() -> None:
+    """Install REQUIREMENTS and a link to tensorwire in TOOLS. Raises Missing."""
+    if not (TOOLS / "pytest_benchmark").is_dir():
+        options = ["--quiet", "--no-input", "--disable-pip-version-check", "--target", str(TOOLS)]
+        command = [sys.executable, "-m", "pip", "install", *options, *REQUIREMENTS]
+        if subprocess.run(command, check=False).returncode:
+            raise Missing(f"pip cannot install {', '.join(REQUIREMENTS)}")
+    package, link = Path(tw.__file__).parent, TOOLS / "tensorwire"
+    link.unlink(missing_ok=True)
+    link.symlink_to(package, target_is_directory=True)
+
+
+@cache
+def interop(name: str) -> Any:
+    """Import a module of tests/interop."""
+    folder = str(ROOT / "tests")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return import_module(f"interop.{name}")
+
+
+# --- the applications ---
 
 
 async def identity(request: tw.InferRequest) -> tw.InferResponse:
-    """INPUT0 as OUTPUT0 and so on, like the models that the tests give to Triton."""
+    """Return INPUT0 as OUTPUT0 and so on, like the models of the tests for Triton."""
     outputs = [
         tw.Tensor(t.name.replace("INPUT", "OUTPUT"), t.data, datatype=t.datatype, shape=t.shape)
         for t in request.inputs
@@ -48,7 +100,7 @@ async def identity(request: tw.InferRequest) -> tw.InferResponse:
 
 
 def model(*datatypes: str) -> Model:
-    """``identity``, declared for vectors of these datatypes."""
+    """Declare ``identity`` for vectors of these datatypes."""
     inputs, outputs = (
         [tw.TensorSpec(f"{name}{i}", datatype, [-1]) for i, datatype in enumerate(datatypes)]
         for name in ("INPUT", "OUTPUT")
@@ -56,16 +108,16 @@ def model(*datatypes: str) -> Model:
     return Model(identity, inputs, outputs)
 
 
-app = create_app(
-    {
-        **{f"identity_{name.lower()}": model(name) for name in ("FP32", "FP16", "BYTES")},
-        "two": model("FP32", "BYTES"),
-    }
-)
+MODELS = {
+    **{f"identity_{name.lower()}": model(name) for name in ("FP32", "FP16", "BYTES")},
+    "two": model("FP32", "BYTES"),
+}
+app = create_app(MODELS)
+uvicorn_app = create_app(MODELS, zero_copy=True)
 
 
 async def bare(scope: Any, receive: Any, send: Any) -> None:
-    """The least that any app does: read the body, return it. It parses and checks nothing."""
+    """Read the body and return it, without parsing: the minimum that an ASGI app does."""
     if scope["type"] != "http":
         return
     chunks, more = [], True
@@ -79,8 +131,8 @@ async def bare(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def serve_raw(port: int) -> None:
-    """Return what follows a length of 8 bytes, one connection after another, in kept memory."""
+def serve_sockets(port: int) -> None:
+    """Return what follows a length of 8 bytes, one connection after another, in reused memory."""
     memory = memoryview(bytearray())
     with socket.create_server((LOOPBACK, port)) as listener:
         while True:
@@ -104,11 +156,34 @@ def receive_into(connection: socket.socket, memory: memoryview) -> None:
         memory = memory[n:]
 
 
-# --- starting and stopping -------------------------------------------------------------------
+def serve_kserve(mode: str, port: int) -> None:
+    """Serve the identity models with KServe: one process, REST only."""
+    kserve, helpers = import_module("kserve"), interop("kserve_server")
+    helpers.stay_at_home()
+    if mode == "installed":
+        import_module("tensorwire.integrations.kserve").install()
+
+    class Identity(kserve.Model):  # type: ignore[misc, name-defined]
+        """Return INPUT0 as OUTPUT0, as an author of models would write it."""
+
+        def predict(self, payload: Any, headers: Any = None) -> Any:
+            arrays = {
+                tensor.name.replace("INPUT", "OUTPUT"): (tensor.datatype, tensor.as_numpy())
+                for tensor in payload.inputs
+            }
+            return helpers.answer(self, payload, arrays)
+
+    models = [Identity(f"identity_{datatype}") for datatype in ("fp32", "bytes")]
+    for each in models:
+        each.load()
+    kserve.ModelServer(http_port=port, enable_grpc=False).start(models)
+
+
+# --- starting and stopping ---
 
 
 class Servers:
-    """Servers by name, each started when first asked for; all are stopped at the end."""
+    """Servers by name. Each is started on first use, and all are stopped at the end."""
 
     def __init__(self) -> None:
         self._ports: dict[str, int] = {}
@@ -122,7 +197,7 @@ class Servers:
         self._running.close()
 
     def port(self, name: str) -> int:
-        """Where the server listens. Raises Missing; a failure to start is not tried again."""
+        """Return the port of the server. Raises Missing; a failed start is not tried again."""
         if name in self._failures:
             raise self._failures[name]
         if name not in self._ports:
@@ -134,7 +209,7 @@ class Servers:
         return self._ports[name]
 
     def versions(self) -> dict[str, str]:
-        """Of the servers that no package here tells the version of."""
+        """Return the versions of the running servers that are not Python packages."""
         return {"Triton": version_of(self._ports["Triton"])} if "Triton" in self._ports else {}
 
 
@@ -151,33 +226,24 @@ def asgi_command(server: str, name: str, port: int) -> list[str]:
 
 
 def kserve_command(mode: str, port: int) -> list[str]:
-    """By the interpreter of its environment, which may be the one at hand."""
-    program = ["-m", "benchmarks.kserve_server", mode, str(port)]
-    if find_spec("kserve"):
-        return [sys.executable, *program]
-    by = interpreter("kserve", make=False)
-    return [
-        "env",
-        *(f"{name}={value}" for name, value in by.variables.items()),
-        by.python,
-        *program,
-    ]
+    python = interpreter("" if find_spec("kserve") else "kserve")
+    return [*python, "-m", "benchmarks.servers", "kserve", mode, str(port)]
 
 
-def raw_command(port: int) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.servers", str(port)]
+def sockets_command(port: int) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.servers", "sockets", str(port)]
 
 
 @contextmanager
 def running(command: Callable[[int], list[str]], is_up: Callable[[int], bool]) -> Iterator[int]:
-    """The port of a server that ``command`` starts on it."""
-    tools = triton_tools()
+    """Start a server and yield its port."""
+    tools = interop("triton_server")
     with TemporaryDirectory(prefix="tensorwire-server-") as scratch:
-        port, log = tools.free_port(), Path(scratch, "server.log")
+        port, log = free_port(), Path(scratch, "server.log")
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command(port),
-                cwd=ROOT,  # where `benchmarks` is found
+                cwd=ROOT,  # so that `benchmarks` can be imported
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -194,6 +260,11 @@ def running(command: Callable[[int], list[str]], is_up: Callable[[int], bool]) -
             tools.stop(process)
 
 
+def free_port() -> int:
+    port: int = interop("triton_server").free_port()
+    return port
+
+
 def accepts(port: int) -> bool:
     try:
         socket.create_connection((LOOPBACK, port), 1).close()
@@ -202,8 +273,8 @@ def accepts(port: int) -> bool:
     return True
 
 
-def answers(port: int) -> bool:
-    """A server may accept before its worker can answer."""
+def is_ready(port: int) -> bool:
+    """A server may accept connections before its worker can answer."""
     connection = HTTPConnection(LOOPBACK, port, timeout=1)
     try:
         connection.request("GET", "/v2/health/ready")
@@ -215,7 +286,7 @@ def answers(port: int) -> bool:
 
 
 def version_of(port: int) -> str:
-    """What the server says of itself."""
+    """Return the version in the server's metadata."""
     with closing(HTTPConnection(LOOPBACK, port, timeout=5)) as connection:
         connection.request("GET", "/v2")
         return str(json.load(connection.getresponse())["version"])
@@ -223,39 +294,37 @@ def version_of(port: int) -> str:
 
 @contextmanager
 def running_triton() -> Iterator[int]:
-    """The port of a real Triton, in the folder that triton_setup.py has made."""
-    tools, setup = triton_tools(), import_module("interop.triton_setup")
+    """Start Triton from the folder that triton_setup.py has made, and yield its port."""
+    setup = interop("triton_setup")
     folder = Path(os.environ.get("TENSORWIRE_TRITON") or setup.DEFAULT_FOLDER)
     if setup.read_marker(folder) is None:
-        raise Missing(f"no Triton is installed; to install one: python {setup.__file__}")
-    with tools.running_triton(folder) as triton:
+        raise Missing(f"Triton is not installed; to install it: python {setup.__file__}")
+    with interop("triton_server").running_triton(folder) as triton:
         yield triton.port
 
 
-@cache
-def triton_tools() -> Any:
-    """The tests' own module for servers, which pytest finds by itself."""
-    folder = str(ROOT / "tests")
-    if folder not in sys.path:
-        sys.path.append(folder)
-    return import_module("interop.triton_server")
-
-
 def asgi(server: str, name: str) -> AbstractContextManager[int]:
-    return running(partial(asgi_command, server, name), answers)
+    return running(partial(asgi_command, server, name), is_ready)
 
 
 SERVERS: dict[str, Callable[[], AbstractContextManager[int]]] = {
-    "raw sockets": partial(running, raw_command, accepts),
+    "raw sockets": partial(running, sockets_command, accepts),
     "bare app, uvicorn": partial(asgi, "uvicorn", "bare"),
     "bare app, granian": partial(asgi, "granian", "bare"),
-    "uvicorn": partial(asgi, "uvicorn", "app"),
+    "uvicorn": partial(asgi, "uvicorn", "uvicorn_app"),
     "granian": partial(asgi, "granian", "app"),
     "Triton": running_triton,
-    "KServe": partial(running, partial(kserve_command, "plain"), answers),
-    "KServe on tensorwire": partial(running, partial(kserve_command, "installed"), answers),
+    "KServe": partial(running, partial(kserve_command, "plain"), is_ready),
+    "KServe on tensorwire": partial(running, partial(kserve_command, "installed"), is_ready),
 }
 
 
+def main() -> None:
+    if sys.argv[1] == "sockets":
+        serve_sockets(int(sys.argv[2]))
+    else:
+        serve_kserve(sys.argv[2], int(sys.argv[3]))
+
+
 if __name__ == "__main__":
-    serve_raw(int(sys.argv[1]))
+    main()

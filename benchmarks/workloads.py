@@ -1,69 +1,49 @@
-"""WORKLOADS: the messages that are measured, by name. To add one, add a line.
+"""The messages and arrays that are measured, by name.
 
-Made when asked for, since some are large; the last one is kept. Nobody writes into its arrays.
+To add a message, add a line to ``WORKLOADS``. Messages are made on demand, because some are large,
+and the last one is cached. Benchmarks must not write to the arrays.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Arrays = Mapping[str, NDArray[Any]]
-Part = tuple[str, NDArray[Any], str, list[int], bool]
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+Part = tuple[str, Array, str, list[int], bool]
 
 DATATYPES = {
     **{"|b1": "BOOL", "|O": "BYTES", "<f2": "FP16", "<f4": "FP32", "<f8": "FP64"},
     **{"|i1": "INT8", "<i2": "INT16", "<i4": "INT32", "<i8": "INT64"},
     **{"|u1": "UINT8", "<u2": "UINT16", "<u4": "UINT32", "<u8": "UINT64"},
 }
+DTYPES = {datatype: np.dtype(dtype) for dtype, datatype in DATATYPES.items()}
 
 
-@dataclass(frozen=True)
-class Message:
-    """Arrays by name, and which of them travel in the JSON."""
-
-    arrays: Arrays
-    as_json: frozenset[str] = frozenset()
-
-    @cached_property
-    def parts(self) -> list[Part]:
-        """Name, array, datatype, shape and whether it is binary, of each array.
-
-        They are computed before the measurement, because a user would write them as literals.
-        """
-        return [
-            (name, array, DATATYPES[array.dtype.str], list(array.shape), name not in self.as_json)
-            for name, array in self.arrays.items()
-        ]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays; of BYTES their elements."""
-        return sum(
-            sum(map(len, array.flat)) if array.dtype.kind == "O" else array.nbytes
-            for array in self.arrays.values()
-        )
+# --- arrays ---
 
 
-def floats(*shape: int, dtype: str = "<f4") -> NDArray[Any]:
-    """0, 1, 2 ... 2047, 0, 1 ...: exact in every float."""
+def floats(*shape: int, dtype: str = "<f4") -> Array:
+    """0, 1, 2 ... 2047, 0, 1 ...: integers that every floating-point datatype holds exactly."""
     return (np.arange(np.prod(shape), dtype=np.int64) % 2048).astype(dtype).reshape(shape)
 
 
 def texts(n: int, low: int, high: int) -> NDArray[np.object_]:
-    """Elements of ``low`` to ``high`` bytes, all lengths alike often, in no order."""
+    """``n`` elements with lengths from ``low`` to ``high`` bytes, uniformly distributed."""
     rng = np.random.default_rng(7)
     letters = rng.integers(97, 123, high, np.uint8).tobytes()
     return objects([letters[:length] for length in rng.integers(low, high, n, endpoint=True)])
 
 
 def sentences(n: int) -> NDArray[np.object_]:
-    """UTF-8 of one, two, three and four bytes a character, 1 to 12 words an element."""
+    """``n`` elements of 1 to 12 words in UTF-8, with characters of 1 to 4 bytes."""
     words = ["the", "quick", "brown", "Füchse", "прыгают", "über", "東京", "🙂", "café", "ελληνικά"]
     rng = np.random.default_rng(7)
     picks = rng.integers(0, len(words), (n, 12)).tolist()
@@ -76,18 +56,53 @@ def sentences(n: int) -> NDArray[np.object_]:
     )
 
 
-def objects(elements: list[bytes]) -> NDArray[np.object_]:
+def numbered_texts(n: int) -> list[str]:
+    """``n`` strings of 16 characters."""
+    return [f"text number {i:04}" for i in range(n)]
+
+
+def objects(elements: list[Any]) -> NDArray[np.object_]:
     array = np.empty(len(elements), object)
     array[:] = elements
     return array
 
 
-def one(array: NDArray[Any]) -> Message:
+# --- messages ---
+
+
+@dataclass(frozen=True)
+class Message:
+    """Arrays by name, and the names of those that are sent as JSON."""
+
+    arrays: Arrays
+    as_json: frozenset[str] = frozenset()
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """Name, array, datatype, shape and whether it is binary, for each array.
+
+        They are computed before the measurement, because a user would write them as literals.
+        """
+        return [
+            (name, array, DATATYPES[array.dtype.str], list(array.shape), name not in self.as_json)
+            for name, array in self.arrays.items()
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all arrays; for BYTES, the size of the elements without length prefixes."""
+        return sum(
+            sum(map(len, array.flat)) if array.dtype.kind == "O" else array.nbytes
+            for array in self.arrays.values()
+        )
+
+
+def one(array: Array) -> Message:
     return Message({"x": array})
 
 
-def mixed() -> Message:
-    """A picture in binary; its label, its numbers and its threshold in the JSON."""
+def image_and_json() -> Message:
+    """A binary image; its label, ids and threshold as JSON."""
     arrays = {
         "image": floats(3, 224, 224),
         "label": objects([b"a cat", "ein Hündchen".encode()]),
@@ -109,7 +124,7 @@ BYTES: dict[str, Callable[[], Message]] = {
     "BYTES 300k x 0-40 B": lambda: one(texts(300_000, 0, 40)),
     "BYTES 100k x 100-300 B": lambda: one(texts(100_000, 100, 300)),
     "BYTES 8 x 8 MB": lambda: one(texts(8, 8_000_000, 8_000_000)),
-    "BYTES 100k UTF-8 texts": lambda: one(sentences(100_000)),
+    "BYTES 100k UTF-8 sentences": lambda: one(sentences(100_000)),
 }
 WORKLOADS: dict[str, Callable[[], Message]] = {
     "128 B FP32": lambda: one(floats(32)),
@@ -121,7 +136,7 @@ WORKLOADS: dict[str, Callable[[], Message]] = {
     "embeddings FP32 [1000,1536]": lambda: one(floats(1000, 1536)),
     "tokens INT64 [64,2048]": lambda: one(floats(64, 2048, dtype="<i8")),
     "masks BOOL [64,2048]": masks,
-    "image and JSON": mixed,
+    "binary image and JSON": image_and_json,
     **BYTES,
 }
 
@@ -134,21 +149,80 @@ SIZES: dict[str, Callable[[], Message]] = {
     if unit <= 1 << power < 1024 * unit
 }
 
-# What `--quick` keeps.
+# The workloads of a quick run, and those of them that take some peers seconds.
 QUICK = {
     *("128 B FP32", "100 MB FP32", "50 x 128 B FP32", "4 FP32 as JSON", "BYTES 300k x 0-40 B"),
     *("tokens INT64 [64,2048]", "1 KB", "16 KB", "256 KB", "4 MB", "16 MB"),
 }
-LARGE = {"100 MB FP32", "16 MB"}  # of those, what takes some peers seconds
+LARGE = {"100 MB FP32", "16 MB"}
 
 
 @lru_cache(1)
 def message_of(workload: str) -> Message:
-    """The message. KeyError for a name that nobody has."""
+    """Return the message of this name. Raises KeyError for an unknown name."""
     return {**WORKLOADS, **SIZES}[workload]()
 
 
-def size_of(workload: str) -> int:
-    """The bytes of one of SIZES."""
+def nbytes_of_size(workload: str) -> int:
+    """Return the number of bytes of one of ``SIZES``."""
     number, unit = workload.split()
     return int(number) * UNITS[unit]
+
+
+# --- JSON tensors ---
+
+INTEGERS = [f"{kind}{8 * n}" for kind in ("INT", "UINT") for n in (1, 2, 4, 8)]
+JSON_DATATYPES = ["FP32", "FP64", *INTEGERS, "BOOL", "BYTES"]
+
+
+def json_elements(datatype: str, n: int) -> Array:
+    """Random elements for a JSON tensor.
+
+    Floats need all their digits, and integers cover the whole range of the datatype. Elements of
+    BYTES are ``str``.
+    """
+    rng, dtype = np.random.default_rng(7), DTYPES[datatype]
+    if datatype == "BYTES":
+        return objects([text.decode() for text in texts(n, 0, 40).tolist()])
+    if datatype == "BOOL":
+        return rng.integers(0, 2, n).astype(bool)
+    if dtype.kind == "f":
+        return rng.standard_normal(n).astype(dtype)
+    limits = np.iinfo(dtype)
+    return rng.integers(limits.min, limits.max, n, dtype, endpoint=True)
+
+
+def json_response(array: Array, datatype: str) -> bytes:
+    """A response whose only tensor is JSON."""
+    values = array.tolist()
+    if datatype == "FP32":  # servers write the shortest digits that give this float
+        values = [float(str(value)) for value in array]
+    entry = {"name": "x", "datatype": datatype, "shape": [len(array)], "data": values}
+    header = {"model_name": "m", "outputs": [entry]}
+    return json.dumps(header, separators=(",", ":")).encode()
+
+
+# --- headers ---
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """The fields of a message beside its tensors."""
+
+    id: str | None = None
+    parameters: dict[str, Any] = field(default_factory=dict)
+    outputs: list[str] = field(default_factory=list)
+
+    def fields(self) -> dict[str, Any]:
+        """The id and the parameters, if there are any."""
+        found: dict[str, Any] = {} if self.id is None else {"id": self.id}
+        return {**found, "parameters": self.parameters} if self.parameters else found
+
+
+def header_message(n_tensors: int, *, has_all_fields: bool) -> tuple[Message, Envelope]:
+    """Binary tensors of 128 bytes; with all fields: an id, parameters and requested outputs."""
+    message = Message({f"x{i}": floats(32) for i in range(n_tensors)})
+    if not has_all_fields:
+        return message, Envelope()
+    parameters = {"weight": 2, "temperature": 0.7, "user": "somebody", "stream": False}
+    return message, Envelope("request-1234", parameters, [f"y{i}" for i in range(n_tensors)])

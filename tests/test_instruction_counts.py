@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import counts
-from benchmarks.missing import Missing
+from benchmarks.contenders import Missing
 from support.requirements import skip_or_fail
 
 pytestmark = pytest.mark.no_sanitizers(reason="it counts instructions")

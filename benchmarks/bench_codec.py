@@ -1,0 +1,91 @@
+"""Decode responses to arrays and encode arrays to requests: every workload and contender."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from .contenders import CONTENDERS, ENVIRONMENTS, PREPARED, Contender, Found, contenders_in
+from .measure import check_arrays, marked, measure, measuring, read_elements, require_memory
+from .workloads import LARGE, QUICK, SIZES, WORKLOADS, message_of, nbytes_of_size
+
+every_contender = pytest.mark.parametrize(
+    "contender", marked(CONTENDERS, **{name: contenders_in(name) for name in ENVIRONMENTS})
+)
+every_workload = pytest.mark.parametrize("workload", marked(WORKLOADS, quick=QUICK, large=LARGE))
+every_size = pytest.mark.parametrize("workload", marked(SIZES, quick=QUICK, large=LARGE))
+decode_only_or_read = pytest.mark.parametrize("then", ["", " and read"])
+
+
+@every_contender
+@decode_only_or_read
+@every_workload
+def test_decode(benchmark: BenchmarkFixture, workload: str, then: str, contender: str) -> None:
+    with measuring(benchmark, f"decode{then}", workload, contender):
+        decode(benchmark, workload, contender, is_read=bool(then))
+
+
+@every_contender
+@decode_only_or_read
+@every_size
+def test_decode_by_size(
+    benchmark: BenchmarkFixture, workload: str, then: str, contender: str
+) -> None:
+    table, nbytes = f"by size: decode{then}", nbytes_of_size(workload)
+    with measuring(benchmark, table, workload, contender, nbytes=nbytes):
+        require_memory(6 * nbytes)
+        decode(benchmark, workload, contender, is_read=bool(then))
+
+
+@every_contender
+@every_workload
+def test_encode(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+    with measuring(benchmark, "encode", workload, contender):
+        encode(benchmark, workload, CONTENDERS[contender])
+
+
+@pytest.mark.parametrize("contender", PREPARED)
+@every_workload
+def test_encode_prepared(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+    with measuring(benchmark, "encode prepared tensors", workload, contender):
+        encode(benchmark, workload, PREPARED[contender])
+
+
+@every_contender
+@every_size
+def test_encode_by_size(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+    nbytes = nbytes_of_size(workload)
+    with measuring(benchmark, "by size: encode", workload, contender, nbytes=nbytes):
+        require_memory(6 * nbytes)
+        encode(benchmark, workload, CONTENDERS[contender])
+
+
+def decode(benchmark: BenchmarkFixture, workload: str, contender: str, *, is_read: bool) -> None:
+    way, message = CONTENDERS[contender], message_of(workload)
+    way.require(message)
+    body, header_length = way.body_of(message)
+    given = (body, header_length, list(message.arrays))
+    check = partial(check_arrays, message=message)
+
+    def decode_and_read(*args: Any) -> Found:
+        found = way.decode(*args)
+        read_elements(found)
+        return found
+
+    with way.context():
+        measure(benchmark, check, decode_and_read if is_read else way.decode, *given)
+
+
+def encode(benchmark: BenchmarkFixture, workload: str, way: Contender) -> None:
+    message = message_of(workload)
+    way.require(message)
+    names = list(message.arrays)
+
+    def check(encoded: Any) -> None:
+        check_arrays(way.read_back(way.join(encoded), names), message)
+
+    with way.context():
+        measure(benchmark, check, way.encode, way.prepare(message))
