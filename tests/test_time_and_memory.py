@@ -213,7 +213,6 @@ def hostile(request: pytest.FixtureRequest) -> tuple[Message, Message, int]:
     """Return a quarter of the message, the message, and its memory multiple."""
     make, nbytes = HOSTILE[request.param]
     multiple = OBJECTS_MULTIPLE if request.param in OBJECTS_MADE else JSON_MULTIPLE
-    nbytes = scaled(nbytes)
     return make(nbytes // 4), make(nbytes), multiple
 
 
