@@ -493,7 +493,9 @@ def test_export_must_be_capsules_of_the_right_names() -> None:
             tw.encode_bytes(Bad("__arrow_c_stream__", stream))
     tensor = tensor_of(TEXT)
     for asked in (5, "text", array):
-        with pytest.raises(TypeError, match="a requested schema must be an 'arrow_schema' capsule, not"):
+        with pytest.raises(
+            TypeError, match="a requested schema must be an 'arrow_schema' capsule, not"
+        ):
             tensor.__arrow_c_array__(asked)
     producer.schema.release = None
     with pytest.raises(tw.EncodeError, match="the requested Arrow schema has been released"):

@@ -287,7 +287,7 @@ def test_other_errors(client: Client, server: Server) -> None:
     with pytest.raises(InferenceServerError, match="Model who not found") as caught:
         client.infer("who", {"x": F2})
     assert caught.value.status == 404
-    with pytest.raises(InferenceServerError, match="not (valid )?UTF-8") as caught:
+    with pytest.raises(InferenceServerError, match=r"not (valid )?UTF-8") as caught:
         client.infer("echo", {"t": bytes_array([NOT_TEXT])})
     assert caught.value.status == 400
     headers = {**BINARY, LENGTH: "9", "Content-Encoding": "br"}
@@ -366,7 +366,7 @@ def test_parallel_workers(python: Path, tmp_path: Path, how: str) -> None:
         assert received["t"].as_numpy().tolist() == TEXTS
         negated = client.infer("negate", {"x": F2})
         assert negated["y"].as_numpy().ravel().tolist() == [-1, -2]
-        with pytest.raises(InferenceServerError, match="not (valid )?UTF-8") as caught:
+        with pytest.raises(InferenceServerError, match=r"not (valid )?UTF-8") as caught:
             client.infer("echo", {"t": bytes_array([NOT_TEXT])})
         assert caught.value.status == 400
         assert post(parallel, "echo", {"inputs": [X]})[0] == 200

@@ -5,7 +5,6 @@ BytesTensor. An array that is one already is not copied. No function of this mod
 of the tensor: errors have SUBJECT in its place, which the caller replaces.
 """
 
-cimport cython
 cimport numpy as cnp
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.long cimport (
@@ -238,8 +237,8 @@ cdef int check_datatype(actual, datatype) except -1:
 
 
 cdef first_leaf(data):
-    cdef int depth
-    for depth in range(MAX_RANK + 1):  # limited, because a list may contain itself
+    cdef int _depth
+    for _depth in range(MAX_RANK + 1):  # limited, because a list may contain itself
         if not isinstance(data, (list, tuple)) or not data:
             break
         data = data[0]

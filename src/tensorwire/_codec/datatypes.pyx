@@ -20,7 +20,6 @@ import numpy as np
 from ..errors import SUBJECT, EncodeError, LayoutError, number_text, shape_text
 
 
-
 @cython.final
 cdef class Datatype:
     """A datatype of the protocol: its name, bytes per element, and numpy dtype.

@@ -703,7 +703,7 @@ cdef class MessageReader:
             PyTuple_SET_ITEM(dims, axis, dim)
         return dims
 
-    cdef int measure(self) except -1:
+    cdef int measure_entry(self) except -1:
         """Count the elements and bytes of the entry's shape, or raise LayoutError."""
         cdef Entry* entry = &self.entry
         cdef uint64_t itemsize = self.datatype.itemsize or WIDEST_ITEMSIZE
@@ -733,7 +733,7 @@ cdef class MessageReader:
         if is_binary:
             self.take(self.declared_nbytes())
         elif has_region:
-            self.measure()
+            self.measure_entry()
         elif self.data is None:
             self.read_skipped_data()
         return make_tensor(
@@ -771,7 +771,7 @@ cdef class MessageReader:
         cdef Layout* layout = &self.entry.layout
         cdef cnp.ndarray starts
         dtype = datatype.dtype
-        self.measure()
+        self.measure_entry()
         if dtype is None and datatype.itemsize == 0:
             self.body.check_range(self.offset, nbytes)
             starts = scan_elements(self.body, layout.n_elements, self.offset, nbytes)
@@ -860,7 +860,7 @@ cdef class MessageReader:
         if not datatype.in_json:
             raise HeaderError(
                 f"{SUBJECT} has JSON data, but {datatype.name} can only be sent as binary data")
-        self.measure()
+        self.measure_entry()
         n_expected = layout.n_elements
         if n_expected > <uint64_t>(self.cursor.end - self.cursor.position) // 2:
             n_expected = 0  # the number of elements will differ
