@@ -246,8 +246,8 @@ LAYOUTS = (
       for size in (-8, -(2**63), 2**63 - 1, 2**63, 2**64 - 8, 2**64 + 8, 10**30)),
     *(case(f"OVMS second size {size}", LAYOUT, sized(8), sized(size, name="y"), body=BLOB)
       for size in (-1, 2**64 - 8)),
-    *(case(f"size {size} of an empty tensor", LAYOUT, sized(size, shape=[0])) for size in (-1,
-           2**64)),
+    *(case(f"size {size} of an empty tensor", LAYOUT, sized(size, shape=[0]))
+      for size in (-1, 2**64)),
     *(case(f"{id} {datatype} {shape}, size {size}", LAYOUT,
            sized(size, datatype=datatype, shape=shape), body=BLOB[:size])
       for id, datatype, size, shape in (
@@ -266,8 +266,8 @@ LAYOUTS = (
     *(case(f"{rank} dimensions", LAYOUT, sized(4, shape=[1] * rank), body=BLOB[:4],
            differs="numpy has no such array") for rank in (65, 1000)),
     case("65 dimensions, JSON", LAYOUT, one(shape=[1] * 65), differs="numpy has no such array"),
-    case("negative dimension in shared memory", LAYOUT, one(data=..., shape=[-1],
-         parameters=REGION_ONLY)),
+    case("negative dimension in shared memory", LAYOUT,
+         one(data=..., shape=[-1], parameters=REGION_ONLY)),
     *(binary(f"{id} for {datatype} {shape}", LAYOUT, datatype, shape, blob)
       for id, datatype, shape, blob in (
           ("C3 4 bytes", "FP32", [2], BLOB[:4]), ("C4 12 bytes", "FP32", [2], BLOB + BLOB[:4]),
@@ -278,8 +278,8 @@ LAYOUTS = (
           ("Y2 two with room", "BYTES", [3], reference.elements([BLOB, BLOB])),
           ("Y3 two", "BYTES", [1], reference.elements([b"ab", b"cd"])),
           ("Y3 two", "BYTES", [], bytes(8)), ("Y10 one", "BYTES", [0], bytes(4)),
-          ("Y11 no bytes", "BYTES", [2], b""), ("less than a length prefix", "BYTES", [1],
-           bytes(3)),
+          ("Y11 no bytes", "BYTES", [2], b""),
+          ("less than a length prefix", "BYTES", [1], bytes(3)),
           ("8 bytes", "BYTES", [2**40], bytes(8)), ("8 bytes", "BYTES", [3, THIRD], bytes(8)))),
     data("J15 too few values", LAYOUT, "INT32", 2, "[1]"),
     data("J16 too many values", LAYOUT, "INT32", 2, "[1,[2,3]]"),
@@ -297,8 +297,8 @@ ELEMENTS = (
         ("length 2^32 - 4", b"\xfc\xff\xff\xff"), ("length 2^31", b"\0\0\0\x80ab"),
         ("length big-endian", b"\0\0\0\2ab"), ("OVMS 0x11111111", b"\x11\x11\x11\x11abcd"),
         ("OVMS length 22 of 4", b"\x16\0\0\0abcd"))),
-    binary("Y4 truncated last element", ELEMENT, "BYTES", [2], reference.elements([b"a",
-           b"bc"])[:-1],
+    binary("Y4 truncated last element", ELEMENT, "BYTES", [2],
+           reference.elements([b"a", b"bc"])[:-1],
          differs=LAST),
     binary("Y5 truncated length prefix", ELEMENT, "BYTES", [2],
            reference.elements([b"abcd"]) + b"\0\0"),
