@@ -204,9 +204,7 @@ def test_both_reject_the_raw_request(
 def test_fp16_and_bf16_as_json(triton: TritonServer, datatype: str) -> None:
     """J1 and J2: our encoder rejects them before Triton does."""
     request = request_of(np.zeros(1, DTYPES[datatype]), is_binary=False)
-    with pytest.raises(
-        tw.EncodeError, match=f"'INPUT0' is {datatype}, which can only"
-    ) as caught:
+    with pytest.raises(tw.EncodeError, match=f"'INPUT0' is {datatype}, which can only") as caught:
         tw.encode_request(request)
     assert caught.value.status == 400
     text = header([entry(datatype, [1], data=[0.0])])
