@@ -17,14 +17,14 @@
 #include <string>
 #include <vector>
 
-#define F(name) __pyx_f_10tensorwire_12_json_reader_##name
-#define E(name) __pyx_e_10tensorwire_12_json_reader_##name
-typedef struct __pyx_t_10tensorwire_12_json_reader_Cursor Cursor;
-typedef struct __pyx_t_10tensorwire_12_json_reader_Keys Keys;
-typedef struct __pyx_t_10tensorwire_12_json_reader_Text Text;
-typedef struct __pyx_t_10tensorwire_12_json_reader_Number Number;
-typedef struct __pyx_t_10tensorwire_12_json_reader_Elements Elements;
-typedef enum __pyx_t_10tensorwire_12_json_reader_Fault Fault;
+#define F(name) __pyx_f_10tensorwire_6_codec_11json_reader_##name
+#define E(name) __pyx_e_10tensorwire_6_codec_11json_reader_##name
+typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_Cursor Cursor;
+typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_Keys Keys;
+typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_Text Text;
+typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_Number Number;
+typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_Elements Elements;
+typedef enum __pyx_t_10tensorwire_6_codec_11json_reader_Fault Fault;
 typedef unsigned char byte;
 typedef std::u32string Points;
 
