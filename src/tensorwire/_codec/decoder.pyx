@@ -45,7 +45,7 @@ from .json_reader cimport (
     next_is,
     next_item,
     next_member,
-    open_at,
+    open_level_or_raise,
     pop_keys,
     push_key,
     raise_fault,
@@ -56,10 +56,10 @@ from .json_reader cimport (
     scan_int64,
     scan_string,
     set_member,
-    skip_any,
     skip_blanks,
     skip_data,
     skip_literal,
+    skip_value_or_raise,
     string_of,
     utf8_nbytes_of,
 )
@@ -384,7 +384,7 @@ cdef class MessageReader:
             raise HeaderError("the JSON header is empty: it is only white space", offset=0)
         if not next_is(&self.cursor, c"{"):
             raise self.unexpected_value("its value", "an object")
-        return open_at(&self.cursor)
+        return open_level_or_raise(&self.cursor)
 
     cdef int check_end(self) except -1:
         """Raise HeaderError if anything but white space follows the header."""
@@ -445,7 +445,7 @@ cdef class MessageReader:
         seen[0] |= OTHER
         count_work(&self.cursor, 1)
         begin = self.cursor.position
-        skip_any(&self.cursor)
+        skip_value_or_raise(&self.cursor)
         if self.cursor.level == 1 and equals(key, b"error", 5):
             # A server's error instead of a message. The string was validated above.
             end = self.cursor.position
@@ -523,7 +523,7 @@ cdef class MessageReader:
             return None
         if not next_is(cursor, c"{"):
             raise self.unexpected_value("parameters", "an object")
-        open_at(cursor)
+        open_level_or_raise(cursor)
         if self.is_lenient:
             members = {}
         while next_member(cursor, &key, is_first):
@@ -542,7 +542,7 @@ cdef class MessageReader:
                 self.entry.size_fault = scan_int64(cursor, &self.entry.nbytes)
                 if self.entry.size_fault != NO_FAULT:
                     cursor.position = value[0]
-                    skip_any(cursor)
+                    skip_value_or_raise(cursor)
         return members
 
     cdef unexpected_value(self, str member, str expected):
@@ -562,7 +562,7 @@ cdef class MessageReader:
         cdef int level
         if not next_is(&self.cursor, c"["):
             raise self.unexpected_value(f"{self.kind}s", "a list")
-        open_at(&self.cursor)
+        open_level_or_raise(&self.cursor)
         level = self.cursor.level
         self.item_kind = self.kind
         while next_item(&self.cursor, self.index < 0):
@@ -591,9 +591,9 @@ cdef class MessageReader:
         """
         cdef Text key
         while next_item(&self.cursor, False):
-            skip_any(&self.cursor)
+            skip_value_or_raise(&self.cursor)
         while next_member(&self.cursor, &key, False):
-            skip_any(&self.cursor)
+            skip_value_or_raise(&self.cursor)
         return self.check_end()
 
     cdef int read_entry(self) except -1:
@@ -605,7 +605,7 @@ cdef class MessageReader:
         cdef int seen = 0
         if not next_is(cursor, c"{"):
             raise self.unexpected_value("the entry", "an object")
-        open_at(cursor)
+        open_level_or_raise(cursor)
         count_work(cursor, WORK_PER_ENTRY)
         entry.shape = entry.size = entry.data = entry.data_end = NULL
         entry.is_list = entry.is_tried = False
@@ -665,7 +665,7 @@ cdef class MessageReader:
             raise self.unexpected_value("shape", "a list of integers")
         entry.shape = cursor.position
         entry.is_measurable = True
-        open_at(cursor)
+        open_level_or_raise(cursor)
         while next_item(cursor, n_dims == 0):
             fault = scan_int64(cursor, &dim)
             if fault == WRONG_TYPE:
@@ -798,7 +798,7 @@ cdef class MessageReader:
         entry.data = cursor.position
         entry.is_list = next_is(cursor, c"[")
         if not entry.is_list:
-            skip_any(cursor)
+            skip_value_or_raise(cursor)
         elif not is_described or self.datatype is None:
             skip_data(cursor)
         elif not self.try_elements():
@@ -914,7 +914,7 @@ cdef class MessageReader:
         cdef list outputs = []
         if not next_is(&self.cursor, c"["):
             raise self.unexpected_value("outputs", "a list")
-        open_at(&self.cursor)
+        open_level_or_raise(&self.cursor)
         self.item_kind = "requested output"
         while next_item(&self.cursor, self.index < 0):
             self.index += 1
@@ -941,7 +941,7 @@ cdef class MessageReader:
         cdef int seen = 0
         if not next_is(cursor, c"{"):
             raise self.unexpected_value("the entry", "an object")
-        open_at(cursor)
+        open_level_or_raise(cursor)
         while next_member(cursor, &key, seen == 0):
             if equals(&key, b"name", 4):
                 self.add_member(&seen, NAME, &key)

@@ -152,7 +152,7 @@ cdef void end_reading(Keys* keys) noexcept
 cdef void count_work(Cursor* cursor, Py_ssize_t n) noexcept
 cdef int raise_fault(Cursor* cursor, Fault fault) except -1
 cdef str excerpt(Cursor* cursor)
-cdef int open_at(Cursor* cursor) except -1
+cdef int open_level_or_raise(Cursor* cursor) except -1
 cdef bint next_item(Cursor* cursor, bint is_first) except -1
 cdef bint next_member(Cursor* cursor, Text* key, bint is_first) except -1
 cdef str string_of(const Text* text)
@@ -160,7 +160,7 @@ cdef Py_ssize_t utf8_nbytes_of(const Text* text) noexcept nogil
 cdef object read_value(Cursor* cursor)
 cdef dict read_object(Cursor* cursor)
 cdef int set_member(Cursor* cursor, dict members, const Text* key, value) except -1
-cdef int skip_any(Cursor* cursor) except -1
+cdef int skip_value_or_raise(Cursor* cursor) except -1
 cdef int skip_data(Cursor* cursor) except -1
 cdef Fault read_numbers(
     Cursor* cursor, dtype dtype, char* target, uint64_t n_expected, uint64_t* n_read)

@@ -1341,7 +1341,7 @@ cdef object read_number_value(Cursor* cursor):
     raise_fault(cursor, TOO_MANY_DIGITS)
 
 
-cdef int open_at(Cursor* cursor) except -1:
+cdef int open_level_or_raise(Cursor* cursor) except -1:
     """Advance past the opening bracket at the cursor. Raises HeaderError if it is too deep."""
     cdef Fault fault = open_level(cursor)
     if fault != NO_FAULT:
@@ -1381,7 +1381,7 @@ cdef bint next_member(Cursor* cursor, Text* key, bint is_first) except -1:
 
 cdef list read_list_value(Cursor* cursor):
     cdef list items = []
-    open_at(cursor)
+    open_level_or_raise(cursor)
     while next_item(cursor, len(items) == 0):
         items.append(read_value(cursor))
     return items
@@ -1391,7 +1391,7 @@ cdef dict read_object(Cursor* cursor):
     """Return the object at the cursor as a dict. The cursor is at its opening bracket."""
     cdef dict members = {}
     cdef Text key
-    open_at(cursor)
+    open_level_or_raise(cursor)
     while next_member(cursor, &key, len(members) == 0):
         set_member(cursor, members, &key, read_value(cursor))
     return members
@@ -1446,7 +1446,7 @@ cdef void count_work(Cursor* cursor, Py_ssize_t n) noexcept:
             pass
 
 
-cdef int skip_any(Cursor* cursor) except -1:
+cdef int skip_value_or_raise(Cursor* cursor) except -1:
     """Validate the value at the cursor, of any type, and advance past it. Raises HeaderError."""
     cdef Cursor attempt = begin_attempt(cursor)
     cdef Py_ssize_t n_keys = cursor.keys.n_keys
