@@ -138,7 +138,7 @@ cdef extern from *:
         return value * scale;
     }
 
-    #else
+    #else  /* nearest_double is not called, because no exponent is allowed */
     #define MAX_EXPONENT_OF_5 -1
     static void fill_reciprocals(void) {}
     static double nearest_double(unsigned long long digits, int exponent) { return 0; }
@@ -210,7 +210,7 @@ fill_reciprocals()
 cdef uint64_t MAX_EXACT_INTEGER = 10 ** 15
 cdef double[2] SIGNS
 SIGNS[:] = [1.0, -1.0]
-cdef double MIN_NORMAL = 2.0 ** -126  # of a float
+cdef double MIN_NORMAL = 2.0 ** -126  # the smallest normal float
 cdef double MAX_FLOAT = (2 - 2.0 ** -23) * 2.0 ** 127
 cdef double[23] POWERS_OF_10
 POWERS_OF_10[:] = [
@@ -1317,6 +1317,7 @@ cdef object read_value(Cursor* cursor):
 
 
 cdef object read_number_value(Cursor* cursor):
+    """Return the number at the cursor as an int or a float."""
     cdef const unsigned char* begin = cursor.position
     cdef Number number
     cdef double value
@@ -1380,6 +1381,7 @@ cdef bint next_member(Cursor* cursor, Text* key, bint is_first) except -1:
 
 
 cdef list read_list_value(Cursor* cursor):
+    """Return the list at the cursor. The cursor is at its opening bracket."""
     cdef list items = []
     open_level_or_raise(cursor)
     while next_item(cursor, len(items) == 0):

@@ -78,7 +78,7 @@ cdef int fill_tables() except -1:
     """Compute `powers_of_ten` and `escapes`."""
     cdef int i
     for i in range(N_POWERS):
-        exponent = <object>i + FIRST_POWER  # Python's integers from here on
+        exponent = <object>i + FIRST_POWER  # a Python int, so that nothing overflows
         # The 128 leading bits, rounded up: 10^e * 2^-s with s = floor(log2(10^e)) - 127.
         if exponent >= 0:
             shift = (10 ** exponent).bit_length() - 128
