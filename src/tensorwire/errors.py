@@ -30,6 +30,15 @@ class TensorwireError(Exception):
         has the unit.
     status : int
         The HTTP status with which a server should respond.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> try:
+    ...     tw.decode_bytes(b"\\x09\\x00\\x00\\x00abc")
+    ... except tw.TensorwireError as error:
+    ...     print(type(error).__name__, error.element, error.offset, error.expected, error.actual)
+    ElementError 0 0 9 3
     """
 
     status: int = 500

@@ -651,7 +651,7 @@ cdef class MessageReader:
                 if word == NAMED_DATATYPES[i].name:
                     self.datatype = <Datatype>NAMED_DATATYPES[i].datatype
                     return 0
-        self.datatype_text = string_of(&text)  # it is unknown, has escapes or is in lower case
+        self.datatype_text = string_of(&text)  # an unknown name, or one with escapes or lower case
         self.datatype = DATATYPES_BY_NAME.get(
             self.datatype_text.upper() if self.is_lenient else self.datatype_text)
         return 0
@@ -1243,7 +1243,7 @@ cdef int check_n_elements(n_elements, Limits limits) except -1:
 cdef product_of(tuple shape):
     """Return the product of the dimensions, or 0 if one is negative.
 
-    The result may be a partial product if that exceeds 2^63 - 1.
+    If the product exceeds 2^63 - 1, the result may be a partial product that also exceeds it.
     """
     product = 1
     if 0 in shape:

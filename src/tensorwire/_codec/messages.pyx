@@ -656,7 +656,7 @@ cdef class Frame:
     Iterating over the frame returns the buffers, for ``writelines``, ``sendmsg``, WSGI and httpx.
     Pass the frame itself to requests and ``http.client``.
 
-    The encoders return frames. Use the constructor for a body that was encoded elsewhere.
+    The encoders return frames. Use the constructor for a body from other code.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ from ..errors import HeaderError
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE, header_length
 
 cdef bytes HEADER_LENGTH_NAME = HEADER_LENGTH.lower().encode()
-# A media type that carries the header length as a parameter is longer than this (WIRE.md 1).
+# A media type with the header length as a parameter is longer than this (WIRE.md 1).
 cdef Py_ssize_t PLAIN_TYPE_NBYTES = len(BINARY_TYPE)
 cdef tuple BINARY = (b"content-type", BINARY_TYPE.encode())
 cdef tuple JSON = (b"content-type", JSON_TYPE.encode())
