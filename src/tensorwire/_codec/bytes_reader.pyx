@@ -41,9 +41,9 @@ cdef extern from "Python.h":
     unsigned char* PyUnicode_1BYTE_DATA(object text)
 
 cdef enum:
-    # The GIL is released for scans of this cost and above, which take about 1 ms.
+    # The GIL is released for scans of this cost and above: about 1 ms (benchmarks/README.md).
     SCAN_NOGIL_FROM_COST = 500_000  # see `scan_cost`
-    # A numpy `S` array may have this size, or a larger one up to this multiple of the wire bytes.
+    # Maximum size of a numpy `S` array: the larger one of this size and this multiple of the wire.
     MAX_PADDED_NBYTES = 64 << 20
     MAX_PADDED_MULTIPLE = 64
     N_FIXED_BUFFERS = 3  # of an Arrow view array: validity, views, sizes of the data buffers
@@ -315,7 +315,7 @@ def check_utf8(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
 
 
 def elements_as_fixed_width(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
-    """Return the elements as a numpy `S` array [n_elements], whose width is the longest element.
+    """Return the elements as a numpy `S` array [n_elements], as wide as the longest element.
 
     Raises ElementError if one long element would make the array much larger than the wire bytes.
     """
@@ -417,7 +417,7 @@ def arrow_array(Body body not None, cnp.ndarray starts not None, Py_ssize_t end)
     """Return an `arrow_array` capsule of the elements. The data buffers of the array are the body.
 
     The array keeps a reference to the body until its consumer releases it. Raises EncodeError for
-    an element of 2 GiB or more, which a view cannot build.
+    an element of 2 GiB or more, which a view cannot describe.
     """
     cdef ExportedArray exported = ExportedArray(body)
     cdef ArrowArray* array = <ArrowArray*>PyMem_RawCalloc(1, sizeof(ArrowArray))
