@@ -137,8 +137,8 @@ def encode_bytes_into(values, buffer):
     ------
     EncodeError
         An element cannot be encoded, or the buffer is too small. Nothing is written in these
-        cases. Also if another thread modified the values meanwhile; the content of the buffer is
-        undefined then.
+        cases. It is also raised if another thread modified the values meanwhile. The content of the
+        buffer is undefined then.
     TypeError
         ``values`` has another type, or ``buffer`` is not a buffer.
     BufferError
