@@ -23,9 +23,7 @@ REGION = {"shared_memory_region": "r"}
 
 
 def run(code: str) -> None:
-    """Run the code in a new interpreter. A crash fails the test, and so does a deadlock, after a
-    minute.
-    """
+    """Run the code in a new interpreter, and fail after a crash or a deadlock of one minute."""
     watched = (
         "import faulthandler; faulthandler.enable()\n"
         "faulthandler.dump_traceback_later(60, exit=True)\n"
@@ -422,7 +420,7 @@ def test_view_of_a_view_keeps_the_first_owner_alive() -> None:
 
 
 def test_owners_and_views_collected_in_one_cycle() -> None:
-    """The collector may clear objects in any order, so also an owner before its views."""
+    """The collector may clear objects in any order, also an owner before its views."""
     run("""
 import ctypes
 
@@ -430,7 +428,7 @@ def cycle(*held):
     held = list(held)
     held.append(held)
 
-# A view that outlived its owner would count its exports in the memory after None.
+# If an owner were cleared before its views, the views would modify the memory after None.
 behind_none = ctypes.string_at(id(None) + 16, 112)
 for _ in range(100):
     body = tw.BodyBuffer(100)

@@ -1,4 +1,4 @@
-"""The ASGI edge called without a server: bodies in chunks, responses and errors."""
+"""The ASGI functions and application, called without a server: bodies, responses and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 import tensorwire as tw
 from support.asgi_requests import ALL, BODY, FRAME, WORDS, X, ask, infer
 from tensorwire.asgi import ClientDisconnected, Model, create_app, read_request, send_frame
-from tensorwire.asgi._head import framing
+from tensorwire.asgi._head import parse_framing
 
 
 async def echo(request: tw.InferRequest) -> tw.InferResponse:
@@ -30,7 +30,7 @@ def double(request: tw.InferRequest) -> dict[str, Any]:
 
 
 def fail(request: tw.InferRequest) -> Any:
-    raise RuntimeError("the secret of the house")
+    raise RuntimeError("an internal secret")
 
 
 SPEC = tw.TensorSpec("x", "FP32", [-1])
@@ -104,10 +104,10 @@ def test_repeated_header_length_must_agree(second: bytes, fits: bool) -> None:
     name = b"inference-header-content-length"
     headers = [(name, b"%d" % length), (name, second % length)]
     if fits:
-        assert framing(headers) == (length, None, b"")
+        assert parse_framing(headers) == (length, None, b"")
     else:
         with pytest.raises(tw.HeaderError, match="is announced twice"):
-            framing(headers)
+            parse_framing(headers)
 
 
 def raw_deflate(body: bytes) -> bytes:
@@ -133,7 +133,7 @@ def test_compressed_bodies(encoding: str, compress: Any, n_chunk: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("encodings", "refused"),
+    ("encodings", "rejected"),
     [
         ([b""], None),
         ([b"Identity", b"identity"], None),
@@ -143,7 +143,7 @@ def test_compressed_bodies(encoding: str, compress: Any, n_chunk: int) -> None:
         ([b"gzip", b"identity", b"deflate"], "'gzip, deflate'"),
     ],
 )
-def test_content_encoding_in_several_headers(encodings: list[bytes], refused: str | None) -> None:
+def test_content_encoding_in_several_headers(encodings: list[bytes], rejected: str | None) -> None:
     """The headers form one list; their order among other headers does not matter."""
     headers = [(k.lower().encode(), v.encode()) for k, v in FRAME.headers.items()]
     headers += [(b"content-encoding", encoding) for encoding in encodings]
@@ -156,10 +156,10 @@ def test_content_encoding_in_several_headers(encodings: list[bytes], refused: st
     async def request() -> tw.InferRequest:
         return await read_request({"headers": headers}, receive)
 
-    if refused is None:
+    if rejected is None:
         assert same(asyncio.run(request()))
     else:
-        with pytest.raises(tw.DecodeError, match=f"Content-Encoding {refused} is not") as caught:
+        with pytest.raises(tw.DecodeError, match=f"Content-Encoding {rejected} is not") as caught:
             asyncio.run(request())
         assert caught.value.status == 415
 
@@ -209,8 +209,8 @@ def test_decompression_stops_at_max_body() -> None:
 def test_client_that_disconnects() -> None:
     with pytest.raises(ClientDisconnected):
         read(FRAME.headers, [BODY[:100], None])
-    gone = infer(APP, chunks=[BODY[:100], None])
-    assert (gone.status, gone.bodies) == (0, [])
+    disconnected = infer(APP, chunks=[BODY[:100], None])
+    assert (disconnected.status, disconnected.bodies) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -260,8 +260,8 @@ ARRIVALS: dict[str, tuple[dict[str, str], bytes]] = {
 def test_body_at_and_above_max_body(headers: dict[str, str], sent: bytes) -> None:
     headers = headers | {"Inference-Header-Content-Length": str(FRAME.header_length)}
     chunks = [sent[:100], sent[100:]]
-    for most in (len(BODY), len(BODY) + 1):
-        assert read(headers, chunks, max_body=most)["x"].shape == X.shape
+    for max_body in (len(BODY), len(BODY) + 1):
+        assert read(headers, chunks, max_body=max_body)["x"].shape == X.shape
     with pytest.raises(tw.HeaderError, match="the body is too long") as caught:
         read(headers, chunks, max_body=len(BODY) - 1)
     assert (caught.value.status, caught.value.expected) == (413, len(BODY) - 1)
@@ -410,8 +410,8 @@ def test_failing_models_give_status_500(
     assert b"secret" not in answer.body
     assert model in caplog.text
     if model == "fail":
-        assert "the secret of the house" in caplog.text
-    assert infer(APP).status == 200  # the next one is answered
+        assert "an internal secret" in caplog.text
+    assert infer(APP).status == 200  # the next request succeeds
 
 
 def test_requests_for_impossible_outputs_give_status_400() -> None:
@@ -442,12 +442,12 @@ def test_early_error_reads_the_body_first() -> None:
     assert (endless.status, endless.n_received) == (404, 2)
 
 
-def leak(request: tw.InferRequest) -> Any:
-    raise tw.LayoutError("the secret of the house")
+def raise_layout_error(request: tw.InferRequest) -> Any:
+    raise tw.LayoutError("an internal secret")
 
 
 def test_tensorwire_error_of_a_model_is_not_sent() -> None:
-    answer = infer(create_app({"m": leak}), "m")
+    answer = infer(create_app({"m": raise_layout_error}), "m")
     assert (answer.status, answer.error) == (500, "model 'm' failed")
 
 
@@ -467,7 +467,7 @@ def twice(request: tw.InferRequest) -> Any:
     return tw.InferResponse([X, X])
 
 
-def exchanged(request: tw.InferRequest) -> Any:
+def with_replaced_data(request: tw.InferRequest) -> Any:
     tensor = tw.Tensor("y", X.as_numpy())
     tensor.data = 5  # type: ignore[assignment]
     return tw.InferResponse([tensor])
@@ -480,13 +480,13 @@ def exchanged(request: tw.InferRequest) -> Any:
         (stop_later, "StopIteration"),
         (without_json_form, "contains an object of type object"),
         (twice, "output 'x' appears twice"),
-        (exchanged, "the data of output 'y' is now int"),
+        (with_replaced_data, "the data of output 'y' is now int"),
     ],
 )
 def test_responses_that_cannot_be_encoded_give_status_500(
     model: Any, logged: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The model is at fault: the client gets a general error, and the log has the reason."""
+    """The model caused the error: the client gets a general message, and the log has the reason."""
     with caplog.at_level(logging.ERROR, "tensorwire.asgi"):
         answer = infer(create_app({"m": model}), "m")
     assert (answer.status, answer.error) == (500, "model 'm' failed")

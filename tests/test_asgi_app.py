@@ -133,10 +133,10 @@ def test_limits_of_the_app() -> None:
 
 @pytest.mark.parametrize(("selection", "binary"), [("spec", True), ("triton", False)])
 def test_selection_of_the_app(selection: str, binary: bool) -> None:
-    asked = tw.InferRequest([X], [tw.RequestedOutput("x")], parameters=ALL)
-    frame = tw.encode_request(asked)
+    request = tw.InferRequest([X], [tw.RequestedOutput("x")], parameters=ALL)
+    frame = tw.encode_request(request)
     n = frame.header_length or 0
-    # As other clients write it: our encoder repeats binary_data for each output.
+    # As other clients write it. The encoder of tensorwire repeats binary_data for each output.
     text = bytes(frame)[:n].replace(b',"parameters":{"binary_data":true}', b" " * 34)
     app = create_app({"echo": echo}, selection=selection)
     answer = infer(app, chunks=[text + bytes(frame)[n:]], headers=frame.headers)
@@ -149,9 +149,7 @@ def test_unknown_selection_is_rejected_by_create_app() -> None:
 
 
 def test_model_names() -> None:
-    """The model gets the name in the path; the response has the name that the model returns, if
-    any.
-    """
+    """The model gets the name in the path. A name that the model returns is sent to the client."""
     seen: list[str | None] = []
 
     def model(request: tw.InferRequest) -> tw.InferResponse:

@@ -22,7 +22,7 @@ from tensorwire.asgi import create_app
 from tensorwire.client import AsyncClient, Client, InferenceServerError
 
 pytestmark = [
-    pytest.mark.thread_unsafe(reason="its server is one for all"),
+    pytest.mark.thread_unsafe(reason="the tests share a server"),
     pytest.mark.no_sanitizers(reason="it measures the memory of processes"),
 ]
 
@@ -40,7 +40,7 @@ def address() -> Iterator[str]:
 def test_200_concurrent_requests_of_mixed_sizes(address: str) -> None:
     """Every client gets the response to its own request."""
 
-    async def one(client: AsyncClient, i: int) -> bool:
+    async def call(client: AsyncClient, i: int) -> bool:
         if i % 5 == 4:
             with pytest.raises(InferenceServerError) as caught:
                 await client.infer(f"nobody-{i}", {"x": np.full(i, i, np.int32)})
@@ -49,11 +49,11 @@ def test_200_concurrent_requests_of_mixed_sizes(address: str) -> None:
         found = (await client.infer("echo", {"x": sent}))["x"].as_numpy()
         return np.array_equal(found, sent)
 
-    async def all_of_them() -> list[bool]:
+    async def call_all() -> list[bool]:
         async with AsyncClient(address) as client:
-            return await asyncio.gather(*(one(client, i) for i in range(200)))
+            return await asyncio.gather(*(call(client, i) for i in range(200)))
 
-    assert asyncio.run(all_of_them()) == [True] * 200
+    assert asyncio.run(call_all()) == [True] * 200
 
 
 def request_text(frame: tw.Frame) -> bytes:
@@ -89,7 +89,7 @@ def test_expect_100_continue(address: str, nbytes: int, answers: list[bytes]) ->
 
 @pytest.mark.parametrize("n_sent", [10, 1000, len(BIG) // 2, None])
 def test_clients_that_disconnect(address: str, n_sent: int | None) -> None:
-    """During the request, or during a response that they do not read."""
+    """They disconnect during the request, or without reading the response."""
     host, port = address.split(":")
     text = request_text(BIG)
     for _ in range(5):
@@ -109,7 +109,7 @@ def peak_nbytes(process: int) -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux' /proc")
 def test_memory_of_a_64_mb_echo() -> None:
-    """The server needs the body and at most 8 MB more; the response refers to the body's memory."""
+    """The server needs memory for one body and at most 8 MB. The response refers to the body."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]

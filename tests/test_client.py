@@ -19,7 +19,7 @@ from support.client_fixtures import GOOD, Connect, MiB, X, free_port, seen
 from support.servers import Scripted, http
 from tensorwire.client import AsyncClient, Client
 
-pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
+pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
 server, client = client_fixtures.server, client_fixtures.client
 
@@ -90,14 +90,14 @@ def test_model_names_and_versions_are_quoted_in_the_url(client: Any) -> None:
     assert seen[-1]["path"] == "/v2/models/echo/versions/3/infer"
     with Scripted([GOOD]) as server, type(client)(f"http://{server.address}/pre/") as other:
         other.infer("a b/ü?", {"x": X}, version="1/2")
-        wanted = "post /pre/v2/models/a%20b%2f%c3%bc%3f/versions/1%2f2/infer http/1.1"
-        assert server.heads[0].startswith(wanted)
+        expected = "post /pre/v2/models/a%20b%2f%c3%bc%3f/versions/1%2f2/infer http/1.1"
+        assert server.heads[0].startswith(expected)
 
 
 def test_metadata(client: Any) -> None:
     assert "binary_tensor_data" in client.server_metadata()["extensions"]
-    about = client.model_metadata("declared", "2")
-    assert about["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1]}]
+    metadata = client.model_metadata("declared", "2")
+    assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1]}]
 
 
 def test_readiness(client: Any, connect: Connect) -> None:
@@ -113,7 +113,7 @@ def test_readiness(client: Any, connect: Connect) -> None:
 
 
 def test_request_and_response_are_not_copied(connect: Connect) -> None:
-    """32 MiB each way allocate the response's body, and almost nothing for the request."""
+    """With 32 MiB in both directions, only the response body is allocated."""
     array = np.zeros(8 * MiB, np.float32)
     head, *payload = tw.encode_response(tw.InferResponse([tw.Tensor("x", array)])).buffers
     nbytes = len(head) + array.nbytes

@@ -21,7 +21,7 @@ from support.client_fixtures import BODY, GOOD, HEADERS, Connect, MiB, X, app, f
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire.client import AsyncClient, Client, InferenceServerError
 
-pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
+pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
 server, client = client_fixtures.server, client_fixtures.client
 
@@ -40,7 +40,7 @@ def test_connection_closed_by_the_server_is_replaced(connect: Connect) -> None:
     with Scripted([GOOD, GOOD]) as server, connect(server.address, connections=1) as client:
         for _ in range(5):
             client.infer("m", {"x": X})
-            time.sleep(0.05)  # for the close to arrive
+            time.sleep(0.05)  # until the client notices that the connection was closed
         assert server.n_connections == 3
 
 
@@ -67,7 +67,7 @@ def test_tasks_run_concurrently(server: str) -> None:
                 assert answer["x"].as_numpy().tolist() == [i] * 1000 * i
             return time.perf_counter() - start
 
-    assert asyncio.run(main()) < 2  # of 4 seconds one after another
+    assert asyncio.run(main()) < 2  # one after another, they would take 4 seconds
 
 
 def test_client_is_usable_after_a_cancelled_call(server: str) -> None:
@@ -110,8 +110,8 @@ def test_tls(connect: Connect, tmp_path: Path) -> None:
         trusting = ssl.create_default_context(cafile=str(certificate))
         with connect(f"https://{address}", ssl_context=trusting) as client:
             assert np.array_equal(client.infer("echo", {"x": X})["x"].as_numpy(), X)
-        refused = pytest.raises(ConnectionError, match=r"(?i)certificate")
-        with connect(f"https://{address}") as client, refused:
+        fails = pytest.raises(ConnectionError, match=r"(?i)certificate")
+        with connect(f"https://{address}") as client, fails:
             client.infer("echo", {"x": X})
 
 
@@ -128,7 +128,8 @@ def test_inference_requests_are_not_retried(connect: Connect) -> None:
 def test_cookies_are_not_kept(connect: Connect) -> None:
     answer = http(BODY, HEADERS | {"Set-Cookie": "a=b; Path=/"})
     server = Scripted([answer] * 2)
-    named = server.address.replace("127.0.0.1", "localhost")  # of which cookies would be kept
+    # With an IP address, no client would keep cookies.
+    named = server.address.replace("127.0.0.1", "localhost")
     with server, connect(named) as client:
         for _ in range(2):
             client.infer("m", {"x": X})
@@ -158,33 +159,33 @@ def stalling(connection: socket.socket) -> None:
 
 @pytest.mark.parametrize("answer", [silent, stalling])
 def test_timeouts(connect: Connect, answer: Any) -> None:
-    late = pytest.raises(TimeoutError, match="POST http://")
-    with Scripted([answer]) as server, connect(server.address, timeout=0.2) as client, late:
+    times_out = pytest.raises(TimeoutError, match="POST http://")
+    with Scripted([answer]) as server, connect(server.address, timeout=0.2) as client, times_out:
         client.infer("m", {"x": X})
-    late = pytest.raises(TimeoutError)
-    with Scripted([answer]) as server, connect(server.address) as client, late:
+    times_out = pytest.raises(TimeoutError)
+    with Scripted([answer]) as server, connect(server.address) as client, times_out:
         client.infer("m", {"x": X}, timeout=0.2)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
 def test_timeout_must_be_positive(connect: Connect, seconds: float) -> None:
     """aiohttp interprets 0 as no timeout."""
-    refused = f"a positive number of seconds or None, not {seconds}"
-    with pytest.raises(ValueError, match=refused), connect("127.0.0.1:1", timeout=seconds):
+    message = f"a positive number of seconds or None, not {seconds}"
+    with pytest.raises(ValueError, match=message), connect("127.0.0.1:1", timeout=seconds):
         pass
-    with connect("127.0.0.1:1") as client, pytest.raises(ValueError, match=refused):
+    with connect("127.0.0.1:1") as client, pytest.raises(ValueError, match=message):
         client.infer("m", {"x": X}, timeout=seconds)
 
 
 def test_number_of_connections_must_be_positive(connect: Connect) -> None:
     """urllib3 would wait for a connection forever."""
-    refused = pytest.raises(ValueError, match="connections must be 1 or more, not 0")
-    with refused, connect("127.0.0.1:1", connections=0):
+    fails = pytest.raises(ValueError, match="connections must be 1 or more, not 0")
+    with fails, connect("127.0.0.1:1", connections=0):
         pass
 
 
 def test_timeout_applies_to_each_read(connect: Connect) -> None:
-    """The whole response may take longer, also after a request that was sent in several pieces."""
+    """The whole response may take longer, also after a request in several chunks."""
 
     def drip(connection: socket.socket) -> None:
         for start in range(0, len(GOOD), len(GOOD) // 5 + 1):
@@ -208,4 +209,4 @@ def test_server_that_does_not_read_the_request(connect: Connect) -> None:
             client.infer("m", {"x": np.zeros(8 * MiB, np.float32)})
         assert time.perf_counter() - started < 3
         done.set()
-        time.sleep(0.1)  # for the close to arrive
+        time.sleep(0.1)  # until the client notices that the connection was closed

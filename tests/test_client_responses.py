@@ -19,7 +19,7 @@ from support.servers import Scripted, http, uvicorn_server
 from tensorwire.asgi import create_app
 from tensorwire.client import InferenceServerError
 
-pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
+pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
 server, client = client_fixtures.server, client_fixtures.client
 
@@ -79,7 +79,7 @@ def test_error_responses_of_any_server(
         assert caught.value.status == status
         assert message in str(caught.value)
         assert len(str(caught.value)) <= 2000
-        assert len(server.heads) == 1  # neither repeated nor redirected
+        assert len(server.heads) == 1  # the request was neither retried nor redirected
 
 
 def test_only_the_start_of_a_long_error_is_read(connect: Connect) -> None:
@@ -96,7 +96,7 @@ def test_only_the_start_of_a_long_error_is_read(connect: Connect) -> None:
         assert time.perf_counter() - started < 5
         assert (caught.value.status, len(str(caught.value))) == (500, 2000)
         done.set()
-        time.sleep(0.1)  # for the close to arrive
+        time.sleep(0.1)  # until the client notices that the connection was closed
 
 
 def test_request_rejected_before_its_body_is_read(connect: Connect) -> None:
@@ -116,7 +116,8 @@ def chunked(body: bytes, n_chunk: int, end: bytes = b"0\r\n\r\n") -> bytes:
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + end
 
 
-BROKEN = (ConnectionError, tw.DecodeError)  # by whether the library sees it first, or the codec
+# Raised by the HTTP library if it notices the problem, and otherwise by the codec.
+BROKEN = (ConnectionError, tw.DecodeError)
 CHUNKED = HEADERS | {"Transfer-Encoding": "chunked"}
 
 
@@ -166,19 +167,19 @@ def test_malformed_responses_are_rejected(
     connect: Connect, answer: bytes, error: Any, message: str
 ) -> None:
     with Scripted([answer]) as server, connect(server.address, timeout=5) as client:
-        for _ in range(2):  # nothing of this response is left for the next call
+        for _ in range(2):  # the next call does not read the rest of this response
             with pytest.raises(error) as caught:
                 client.infer("m", {"x": X})
             assert message in str(caught.value)
             assert len(str(caught.value)) < 700
-            time.sleep(0.02)  # for the close to arrive
+            time.sleep(0.02)  # until the client notices that the connection was closed
         assert server.n_connections == 2
 
 
 @pytest.mark.parametrize("body", [b"[1]", b"", b"\xff", b"[" * 100])
 def test_malformed_metadata_is_rejected(connect: Connect, body: bytes) -> None:
-    refused = pytest.raises(tw.DecodeError, match="the metadata is invalid: ")
-    with Scripted([http(body)]) as server, connect(server.address) as client, refused:
+    fails = pytest.raises(tw.DecodeError, match="the metadata is invalid: ")
+    with Scripted([http(body)]) as server, connect(server.address) as client, fails:
         client.server_metadata()
 
 
@@ -192,8 +193,8 @@ def test_response_longer_than_max_body_is_rejected(connect: Connect, length: Any
         with pytest.raises(tw.HeaderError, match="the body is too long") as caught:
             client.infer("m", {"x": X})
         assert caught.value.status == 413
-    for most in (len(BODY), len(BODY) + 1, None):
-        with Scripted([answer]) as server, connect(server.address, max_body=most) as client:
+    for max_body in (len(BODY), len(BODY) + 1, None):
+        with Scripted([answer]) as server, connect(server.address, max_body=max_body) as client:
             assert client.infer("m", {"x": X})["x"].shape == (1000,)
 
 
@@ -213,10 +214,10 @@ def test_limits_apply_to_responses(connect: Connect, server: str) -> None:
 )
 def test_limits_apply_to_metadata(connect: Connect, body: bytes, message: str) -> None:
     limits = tw.Limits(max_header_nbytes=len(body) if message.endswith("deep") else 1999)
-    refused = pytest.raises(tw.HeaderError, match=message)
+    fails = pytest.raises(tw.HeaderError, match=message)
     with (
         Scripted([http(body)]) as server,
-        refused,
+        fails,
         connect(server.address, limits=limits) as client,
     ):
         client.server_metadata()

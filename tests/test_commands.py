@@ -19,7 +19,7 @@ FRAME = tw.encode_request(
             tw.Tensor("text", ["hello", b"\xff", "x" * 99]),
             tw.Tensor("t", [7] * 9, datatype="INT8", binary=False),
             tw.Tensor(
-                "far",
+                "shared",
                 None,
                 datatype="FP32",
                 shape=[2],
@@ -36,7 +36,7 @@ def test_demo() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tensorwire", "demo"], capture_output=True, text=True, check=True
     )
-    assert done.stderr == ""  # no progress, no colour: this is no terminal
+    assert done.stderr == ""  # no progress line, because stderr is not a terminal
     assert "\x1b" not in done.stdout
     assert "both implementations returned all tensors unchanged" in done.stdout
     (row,) = re.findall(
@@ -63,7 +63,7 @@ def test_inspect_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         "b'hello', b'\\xff', b'xxxxxxxxxxxxxxxxxxxxxxxxx...",
         "t                    INT8      [9]                         9  "
         "7, 7, 7, 7, 7, 7, ...  (as JSON)",
-        "far                  FP32      [2]                         -  (in shared memory)",
+        "shared               FP32      [2]                         -  (in shared memory)",
     ]
 
 

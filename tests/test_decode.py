@@ -1,6 +1,4 @@
-"""decode_request and decode_response: the tables of valid and malformed messages, and changes to
-them.
-"""
+"""decode_request and decode_response with valid and malformed messages from tables."""
 
 from __future__ import annotations
 
@@ -72,7 +70,7 @@ def test_malformed_message_is_rejected(case: cases.Malformed) -> None:
 def test_message_truncated_at_every_byte_is_rejected(case: cases.Valid) -> None:
     for nbytes in range(len(case.body)):
         if case.header_length is None and not case.body[nbytes:].strip():
-            continue  # only white space after the JSON was removed
+            continue  # only white space after the JSON is missing
         with pytest.raises(tw.DecodeError):
             decode(case.kind, case.body[:nbytes], case.header_length)
 
@@ -134,7 +132,7 @@ def test_raw_request_without_declared_input_is_rejected() -> None:
         tw.decode_request(b"1234", 0)
 
 
-# --- a caller's mistakes ---
+# --- invalid arguments ---
 
 
 @pytest.mark.parametrize("body", [None, "text", 5, [1]])

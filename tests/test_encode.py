@@ -44,21 +44,21 @@ def message_of(case: cases.Valid) -> tw.InferRequest | tw.InferResponse:
         )
         for expected in case.tensors
     ]
-    about: dict[str, Any] = {
+    members: dict[str, Any] = {
         "id": case.message_id,
         "model_name": case.model_name,
         "model_version": case.model_version,
         "parameters": case.parameters,
     }
     if case.kind == "response":
-        return tw.InferResponse(tensors, **about)
+        return tw.InferResponse(tensors, **members)
     outputs = None
     if case.outputs is not None:
         outputs = [
             tw.RequestedOutput(name, binary=binary, parameters=parameters)
             for name, binary, parameters in case.outputs
         ]
-    return tw.InferRequest(tensors, outputs, **about)
+    return tw.InferRequest(tensors, outputs, **members)
 
 
 def encode(message: tw.InferRequest | tw.InferResponse, **options: Any) -> tw.Frame:
@@ -71,16 +71,16 @@ def encode(message: tw.InferRequest | tw.InferResponse, **options: Any) -> tw.Fr
 @pytest.mark.parametrize("case", ENCODABLE, ids=lambda case: case.id)
 def test_encoded_message_decodes_to_the_same_values(case: cases.Valid, align: int) -> None:
     frame = encode(message_of(case), align=align)
-    said = reference.decode(bytes(frame), frame.header_length, case.kind)
+    decoded = reference.decode(bytes(frame), frame.header_length, case.kind)
     assert cases.same(
         [
             (t["name"], t["datatype"], t["shape"], t["values"], t["binary"], t["parameters"])
-            for t in said["tensors"]
+            for t in decoded["tensors"]
         ],
         [(t.name, t.datatype, t.shape, t.values, t.binary, t.parameters) for t in case.tensors],
     )
-    assert said["parameters"] == case.parameters
-    assert said["id"] == case.message_id
+    assert decoded["parameters"] == case.parameters
+    assert decoded["id"] == case.message_id
     if frame.header_length is not None:
         assert frame.header_length % align == 0
 
@@ -132,7 +132,7 @@ def test_example_of_the_protocol_documentation() -> None:
     }
 
 
-# --- arrays that are not ready for the wire ---
+# --- arrays that have to be converted ---
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_example_of_the_protocol_documentation() -> None:
 def test_arrays_in_other_layouts_are_converted(array: np.ndarray[Any, Any]) -> None:
     tensor = tw.Tensor("x", array)
     frame = tw.encode_request(tw.InferRequest([tensor]))
-    (back,) = tw.decode_request(bytes(frame), frame.header_length).inputs
-    assert back.shape == array.shape
-    assert np.array_equal(back.as_numpy(), array)
+    (decoded,) = tw.decode_request(bytes(frame), frame.header_length).inputs
+    assert decoded.shape == array.shape
+    assert np.array_equal(decoded.as_numpy(), array)
     first, second = (
         np.frombuffer(tw.encode_request(tw.InferRequest([tensor])).buffers[1], np.uint8)
         for _ in range(2)
@@ -191,14 +191,14 @@ def test_bf16_lists_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tensor_in_shared_memory() -> None:
-    where = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
-    tensor = tw.Tensor("x", None, datatype="FP32", shape=[2], parameters=where)
+    region = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
+    tensor = tw.Tensor("x", None, datatype="FP32", shape=[2], parameters=region)
     frame = tw.encode_request(tw.InferRequest([tensor]))
     assert frame.header_length is None
-    (back,) = tw.decode_request(bytes(frame)).inputs
-    assert (back.data, back.parameters, back.shape) == (None, where, (2,))
+    (decoded,) = tw.decode_request(bytes(frame)).inputs
+    assert (decoded.data, decoded.parameters, decoded.shape) == (None, region, (2,))
     with pytest.raises(tw.TensorwireError, match="is in shared memory"):
-        back.as_numpy()
+        decoded.as_numpy()
 
 
 # --- JSON ---
@@ -215,8 +215,8 @@ def test_nonfinite_numbers_in_json() -> None:
     assert as_null == [None, 1, None]
     literal = tw.encode_request(request, nonfinite="literal")
     assert b"[NaN,1.0,-Infinity]" in bytes(literal)
-    (back,) = tw.decode_request(bytes(literal)).inputs
-    assert np.array_equal(back.as_numpy(), array, equal_nan=True)
+    (decoded,) = tw.decode_request(bytes(literal)).inputs
+    assert np.array_equal(decoded.as_numpy(), array, equal_nan=True)
     with pytest.raises(
         tw.EncodeError, match="element 0 of input 'x' is nan, which JSON cannot represent"
     ):
@@ -243,7 +243,7 @@ def test_bytes_that_are_not_utf8_have_no_json_form() -> None:
     assert (caught.value.element, caught.value.status) == (1, 400)
 
 
-# --- which outputs are binary (WIRE.md 7) ---
+# --- selection of outputs, and of those that are binary (WIRE.md 7) ---
 
 A, B = tw.Tensor("a", np.zeros(2, np.float32)), tw.Tensor("b", np.ones(3, np.int64))
 X = tw.Tensor("x", np.zeros(1, np.uint8))
@@ -265,26 +265,26 @@ Out = tw.RequestedOutput
     ],
 )
 def test_selection_of_outputs(outputs: Any, parameters: Any, spec: Any, triton: Any) -> None:
-    asked = None if outputs is None else [Out(name, binary=binary) for name, binary in outputs]
-    request = tw.InferRequest([X], asked, parameters=parameters)
+    requested = None if outputs is None else [Out(name, binary=binary) for name, binary in outputs]
+    request = tw.InferRequest([X], requested, parameters=parameters)
     for selection, expected in (("spec", spec), ("triton", triton or spec)):
         frame = tw.encode_response(
             tw.InferResponse([A, B]),
             request,
             selection=selection,  # type: ignore[arg-type]
         )
-        back = tw.decode_response(bytes(frame), frame.header_length)
-        assert {tensor.name: tensor.binary for tensor in back.outputs} == expected
+        decoded = tw.decode_response(bytes(frame), frame.header_length)
+        assert {tensor.name: tensor.binary for tensor in decoded.outputs} == expected
 
 
 def test_binary_data_output_is_repeated_on_every_listed_output() -> None:
     request = tw.InferRequest([X], [Out("a"), Out("b", binary=False)], parameters=ALL)
-    said = json_of(tw.encode_request(request))
-    assert [output["parameters"] for output in said["outputs"]] == [
+    decoded = json_of(tw.encode_request(request))
+    assert [output["parameters"] for output in decoded["outputs"]] == [
         {"binary_data": True},
         {"binary_data": False},
     ]
-    assert said["parameters"] == ALL
+    assert decoded["parameters"] == ALL
 
 
 def test_unknown_requested_output_is_rejected() -> None:
@@ -305,8 +305,8 @@ def test_response_repeats_the_request_id() -> None:
 def test_response_to_a_raw_request_is_binary() -> None:
     request = tw.decode_request(b"\1\2", 0, raw_input=tw.TensorSpec("x", "UINT8", [-1]))
     frame = tw.encode_response(tw.InferResponse([A, B]), request)
-    back = tw.decode_response(bytes(frame), frame.header_length)
-    assert [tensor.binary for tensor in back.outputs] == [True, True]
+    decoded = tw.decode_response(bytes(frame), frame.header_length)
+    assert [tensor.binary for tensor in decoded.outputs] == [True, True]
 
 
 # --- raw requests ---

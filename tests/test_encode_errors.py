@@ -132,28 +132,39 @@ def test_output_requested_twice_is_rejected() -> None:
         tw.encode_request(tw.InferRequest([X], [tw.RequestedOutput("o"), tw.RequestedOutput("o")]))
 
 
-def changed(tensor: tw.Tensor, **members: Any) -> tw.Tensor:
+def altered(tensor: tw.Tensor, **members: Any) -> tw.Tensor:
     for name, value in members.items():
         setattr(tensor, name, value)
     return tensor
 
 
-def far(**parameters: Any) -> tw.Tensor:
+def in_shared_memory(**parameters: Any) -> tw.Tensor:
     return tw.Tensor("x", None, datatype="FP32", shape=[1], parameters=parameters)
 
 
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (lambda: tw.InferRequest([changed(tw.Tensor("x", HALF), name=None)]), "has no name"),
-        (lambda: tw.InferRequest([changed(tw.Tensor("x", HALF), name="\0")]), "contains a NUL"),
         (
-            lambda: tw.InferRequest([changed(tw.Tensor("x", HALF), datatype="F")]),
+            lambda: tw.InferRequest([altered(tw.Tensor("x", HALF), name=None)]),
+            "has no name",
+        ),
+        (
+            lambda: tw.InferRequest([altered(tw.Tensor("x", HALF), name="\0")]),
+            "contains a NUL",
+        ),
+        (
+            lambda: tw.InferRequest([altered(tw.Tensor("x", HALF), datatype="F")]),
             "unknown datatype",
         ),
-        (lambda: tw.InferRequest([far(shared_memory_region=5)]), "no shared_memory_region"),
         (
-            lambda: tw.InferRequest([far(shared_memory_region="r", binary_data_size=4)]),
+            lambda: tw.InferRequest([in_shared_memory(shared_memory_region=5)]),
+            "no shared_memory_region",
+        ),
+        (
+            lambda: tw.InferRequest(
+                [in_shared_memory(shared_memory_region="r", binary_data_size=4)]
+            ),
             "is in shared memory, and has a binary_data_size",
         ),
         (
@@ -170,10 +181,10 @@ def test_encoder_rejects_what_the_decoder_rejects(request_: Any, message: str) -
 
 def test_parameters_may_be_none() -> None:
     for binary in (True, False):
-        tensor = changed(tw.Tensor("x", [1], datatype="INT8", binary=binary), parameters=None)
+        tensor = altered(tw.Tensor("x", [1], datatype="INT8", binary=binary), parameters=None)
         assert len(tw.encode_request(tw.InferRequest([tensor]))) > 0
     with pytest.raises(tw.EncodeError, match="no shared_memory_region"):
-        tw.encode_request(tw.InferRequest([changed(far(), parameters=None)]))
+        tw.encode_request(tw.InferRequest([altered(in_shared_memory(), parameters=None)]))
 
 
 def test_error_of_a_lone_surrogate_names_the_tensor() -> None:
@@ -184,7 +195,7 @@ def test_error_of_a_lone_surrogate_names_the_tensor() -> None:
 
 def test_raw_request_of_shared_memory_is_rejected() -> None:
     with pytest.raises(tw.EncodeError, match="a raw request contains the data"):
-        tw.encode_raw_request(far(shared_memory_region="r"))
+        tw.encode_raw_request(in_shared_memory(shared_memory_region="r"))
 
 
 # --- arguments ---
@@ -202,7 +213,7 @@ def test_arguments_of_wrong_python_types() -> None:
         tw.encode_request(tw.InferRequest([X]), align=0)
 
 
-untyped: Any = tw  # what a caller without a type checker may do
+untyped: Any = tw  # for calls that a type checker rejects
 
 
 @pytest.mark.parametrize(

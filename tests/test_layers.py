@@ -16,8 +16,9 @@ pytestmark = pytest.mark.no_sanitizers(reason="it reads the repository")
 
 PACKAGE = Path(tensorwire.__file__).parent
 
-# From the ground up. A module may import those of the lines above its own.
-FLOORS = [
+# From the lowest layer to the highest one. A module may import the modules of the layers above it
+# in this list.
+LAYERS = [
     ["errors", *(f"_codec.{name}" for name in ("wire", "utf8", "shortest", "npystring"))],
     ["http", "_codec", "_codec.arrow_abi", "_codec.datatypes", "_codec.json_reader"],
     ["_codec.memory"],
@@ -41,7 +42,7 @@ FLOORS = [
     ["client", "integrations", "cli"],
     ["__main__"],
 ]
-FLOOR = {module: n for n, floor in enumerate(FLOORS) for module in floor}
+LAYER = {module: n for n, layer in enumerate(LAYERS) for module in layer}
 SOURCES = [p for p in PACKAGE.rglob("*.p[yx]*") if p.suffix in (".py", ".pyx", ".pxd")]
 IMPORTS = re.compile(
     r"^\s*(?:from (\.+)(\w*) c?import (\w+(?:, \w+)*|\()|import (tensorwire)|from (tensorwire))",
@@ -50,13 +51,16 @@ IMPORTS = re.compile(
 
 
 def module(source: Path) -> str:
-    """``_body``, ``asgi.app``; ``__init__`` is the package itself, ``asgi`` a package within."""
+    """Return the name in LAYERS of a source file, such as ``asgi.app``.
+
+    The package itself is ``__init__``, and a package in it has its own name, such as ``asgi``.
+    """
     parts = source.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(part for part in parts if part != "__init__") or "__init__"
 
 
 def imported(text: str, package: str = "") -> set[str]:
-    """The package's own modules that a source imports, anywhere in it."""
+    """Return the modules of this package that a source file imports anywhere."""
     found = set()
     parts = package.split(".") if package else []
     for dots, relative, names, *absolute in IMPORTS.findall(text):
@@ -73,14 +77,14 @@ def imported(text: str, package: str = "") -> set[str]:
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_only_lower_layers(source: Path) -> None:
     name = module(source)
-    assert name in FLOOR, f"{name} stands on no floor: give it one"
+    assert name in LAYER, f"{name} is in no layer: add it to LAYERS"
     package = ".".join(source.parent.relative_to(PACKAGE).parts)
-    above = {
+    not_below = {
         other
         for other in imported(source.read_text(), package) - {name}
-        if FLOOR[other] >= FLOOR[name]
+        if LAYER[other] >= LAYER[name]
     }
-    assert not above
+    assert not not_below
 
 
 def test_import_tensorwire_loads_only_numpy() -> None:
@@ -89,7 +93,7 @@ def test_import_tensorwire_loads_only_numpy() -> None:
         "print(*sorted({m.split('.')[0] for m in sys.modules} & "
         "{'ml_dtypes', 'msgspec', 'pyarrow', 'http', 'asyncio', 'urllib', 'tritonclient'}))"
     )
-    # Not even the optional packages, and nothing that does I/O.
+    # Optional packages and modules that perform I/O are not loaded.
     done = subprocess.run(
         [sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True
     )

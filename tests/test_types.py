@@ -1,4 +1,4 @@
-"""The stubs of the compiled modules: complete, and consistent with the run time."""
+"""The stubs of the compiled modules are complete, and agree with the modules."""
 
 from __future__ import annotations
 

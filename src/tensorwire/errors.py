@@ -1,8 +1,8 @@
-"""The exceptions, and the texts that their messages share.
+"""The exceptions, and functions that format parts of their messages.
 
-A function that finds a fault in a tensor's data does not know whose data it is. It raises the error
-with SUBJECT in the message; `name_tensor` puts the name of the tensor there, at one place for each
-direction.
+Functions that check the data of a tensor do not know its name. They raise errors whose message
+contains the placeholder SUBJECT. Their callers, which know the tensor, replace the placeholder with
+`name_tensor`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-# A character that occurs in no message otherwise.
+# A placeholder. Other parts of such messages contain no NUL: names are formatted with repr().
 SUBJECT = "\0"
 
 
@@ -26,9 +26,19 @@ class TensorwireError(Exception):
     offset : int or None
         Position in the body or buffer, in bytes.
     expected, actual : int or None
-        The two numbers that disagree, in the unit that the message names.
+        The expected and the actual number, or a limit and the number that exceeds it. The message
+        has the unit.
     status : int
         The HTTP status with which a server should respond.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> try:
+    ...     tw.decode_bytes(b"\\x09\\x00\\x00\\x00abc")
+    ... except tw.TensorwireError as error:
+    ...     print(type(error).__name__, error.element, error.offset, error.expected, error.actual)
+    ElementError 0 0 9 3
     """
 
     status: int = 500
@@ -58,13 +68,19 @@ class TensorwireError(Exception):
 
 
 class DecodeError(TensorwireError, ValueError):
-    """The bytes are not a valid message. ``status`` is 400."""
+    """The bytes are not a valid message.
+
+    ``status`` is 400, or 413 if the body is too long.
+    """
 
     status = 400
 
 
 class HeaderError(DecodeError):
-    """The JSON header or its length is invalid (WIRE.md 1, 3 and 4)."""
+    """The JSON header or its length is invalid (WIRE.md 1, 3 and 4).
+
+    It is also raised for a body that is too long, and for one that cannot be decompressed.
+    """
 
 
 class LayoutError(DecodeError):
@@ -78,7 +94,8 @@ class ElementError(DecodeError):
 class EncodeError(TensorwireError, ValueError):
     """The message cannot be encoded.
 
-    ``status`` is 500, or 400 if the client requested outputs that cannot be sent (FP16 as JSON).
+    ``status`` is 500. It is 400 if a request can be the cause: it asks for an output that does not
+    exist, or for JSON data that is not possible (FP16, BF16, and BYTES that are not valid UTF-8).
     """
 
 
@@ -110,9 +127,10 @@ class IntegrationError(TensorwireError, ImportError):
 
 
 def name_tensor(error: Exception, kind: str, name: str | None) -> None:
-    """Put a tensor's name into an error whose message has SUBJECT in it; leave others as they are.
+    """Replace SUBJECT in the message of an error by the kind and the name of a tensor.
 
-    ``kind`` is "input", "output" or "tensor". Without a name, the message only has the kind.
+    An error whose message does not contain SUBJECT is not changed. ``kind`` is "input", "output" or
+    "tensor", for example. If ``name`` is None, only the kind is inserted.
     """
     message = error.args[0] if error.args else None
     if isinstance(message, str) and SUBJECT in message:
@@ -122,7 +140,7 @@ def name_tensor(error: Exception, kind: str, name: str | None) -> None:
 
 
 def subject(kind: str, name: str | None) -> str:
-    """Return what a message is about: ``input 'image'``, or ``the input`` if it has no name."""
+    """Return the subject of a message: ``input 'image'``, or ``the input`` without a name."""
     if name is None:
         return f"the {kind}"
     return f"{kind} {name!r}" if len(name) <= 80 else f"{kind} {name[:80]!r}..."

@@ -1,4 +1,4 @@
-"""HTTP headers of a message: their names, media types, and the length of the JSON header."""
+"""The HTTP headers of a message: names, media types, and the length of the JSON header."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _GATEWAY_TYPES = (
     "application/vnd.sagemaker-triton.binary+json",
     "application/vnd.vertex-ai-triton.binary+json",
 )
-_WHITESPACE = " \t"  # HTTP has no other; str.strip() without arguments would remove more
-_MAX_DIGITS = 20  # as many as 2^64 has
+_WHITESPACE = " \t"  # all that HTTP allows; str.strip() without arguments removes more
+_MAX_DIGITS = 20  # 2^64 has 20 digits
 
 
 class HasItems(Protocol):
@@ -42,8 +42,8 @@ def header_length(headers: HasItems | Iterable[tuple[Any, Any]]) -> int | None:
     Returns
     -------
     int or None
-        The length in bytes, which is 0 for a raw binary request (WIRE.md 5). None if there is no
-        length: the whole body is JSON.
+        The length in bytes, which is 0 for a raw binary request (WIRE.md 5). None if the headers
+        declare no length: then the whole body is JSON.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def _text(value: object) -> str:
 
 
 def _gateway_length(media_type: str) -> int | None:
-    """Return the header length in the media type of a gateway; None if there is none."""
+    """Return the header length in the media type of a gateway, or None."""
     name, _, parameters = media_type.partition(";")
     if name.strip(_WHITESPACE).lower() not in _GATEWAY_TYPES:
         return None

@@ -1,1 +1,1 @@
-"""The codec: bytes to messages and back. Private; `tensorwire` exports its public names."""
+"""The codec, which converts bytes to messages and back. `tensorwire` exports its public names."""

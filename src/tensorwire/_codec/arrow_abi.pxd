@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t
 
 
 cdef enum:
-    INLINE_NBYTES = 12  # largest element that is stored in a view
+    INLINE_NBYTES = 12  # maximum size of an element that is stored in its view
 
 
 cdef struct ArrowSchema:
@@ -40,8 +40,9 @@ cdef struct ArrowArrayStream:
     void* private_data
 
 
-# An element of a binary view or string view array. An element of up to 12 bytes is stored in the
-# view. For a longer one, the view has its first four bytes and its position in a data buffer.
+# The view of an element in a binary view or string view array. An element of up to 12 bytes is
+# stored in the view. For a longer one, the view has its first four bytes and its position in a data
+# buffer.
 cdef struct LongView:
     char[4] prefix
     int32_t buffer

@@ -14,6 +14,7 @@ cdef inline Element element_in(
     const unsigned char* data, const int64_t* starts, Py_ssize_t n_elements, Py_ssize_t end,
     Py_ssize_t i,
 ) noexcept nogil:
+    """Return element `i` of `n_elements` elements, whose prefixes are at `starts` in `data`."""
     cdef Element element
     cdef Py_ssize_t begin = <Py_ssize_t>starts[i] + PREFIX_NBYTES
     cdef Py_ssize_t stop = <Py_ssize_t>starts[i + 1] if i + 1 < n_elements else end

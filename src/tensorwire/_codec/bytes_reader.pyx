@@ -1,8 +1,8 @@
 """Read BYTES: scan the length prefixes once, and convert the elements on request.
 
-`scan_elements` validates all length prefixes and returns where each of them starts in the body. All
-other functions take these offsets: `starts` (int64) has the offset of each prefix, and `end` is the
-offset where the last element ends. The length of an element is the difference of two offsets; its
+`scan_elements` validates all length prefixes, and returns the offset of each prefix in the body.
+The other functions take these offsets: `starts` (int64) has the offset of each prefix, and `end` is
+the offset where the last element ends. The length of an element is computed from two offsets. Its
 prefix is not read again.
 """
 
@@ -41,11 +41,11 @@ cdef extern from "Python.h":
     unsigned char* PyUnicode_1BYTE_DATA(object text)
 
 cdef enum:
-    # Scans of this cost and above release the GIL: about 1 ms (benchmarks/README.md).
-    SCAN_NOGIL_FROM = 500_000
-    # Limits of the size of a numpy `S` array: in terms of the wire bytes, and in bytes.
-    MAX_PADDING = 64
-    SMALL_NBYTES = 64 << 20
+    # The GIL is released for scans of this cost and above: about 1 ms (benchmarks/README.md).
+    SCAN_NOGIL_FROM_COST = 500_000  # see `scan_cost`
+    # Maximum size of a numpy `S` array: the larger one of this size and this multiple of the wire.
+    MAX_PADDED_NBYTES = 64 << 20
+    MAX_PADDED_MULTIPLE = 64
     N_FIXED_BUFFERS = 3  # of an Arrow view array: validity, views, sizes of the data buffers
 
 
@@ -64,8 +64,11 @@ cdef void scan_interruptibly(
     Scan* scan, const unsigned char* data, uint64_t nbytes,
     int64_t* starts, uint64_t capacity, int64_t base,
 ) noexcept:
-    """Call `scan_prefixes`, without the GIL if it takes long. The caller keeps the memory alive."""
-    if scan_cost(capacity - scan.n_elements, nbytes) < SCAN_NOGIL_FROM:
+    """Call `scan_prefixes`, and release the GIL if that takes long.
+
+    The caller keeps a reference to the memory.
+    """
+    if scan_cost(capacity - scan.n_elements, nbytes) < SCAN_NOGIL_FROM_COST:
         scan_prefixes(scan, data, nbytes, starts, capacity, base)
     else:
         with nogil:
@@ -75,13 +78,14 @@ cdef void scan_interruptibly(
 cdef cnp.ndarray scan_elements(
     Body body, uint64_t n_elements, Py_ssize_t offset, Py_ssize_t nbytes
 ):
-    """Validate `n_elements` elements that fill `nbytes` bytes from `offset` of the body.
+    """Validate `n_elements` elements that fill the `nbytes` bytes of the body from `offset`.
 
-    Returns the offsets of their prefixes in the body: int64 [n_elements], read-only. They are
-    allocated after it is known that the bytes have room for so many prefixes. The caller has
-    checked that the body has these bytes.
+    Returns the offsets of their prefixes in the body as a read-only int64 array [n_elements]. It is
+    only allocated if the bytes have room for this number of prefixes. The caller has checked that
+    the body has these bytes.
 
-    Raises LayoutError (another number of elements or bytes), ElementError (a truncated element).
+    Raises LayoutError if the number of elements or bytes differs, and ElementError if an element is
+    truncated.
     """
     cdef Scan scan
     cdef cnp.npy_intp n_starts
@@ -118,7 +122,7 @@ cdef cnp.ndarray scan_elements(
 def count_elements(Body body not None):
     """Return the number of BYTES elements that fill the body, without allocating memory.
 
-    Raises ElementError (a truncated element).
+    Raises ElementError if an element is truncated.
     """
     cdef Scan scan
     cdef uint64_t more_than_fit = <uint64_t>body.nbytes // PREFIX_NBYTES + 1
@@ -132,7 +136,7 @@ def count_elements(Body body not None):
 def elements_nbytes(Body body not None, Py_ssize_t n_elements):
     """Return the size in bytes of the first `n_elements` elements of the body.
 
-    More bytes may follow them. Raises ElementError (an element that is truncated or missing).
+    More bytes may follow them. Raises ElementError if an element is truncated or missing.
     """
     cdef Scan scan
     assert n_elements >= 0
@@ -158,7 +162,7 @@ cdef truncated_element(Scan* scan, Py_ssize_t offset, Py_ssize_t nbytes):
         element=element, offset=position, expected=scan.declared, actual=remaining)
 
 
-# --- elements that were scanned ---
+# --- access to scanned elements ---
 
 
 def element_bytes(Body body not None, cnp.ndarray starts not None, Py_ssize_t end, Py_ssize_t i):
@@ -205,24 +209,24 @@ def elements_as_str(Body body not None, cnp.ndarray starts not None, Py_ssize_t 
 
 
 cdef inline str string_of(const unsigned char* data, Py_ssize_t nbytes):
-    """Decode UTF-8. ASCII is checked in the copy, which no other thread can change."""
-    cdef str made
-    if nbytes > 1:  # CPython shares shorter ones
-        made = PyUnicode_New(nbytes, 127)
-        memcpy(PyUnicode_1BYTE_DATA(made), data, nbytes)
-        if is_ascii(PyUnicode_1BYTE_DATA(made), nbytes):
-            return made
+    """Decode UTF-8. The copy is checked for ASCII, because no other thread can change it."""
+    cdef str text
+    if nbytes > 1:  # shorter strings are shared objects of CPython, which must not be written to
+        text = PyUnicode_New(nbytes, 127)
+        memcpy(PyUnicode_1BYTE_DATA(text), data, nbytes)
+        if is_ascii(PyUnicode_1BYTE_DATA(text), nbytes):
+            return text
     return PyUnicode_DecodeUTF8(<const char*>data, nbytes, NULL)
 
 
 cdef inline void store_item(PyObject** slot, object item) noexcept:
-    """Store a new reference to `item` in a slot of an array, which is NULL."""
+    """Store a new reference to `item` in a slot of an array. The slot is NULL."""
     Py_INCREF(item)
     slot[0] = <PyObject*>item
 
 
 cdef not_utf8(Body body, element, offset, nbytes):
-    reason, at = "it was modified", 0  # unless decoding it again fails
+    reason, at = "it was modified", 0  # if the element is valid now
     try:
         str(body.view(offset, nbytes), "utf-8")
     except UnicodeDecodeError as error:
@@ -238,34 +242,34 @@ cdef enum PackFault:
     NO_MEMORY
 
 
-cdef struct Packing:
-    Py_ssize_t element  # that has the fault
+cdef struct PackResult:
+    Py_ssize_t element  # the one with the fault
     PackFault fault
 
 
-cdef Packing pack_strings(
+cdef PackResult pack_strings(
     npy_string_allocator* allocator, char* packed, Py_ssize_t itemsize,
     const unsigned char* data, const int64_t* offsets, Py_ssize_t n_elements, Py_ssize_t end,
 ) noexcept nogil:
     """Store the elements in `packed`, the items of a StringDType array."""
-    cdef Packing packing
+    cdef PackResult result
     cdef Element element
     cdef Py_ssize_t i
-    packing.fault = PACKED
-    packing.element = 0
+    result.fault = PACKED
+    result.element = 0
     for i in range(n_elements):
-        packing.element = i
+        result.element = i
         element = element_in(data, offsets, n_elements, end, i)
         if first_invalid(element.data, element.nbytes) != ALL_VALID:
-            packing.fault = NOT_UTF8
+            result.fault = NOT_UTF8
             break
         if NpyString_pack(
             allocator, <npy_packed_static_string*>(packed + i * itemsize),
             <const char*>element.data, element.nbytes,
         ) != 0:
-            packing.fault = NO_MEMORY
+            result.fault = NO_MEMORY
             break
-    return packing
+    return result
 
 
 def elements_as_stringdtype(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
@@ -282,20 +286,20 @@ def elements_as_stringdtype(Body body not None, cnp.ndarray starts not None, Py_
     cdef PyArray_StringDTypeObject* descr = <PyArray_StringDTypeObject*>cnp.PyArray_DESCR(array)
     cdef const unsigned char* data = body.data
     cdef npy_string_allocator* allocator
-    cdef Packing packing
+    cdef PackResult result
     cdef Element element
     with nogil:
         allocator = NpyString_acquire_allocator(descr)
-        packing = pack_strings(allocator, packed, itemsize, data, offsets, n_elements, end)
+        result = pack_strings(allocator, packed, itemsize, data, offsets, n_elements, end)
         NpyString_release_allocator(allocator)
-    if packing.fault == PACKED:
+    if result.fault == PACKED:
         return array
-    element = element_at(body, offsets, n_elements, end, packing.element)
-    if packing.fault == NOT_UTF8:
+    element = element_at(body, offsets, n_elements, end, result.element)
+    if result.fault == NOT_UTF8:
         raise not_utf8(
-            body, packing.element, offsets[packing.element] + PREFIX_NBYTES, element.nbytes)
+            body, result.element, offsets[result.element] + PREFIX_NBYTES, element.nbytes)
     raise MemoryError(
-        f"numpy could not allocate element {packing.element} of {element.nbytes} bytes")
+        f"numpy could not allocate element {result.element} of {element.nbytes} bytes")
 
 
 def check_utf8(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
@@ -311,7 +315,7 @@ def check_utf8(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
 
 
 def elements_as_fixed_width(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
-    """Return the elements as a numpy `S` array [n_elements], padded with NULs to the longest.
+    """Return the elements as a numpy `S` array [n_elements], as wide as the longest element.
 
     Raises ElementError if one long element would make the array much larger than the wire bytes.
     """
@@ -325,8 +329,10 @@ def elements_as_fixed_width(Body body not None, cnp.ndarray starts not None, Py_
         element = element_at(body, offsets, n_elements, end, i)
         if element.nbytes > width:
             width, widest = element.nbytes, i
-    # No overflow: n_elements is at most a quarter of the wire bytes, and 64 times those fit.
-    if n_elements > 0 and width > max(SMALL_NBYTES, MAX_PADDING * (end - offsets[0])) // n_elements:
+    # No overflow: 64 times the wire bytes, which are in memory, fit 64 bits.
+    if n_elements > 0 and width > (
+        max(MAX_PADDED_NBYTES, MAX_PADDED_MULTIPLE * (end - offsets[0])) // n_elements
+    ):
         raise too_wide(widest, width, n_elements)
     cdef cnp.ndarray array = np.zeros(n_elements, f"S{width}")
     cdef char* target = <char*>cnp.PyArray_DATA(array)
@@ -345,7 +351,7 @@ cdef too_wide(element, width, n_elements):
 def gather_elements(
     Body body not None, cnp.ndarray starts not None, Py_ssize_t end, int64_t[::1] chosen,
 ):
-    """Return copies of the `chosen` elements (valid indices) as wire bytes."""
+    """Return copies of the elements with the indices `chosen`, which are valid, as wire bytes."""
     cdef Py_ssize_t n_elements = starts.shape[0]
     cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
     cdef Py_ssize_t nbytes = 0
@@ -358,7 +364,7 @@ def gather_elements(
     cdef unsigned char* target = <unsigned char*>PyBytes_AS_STRING(wire)
     for i in range(chosen.shape[0]):
         element = element_at(body, offsets, n_elements, end, chosen[i])
-        # The prefix is made from the offsets, because that in the body may have changed.
+        # The prefix is computed from the offsets, because the one in the body may have changed.
         store_le32(target, <uint32_t>element.nbytes)
         memcpy(target + PREFIX_NBYTES, element.data, element.nbytes)
         target += PREFIX_NBYTES + element.nbytes
@@ -370,84 +376,84 @@ def gather_elements(
 
 def arrow_schema(bint is_text):
     """Return an `arrow_schema` capsule of string views or binary views, without nulls."""
-    cdef ArrowSchema* made = <ArrowSchema*>PyMem_RawCalloc(1, sizeof(ArrowSchema))
-    if made == NULL:
+    cdef ArrowSchema* schema = <ArrowSchema*>PyMem_RawCalloc(1, sizeof(ArrowSchema))
+    if schema == NULL:
         raise MemoryError
-    made.format = b"vu" if is_text else b"vz"
-    made.name = b""
-    made.release = release_schema
-    return PyCapsule_New(made, "arrow_schema", free_schema)
+    schema.format = b"vu" if is_text else b"vz"
+    schema.name = b""
+    schema.release = release_schema
+    return PyCapsule_New(schema, "arrow_schema", free_schema)
 
 
-cdef void release_schema(ArrowSchema* made) noexcept nogil:
-    made.release = NULL  # all its members are static
+cdef void release_schema(ArrowSchema* schema) noexcept nogil:
+    schema.release = NULL  # its members are static, so that there is nothing to free
 
 
 cdef void free_schema(object capsule) noexcept:
-    cdef ArrowSchema* made = <ArrowSchema*>PyCapsule_GetPointer(capsule, "arrow_schema")
-    if made.release != NULL:
-        made.release(made)
-    PyMem_RawFree(made)
+    cdef ArrowSchema* schema = <ArrowSchema*>PyCapsule_GetPointer(capsule, "arrow_schema")
+    if schema.release != NULL:
+        schema.release(schema)
+    PyMem_RawFree(schema)
 
 
 def requests_text(requested):
-    """Return whether a requested schema (a capsule, or None) is one of text, and not of bytes.
+    """Return whether a requested schema (a capsule or None) is for text, and not for bytes.
 
-    Raises TypeError if it is no such capsule, EncodeError if it was released.
+    Raises TypeError if it is not a capsule of a schema, and EncodeError if it was released.
     """
-    cdef ArrowSchema* asked
+    cdef ArrowSchema* schema
     if requested is None:
         return False
     if not PyCapsule_IsValid(requested, "arrow_schema"):
         raise TypeError(
             f"a requested schema must be an 'arrow_schema' capsule, not {type(requested).__name__}")
-    asked = <ArrowSchema*>PyCapsule_GetPointer(requested, "arrow_schema")
-    if asked.release == NULL or asked.format == NULL:
+    schema = <ArrowSchema*>PyCapsule_GetPointer(requested, "arrow_schema")
+    if schema.release == NULL or schema.format == NULL:
         raise EncodeError("the requested Arrow schema has been released")
-    return asked.format in (b"u", b"U", b"vu")
+    return schema.format in (b"u", b"U", b"vu")
 
 
 def arrow_array(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
-    """Return an `arrow_array` capsule of the elements, whose data buffers are the body.
+    """Return an `arrow_array` capsule of the elements. The data buffers of the array are the body.
 
     The array keeps a reference to the body until its consumer releases it. Raises EncodeError for
     an element of 2 GiB or more, which a view cannot describe.
     """
-    cdef Exported held = Exported(body)
-    cdef ArrowArray* made = <ArrowArray*>PyMem_RawCalloc(1, sizeof(ArrowArray))
-    if made == NULL:
+    cdef ExportedArray exported = ExportedArray(body)
+    cdef ArrowArray* array = <ArrowArray*>PyMem_RawCalloc(1, sizeof(ArrowArray))
+    if array == NULL:
         raise MemoryError
-    made.release = NULL
-    capsule = PyCapsule_New(made, "arrow_array", free_array)
-    held.describe(starts, end)
-    made.length = starts.shape[0]
-    made.n_buffers = N_FIXED_BUFFERS + held.n_data
-    made.buffers = held.buffers
-    made.private_data = <void*>held
-    made.release = release_array
-    Py_INCREF(held)  # released with the array
+    array.release = NULL
+    capsule = PyCapsule_New(array, "arrow_array", free_array)
+    exported.build(starts, end)
+    array.length = starts.shape[0]
+    array.n_buffers = N_FIXED_BUFFERS + exported.n_data
+    array.buffers = exported.buffers
+    array.private_data = <void*>exported
+    array.release = release_array
+    Py_INCREF(exported)  # released with the array
     return capsule
 
 
-cdef void release_array(ArrowArray* made) noexcept with gil:
-    held = <object>made.private_data
-    made.private_data = NULL
-    made.release = NULL
-    Py_DECREF(held)
+cdef void release_array(ArrowArray* array) noexcept with gil:
+    exported = <object>array.private_data
+    array.private_data = NULL
+    array.release = NULL
+    Py_DECREF(exported)
 
 
 cdef void free_array(object capsule) noexcept:
-    cdef ArrowArray* made = <ArrowArray*>PyCapsule_GetPointer(capsule, "arrow_array")
-    if made.release != NULL:  # no consumer has moved it out of the capsule
-        made.release(made)
-    PyMem_RawFree(made)
+    cdef ArrowArray* array = <ArrowArray*>PyCapsule_GetPointer(capsule, "arrow_array")
+    if array.release != NULL:  # no consumer has moved it out of the capsule
+        array.release(array)
+    PyMem_RawFree(array)
 
 
 # There is no tp_clear, because the consumer may release the array after a cycle was cleared.
 @cython.final
 @cython.no_gc_clear
-cdef class Exported:
-    """Owns the views and the list of buffers of an exported array, and a reference to the body.
+cdef class ExportedArray:
+    """The owner of the views, the list of buffers and the body of an exported array.
 
     Offsets into a data buffer are signed 32-bit numbers. A body of 2 GiB or more is therefore
     exported as several data buffers, each of which begins at an element.
@@ -467,12 +473,13 @@ cdef class Exported:
         PyMem_RawFree(self.buffers)
         PyMem_RawFree(self.data_nbytes)
 
-    cdef int describe(self, cnp.ndarray starts, Py_ssize_t end) except -1:
+    cdef int build(self, cnp.ndarray starts, Py_ssize_t end) except -1:
         cdef Py_ssize_t n_elements = starts.shape[0]
         cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
         cdef Py_ssize_t begin = <Py_ssize_t>offsets[0] if n_elements else end
-        # A new data buffer begins where the next element would end beyond 2^31 - 1. Any two
-        # neighbours therefore cover at least 2^31 - 1 bytes, which limits their number.
+        # A new data buffer begins at an element that would end more than 2^31 - 1 bytes after the
+        # start of the current one. Any two consecutive data buffers therefore cover at least
+        # 2^31 - 1 bytes, which limits their number.
         cdef Py_ssize_t room = 2 + 2 * ((end - begin) // INT32_MAX)
         self.views = <View*>PyMem_RawCalloc(max(n_elements, 1), sizeof(View))
         self.buffers = <const void**>PyMem_RawCalloc(N_FIXED_BUFFERS + room, sizeof(void*))
@@ -498,7 +505,7 @@ cdef class Exported:
                     f"element {i} is too long for an Arrow view: {element.nbytes} bytes, at most "
                     f"{INT32_MAX} are possible",
                     element=i, expected=INT32_MAX, actual=element.nbytes)
-            view = self.views + i  # all zero, which the format requires of unused bytes
+            view = self.views + i  # all zero: the format requires that of unused bytes
             view.nbytes = <int32_t>element.nbytes
             if element.nbytes <= INLINE_NBYTES:
                 memcpy(view.value.inline, element.data, element.nbytes)

@@ -7,12 +7,12 @@ cdef class BytesTensor:
     cdef object __weakref__
     cdef readonly tuple shape
     cdef Body body
-    cdef ndarray starts  # offsets of the prefixes in the body; None until `offsets` scans them
-    cdef Py_ssize_t begin  # of the first prefix, and the end of the last element, in the body
-    cdef Py_ssize_t end
+    cdef ndarray starts  # offsets of the prefixes in the body; None until `offsets` is called
+    cdef Py_ssize_t begin  # offset of the first prefix in the body
+    cdef Py_ssize_t end  # offset where the last element ends
 
     cdef ndarray offsets(self)
-    cdef tuple nonnegative(self, tuple index)
+    cdef tuple nonnegative_index(self, tuple index)
     cdef row_at(self, index)
     cdef BytesTensor rows_between(self, start, stop)
     cdef BytesTensor elements_between(self, first, last, tuple shape)

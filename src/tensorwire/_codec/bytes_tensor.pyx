@@ -1,4 +1,4 @@
-"""BytesTensor: the elements of a BYTES tensor, in the memory in which they were received."""
+"""BytesTensor: the elements of a BYTES tensor in the memory in which they were received."""
 
 cimport cython
 cimport numpy as cnp
@@ -40,17 +40,22 @@ cdef Body NO_BODY = Body(b"")
 cdef class BytesTensor:
     """The elements of a BYTES tensor: a sequence of ``bytes`` with any number of dimensions.
 
-    The elements are in row-major order and remain in the buffer in which they were received, to
-    which the tensor keeps a reference. That may be a whole request body; ``copy()`` returns a
-    tensor with its own memory. Besides the buffer, 8 bytes per element are used. Elements are
-    converted to Python objects on access, each time anew.
+    The elements are in row-major order. They remain in the buffer in which they were received, and
+    the tensor keeps a reference to that buffer, which may be a whole request body. ``copy()``
+    returns a tensor with its own memory. The tensor itself uses 8 bytes per element. Each access to
+    an element creates a new Python object.
 
-    An index selects as in numpy. An element is ``bytes``; a range of whole rows is a view of the
-    same memory; any other selection copies the selected elements.
+    Indexing works as in numpy. An element is returned as ``bytes``. A range of whole rows is
+    returned as a view of the same memory. Any other selection copies the selected elements.
 
     A BytesTensor is returned by ``decode_request``, ``decode_response`` and ``decode_bytes``, and
     is the ``data`` of a ``Tensor`` of BYTES. It has no public constructor. The format is described
     in WIRE.md 2.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Dimensions.
 
     Examples
     --------
@@ -65,7 +70,7 @@ cdef class BytesTensor:
     """
 
     def __cinit__(self):
-        # A valid, empty tensor, because Python code can call __new__.
+        # This makes it a valid, empty tensor, because Python code can call __new__.
         self.body = NO_BODY
         self.shape = (0,)
 
@@ -74,7 +79,10 @@ cdef class BytesTensor:
             "a BytesTensor is created by decode_bytes, by decoding a message, or by Tensor")
 
     cdef cnp.ndarray offsets(self):
-        """Return the offset of each prefix in the body. A tensor that was encoded is scanned."""
+        """Return the offset of each prefix in the body.
+
+        The elements of a tensor that was just encoded are scanned on the first call.
+        """
         if self.starts is None:
             self.starts = scan_elements(self.body, self.size, self.begin, self.nbytes)
         return self.starts
@@ -137,7 +145,7 @@ cdef class BytesTensor:
                 return self.rows_between(start, max(start, stop))
         try:
             chosen = np.arange(self.size).reshape(self.shape)[index]
-        except OverflowError as error:  # numpy raises it for integers that no index can be
+        except OverflowError as error:  # numpy raises this for integers that exceed 64 bits
             raise IndexError(str(error)) from None
         if not isinstance(chosen, np.ndarray):
             return element_bytes(self.body, self.offsets(), self.end, int(chosen))
@@ -147,7 +155,7 @@ cdef class BytesTensor:
         return (self[i] for i in range(len(self)))
 
     def view(self, index):
-        """Return one element as a memoryview of the buffer, without copying it.
+        """Return one element as a memoryview of the buffer. The element is not copied.
 
         Parameters
         ----------
@@ -163,6 +171,8 @@ cdef class BytesTensor:
         ------
         IndexError
             There is no such element.
+        TypeError
+            An index is not an integer.
 
         Examples
         --------
@@ -171,7 +181,7 @@ cdef class BytesTensor:
         b'bc'
         """
         if isinstance(index, tuple):
-            flat = int(np.ravel_multi_index(self.nonnegative(index), self.shape))
+            flat = int(np.ravel_multi_index(self.nonnegative_index(index), self.shape))
         else:
             flat, size = int(as_index(index)), self.size
             if not -size <= flat < size:
@@ -182,8 +192,8 @@ cdef class BytesTensor:
         end = int(starts[flat + 1]) if flat + 1 < len(starts) else self.end
         return self.body.view(begin, end - begin)
 
-    cdef tuple nonnegative(self, tuple index):
-        """Return an index for each dimension, with negative ones counted from the end."""
+    cdef tuple nonnegative_index(self, tuple index):
+        """Return the index of an element as non-negative ints. Raises IndexError."""
         index = tuple([int(as_index(i)) for i in index])
         if len(index) != len(self.shape):
             raise IndexError(f"{len(index)} indices for {len(self.shape)} dimensions")
@@ -239,8 +249,10 @@ cdef class BytesTensor:
         Raises
         ------
         ValueError
-            The shape has another number of elements, a negative dimension, or is one that numpy
-            does not support.
+            The shape has another number of elements or a negative dimension, or numpy does not
+            support it.
+        TypeError
+            A dimension is not an integer.
 
         Examples
         --------
@@ -260,19 +272,18 @@ cdef class BytesTensor:
         return new_tensor(self.body, self.starts, self.begin, self.end, dims)
 
     def as_numpy(self, dtype=object):
-        """Return the elements as a new array, which has copies of all elements.
+        """Return copies of the elements as a new array.
 
         Parameters
         ----------
-        dtype : dtype-like
-            ``object`` for ``bytes`` objects; ``"S"`` for a fixed width, which is that of the
-            longest element (numpy drops trailing NULs of such elements);
-            ``numpy.dtypes.StringDType()`` for text.
+        dtype : dtype-like, default object
+            ``object`` for ``bytes`` objects. ``"S"`` for elements with the width of the longest one
+            (numpy drops their trailing NULs). ``numpy.dtypes.StringDType()`` for text.
 
         Returns
         -------
         ndarray
-            An array with the shape of this tensor.
+            A new array with the shape of this tensor.
 
         Raises
         ------
@@ -295,7 +306,7 @@ cdef class BytesTensor:
         else:
             try:
                 found = np.dtype(dtype)
-            except RecursionError:  # numpy formats what it does not understand, however nested
+            except RecursionError:  # numpy formats an invalid argument, however deeply it is nested
                 raise TypeError(f"a {type(dtype).__name__} is not a dtype") from None
             if found != np.dtype("S"):
                 raise TypeError(
@@ -304,12 +315,12 @@ cdef class BytesTensor:
         return array.reshape(self.shape)
 
     def as_strings(self):
-        """Return the elements as a new object array of ``str``.
+        """Decode the elements as UTF-8.
 
         Returns
         -------
         ndarray of object
-            An array with the shape of this tensor.
+            A new array of ``str`` with the shape of this tensor.
 
         Raises
         ------
@@ -325,7 +336,12 @@ cdef class BytesTensor:
         return elements_as_str(self.body, self.offsets(), self.end).reshape(self.shape)
 
     def tolist(self):
-        """Return the elements as nested lists of ``bytes``; without dimensions, the element.
+        """Return copies of the elements as nested lists.
+
+        Returns
+        -------
+        list or bytes
+            Nested lists of ``bytes``, one level per dimension. Without dimensions, the element.
 
         Examples
         --------
@@ -338,6 +354,11 @@ cdef class BytesTensor:
     def copy(self):
         """Return a tensor with the same elements in its own memory.
 
+        Returns
+        -------
+        BytesTensor
+            A tensor that does not refer to the buffer.
+
         Examples
         --------
         >>> import tensorwire as tw
@@ -348,12 +369,12 @@ cdef class BytesTensor:
         return scanned_tensor(bytes(self.wire), self.shape)
 
     def __reduce_ex__(self, protocol):
-        # Only the bytes of this tensor, not the whole body. From protocol 5 on, they are a buffer
-        # that may be stored out of band. They are scanned again when they are loaded.
-        make, wire = scanned_tensor, self.wire
+        # Only the bytes of this tensor are pickled, not the whole body. From protocol 5 on, they
+        # are a buffer that can be stored out of band. Loading them scans them again.
+        load, wire = scanned_tensor, self.wire
         if self.begin < 0 and self.size:  # an element without a prefix
-            make, wire = element_tensor, self.view(0)
-        return make, (
+            load, wire = element_tensor, self.view(0)
+        return load, (
             PickleBuffer(wire) if as_index(protocol) >= 5 else bytes(wire), self.shape)
 
     def __arrow_c_schema__(self):
@@ -363,10 +384,10 @@ cdef class BytesTensor:
     def __arrow_c_array__(self, requested_schema=None):
         """Return the elements in row-major order as an Arrow array (PyCapsule protocol).
 
-        The data buffers of the array are the body, which is not copied; 16 bytes per element are
-        allocated for the views. The array keeps a reference to the body until it is released, and
-        shows what is written to a writable body. An Arrow array has one dimension, so that the
-        shape is lost.
+        The data buffers of the array are the body, which is not copied. 16 bytes per element are
+        allocated for the views. The array keeps a reference to the body until it is released. If
+        the body is writable and changes, the array changes, too. An Arrow array has one dimension,
+        so the shape is lost.
 
         Parameters
         ----------
@@ -387,7 +408,7 @@ cdef class BytesTensor:
         return arrow_schema(is_text), array
 
     def __array__(self, dtype=None, copy=None):
-        """Return what ``as_numpy`` returns, for ``numpy.asarray``."""
+        """Return ``as_numpy(dtype)``. This method is called by ``numpy.asarray``."""
         if copy is False:
             raise ValueError("BYTES cannot be converted to a numpy array without copying")
         return self.as_numpy(object if dtype is None else dtype)
@@ -396,7 +417,7 @@ cdef class BytesTensor:
 cdef BytesTensor new_tensor(
     Body body, cnp.ndarray starts, Py_ssize_t begin, Py_ssize_t end, tuple shape
 ):
-    """Return a tensor of elements that were scanned, or (if `starts` is None) just encoded."""
+    """Return a tensor of scanned elements, or of just encoded ones if `starts` is None."""
     cdef BytesTensor tensor = BytesTensor.__new__(BytesTensor)
     tensor.body = body
     tensor.starts = starts
@@ -407,14 +428,15 @@ cdef BytesTensor new_tensor(
 
 
 cdef BytesTensor tensor_of_wire(bytes wire, tuple shape):
-    """Return a tensor of wire bytes that were just encoded with as many elements as `shape` has."""
+    """Return a tensor of wire bytes that were just encoded. They have the elements of `shape`."""
     return new_tensor(Body(wire), None, 0, len(wire), shape)
 
 
 cdef BytesTensor tensor_of_element(Body body, tuple shape):
-    """Return a tensor with one element, the whole body, which has no length prefix (WIRE.md 5).
+    """Return a tensor whose one element is the whole body, without a length prefix (WIRE.md 5).
 
-    Only offsets separate elements, so that this one begins where its prefix would be.
+    Elements are found by the offsets of their prefixes. The offset for this one is -4, where its
+    prefix would be.
     """
     return new_tensor(body, np.array([-PREFIX_NBYTES]), -PREFIX_NBYTES, body.nbytes, shape)
 
@@ -430,7 +452,7 @@ def scanned_tensor(wire, shape):
 
 
 cdef BytesTensor scan_body(Body body, tuple shape):
-    """Return a BytesTensor of the elements that fill a body. Raises DecodeError, ValueError."""
+    """Return a BytesTensor of the elements that fill a body. Raises DecodeError or ValueError."""
     # The number of elements is checked before it is converted to a C integer.
     size = prod(shape)
     try:

@@ -18,11 +18,11 @@ cdef struct Writer:
 
 
 cdef inline unsigned char* begin_element(Writer* writer, uint64_t nbytes) noexcept nogil:
-    """Write the length prefix of an element, and return where the caller writes the element.
+    """Write the length prefix of an element, and return the address for the element.
 
     Returns NULL, and writes nothing, if the memory is too small because the values have changed.
-    `nbytes` fitted 32 bits when the values were measured. If it no longer does and there is enough
-    memory, the prefix is wrong, but nothing is written past the end.
+    `nbytes` fitted 32 bits when the values were measured. If it no longer does, and there is enough
+    memory, the prefix is wrong, but nothing is written beyond the end.
     """
     cdef unsigned char* element
     cdef uint64_t room = writer.end - writer.target

@@ -1,9 +1,9 @@
 """Write BYTES: convert values of any supported type to length-prefixed wire bytes.
 
-This takes two passes over the values, which a `Source` wraps: the first one measures them, and the
+A `Source` wraps the values. The first pass over them computes the size of the wire bytes, and the
 second one fills a single allocation of that size. Other threads may write to some kinds of values
-without the GIL. The second pass therefore checks that each element fits the rest of the memory, and
-an element that has grown is an error.
+without the GIL. The second pass therefore checks that each element fits the remaining memory, and
+raises an error for an element that has grown.
 """
 
 cimport cython
@@ -75,7 +75,7 @@ cdef enum:
     WRONG_TYPE = -2  # neither bytes-like nor str
     UNREADABLE = -3  # a memoryview that is released or not contiguous
     N_OFFSET_BUFFERS = 3  # of an Arrow array with offsets: validity, offsets, data
-    N_VIEW_BUFFERS = 3  # of one with views, beside its data: validity, views, sizes of the data
+    N_VIEW_BUFFERS = 3  # of one with views, without its data: validity, views, sizes of the data
 
 
 cdef class Source:
@@ -86,26 +86,26 @@ cdef class Source:
         self.shape = shape
 
     cdef uint64_t measure(self) except? 0:
-        """Return the size of the wire bytes of all values. Raises EncodeError for an element."""
+        """Return the size of the wire bytes of all values. Raises EncodeError."""
         raise NotImplementedError
 
     cdef int fill(self, Writer* writer) except -1:
-        """Write all values. Each element is started with `begin_element`."""
+        """Write all values, each one after a call of `begin_element`."""
         raise NotImplementedError
 
     cdef bint overlaps(self, const void* begin, const void* end) except -1:
-        """Return whether the values have memory between `begin` and `end`, where `fill` writes.
+        """Return whether memory of the values is between `begin` and `end`, where `fill` writes.
 
-        It is called after `measure`.
+        Call it after `measure`.
         """
         return False
 
 
 def pack(Source source not None):
-    """Return the wire bytes of `source`, which are allocated and filled once."""
+    """Return the wire bytes of `source` as new `bytes`."""
     cdef Writer writer
     cdef uint64_t nbytes = source.measure()
-    if nbytes > <uint64_t>PY_SSIZE_T_MAX:  # a list may contain the same object often
+    if nbytes > <uint64_t>PY_SSIZE_T_MAX:  # a list may contain the same object many times
         raise MemoryError(f"the elements take {nbytes} bytes")
     wire = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>nbytes)
     writer.target = <unsigned char*>PyBytes_AS_STRING(wire)
@@ -117,14 +117,14 @@ def pack(Source source not None):
 def pack_into(Source source not None, buffer):
     """Write the wire bytes of `source` to the start of a writable buffer, and return their number.
 
-    Nothing is written if they do not fit. If the values are in the buffer itself, they are written
-    to other memory first, and copied. Raises BufferError for a buffer whose items are not bytes,
-    because they may be pointers to objects.
+    Nothing is written if they do not fit. If the memory of the values overlaps with the buffer, the
+    wire bytes are written to other memory first. Raises BufferError for a buffer whose items are
+    not bytes, because the items may be pointers to objects.
     """
     cdef Writer writer
     cdef Py_buffer view
     cdef uint64_t nbytes
-    # This comes before the values are measured, because exporting a buffer may run Python code.
+    # The buffer is exported before the values are measured, because that may run Python code.
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
     try:
         if view.itemsize != 1:
@@ -164,10 +164,10 @@ cdef int fill_exactly(Source source, Writer* writer) except -1:
 cdef class Objects(Source):
     """A list, or a contiguous object array, of bytes, str, bytearray or memoryview."""
 
-    cdef bint has_buffers  # whether another object may write to any of them
+    cdef bint has_buffers  # whether any value is a buffer to which others may write
 
     cdef PyObject** items(self, Py_ssize_t* n_elements) except? NULL:
-        """Call `items_of`, and check that the number of items still matches the shape."""
+        """Return the items and their number. Raises EncodeError if it no longer fits the shape."""
         cdef PyObject** items = items_of(self.values, n_elements)
         cdef Py_ssize_t n_expected = 1
         for dim in self.shape:
@@ -255,7 +255,7 @@ cdef PyObject** items_of(values, Py_ssize_t* n_elements) except? NULL:
 
 
 cdef cnp.ndarray checked_array(values, int type_num):
-    """Return `values`, a contiguous, aligned array of this type in native byte order."""
+    """Return `values`. Raises ValueError unless it is a contiguous, aligned, native array."""
     cdef cnp.ndarray array = <cnp.ndarray?>values
     if cnp.PyArray_TYPE(array) != type_num or not cnp.PyArray_ISCARRAY_RO(array):
         raise ValueError(f"not a contiguous, aligned array of native byte order: {array.dtype}")
@@ -263,13 +263,13 @@ cdef cnp.ndarray checked_array(values, int type_num):
 
 
 cdef inline object value_at(PyObject** items, Py_ssize_t i):
-    return <object>items[i] if items[i] != NULL else None  # for numpy, NULL is None
+    return <object>items[i] if items[i] != NULL else None  # numpy treats NULL as None
 
 
 cdef inline Py_ssize_t value_nbytes(object value, bint* has_buffers) except -4:
     """Return the size of a value without its prefix, or a negative number for an invalid value.
 
-    Sets `has_buffers` if another object may write to the value.
+    Sets `has_buffers` if the value is a buffer to which others may write.
     """
     if PyBytes_Check(value):
         return PyBytes_GET_SIZE(value)
@@ -347,7 +347,7 @@ cdef int write_buffer(unsigned char* target, object value, Py_ssize_t nbytes) ex
 
 @cython.final
 cdef class FixedWidth(Source):
-    """A contiguous numpy `S` array. Trailing NULs are padding, and are not written."""
+    """A contiguous numpy `S` array. Trailing NULs are padding, which is not written."""
 
     cdef uint64_t measure(self) except? 0:
         cdef cnp.ndarray array = checked_array(self.values, cnp.NPY_STRING)
@@ -378,7 +378,7 @@ cdef class FixedWidth(Source):
 
 
 cdef bint array_overlaps(cnp.ndarray array, const void* begin, const void* end) except -1:
-    """Return whether a contiguous array has memory between `begin` and `end`."""
+    """Return whether memory of a contiguous array is between `begin` and `end`."""
     return overlap(cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array), begin, end)
 
 
@@ -439,52 +439,52 @@ cdef enum LoadFault:
     CHANGED
 
 
-cdef struct Loading:
-    uint64_t nbytes  # of the elements before the fault, prefixes included
-    Py_ssize_t element  # that has the fault
+cdef struct LoadResult:
+    uint64_t nbytes  # size of the elements before the fault, prefixes included
+    Py_ssize_t element  # the one with the fault
     LoadFault fault
-    int status  # that numpy returned for an UNLOADABLE element
-    uint64_t size  # of a TOO_LONG element
+    int status  # what numpy returned for an UNLOADABLE element
+    uint64_t size  # size of a TOO_LONG element
 
 
-cdef Loading load_strings(
+cdef LoadResult load_strings(
     npy_string_allocator* allocator, const char* packed, Py_ssize_t itemsize,
     Py_ssize_t n_elements, Writer* writer,
 ) noexcept nogil:
     """Measure the items of a StringDType array, and write them if there is a writer."""
-    cdef Loading loading
+    cdef LoadResult result
     cdef npy_static_string text
     cdef unsigned char* target
     cdef Py_ssize_t i
-    loading.nbytes = loading.size = 0
-    loading.element = 0
-    loading.fault = LOADED
-    loading.status = 0
+    result.nbytes = result.size = 0
+    result.element = 0
+    result.fault = LOADED
+    result.status = 0
     for i in range(n_elements):
-        loading.element = i
-        loading.status = NpyString_load(
+        result.element = i
+        result.status = NpyString_load(
             allocator, <const npy_packed_static_string*>(packed + i * itemsize), &text)
-        if loading.status != 0:
-            loading.fault = UNLOADABLE
+        if result.status != 0:
+            result.fault = UNLOADABLE
             break
         if text.size > UINT32_MAX:
-            loading.fault = TOO_LONG
-            loading.size = text.size
+            result.fault = TOO_LONG
+            result.size = text.size
             break
-        loading.nbytes += PREFIX_NBYTES + text.size
+        result.nbytes += PREFIX_NBYTES + text.size
         if writer != NULL:
             target = begin_element(writer, text.size)
             if target == NULL:
-                loading.fault = CHANGED
+                result.fault = CHANGED
                 break
             if text.size > 0:
                 memcpy(target, text.buf, text.size)
-    return loading
+    return result
 
 
 @cython.final
 cdef class Strings(Source):
-    """A contiguous numpy StringDType array, whose UTF-8 is copied without `str` objects."""
+    """A contiguous numpy StringDType array. No `str` objects are created."""
 
     cdef uint64_t measure(self) except? 0:
         return self.walk(NULL)
@@ -496,7 +496,7 @@ cdef class Strings(Source):
     cdef uint64_t walk(self, Writer* writer) except? 0:
         """Return the size of the wire bytes of all strings, and write them if there is a writer.
 
-        The GIL is released while the allocator of the array is locked or waited for.
+        The GIL is released while the allocator of the array is acquired and until it is released.
         """
         cdef cnp.ndarray array = <cnp.ndarray?>self.values
         cdef const char* packed = <const char*>cnp.PyArray_DATA(array)
@@ -505,17 +505,17 @@ cdef class Strings(Source):
         cdef PyArray_StringDTypeObject* descr = (
             <PyArray_StringDTypeObject*>cnp.PyArray_DESCR(array))
         cdef npy_string_allocator* allocator
-        cdef Loading loading
+        cdef LoadResult result
         with nogil:
             allocator = NpyString_acquire_allocator(descr)
-            loading = load_strings(allocator, packed, itemsize, n_elements, writer)
+            result = load_strings(allocator, packed, itemsize, n_elements, writer)
             NpyString_release_allocator(allocator)
-        if loading.fault == LOADED:
-            return loading.nbytes
-        if loading.fault == UNLOADABLE:
-            raise missing(loading.status, loading.element, self.shape)
-        if loading.fault == TOO_LONG:
-            raise too_long(loading.size, loading.element, self.shape)
+        if result.fault == LOADED:
+            return result.nbytes
+        if result.fault == UNLOADABLE:
+            raise missing(result.status, result.element, self.shape)
+        if result.fault == TOO_LONG:
+            raise too_long(result.size, result.element, self.shape)
         raise changed()
 
 
@@ -551,14 +551,15 @@ cdef struct Span:
     int64_t nbytes
 
 
-# There is no garbage collection: an object may be used after a cycle was cleared.
+# The garbage collector does not track this class, because an object may be used after a cycle was
+# cleared.
 @cython.final
 @cython.no_gc
 cdef class Chunk:
     """Owns an Arrow array that was moved out of a capsule, or received from a stream."""
 
     cdef ArrowArray array
-    # The first and the last offset into the data; the bytes between them are assumed to exist.
+    # The first and the last offset in the data buffer. It is assumed to have the bytes between.
     cdef int64_t first
     cdef int64_t last
 
@@ -603,7 +604,7 @@ cdef class ArrowSource(Source):
         return False
 
     cdef uint64_t walk(self, Writer* writer) except? 0:
-        """Return the size of the elements as wire bytes; write them if there is a writer."""
+        """Return the size of all elements as wire bytes, and write them if there is a writer."""
         cdef Chunk chunk
         cdef Span span
         cdef unsigned char* target
@@ -653,7 +654,7 @@ cdef inline int64_t offset_at(const void* offsets, ArrowLayout layout, int64_t i
 
 
 cdef inline void locate(Span* span, Chunk chunk, ArrowLayout layout, int64_t i) noexcept:
-    """Find element `i`. The size is negative if the element is not within its buffer."""
+    """Set `span` to element `i`. Its size is negative if the element is not within its buffer."""
     cdef const void** buffers = chunk.array.buffers
     cdef int64_t begin, end
     if layout == VIEWS:
@@ -699,7 +700,7 @@ cdef inline int64_t size_of_data(const ArrowArray* array, int64_t buffer) noexce
 cdef bint chunk_overlaps(
     Chunk chunk, ArrowLayout layout, const void* begin, const void* end
 ) except -1:
-    """Return whether any buffer of a chunk has memory between `begin` and `end`."""
+    """Return whether memory of any buffer of a chunk is between `begin` and `end`."""
     cdef const ArrowArray* array = &chunk.array
     cdef int64_t width = sizeof(View), n_items = array.length, i
     cdef const void** buffers = array.buffers
@@ -726,14 +727,14 @@ cdef bint chunk_overlaps(
 def arrow_source(values):
     """Return a Source of an object that exports an Arrow array or stream of bytes or text.
 
-    The array or stream is consumed: its struct is moved out of the capsule of its producer, which
-    is marked as released, and is released by the Chunk or Stream that owns it. Everything that can
-    be checked is checked. The lengths of the validity, offset and view buffers cannot be, nor that
-    of the data buffer of an array with offsets: a producer that declares more elements or bytes
-    than there are makes this module read beyond its memory.
+    The array or stream is consumed: its struct is moved out of the producer's capsule, which is
+    marked as released. The Chunk or Stream that owns the struct releases it. The structs do not
+    have the lengths of the validity, offset and view buffers, nor that of the data buffer of an
+    array with offsets. If a producer declares more elements or bytes than there are, this module
+    reads beyond its memory. Everything that can be checked is checked.
 
-    Raises EncodeError if the values have another type, were consumed already, or break a rule of
-    the interface; TypeError if no capsules are exported.
+    Raises EncodeError if the values have another type, were consumed already, or violate the
+    interface, and TypeError if no capsules are exported.
     """
     cdef int64_t n_elements = 0
     cdef Chunk chunk
@@ -752,7 +753,7 @@ def arrow_source(values):
 
 
 cdef void* pointer_of(capsule, const char* kind, method) except NULL:
-    """Return the pointer of a capsule. Raises TypeError if it is not one of this kind."""
+    """Return the pointer of a capsule with the name `kind`. Raises TypeError otherwise."""
     if not PyCapsule_IsValid(capsule, kind):
         raise TypeError(
             f"{method} must return an {(<bytes>kind).decode()!r} capsule, not "
@@ -799,7 +800,7 @@ cdef tuple chunks_of_stream(values):
     if stream.get_schema == NULL or stream.get_next == NULL:
         raise invalid_arrow("its stream has no get_schema or get_next")
     memset(&schema, 0, sizeof(ArrowSchema))
-    with nogil:  # the producer may wait for threads that need the GIL
+    with nogil:  # the producer may wait for other threads, which may need the GIL
         status = stream.get_schema(stream, &schema)
     if status != 0:
         raise stream_error(stream)
@@ -816,18 +817,18 @@ cdef tuple chunks_of_stream(values):
         if status != 0:
             chunk.array.release = NULL  # the struct is undefined
             raise stream_error(stream)
-        if chunk.array.release == NULL:  # the end
+        if chunk.array.release == NULL:  # the end of the stream
             return layout, chunks
         check_chunk(chunk, layout)
         chunks.append(chunk)
 
 
 cdef int check_chunk(Chunk chunk, ArrowLayout layout) except -1:
-    """Check the struct of an array, and set the first and last offset."""
+    """Check the struct of an array, and set `first` and `last`. Raises EncodeError."""
     cdef const ArrowArray* array = &chunk.array
     if array.length < 0 or array.offset < 0:
         raise invalid_arrow(f"its length is {array.length}, its offset {array.offset}")
-    # There is one more offset, and an element takes at most 16 bytes: no address overflows.
+    # No address overflows: a view takes 16 bytes, and there is one offset more than elements.
     if array.length >= (INT64_MAX >> 4) - array.offset:
         raise invalid_arrow(
             f"its offset {array.offset} and length {array.length} are more than memory has")

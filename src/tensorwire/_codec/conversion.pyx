@@ -1,8 +1,8 @@
-"""Convert what users pass to `Tensor` and `encode_bytes`: arrays, lists, Arrow arrays, scalars.
+"""Convert the data that users pass to `Tensor` and `encode_bytes`: arrays, lists, Arrow arrays.
 
-The result of `convert_data` is what the encoder sends: a little-endian, C-contiguous array or a
-BytesTensor. An array that is one already is not copied. No function of this module knows the name
-of the tensor: errors have SUBJECT in its place, which the caller replaces.
+`convert_data` returns data that the encoder can send: a little-endian, C-contiguous array or a
+BytesTensor. If the data is one of these, it is not copied. The functions of this module do not know
+the name of the tensor: their errors contain SUBJECT, which the caller replaces.
 """
 
 cimport numpy as cnp
@@ -49,11 +49,11 @@ cdef enum ScalarFault:
 
 
 cdef tuple convert_data(data, datatype, shape):
-    """Return the datatype, shape and data of a tensor, as the encoder needs them.
+    """Return the datatype, shape and data of a tensor in the form that the encoder needs.
 
     `data`, `datatype` and `shape` are the arguments of `Tensor`. A C-contiguous, little-endian
-    array and a BytesTensor are returned as they are; other data is copied once. Raises EncodeError
-    if data, datatype and shape do not agree, TypeError for data of another type.
+    array and a BytesTensor are not copied. Raises EncodeError if data, datatype and shape do not
+    agree, and TypeError for data of another type.
     """
     if datatype is not None and datatype not in DATATYPES:
         raise EncodeError(f"{SUBJECT} has an unknown datatype: {datatype!r}")
@@ -91,17 +91,17 @@ def encode_bytes(values):
         ``memoryview``; a numpy ``S``, ``U`` or StringDType array (numpy drops the trailing NULs of
         ``S`` and ``U`` elements); an object with an Arrow array or stream of bytes or text without
         nulls, which is consumed; a BytesTensor. The lengths of the buffers of an Arrow array cannot
-        be checked.
+        be checked, so pass only Arrow arrays from a trusted producer.
 
     Returns
     -------
     bytes
-        The wire bytes: one allocation, to which each element is copied once.
+        The wire bytes in new memory. Each element is copied once.
 
     Raises
     ------
     EncodeError
-        An element cannot be encoded.
+        An element cannot be encoded, or another thread modified the values meanwhile.
     TypeError
         ``values`` has another type.
 
@@ -119,12 +119,12 @@ def encode_bytes(values):
 
 
 def encode_bytes_into(values, buffer):
-    """Encode values as ``encode_bytes`` does, to the start of a buffer.
+    """Encode values like ``encode_bytes``, and write them to the start of a buffer.
 
     Parameters
     ----------
     values : sequence, array or BytesTensor
-        See ``encode_bytes``. Their memory may be a part of the buffer.
+        See ``encode_bytes``. Their memory may overlap with the buffer.
     buffer : buffer
         A writable, C-contiguous buffer of bytes.
 
@@ -136,7 +136,9 @@ def encode_bytes_into(values, buffer):
     Raises
     ------
     EncodeError
-        An element cannot be encoded, or the buffer is too small; nothing is written then.
+        An element cannot be encoded, or the buffer is too small. Nothing is written in these
+        cases. It is also raised if another thread modified the values meanwhile. The content of the
+        buffer is undefined then.
     TypeError
         ``values`` has another type, or ``buffer`` is not a buffer.
     BufferError
@@ -191,7 +193,7 @@ cdef BytesTensor pack_tensor(Source source):
 
 
 cdef Source source_of(values):
-    """Return the Source that writes `values`, which can be anything that `encode_bytes` accepts."""
+    """Return a Source for `values`: any object that `encode_bytes` accepts."""
     if isinstance(values, BytesTensor):
         return WireBytes(values.wire, values.shape)
     if isinstance(values, (list, tuple)):
@@ -237,6 +239,7 @@ cdef int check_datatype(actual, datatype) except -1:
 
 
 cdef first_leaf(data):
+    """Return the first item of nested lists that is not a list, or an empty list."""
     cdef int _depth
     for _depth in range(MAX_RANK + 1):  # limited, because a list may contain itself
         if not isinstance(data, (list, tuple)) or not data:
@@ -306,7 +309,7 @@ cdef tuple array_of_list(data, datatype):
 
 
 cdef round_to_16_bits(doubles, row):
-    """Convert FP64 numbers to FP16 or BF16. Raises EncodeError if one becomes infinite."""
+    """Convert FP64 numbers to FP16 or BF16. Raises EncodeError if a finite one overflows."""
     dtype = row.dtype or bf16_dtype()
     if dtype is None:
         raise EncodeError(
@@ -326,8 +329,8 @@ cdef round_to_16_bits(doubles, row):
 cdef cnp.ndarray array_of_scalars(list scalars, Datatype datatype):
     """Return a new array [n_elements] of int, float or bool objects.
 
-    `datatype` is any that JSON can carry, except BYTES. Raises EncodeError for a value that has
-    another type or is out of range.
+    `datatype` is one that can be sent as JSON, except BYTES. Raises EncodeError for a value of
+    another type, or one that is out of range.
     """
     cdef cnp.dtype dtype = datatype.dtype
     cdef cnp.npy_intp n_elements = len(scalars)
@@ -343,7 +346,7 @@ cdef cnp.ndarray array_of_scalars(list scalars, Datatype datatype):
     if is_integer:
         bounds = np.iinfo(dtype)
         low, high = bounds.min, min(bounds.max, INT64_MAX)
-    # The conversions below run no Python code, which could change the list meanwhile.
+    # The conversions run no Python code that could change the list.
     for i in range(n_elements):
         value = scalars[i]
         if is_integer:
@@ -364,11 +367,11 @@ cdef ScalarFault store_integer(
     cdef int overflow = 0
     cdef long long number
     cdef unsigned long long large
-    if not PyLong_CheckExact(value):  # exact: True is an int, too
+    if not PyLong_CheckExact(value):  # exactly `int`, which True is not
         return WRONG_TYPE
     number = PyLong_AsLongLongAndOverflow(value, &overflow)
     if overflow == 0 and low <= number <= high:
-        memcpy(target, &number, itemsize)  # little-endian: the low bytes come first
+        memcpy(target, &number, itemsize)  # the low bytes, which come first: little-endian
         return NO_FAULT
     if overflow > 0 and is_unsigned and itemsize == 8:
         try:

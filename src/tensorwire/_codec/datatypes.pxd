@@ -23,29 +23,29 @@ cdef class Limits:
 
 
 cdef struct Layout:
-    # The dimensions of a tensor, and the counts that follow from them.
+    # The dimensions of a tensor, and its number of elements and bytes.
     int rank
     npy_intp[MAX_RANK] dims
     uint64_t n_elements
     uint64_t nbytes  # n_elements * itemsize
 
 
-cdef inline bint count_elements(Layout* layout, uint64_t itemsize) noexcept nogil:
-    """Compute the counts from `rank` and `dims`, none of which is negative.
+cdef inline bint set_counts(Layout* layout, uint64_t itemsize) noexcept nogil:
+    """Set `n_elements` and `nbytes` from `rank` and `dims`. No dimension is negative.
 
-    Returns False if the product of `itemsize` and of all dimensions other than 0 exceeds
-    2^63 - 1. Empty arrays are included, because numpy computes that product for them, too.
+    Returns False if the product of `itemsize` and of all dimensions other than 0 exceeds 2^63 - 1.
+    This also applies to empty arrays, because numpy computes the same product for them.
     """
-    cdef uint64_t span = itemsize
+    cdef uint64_t product = itemsize
     cdef bint is_empty = False
     cdef int axis
     for axis in range(layout.rank):
         if layout.dims[axis] == 0:
             is_empty = True
-        elif not multiply(&span, <uint64_t>layout.dims[axis]):
+        elif not multiply(&product, <uint64_t>layout.dims[axis]):
             return False
-    layout.nbytes = 0 if is_empty else span
-    layout.n_elements = 0 if is_empty else span // itemsize
+    layout.nbytes = 0 if is_empty else product
+    layout.n_elements = 0 if is_empty else product // itemsize
     return True
 
 

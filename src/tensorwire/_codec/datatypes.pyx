@@ -1,7 +1,7 @@
 """Datatypes, the limits of a decode call, and the sizes that follow from a datatype and a shape.
 
-The table of datatypes is that of WIRE.md 2. A shape is checked by the same rules in both directions
-(WIRE.md 3): `measure` checks one that was received, `shape_to_send` one that a user has given.
+The table of datatypes is that of WIRE.md 2. The rules for shapes are the same in both directions
+(WIRE.md 3): `measure` checks a received shape, and `shape_to_send` checks a shape from a user.
 """
 
 cimport cython
@@ -24,9 +24,9 @@ from ..errors import SUBJECT, EncodeError, LayoutError, number_text, shape_text
 cdef class Datatype:
     """A datatype of the protocol: its name, bytes per element, and numpy dtype.
 
-    ``itemsize`` is 0 for BYTES, whose elements have lengths of their own. ``dtype`` is always
-    little-endian, and None for BYTES and for BF16 (see ``bf16_dtype``). ``in_json`` is False for
-    a datatype that JSON cannot carry.
+    ``itemsize`` is 0 for BYTES, whose elements have different lengths. ``dtype`` is little-endian.
+    It is None for BYTES and for BF16 (see ``bf16_dtype``). ``in_json`` is False for a datatype that
+    cannot be sent as JSON.
     """
 
     def __init__(self, str name, Py_ssize_t itemsize, cnp.dtype dtype, bint in_json=True):
@@ -39,26 +39,26 @@ cdef class Datatype:
         return f"<Datatype {self.name}>"
 
 
-cdef Datatype fixed(name, code, in_json=True):
+cdef Datatype numeric(name, code, in_json=True):
     return Datatype(name, np.dtype(code).itemsize, np.dtype(code), in_json)
 
 
 DATATYPES = {
     row.name: row
     for row in (
-        fixed("BOOL", "?"),
-        fixed("UINT8", "u1"),
-        fixed("UINT16", "<u2"),
-        fixed("UINT32", "<u4"),
-        fixed("UINT64", "<u8"),
-        fixed("INT8", "i1"),
-        fixed("INT16", "<i2"),
-        fixed("INT32", "<i4"),
-        fixed("INT64", "<i8"),
-        fixed("FP16", "<f2", in_json=False),
+        numeric("BOOL", "?"),
+        numeric("UINT8", "u1"),
+        numeric("UINT16", "<u2"),
+        numeric("UINT32", "<u4"),
+        numeric("UINT64", "<u8"),
+        numeric("INT8", "i1"),
+        numeric("INT16", "<i2"),
+        numeric("INT32", "<i4"),
+        numeric("INT64", "<i8"),
+        numeric("FP16", "<f2", in_json=False),
         Datatype("BF16", 2, None, in_json=False),
-        fixed("FP32", "<f4"),
-        fixed("FP64", "<f8"),
+        numeric("FP32", "<f4"),
+        numeric("FP64", "<f8"),
         Datatype("BYTES", 0, None, in_json=True),
     )
 }
@@ -72,7 +72,7 @@ BY_DTYPE = {
 
 @cache
 def bf16_dtype():
-    """The bfloat16 dtype of the ml_dtypes package, or ``None`` if that is not installed."""
+    """Return the bfloat16 dtype of the ml_dtypes package, or None if it is not installed."""
     try:
         ml_dtypes = import_module("ml_dtypes")  # optional, and 10 ms to import
     except ImportError:
@@ -81,7 +81,7 @@ def bf16_dtype():
 
 
 def datatype_of(cnp.dtype dtype not None):
-    """The Datatype of a numeric numpy dtype in any byte order, or ``None`` if there is none."""
+    """Return the Datatype of a numpy dtype of numbers in any byte order, or None."""
     row = BY_DTYPE.get(dtype)
     if row is not None:
         return row
@@ -100,29 +100,29 @@ cdef object MAX_NESTING = 1000  # Python's own limit, and 400 KB of a thread's s
 cdef class Limits:
     """The limits and options of a decode call. An instance is immutable.
 
-    A message that exceeds a limit raises HeaderError, or LayoutError if the limit is one of shapes.
-    WIRE.md 11 gives the reason for each limit.
+    A message that exceeds ``max_rank`` or ``max_elements`` raises LayoutError. The other limits
+    raise HeaderError. WIRE.md 11 gives the reason for each limit.
 
     Parameters
     ----------
-    max_header_nbytes : int
-        Size of the JSON header in bytes. The default of 64 MiB is that of Triton.
-    max_tensors : int
-        Number of tensors in a message, and of requested outputs in a request.
-    max_rank : int
-        Number of dimensions of a tensor; at most 64, which is numpy's limit.
-    max_name_nbytes : int
-        Size of the name of a tensor or of a requested output, in bytes of UTF-8.
-    max_nesting : int
-        Depth to which lists and objects of the header may be nested; at most 1000. Each level takes
+    max_header_nbytes : int, default 64 MiB
+        Maximum size of the JSON header in bytes. The default is also Triton's limit.
+    max_tensors : int, default 4096
+        Maximum number of tensors in a message, and of requested outputs in a request.
+    max_rank : int, default 64
+        Maximum number of dimensions of a tensor, from 0 to 64. numpy does not support more.
+    max_name_nbytes : int, default 4096
+        Maximum size of the name of a tensor or requested output, in bytes of UTF-8.
+    max_nesting : int, default 128
+        Maximum nesting depth of lists and objects in the header, from 0 to 1000. Each level takes
         up to 400 bytes of the thread's stack.
-    max_elements : int
-        Number of elements of all tensors of a message together, according to their shapes. By
-        default, only the size of the body limits it.
-    check_bool : bool
-        Reject bytes of BOOL tensors other than 0 and 1, which numpy's bool arrays do not support.
-    bf16_as_uint16 : bool
-        Return BF16 tensors as arrays of ``<u2``, for which ml_dtypes is not needed.
+    max_elements : int, default 2**63 - 1
+        Maximum number of elements of all tensors of a message together, according to their shapes.
+        With the default, only the size of the body limits it.
+    check_bool : bool, default True
+        Whether to reject bytes other than 0 and 1 in BOOL tensors. numpy does not support them.
+    bf16_as_uint16 : bool, default False
+        Whether to return BF16 tensors as arrays of ``<u2``. This does not need ml_dtypes.
 
     Raises
     ------
@@ -132,10 +132,10 @@ cdef class Limits:
     Examples
     --------
     >>> import tensorwire as tw
-    >>> limits = tw.Limits(max_tensors=16)
+    >>> limits = tw.Limits(max_header_nbytes=10)
     >>> tw.decode_request(b'{"inputs":[]}', limits=limits)
     Traceback (most recent call last):
-    tensorwire.errors.HeaderError: the request has no inputs
+    tensorwire.errors.HeaderError: the JSON header is too long: 13 bytes, at most 10 are accepted
     """
 
     def __init__(
@@ -153,7 +153,7 @@ cdef class Limits:
         self.bf16_as_uint16 = checked_option("bf16_as_uint16", bf16_as_uint16)
 
     def __reduce__(self):
-        # The constructor checks the state: a rank above MAX_RANK would overflow a Layout.
+        # The constructor checks the values: with a max_rank above 64, a Layout would overflow.
         return _unpickled, (
             self.max_header_nbytes, self.max_tensors, self.max_rank, self.max_name_nbytes,
             self.max_nesting, self.max_elements, self.check_bool, self.bf16_as_uint16,
@@ -179,7 +179,7 @@ def _unpickled(
 
 
 cdef Py_ssize_t checked_limit(name, value, largest) except -1:
-    # Other integer types are converted before they are compared. A bool is taken for a mistake.
+    # Other integer types are converted before the comparison. A bool is probably a mistake.
     number = int(index(value)) if hasattr(value, "__index__") else -1
     if isinstance(value, bool) or not 0 <= number <= largest:
         actual = number_text(value) if type(value) is int else type(value).__name__
@@ -199,8 +199,7 @@ cdef bint checked_option(name, value) except -1:
 cdef int measure(Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_rank) except -1:
     """Fill `layout` from the shape of a received tensor. Raises LayoutError.
 
-    `max_rank` is at most the 64 dimensions that a Layout has room for, because `Limits` allows no
-    more.
+    `max_rank` is at most 64, because `Limits` allows no more. A Layout has room for 64 dimensions.
     """
     cdef int overflow = 0
     cdef long long dim
@@ -220,17 +219,17 @@ cdef int measure(Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_
             raise too_large(LayoutError, shape, datatype)
         layout.dims[axis] = dim
     layout.rank = <int>rank
-    if not count_elements(layout, datatype.itemsize or WIDEST_ITEMSIZE):
+    if not set_counts(layout, datatype.itemsize or WIDEST_ITEMSIZE):
         raise too_large(LayoutError, shape, datatype)
     return 0
 
 
 cdef tuple shape_to_send(tuple shape, Datatype datatype):
-    """Return the shape of a tensor to send as exact ints, checked by the rules of `measure`.
+    """Check the shape of a tensor to send by the rules of `measure`, and return it as exact ints.
 
-    Raises EncodeError; TypeError if `shape` is None or has a dimension that is not an integer.
+    Raises EncodeError, or TypeError if `shape` is None or a dimension is not an integer.
     """
-    cdef uint64_t span = datatype.itemsize or WIDEST_ITEMSIZE
+    cdef uint64_t product = datatype.itemsize or WIDEST_ITEMSIZE
     cdef int overflow = 0
     cdef long long dim
     cdef Py_ssize_t axis, rank
@@ -249,7 +248,7 @@ cdef tuple shape_to_send(tuple shape, Datatype datatype):
             raise EncodeError(
                 f"{SUBJECT} has a negative dimension: {shape_text(shape)}",
                 expected=0, actual=shape[axis])
-        if overflow > 0 or (dim > 0 and not multiply(&span, <uint64_t>dim)):
+        if overflow > 0 or (dim > 0 and not multiply(&product, <uint64_t>dim)):
             raise too_large(EncodeError, shape, datatype)
     return shape
 

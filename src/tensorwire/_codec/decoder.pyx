@@ -3,12 +3,12 @@
 `MessageReader` parses the JSON header once, from its first byte to its last one. Each tensor is
 created at the end of its entry. A binary tensor is a view of the bytes after the previous tensor.
 The `data` of a JSON tensor is parsed from the text directly into an array. The members of an entry
-may have any order: if `data` precedes the datatype, shape or name, it is validated first, and
-parsed at the end of the entry.
+may have any order: if `data` precedes the datatype, shape or name, it is only validated at first,
+and is parsed at the end of the entry.
 
-The functions that read an entry raise errors with SUBJECT in place of the tensor's name. It is put
-there in `read_tensors` and `read_outputs`, and for messages without a header in the functions that
-decode these.
+The functions that read an entry raise errors with SUBJECT in place of the tensor's name.
+`read_tensors` and `read_outputs` replace SUBJECT with the name. For messages without a header, the
+functions that decode them do so.
 """
 
 cimport cython
@@ -25,7 +25,7 @@ from libc.string cimport memcmp, memcpy
 
 from .bytes_reader cimport scan_elements
 from .bytes_tensor cimport new_tensor, tensor_of_element, tensor_of_wire
-from .datatypes cimport Datatype, Layout, Limits, count_elements, measure
+from .datatypes cimport Datatype, Layout, Limits, measure, set_counts
 from .json_reader cimport (
     DATA_TOO_DEEP,
     DUPLICATE_KEY,
@@ -120,20 +120,20 @@ def decode_request(
     ----------
     body : buffer
         The HTTP body: a C-contiguous buffer of bytes.
-    header_length : int, str, bytes or None
+    header_length : int, str, bytes or None, default None
         The value of the HTTP header ``Inference-Header-Content-Length``, which is the size of the
         JSON header in bytes. None if there is no such HTTP header: then the whole body is JSON.
     raw_input : TensorSpec, optional
         The declaration of the model's only input. It is needed if ``header_length`` is 0, because
-        such a body consists of the data alone (WIRE.md 5).
-    limits : Limits
+        such a body only consists of the data (WIRE.md 5).
+    limits : Limits, default Limits()
         Limits and options.
 
     Returns
     -------
     InferRequest
         Binary tensors are views of ``body``: they are not copied, keep the whole body alive, and
-        are writable if it is. JSON tensors have memory of their own.
+        are writable if it is. JSON tensors have their own memory.
 
     Raises
     ------
@@ -172,23 +172,24 @@ def decode_response(
     ----------
     body : buffer
         The HTTP body: a C-contiguous buffer of bytes.
-    header_length : int, str, bytes or None
+    header_length : int, str, bytes or None, default None
         The value of the HTTP header ``Inference-Header-Content-Length``, which is the size of the
         JSON header in bytes. None if there is no such HTTP header: then the whole body is JSON.
-    limits : Limits
+    limits : Limits, default Limits()
         Limits and options.
 
     Returns
     -------
     InferResponse
-        The outputs in the order in which the server sent them. Their memory is that of
-        ``decode_request``.
+        The outputs in the order in which the server sent them. Binary tensors are views of
+        ``body``: they are not copied, keep the whole body alive, and are writable if it is. JSON
+        tensors have their own memory.
 
     Raises
     ------
     DecodeError
         The body is not a valid response: ``HeaderError``, ``LayoutError`` or ``ElementError``. If
-        it is a server's ``{"error": ...}``, the message of the HeaderError contains that text.
+        it is the ``{"error": ...}`` of a server, a HeaderError with that text is raised.
     TypeError
         An argument has another type.
     BufferError
@@ -209,7 +210,7 @@ def decode_response(
 
 
 cdef Py_ssize_t checked_header_length(Body source, header_length, Limits limits) except -1:
-    """Return the size of the JSON header."""
+    """Return the size of the JSON header in bytes. Raises HeaderError or TypeError."""
     cdef Py_ssize_t nbytes = source.nbytes
     if header_length is not None:
         announced = header_length
@@ -230,7 +231,7 @@ cdef Py_ssize_t checked_header_length(Body source, header_length, Limits limits)
 # --- the header ----------------------------------------------------------------------------------
 
 cdef enum:
-    MANY_KEYS = 1000  # sorting so many takes about a tenth of a millisecond
+    MANY_KEYS = 1000  # sorting this number of keys takes about 0.1 ms
     WORK_PER_ENTRY = 10  # in units of `count_work`, which are Python objects
 
 # The members of the current object that have been read.
@@ -252,15 +253,15 @@ cdef struct Entry:
     # The members of a tensor's entry that have been read. Pointers refer to the text.
     const unsigned char* shape
     Py_ssize_t rank  # number of dimensions in the text, which may be more than Layout can store
-    const unsigned char* size  # the value of binary_data_size; NULL without one
-    const unsigned char* data  # the value of data; NULL without one
+    const unsigned char* size  # the text of binary_data_size; NULL without one
+    const unsigned char* data  # the text of data; NULL without one
     const unsigned char* data_end
-    Fault size_fault  # of binary_data_size
-    long long nbytes  # value of binary_data_size, unless it has a fault
+    Fault size_fault  # of the integer binary_data_size
+    long long nbytes  # the value of binary_data_size, unless it has a fault
     bint is_list  # whether `data` is a list
-    bint is_tried  # whether parsing `data` has been tried
+    bint is_tried  # whether `try_elements` has been called for `data`
     bint has_nul  # whether the name contains a NUL
-    Py_ssize_t name_nbytes  # in UTF-8
+    Py_ssize_t name_nbytes  # size of the name in UTF-8
     bint is_measurable  # whether `layout` has all dimensions, and none is negative
     Layout layout
 
@@ -268,29 +269,29 @@ cdef struct Entry:
 @cython.final
 @cython.freelist(8)
 cdef class MessageReader:
-    """Reads one message: the state of parsing its JSON header, and the position in its body."""
+    """Reads one message. Its fields are the state of parsing the header, and the current entry."""
 
     cdef Body body
     cdef object text  # keeps the memory of the header alive
     cdef Cursor cursor
-    cdef Keys keys  # of objects that are skipped; `cursor` points to them
+    cdef Keys keys  # keys of skipped members and objects; `cursor` points to this struct
     cdef Limits limits
-    cdef str kind  # of the tensors: "input" or "output"
+    cdef str kind  # what the tensors are: "input" or "output"
     cdef Py_ssize_t header_nbytes
-    cdef Py_ssize_t offset  # of the next binary tensor in the body; at most its size
-    cdef object n_elements  # of all tensors so far; only counted if limited
-    cdef str server_error
+    cdef Py_ssize_t offset  # of the next binary tensor in the body; at most the size of the body
+    cdef object n_elements  # of all tensors so far; only counted if there is a limit
+    cdef str server_error  # the "error" of a server's error response, or None
     # Whether to accept what KServe and MLServer accept; see `read_peer_message`.
     cdef bint is_lenient
     cdef bint needs_arrays
-    # The entry that is being read. Python objects are not in the struct, which is not counted.
+    # The current entry. Its Python objects cannot be in the struct, which does not own references.
     cdef Entry entry
     cdef str name
     cdef Datatype datatype
-    cdef str unknown_datatype
+    cdef str datatype_text  # as it was sent; None if that is the name of `datatype`
     cdef dict parameters
     cdef object data
-    # The position of the entry for error messages: "input", 0. The index is -1 outside of entries.
+    # The position of the entry for error messages, such as "input", 0; -1 outside of entries.
     cdef str item_kind
     cdef Py_ssize_t index
 
@@ -300,9 +301,9 @@ cdef class MessageReader:
         self.header_nbytes = self.offset = header_nbytes
         self.n_elements = 0
         self.index = -1
-        # The text must not change while it is parsed. Another thread could write to memory that is
-        # not a bytes object when the GIL is released.
-        self.text = body.immutable(header_nbytes)
+        # The text must not change while it is parsed. If it were not a bytes object, another thread
+        # could write to it when the GIL is released.
+        self.text = body.immutable_bytes(header_nbytes)
         begin_reading(
             &self.cursor, &self.keys, PyBytes_AS_STRING(self.text), header_nbytes,
             <int>limits.max_nesting)
@@ -320,24 +321,24 @@ cdef class MessageReader:
         self.open_header()
         while next_member(cursor, &key, seen == 0):
             if equals(&key, b"inputs", 6):
-                self.add_member(&seen, TENSORS, &key)
-                if not self.is_absent():
+                self.mark_member(&seen, TENSORS, &key)
+                if not self.skip_null():
                     request.inputs = self.read_tensors()
             elif equals(&key, b"id", 2):
-                self.add_member(&seen, ID, &key)
+                self.mark_member(&seen, ID, &key)
                 request.id = self.read_text("id")
             elif equals(&key, b"outputs", 7):
-                self.add_member(&seen, OUTPUTS, &key)
-                if not self.is_absent():
+                self.mark_member(&seen, OUTPUTS, &key)
+                if not self.skip_null():
                     request.outputs = self.read_outputs()
             elif equals(&key, b"parameters", 10):
-                self.add_member(&seen, PARAMETERS, &key)
+                self.mark_member(&seen, PARAMETERS, &key)
                 request._parameters = self.read_parameters()
             elif equals(&key, b"model_name", 10):
-                self.add_member(&seen, MODEL_NAME, &key)
+                self.mark_member(&seen, MODEL_NAME, &key)
                 request.model_name = self.read_text("model_name")
             elif equals(&key, b"model_version", 13):
-                self.add_member(&seen, MODEL_VERSION, &key)
+                self.mark_member(&seen, MODEL_VERSION, &key)
                 request.model_version = self.read_text("model_version")
             else:
                 self.skip_member(&seen, &key)
@@ -356,20 +357,20 @@ cdef class MessageReader:
         self.open_header()
         while next_member(cursor, &key, seen == 0):
             if equals(&key, b"outputs", 7):
-                self.add_member(&seen, TENSORS, &key)
-                if not self.is_absent():
+                self.mark_member(&seen, TENSORS, &key)
+                if not self.skip_null():
                     response.outputs = self.read_tensors()
             elif equals(&key, b"model_name", 10):
-                self.add_member(&seen, MODEL_NAME, &key)
+                self.mark_member(&seen, MODEL_NAME, &key)
                 response.model_name = self.read_text("model_name")
             elif equals(&key, b"model_version", 13):
-                self.add_member(&seen, MODEL_VERSION, &key)
+                self.mark_member(&seen, MODEL_VERSION, &key)
                 response.model_version = self.read_text("model_version")
             elif equals(&key, b"id", 2):
-                self.add_member(&seen, ID, &key)
+                self.mark_member(&seen, ID, &key)
                 response.id = self.read_text("id")
             elif equals(&key, b"parameters", 10):
-                self.add_member(&seen, PARAMETERS, &key)
+                self.mark_member(&seen, PARAMETERS, &key)
                 response._parameters = self.read_parameters()
             else:
                 self.skip_member(&seen, &key)
@@ -426,8 +427,8 @@ cdef class MessageReader:
 
     # --- members ---
 
-    cdef inline int add_member(self, int* seen, int member, const Text* key) except -1:
-        """Add a member to those that were read. Raises HeaderError for a duplicate."""
+    cdef inline int mark_member(self, int* seen, int member, const Text* key) except -1:
+        """Mark a member as read. Raises HeaderError if it was read before."""
         if seen[0] & member:
             self.cursor.position = key.begin - 1
             raise_fault(&self.cursor, DUPLICATE_KEY)
@@ -435,7 +436,7 @@ cdef class MessageReader:
         return 0
 
     cdef int skip_member(self, int* seen, const Text* key) except -1:
-        """Validate a member that is not part of the protocol, and store its key."""
+        """Validate a member that the protocol does not define, and store its key."""
         cdef Text text
         cdef const unsigned char* begin
         cdef const unsigned char* end
@@ -447,7 +448,7 @@ cdef class MessageReader:
         begin = self.cursor.position
         skip_value_or_raise(&self.cursor)
         if self.cursor.level == 1 and equals(key, b"error", 5):
-            # A server's error instead of a message. The string was validated above.
+            # This is the error of a server instead of a message. `skip_value_or_raise` has validated it.
             end = self.cursor.position
             self.cursor.position = begin
             if next_is(&self.cursor, c'"'):
@@ -469,8 +470,8 @@ cdef class MessageReader:
                 raise_fault(&self.cursor, fault)
         return 0
 
-    cdef bint is_absent(self) except -1:
-        """Skip a null, which means the same as no member. Returns whether there was one."""
+    cdef bint skip_null(self) except -1:
+        """Skip a null, which means the same as no member. Returns False if there is none."""
         cdef Fault fault
         if not next_is(&self.cursor, c"n"):
             return False
@@ -480,7 +481,7 @@ cdef class MessageReader:
         return True
 
     cdef int scan_text(self, Text* text, str member) except -1:
-        """Validate a member that is a string."""
+        """Set `text` to the string at the cursor. Raises HeaderError for another value."""
         cdef Fault fault
         if not next_is(&self.cursor, c'"'):
             raise self.unexpected_value(member, "a string")
@@ -492,14 +493,14 @@ cdef class MessageReader:
     cdef str read_text(self, str member):
         """Return a member that is a string or null."""
         cdef Text text
-        if self.is_absent():
+        if self.skip_null():
             return None
         self.scan_text(&text, member)
         return string_of(&text)
 
     cdef dict read_parameters(self):
         """Return the parameters of the message; None if there are none."""
-        if self.is_absent():
+        if self.skip_null():
             return None
         if not next_is(&self.cursor, c"{"):
             raise self.unexpected_value("parameters", "an object")
@@ -510,8 +511,8 @@ cdef class MessageReader:
     ):
         """Return the parameters of an entry, without the `reserved` one of the protocol.
 
-        The result is None if there are no others; a lenient reader returns an empty dict for an
-        empty object. `value` is set to the value of the reserved parameter, unless that is missing
+        The result is None if there are no others. A lenient reader returns an empty dict for an
+        empty object. `value` is set to the text of the reserved parameter, unless that is missing
         or null. If it is an integer, `entry.nbytes` is set to it.
         """
         cdef Cursor* cursor = &self.cursor
@@ -519,7 +520,7 @@ cdef class MessageReader:
         cdef Text key
         cdef bint is_first = True
         cdef bint has_reserved = False
-        if self.is_absent():
+        if self.skip_null():
             return None
         if not next_is(cursor, c"{"):
             raise self.unexpected_value("parameters", "an object")
@@ -537,7 +538,7 @@ cdef class MessageReader:
                 cursor.position = key.begin - 1
                 raise_fault(cursor, DUPLICATE_KEY)
             has_reserved = True
-            if not self.is_absent():
+            if not self.skip_null():
                 value[0] = cursor.position
                 self.entry.size_fault = scan_int64(cursor, &self.entry.nbytes)
                 if self.entry.size_fault != NO_FAULT:
@@ -546,7 +547,7 @@ cdef class MessageReader:
         return members
 
     cdef unexpected_value(self, str member, str expected):
-        """Return the error for a value at the cursor that is JSON, but not what is expected."""
+        """Return the error for a valid JSON value at the cursor that has the wrong type."""
         offset = self.cursor.position - self.cursor.start
         of = f" of {self.item_kind} {self.index}" if self.index >= 0 else ""
         return HeaderError(
@@ -587,7 +588,8 @@ cdef class MessageReader:
     cdef int check_rest(self) except -1:
         """Raise HeaderError if the rest of the header, after the current entry, is invalid.
 
-        A wrong header length often has the effect that a tensor does not fit the body, too.
+        A wrong header length often causes errors of tensors, too. The error of the header is the
+        one to report.
         """
         cdef Text key
         while next_item(&self.cursor, False):
@@ -597,7 +599,7 @@ cdef class MessageReader:
         return self.check_end()
 
     cdef int read_entry(self) except -1:
-        """Read the members of an entry to `entry` and to the attributes that belong to it."""
+        """Read the members of an entry, and set `entry` and the attributes that belong to it."""
         cdef Cursor* cursor = &self.cursor
         cdef Entry* entry = &self.entry
         cdef Py_ssize_t first_key = cursor.keys.n_keys
@@ -609,26 +611,26 @@ cdef class MessageReader:
         count_work(cursor, WORK_PER_ENTRY)
         entry.shape = entry.size = entry.data = entry.data_end = NULL
         entry.is_list = entry.is_tried = False
-        self.name = self.unknown_datatype = self.datatype = self.parameters = self.data = None
+        self.name = self.datatype_text = self.datatype = self.parameters = self.data = None
         while next_member(cursor, &key, seen == 0):
             if equals(&key, b"name", 4):
-                self.add_member(&seen, NAME, &key)
+                self.mark_member(&seen, NAME, &key)
                 self.scan_text(&text, "name")
                 self.name = string_of(&text)
                 entry.name_nbytes = utf8_nbytes_of(&text)
                 entry.has_nul = text.has_escapes and "\0" in self.name
             elif equals(&key, b"datatype", 8):
-                self.add_member(&seen, DATATYPE, &key)
+                self.mark_member(&seen, DATATYPE, &key)
                 self.read_datatype()
             elif equals(&key, b"shape", 5):
-                self.add_member(&seen, SHAPE, &key)
+                self.mark_member(&seen, SHAPE, &key)
                 self.read_shape()
             elif equals(&key, b"parameters", 10):
-                self.add_member(&seen, PARAMETERS, &key)
+                self.mark_member(&seen, PARAMETERS, &key)
                 self.parameters = self.read_entry_parameters(b"binary_data_size", 16, &entry.size)
             elif equals(&key, b"data", 4):
-                self.add_member(&seen, DATA, &key)
-                if not self.is_absent():
+                self.mark_member(&seen, DATA, &key)
+                if not self.skip_null():
                     self.read_data(seen & (NAME | SHAPE) == (NAME | SHAPE))
             else:
                 self.skip_member(&seen, &key)
@@ -649,13 +651,13 @@ cdef class MessageReader:
                 if word == NAMED_DATATYPES[i].name:
                     self.datatype = <Datatype>NAMED_DATATYPES[i].datatype
                     return 0
-        self.unknown_datatype = string_of(&text)  # unless it has escapes, or is in lower case
+        self.datatype_text = string_of(&text)  # an unknown name, or one with escapes or lower case
         self.datatype = DATATYPES_BY_NAME.get(
-            self.unknown_datatype.upper() if self.is_lenient else self.unknown_datatype)
+            self.datatype_text.upper() if self.is_lenient else self.datatype_text)
         return 0
 
     cdef int read_shape(self) except -1:
-        """Read the dimensions to `layout`. Those that it cannot store are only counted."""
+        """Read the dimensions to `layout`. Dimensions that it cannot store are only counted."""
         cdef Cursor* cursor = &self.cursor
         cdef Entry* entry = &self.entry
         cdef Py_ssize_t n_dims = 0
@@ -704,34 +706,34 @@ cdef class MessageReader:
         return dims
 
     cdef int measure_entry(self) except -1:
-        """Count the elements and bytes of the entry's shape, or raise LayoutError."""
+        """Compute the number of elements and bytes of the entry, or raise LayoutError."""
         cdef Entry* entry = &self.entry
         cdef uint64_t itemsize = self.datatype.itemsize or WIDEST_ITEMSIZE
         if self.limits.max_elements < INT64_MAX:
             self.n_elements += product_of(self.shape())
             check_n_elements(self.n_elements, self.limits)
-        if not (entry.is_measurable and count_elements(&entry.layout, itemsize)):
-            # This raises the error.
+        if not (entry.is_measurable and set_counts(&entry.layout, itemsize)):
+            # One of the next two calls raises the error.
             measure(&entry.layout, self.shape(), self.datatype, self.limits.max_rank)
         return 0
 
     cdef Tensor tensor(self):
-        """Return the tensor of the entry, whose data has exactly one source."""
+        """Return the tensor of the entry. Raises DecodeError unless its data has one source."""
         cdef Entry* entry = &self.entry
         cdef bint is_json = entry.data != NULL
         cdef bint is_binary = entry.size != NULL
         cdef bint has_region = False
         if self.datatype is None:
-            raise unknown_datatype(self.unknown_datatype)
+            raise unknown_datatype(self.datatype_text)
         if self.parameters:
             has_region = has_shared_memory(self.parameters)
         if is_json + is_binary + has_region != 1:
             # OVMS sends an empty output without a source (WIRE.md 3).
-            is_binary = not (is_json or is_binary or has_region) and self.has_no_elements()
+            is_binary = not (is_json or is_binary or has_region) and self.is_empty_output()
             if not is_binary:
                 raise self.not_one_source(has_region)
         if is_binary:
-            self.take(self.declared_nbytes())
+            self.read_binary(self.declared_nbytes())
         elif has_region:
             self.measure_entry()
         elif self.data is None:
@@ -739,13 +741,13 @@ cdef class MessageReader:
         return make_tensor(
             self.name, self.datatype.name, self.shape(), self.data, self.parameters, is_binary)
 
-    cdef bint has_no_elements(self):
+    cdef bint is_empty_output(self):
         return self.kind == "output" and 0 in self.shape()
 
     # --- binary data ---
 
     cdef Py_ssize_t declared_nbytes(self) except -1:
-        """Return binary_data_size; 0 if there is none."""
+        """Return the value of binary_data_size; 0 if there is none."""
         cdef Entry* entry = &self.entry
         cdef Cursor cursor
         if entry.size == NULL:
@@ -765,7 +767,7 @@ cdef class MessageReader:
             f"binary_data_size of {SUBJECT} {problem}: {excerpt(&cursor)}",
             offset=offset, expected=0 if is_negative else INT64_MAX, actual=read_value(&cursor))
 
-    cdef int take(self, Py_ssize_t nbytes) except -1:
+    cdef int read_binary(self, Py_ssize_t nbytes) except -1:
         """Set `data` to a view of the next `nbytes` bytes of the body."""
         cdef Datatype datatype = self.datatype
         cdef Layout* layout = &self.entry.layout
@@ -792,7 +794,10 @@ cdef class MessageReader:
     # --- JSON data ---
 
     cdef int read_data(self, bint is_described) except -1:
-        """Parse the data at the cursor, or only validate it if the entry is not complete enough."""
+        """Parse the data at the cursor, or only validate it if it cannot be parsed yet.
+
+        `is_described` is True if the name and the shape have been read.
+        """
         cdef Entry* entry = &self.entry
         cdef Cursor* cursor = &self.cursor
         entry.data = cursor.position
@@ -809,7 +814,7 @@ cdef class MessageReader:
     cdef bint try_elements(self) except -1:
         """Parse the lists at the cursor. Returns False if they do not match datatype and shape.
 
-        Only a lenient reader returns False, and leaves the cursor where it is. Others raise
+        Only a lenient reader returns False. The cursor does not move then. Other readers raise
         DecodeError.
         """
         cdef const unsigned char* position = self.cursor.position
@@ -829,7 +834,7 @@ cdef class MessageReader:
     cdef int read_skipped_data(self) except -1:
         """Parse data that preceded the datatype, the shape or the name.
 
-        The cursor is at the end of the entry again afterwards.
+        Afterwards, the cursor is at the end of the entry again.
         """
         cdef const unsigned char* position = self.cursor.position
         cdef int level = self.cursor.level
@@ -848,8 +853,8 @@ cdef class MessageReader:
     cdef int read_elements(self) except -1:
         """Set `data` to the elements of the lists at the cursor, in new memory (WIRE.md 4).
 
-        An element takes at least two bytes of the text. Memory is only allocated for as many
-        elements as the text can have.
+        An element takes at least two bytes of the text. Memory is only allocated if the text has
+        room for the number of elements.
         """
         cdef Layout* layout = &self.entry.layout
         cdef Datatype datatype = self.datatype
@@ -863,7 +868,7 @@ cdef class MessageReader:
         self.measure_entry()
         n_expected = layout.n_elements
         if n_expected > <uint64_t>(self.cursor.end - self.cursor.position) // 2:
-            n_expected = 0  # the number of elements will differ
+            n_expected = 0  # the text has fewer elements, which is an error
         if datatype.dtype is None:
             wire = read_strings(&self.cursor, n_expected, &n_read, &fault)
         elif n_expected == layout.n_elements:
@@ -944,13 +949,13 @@ cdef class MessageReader:
         open_level_or_raise(cursor)
         while next_member(cursor, &key, seen == 0):
             if equals(&key, b"name", 4):
-                self.add_member(&seen, NAME, &key)
+                self.mark_member(&seen, NAME, &key)
                 self.scan_text(&text, "name")
                 output.name = string_of(&text)
                 name_nbytes = utf8_nbytes_of(&text)
                 has_nul = text.has_escapes and "\0" in output.name
             elif equals(&key, b"parameters", 10):
-                self.add_member(&seen, PARAMETERS, &key)
+                self.mark_member(&seen, PARAMETERS, &key)
                 output._parameters = self.read_entry_parameters(b"binary_data", 11, &binary)
             else:
                 self.skip_member(&seen, &key)
@@ -1002,43 +1007,43 @@ cdef class MessageReader:
     # --- other packages' messages ---
 
     cdef PeerTensor peer_tensor(self):
-        """Return the entry with the JSON data that KServe accepts, valid for us or not."""
+        """Return the entry. Its JSON data may be data that only KServe or MLServer accept."""
         cdef Entry* entry = &self.entry
-        cdef PeerTensor made = PeerTensor.__new__(PeerTensor)
+        cdef PeerTensor peer = PeerTensor.__new__(PeerTensor)
         cdef const unsigned char* position = self.cursor.position
-        made.name = self.name
-        made.datatype = (
-            self.datatype.name if self.unknown_datatype is None else self.unknown_datatype)
-        made.parameters = self.parameters
+        peer.name = self.name
+        peer.datatype = (
+            self.datatype.name if self.datatype_text is None else self.datatype_text)
+        peer.parameters = self.parameters
         if entry.data != NULL:
             if not entry.is_tried and entry.is_list and self.datatype is not None:
                 self.cursor.position = entry.data
                 self.try_elements()
                 self.cursor.position = position
-            made.whole_text = self.text
-            made.begin = entry.data - self.cursor.start
-            made.end = entry.data_end - self.cursor.start
+            peer.header = self.text
+            peer.begin = entry.data - self.cursor.start
+            peer.end = entry.data_end - self.cursor.start
             if entry.size != NULL:  # it has no meaning if there is JSON data
                 self.cursor.position = entry.size
                 self.parameters = {
                     **(self.parameters or {}), "binary_data_size": read_value(&self.cursor)}
-                made.parameters = self.parameters
+                peer.parameters = self.parameters
                 self.cursor.position = position
         elif entry.size != NULL:
             if self.datatype is None:
-                raise unknown_datatype(self.unknown_datatype)
-            self.take(self.declared_nbytes())
-        made.shape = self.shape()
+                raise unknown_datatype(self.datatype_text)
+            self.read_binary(self.declared_nbytes())
+        peer.shape = self.shape()
         if self.data is not None:
-            made.tensor = make_tensor(
-                made.name, self.datatype.name, made.shape, self.data, self.parameters,
+            peer.tensor = make_tensor(
+                peer.name, self.datatype.name, peer.shape, self.data, self.parameters,
                 entry.data == NULL)
-        return made
+        return peer
 
 
 @cython.final
 cdef class PeerTensor:
-    """A tensor entry of a message that KServe or MLServer accept.
+    """An entry of a tensor in a message that KServe or MLServer accept.
 
     ``datatype`` is spelled as it was sent, for example "fp32". ``tensor`` is None if the entry has
     no data, or JSON data that does not match its datatype and shape.
@@ -1049,16 +1054,16 @@ cdef class PeerTensor:
     cdef readonly tuple shape
     cdef readonly dict parameters
     cdef readonly Tensor tensor
-    cdef object whole_text  # of the header, as bytes; None if there is no JSON data
-    cdef Py_ssize_t begin
+    cdef object header  # the text of the header as bytes; None if there is no JSON data
+    cdef Py_ssize_t begin  # offset of the JSON data in the header
     cdef Py_ssize_t end
 
     @property
     def text(self):
         """The text of the JSON data as a memoryview; None if there is none."""
-        if self.whole_text is None:
+        if self.header is None:
             return None
-        return PyMemoryView_FromObject(self.whole_text)[self.begin:self.end]
+        return PyMemoryView_FromObject(self.header)[self.begin:self.end]
 
 
 def read_peer_message(
@@ -1067,12 +1072,11 @@ def read_peer_message(
 ):
     """Decode a message as leniently as KServe and MLServer do, for their integrations.
 
-    JSON data that does not match its datatype and shape is not an error, unless ``needs_arrays`` is
-    set: the peer converts its text. Returns the message without its tensors, a list of PeerTensor,
-    and a list of the parameters of the message and of each requested output. Parameters are None if
-    there are none, and an empty dict for an empty object, which the peers distinguish.
-
-    Raises DecodeError.
+    JSON data that does not match its datatype and shape is not an error, because the other package
+    converts its text. It is an error if ``needs_arrays`` is set. Returns the message without its
+    tensors, a list of PeerTensor, and a list of the parameters of the message and of each requested
+    output. Parameters are None if there are none, and an empty dict for an empty object, because
+    the other packages distinguish the two. Raises DecodeError.
     """
     cdef Body source = Body(body)
     cdef MessageReader reader
@@ -1104,13 +1108,13 @@ def view_tensor(buffer, str name not None, str datatype, tuple shape not None, s
     """
     cdef Body source = Body(buffer)
     try:
-        return whole_body(source, name, datatype, shape, limits)
+        return tensor_of_body(source, name, datatype, shape, limits)
     except DecodeError as error:
         name_tensor(error, kind, name)
         raise
 
 
-cdef Tensor whole_body(Body source, str name, str datatype, tuple shape, Limits limits):
+cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Limits limits):
     """Return a tensor that is a view of the whole body."""
     cdef Layout layout
     cdef Datatype row = DATATYPES_BY_NAME.get(datatype)
@@ -1152,7 +1156,7 @@ cdef bint has_shared_memory(dict parameters) except -1:
 
 
 cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
-    """Return a request whose whole body is one tensor, as its model declares it (WIRE.md 5)."""
+    """Return a raw binary request. Its body is the data of the declared input (WIRE.md 5)."""
     if spec is None:
         raise HeaderError(
             f"{HEADER_LENGTH} is 0, which means a raw binary request, but no raw_input is declared")
@@ -1173,7 +1177,7 @@ cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
     if datatype.itemsize > 0:
         shape = batch + deduced_dims(source.nbytes, datatype, spec)
         check_n_elements(product_of(shape), limits)
-        return whole_body(source, spec.name, spec.datatype, shape, limits)
+        return tensor_of_body(source, spec.name, spec.datatype, shape, limits)
     shape = batch + spec.dims
     check_n_elements(product_of(shape), limits)
     if any([dim != 1 for dim in shape]):
@@ -1190,13 +1194,13 @@ cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
 
 
 cdef tuple deduced_dims(Py_ssize_t nbytes, Datatype datatype, TensorSpec spec):
-    """Return the declared dims, with the variable one derived from the size of the body."""
+    """Return the declared dims. A variable one is computed from the size of the body."""
     n_variable = spec.dims.count(-1)
     if n_variable > 1:
         raise LayoutError(
             f"the shape of {SUBJECT} cannot be deduced: {shape_text(spec.dims)} has "
             f"{n_variable} variable dimensions", expected=1, actual=n_variable)
-    row_nbytes = datatype.itemsize  # of the fixed dims; a Python int, which cannot overflow
+    row_nbytes = datatype.itemsize  # times the fixed dims: a Python int, which cannot overflow
     for dim in spec.dims:
         row_nbytes *= 1 if dim == -1 else dim
     if n_variable == 0:
@@ -1227,7 +1231,7 @@ cdef inline int check_name(Py_ssize_t nbytes, bint has_nul, Limits limits) excep
 
 
 cdef int check_n_elements(n_elements, Limits limits) except -1:
-    """Check the number of elements of all tensors, up to the current one."""
+    """Raise LayoutError if the tensors up to the current one have too many elements."""
     if n_elements > limits.max_elements:
         raise LayoutError(
             f"the message has too many elements: {number_text(n_elements)} up to {SUBJECT}, at "
@@ -1237,7 +1241,10 @@ cdef int check_n_elements(n_elements, Limits limits) except -1:
 
 
 cdef product_of(tuple shape):
-    """Return the number of elements, or a number above 2^63 if it is larger; 0 if invalid."""
+    """Return the product of the dimensions, or 0 if one is negative.
+
+    If the product exceeds 2^63 - 1, the result may be a partial product that also exceeds it.
+    """
     product = 1
     if 0 in shape:
         return 0

@@ -1,7 +1,7 @@
 """Encode messages: a JSON header, and the buffers that follow it.
 
-The functions that write a tensor raise errors with SUBJECT in place of its name. `Draft.add` puts
-the name there.
+The functions that write a tensor raise errors with SUBJECT in place of its name. `Draft.add`
+replaces SUBJECT with the name.
 """
 
 cimport cython
@@ -51,8 +51,8 @@ cdef enum:
     # Nesting depth of the parameters of a message, and of those of a tensor or requested output.
     MESSAGE_DEPTH = 2
     TENSOR_DEPTH = 4
-    MAX_ALIGN = 16 << 20  # maximum number of spaces with which a header is padded
-    MAX_TREE_DEPTH = 6  # deeper lists and objects of a peer's message have no arrays
+    MAX_ALIGN = 16 << 20  # limits the number of spaces after the header
+    MAX_TREE_DEPTH = 6  # arrays in a peer's message are not nested deeper
 
 
 def encode_request(
@@ -64,13 +64,13 @@ def encode_request(
     ----------
     request : InferRequest
         The request. Its parameter ``binary_data_output`` is also written to each requested output
-        that has no ``binary``, because servers interpret it differently (WIRE.md 7).
-    align : int
+        whose ``binary`` is None, because servers interpret the parameter differently (WIRE.md 7).
+    align : int, default 64
         The JSON header is padded with spaces so that the binary data begins at a multiple of this
-        number of bytes; 1 for no padding, at most 2^24 (WIRE.md 6).
-    nonfinite : {"null", "literal", "error"}
-        How NaN and infinities are written in JSON tensors: as ``null``, as the ``NaN`` and
-        ``Infinity`` that Triton accepts, or as an EncodeError (WIRE.md 4).
+        number of bytes, from 1 (no padding) to 2^24 (WIRE.md 6).
+    nonfinite : {"null", "literal", "error"}, default "null"
+        How to write NaN and infinities in JSON tensors: as ``null``, or as ``NaN`` and
+        ``Infinity``, which Triton accepts. With "error", they raise EncodeError (WIRE.md 4).
 
     Returns
     -------
@@ -81,9 +81,10 @@ def encode_request(
     Raises
     ------
     EncodeError
-        A tensor or a name cannot be encoded. The error has the name and the element.
+        The request has no inputs, or a tensor, name or parameter cannot be encoded. The attributes
+        of the exception have the name of the tensor and the index of the element.
     TypeError
-        An attribute, or an item of a list, has another type than it was created with.
+        An argument, an attribute of the request or an item of its lists has another type.
     ValueError
         ``align`` or ``nonfinite`` is invalid.
 
@@ -104,7 +105,7 @@ def encode_request(
     cdef Tensor tensor
     cdef Py_ssize_t i = 0
     literal(writer, b'{"inputs":[')
-    while i < len(inputs):  # its length may change meanwhile
+    while i < len(inputs):  # writing an item may run code that changes the length
         tensor = tensor_at(inputs, i, "inputs")
         draft.add(tensor, tensor.binary)
         i += 1
@@ -116,7 +117,7 @@ def encode_request(
     write_parameters(writer, request._parameters)
     if request.outputs is not None:
         write_requested(writer, request.outputs, default)
-    return draft.frame(align)
+    return draft.finish(align)
 
 
 def encode_response(
@@ -130,11 +131,12 @@ def encode_response(
     response : InferResponse
         The response.
     request : InferRequest, optional
-        The request to which it responds. It determines which outputs are sent (those that it lists,
-        or all) and which of them as binary data: the ``binary`` of the requested output, or else
-        the request's parameter ``binary_data_output``, or else JSON. The ``id`` of the request is
+        The request to which it responds. It determines which outputs are sent: those that it lists,
+        or all. It also determines which of them are sent as binary data: this depends on the
+        ``binary`` of the requested output; if that is None, on the request's parameter
+        ``binary_data_output``; without that, outputs are sent as JSON. The ``id`` of the request is
         used if the response has none. Without a request, the ``binary`` of each tensor is used.
-    selection : {"spec", "triton"}
+    selection : {"spec", "triton"}, default "spec"
         With "triton", ``binary_data_output`` does not apply to outputs that the request lists
         (WIRE.md 7).
     align, nonfinite
@@ -149,10 +151,11 @@ def encode_response(
     Raises
     ------
     EncodeError
-        A tensor or a name cannot be encoded. The status is 400 if the request asks for something
-        that is not possible: an unknown output, or FP16 as JSON.
+        A tensor, name or parameter cannot be encoded. The ``status`` is 400 if the request asks for
+        an unknown output, or if data cannot be sent as JSON (FP16, BF16, and BYTES that are not
+        valid UTF-8).
     TypeError
-        An attribute, or an item of a list, has another type than it was created with.
+        An argument, an attribute of the messages or an item of their lists has another type.
     ValueError
         ``selection``, ``align`` or ``nonfinite`` is invalid.
 
@@ -177,7 +180,7 @@ def encode_response(
         writer, b'"id":',
         request.id if response.id is None and request is not None else response.id)
     write_parameters(writer, response._parameters)
-    return draft.frame(align)
+    return draft.finish(align)
 
 
 def encode_raw_request(array):
@@ -186,18 +189,20 @@ def encode_raw_request(array):
     Parameters
     ----------
     array : array, Tensor, bytes, str or sequence
-        Anything that ``Tensor`` accepts. For BYTES, it must have one element; ``bytes`` or ``str``
-        are that element. The element is sent without its length prefix.
+        A Tensor, or data that ``Tensor`` accepts without a ``datatype``. BYTES must have exactly
+        one element, which is sent without its length prefix. ``bytes`` and ``str`` are such an
+        element.
 
     Returns
     -------
     Frame
-        A frame whose ``header_length`` is 0. The memory is not copied.
+        A frame whose ``header_length`` is 0. The memory of the tensor is not copied, and must not
+        change until it is sent.
 
     Raises
     ------
     EncodeError
-        The data cannot be encoded, is in shared memory, or has several BYTES elements.
+        The data cannot be encoded, is in shared memory, or does not have one BYTES element.
     TypeError
         The data has another type.
 
@@ -238,13 +243,13 @@ cdef Frame raw_frame(Tensor tensor):
 def write_peer_json(tree, str nonfinite not None):
     """Return the JSON text of a message of another package, for its integration.
 
-    ``tree`` consists of str, int, float, bool, None, dict and list. Arrays of numbers and
-    BytesTensors in it are written as flat lists; ``bytes`` are JSON text, which is copied. FP16 and
-    FP32 numbers are converted to FP64, as Python does: 0.1 becomes 0.10000000149011612.
-    ``nonfinite`` applies to arrays as in ``encode_request``; elsewhere, NaN and infinities are
-    written as null.
+    ``tree`` consists of str, int, float, bool, None, dict and list. It may also contain arrays of
+    numbers and BytesTensors, which are written as flat lists, and ``bytes``, which are JSON text
+    and are copied. FP16 and FP32 numbers are converted to FP64, as Python does: 0.1 becomes
+    0.10000000149011612. ``nonfinite`` applies to arrays as in ``encode_request``. Elsewhere, NaN
+    and infinities are written as null.
 
-    Raises EncodeError for a value that JSON cannot represent, TypeError for another type.
+    Raises EncodeError for a value that JSON cannot represent, and TypeError for another type.
     """
     cdef JsonWriter writer = JsonWriter.__new__(JsonWriter)
     try:
@@ -265,11 +270,11 @@ cdef class Draft:
 
     cdef JsonWriter writer
     cdef str first_name
-    cdef set names  # of all tensors, if there are several
-    cdef object buffer  # of the first binary tensor that is not empty
-    cdef list more_buffers  # of the following ones, in the order of the message, or None
-    cdef Py_ssize_t nbytes  # of the buffers
-    cdef str kind  # of the tensors: "input" or "output"
+    cdef set names  # the names of all tensors if there are several, or None
+    cdef object buffer  # the buffer of the first binary tensor that is not empty, or None
+    cdef list more_buffers  # the buffers of the following ones, or None
+    cdef Py_ssize_t nbytes  # total size of the buffers
+    cdef str kind  # what the tensors are: "input" or "output"
     cdef Nonfinite nonfinite
 
     cdef int add(self, Tensor tensor, bint binary) except -1:
@@ -279,7 +284,7 @@ cdef class Draft:
             self.write_entry(tensor, name, binary)
         except (EncodeError, TypeError) as error:
             name_tensor(error, self.kind, name)
-            if isinstance(error, EncodeError):  # also a lone surrogate, for example
+            if isinstance(error, EncodeError):  # also if the message has no SUBJECT
                 error.tensor = name
             raise
         return self.check_unique(name)
@@ -354,8 +359,8 @@ cdef class Draft:
             raise EncodeError(f"{self.kind} {name!r} appears twice", tensor=name)
         return 0
 
-    cdef Frame frame(self, align):
-        """Return the header, which is padded if binary data follows it, and that data."""
+    cdef Frame finish(self, align):
+        """Return the frame. The header is padded to `align` if binary data follows."""
         cdef bytes text
         if type(align) is not int:
             align = int(index(align))
@@ -391,7 +396,7 @@ cdef Nonfinite nonfinite_of(str nonfinite) except *:
 
 
 cdef int write_text(JsonWriter writer, const char* name, str value) except -1:
-    """Write a member of the message, unless it is None. `name` includes quotes and colon."""
+    """Write a member of the header, unless it is None. `name` includes quotes and colon."""
     if value is None:
         return 0
     literal(writer, name)
@@ -408,13 +413,13 @@ cdef int write_parameters(JsonWriter writer, dict parameters) except -1:
 
 
 cdef wire_of(data, Datatype row, tuple shape):
-    """Return the memory of a tensor's data, after checking it."""
+    """Check the data of a tensor, and return its memory as a flat memoryview."""
     check_data(data, row, shape)
     return array_bytes(data) if isinstance(data, cnp.ndarray) else (<BytesTensor>data).wire
 
 
 cdef int check_data(data, Datatype row, tuple shape) except -1:
-    """Check that the data, which users can assign to, matches the tensor's datatype and shape."""
+    """Check that the data of a tensor still matches its datatype and shape. Users can set it."""
     cdef BytesTensor elements
     if isinstance(data, cnp.ndarray):
         return check_array(data, dtype_of(data, row), shape)
@@ -438,7 +443,7 @@ cdef cnp.dtype dtype_of(cnp.ndarray array, Datatype row):
 
 
 cdef int check_shared_memory(dict parameters) except -1:
-    """Check the parameters of a tensor without data."""
+    """Raise EncodeError for invalid parameters of a tensor without data."""
     if parameters is None or not isinstance(parameters.get("shared_memory_region"), str):
         raise EncodeError(
             f"{SUBJECT} has no data, and no shared_memory_region among its parameters")
@@ -449,7 +454,7 @@ cdef int check_shared_memory(dict parameters) except -1:
 
 
 cdef int check_reserved(dict parameters) except -1:
-    """Check the parameters of a tensor with data."""
+    """Raise EncodeError for invalid parameters of a tensor with data."""
     for key in ("binary_data_size", "shared_memory_region"):
         if key in parameters:
             raise EncodeError(f"{SUBJECT} has data, and {key} among its parameters")
@@ -480,7 +485,7 @@ cdef int write_elements(JsonWriter writer, data, Nonfinite nonfinite) except -1:
 
 
 cdef int write_tree(JsonWriter writer, tree, Nonfinite nonfinite, int depth) except -1:
-    """Write a value that is nested in `depth` lists and objects, and a comma after it."""
+    """Write a value, which is nested in `depth` lists and objects, and a comma."""
     if isinstance(tree, cnp.ndarray):
         return write_array(writer, tree, nonfinite)
     if isinstance(tree, BytesTensor):
@@ -539,7 +544,7 @@ cdef int write_requested(JsonWriter writer, list outputs, default) except -1:
     cdef str name
     cdef set names = set()
     literal(writer, b'"outputs":[')
-    while i < len(outputs):  # its length may change meanwhile
+    while i < len(outputs):  # writing an item may run code that changes the length
         output = output_at(outputs, i, "outputs")
         i += 1
         name = checked_output_name(output)
@@ -590,7 +595,7 @@ cdef int add_outputs(
     default = None if request is None else bool(binary_data_output(request._parameters))
     if request is not None and request.outputs:
         listed = listed_outputs(outputs, request, default if selection == "spec" else False)
-    while i < len(outputs):  # its length may change meanwhile
+    while i < len(outputs):  # writing an item may run code that changes the length
         tensor = tensor_at(outputs, i, "outputs")
         if listed is None:
             draft.add(tensor, tensor.binary if default is None else default)

@@ -6,14 +6,14 @@ from .datatypes cimport Layout
 
 
 cdef class Body:
-    cdef Py_buffer buffer  # released, with obj NULL, if there is an owner or a memoryview
-    cdef object memory  # a memoryview that nothing else refers to, or None
-    cdef Body owner  # the Body whose memory this is a part of, or None
+    cdef Py_buffer buffer  # released, and obj is NULL, if `owner` or `memory` is set
+    cdef object memory  # a memoryview to which nothing else refers, or None
+    cdef Body owner  # the Body that this is a view of, or None
     cdef const unsigned char* data
     cdef readonly Py_ssize_t nbytes
     cdef readonly bint readonly
 
-    cdef bytes immutable(self, Py_ssize_t nbytes)
+    cdef bytes immutable_bytes(self, Py_ssize_t nbytes)
     cdef bint contains(self, const unsigned char* data, Py_ssize_t nbytes) noexcept
     cdef int check_range(self, Py_ssize_t offset, Py_ssize_t nbytes) except -1
     cdef int check_bool(self, Py_ssize_t offset, uint64_t nbytes) except -1
@@ -27,7 +27,7 @@ cdef array_bytes(ndarray array)
 cdef inline int export_bytes(
     Py_buffer* buffer, object owner, const void* data, Py_ssize_t nbytes, bint readonly, int flags
 ) except -1:
-    """Fill the Py_buffer of a `__getbuffer__` that exports flat bytes.
+    """Fill the Py_buffer for `__getbuffer__` of an object that exports flat bytes.
 
     PyBuffer_FillInfo would leak the None that Cython has put into `buffer.obj`.
     """

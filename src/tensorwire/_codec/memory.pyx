@@ -1,7 +1,7 @@
-"""Memory: received bodies, arrays over them, memory that is lent to writers, and BodyBuffer.
+"""Memory: received bodies and arrays over them, the memory of arrays for writers, and BodyBuffer.
 
-An array over a body keeps a reference to its `Body`, and the `Body` keeps the exporter of the
-memory. Nothing is copied.
+An array over a body keeps a reference to the `Body`, and the `Body` keeps a reference to the object
+that exports the memory. Nothing is copied.
 """
 
 cimport cython
@@ -45,12 +45,12 @@ cnp.import_array()
 
 cdef enum:
     ALIGNMENT = 64  # of the first binary tensor in a BodyBuffer
-    HUGE_FROM_NBYTES = 4 << 20  # a smaller body would waste most of a page of 2 MiB
+    HUGE_FROM_NBYTES = 4 << 20  # a smaller body could waste most of a page of 2 MiB
     FIRST_CAPACITY = 64 << 10
-    # From these sizes on the GIL is released. Each is about 1 ms of work.
+    # The GIL is released for these sizes and above, which take about 1 ms.
     CHECK_NOGIL_FROM_NBYTES = 8 << 20
-    COPY_NOGIL_FROM_NBYTES = 1 << 20  # where the kernel has to provide new pages
-    CHECK_NBYTES = 32 << 10  # checked at once
+    COPY_NOGIL_FROM_NBYTES = 1 << 20  # to memory for which the kernel has to provide new pages
+    CHECK_NBYTES = 32 << 10  # size of the blocks in which BOOL elements are checked
 
 VIEWS_EXPORTED = "the body cannot grow while views of it exist"
 
@@ -61,7 +61,7 @@ cdef extern from *:
     #ifdef __linux__
     #include <sys/mman.h>
     #endif
-    static void ask_for_huge_pages(char *memory, size_t nbytes) {
+    static void advise_huge_pages(char *memory, size_t nbytes) {
     #ifdef MADV_HUGEPAGE
         char *first = (char *)(((uintptr_t)memory + 4095) & ~(uintptr_t)4095);
         madvise(first, nbytes - (size_t)(first - memory), MADV_HUGEPAGE);
@@ -70,7 +70,7 @@ cdef extern from *:
     #endif
     }
     """
-    void ask_for_huge_pages(char* memory, size_t nbytes) nogil
+    void advise_huge_pages(char* memory, size_t nbytes) nogil
 
 
 cdef extern from "numpy/arrayobject.h":
@@ -90,20 +90,20 @@ cdef unsigned char no_data = 0  # an empty body points here, so that no pointer 
 
 
 # There is no tp_clear, because views of the memory may be used after a cycle was cleared. The
-# trashcan limits the C stack where bodies own each other through objects of other libraries.
+# trashcan limits the use of the C stack if bodies own each other through other libraries' objects.
 @cython.final
 @cython.no_gc_clear
 @cython.trashcan(True)
 cdef class Body:
-    """The memory of a C-contiguous buffer of bytes, exported until the last view is released.
+    """The memory of a C-contiguous buffer of bytes, which is not copied.
 
-    Nothing is copied. A `bytearray` cannot be resized while it is exported. The export cannot be
-    released earlier, because arrays over the memory keep this object as their base. A Body over a
-    view of another Body keeps a reference to that Body, and not to the view, so that repeated views
+    The buffer is exported until the last view of this object is released, because arrays over the
+    memory have this object as their base. A `bytearray` cannot be resized until then. A Body over a
+    view of another Body keeps a reference to that Body instead of the view, so that repeated views
     do not form a chain.
 
-    Raises TypeError if `source` has no buffer, BufferError if the buffer is not contiguous or has
-    items of several bytes.
+    Raises TypeError if `source` has no buffer, and BufferError if the buffer is not contiguous or
+    has items of several bytes.
     """
 
     def __cinit__(self, source):
@@ -112,7 +112,7 @@ cdef class Body:
             raise TypeError(f"a body must be a bytes-like object, not {type(source).__name__}")
         try:
             PyObject_GetBuffer(source, &self.buffer, PyBUF_SIMPLE)
-        except ValueError as error:  # numpy raises this where others raise BufferError
+        except ValueError as error:  # from numpy and released memoryviews, instead of BufferError
             raise BufferError(f"the body cannot be read: {error}") from None
         if self.buffer.itemsize != 1:
             raise BufferError(
@@ -146,11 +146,11 @@ cdef class Body:
     def __len__(self):
         return self.nbytes
 
-    cdef bytes immutable(self, Py_ssize_t nbytes):
+    cdef bytes immutable_bytes(self, Py_ssize_t nbytes):
         """Return at least the first `nbytes` bytes, which the caller has checked to exist.
 
-        A `bytes` object is returned as it is. Other memory is copied, because it could be written
-        to later.
+        If the body is a `bytes` object, that object is returned. Other memory is copied, because
+        it could be written to later.
         """
         cdef PyObject* exporter = <PyObject*>self.buffer.obj  # NULL for a view of another Body
         if exporter != NULL and PyBytes_CheckExact(<object>exporter) and (
@@ -210,12 +210,12 @@ cdef class Body:
 
 
 cdef Body owner_of(source):
-    """Return the Body that `source` is a view of, through memoryviews and arrays, or None.
+    """Return the Body that `source` is a view of, also indirectly through memoryviews and arrays.
 
-    The result owns an export itself: it is not a view of another Body.
+    The result is not a view of another Body. Returns None if there is no such Body.
     """
     cdef PyObject* base
-    while True:  # each object was created from the next one, so that this ends
+    while True:  # this ends, because each object was created from the next one
         if type(source) is memoryview:
             base = PyMemoryView_GET_BASE(source)
         elif type(source) is cnp.ndarray:
@@ -233,7 +233,7 @@ cdef Body owner_of(source):
 
 
 def same_bytes(first, second):
-    """Return whether two buffers have the same bytes. (`==` of memoryviews compares items.)"""
+    """Return whether two buffers have the same bytes. `==` of memoryviews would compare items."""
     cdef Body one = Body(first)
     cdef Body other = Body(second)
     return one.nbytes == other.nbytes and memcmp(one.data, other.data, one.nbytes) == 0
@@ -254,7 +254,10 @@ cdef struct InvalidBool:
 
 
 cdef InvalidBool first_invalid_bool(const unsigned char* data, uint64_t nbytes) noexcept nogil:
-    """Find the first byte above 1, which is loaded once; the value is 0 if there is none."""
+    """Find the first byte above 1. The value is 0 if there is none.
+
+    The byte that is reported is loaded once, because another thread may write to the memory.
+    """
     cdef InvalidBool invalid
     cdef uint64_t begin = 0, end, i
     invalid.index = invalid.value = 0
@@ -265,7 +268,7 @@ cdef InvalidBool first_invalid_bool(const unsigned char* data, uint64_t nbytes) 
                 invalid.index, invalid.value = i, data[i]
                 if invalid.value > 1:
                     return invalid
-            invalid.value = 0  # another thread has changed the byte since it was found
+            invalid.value = 0  # another thread has changed the byte after `all_bits`
         begin = end
     return invalid
 
@@ -333,31 +336,40 @@ cdef array_bytes(cnp.ndarray array):
 
 # --- bodies that are being received ---
 
-# There is no garbage collection: this refers to nothing but ints, and the garbage collector may
-# clear memoryviews of it later, which then have to find it intact.
+# The garbage collector does not track this class. Its objects refer only to ints, and they must be
+# intact if the collector clears memoryviews of them later.
 @cython.final
 @cython.no_gc
 cdef class BodyBuffer:
     """A buffer for the body of an HTTP message while it is being received.
 
-    It is one allocation, in which the first binary tensor is aligned to 64 bytes. A
-    ``content_length`` reserves address space only; memory is used as bytes arrive. Its buffer is
-    writable and has the bytes that have arrived so far. Pass it to ``decode_request`` when it is
-    ``complete``; the arrays then keep a reference to it. It is not thread-safe.
+    The body has one block of memory, in which the first binary tensor is aligned to 64 bytes. Pass
+    this object to ``decode_request`` or ``decode_response`` when it is ``complete``. The arrays
+    then refer to the memory, and keep a reference to this object. As a buffer, it is writable and
+    has the bytes that have arrived so far. It is not thread-safe.
 
     Parameters
     ----------
     content_length : int, optional
-        Size of the body in bytes, from the Content-Length header. If it is None, the memory grows.
+        Size of the body in bytes, from the Content-Length header. A large block only reserves
+        address space until bytes arrive. If it is None, the memory grows.
     header_length : int, optional
-        Size of the JSON header in bytes, which is where the first binary tensor begins.
+        Size of the JSON header in bytes. The first binary tensor begins there.
     max_nbytes : int, optional
-        Largest size of the body in bytes. A larger one raises HeaderError with status 413.
+        Maximum size of the body in bytes. By default, there is no limit.
+
+    Attributes
+    ----------
+    nbytes : int
+        Number of bytes that have arrived; also ``len(buffer)``.
+    content_length, max_nbytes : int or None
+        The arguments.
 
     Raises
     ------
     HeaderError
-        ``content_length`` is negative or exceeds ``max_nbytes``, or there is no memory.
+        ``content_length`` is negative. It exceeds ``max_nbytes``, or there is not enough memory
+        (status 413).
     ValueError
         ``max_nbytes`` is negative.
     TypeError
@@ -366,28 +378,32 @@ cdef class BodyBuffer:
     Examples
     --------
     >>> import tensorwire as tw
-    >>> buffer = tw.BodyBuffer(content_length=13)
-    >>> buffer.write(b'{"inputs":')
+    >>> body = b'{"outputs":[{"name":"y","shape":[1],"datatype":"INT8","data":[5]}]}'
+    >>> buffer = tw.BodyBuffer(content_length=len(body))
+    >>> for chunk in (body[:20], body[20:]):
+    ...     buffer.write(chunk)
     >>> buffer.complete
-    False
+    True
+    >>> tw.decode_response(buffer)["y"].as_numpy()
+    array([5], dtype=int8)
     """
 
-    cdef char* memory  # as it was allocated
-    cdef char* data  # the aligned start of the body within
-    cdef Py_ssize_t capacity
-    cdef Py_ssize_t header_length
+    cdef char* memory  # the allocated block
+    cdef char* data  # the start of the body in the block
+    cdef Py_ssize_t capacity  # number of bytes from `data` on that the body may use
+    cdef Py_ssize_t header_remainder  # header length modulo ALIGNMENT
     cdef Py_ssize_t n_exports
     cdef readonly Py_ssize_t nbytes
     cdef readonly object content_length
     cdef readonly object max_nbytes
 
     def __cinit__(self, content_length=None, header_length=None, *, max_nbytes=None):
-        # Integers of other types are converted: a narrow numpy integer could overflow below.
+        # Other integer types are converted, because a narrow numpy integer could overflow below.
         header_length = as_int(header_length)
         self.content_length = content_length = as_int(content_length)
         self.max_nbytes = as_int(max_nbytes)
         if header_length is not None and header_length > 0:
-            self.header_length = header_length % ALIGNMENT
+            self.header_remainder = header_length % ALIGNMENT
         if self.max_nbytes is not None and self.max_nbytes < 0:
             raise ValueError(f"max_nbytes must be 0 or more, not {number_text(self.max_nbytes)}")
         if content_length is None:
@@ -411,7 +427,7 @@ cdef class BodyBuffer:
         return 0
 
     cdef int allocate(self, nbytes) except -1:
-        """Allocate `nbytes` with the right alignment, and keep the bytes that have arrived."""
+        """Provide memory for `nbytes`, aligned, and keep the bytes that have arrived."""
         cdef Py_ssize_t n_allocated = 0
         cdef bint is_allocated
         if nbytes < 2 ** 62:
@@ -428,7 +444,7 @@ cdef class BodyBuffer:
 
     cdef char* aligned(self, char* memory) noexcept:
         """Return where the body begins in `memory`: less than ALIGNMENT bytes after its start."""
-        return memory + (-(<uintptr_t>memory + self.header_length)) % ALIGNMENT
+        return memory + (-(<uintptr_t>memory + self.header_remainder)) % ALIGNMENT
 
     cdef bint resize(self, Py_ssize_t n_allocated) noexcept:
         """Extend small memory, usually in place. Returns False if there is no memory."""
@@ -443,15 +459,18 @@ cdef class BodyBuffer:
         return True
 
     cdef int replace(self, Py_ssize_t n_allocated) except -1:
-        """Move to new memory with huge pages, which `realloc` does not keep. Returns 0 without."""
+        """Move to new memory with huge pages, which `realloc` would not keep.
+
+        Returns False if there is no memory.
+        """
         cdef Py_ssize_t n_copied = self.nbytes
         cdef char* memory = <char*>PyMem_RawMalloc(n_allocated)
         if memory == NULL:
             return False
-        ask_for_huge_pages(memory, n_allocated)
+        advise_huge_pages(memory, n_allocated)
         if n_copied > 0:
             self.copy_in(self.aligned(memory), self.data, n_copied)
-            # Another thread may have exported the old memory meanwhile, or appended to it.
+            # Without the GIL, another thread may have exported the old memory or appended to it.
             if self.n_exports > 0 or self.nbytes != n_copied:
                 PyMem_RawFree(memory)
                 raise BufferError(VIEWS_EXPORTED)
@@ -474,7 +493,7 @@ cdef class BodyBuffer:
         self.n_exports -= 1
 
     cdef int make_room(self, Py_ssize_t n_more) except -1:
-        """Make room for `n_more` bytes after those that have arrived, or raise an error."""
+        """Provide memory for `n_more` bytes after those that have arrived, or raise an error."""
         if n_more <= self.capacity - self.nbytes:
             return 0
         if self.content_length is not None:
@@ -485,7 +504,8 @@ cdef class BodyBuffer:
         if self.n_exports > 0:
             raise BufferError(VIEWS_EXPORTED)
         needed = self.nbytes + n_more
-        # Large memory is copied when it grows. It uses only address space until bytes arrive.
+        # Large memory is copied when it grows, and only uses address space until bytes arrive. It
+        # therefore grows by a larger factor.
         grown = max(needed, (2 if needed < HUGE_FROM_NBYTES else 4) * self.capacity, FIRST_CAPACITY)
         if self.max_nbytes is not None:
             grown = max(needed, min(grown, self.max_nbytes + 1))  # see `remaining`
@@ -515,9 +535,19 @@ cdef class BodyBuffer:
         LayoutError
             The body would exceed ``content_length``.
         HeaderError
-            The body would exceed ``max_nbytes`` (status 413).
+            The body would exceed ``max_nbytes``, or there is not enough memory (status 413).
         BufferError
-            The memory would have to grow while views of it exist.
+            The memory would have to grow while views of it exist, or ``chunk`` is not contiguous.
+        TypeError
+            ``chunk`` is not a buffer.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> buffer = tw.BodyBuffer()
+        >>> buffer.write(b"abc")
+        >>> bytes(buffer)
+        b'abc'
         """
         cdef Py_buffer view
         PyObject_GetBuffer(chunk, &view, PyBUF_SIMPLE)
@@ -536,16 +566,33 @@ cdef class BodyBuffer:
             PyBuffer_Release(&view)
 
     def remaining(self):
-        """Return the free memory as a writable memoryview, for ``recv_into``.
+        """Return the free memory as a memoryview, for ``recv_into``.
 
-        Call ``advance`` with the number of bytes received. If ``content_length`` is None, the view
-        is never empty, not even at ``max_nbytes``: the end of such a body is only known after
-        trying to receive another byte.
+        Call ``advance`` with the number of bytes received.
+
+        Returns
+        -------
+        memoryview
+            A writable view of the memory after the bytes that have arrived. If ``content_length``
+            is None, it is never empty, not even at ``max_nbytes``: the end of such a body is only
+            known after trying to receive another byte. Release the view before the memory grows.
 
         Raises
         ------
         BufferError
             The memory would have to grow while views of it exist.
+        HeaderError
+            There is not enough memory (status 413).
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> buffer = tw.BodyBuffer(content_length=5)
+        >>> with buffer.remaining() as view:
+        ...     view[:3] = b"abc"
+        >>> buffer.advance(3)
+        >>> bytes(buffer)
+        b'abc'
         """
         if self.content_length is None and self.capacity == self.nbytes:
             n_more = max(FIRST_CAPACITY, self.nbytes)
@@ -565,9 +612,15 @@ cdef class BodyBuffer:
         Raises
         ------
         HeaderError
-            The body exceeds ``max_nbytes`` (status 413).
+            The body would exceed ``max_nbytes`` (status 413).
         ValueError
-            There was no memory for so many bytes.
+            ``nbytes`` is negative, or exceeds the free memory.
+        TypeError
+            ``nbytes`` is not an integer.
+
+        Examples
+        --------
+        See ``remaining``.
         """
         cdef Py_ssize_t n_arrived
         nbytes = as_int(index(nbytes))
@@ -593,19 +646,19 @@ cdef class BodyBuffer:
 
 
 cdef as_int(number):
-    """Return None, or the integer as exactly `int`. Raises TypeError for other objects."""
+    """Return an integer as exactly `int`, and None as None. Raises TypeError for other objects."""
     return number if number is None or type(number) is int else int(index(number))
 
 
 cdef digits(number):
-    """Format an announced length in full, unless it is so long that Python would raise."""
+    """Format a length in full. Longer ones than 256 bits are abbreviated: Python may raise."""
     return str(number) if number.bit_length() <= 256 else number_text(number)
 
 
 @cython.final
-@cython.no_gc  # for the same reason as BodyBuffer
+@cython.no_gc  # see BodyBuffer
 cdef class FreeMemory:
-    """The memory after the bytes that have arrived, as of when this object was created."""
+    """The memory that was free when this object was created."""
 
     cdef BodyBuffer body
     cdef Py_ssize_t position

@@ -26,7 +26,7 @@ cdef class RequestedOutput:
 
 cdef class InferRequest:
     cdef object __weakref__
-    cdef Py_ssize_t expected  # probable index of the tensor that is accessed next
+    cdef Py_ssize_t next_index  # probable index of the tensor that is accessed next
     cdef public list inputs
     cdef public list outputs  # or None
     cdef public str id
@@ -37,7 +37,7 @@ cdef class InferRequest:
 
 cdef class InferResponse:
     cdef object __weakref__
-    cdef Py_ssize_t expected  # probable index of the tensor that is accessed next
+    cdef Py_ssize_t next_index  # probable index of the tensor that is accessed next
     cdef public list outputs
     cdef public str model_name
     cdef public str model_version
@@ -56,7 +56,7 @@ cdef Tensor make_tensor(
     str name, str datatype, tuple shape, data, dict parameters, bint binary)
 
 
-# Users can put anything into the lists of a message, and Cython accepts None for a typed variable.
+# Users can put any object into the lists of a message, and Cython accepts None for typed variables.
 # Items are therefore read by these functions, which raise TypeError with the list and the index.
 
 cdef inline list checked_list(list items, str attribute):

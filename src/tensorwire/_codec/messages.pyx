@@ -54,7 +54,7 @@ cdef bint checked_flag(value, name) except -1:
 
 
 cdef dict copy_parameters(parameters):
-    """Return a copy as a dict; None for None."""
+    """Return a copy of the parameters as a dict, and None for None."""
     if parameters is None:
         return None
     if type(parameters) is not dict and not isinstance(parameters, Mapping):
@@ -63,7 +63,7 @@ cdef dict copy_parameters(parameters):
 
 
 cdef list checked_items(kind, items, attribute):
-    """Return the items as a list. Raises TypeError for one that is not a `kind`, a final class."""
+    """Return the items as a list. Raises TypeError if the class of an item is not `kind`."""
     checked = list(items)
     for i, item in enumerate(checked):
         if type(item) is not kind:
@@ -72,19 +72,19 @@ cdef list checked_items(kind, items, attribute):
 
 
 cdef wrong_item(item, i, attribute, kind):
-    """Return the TypeError for item `i` of a list, which must be a `kind`."""
+    """Return the TypeError for item `i` of a list. The item must be a `kind`."""
     what = "None" if item is None else f"of type {type(item).__name__}"
     return TypeError(f"{attribute}[{i}] is {what}, not a {kind}")
 
 
 @cython.final
 @cython.freelist(8)
-@cython.trashcan(True)  # `data` may be set to any object, such as a long chain of tensors
+@cython.trashcan(True)  # users can set `data` to any object, also to a long chain of tensors
 cdef class Tensor:
-    """A named tensor of a message that was decoded, or that will be encoded.
+    """A named tensor of a decoded message, or of a message to encode.
 
-    The attributes can be assigned to. They are checked when the message is encoded: EncodeError if
-    they do not agree or are invalid in a message, TypeError if one has another type.
+    The attributes can be assigned to. They are checked when the message is encoded. EncodeError is
+    raised if they do not agree or are invalid in a message, TypeError if one has another type.
 
     Parameters
     ----------
@@ -98,12 +98,12 @@ cdef class Tensor:
         and the parameters of the region.
     datatype : str, optional
         Datatype of the protocol, for example ``"FP32"``. It is derived from ``data`` by default.
-        With ``"BF16"``, an array of ``uint16`` is accepted, too.
+        With ``"BF16"``, arrays of ``uint16`` are also accepted.
     shape : sequence of int, optional
-        Dimensions; those of ``data`` by default.
+        Dimensions. By default, those of ``data``.
     parameters : mapping, optional
         Parameters of the tensor (str, int, float or bool).
-    binary : bool
+    binary : bool, default True
         Whether the tensor is sent as binary data, and not as JSON.
 
     Attributes
@@ -116,14 +116,16 @@ cdef class Tensor:
         Whether the tensor was received, or will be sent, as binary data.
     data : ndarray, BytesTensor or None
         A little-endian, C-contiguous array; a BytesTensor for BYTES; None for a tensor in shared
-        memory. In a decoded message, it is a view of the body, which it keeps alive, and is
-        writable if the body is. Otherwise it is the array that was passed, if that is C-contiguous
-        and little-endian (changing it changes what is sent), or a converted copy.
+        memory. In a decoded message, the data of a binary tensor is a view of the body. It keeps
+        the body alive, and is writable if the body is. In a new tensor, it is the array that was
+        passed if that is C-contiguous and little-endian, so changes of the array are sent.
+        Otherwise it is a converted copy.
 
     Raises
     ------
     EncodeError
-        ``data``, ``datatype`` and ``shape`` do not agree, or an element cannot be encoded.
+        ``data``, ``datatype`` and ``shape`` do not agree, an element cannot be encoded, or the name
+        contains a NUL.
     TypeError
         An argument has another type.
 
@@ -141,7 +143,7 @@ cdef class Tensor:
         self, name, data, *, datatype=None, shape=None, parameters=None, binary=True
     ):
         self.name = checked_name(name, "a tensor")
-        if type(data) is not cnp.ndarray or not take_array(self, data, datatype, shape):
+        if type(data) is not cnp.ndarray or not use_array(self, data, datatype, shape):
             try:
                 self.datatype, self.shape, self.data = convert_data(data, datatype, shape)
             except (EncodeError, TypeError) as error:
@@ -165,19 +167,23 @@ cdef class Tensor:
 
         Parameters
         ----------
-        aligned, writable : bool
-            Return a copy if the array is not aligned, or not writable.
+        aligned : bool, default False
+            Whether to return a copy if the array is not aligned.
+        writable : bool, default False
+            Whether to return a copy if the array is not writable.
 
         Returns
         -------
         ndarray
-            The array of ``data``, which is a view of the body in a decoded message. For BYTES, a
-            new object array of ``bytes``.
+            The array ``data`` itself, which is a view of the body in a decoded message. For BYTES,
+            a new object array of ``bytes``.
 
         Raises
         ------
         TensorwireError
             The tensor is in shared memory.
+        TypeError
+            ``data`` was set to another object.
 
         Examples
         --------
@@ -231,8 +237,11 @@ def _unpickled_tensor(name, datatype, shape, data, parameters, binary, dtype):
     return make_tensor(name, datatype, shape, data, parameters, binary)
 
 
-cdef bint take_array(Tensor tensor, cnp.ndarray array, datatype, shape) except -1:
-    """Use an array as it is. Returns False, and does nothing, if it has to be converted."""
+cdef bint use_array(Tensor tensor, cnp.ndarray array, datatype, shape) except -1:
+    """Set the datatype, shape and data of a tensor to those of an array.
+
+    Returns False, and does nothing, if the array has to be converted.
+    """
     cdef Datatype row
     cdef int type_num = cnp.PyArray_TYPE(array)
     if type_num >= cnp.NPY_NTYPES_LEGACY or not cnp.PyArray_IS_C_CONTIGUOUS(array):
@@ -264,7 +273,7 @@ cdef tuple shape_of(cnp.ndarray array):
 cdef Tensor make_tensor(
     str name, str datatype, tuple shape, data, dict parameters, bint binary
 ):
-    """Return a tensor of attributes that the decoder has checked."""
+    """Return a tensor with attributes that the decoder has checked."""
     cdef Tensor tensor = Tensor.__new__(Tensor)
     tensor.name = name
     tensor.datatype = datatype
@@ -275,30 +284,35 @@ cdef Tensor make_tensor(
     return tensor
 
 
-cdef bint has(list tensors, name, str attribute) except -1:
+cdef bint has_tensor(list tensors, name, str attribute) except -1:
+    """Return whether a tensor has the name."""
     checked_list(tensors, attribute)
-    return isinstance(name, str) and position(tensors, str(name), 0, attribute) >= 0
+    return isinstance(name, str) and search_tensor(tensors, str(name), 0, attribute) >= 0
 
 
-cdef Py_ssize_t find(list tensors, name, Py_ssize_t expected, str attribute) except -1:
-    """Return the index of the tensor with a name. The search begins at index `expected`."""
+cdef Py_ssize_t find_tensor(list tensors, name, Py_ssize_t expected, str attribute) except -1:
+    """Return the index of the tensor with a name, or raise KeyError.
+
+    The search begins at index `expected`. `attribute` is the name of the list for error messages.
+    """
     cdef Py_ssize_t at
     checked_list(tensors, attribute)
     if not isinstance(name, str):
         raise KeyError(f"the name of a tensor is a str, not {type(name).__name__}")
     name = str(name)  # may run the code of a subclass, so that the length is read afterwards
-    at = position(tensors, name, min(expected, len(tensors)), attribute)
+    at = search_tensor(tensors, name, min(expected, len(tensors)), attribute)
     if at < 0:
         raise KeyError(f"no tensor {name!r}: there are {[tensor.name for tensor in tensors]}")
     return at
 
 
-cdef Py_ssize_t position(
+cdef Py_ssize_t search_tensor(
     list tensors, str name, Py_ssize_t first, str attribute
 ) except -2:
-    """Return the index of the tensor with a name, or -1. The search begins at `first` and wraps.
+    """Return the index of the tensor with a name, or -1.
 
-    Tensors are usually accessed in the order of the message. The first comparison finds them then.
+    The search begins at index `first`, and continues at 0. Tensors are usually accessed in the
+    order of the message. Then the first comparison finds them.
     """
     cdef Tensor tensor
     cdef Py_ssize_t i, n = len(tensors)
@@ -311,17 +325,17 @@ cdef Py_ssize_t position(
 
 @cython.final
 @cython.freelist(8)
-@cython.trashcan(True)  # as for Tensor: `binary` may be set to any object
+@cython.trashcan(True)  # users can set `binary` to any object, also to a long chain of outputs
 cdef class RequestedOutput:
     """An output that a request asks for.
 
     Parameters
     ----------
     name : str
-        Name of the output.
+        Name of the output, without NUL characters.
     binary : bool, optional
-        Whether the output is to be sent as binary data. None leaves it to the request's parameter
-        ``binary_data_output`` and to the server (WIRE.md 7).
+        Whether the server should send the output as binary data. By default, this depends on the
+        request's parameter ``binary_data_output`` and on the server (WIRE.md 7).
     parameters : mapping, optional
         Other parameters of the output.
 
@@ -372,19 +386,27 @@ cdef class InferRequest:
     """An inference request.
 
     ``request["name"]`` returns the input with that name, ``"name" in request`` tests for it, and
-    iterating over the request returns the inputs. KeyError lists the names that exist.
+    iterating over the request returns the inputs. The KeyError for an unknown name lists the names
+    of the inputs.
 
     Parameters
     ----------
     inputs : iterable of Tensor
         The inputs, in the order of the message.
     outputs : iterable of RequestedOutput, optional
-        The outputs to return; all outputs of the model by default.
+        The outputs to return. By default, all outputs of the model.
     id, model_name, model_version : str, optional
-        Members of the message.
+        Members of the JSON header.
     parameters : mapping, optional
-        Parameters of the request. ``binary_data_output`` (bool) applies to outputs that do not
-        have a ``binary`` of their own (WIRE.md 7).
+        Parameters of the request. ``binary_data_output`` (bool) applies to outputs whose ``binary``
+        is None (WIRE.md 7).
+
+    Attributes
+    ----------
+    inputs : list of Tensor
+    outputs : list of RequestedOutput or None
+    id, model_name, model_version : str or None
+    parameters : dict
 
     Raises
     ------
@@ -423,15 +445,15 @@ cdef class InferRequest:
         self._parameters = parameters
 
     def __getitem__(self, name):
-        cdef Py_ssize_t at = find(self.inputs, name, self.expected, "inputs")
-        self.expected = at + 1
+        cdef Py_ssize_t at = find_tensor(self.inputs, name, self.next_index, "inputs")
+        self.next_index = at + 1
         return self.inputs[at]
 
     def __iter__(self):
         return iter(checked_list(self.inputs, "inputs"))
 
     def __contains__(self, name):
-        return has(self.inputs, name, "inputs")
+        return has_tensor(self.inputs, name, "inputs")
 
     def __reduce__(self):
         return _new_message, (InferRequest,), (
@@ -453,17 +475,23 @@ cdef class InferResponse:
     """The response to an inference request.
 
     ``response["name"]`` returns the output with that name, ``"name" in response`` tests for it, and
-    iterating over the response returns the outputs. KeyError lists the names that exist.
+    iterating over the response returns the outputs. The KeyError for an unknown name lists the
+    names of the outputs.
 
     Parameters
     ----------
     outputs : iterable of Tensor
-        The outputs, in the order of the message. A server may send them in another order than
-        they were requested.
+        The outputs, in the order of the message. It may differ from the order of the request.
     model_name, model_version, id : str, optional
-        Members of the message.
+        Members of the JSON header.
     parameters : mapping, optional
         Parameters of the response.
+
+    Attributes
+    ----------
+    outputs : list of Tensor
+    model_name, model_version, id : str or None
+    parameters : dict
 
     Raises
     ------
@@ -498,15 +526,15 @@ cdef class InferResponse:
         self._parameters = parameters
 
     def __getitem__(self, name):
-        cdef Py_ssize_t at = find(self.outputs, name, self.expected, "outputs")
-        self.expected = at + 1
+        cdef Py_ssize_t at = find_tensor(self.outputs, name, self.next_index, "outputs")
+        self.next_index = at + 1
         return self.outputs[at]
 
     def __iter__(self):
         return iter(checked_list(self.outputs, "outputs"))
 
     def __contains__(self, name):
-        return has(self.outputs, name, "outputs")
+        return has_tensor(self.outputs, name, "outputs")
 
     def __reduce__(self):
         return _new_message, (InferResponse,), (
@@ -521,23 +549,31 @@ cdef class InferResponse:
 
 @cython.final
 cdef class TensorSpec:
-    """An input or output as the configuration of a model declares it.
+    """The declaration of an input or output of a model. An instance is immutable.
 
     Parameters
     ----------
     name : str
-        Name of the tensor.
+        Name of the tensor, without NUL characters.
     datatype : str
         Datatype of the protocol, for example ``"FP32"``.
     dims : iterable of int
-        Dimensions; -1 for a variable one.
-    batching : bool
+        Dimensions. -1 is a variable dimension.
+    batching : bool, default False
         Whether the shape has a batch dimension before ``dims``.
+
+    Attributes
+    ----------
+    name, datatype : str
+    dims : tuple of int
+    batching : bool
 
     Raises
     ------
     ValueError
         The datatype is unknown, or a dimension is less than -1.
+    EncodeError
+        The name contains a NUL.
     TypeError
         An argument has another type.
 
@@ -548,7 +584,7 @@ cdef class TensorSpec:
     (-1, 224, 224, 3)
     """
 
-    # In __cinit__, so that no object has fields that were not checked.
+    # In __cinit__, because Python code can create objects without calling __init__.
     def __cinit__(self, name, datatype, dims, batching=False):
         if datatype not in DATATYPES:
             raise ValueError(
@@ -570,7 +606,30 @@ cdef class TensorSpec:
         return (-1, *self.dims) if self.batching else self.dims
 
     def accepts(self, Tensor tensor not None):
-        """Return whether a tensor has the declared datatype and shape."""
+        """Return whether a tensor has the declared datatype and shape.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            The tensor. Its name is not compared.
+
+        Returns
+        -------
+        bool
+            True if the datatype is the same, and each dimension is the same or variable.
+
+        Raises
+        ------
+        TypeError
+            ``tensor`` is not a Tensor, or its shape is None.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> tensor = tw.Tensor("x", [1, 2], datatype="INT8")
+        >>> tw.TensorSpec("x", "INT8", [-1]).accepts(tensor)
+        True
+        """
         cdef Py_ssize_t i, first = self.batching  # the first dimension that is declared
         cdef Py_ssize_t n_dims = len(tensor.shape)
         if tensor.datatype != self.datatype or n_dims != len(self.dims) + first:
@@ -593,22 +652,24 @@ cdef class TensorSpec:
 cdef class Frame:
     """An encoded message: the buffers of its body, and its HTTP headers.
 
-    ``len(frame)`` is the size of the body in bytes, ``bytes(frame)`` a copy of it. Iterating over
-    the frame returns the buffers, for ``writelines``, ``sendmsg``, WSGI and httpx. Pass the frame
-    itself to requests and ``http.client``.
+    ``len(frame)`` is the size of the body in bytes, and ``bytes(frame)`` is a copy of the body.
+    Iterating over the frame returns the buffers, for ``writelines``, ``sendmsg``, WSGI and httpx.
+    Pass the frame itself to requests and ``http.client``.
+
+    The encoders return frames. Use the constructor for a body from other code.
 
     Parameters
     ----------
     buffers : tuple of buffers
-        The parts of the body, which must be contiguous.
+        The parts of the body, which must be contiguous. They are not copied.
     header_length : int or None
-        Size of the JSON header in bytes.
+        Size of the JSON header in bytes; see below.
 
     Attributes
     ----------
     buffers : tuple of bytes or memoryview
-        The JSON header, and the memory of each binary tensor that is not empty, as flat, read-only
-        memoryviews. The memory of the tensors is not copied, and must not change until it is sent.
+        The JSON header, and the memory of each binary tensor that is not empty as a flat
+        memoryview. The memory of the tensors is not copied, and must not change until it is sent.
     header_length : int or None
         Size of the JSON header in bytes; 0 for a raw binary request; None if the whole message is
         JSON.
@@ -619,6 +680,8 @@ cdef class Frame:
         ``header_length`` is negative or larger than the body.
     BufferError
         A buffer is not contiguous.
+    TypeError
+        An argument has another type.
 
     Examples
     --------
@@ -652,8 +715,11 @@ cdef class Frame:
 
     @property
     def headers(self):
-        """The HTTP headers as a dict: Content-Type, Content-Length and, with binary data, the
-        header length (WIRE.md 1)."""
+        """The HTTP headers as a new dict (WIRE.md 1).
+
+        They are Content-Type, Content-Length and, unless ``header_length`` is None,
+        Inference-Header-Content-Length.
+        """
         if self.header_length is None:
             return {"Content-Type": JSON_TYPE, "Content-Length": str(self.nbytes)}
         return {
@@ -666,13 +732,13 @@ cdef class Frame:
         return self.nbytes
 
     def __bool__(self):
-        return True  # also for the empty body of a raw request without elements
+        return True  # also if the body is empty, as in a raw request without elements
 
     def __iter__(self):
         return iter(self.buffers)
 
     def pieces(self, most):
-        """Iterate over the body as memoryviews of limited size, without copying it.
+        """Iterate over the body as memoryviews of limited size. The body is not copied.
 
         Parameters
         ----------
@@ -682,12 +748,14 @@ cdef class Frame:
         Returns
         -------
         iterator of memoryview
-            The parts of the buffers, in order.
+            Views of the buffers, in order. None of them is empty.
 
         Raises
         ------
         ValueError
             ``most`` is less than 1.
+        TypeError
+            ``most`` is not an integer.
 
         Examples
         --------
@@ -715,7 +783,7 @@ cdef class Frame:
 
 
 cdef Frame new_frame(tuple buffers, header_length, Py_ssize_t nbytes):
-    """Return a frame of buffers whose total size is `nbytes`."""
+    """Return a frame without checking its buffers, whose total size is `nbytes`."""
     cdef Frame frame = Frame.__new__(Frame)
     frame.buffers = buffers
     frame.header_length = header_length
@@ -724,7 +792,10 @@ cdef Frame new_frame(tuple buffers, header_length, Py_ssize_t nbytes):
 
 
 cdef bint is_flat(buffer) noexcept:
-    """Return whether a buffer is contiguous, and len() returns its number of bytes."""
+    """Return whether a buffer is contiguous, and `len` returns its number of bytes.
+
+    Returns False for other classes than bytes, bytearray and memoryview.
+    """
     cdef Py_buffer* view
     if type(buffer) is memoryview:
         view = PyMemoryView_GET_BUFFER(buffer)

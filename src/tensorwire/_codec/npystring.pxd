@@ -17,13 +17,13 @@ cdef extern from "numpy/arrayobject.h":
     ctypedef struct PyArray_StringDTypeObject:
         pass
 
-    # The allocator is locked until it is released. A thread that waits for it may hold the GIL. To
-    # avoid a deadlock, acquire it, call a function that does not need the GIL, and release it, all
-    # in one `with nogil` block.
+    # The allocator is locked until it is released, and another thread may wait for it with the GIL.
+    # To avoid a deadlock, acquire the allocator, call a function that does not need the GIL, and
+    # release the allocator, all in one `with nogil` block.
     npy_string_allocator* NpyString_acquire_allocator(
         const PyArray_StringDTypeObject* descr) nogil
     void NpyString_release_allocator(npy_string_allocator* allocator) nogil
-    # 1: the value is missing; -1: an error, for which no Python exception is set
+    # Returns 1 for a missing value, and -1 for an error, without setting a Python exception.
     int NpyString_load(
         npy_string_allocator* allocator, const npy_packed_static_string* packed,
         npy_static_string* unpacked) nogil

@@ -6,13 +6,13 @@ from ..errors import HeaderError
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE, header_length
 
 cdef bytes HEADER_LENGTH_NAME = HEADER_LENGTH.lower().encode()
-# A media type that carries the header length as a parameter is longer than this (WIRE.md 1).
+# A media type with the header length as a parameter is longer than this (WIRE.md 1).
 cdef Py_ssize_t PLAIN_TYPE_NBYTES = len(BINARY_TYPE)
 cdef tuple BINARY = (b"content-type", BINARY_TYPE.encode())
 cdef tuple JSON = (b"content-type", JSON_TYPE.encode())
 
 
-def framing(headers):
+def parse_framing(headers):
     """Parse the headers that describe the body of a request (WIRE.md 1).
 
     Parameters
@@ -36,7 +36,7 @@ def framing(headers):
     """
     cdef bytes name, value
     cdef bytes encoding = b""
-    cdef list lengths = []
+    cdef list length_headers = []
     content_length = length = None
     for name, value in headers:
         if name == b"content-length":
@@ -49,20 +49,20 @@ def framing(headers):
             and len(value) > PLAIN_TYPE_NBYTES
             and b"json-header-size" in value.lower()
         ):
-            lengths.append((name, value))
+            length_headers.append((name, value))
         elif name == b"content-encoding":
             value = value.strip().lower()
             if value not in (b"", b"identity"):
                 encoding = encoding + b", " + value if encoding else value
-    if len(lengths) == 1:
-        length = parse_digits(lengths[0][1])
-    if length is None and lengths:  # in a media type, malformed, or sent more than once
-        length = header_length(lengths)
+    if len(length_headers) == 1:
+        length = parse_digits(length_headers[0][1])
+    if length is None and length_headers:  # in a media type, malformed, or sent more than once
+        length = header_length(length_headers)
     return length, content_length, encoding
 
 
 cdef parse_digits(bytes value):
-    """The number that 1 to 20 ASCII digits stand for (2^64 has 20); None for any other text."""
+    """Return the value of 1 to 20 ASCII digits (2^64 has 20 digits); None for any other text."""
     cdef const unsigned char* text = value
     cdef Py_ssize_t i, number = 0
     if not 0 < len(value) <= 18:  # 18 digits cannot overflow a Py_ssize_t

@@ -38,7 +38,7 @@ MODEL_PATH = re.compile(r"/v2/models/(?P<model>.+?)(/versions/[^/]+)?(/(?P<endpo
 
 
 class Model:
-    """A function, and the inputs and outputs that it declares.
+    """A function with its declared inputs and outputs.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Model:
         The declared outputs. If the function returns an output that is not declared, the response
         has status 500. If empty, any outputs are accepted.
     batching : bool, default False
-        Whether every declared shape has a batch dimension in front of its ``dims``.
+        Whether every declared shape has a batch dimension before its ``dims``.
 
     Raises
     ------
@@ -291,7 +291,7 @@ class App:
 
     @staticmethod
     def route(path: str) -> tuple[str, str | None] | None:
-        """The endpoint and the model name of a path, or None if there is no such endpoint."""
+        """Return the endpoint and the model name of a path; None if there is no such endpoint."""
         path = path.rstrip("/")
         if path in SERVER_ENDPOINTS:
             return SERVER_ENDPOINTS[path], None
@@ -301,7 +301,7 @@ class App:
         return found["endpoint"] or "model", found["model"]
 
     def metadata(self, endpoint: str, name: str | None) -> dict[str, Any]:
-        """The JSON of a metadata or health endpoint."""
+        """Return the JSON value of a metadata or health endpoint."""
         if name is None:
             if endpoint == "server":
                 return {"name": "tensorwire", "version": tw.__version__, "extensions": [EXTENSION]}
@@ -312,7 +312,7 @@ class App:
 
 
 def model_failure(name: str, error: Exception) -> InvalidOutput:
-    """Log the exception of a model, and return the one that the client may see."""
+    """Log the exception of a model, and return the error whose message is sent to the client."""
     if isinstance(error, InvalidOutput):
         log.error("model %r: %s", name, error)
         return error
@@ -375,17 +375,16 @@ def create_app(
     models : mapping of str to callable or Model
         A callable takes an ``InferRequest``, and returns an ``InferResponse`` or a mapping of
         output names to arrays. An async function is awaited. Any other function is called in a
-        thread pool. A ``Model`` also declares inputs and outputs.
+        thread pool. A ``Model`` is a function with declared inputs and outputs.
     max_body : int, default 2**31 - 1
         Maximum length of a request body in bytes, after decompression.
     limits : Limits, optional
         The limits of ``decode_request``.
     selection : {"spec", "triton"}, default "spec"
-        Which outputs are sent as binary data if the request does not say so for each of them
-        (WIRE.md 7).
+        How outputs are selected for binary data; see ``encode_response``.
     zero_copy : bool, default False
-        Whether to send large responses as memoryviews of the arrays, which saves a copy. Use it
-        with uvicorn. Other servers may accept ``bytes`` only, as ASGI requires.
+        Whether to send large responses as memoryviews of the arrays, which saves a copy. uvicorn
+        accepts memoryviews. ASGI only requires ``bytes``, so other servers may not.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Read a request from an ASGI server and send a frame to it, without a framework."""
+"""Read a request from an ASGI server, and send a frame to it. No web framework is needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .._codec.decoder import decode_request
 from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame, InferRequest, TensorSpec
 from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError, plural
-from ._head import frame_headers, framing
+from ._head import frame_headers, parse_framing
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -36,7 +36,7 @@ _MAX_DISCARDED_NBYTES = 16 << 20
 class ClientDisconnected(TensorwireError):
     """The client closed the connection before the whole body had arrived.
 
-    There is nobody to send a response to. ``status`` is 499.
+    No response can be sent. ``status`` is 499.
     """
 
     status = 499
@@ -105,7 +105,7 @@ async def read_request(
     ...         response = tw.InferResponse(request.inputs)
     ...         await send_frame(send, tw.encode_response(response, request))
     """
-    length, content_length, encoding = framing(scope["headers"])
+    length, content_length, encoding = parse_framing(scope["headers"])
     if encoding:
         buffer = await _read_compressed(encoding, length, receive, max_body)
     else:
@@ -137,8 +137,8 @@ async def _read_compressed(
 ) -> BodyBuffer:
     """Decompress the body as it arrives.
 
-    zlib detects whether the data has a zlib or a gzip header, so a body that is labelled as the
-    other of the two is accepted.
+    zlib detects whether the data has a zlib or a gzip header. A zlib body with the label gzip is
+    therefore accepted, and so is the opposite.
     """
     if encoding not in (b"gzip", b"x-gzip", b"deflate"):
         name = encoding[:40].decode("latin-1")
@@ -243,8 +243,8 @@ async def send_frame(
     http.response.start 0
     http.response.body 130
     """
-    own = frame_headers(frame)
-    start = {"type": "http.response.start", "status": status, "headers": [*own, *headers]}
+    all_headers = [*frame_headers(frame), *headers]
+    start = {"type": "http.response.start", "status": status, "headers": all_headers}
     await send(start)
     if len(frame) <= _MAX_JOINED_NBYTES:
         await send({"type": "http.response.body", "body": bytes(frame)})
@@ -287,10 +287,11 @@ async def send_error(send: Send, message: str, status: int, headers: RawHeaders 
 async def send_json(send: Send, value: Any, status: int = 200, headers: RawHeaders = ()) -> None:
     """Send a response whose body is ``value`` as JSON."""
     body = json.dumps(value).encode()
-    own = [
+    all_headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
+        *headers,
     ]
-    start = {"type": "http.response.start", "status": status, "headers": [*own, *headers]}
+    start = {"type": "http.response.start", "status": status, "headers": all_headers}
     await send(start)
     await send({"type": "http.response.body", "body": body})

@@ -6,7 +6,7 @@ import argparse
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command, and return the exit status."""
+    """Run a command, and return its exit status. Invalid arguments raise SystemExit."""
     parser = argparse.ArgumentParser(prog="python -m tensorwire", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("demo", help="encode and decode 64 MiB, compared with plain Python code")

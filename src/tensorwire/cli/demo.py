@@ -36,7 +36,7 @@ def make_arrays() -> Arrays:
 
 @dataclass
 class Measurement:
-    """The seconds and the copied payload bytes of each step, for one implementation."""
+    """The time in seconds and the copied payload bytes of each step of one implementation."""
 
     name: str
     steps: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -57,8 +57,8 @@ def show_progress(text: str) -> None:
         print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def n_copied(payload: Iterable[Any], source: Any) -> int:
-    """The number of bytes in the payload's buffers that are not memory of ``source``."""
+def count_copied(payload: Iterable[Any], source: Any) -> int:
+    """Return the total size in bytes of those buffers that do not share memory with ``source``."""
     memory = np.frombuffer(source, np.uint8)
     flat = [np.frombuffer(buffer, np.uint8) for buffer in payload]
     return sum(buffer.nbytes for buffer in flat if not np.shares_memory(buffer, memory))
@@ -79,12 +79,12 @@ def measure_tensorwire(arrays: Arrays) -> tuple[Measurement, tw.InferRequest, tw
         ]
         request = tw.InferRequest(inputs, parameters={"binary_data_output": True})
         frame = tw.encode_request(request)
-        return frame, n_copied(frame.buffers[1:], arrays.images)
+        return frame, count_copied(frame.buffers[1:], arrays.images)
 
     def decode_request() -> tuple[tw.InferRequest, int]:
         request = tw.decode_request(body, tw.header_length(frame.headers))
         data = [request["images"].data, wire_bytes(request["prompts"])]
-        return request, n_copied(data, body)
+        return request, count_copied(data, body)
 
     def make_objects() -> tuple[list[str], int]:
         prompts = request["prompts"].data
@@ -93,20 +93,20 @@ def measure_tensorwire(arrays: Arrays) -> tuple[Measurement, tw.InferRequest, tw
 
     def encode_response() -> tuple[tw.Frame, int]:
         outputs = [request["images"], request["prompts"], request["thresholds"]]
-        reply = tw.encode_response(tw.InferResponse(outputs, model_name="demo"), request)
-        return reply, n_copied(reply.buffers[1:], body)
+        response_frame = tw.encode_response(tw.InferResponse(outputs, model_name="demo"), request)
+        return response_frame, count_copied(response_frame.buffers[1:], body)
 
     def decode_response() -> tuple[tw.InferResponse, int]:
-        response = tw.decode_response(answer, reply.header_length)
+        response = tw.decode_response(response_body, response_frame.header_length)
         data = [response["images"].data, wire_bytes(response["prompts"])]
-        return response, n_copied(data, answer)
+        return response, count_copied(data, response_body)
 
     frame = measurement.step("encode request", encode_request)
     body = bytes(frame)  # instead of sending it
     request = measurement.step("decode request", decode_request)
     prompts = measurement.step("strings as objects", make_objects)
-    reply = measurement.step("encode response", encode_response)
-    answer = bytes(reply)
+    response_frame = measurement.step("encode response", encode_response)
+    response_body = bytes(response_frame)
     response = measurement.step("decode response", decode_response)
 
     assert np.array_equal(request["images"].as_numpy(), arrays.images)
@@ -127,7 +127,7 @@ def wire_bytes(tensor: tw.Tensor) -> memoryview:
 
 
 def measure_plain_python(arrays: Arrays) -> Measurement:
-    """Do the same with a struct loop, tobytes, join and slices."""
+    """Encode and decode the same messages with a struct loop, tobytes, join and slices."""
     measurement = Measurement("plain Python")
 
     def encode(
@@ -170,8 +170,8 @@ def measure_plain_python(arrays: Arrays) -> Measurement:
     images, data, numbers = measurement.step("decode request", lambda: decode(*body))
     prompts = measurement.step("strings as objects", lambda: make_objects(data))
     answer = measurement.step("encode response", lambda: encode(images, prompts, numbers))
-    back = measurement.step("decode response", lambda: decode(*answer))
-    for found, elements, last in ((images, data, numbers), back):
+    response = measurement.step("decode response", lambda: decode(*answer))
+    for found, elements, last in ((images, data, numbers), response):
         assert np.array_equal(found, arrays.images)
         assert (elements, last) == (data, thresholds)
     assert prompts == arrays.prompts
@@ -204,11 +204,12 @@ def run() -> None:
     print(f"{emphasis[0]}{'':<20}{ours.name:>24}{plain.name:>28}{emphasis[1]}")
     print(f"{'step':<20}{'time':>12}{'copied':>12}{'time':>16}{'copied':>12}")
     for step in ours.steps:
-        print(f"{step:<20}{row(*ours.steps[step])}    {row(*plain.steps[step])}")
+        print(f"{step:<20}{format_row(*ours.steps[step])}    {format_row(*plain.steps[step])}")
     totals = [tuple(map(sum, zip(*one.steps.values(), strict=True))) for one in (ours, plain)]
-    print(f"{emphasis[0]}{'total':<20}{row(*totals[0])}    {row(*totals[1])}{emphasis[1]}")
+    total = "    ".join(format_row(*one) for one in totals)
+    print(f"{emphasis[0]}{'total':<20}{total}{emphasis[1]}")
     print("\nboth implementations returned all tensors unchanged")
 
 
-def row(seconds: float, nbytes: int) -> str:
+def format_row(seconds: float, nbytes: int) -> str:
     return f"{seconds * 1e3:>9.2f} ms{nbytes / 2**20:>8.1f} MiB"

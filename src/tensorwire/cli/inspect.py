@@ -28,13 +28,13 @@ def run(file: str, header_length: str | None) -> int:
             print(f"  {line}", file=sys.stderr)
         return 1
     kind = "request" if isinstance(message, tw.InferRequest) else "response"
-    print(f"{file}: {kind} of {len(body):,} bytes, {summary(message)}")
+    print(f"{file}: {kind} of {len(body):,} bytes, {format_fields(message)}")
     tensors = message.inputs if isinstance(message, tw.InferRequest) else message.outputs
     print(f"{'name':<20} {'datatype':<9} {'shape':<16} {'bytes':>12}  first values")
     for tensor in tensors:
         nbytes = "-" if tensor.data is None else f"{tensor.data.nbytes:,}"
-        name, shape = printable(tensor.name), str(list(tensor.shape))
-        print(f"{name:<20} {tensor.datatype:<9} {shape:<16} {nbytes:>12}  {values(tensor)}")
+        name, shape = escape_name(tensor.name), str(list(tensor.shape))
+        print(f"{name:<20} {tensor.datatype:<9} {shape:<16} {nbytes:>12}  {format_values(tensor)}")
     return 0
 
 
@@ -50,7 +50,7 @@ def decode(body: bytes, header_length: str | None) -> tw.InferRequest | tw.Infer
 
 
 def error_details(error: tw.DecodeError) -> list[str]:
-    """The attributes of the error that are not None, one line each."""
+    """Return the attributes of the error that are not None, as one line each."""
     names = ("tensor", "element", "offset", "expected", "actual")
     found = [(name, getattr(error, name)) for name in names]
     return [f"{name}: {value}" for name, value in found if value is not None]
@@ -68,7 +68,7 @@ def guess_header_length(body: bytes) -> list[str]:
     return [f"the JSON ends at byte {end}: try --header-length {length}"]
 
 
-def summary(message: tw.InferRequest | tw.InferResponse) -> str:
+def format_fields(message: tw.InferRequest | tw.InferResponse) -> str:
     fields = {
         "id": message.id,
         "model": message.model_name,
@@ -81,22 +81,22 @@ def summary(message: tw.InferRequest | tw.InferResponse) -> str:
     return ", ".join(parts) or "no id, model or parameters"
 
 
-def printable(name: str) -> str:
+def escape_name(name: str) -> str:
     """Escape a name that contains terminal control characters."""
     return name if name.isprintable() else ascii(name)
 
 
-def values(tensor: tw.Tensor) -> str:
-    """The first values in row-major order."""
+def format_values(tensor: tw.Tensor) -> str:
+    """Return the first values in row-major order as text."""
     if tensor.data is None:
         return "(in shared memory)"
     flat: Any = tensor.data.reshape((int(np.prod(tensor.shape, dtype=object)),))
     first = flat[:N_VALUES].tolist()
-    text = ", ".join(shown(value) for value in first)
+    text = ", ".join(format_value(value) for value in first)
     how = "" if tensor.binary else "  (as JSON)"
     return f"{text}{', ...' if len(flat) > N_VALUES else ''}{how}"
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     text = f"{value:.6g}" if isinstance(value, float) else repr(value)
     return text if len(text) <= 30 else f"{text[:27]}..."

@@ -1,7 +1,7 @@
 """Clients for servers of the Open Inference Protocol.
 
-``Client`` uses urllib3 and ``AsyncClient`` uses aiohttp. Each library is imported only when its
-client is.
+``Client`` uses urllib3, and ``AsyncClient`` uses aiohttp. Each library is only imported with its
+client.
 """
 
 from __future__ import annotations

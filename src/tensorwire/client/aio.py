@@ -141,9 +141,9 @@ class AsyncClient(BaseClient):
         return (await self._exchange(request, timeout)).decode(self.limits)
 
     async def server_metadata(self) -> dict[str, Any]:
-        """Return the metadata of the server: ``name``, ``version`` and ``extensions``.
+        """Return the metadata of the server.
 
-        The exceptions are those of ``Client.server_metadata``.
+        The result and the exceptions are those of ``Client.server_metadata``.
 
         Examples
         --------
@@ -154,9 +154,9 @@ class AsyncClient(BaseClient):
         return body.parse_metadata(self.limits)
 
     async def model_metadata(self, model: str, version: str | None = None) -> dict[str, Any]:
-        """Return the metadata of a model: ``inputs``, ``outputs``, ``versions`` and ``platform``.
+        """Return the metadata of a model.
 
-        The parameters and the exceptions are those of ``Client.model_metadata``.
+        The parameters, the result and the exceptions are those of ``Client.model_metadata``.
 
         Examples
         --------
@@ -169,8 +169,7 @@ class AsyncClient(BaseClient):
     async def is_ready(self, model: str | None = None, version: str | None = None) -> bool:
         """Return whether the server, or one of its models, is ready.
 
-        The parameters are those of ``Client.is_ready``. An error response, a failed connection and
-        a timeout count as not ready.
+        The parameters, the result and the exceptions are those of ``Client.is_ready``.
 
         Examples
         --------
@@ -203,7 +202,7 @@ class AsyncClient(BaseClient):
         await self.close()
 
     def _open(self) -> aiohttp.ClientSession:
-        """Return the session, which has to be created while the event loop runs."""
+        """Return the session. The first call creates it: that needs a running event loop."""
         if self._closed:
             raise RuntimeError("the client is closed")
         if self._session is None:
@@ -257,7 +256,7 @@ def _data(
 async def _chunks_in_time(
     chunks: Iterator[Any], send_timeout: asyncio.Timeout, seconds: float | None
 ) -> AsyncIterator[Any]:
-    """Yield the chunks, and reschedule the timeout for each of them.
+    """Yield the chunks, and restart the timeout before each of them.
 
     aiohttp has no timeout for sending. It requests the next chunk when most of the previous one has
     been sent, and buffers no more than that.
@@ -267,11 +266,11 @@ async def _chunks_in_time(
         if seconds is not None:
             send_timeout.reschedule(now() + seconds)
         yield chunk
-    send_timeout.reschedule(None)  # from here on, sock_read applies
+    send_timeout.reschedule(None)  # now the response is read, and sock_read applies
 
 
 async def _read_error(response: aiohttp.ClientResponse) -> bytes:
-    """Read the body of an error response, as much as arrives before the connection is closed."""
+    """Return the start of the body of an error response; less of it if the connection breaks."""
     text = b""
     try:
         while len(text) < ERROR_NBYTES and (chunk := await response.content.readany()):

@@ -1,4 +1,4 @@
-"""Requests and responses of both clients, without I/O and without an HTTP library."""
+"""The parts of the clients that perform no I/O: requests, response bodies and errors."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DEFAULT_TIMEOUT = 60.0
 DEFAULT_MAX_BODY = 2**31 - 1
 """Default limit of a response body in bytes."""
 
-ERROR_NBYTES = 64 << 10  # how much of the body of an error response is read
-CHUNK_NBYTES = 1 << 20  # sent at a time, so that the timeout limits a chunk and not a whole tensor
+ERROR_NBYTES = 64 << 10  # at most this much of the body of an error response is read
+CHUNK_NBYTES = 1 << 20  # sent at once: the timeout applies to each chunk, not to a whole tensor
 _MAX_MESSAGE_LENGTH = 2000
 _MAX_REASON_LENGTH = 500
 _MAX_JOINED_NBYTES = 64 << 10  # one send is faster than several for frames up to this size
@@ -38,7 +38,7 @@ Headers = Mapping[str, str]
 
 
 class InferenceServerError(tw.TensorwireError):
-    """The server responded with an error.
+    """The server responded with an HTTP status that is not 2xx.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class InferenceServerError(tw.TensorwireError):
 
 
 class Request(NamedTuple):
-    """An HTTP request to a server whose address is known."""
+    """An HTTP request: everything but the address of the server."""
 
     method: str
     path: str
@@ -72,7 +72,7 @@ class Request(NamedTuple):
 
     @property
     def body(self) -> bytes | Iterator[Any] | None:
-        """The frame in chunks of its own memory, or joined if it is small."""
+        """The frame as chunks of its buffers, or joined if it is small; None without a frame."""
         if self.frame is None:
             return None
         if len(self.frame) <= _MAX_JOINED_NBYTES:
@@ -137,9 +137,13 @@ class BaseClient:
         self, method: str, path: str, headers: Headers | None = None, frame: tw.Frame | None = None
     ) -> Request:
         # identity: compression costs Triton far more time than it saves (WIRE.md 8)
-        framing = {} if frame is None else frame.headers
-        sent = {**self.headers, **check_headers(headers), **framing, "Accept-Encoding": "identity"}
-        return Request(method, self.prefix + path, sent, frame)
+        all_headers = {
+            **self.headers,
+            **check_headers(headers),
+            **({} if frame is None else frame.headers),
+            "Accept-Encoding": "identity",
+        }
+        return Request(method, self.prefix + path, all_headers, frame)
 
     def _infer_request(
         self, model: str, version: str | None, headers: Headers | None, frame: tw.Frame
@@ -190,7 +194,7 @@ def model_path(model: str, version: str | None = None) -> str:
 
 
 def check_headers(headers: Headers | None) -> dict[str, str]:
-    """Return a copy of the user's headers. Raises ValueError for those that the client sets."""
+    """Return a copy of the headers. Raises ValueError for one that the client sets itself."""
     for name in headers or ():
         if name.lower() in _RESERVED_HEADERS:
             raise ValueError(f"{name} is set by the client itself")
@@ -198,7 +202,7 @@ def check_headers(headers: Headers | None) -> dict[str, str]:
 
 
 def check_timeout(seconds: float | None) -> float | None:
-    """Return the timeout. Raises ValueError for 0, which aiohttp would take for no timeout."""
+    """Return the timeout. Raises ValueError for 0, which aiohttp interprets as no timeout."""
     if seconds is not None and not seconds > 0:
         raise ValueError(f"timeout must be a positive number of seconds or None, not {seconds}")
     return seconds
@@ -236,7 +240,7 @@ def encode(
 
 
 def connection_error_text(request: Request, origin: str, error: Exception) -> str:
-    """The message of an exception for a failed exchange.
+    """Return the message of the exception for a failed exchange.
 
     The message of the HTTP library is shortened, because it may contain a whole response.
     """

@@ -39,16 +39,16 @@ _READ_NBYTES = 256 << 10  # small enough to stay in the CPU cache until it is co
 class Client(BaseClient):
     """A client for a server of the Open Inference Protocol.
 
-    It keeps a pool of connections, and is thread-safe. No request is repeated, and no redirect is
-    followed.
+    It keeps a pool of connections, and is thread-safe. Requests are not retried, and redirects are
+    not followed.
 
     Parameters
     ----------
     url : str
-        The address of the server: ``http://host:8000``, ``https://host`` or ``host:8000``, with a
-        path if the server's ``/v2`` is below one.
+        The address of the server: ``http://host:8000``, ``https://host`` or ``host:8000``. It may
+        have a path, which is put before ``/v2``.
     timeout : float or None, default 60.0
-        Timeout in seconds: for connecting, and for each pause in sending or receiving. It does not
+        Timeout in seconds for connecting, and for each pause in sending or receiving. It does not
         limit the duration of a whole call. None means no timeout.
     max_body : int or None, default 2**31 - 1
         Maximum length of a response body in bytes. None means no limit.
@@ -68,13 +68,14 @@ class Client(BaseClient):
 
     Notes
     -----
-    All methods that call the server raise these exceptions, except for ``is_ready``:
+    The methods that send a request raise these exceptions (``is_ready`` returns False instead of
+    raising the first, third and fourth):
 
     - ``InferenceServerError`` if the server responds with an error;
     - ``DecodeError`` if the response is not a valid message; its ``status`` is 413 if the response
       is longer than ``max_body``;
     - ``ConnectionError`` if the connection fails or is closed before the response is complete;
-    - ``TimeoutError``;
+    - ``TimeoutError`` if the server does not respond in time;
     - ``RuntimeError`` if the client is closed.
 
     The ``__cause__`` of a ConnectionError or TimeoutError is the exception of urllib3.
@@ -137,11 +138,13 @@ class Client(BaseClient):
         model : str
             The name of the model.
         inputs : mapping of str to array, or iterable of Tensor
-            The inputs. They are sent from their own memory.
+            The inputs. Large inputs are not copied. Their memory must not change until the call
+            returns.
         outputs : iterable of str or RequestedOutput, optional
             The outputs to return. By default, the server returns all outputs.
         binary_outputs : bool, default True
-            Whether to request binary outputs. The ``binary`` of a RequestedOutput takes precedence.
+            Whether to request all outputs as binary data. The ``binary`` of a RequestedOutput and
+            a ``binary_data_output`` in ``parameters`` take precedence.
         version : str, optional
             The version of the model. By default, the server chooses one.
         id : str, optional
@@ -151,7 +154,7 @@ class Client(BaseClient):
         headers : mapping of str to str, optional
             Headers in addition to those of the client.
         timeout : float, optional
-            Timeout in seconds for this call, instead of the client's.
+            Timeout in seconds for this call. By default, that of the client applies.
 
         Returns
         -------
@@ -161,10 +164,14 @@ class Client(BaseClient):
 
         Raises
         ------
-        InferenceServerError, DecodeError, ConnectionError, TimeoutError
+        InferenceServerError, DecodeError, ConnectionError, TimeoutError, RuntimeError
             See ``Client``.
         EncodeError
-            An input cannot be encoded.
+            The request cannot be encoded.
+        ValueError
+            ``timeout`` or a header is invalid.
+        TypeError
+            An argument has another type.
 
         Examples
         --------
@@ -190,15 +197,16 @@ class Client(BaseClient):
     ) -> tw.InferResponse:
         """Run inference of a model with one input, with a raw binary request (WIRE.md 5).
 
-        The body of the request is the memory of the array. The model defines the name, the datatype
-        and the shape of the input. All outputs are returned as binary data.
+        The body of the request is the data of the array. The model defines the name, the datatype
+        and the shape of the input. The server returns all outputs as binary data.
 
         Parameters
         ----------
         model : str
             The name of the model.
         array : array_like, bytes or str
-            The input. BYTES inputs have exactly one element.
+            The input; see ``encode_raw_request``. Its memory must not change until the call
+            returns.
         version, headers, timeout
             See ``infer``.
 
@@ -209,7 +217,9 @@ class Client(BaseClient):
 
         Raises
         ------
-        InferenceServerError, DecodeError, ConnectionError, TimeoutError, EncodeError
+        InferenceServerError, DecodeError, ConnectionError, TimeoutError, RuntimeError
+            See ``Client``.
+        EncodeError, ValueError, TypeError
             See ``infer``.
 
         Examples
@@ -223,11 +233,16 @@ class Client(BaseClient):
         return self._exchange(request, timeout).decode(self.limits)
 
     def server_metadata(self) -> dict[str, Any]:
-        """Return the metadata of the server: ``name``, ``version`` and ``extensions``.
+        """Return the metadata of the server.
+
+        Returns
+        -------
+        dict
+            The JSON object of the server, usually with ``name``, ``version`` and ``extensions``.
 
         Raises
         ------
-        InferenceServerError, DecodeError, ConnectionError, TimeoutError
+        InferenceServerError, DecodeError, ConnectionError, TimeoutError, RuntimeError
             See ``Client``.
 
         Examples
@@ -240,7 +255,7 @@ class Client(BaseClient):
         return self._exchange(self._request("GET", "/v2")).parse_metadata(self.limits)
 
     def model_metadata(self, model: str, version: str | None = None) -> dict[str, Any]:
-        """Return the metadata of a model: ``inputs``, ``outputs``, ``versions`` and ``platform``.
+        """Return the metadata of a model.
 
         Parameters
         ----------
@@ -249,9 +264,15 @@ class Client(BaseClient):
         version : str, optional
             The version of the model. By default, the server chooses one.
 
+        Returns
+        -------
+        dict
+            The JSON object of the server, usually with ``name``, ``versions``, ``platform``,
+            ``inputs`` and ``outputs``.
+
         Raises
         ------
-        InferenceServerError, DecodeError, ConnectionError, TimeoutError
+        InferenceServerError, DecodeError, ConnectionError, TimeoutError, RuntimeError
             See ``Client``.
 
         Examples
@@ -267,14 +288,22 @@ class Client(BaseClient):
     def is_ready(self, model: str | None = None, version: str | None = None) -> bool:
         """Return whether the server, or one of its models, is ready.
 
-        An error response, a failed connection and a timeout count as not ready.
-
         Parameters
         ----------
         model : str, optional
             The name of a model. By default, the server as a whole is checked.
         version : str, optional
             The version of the model. By default, the server chooses one.
+
+        Returns
+        -------
+        bool
+            False if the server responds with an error, the connection fails or a timeout expires.
+
+        Raises
+        ------
+        DecodeError, RuntimeError
+            See ``Client``.
 
         Examples
         --------
@@ -290,7 +319,7 @@ class Client(BaseClient):
         return True
 
     def close(self) -> None:
-        """Close the idle connections. The others are closed when their calls return."""
+        """Close the idle connections. The other connections are closed when their calls return."""
         self._closed = True
         self._pool.close()
 
@@ -341,7 +370,7 @@ class Client(BaseClient):
 
 
 def _read_error(response: urllib3.BaseHTTPResponse) -> bytes:
-    """Read the body of an error response; empty if the connection is closed too early."""
+    """Return the start of the body of an error response; empty if the connection breaks."""
     try:
         return response.read(ERROR_NBYTES)
     except urllib3.exceptions.HTTPError:
@@ -359,7 +388,7 @@ def _standard_exceptions(request: Request, origin: str) -> Iterator[None]:
 
 
 def _is_timeout(error: urllib3.exceptions.HTTPError) -> bool:
-    # This class is derived from a timeout class, but means that the connection was refused.
+    # This class is derived from a timeout class, but is raised for a refused connection.
     if isinstance(error, urllib3.exceptions.NewConnectionError):
         return False
     if isinstance(error, urllib3.exceptions.TimeoutError):

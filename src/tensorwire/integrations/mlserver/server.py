@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 import tensorwire as tw
 
-from ...asgi._head import framing
+from ...asgi._head import parse_framing
 from ...asgi.exchange import (
     ClientDisconnected,
     Message,
@@ -71,7 +71,7 @@ def is_binary(headers: RawHeaders) -> bool:
 async def answer_binary(endpoint: Any, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer a binary request. Raises MLServerError."""
     try:
-        header_length, _, _ = framing(scope["headers"])
+        header_length, _, _ = parse_framing(scope["headers"])
         spec = await declared_input(endpoint, scope) if header_length == 0 else None
         request = to_inference_request(await read_request(scope, receive, raw_input=spec))
     except ClientDisconnected:
