@@ -17,14 +17,14 @@
 #include <string>
 #include <vector>
 
-#define F(name) __pyx_f_10tensorwire_12_json_reader_##name
-#define E(name) __pyx_e_10tensorwire_12_json_reader_##name
-typedef struct __pyx_t_10tensorwire_12_json_reader_Cursor Cursor;
-typedef struct __pyx_t_10tensorwire_12_json_reader_Keys Keys;
-typedef struct __pyx_t_10tensorwire_12_json_reader_Text Text;
-typedef struct __pyx_t_10tensorwire_12_json_reader_Number Number;
-typedef struct __pyx_t_10tensorwire_12_json_reader_Elements Elements;
-typedef enum __pyx_t_10tensorwire_12_json_reader_Fault Fault;
+#define F(name) __pyx_f_10tensorwire_6_codec_11json_reader_##name
+#define E(name) __pyx_e_10tensorwire_6_codec_11json_reader_##name
+typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_Cursor Cursor;
+typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_Keys Keys;
+typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_Text Text;
+typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_Number Number;
+typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_Elements Elements;
+typedef enum __pyx_t_10tensorwire_6_codec_11json_reader_Fault Fault;
 typedef unsigned char byte;
 typedef std::u32string Points;
 
@@ -310,12 +310,12 @@ static void strings(const byte *text, size_t nbytes, byte option) {
     Py_ssize_t n = F(unescape)(written, &found);
     CHECK(n == (Py_ssize_t)meant.size() && memcmp(written, meant.data(), n) == 0);
     free(written);
-    CHECK(F(says)(&found, meant.data(), meant.size()) == std::all_of(
+    CHECK(F(equals)(&found, meant.data(), meant.size()) == std::all_of(
         meant.begin(), meant.end(), [&](char c) { return (byte)c < 0x80 || !found.has_escapes; }));
     meant += (char)option;
-    CHECK(!F(says)(&found, meant.data(), meant.size()));
+    CHECK(!F(equals)(&found, meant.data(), meant.size()));
     meant.resize(meant.size() - 1);
-    if (!meant.empty()) CHECK(!F(says)(&found, meant.data(), meant.size() - 1));
+    if (!meant.empty()) CHECK(!F(equals)(&found, meant.data(), meant.size() - 1));
     /* A second string behind it: the order of keys is that of their code points. */
     Text other;
     Points others;

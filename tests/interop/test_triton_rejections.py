@@ -64,16 +64,16 @@ REJECTED_BY_BOTH = [
     Row("C14 dimension 2^64 - 1", entry("FP32", [2**64 - 1], 8), F2, "got [-1]", tw.LayoutError, r"exceeds 2\^63"),
     Row("C20 unknown datatype", entry("FP31", [2], 8), F2, "'<invalid>'", tw.HeaderError, "unknown .*: 'FP31'"),
     Row("C21 datatype in lower case", entry("fp32", [2], 8), F2, "'<invalid>'", tw.HeaderError, "unknown .*: 'fp32'"),
-    Row("Y2 too few elements", entry("BYTES", [3], 11), B2, "got 2", tw.LayoutError, "at least 12 bytes, .* 11"),
-    Row("Y3 too many elements", entry("BYTES", [1], 11), B2, "elements 2", tw.LayoutError, "take 6 bytes, .* 11"),
+    Row("Y2 too few elements", entry("BYTES", [3], 11), B2, "got 2", tw.LayoutError, "at least 12 bytes .* 11"),
+    Row("Y3 too many elements", entry("BYTES", [1], 11), B2, "elements 2", tw.LayoutError, "of 6 bytes in total, .* 11"),
     Row("Y4 truncated element", entry("BYTES", [2], 10), B2[:10], "length 1", tw.ElementError, "declares 1 bytes, 0"),
     Row("Y5 truncated length prefix", entry("BYTES", [2], 8), B2[:8], "incomplete", tw.ElementError, "4 bytes, 2 remain"),
     Row("Y6 length 2^32 - 1", entry("BYTES", [1], 5), b"\xff" * 5, "4294967295", tw.ElementError, "1 remain"),
-    Row("Y10 bytes for an empty tensor", entry("BYTES", [0], 11), B2, "expecting 0", tw.LayoutError, "take 0 bytes"),
+    Row("Y10 bytes for an empty tensor", entry("BYTES", [0], 11), B2, "expecting 0", tw.LayoutError, "0 elements of 0 bytes"),
     Row("Y11 no bytes for two elements", entry("BYTES", [2], 0), b"", "got 0", tw.LayoutError, "there are 0"),
     Row("Y14 number for BYTES", entry("BYTES", [1], data=[5]), b"", "non-string", tw.ElementError, "accepts strings"),
     Row("Y15 too many strings", entry("BYTES", [1], data=["", ""]), b"", "nts 2", tw.LayoutError, "data has 2"),
-    Row("J9 negative value for UINT8", entry("UINT8", [1], data=[-1]), b"", NOT_UINT, tw.ElementError, "takes 0 to 255"),
+    Row("J9 negative value for UINT8", entry("UINT8", [1], data=[-1]), b"", NOT_UINT, tw.ElementError, "accepts 0 to 255"),
     Row("J10 float for UINT8", entry("UINT8", [1], data=[1.0]), b"", NOT_UINT, tw.ElementError, "accepts integers"),
     Row("J12 number for BOOL", entry("BOOL", [1], data=[1]), b"", "non-boolean", tw.ElementError, "true and false"),
     Row("J13 string for FP32", entry("FP32", [1], data=["1"]), b"", "non-number", tw.ElementError, "accepts numbers"),
@@ -171,7 +171,7 @@ def test_both_reject_the_header_length(
             tw.TensorSpec("INPUT0", "FP32", [-1, 3]),
             bytes(16),
             "Expected 12, got 16",
-            "multiples of 12 bytes",
+            "a multiple of 12 bytes",
             id="R4 not a multiple of a row",
         ),
         pytest.param(
@@ -179,7 +179,7 @@ def test_both_reject_the_header_length(
             tw.TensorSpec("INPUT0", "FP32", [-1]),
             bytes(7),
             "Expected 4, got 7",
-            "multiples of 4 bytes",
+            "a multiple of 4 bytes",
             id="R5 not a multiple of an element",
         ),
         pytest.param(
@@ -187,7 +187,7 @@ def test_both_reject_the_header_length(
             tw.TensorSpec("INPUT0", "BYTES", [-1]),
             b"427",
             "must have input shape [1]",
-            r"declared \[-1\], not \[1\]",
+            r"declared as \[-1\], not \[1\]",
             id="R11 BYTES of variable shape",
         ),
     ],
@@ -204,15 +204,13 @@ def test_both_reject_the_raw_request(
 def test_fp16_and_bf16_as_json(triton: TritonServer, datatype: str) -> None:
     """J1 and J2: our encoder rejects them before Triton does."""
     request = request_of(np.zeros(1, DTYPES[datatype]), is_binary=False)
-    with pytest.raises(
-        tw.EncodeError, match=f"'INPUT0' is {datatype}, which has no JSON"
-    ) as caught:
+    with pytest.raises(tw.EncodeError, match=f"'INPUT0' is {datatype}, which can only") as caught:
         tw.encode_request(request)
     assert caught.value.status == 400
     text = header([entry(datatype, [1], data=[0.0])])
     message = server_message(send_text(triton, identity(datatype), text))
     assert f"receiving {datatype} data via JSON is not supported" in message
-    with pytest.raises(tw.HeaderError, match=f"'INPUT0' is {datatype} with JSON data"):
+    with pytest.raises(tw.HeaderError, match=f"'INPUT0' has JSON data, but {datatype} can only"):
         tw.decode_request(text, len(text))
 
 

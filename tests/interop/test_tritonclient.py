@@ -87,7 +87,7 @@ def test_json_request(client: ModuleType, datatype: str) -> None:
 def test_json_request_with_fp16(client: ModuleType) -> None:
     """The client writes it (it rejects only BF16 itself); tensorwire and Triton reject it."""
     tensor = tensor_of(client, np.ones(1, np.float16), "FP16", is_binary=False)
-    with pytest.raises(tw.HeaderError, match="'INPUT0' is FP16 with JSON data"):
+    with pytest.raises(tw.HeaderError, match="'INPUT0' has JSON data, but FP16"):
         request_by(client, [tensor])
 
 

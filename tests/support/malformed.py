@@ -110,7 +110,7 @@ PARSED = (
     text("B1 no header length, the bytes begin with NUL", HEADER, GOOD),
     text("B2 no header length, the bytes begin with A", HEADER, GOOD[:N] + b"ABCDEFGH"),
     text("B16 padded with NUL", HEADER, BASE + "\0\0", "RapidJSON stops at a NUL"),
-    text("C30 cut short", HEADER, BASE[:-1]),
+    text("C30 truncated JSON", HEADER, BASE[:-1]),
     *(text(f"C31 root {root}", HEADER, root) for root in ("[]", "1", '"inputs"', "null")),
     text("R7 empty body, no header length", HEADER, "", "Triton: a raw request, by accident"),
     Malformed("header length 0 in a response", "response", GOOD, 0, HEADER),
@@ -130,7 +130,7 @@ PARSED = (
         ("name", BASE.replace('"name"', '"name":"x","name"')),
         ("shape", BASE.replace('"data"', '"shape":[1],"data"')),
         ("data", BASE.replace('"data"', '"data":[7],"data"')),
-        ("an escaped name", BASE.replace('"name"', r'"name":"x","n\u0061me"')),
+        ("escaped name", BASE.replace('"name"', r'"name":"x","n\u0061me"')),
         ("a null id", BASE[:-1] + ',"id":null,"id":null}'),
         ("an unknown member", BASE[:-1] + ',"z":1,"y":2,"z":3}'),
         ("a member of an unknown member", BASE[:-1] + r',"z":[{"a":1,"b":2,"\u0061":3}]}'),
@@ -159,7 +159,7 @@ PARSED = (
     text("129 levels, a bare NaN", HEADER, FLOATS[:-1] + f',"z":{DEEP}}}', UNBOUNDED),
     *(data(f"J5 {token}", HEADER, "FP32", 1, f"[{token}]", differs="RapidJSON takes it")
       for token in ("Inf", "-Inf", "-NaN")),
-    *(data(f"no number: {token}", HEADER, "FP32", 1, f"[{token}]")
+    *(data(f"invalid number: {token}", HEADER, "FP32", 1, f"[{token}]")
       for token in ("nan", "01", "+1", ".5", "1.", "0x1", "-")),
 )  # fmt: skip
 
@@ -186,13 +186,13 @@ MEMBERS = (
     case("a name of 1366 letters, 4098 bytes", HEADER, one(name="\u20ac" * 1366), differs=LONG),
     case("a name of 4097 bytes, binary", HEADER, sized(8, name="x" * 4097), body=BLOB,
          differs=LONG),
-    case("a name of 4097 bytes asked for", HEADER, one(), outputs=[output("o" * 4097)],
+    case("requested name of 4097 bytes", HEADER, one(), outputs=[output("o" * 4097)],
          differs=LONG),
     case("a name of 4097 bytes in a response", HEADER, one(name="x" * 4097), kind="response"),
-    case("C23 two inputs of a name", HEADER, one(), one(shape=[1, 1])),
-    case("C23 two outputs of a name", HEADER, one(), one(), kind="response"),
-    case("C23 binary and JSON of a name", HEADER, one(), sized(8), body=BLOB),
-    case("C25 one output asked twice", HEADER, one(), outputs=[output("o"), output("o")],
+    case("C23 two inputs with the same name", HEADER, one(), one(shape=[1, 1])),
+    case("C23 two outputs with the same name", HEADER, one(), one(), kind="response"),
+    case("C23 binary and JSON input with the same name", HEADER, one(), sized(8), body=BLOB),
+    case("C25 output requested twice", HEADER, one(), outputs=[output("o"), output("o")],
          differs="Triton before 2026 reads it once"),
     *(case(f"C26 binary_data {value!r}", HEADER, one(), outputs=[output("o", binary_data=value)])
       for value in (1, "true")),
@@ -203,7 +203,7 @@ MEMBERS = (
     case("X4 parameters [] of the request", HEADER, one(), parameters=[]),
     case("X3 parameters [] of an output", HEADER, one(), outputs=[{"name": "o", "parameters": []}],
          differs="Triton takes it for absent"),
-    case("an error reply", HEADER, kind="response", outputs=..., error="no such model"),
+    case("error response", HEADER, kind="response", outputs=..., error="no such model"),
     case("outputs null in a response", HEADER, kind="response", outputs=None),
     case("C6 data and size", HEADER, sized(8, data=[1.0, 2.0]), body=BLOB),
     case("C6 data and size 0", HEADER, sized(0, data=[], shape=[0])),
@@ -211,12 +211,12 @@ MEMBERS = (
     case("C6 size and region", HEADER, sized(8, parameters={"binary_data_size": 8} | REGION_ONLY),
          body=BLOB),
     case("C7 neither", HEADER, one(data=...)),
-    case("C7 neither, bytes there", HEADER, one(data=...), body=BLOB[:4]),
-    case("C7 neither, data null", HEADER, one(data=None)),
-    case("C7 neither in a response", HEADER, one(data=...), kind="response"),
-    case("OVMS zero dimension, neither, a request", HEADER, one(data=..., shape=[1, 0])),
+    case("C7 no data, but bytes follow", HEADER, one(data=...), body=BLOB[:4]),
+    case("C7 data null", HEADER, one(data=None)),
+    case("C7 no data in a response", HEADER, one(data=...), kind="response"),
+    case("OVMS dimension 0 without data in a request", HEADER, one(data=..., shape=[1, 0])),
     case("region a number", HEADER, one(data=..., parameters={"shared_memory_region": 1})),
-    case("J19 data of no elements", HEADER, one(shape=[0], data="x"), differs=EMPTY),
+    case("J19 string as data of an empty tensor", HEADER, one(shape=[0], data="x"), differs=EMPTY),
     *(case(f"data {value!r}", HEADER, one(data=value)) for value in (7, "7", True, {"0": 7})),
     *(case(f"J1-J4 {name} as JSON, {kind}", HEADER, one(datatype=name, data=[1.0]), kind=kind)
       for name in ("FP16", "BF16") for kind in KINDS),
@@ -230,22 +230,24 @@ MEMBERS = (
 THIRD = (2**64 + 2) // 3  # times 3 it is 2 in 64 bits
 LAYOUTS = (
     case("no header length, size 8", LAYOUT, sized(8)),
-    case("C1 short by 3", LAYOUT, sized(8), body=BLOB[:5]),
-    case("C2 long by 2", LAYOUT, sized(8), body=BLOB + b"\0\0"),
-    case("C2 a tail behind JSON", LAYOUT, one(), body=b" "),
-    case("C2 a tail behind an empty tensor", LAYOUT, sized(0, shape=[0]), body=b"\0"),
-    case("C2 a tail behind a response", LAYOUT, sized(8), body=BLOB * 2, kind="response"),
+    case("C1 body too short by 3 bytes", LAYOUT, sized(8), body=BLOB[:5]),
+    case("C2 body too long by 2 bytes", LAYOUT, sized(8), body=BLOB + b"\0\0"),
+    case("C2 bytes after JSON data", LAYOUT, one(), body=b" "),
+    case("C2 bytes after an empty tensor", LAYOUT, sized(0, shape=[0]), body=b"\0"),
+    case("C2 bytes after a response", LAYOUT, sized(8), body=BLOB * 2, kind="response"),
     case("OVMS size 8, 2 bytes", LAYOUT, sized(8), body=b"\0\0"),
-    case("the second is short", LAYOUT, sized(8), sized(8, name="y"), body=BLOB + BLOB[:7]),
-    Malformed("B13 a blank taken for JSON", "request", BLANK, len(BLANK) - 1, LAYOUT),
+    case("second tensor too short", LAYOUT, sized(8), sized(8, name="y"), body=BLOB + BLOB[:7]),
+    Malformed("B13 header length one too large, over a blank", "request", BLANK, len(BLANK) - 1,
+              LAYOUT),
     *(Malformed(f"9 KServe {kind} as printed", kind, head.encode() + bytes(n), len(head), LAYOUT)
       for kind, head, n in zip(KINDS, (KSERVE_REQUEST % 16, KSERVE_RESPONSE % 16), (19, 16),
                                strict=True)),
     *(case(f"C10 X2 size {size}", LAYOUT, sized(size), body=BLOB)
       for size in (-8, -(2**63), 2**63 - 1, 2**63, 2**64 - 8, 2**64 + 8, 10**30)),
-    *(case(f"OVMS the second size {size}", LAYOUT, sized(8), sized(size, name="y"), body=BLOB)
+    *(case(f"OVMS second size {size}", LAYOUT, sized(8), sized(size, name="y"), body=BLOB)
       for size in (-1, 2**64 - 8)),
-    *(case(f"size {size} of no elements", LAYOUT, sized(size, shape=[0])) for size in (-1, 2**64)),
+    *(case(f"size {size} of an empty tensor", LAYOUT, sized(size, shape=[0]))
+      for size in (-1, 2**64)),
     *(case(f"{id} {datatype} {shape}, size {size}", LAYOUT,
            sized(size, datatype=datatype, shape=shape), body=BLOB[:size])
       for id, datatype, size, shape in (
@@ -264,7 +266,8 @@ LAYOUTS = (
     *(case(f"{rank} dimensions", LAYOUT, sized(4, shape=[1] * rank), body=BLOB[:4],
            differs="numpy has no such array") for rank in (65, 1000)),
     case("65 dimensions, JSON", LAYOUT, one(shape=[1] * 65), differs="numpy has no such array"),
-    case("negative in shared memory", LAYOUT, one(data=..., shape=[-1], parameters=REGION_ONLY)),
+    case("negative dimension in shared memory", LAYOUT,
+         one(data=..., shape=[-1], parameters=REGION_ONLY)),
     *(binary(f"{id} for {datatype} {shape}", LAYOUT, datatype, shape, blob)
       for id, datatype, shape, blob in (
           ("C3 4 bytes", "FP32", [2], BLOB[:4]), ("C4 12 bytes", "FP32", [2], BLOB + BLOB[:4]),
@@ -275,10 +278,11 @@ LAYOUTS = (
           ("Y2 two with room", "BYTES", [3], reference.elements([BLOB, BLOB])),
           ("Y3 two", "BYTES", [1], reference.elements([b"ab", b"cd"])),
           ("Y3 two", "BYTES", [], bytes(8)), ("Y10 one", "BYTES", [0], bytes(4)),
-          ("Y11 no bytes", "BYTES", [2], b""), ("less than a prefix", "BYTES", [1], bytes(3)),
+          ("Y11 no bytes", "BYTES", [2], b""),
+          ("less than a length prefix", "BYTES", [1], bytes(3)),
           ("8 bytes", "BYTES", [2**40], bytes(8)), ("8 bytes", "BYTES", [3, THIRD], bytes(8)))),
-    data("J15 too few", LAYOUT, "INT32", 2, "[1]"),
-    data("J16 too many", LAYOUT, "INT32", 2, "[1,[2,3]]"),
+    data("J15 too few values", LAYOUT, "INT32", 2, "[1]"),
+    data("J16 too many values", LAYOUT, "INT32", 2, "[1,[2,3]]"),
     data("Y15 too many strings", LAYOUT, "BYTES", 1, '["a","b"]'),
     data("J18 data for no elements", LAYOUT, "INT32", 0, "[1,2,3]", differs=EMPTY),
     data("J15 nested but empty", LAYOUT, "INT32", 1, "[[[],[]]]"),
@@ -289,14 +293,16 @@ WRAPS = "Triton refuses a negative UINT and wraps the others"
 LAST = "Triton leaves the end of the last element to the backend"
 ELEMENTS = (
     *(binary(id, ELEMENT, "BYTES", [1], blob, differs=LAST) for id, blob in (
-        ("Y4 payload cut", b"\5\0\0\0ab"), ("Y6 length 2^32 - 1", b"\xff\xff\xff\xffab"),
+        ("Y4 truncated element", b"\5\0\0\0ab"), ("Y6 length 2^32 - 1", b"\xff\xff\xff\xffab"),
         ("length 2^32 - 4", b"\xfc\xff\xff\xff"), ("length 2^31", b"\0\0\0\x80ab"),
         ("length big-endian", b"\0\0\0\2ab"), ("OVMS 0x11111111", b"\x11\x11\x11\x11abcd"),
         ("OVMS length 22 of 4", b"\x16\0\0\0abcd"))),
-    binary("Y4 last payload cut", ELEMENT, "BYTES", [2], reference.elements([b"a", b"bc"])[:-1],
+    binary("Y4 truncated last element", ELEMENT, "BYTES", [2],
+           reference.elements([b"a", b"bc"])[:-1],
          differs=LAST),
-    binary("Y5 prefix cut", ELEMENT, "BYTES", [2], reference.elements([b"abcd"]) + b"\0\0"),
-    binary("Y3 Y5 a stray byte behind the last", ANY, "BYTES", [1], bytes(5)),
+    binary("Y5 truncated length prefix", ELEMENT, "BYTES", [2],
+           reference.elements([b"abcd"]) + b"\0\0"),
+    binary("Y3 Y5 one byte after the last element", ANY, "BYTES", [1], bytes(5)),
     case("Y4 an element reaches into the next tensor", ELEMENT,
          sized(6, datatype="BYTES", shape=[1]), sized(8, name="y"), body=b"\5\0\0\0ab" + BLOB,
          differs=LAST),

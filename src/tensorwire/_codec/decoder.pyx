@@ -37,14 +37,15 @@ from .json_reader cimport (
     Fault,
     Keys,
     Text,
-    at,
     begin_reading,
     count_work,
     end_reading,
+    equals,
     excerpt,
+    next_is,
     next_item,
     next_member,
-    open_at,
+    open_level_or_raise,
     pop_keys,
     push_key,
     raise_fault,
@@ -52,14 +53,13 @@ from .json_reader cimport (
     read_object,
     read_strings,
     read_value,
-    says,
     scan_int64,
     scan_string,
     set_member,
-    skip_any,
     skip_blanks,
     skip_data,
     skip_literal,
+    skip_value_or_raise,
     string_of,
     utf8_nbytes_of,
 )
@@ -319,24 +319,24 @@ cdef class MessageReader:
         self.kind = "input"
         self.open_header()
         while next_member(cursor, &key, seen == 0):
-            if says(&key, b"inputs", 6):
+            if equals(&key, b"inputs", 6):
                 self.add_member(&seen, TENSORS, &key)
                 if not self.is_absent():
                     request.inputs = self.read_tensors()
-            elif says(&key, b"id", 2):
+            elif equals(&key, b"id", 2):
                 self.add_member(&seen, ID, &key)
                 request.id = self.read_text("id")
-            elif says(&key, b"outputs", 7):
+            elif equals(&key, b"outputs", 7):
                 self.add_member(&seen, OUTPUTS, &key)
                 if not self.is_absent():
                     request.outputs = self.read_outputs()
-            elif says(&key, b"parameters", 10):
+            elif equals(&key, b"parameters", 10):
                 self.add_member(&seen, PARAMETERS, &key)
                 request._parameters = self.read_parameters()
-            elif says(&key, b"model_name", 10):
+            elif equals(&key, b"model_name", 10):
                 self.add_member(&seen, MODEL_NAME, &key)
                 request.model_name = self.read_text("model_name")
-            elif says(&key, b"model_version", 13):
+            elif equals(&key, b"model_version", 13):
                 self.add_member(&seen, MODEL_VERSION, &key)
                 request.model_version = self.read_text("model_version")
             else:
@@ -355,20 +355,20 @@ cdef class MessageReader:
         self.kind = "output"
         self.open_header()
         while next_member(cursor, &key, seen == 0):
-            if says(&key, b"outputs", 7):
+            if equals(&key, b"outputs", 7):
                 self.add_member(&seen, TENSORS, &key)
                 if not self.is_absent():
                     response.outputs = self.read_tensors()
-            elif says(&key, b"model_name", 10):
+            elif equals(&key, b"model_name", 10):
                 self.add_member(&seen, MODEL_NAME, &key)
                 response.model_name = self.read_text("model_name")
-            elif says(&key, b"model_version", 13):
+            elif equals(&key, b"model_version", 13):
                 self.add_member(&seen, MODEL_VERSION, &key)
                 response.model_version = self.read_text("model_version")
-            elif says(&key, b"id", 2):
+            elif equals(&key, b"id", 2):
                 self.add_member(&seen, ID, &key)
                 response.id = self.read_text("id")
-            elif says(&key, b"parameters", 10):
+            elif equals(&key, b"parameters", 10):
                 self.add_member(&seen, PARAMETERS, &key)
                 response._parameters = self.read_parameters()
             else:
@@ -382,9 +382,9 @@ cdef class MessageReader:
         skip_blanks(&self.cursor)
         if self.cursor.position == self.cursor.end:
             raise HeaderError("the JSON header is empty: it is only white space", offset=0)
-        if not at(&self.cursor, c"{"):
+        if not next_is(&self.cursor, c"{"):
             raise self.unexpected_value("its value", "an object")
-        return open_at(&self.cursor)
+        return open_level_or_raise(&self.cursor)
 
     cdef int check_end(self) except -1:
         """Raise HeaderError if anything but white space follows the header."""
@@ -445,12 +445,12 @@ cdef class MessageReader:
         seen[0] |= OTHER
         count_work(&self.cursor, 1)
         begin = self.cursor.position
-        skip_any(&self.cursor)
-        if self.cursor.level == 1 and says(key, b"error", 5):
+        skip_value_or_raise(&self.cursor)
+        if self.cursor.level == 1 and equals(key, b"error", 5):
             # A server's error instead of a message. The string was validated above.
             end = self.cursor.position
             self.cursor.position = begin
-            if at(&self.cursor, c'"'):
+            if next_is(&self.cursor, c'"'):
                 scan_string(&self.cursor, &text)
                 self.server_error = string_of(&text)
             self.cursor.position = end
@@ -472,7 +472,7 @@ cdef class MessageReader:
     cdef bint is_absent(self) except -1:
         """Skip a null, which means the same as no member. Returns whether there was one."""
         cdef Fault fault
-        if not at(&self.cursor, c"n"):
+        if not next_is(&self.cursor, c"n"):
             return False
         fault = skip_literal(&self.cursor, "null")
         if fault != NO_FAULT:
@@ -482,7 +482,7 @@ cdef class MessageReader:
     cdef int scan_text(self, Text* text, str member) except -1:
         """Validate a member that is a string."""
         cdef Fault fault
-        if not at(&self.cursor, c'"'):
+        if not next_is(&self.cursor, c'"'):
             raise self.unexpected_value(member, "a string")
         fault = scan_string(&self.cursor, text)
         if fault != NO_FAULT:
@@ -501,7 +501,7 @@ cdef class MessageReader:
         """Return the parameters of the message; None if there are none."""
         if self.is_absent():
             return None
-        if not at(&self.cursor, c"{"):
+        if not next_is(&self.cursor, c"{"):
             raise self.unexpected_value("parameters", "an object")
         return read_object(&self.cursor)
 
@@ -521,14 +521,14 @@ cdef class MessageReader:
         cdef bint has_reserved = False
         if self.is_absent():
             return None
-        if not at(cursor, c"{"):
+        if not next_is(cursor, c"{"):
             raise self.unexpected_value("parameters", "an object")
-        open_at(cursor)
+        open_level_or_raise(cursor)
         if self.is_lenient:
             members = {}
         while next_member(cursor, &key, is_first):
             is_first = False
-            if not says(&key, reserved, reserved_nbytes):
+            if not equals(&key, reserved, reserved_nbytes):
                 if members is None:
                     members = {}
                 set_member(cursor, members, &key, read_value(cursor))
@@ -542,7 +542,7 @@ cdef class MessageReader:
                 self.entry.size_fault = scan_int64(cursor, &self.entry.nbytes)
                 if self.entry.size_fault != NO_FAULT:
                     cursor.position = value[0]
-                    skip_any(cursor)
+                    skip_value_or_raise(cursor)
         return members
 
     cdef unexpected_value(self, str member, str expected):
@@ -560,9 +560,9 @@ cdef class MessageReader:
         cdef list tensors = []
         cdef const unsigned char* entry_end
         cdef int level
-        if not at(&self.cursor, c"["):
+        if not next_is(&self.cursor, c"["):
             raise self.unexpected_value(f"{self.kind}s", "a list")
-        open_at(&self.cursor)
+        open_level_or_raise(&self.cursor)
         level = self.cursor.level
         self.item_kind = self.kind
         while next_item(&self.cursor, self.index < 0):
@@ -591,9 +591,9 @@ cdef class MessageReader:
         """
         cdef Text key
         while next_item(&self.cursor, False):
-            skip_any(&self.cursor)
+            skip_value_or_raise(&self.cursor)
         while next_member(&self.cursor, &key, False):
-            skip_any(&self.cursor)
+            skip_value_or_raise(&self.cursor)
         return self.check_end()
 
     cdef int read_entry(self) except -1:
@@ -603,30 +603,30 @@ cdef class MessageReader:
         cdef Py_ssize_t first_key = cursor.keys.n_keys
         cdef Text key, text
         cdef int seen = 0
-        if not at(cursor, c"{"):
+        if not next_is(cursor, c"{"):
             raise self.unexpected_value("the entry", "an object")
-        open_at(cursor)
+        open_level_or_raise(cursor)
         count_work(cursor, WORK_PER_ENTRY)
         entry.shape = entry.size = entry.data = entry.data_end = NULL
         entry.is_list = entry.is_tried = False
         self.name = self.unknown_datatype = self.datatype = self.parameters = self.data = None
         while next_member(cursor, &key, seen == 0):
-            if says(&key, b"name", 4):
+            if equals(&key, b"name", 4):
                 self.add_member(&seen, NAME, &key)
                 self.scan_text(&text, "name")
                 self.name = string_of(&text)
                 entry.name_nbytes = utf8_nbytes_of(&text)
                 entry.has_nul = text.has_escapes and "\0" in self.name
-            elif says(&key, b"datatype", 8):
+            elif equals(&key, b"datatype", 8):
                 self.add_member(&seen, DATATYPE, &key)
                 self.read_datatype()
-            elif says(&key, b"shape", 5):
+            elif equals(&key, b"shape", 5):
                 self.add_member(&seen, SHAPE, &key)
                 self.read_shape()
-            elif says(&key, b"parameters", 10):
+            elif equals(&key, b"parameters", 10):
                 self.add_member(&seen, PARAMETERS, &key)
                 self.parameters = self.read_entry_parameters(b"binary_data_size", 16, &entry.size)
-            elif says(&key, b"data", 4):
+            elif equals(&key, b"data", 4):
                 self.add_member(&seen, DATA, &key)
                 if not self.is_absent():
                     self.read_data(seen & (NAME | SHAPE) == (NAME | SHAPE))
@@ -661,11 +661,11 @@ cdef class MessageReader:
         cdef Py_ssize_t n_dims = 0
         cdef long long dim = 0
         cdef Fault fault
-        if not at(cursor, c"["):
+        if not next_is(cursor, c"["):
             raise self.unexpected_value("shape", "a list of integers")
         entry.shape = cursor.position
         entry.is_measurable = True
-        open_at(cursor)
+        open_level_or_raise(cursor)
         while next_item(cursor, n_dims == 0):
             fault = scan_int64(cursor, &dim)
             if fault == WRONG_TYPE:
@@ -796,9 +796,9 @@ cdef class MessageReader:
         cdef Entry* entry = &self.entry
         cdef Cursor* cursor = &self.cursor
         entry.data = cursor.position
-        entry.is_list = at(cursor, c"[")
+        entry.is_list = next_is(cursor, c"[")
         if not entry.is_list:
-            skip_any(cursor)
+            skip_value_or_raise(cursor)
         elif not is_described or self.datatype is None:
             skip_data(cursor)
         elif not self.try_elements():
@@ -912,9 +912,9 @@ cdef class MessageReader:
 
     cdef list read_outputs(self):
         cdef list outputs = []
-        if not at(&self.cursor, c"["):
+        if not next_is(&self.cursor, c"["):
             raise self.unexpected_value("outputs", "a list")
-        open_at(&self.cursor)
+        open_level_or_raise(&self.cursor)
         self.item_kind = "requested output"
         while next_item(&self.cursor, self.index < 0):
             self.index += 1
@@ -939,17 +939,17 @@ cdef class MessageReader:
         cdef bint has_nul = False
         cdef Text key, text
         cdef int seen = 0
-        if not at(cursor, c"{"):
+        if not next_is(cursor, c"{"):
             raise self.unexpected_value("the entry", "an object")
-        open_at(cursor)
+        open_level_or_raise(cursor)
         while next_member(cursor, &key, seen == 0):
-            if says(&key, b"name", 4):
+            if equals(&key, b"name", 4):
                 self.add_member(&seen, NAME, &key)
                 self.scan_text(&text, "name")
                 output.name = string_of(&text)
                 name_nbytes = utf8_nbytes_of(&text)
                 has_nul = text.has_escapes and "\0" in output.name
-            elif says(&key, b"parameters", 10):
+            elif equals(&key, b"parameters", 10):
                 self.add_member(&seen, PARAMETERS, &key)
                 output._parameters = self.read_entry_parameters(b"binary_data", 11, &binary)
             else:

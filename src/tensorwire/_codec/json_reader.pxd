@@ -1,4 +1,4 @@
-"""A cursor over JSON text, and what can be read at it; see json_reader.pyx."""
+"""A cursor over JSON text, and the functions that read at the cursor; see json_reader.pyx."""
 
 from libc.stdint cimport uint64_t
 from libc.string cimport memcmp
@@ -7,7 +7,8 @@ from numpy cimport dtype
 
 cdef extern from *:
     """
-    /* Whether a byte is ASCII that may stand in a string, and is neither quote nor backslash. */
+    /* 1 for ASCII bytes that a string may contain as they are: no control character, quote or
+       backslash. */
     static const unsigned char PLAIN[256] = {
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
@@ -21,19 +22,21 @@ cdef extern from *:
     const unsigned char* PLAIN
 
 cdef enum:
-    SHORT_STRING = 24  # bytes; longer ones are scanned by words
-    MAX_DATA_DEPTH = 100  # lists within each other in `data`; no tensor has more than 64 dimensions
+    SHORT_STRING = 24  # bytes; longer strings are scanned 8 bytes at a time
+    MAX_DATA_DEPTH = 100  # nested lists in `data`; a tensor has at most 64 dimensions
 
 cdef enum Fault:
     NO_FAULT
-    # The text is not JSON. The cursor stands at the byte; `expected` names what would be valid.
+    # The text is not JSON. The cursor is at the offending byte. For TEXT_ENDED and UNEXPECTED, the
+    # cursor's `expected` describes what would be valid there.
     TEXT_ENDED
     UNEXPECTED
     CONTROL_CHARACTER
     BAD_ESCAPE
     LONE_SURROGATE
     NOT_UTF8
-    # The text may be JSON, but breaks another rule. The cursor stands where the value begins.
+    # The text may be JSON, but breaks another rule. The cursor is at the beginning of the value, or
+    # of the key, unless the docstring of a function states otherwise.
     TOO_DEEP
     DATA_TOO_DEEP
     DUPLICATE_KEY
@@ -44,8 +47,9 @@ cdef enum Fault:
 
 
 cdef struct Keys:
-    # A stack of pointers to the keys of the objects that are being skipped, innermost object last.
-    # It is not a part of the cursor, because cursors are copied, and the memory may move.
+    # A stack of pointers to the keys of the objects that are being skipped. The keys of the
+    # innermost object are on top. The stack is not a part of the cursor, because cursors are
+    # copied, and the memory of the stack may be reallocated.
     const unsigned char** begins
     Py_ssize_t n_keys
     Py_ssize_t capacity
@@ -53,17 +57,17 @@ cdef struct Keys:
 
 cdef struct Cursor:
     const unsigned char* start
-    const unsigned char* position  # start <= position <= end, always
+    const unsigned char* position  # always start <= position <= end
     const unsigned char* end
-    int level  # lists and objects that are open
+    int level  # number of open lists and objects
     int max_level
-    Py_ssize_t work  # done since other threads had their turn; see `count_work`
-    const char* expected  # by the text that has a fault
+    Py_ssize_t work  # done since the GIL was last released; see `count_work`
+    const char* expected  # what would be valid, for an error message; see `Fault`
     Keys* keys
 
 
 cdef struct Text:
-    # What stands between the quotes of a string that was validated.
+    # The text between the quotes of a validated string.
     const unsigned char* begin
     Py_ssize_t nbytes
     bint is_ascii
@@ -71,6 +75,7 @@ cdef struct Text:
 
 
 cdef inline void skip_blanks(Cursor* cursor) noexcept nogil:
+    """Advance past white space."""
     cdef const unsigned char* position = cursor.position
     while position < cursor.end and position[0] <= 0x20 and (
         position[0] == c" " or position[0] == c"\n" or position[0] == c"\r"
@@ -80,29 +85,30 @@ cdef inline void skip_blanks(Cursor* cursor) noexcept nogil:
     cursor.position = position
 
 
-cdef inline bint at(Cursor* cursor, unsigned char byte) noexcept nogil:
+cdef inline bint next_is(Cursor* cursor, unsigned char byte) noexcept nogil:
     """Skip white space. Return whether the next byte is `byte`."""
     skip_blanks(cursor)
     return cursor.position < cursor.end and cursor.position[0] == byte
 
 
 cdef inline bint take(Cursor* cursor, unsigned char byte) noexcept nogil:
-    """Skip white space, and `byte` if it is next. Return whether it was."""
-    if not at(cursor, byte):
+    """Skip white space, and then `byte` if it is next. Return whether `byte` was skipped."""
+    if not next_is(cursor, byte):
         return False
     cursor.position += 1
     return True
 
 
 cdef inline Fault scan_string(Cursor* cursor, Text* text) noexcept nogil:
-    """Validate the string at the cursor, and step behind its closing quote.
+    """Validate the string at the cursor, and advance past its closing quote.
 
-    The text between the quotes is UTF-8 then, with escapes that can be followed blindly. Short
-    strings of ASCII without escapes, as most keys are, end here; others are looked at again.
+    Later reads of `text` need no checks: it is valid UTF-8, and its escapes are valid. Short ASCII
+    strings without escapes, such as most keys, are handled here. All other strings are scanned
+    again from their beginning by `scan_any_string`.
     """
     cdef const unsigned char* position
     cdef const unsigned char* last
-    if at(cursor, c'"'):
+    if next_is(cursor, c'"'):
         position = cursor.position + 1
         last = cursor.end if cursor.end - position < SHORT_STRING else position + SHORT_STRING
         text.begin = position
@@ -117,21 +123,21 @@ cdef inline Fault scan_string(Cursor* cursor, Text* text) noexcept nogil:
 
 
 cdef inline Fault unexpected(Cursor* cursor, const char* expected) noexcept nogil:
-    """The fault of a cursor that does not stand at what is expected."""
+    """Store what was expected at the cursor, and return TEXT_ENDED or UNEXPECTED."""
     cursor.expected = expected
     return TEXT_ENDED if cursor.position == cursor.end else UNEXPECTED
 
 
-cdef inline bint says(const Text* text, const char* word, Py_ssize_t nbytes) noexcept nogil:
-    """Whether a validated string is an ASCII word of so many bytes, however it is escaped."""
+cdef inline bint equals(const Text* text, const char* word, Py_ssize_t nbytes) noexcept nogil:
+    """Return whether a validated string, its escapes resolved, equals `nbytes` bytes of ASCII."""
     if text.has_escapes:
-        return says_escaped(text, word, nbytes)
+        return equals_escaped(text, word, nbytes)
     return text.nbytes == nbytes and memcmp(text.begin, word, nbytes) == 0
 
 
-# --- kernels: they touch no Python object --------------------------------------------------------
+# --- kernels: no Python objects ------------------------------------------------------------------
 
-cdef bint says_escaped(const Text* text, const char* word, Py_ssize_t nbytes) noexcept nogil
+cdef bint equals_escaped(const Text* text, const char* word, Py_ssize_t nbytes) noexcept nogil
 cdef Fault scan_any_string(Cursor* cursor, Text* text) noexcept nogil
 cdef Fault scan_int64(Cursor* cursor, long long* value) noexcept nogil
 cdef Fault skip_literal(Cursor* cursor, const char* literal) noexcept nogil
@@ -146,7 +152,7 @@ cdef void end_reading(Keys* keys) noexcept
 cdef void count_work(Cursor* cursor, Py_ssize_t n) noexcept
 cdef int raise_fault(Cursor* cursor, Fault fault) except -1
 cdef str excerpt(Cursor* cursor)
-cdef int open_at(Cursor* cursor) except -1
+cdef int open_level_or_raise(Cursor* cursor) except -1
 cdef bint next_item(Cursor* cursor, bint is_first) except -1
 cdef bint next_member(Cursor* cursor, Text* key, bint is_first) except -1
 cdef str string_of(const Text* text)
@@ -154,7 +160,7 @@ cdef Py_ssize_t utf8_nbytes_of(const Text* text) noexcept nogil
 cdef object read_value(Cursor* cursor)
 cdef dict read_object(Cursor* cursor)
 cdef int set_member(Cursor* cursor, dict members, const Text* key, value) except -1
-cdef int skip_any(Cursor* cursor) except -1
+cdef int skip_value_or_raise(Cursor* cursor) except -1
 cdef int skip_data(Cursor* cursor) except -1
 cdef Fault read_numbers(
     Cursor* cursor, dtype dtype, char* target, uint64_t n_expected, uint64_t* n_read)

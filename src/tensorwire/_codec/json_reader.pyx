@@ -1,23 +1,28 @@
 # distutils: language = c++
 # distutils: extra_compile_args = -std=c++17
-"""Read JSON text once, strictly: RFC 8259 and UTF-8, nothing more and nothing less.
+"""Read JSON text strictly, as RFC 8259 and UTF-8 define it.
 
-The lower half consists of kernels over a `Cursor`. They touch no Python object, and return a
-`Fault`: the cursor then stands at the byte in question. Every read of a byte is behind a comparison
-of `position` with `end` (or with the number of bytes between them), and nothing moves `position`
-past `end`. The text must not change while it is read: the caller copies it where another thread
-could write to it.
+There is one extension: `data` of a tensor may contain NaN, Infinity and -Infinity. Duplicate keys,
+deep nesting and numbers out of range are errors.
 
-The upper half makes Python objects, and turns a fault into a HeaderError. The numbers and strings
-of a tensor's `data` do not become objects: `read_numbers` writes them to the memory of an array,
-and `read_strings` as the length-prefixed bytes of a BYTES tensor. What takes long is read without
-the GIL: a value is first tried with the GIL within the next SHORT_NBYTES bytes, and where it does
-not end there, it is read again from its beginning without.
+The first part of this file contains kernels that work on a `Cursor`. They use no Python objects;
+the only exception is `grow`, which acquires the GIL. On an error they return a `Fault`, and leave
+the cursor at the byte that caused it. Bounds: every read of a byte follows a comparison of
+`position` with `end`, or of the number of bytes between them with the number that is read, and
+nothing moves `position` past `end`. The text must not change while it is read, so the caller copies
+it if another thread could write to it.
 
-An object must not have the same key twice, because two readers of one message could then see two
-different messages. Dictionaries notice it themselves. For objects that are skipped, the positions
-of the keys are kept on a stack until the object ends, sorted then, and neighbours are compared:
-this takes 8 bytes for a key, and no hash that a sender could attack.
+The second part creates Python objects, and raises a HeaderError for a fault. The numbers and
+strings in the `data` of a tensor do not become objects: `read_numbers` writes numbers to the memory
+of an array, and `read_strings` writes strings as the length-prefixed bytes of a BYTES tensor. Long
+`data` and long values that are skipped are read without the GIL. A first attempt keeps the GIL and
+reads at most SHORT_NBYTES bytes. If the value does not end there, it is read again from its
+beginning without the GIL.
+
+An object must not contain a key twice, because two readers could then interpret the same message
+differently. A dict detects duplicates itself. For objects that are skipped, pointers to the keys
+are kept on a stack until the object ends. Then they are sorted, and neighbours are compared. This
+takes 8 bytes per key, and no hash table in which a sender could provoke collisions.
 """
 
 cimport cython
@@ -58,37 +63,39 @@ cdef extern from *:
 
     #if defined(__SIZEOF_INT128__)
 
-    /* 5^n for every n whose power fits 64 bits. */
-    static const unsigned long long FIVES[28] = {
+    /* 5^n for every n for which it fits in 64 bits. */
+    static const unsigned long long POWERS_OF_5[28] = {
         1ULL, 5ULL, 25ULL, 125ULL, 625ULL, 3125ULL, 15625ULL, 78125ULL, 390625ULL, 1953125ULL,
         9765625ULL, 48828125ULL, 244140625ULL, 1220703125ULL, 6103515625ULL, 30517578125ULL,
         152587890625ULL, 762939453125ULL, 3814697265625ULL, 19073486328125ULL, 95367431640625ULL,
         476837158203125ULL, 2384185791015625ULL, 11920928955078125ULL, 59604644775390625ULL,
         298023223876953125ULL, 1490116119384765625ULL, 7450580596923828125ULL};
-    #define MAX_FIVES 27
+    #define MAX_EXPONENT_OF_5 27
 
-    /* floor(2^127 / d) for d = 5^n, shifted left until its highest bit is set. */
+    /* floor(2^127 / d), where d is 5^n shifted left until its highest bit is set. */
     static unsigned long long reciprocals[28];
     static void fill_reciprocals(void) {
-        for (int n = 1; n <= MAX_FIVES; n++) {
-            unsigned long long d = FIVES[n] << __builtin_clzll(FIVES[n]);
+        for (int n = 1; n <= MAX_EXPONENT_OF_5; n++) {
+            unsigned long long d = POWERS_OF_5[n] << __builtin_clzll(POWERS_OF_5[n]);
             reciprocals[n] = (unsigned long long)(((unsigned __int128)1 << 127) / d);
         }
     }
 
-    /* The double nearest to digits * 10^exponent, for digits > 0 and |exponent| <= MAX_FIVES.
+    /* Return the double nearest to digits * 10^exponent, for digits > 0 and
+       |exponent| <= MAX_EXPONENT_OF_5.
 
-       The number is brought to the form quotient * 2^binary, where `quotient` has 64 bits and its
-       highest bit set, and `remainder` is not 0 if anything was cut off behind it. This is all that
-       the rounding to the 53 bits of a double, half to even, depends on. The result is between
-       1e-27 and 2^64 * 1e27: neither a subnormal number nor an infinity.
+       The number is converted to quotient * 2^binary. The highest of the 64 bits of `quotient` is
+       set, and `remainder` is not 0 if any lower bits were cut off. Rounding to the 53 bits of a
+       double, half to even, depends on nothing else. The result is between 1e-27 and 2^64 * 1e27,
+       so it is neither subnormal nor infinite.
 
-       Instead of a division, there is a multiplication by a reciprocal first. The reciprocal is too
-       small by less than 1, so the product of 128 bits by less than 2^64, and its high half by less
-       than 2: V - 2 < quotient < V, where V is the true quotient, between 2^62 and 2^64. If it has
-       63 bits, it is doubled: V - 4 < quotient < V. Of its lowest 11 bits, 0x400 is a half. If they
-       are not 0x3FC to 0x3FF, V and the quotient are on the same side of the half, and V is not the
-       half itself. Otherwise, once in 512 numbers and for every tie, it is divided. */
+       For a negative exponent, the number is first multiplied by a reciprocal instead of being
+       divided. The reciprocal is too small by less than 1. The product of 128 bits is therefore too
+       small by less than 2^64, and its high half by less than 2: V - 2 < quotient < V, where V is
+       the true quotient, between 2^62 and 2^64. If the quotient has 63 bits, both are doubled:
+       V - 4 < quotient < V. In the lowest 11 bits, which are rounded, 0x400 is one half. If they
+       are not 0x3FC to 0x3FF, V and the quotient are on the same side of one half, and V is not
+       exactly one half. Otherwise (for one number in 512 and every tie) the number is divided. */
     static inline double nearest_double(unsigned long long digits, int exponent) {
         int shift = __builtin_clzll(digits), binary = exponent - shift, is_short;
         unsigned long long quotient, remainder = 1, mantissa, cut, bits;
@@ -96,7 +103,7 @@ cdef extern from *:
         double value, scale;
         digits <<= shift;
         if (exponent < 0) {
-            unsigned long long divisor = FIVES[-exponent];
+            unsigned long long divisor = POWERS_OF_5[-exponent];
             shift = __builtin_clzll(divisor);
             quotient = (unsigned long long)(
                 (unsigned __int128)digits * reciprocals[-exponent] >> 64);
@@ -106,14 +113,16 @@ cdef extern from *:
                 wide = (unsigned __int128)digits << 63;
                 quotient = (unsigned long long)(wide / divisor);
                 remainder = (unsigned long long)(wide % divisor);
-                is_short = !(quotient >> 63);  /* the bit that is missing is in the remainder */
+                /* Doubling a quotient of 63 bits may lose the lowest bit, but then the remainder is
+                   not 0, which has the same effect on the rounding. */
+                is_short = !(quotient >> 63);
             }
             binary += shift - 63 - is_short;
             quotient <<= is_short;
         } else {
-            unsigned long long factor = FIVES[exponent];
+            unsigned long long factor = POWERS_OF_5[exponent];
             shift = __builtin_clzll(factor);
-            wide = (unsigned __int128)digits * (factor << shift);  /* 2^126 and more */
+            wide = (unsigned __int128)digits * (factor << shift);  /* at least 2^126 */
             binary += 64 - shift;
             if (!(wide >> 127)) { wide <<= 1; binary--; }
             quotient = (unsigned long long)(wide >> 64);
@@ -121,31 +130,31 @@ cdef extern from *:
         }
         mantissa = quotient >> 11;
         cut = quotient & 0x7FF;
-        /* Without branches, as half of all numbers are rounded up. */
+        /* No branches: they could not be predicted, because half of all numbers are rounded up. */
         mantissa += (cut > 0x400) | ((cut == 0x400) & ((remainder != 0) | (mantissa & 1)));
-        value = (double)(long long)mantissa;  /* at most 2^53, so exact; and so is the product */
+        value = (double)(long long)mantissa;  /* exact, since at most 2^53; so is the product */
         bits = (unsigned long long)(binary + 11 + 1023) << 52;  /* 2^(binary + 11) */
         memcpy(&scale, &bits, 8);
         return value * scale;
     }
 
-    #else
-    #define MAX_FIVES -1
+    #else  /* nearest_double is not called, because no exponent is allowed */
+    #define MAX_EXPONENT_OF_5 -1
     static void fill_reciprocals(void) {}
     static double nearest_double(unsigned long long digits, int exponent) { return 0; }
     #endif
 
     #if defined(__cpp_lib_to_chars) && !defined(TENSORWIRE_NO_CHARCONV)
 
-    /* Parse a JSON number, correctly rounded. 1, or 0: it is beyond the range of the type, or -1:
-       there is no memory, which some libraries need for many digits. */
+    /* Parse a JSON number, and round it correctly. Return 1; or 0 if it is out of the range of the
+       type; or -1 if there is no memory, which some libraries need for many digits. */
     template <typename Float>
     static int parse_float(const unsigned char *first, const unsigned char *last, Float *value) {
         std::errc error = std::from_chars((const char *)first, (const char *)last, *value).ec;
         return error == std::errc() ? 1 : error == std::errc::result_out_of_range ? 0 : -1;
     }
 
-    #else  /* strtod and strtof round correctly, too, in the C library of every platform we know */
+    #else  /* strtod and strtof also round correctly in the C libraries of all known platforms */
 
     #include <locale.h>
     #ifdef __APPLE__
@@ -160,21 +169,21 @@ cdef extern from *:
     }
     template <typename Float>
     static int parse_float(const unsigned char *first, const unsigned char *last, Float *value) {
-        static locale_t c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);  /* '.' everywhere */
+        static locale_t c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);  /* point is '.' */
         char small[128];
         size_t nbytes = (size_t)(last - first);
         char *text = nbytes < sizeof small ? small : (char *)malloc(nbytes + 1);
         if (text == NULL) return -1;
         memcpy(text, first, nbytes);
-        text[nbytes] = 0;  /* which strtod needs, and the number does not have */
+        text[nbytes] = 0;  /* strtod needs a terminator */
         to_float(text, value, c_locale);
         if (text != small) free(text);
-        return !isinf(*value) && *value != 0;  /* exact_double reads zeros: 0 is an underflow */
+        return !isinf(*value) && *value != 0;  /* underflow, since exact_double handles zeros */
     }
 
     #endif
     """
-    int MAX_FIVES
+    int MAX_EXPONENT_OF_5
     void fill_reciprocals() noexcept nogil
     double nearest_double(unsigned long long digits, int exponent) noexcept nogil
     int parse_double "parse_float<double>"(
@@ -183,37 +192,38 @@ cdef extern from *:
         const unsigned char* first, const unsigned char* last, float* value) noexcept nogil
 
 cdef enum:
-    SHORT_NBYTES = 128 << 10  # of JSON: up to about a millisecond, however dense
-    WORK_PER_TURN = 10_000  # before other threads get their turn; in terms of Python objects
-    BYTES_PER_WORK = 16  # of JSON that is read without making objects of it
-    MAX_DIGITS = 19  # any number of so many digits fits 64 bits
-    DECIMAL_NBYTES = 48
-    MAX_INTEGER_DIGITS = 4300  # Python's own default: converting text takes quadratic time
-    MAX_EXPONENT = 1 << 30  # larger ones are not told apart: they exceed any double either way
-    MAX_EXCERPT = 60  # characters of a value in an error message
-    EXACT_POWERS = 22  # 10^22 is the largest power of ten that a double holds exactly
+    SHORT_NBYTES = 128 << 10  # any JSON of this size is read in up to about 1 ms
+    WORK_PER_TURN = 10_000  # until the GIL is released briefly; a Python object counts as 1
+    BYTES_PER_WORK = 16  # bytes of JSON that count as 1 if no objects are created
+    MAX_DIGITS = 19  # any number of 19 digits fits in 64 bits
+    DECIMAL_NBYTES = 48  # `scan_decimal` reads fewer bytes
+    MAX_INTEGER_DIGITS = 4300  # Python's default; converting text to int takes quadratic time
+    MAX_EXPONENT = 1 << 30  # larger exponents are beyond any double, so their value is not needed
+    MAX_EXCERPT_NBYTES = 60  # of a value in an error message
+    MAX_EXACT_EXPONENT = 22  # 10^22 is the largest power of ten that a double represents exactly
 
 fill_reciprocals()
 
-# Every integer up to 2^53 is a double. The bound is lower, so that 16 digits, which most doubles
-# need, always take the same way: a processor cannot predict on which side of 2^53 they are.
-cdef uint64_t EXACT_DIGITS = 10 ** 15
+# A double represents every integer up to 2^53 exactly. The bound is lower, so that numbers of 16
+# digits, which most doubles need, all take the same path: a processor could not predict which of
+# them are above 2^53.
+cdef uint64_t MAX_EXACT_INTEGER = 10 ** 15
 cdef double[2] SIGNS
 SIGNS[:] = [1.0, -1.0]
-cdef double MIN_NORMAL = 2.0 ** -126  # of a float
+cdef double MIN_NORMAL = 2.0 ** -126  # the smallest normal float
 cdef double MAX_FLOAT = (2 - 2.0 ** -23) * 2.0 ** 127
-cdef double[23] POWERS
-POWERS[:] = [
+cdef double[23] POWERS_OF_10
+POWERS_OF_10[:] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16,
     1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
 ]
 
-cdef uint64_t[9] TENS
-TENS[:] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000]
+cdef uint64_t[9] INTEGER_POWERS_OF_10
+INTEGER_POWERS_OF_10[:] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000]
 
 cdef extern from *:
     """
-    #define ONES 0x0101010101010101ULL  /* times a byte: that byte in each byte of a word */
+    #define ONES 0x0101010101010101ULL  /* ONES * b is a word with b in each of its 8 bytes */
     """
     const uint64_t ONES
     int ctz "__builtin_ctzll"(unsigned long long bits) noexcept nogil
@@ -222,11 +232,12 @@ cdef extern from *:
 # --- strings -------------------------------------------------------------------------------------
 
 
-cdef inline uint64_t first_special(uint64_t word) noexcept nogil:
-    """Mark the quotes, backslashes and control characters among eight bytes by their high bit.
+cdef inline uint64_t mark_special(uint64_t word) noexcept nogil:
+    """Mark the quotes, backslashes and control characters in `word` by 0x80 in the result.
 
-    A borrow may mark a byte wrongly, but only above one that is marked rightly: the lowest mark is
-    exact, and no mark means that there is no such byte.
+    All other bytes of the result are 0, unless a borrow marks a byte wrongly. This only happens
+    above a byte that is marked correctly. The lowest mark is therefore always correct, and a result
+    of 0 means that there are no such characters.
     """
     cdef uint64_t quotes = word ^ (ONES * c'"')
     cdef uint64_t backslashes = word ^ (ONES * c"\\")
@@ -237,13 +248,13 @@ cdef inline uint64_t first_special(uint64_t word) noexcept nogil:
 
 
 cdef Fault scan_any_string(Cursor* cursor, Text* text) noexcept nogil:
-    """`scan_string` for any string, eight bytes at a time."""
+    """Do the work of `scan_string` for any string, 8 bytes at a time."""
     cdef const unsigned char* position
     cdef const unsigned char* end = cursor.end
     cdef uint64_t word, special, high_bits = 0
     cdef Py_ssize_t invalid
     cdef Fault fault
-    if not at(cursor, c'"'):
+    if not next_is(cursor, c'"'):
         return unexpected(cursor, "a string")
     position = cursor.position + 1
     text.begin = position
@@ -251,8 +262,9 @@ cdef Fault scan_any_string(Cursor* cursor, Text* text) noexcept nogil:
     while True:
         while end - position >= 8:
             memcpy(&word, position, 8)
-            high_bits |= word & (ONES * 0x80)  # perhaps of bytes behind the string: no harm
-            special = first_special(word)
+            # The word may pass the end of the string. At worst, ASCII is validated as UTF-8 below.
+            high_bits |= word & (ONES * 0x80)
+            special = mark_special(word)
             if special != 0:
                 position += ctz(special) >> 3
                 break
@@ -287,7 +299,7 @@ cdef Fault scan_any_string(Cursor* cursor, Text* text) noexcept nogil:
 
 
 cdef Fault scan_escape(Cursor* cursor) noexcept nogil:
-    """Validate the escape at the cursor, of a surrogate pair both halves, and step behind it."""
+    """Validate the escape at the cursor, or both of a surrogate pair, and advance past it."""
     cdef const unsigned char* position = cursor.position
     cdef Py_ssize_t remaining = cursor.end - position
     cdef int unit, low
@@ -314,7 +326,7 @@ cdef Fault scan_escape(Cursor* cursor) noexcept nogil:
 
 
 cdef inline int hex_unit(const unsigned char* digits) noexcept nogil:
-    """The value of four hexadecimal digits, or -1."""
+    """Return the value of four hexadecimal digits, or -1 if one of the bytes is not a digit."""
     cdef int value = 0
     cdef int i
     cdef unsigned char digit
@@ -330,7 +342,7 @@ cdef inline int hex_unit(const unsigned char* digits) noexcept nogil:
 
 
 cdef inline uint32_t next_character(const unsigned char** at_byte) noexcept nogil:
-    """The code point at a byte of validated string text, escaped or not; moves behind it."""
+    """Return the next code point of a validated string, escaped or not, and advance past it."""
     cdef const unsigned char* raw = at_byte[0]
     cdef uint32_t unit = raw[0]
     if unit == c"\\":
@@ -369,9 +381,10 @@ cdef inline uint32_t next_character(const unsigned char** at_byte) noexcept nogi
 
 
 cdef Py_ssize_t unescape(unsigned char* target, const Text* text) noexcept nogil:
-    """Write a validated string without its escapes; returns its bytes, at most `text.nbytes`.
+    """Write a validated string with its escapes resolved. Return the number of bytes.
 
-    An escape of 2 bytes becomes one byte, of 6 bytes at most three, of 12 bytes four.
+    They are at most `text.nbytes`: an escape of 2 bytes becomes 1 byte, an escape of 6 bytes at
+    most 3, and a surrogate pair of 12 bytes becomes 4.
     """
     cdef const unsigned char* raw = text.begin
     cdef const unsigned char* end = raw + text.nbytes
@@ -392,7 +405,7 @@ cdef Py_ssize_t unescape(unsigned char* target, const Text* text) noexcept nogil
 
 
 cdef Py_ssize_t utf8_nbytes_of(const Text* text) noexcept nogil:
-    """What `unescape` would write."""
+    """Return the number of bytes that `unescape` would write."""
     cdef const unsigned char* raw = text.begin
     cdef const unsigned char* end = raw + text.nbytes
     cdef uint32_t character
@@ -405,7 +418,8 @@ cdef Py_ssize_t utf8_nbytes_of(const Text* text) noexcept nogil:
     return nbytes
 
 
-cdef bint says_escaped(const Text* text, const char* word, Py_ssize_t nbytes) noexcept nogil:
+cdef bint equals_escaped(const Text* text, const char* word, Py_ssize_t nbytes) noexcept nogil:
+    """Do the work of `equals` for a string that may have escapes."""
     cdef const unsigned char* raw = text.begin
     cdef const unsigned char* end = raw + text.nbytes
     cdef Py_ssize_t i
@@ -419,7 +433,7 @@ cdef bint says_escaped(const Text* text, const char* word, Py_ssize_t nbytes) no
 
 
 cdef Fault push_key(Cursor* cursor, const unsigned char* begin) noexcept nogil:
-    """Remember where the text of a key begins, behind its quote."""
+    """Push a pointer to the first byte of a key, after its opening quote."""
     cdef Keys* keys = cursor.keys
     cdef Py_ssize_t capacity
     cdef void* grown
@@ -435,7 +449,10 @@ cdef Fault push_key(Cursor* cursor, const unsigned char* begin) noexcept nogil:
 
 
 cdef Fault pop_keys(Cursor* cursor, Py_ssize_t first) noexcept nogil:
-    """Forget the keys of an object, from the `first` of them; DUPLICATE_KEY when two are equal."""
+    """Pop the keys of an object, which are those from index `first` on.
+
+    Returns DUPLICATE_KEY if two of them are equal; the cursor is then at the later one.
+    """
     cdef Keys* keys = cursor.keys
     cdef const unsigned char** own = keys.begins + first
     cdef Py_ssize_t n = keys.n_keys - first
@@ -452,10 +469,11 @@ cdef Fault pop_keys(Cursor* cursor, Py_ssize_t first) noexcept nogil:
 
 
 cdef int compare_keys(const void* one, const void* other) noexcept nogil:
-    """Order two validated keys by their characters; both end at a quote that is not escaped.
+    """Compare two validated keys by their code points, for `qsort`.
 
-    Bytes of UTF-8 have the order of the characters. Where one key has an escape, both are at the
-    beginning of a character, because all bytes before were equal, or parts of whole characters.
+    Bounds: each key ends at a quote that is not escaped. The bytes of UTF-8 have the same order as
+    the code points. Where one key has an escape, both pointers are at the beginning of a character,
+    because the bytes before were equal, or belonged to complete characters.
     """
     cdef const unsigned char* a = (<const unsigned char**>one)[0]
     cdef const unsigned char* b = (<const unsigned char**>other)[0]
@@ -477,30 +495,34 @@ cdef int compare_keys(const void* one, const void* other) noexcept nogil:
 
 
 cdef struct Number:
-    # The value is `digits` * 10^`exponent`, with the sign, where no digit was dropped.
-    uint64_t digits  # the first MAX_DIGITS significant ones
+    # If `is_exact`, the magnitude is `digits` * 10^`exponent`.
+    uint64_t digits  # the first significant digits, at most MAX_DIGITS, as an integer
     int n_digits
-    bint is_exact
+    bint is_exact  # no digit was dropped
     bint is_negative
-    bint is_integer  # neither a fraction nor an exponent
+    bint is_integer  # without a fraction and an exponent
     int64_t exponent
 
 
 cdef inline bint is_digit(const unsigned char* position, const unsigned char* end) noexcept nogil:
+    """Return whether there is a byte at `position`, and it is a digit."""
     return position < end and <unsigned char>(position[0] - c"0") < 10
 
 
 cdef inline int append_digits(
-    const unsigned char* position, int room, uint64_t* digits
+    const unsigned char* position, int max_digits, uint64_t* digits
 ) noexcept nogil:
-    """Append the digits among the next eight bytes, which exist, up to the first other byte.
+    """Append the digits at `position` to `digits`, up to the first byte that is not a digit.
 
-    At most `room` of them, which is not negative. Returns their number. A digit is a byte whose
-    high half is 3, and still is when 6 is added: a carry can only come from a byte that is no
-    digit, into bytes behind it. The digits are moved to the high end of the word, behind zeros, and
-    joined to pairs, to fours and to eight. Sums of a factor and its neighbour stay within their
-    lanes: 9 * 10 + 9 < 2^8, 99 * 100 + 99 < 2^16.
-    The only branch is for eight digits, because any other number of them is hard to predict.
+    The next 8 bytes must exist, and no others are read. At most `max_digits` digits, which is not
+    negative, are appended. Returns their number.
+
+    A byte is a digit if its high half is 3, and is still 3 after 6 is added. A carry can only come
+    from a byte that is not a digit, and only changes bytes after it. The digits are moved to the
+    high end of the word, after zeros, and combined to lanes of 2, 4 and 8 digits. The sums fit in
+    their lanes: 9 * 10 + 9 < 2^8, 99 * 100 + 99 < 2^16.
+
+    The only branch is for 8 digits, because any other number of digits is hard to predict.
     """
     cdef uint64_t word, others
     cdef int n = 8
@@ -508,27 +530,28 @@ cdef inline int append_digits(
     others = (
         ((word & ONES * 0xF0) | (((word + ONES * 0x06) & ONES * 0xF0) >> 4)) ^ ONES * 0x33
     )
-    if others != 0 or room < 8:
-        n = min(<int>(ctz(others | <uint64_t>1 << 63) >> 3), room)
+    if others != 0 or max_digits < 8:
+        n = min(<int>(ctz(others | <uint64_t>1 << 63) >> 3), max_digits)
         word = word << 4 * (8 - n) << 4 * (8 - n)  # twice, because a shift by 64 is undefined
     word &= ONES * 0x0F
     word = (word * 10 + (word >> 8)) & <uint64_t>0x00FF00FF00FF00FF
     word = (word * 100 + (word >> 16)) & <uint64_t>0x0000FFFF0000FFFF
     word = (word * 10000 + (word >> 32)) & <uint64_t>0xFFFFFFFF
-    digits[0] = digits[0] * TENS[n] + word
+    digits[0] = digits[0] * INTEGER_POWERS_OF_10[n] + word
     return n
 
 
 cdef Fault scan_number(Cursor* cursor, Number* number) noexcept nogil:
-    """Validate the number at the cursor, and step behind it.
+    """Validate the number at the cursor, and advance past it.
 
-    `n_digits` stays within MAX_DIGITS, so `digits` within 64 bits. `exponent` is a sum of counts of
-    bytes, which are below 2^62, and of at most ten times MAX_EXPONENT.
+    No overflow: `n_digits` is at most MAX_DIGITS, so that `digits` fits in 64 bits. `exponent` is
+    the sum of numbers of bytes, which are below 2^62, and of the exponent in the text, whose
+    magnitude is limited to 10 * MAX_EXPONENT.
     """
     cdef const unsigned char* position = cursor.position
     cdef const unsigned char* end = cursor.end
     cdef const unsigned char* begin  # of the digits
-    cdef int64_t exponent = 0, written = 0
+    cdef int64_t exponent = 0, written_exponent = 0
     cdef uint64_t digits = 0
     cdef int n_digits = 0, n
     cdef bint is_negative = position < end and position[0] == c"-"
@@ -555,14 +578,15 @@ cdef Fault scan_number(Cursor* cursor, Number* number) noexcept nogil:
     if position - begin > 1 and begin[0] == c"0":
         cursor.position = begin + 1
         return unexpected(cursor, "no digit after a leading zero")
-    n_digits -= begin[0] == c"0"  # not significant
+    n_digits -= begin[0] == c"0"  # a zero before the point is not significant
     if position < end and position[0] == c".":
         is_integer = False
         position += 1
         if not is_digit(position, end):
             cursor.position = position
             return unexpected(cursor, "a digit")
-        while position < end and position[0] == c"0" and digits == 0:  # not significant
+        # Zeros before the first other digit are not significant.
+        while position < end and position[0] == c"0" and digits == 0:
             exponent -= 1
             position += 1
         while end - position >= 8:
@@ -590,10 +614,10 @@ cdef Fault scan_number(Cursor* cursor, Number* number) noexcept nogil:
             cursor.position = position
             return unexpected(cursor, "a digit")
         while is_digit(position, end):
-            if written < MAX_EXPONENT:
-                written = written * 10 + (position[0] - c"0")
+            if written_exponent < MAX_EXPONENT:
+                written_exponent = written_exponent * 10 + (position[0] - c"0")
             position += 1
-        exponent += -written if is_negative_exponent else written
+        exponent += -written_exponent if is_negative_exponent else written_exponent
     cursor.position = position
     number.digits, number.n_digits, number.exponent = digits, n_digits, exponent
     number.is_exact, number.is_integer, number.is_negative = is_exact, is_integer, is_negative
@@ -601,12 +625,12 @@ cdef Fault scan_number(Cursor* cursor, Number* number) noexcept nogil:
 
 
 cdef inline bint scan_decimal(Cursor* cursor, Number* number) noexcept nogil:
-    """`scan_number` for the usual form: some digits, a point, some digits, and no exponent.
+    """Do the work of `scan_number` for the usual form: digits, a point, digits, and no exponent.
 
-    Returns False where anything else stands, or where the text may end soon; the caller then begins
-    anew with `scan_number`. There are at most a sign, 8 digits, a point and MAX_DIGITS digits, and
-    no read goes further than 8 bytes behind the last byte that was accepted: less than
-    DECIMAL_NBYTES in all.
+    Returns False for any other form, and if fewer than DECIMAL_NBYTES of text are left. The caller
+    then calls `scan_number`. Bounds: at most a sign, 8 digits, a point and MAX_DIGITS digits are
+    accepted, and at most 8 bytes are read after the last accepted byte. This is less than
+    DECIMAL_NBYTES in total.
     """
     cdef const unsigned char* position = cursor.position
     cdef const unsigned char* point
@@ -641,9 +665,10 @@ cdef inline bint scan_decimal(Cursor* cursor, Number* number) noexcept nogil:
 
 
 cdef Fault scan_int64(Cursor* cursor, long long* value) noexcept nogil:
-    """Read an integer. WRONG_TYPE for any other value; OUT_OF_RANGE for magnitudes from 2^63.
+    """Read an integer. Return WRONG_TYPE for any other value, OUT_OF_RANGE for 2^63 and above.
 
-    The cursor steps behind an integer, even when it is out of range. Where there is none, it stays.
+    OUT_OF_RANGE applies to the magnitude, so -2^63 is out of range too. The cursor advances past an
+    integer, even if that is out of range. For WRONG_TYPE, it is at the beginning of the value.
     """
     cdef const unsigned char* begin
     cdef const unsigned char* position
@@ -658,7 +683,7 @@ cdef Fault scan_int64(Cursor* cursor, long long* value) noexcept nogil:
     if position > begin and position < cursor.end and begin[0] != c"0" and (
         position[0] == c"," or position[0] == c"]" or position[0] == c"}"
     ):
-        value[0] = digits  # as nearly all are
+        value[0] = digits  # the usual case
         cursor.position = position
         return NO_FAULT
     if begin == cursor.end or not (begin[0] == c"-" or is_digit(begin, cursor.end)):
@@ -677,33 +702,34 @@ cdef Fault scan_int64(Cursor* cursor, long long* value) noexcept nogil:
 
 @cython.cdivision(True)  # no divisor is zero
 cdef inline bint exact_double(const Number* number, double* value) noexcept nogil:
-    """The nearest double of a number that was scanned whole and is not too large, with its sign.
+    """Compute the double nearest to a scanned number. Return False if this needs `parse_double`.
 
-    A product or quotient of two doubles that are exact is rounded once.
+    `parse_double` is needed if digits were dropped, or if the exponent is too large or too small. A
+    product or quotient of two exact doubles is correct, because it is rounded only once.
     """
     cdef int64_t exponent = number.exponent
     if not number.is_exact:
         return False
-    if number.digits <= EXACT_DIGITS and -EXACT_POWERS <= exponent <= EXACT_POWERS:
+    if number.digits <= MAX_EXACT_INTEGER and -MAX_EXACT_EXPONENT <= exponent <= MAX_EXACT_EXPONENT:
         value[0] = <double>number.digits
         if exponent < 0:
-            value[0] /= POWERS[-exponent]
+            value[0] /= POWERS_OF_10[-exponent]
         else:
-            value[0] *= POWERS[exponent]
+            value[0] *= POWERS_OF_10[exponent]
     elif number.digits == 0:
         value[0] = 0.0
-    elif -MAX_FIVES <= exponent <= MAX_FIVES:
+    elif -MAX_EXPONENT_OF_5 <= exponent <= MAX_EXPONENT_OF_5:
         value[0] = nearest_double(number.digits, <int>exponent)
     else:
         return False
-    value[0] *= SIGNS[number.is_negative]  # without a branch, as signs are hard to predict
+    value[0] *= SIGNS[number.is_negative]  # no branch, because signs are hard to predict
     return True
 
 
 cdef inline bint is_large(const Number* number) noexcept nogil:
-    """Whether a number that is out of range is too large, rather than too small.
+    """Return whether a number that is out of range is too large, rather than too small.
 
-    Its magnitude is below 10^(n_digits + exponent), and not below a tenth of that.
+    Its magnitude is below 10^(n_digits + exponent), and at least a tenth of that.
     """
     return number.n_digits + number.exponent > 0
 
@@ -711,7 +737,10 @@ cdef inline bint is_large(const Number* number) noexcept nogil:
 cdef inline Fault double_of(
     const Number* number, const unsigned char* begin, const unsigned char* end, double* value
 ) noexcept nogil:
-    """The nearest double of a scanned number, or OUT_OF_RANGE."""
+    """Compute the double nearest to a scanned number. Return OUT_OF_RANGE if it is too large.
+
+    A number that is too small becomes zero. The text of the number is from `begin` to `end`.
+    """
     cdef int parsed
     if exact_double(number, value):
         return NO_FAULT
@@ -726,12 +755,12 @@ cdef inline Fault double_of(
 
 
 cdef inline bint exact_single(const Number* number, float* value) noexcept nogil:
-    """The nearest float of a scanned number, if the nearest double is known and decides it.
+    """Compute the float nearest to a scanned number. Return False if this needs `parse_single`.
 
-    The nearest double decides the float, too, unless it is the middle between two floats: then the
-    number may be on either side of it, or on it. That is told by the 29 bits that a float does not
-    have. The middles between subnormal floats, and what a float cannot hold, have other bits, so
-    only the normal range of a float is decided here.
+    The nearest double rounds to the nearest float, unless the double is halfway between two floats:
+    the number itself may then be above, below or exactly halfway. The 29 bits that a float does not
+    have show whether the double is halfway. For subnormal floats and beyond the range of floats,
+    other bits would show it, so that only zero and the normal range are handled here.
     """
     cdef double wide
     cdef uint64_t bits
@@ -746,7 +775,10 @@ cdef inline bint exact_single(const Number* number, float* value) noexcept nogil
 cdef inline Fault single_of(
     const Number* number, const unsigned char* begin, const unsigned char* end, float* value
 ) noexcept nogil:
-    """The nearest float of a scanned number, or OUT_OF_RANGE."""
+    """Compute the float nearest to a scanned number. Return OUT_OF_RANGE if it is too large.
+
+    A number that is too small becomes zero. The text of the number is from `begin` to `end`.
+    """
     cdef int parsed
     if exact_single(number, value):
         return NO_FAULT
@@ -764,7 +796,7 @@ cdef inline Fault single_of(
 
 
 cdef Fault skip_literal(Cursor* cursor, const char* literal) noexcept nogil:
-    """Step behind `literal`, which is expected at the cursor."""
+    """Advance past `literal`, which is expected at the cursor."""
     cdef Py_ssize_t nbytes = strlen(literal)
     if cursor.end - cursor.position < nbytes or memcmp(cursor.position, literal, nbytes) != 0:
         return unexpected(cursor, literal)
@@ -773,7 +805,7 @@ cdef Fault skip_literal(Cursor* cursor, const char* literal) noexcept nogil:
 
 
 cdef Fault open_level(Cursor* cursor) noexcept nogil:
-    """Step behind the bracket at the cursor."""
+    """Advance past the opening bracket at the cursor. Return TOO_DEEP if that is not allowed."""
     if cursor.level == cursor.max_level:
         return TOO_DEEP
     cursor.level += 1
@@ -782,7 +814,7 @@ cdef Fault open_level(Cursor* cursor) noexcept nogil:
 
 
 cdef Fault scan_key(Cursor* cursor, Text* key) noexcept nogil:
-    """Validate the key at the cursor, and step behind it and its colon."""
+    """Validate the key at the cursor, and advance past it and its colon."""
     cdef Fault fault = scan_string(cursor, key)
     if fault == NO_FAULT and not take(cursor, c":"):
         return unexpected(cursor, "':'")
@@ -790,7 +822,7 @@ cdef Fault scan_key(Cursor* cursor, Text* key) noexcept nogil:
 
 
 cdef Fault skip_value(Cursor* cursor) noexcept nogil:
-    """Validate the value at the cursor, and step behind it."""
+    """Validate the value at the cursor, and advance past it."""
     cdef Text text
     cdef Number number
     cdef unsigned char first
@@ -859,17 +891,18 @@ cdef Fault skip_object(Cursor* cursor) noexcept nogil:
 
 
 cdef struct Elements:
-    # Elements on their way from JSON to memory.
+    # How the elements of a tensor are read, and where they are written.
     Fault (*read_list)(Cursor* cursor, Elements* elements) noexcept nogil
-    char* target  # of the next element
+    char* target  # where the next element is written
     Py_ssize_t itemsize
-    int max_depth  # lists within each other
+    int max_depth  # maximum number of nested lists
     uint64_t n_read
     uint64_t n_expected
-    # Of integers only: the largest magnitudes.
+    # Only for integers: the largest magnitudes in the range of the datatype.
     uint64_t most_positive
     uint64_t most_negative
-    # Of strings only: a bytes object of `capacity` bytes that is not shared with anybody.
+    # Only for strings: a bytes object of `capacity` bytes without other references, and the number
+    # of bytes that were written to it.
     PyObject* wire
     Py_ssize_t capacity
     Py_ssize_t nbytes
@@ -879,17 +912,16 @@ ctypedef Fault (*ReadElement)(Cursor* cursor, Elements* elements) noexcept nogil
 
 
 cdef inline Fault read_list(Cursor* cursor, Elements* elements, ReadElement read) noexcept nogil:
-    """Read lists within lists, row-major. The cursor stands at the first bracket.
+    """Read nested lists of elements in row-major order. The cursor is at the first bracket.
 
     `read` reads one element to `target`. It is a constant in each caller, so that the compiler
-    makes a loop of its own for each kind of element.
+    generates a separate loop for each kind of element.
 
-    Elements beyond `n_expected` are validated and counted, and all written to the same 8 bytes,
-    which are aligned for any element.
-    On a fault of one element, `n_read` is its index.
+    Elements beyond `n_expected` are validated and counted. They are all written to the same 8
+    bytes, which are aligned for any element. If an element causes a fault, `n_read` is its index.
     """
     cdef int depth = 0
-    cdef bint may_close = False  # an empty list
+    cdef bint may_close = False  # after an opening bracket: the list may be empty
     cdef Fault fault
     cdef uint64_t surplus
     while True:
@@ -921,8 +953,8 @@ cdef inline Fault read_list(Cursor* cursor, Elements* elements, ReadElement read
         may_close = False
 
 
-cdef inline Fault other_type(Cursor* cursor, const char* expected) noexcept nogil:
-    """WRONG_TYPE where something else begins that could be a value, or UNEXPECTED."""
+cdef inline Fault wrong_type_or_unexpected(Cursor* cursor, const char* expected) noexcept nogil:
+    """Return WRONG_TYPE if another value may begin at the cursor, else UNEXPECTED or TEXT_ENDED."""
     if cursor.position < cursor.end and (
         cursor.position[0] == c"-" or c"0" <= cursor.position[0] <= c"9"
         or cursor.position[0] in b'"{tfnNI'
@@ -932,6 +964,7 @@ cdef inline Fault other_type(Cursor* cursor, const char* expected) noexcept nogi
 
 
 cdef inline Fault read_integer(Cursor* cursor, Elements* elements) noexcept nogil:
+    """Read an integer in the range of the datatype."""
     cdef const unsigned char* position = cursor.position
     cdef const unsigned char* end = cursor.end
     cdef bint is_negative = position < end and position[0] == c"-"
@@ -943,7 +976,7 @@ cdef inline Fault read_integer(Cursor* cursor, Elements* elements) noexcept nogi
         if is_negative and not (position < end and position[0] == c"I"):
             cursor.position = position
             return unexpected(cursor, "a digit")
-        return other_type(cursor, "an integer")
+        return wrong_type_or_unexpected(cursor, "an integer")
     if position[0] == c"0" and is_digit(position + 1, end):
         cursor.position = position + 1
         return unexpected(cursor, "no digit after a leading zero")
@@ -968,7 +1001,7 @@ cdef inline Fault read_integer(Cursor* cursor, Elements* elements) noexcept nogi
         return OUT_OF_RANGE
     if is_negative:
         digits = 0 - digits  # two's complement
-    # Little-endian: the low bytes come first, and of a number in range the others say nothing.
+    # Little-endian: the low bytes come first. A number in range does not need the others.
     if elements.itemsize == 8:
         memcpy(elements.target, &digits, 8)
     elif elements.itemsize == 4:
@@ -982,7 +1015,10 @@ cdef inline Fault read_integer(Cursor* cursor, Elements* elements) noexcept nogi
 
 
 cdef Fault out_of_range_or_wrong_type(Cursor* cursor) noexcept nogil:
-    """What a long number is; the cursor stays where it begins, unless it is no number."""
+    """Return the fault of a number that is too long, or that may have a fraction or an exponent.
+
+    The cursor stays at the beginning of the number, unless the number is malformed.
+    """
     cdef const unsigned char* begin = cursor.position
     cdef Number number
     cdef Fault fault = scan_number(cursor, &number)
@@ -993,6 +1029,7 @@ cdef Fault out_of_range_or_wrong_type(Cursor* cursor) noexcept nogil:
 
 
 cdef inline Fault read_double(Cursor* cursor, Elements* elements) noexcept nogil:
+    """Read a number in the usual form, or else call `read_any_double`."""
     cdef const unsigned char* begin = cursor.position
     cdef Number number
     if scan_decimal(cursor, &number) and exact_double(&number, <double*>elements.target):
@@ -1002,12 +1039,13 @@ cdef inline Fault read_double(Cursor* cursor, Elements* elements) noexcept nogil
 
 
 cdef Fault read_any_double(Cursor* cursor, Elements* elements) noexcept nogil:
+    """Read a number in any form, NaN, an infinity or null."""
     cdef const unsigned char* begin = cursor.position
     cdef double* target = <double*>elements.target
     cdef Number number
     cdef Fault fault
     if not begins_number(cursor):
-        return read_special(cursor, target)
+        return read_nonfinite(cursor, target)
     fault = scan_number(cursor, &number)
     if fault == NO_FAULT:
         fault = double_of(&number, begin, cursor.position, target)
@@ -1017,6 +1055,7 @@ cdef Fault read_any_double(Cursor* cursor, Elements* elements) noexcept nogil:
 
 
 cdef inline Fault read_single(Cursor* cursor, Elements* elements) noexcept nogil:
+    """Read a number in the usual form, or else call `read_any_single`."""
     cdef const unsigned char* begin = cursor.position
     cdef Number number
     if scan_decimal(cursor, &number) and exact_single(&number, <float*>elements.target):
@@ -1026,13 +1065,14 @@ cdef inline Fault read_single(Cursor* cursor, Elements* elements) noexcept nogil
 
 
 cdef Fault read_any_single(Cursor* cursor, Elements* elements) noexcept nogil:
+    """Read a number in any form, NaN, an infinity or null."""
     cdef const unsigned char* begin = cursor.position
     cdef float* target = <float*>elements.target
     cdef double special = 0
     cdef Number number
     cdef Fault fault
     if not begins_number(cursor):
-        fault = read_special(cursor, &special)
+        fault = read_nonfinite(cursor, &special)
         target[0] = <float>special
         return fault
     fault = scan_number(cursor, &number)
@@ -1044,15 +1084,15 @@ cdef Fault read_any_single(Cursor* cursor, Elements* elements) noexcept nogil:
 
 
 cdef inline bint begins_number(const Cursor* cursor) noexcept nogil:
-    """Whether a number stands at the cursor, rather than another value (-Infinity among them)."""
+    """Return whether a number begins at the cursor. -Infinity does not count as a number."""
     cdef const unsigned char* position = cursor.position
     if position < cursor.end and position[0] == c"-":
         return position + 1 == cursor.end or position[1] != c"I"
     return is_digit(position, cursor.end)
 
 
-cdef Fault read_special(Cursor* cursor, double* value) noexcept nogil:
-    """NaN, Infinity and -Infinity, as some servers write them, and null, which is NaN."""
+cdef Fault read_nonfinite(Cursor* cursor, double* value) noexcept nogil:
+    """Read NaN, Infinity or -Infinity, which some servers write, or null, which means NaN."""
     if cursor.position < cursor.end:
         if cursor.position[0] == c"n":
             value[0] = NAN
@@ -1066,35 +1106,36 @@ cdef Fault read_special(Cursor* cursor, double* value) noexcept nogil:
         if cursor.position[0] == c"-":
             value[0] = -INFINITY
             return skip_literal(cursor, "-Infinity")
-    return other_type(cursor, "a number")
+    return wrong_type_or_unexpected(cursor, "a number")
 
 
 cdef inline Fault read_bool(Cursor* cursor, Elements* elements) noexcept nogil:
+    """Read true or false."""
     if cursor.position < cursor.end and cursor.position[0] == c"t":
         elements.target[0] = 1
         return skip_literal(cursor, "true")
     if cursor.position < cursor.end and cursor.position[0] == c"f":
         elements.target[0] = 0
         return skip_literal(cursor, "false")
-    return other_type(cursor, "true or false")
+    return wrong_type_or_unexpected(cursor, "true or false")
 
 
 cdef inline Fault skip_element(Cursor* cursor, Elements* elements) noexcept nogil:
-    """Any value, or what only floating point has; the datatype is not known yet."""
+    """Validate an element of any datatype, NaN and Infinity included, and advance past it."""
     cdef double special
     if cursor.position < cursor.end and cursor.position[0] in b"NI-" and not begins_number(cursor):
-        return read_special(cursor, &special)
+        return read_nonfinite(cursor, &special)
     return skip_value(cursor)
 
 
 cdef inline Fault read_string(Cursor* cursor, Elements* elements) noexcept nogil:
-    """Write a string as an element of BYTES: its length, and its text without escapes."""
+    """Read a string, and write it as a BYTES element: a length prefix and the unescaped text."""
     cdef Text text
     cdef Py_ssize_t nbytes
     cdef unsigned char* target
     cdef Fault fault
     if cursor.position == cursor.end or cursor.position[0] != c'"':
-        return other_type(cursor, "a string")
+        return wrong_type_or_unexpected(cursor, "a string")
     fault = scan_string(cursor, &text)
     if fault != NO_FAULT:
         return fault
@@ -1117,7 +1158,7 @@ cdef inline Fault read_string(Cursor* cursor, Elements* elements) noexcept nogil
 
 cdef extern from "Python.h":
     PyObject* owned_bytes "PyBytes_FromStringAndSize"(const char* text, Py_ssize_t nbytes)
-    # The macro, which reads no reference count: without the GIL it is only an address.
+    # This macro only computes an address, so it can be used without the GIL.
     char* address_of "PyBytes_AS_STRING"(PyObject* bytes) noexcept nogil
 
 
@@ -1146,9 +1187,9 @@ cdef Fault read_texts(Cursor* cursor, Elements* elements) noexcept nogil:
 
 
 cdef bint grow(Elements* elements, Py_ssize_t n_more) noexcept with gil:
-    """Make room for `n_more` bytes; False when there is no memory.
+    """Make room for `n_more` bytes. Return False if there is no memory.
 
-    No overflow: both are sizes of memory that exists, or a fraction of one.
+    No overflow: every term is the size of something in memory, or half of such a size.
     """
     cdef Py_ssize_t capacity = max(
         elements.nbytes + n_more, elements.capacity + (elements.capacity >> 1))
@@ -1164,7 +1205,7 @@ cdef bint grow(Elements* elements, Py_ssize_t n_more) noexcept with gil:
 
 
 cdef int raise_fault(Cursor* cursor, Fault fault) except -1:
-    """Raise the HeaderError of a fault that the cursor stands at; MemoryError for NO_MEMORY."""
+    """Raise HeaderError for a fault at the cursor, or MemoryError for NO_MEMORY."""
     cdef Py_ssize_t offset = cursor.position - cursor.start
     if fault == NO_MEMORY:
         raise MemoryError
@@ -1188,12 +1229,12 @@ cdef int raise_fault(Cursor* cursor, Fault fault) except -1:
     elif fault in (OUT_OF_RANGE, TOO_MANY_DIGITS):
         what = f"the number {excerpt(cursor)} is out of range"
     else:
-        what = f"expected {cursor.expected.decode()}, found {found(cursor)}"
+        what = f"expected {cursor.expected.decode()}, found {describe_next_byte(cursor)}"
     raise HeaderError(f"the JSON header is malformed: {what} (byte {offset})", offset=offset)
 
 
-cdef str found(Cursor* cursor):
-    """What stands at the cursor, for an error message."""
+cdef str describe_next_byte(Cursor* cursor):
+    """Return a description of the byte at the cursor for an error message."""
     if cursor.position == cursor.end:
         return "its end"
     byte = cursor.position[0]
@@ -1201,56 +1242,57 @@ cdef str found(Cursor* cursor):
 
 
 cdef str excerpt(Cursor* cursor):
-    """The JSON text of the value at the cursor, abbreviated; the cursor stays.
+    """Return the JSON text of the value at the cursor, abbreviated. The cursor does not move.
 
-    Raises HeaderError when it is not JSON.
+    Raises HeaderError if the value is not valid JSON.
     """
     cdef Cursor ahead = cursor[0]
     cdef Py_ssize_t n_keys = cursor.keys.n_keys
     cdef Fault fault
     with nogil:
         fault = skip_element(&ahead, NULL)
-    cursor.keys.n_keys = n_keys  # a fault leaves those of objects that were open
+    cursor.keys.n_keys = n_keys  # after a fault, the keys of open objects are still on the stack
     if fault != NO_FAULT:
         raise_fault(&ahead, fault)
     cdef Py_ssize_t nbytes = ahead.position - cursor.position
-    if nbytes <= MAX_EXCERPT:
+    if nbytes <= MAX_EXCERPT_NBYTES:
         return cursor.position[:nbytes].decode("utf-8", "replace")
-    return cursor.position[:MAX_EXCERPT].decode("utf-8", "ignore") + f"... ({nbytes} bytes)"
+    return cursor.position[:MAX_EXCERPT_NBYTES].decode("utf-8", "ignore") + f"... ({nbytes} bytes)"
 
 
 cdef str string_of(const Text* text):
-    """A validated string as Python has it."""
+    """Return a validated string as a Python str."""
     cdef const unsigned char* raw = text.begin
     cdef const unsigned char* end = raw + text.nbytes
     cdef Py_ssize_t n_characters = 0, i
     cdef uint32_t character = 0, largest = 0
     cdef void* data
     cdef int kind
-    cdef str made
-    if text.is_ascii and not text.has_escapes and text.nbytes > 1:  # shorter ones are shared
-        made = PyUnicode_New(text.nbytes, 127)
-        memcpy(PyUnicode_1BYTE_DATA(made), text.begin, text.nbytes)
-        return made
+    cdef str result
+    # CPython has shared objects for shorter strings.
+    if text.is_ascii and not text.has_escapes and text.nbytes > 1:
+        result = PyUnicode_New(text.nbytes, 127)
+        memcpy(PyUnicode_1BYTE_DATA(result), text.begin, text.nbytes)
+        return result
     if not text.has_escapes and text.nbytes < SHORT_NBYTES:
         return PyUnicode_DecodeUTF8(<const char*>text.begin, text.nbytes, NULL)
-    # Measured first, so that no more memory is used than the string has at last.
+    # The length is computed first, so that no more memory is allocated than the str needs.
     while raw < end:
         character = next_character(&raw)
         largest = max(largest, character)
         n_characters += 1
     if n_characters == 1:
         return chr(character)
-    made = PyUnicode_New(n_characters, largest)
-    kind, data = PyUnicode_KIND(made), PyUnicode_DATA(made)
+    result = PyUnicode_New(n_characters, largest)
+    kind, data = PyUnicode_KIND(result), PyUnicode_DATA(result)
     raw = text.begin
     for i in range(n_characters):
         PyUnicode_WRITE(kind, data, i, next_character(&raw))
-    return made
+    return result
 
 
 cdef object read_value(Cursor* cursor):
-    """The value at the cursor as Python's json would make it; the cursor steps behind it."""
+    """Return the value at the cursor as Python's `json` would, and advance past it."""
     cdef Text text
     cdef Fault fault
     cdef unsigned char first
@@ -1263,18 +1305,19 @@ cdef object read_value(Cursor* cursor):
             raise_fault(cursor, fault)
         return string_of(&text)
     if first == c"-" or c"0" <= first <= c"9":
-        return number_value(cursor)
+        return read_number_value(cursor)
     if first == c"{":
         return read_object(cursor)
     if first == c"[":
-        return list_value(cursor)
+        return read_list_value(cursor)
     fault = skip_value(cursor)
     if fault != NO_FAULT:
         raise_fault(cursor, fault)
     return True if first == c"t" else False if first == c"f" else None
 
 
-cdef object number_value(Cursor* cursor):
+cdef object read_number_value(Cursor* cursor):
+    """Return the number at the cursor as an int or a float."""
     cdef const unsigned char* begin = cursor.position
     cdef Number number
     cdef double value
@@ -1299,8 +1342,8 @@ cdef object number_value(Cursor* cursor):
     raise_fault(cursor, TOO_MANY_DIGITS)
 
 
-cdef int open_at(Cursor* cursor) except -1:
-    """Step behind the bracket at the cursor. Raises HeaderError where that is too deep."""
+cdef int open_level_or_raise(Cursor* cursor) except -1:
+    """Advance past the opening bracket at the cursor. Raises HeaderError if it is too deep."""
     cdef Fault fault = open_level(cursor)
     if fault != NO_FAULT:
         raise_fault(cursor, fault)
@@ -1308,7 +1351,10 @@ cdef int open_at(Cursor* cursor) except -1:
 
 
 cdef bint next_item(Cursor* cursor, bint is_first) except -1:
-    """Step to the next item of a list; False when the list has ended, and behind its bracket."""
+    """Advance to the next item of a list. Return False if the list has ended.
+
+    The cursor is then after its closing bracket.
+    """
     if take(cursor, c"]"):
         cursor.level -= 1
         return False
@@ -1318,7 +1364,10 @@ cdef bint next_item(Cursor* cursor, bint is_first) except -1:
 
 
 cdef bint next_member(Cursor* cursor, Text* key, bint is_first) except -1:
-    """Step to the value of the next member, and give its key; False behind the object's end."""
+    """Advance to the value of the next member, and store its key. Return False if there is none.
+
+    The cursor is then after the closing bracket of the object.
+    """
     cdef Fault fault
     if take(cursor, c"}"):
         cursor.level -= 1
@@ -1331,26 +1380,27 @@ cdef bint next_member(Cursor* cursor, Text* key, bint is_first) except -1:
     return True
 
 
-cdef list list_value(Cursor* cursor):
+cdef list read_list_value(Cursor* cursor):
+    """Return the list at the cursor. The cursor is at its opening bracket."""
     cdef list items = []
-    open_at(cursor)
+    open_level_or_raise(cursor)
     while next_item(cursor, len(items) == 0):
         items.append(read_value(cursor))
     return items
 
 
 cdef dict read_object(Cursor* cursor):
-    """The object at the cursor, which stands at its bracket."""
+    """Return the object at the cursor as a dict. The cursor is at its opening bracket."""
     cdef dict members = {}
     cdef Text key
-    open_at(cursor)
+    open_level_or_raise(cursor)
     while next_member(cursor, &key, len(members) == 0):
         set_member(cursor, members, &key, read_value(cursor))
     return members
 
 
 cdef int set_member(Cursor* cursor, dict members, const Text* key, value) except -1:
-    """Add a member, or raise HeaderError when there is one of that name."""
+    """Add a member. Raises HeaderError if there already is a member of that name."""
     cdef Py_ssize_t before = len(members)
     members[string_of(key)] = value
     if len(members) == before:
@@ -1359,35 +1409,38 @@ cdef int set_member(Cursor* cursor, dict members, const Text* key, value) except
     return 0
 
 
-# --- with the GIL, or without where it takes long ------------------------------------------------
+# --- with the GIL, or without it if this takes long ----------------------------------------------
 
 
-cdef inline Cursor short_try(const Cursor* cursor) noexcept nogil:
-    """A cursor over the same text that ends after SHORT_NBYTES at the latest."""
-    cdef Cursor tried = cursor[0]
-    if tried.end - tried.position > SHORT_NBYTES:
-        tried.end = tried.position + SHORT_NBYTES
-    return tried
+cdef inline Cursor begin_attempt(const Cursor* cursor) noexcept nogil:
+    """Return a copy of the cursor for an attempt: it ends after at most SHORT_NBYTES."""
+    cdef Cursor attempt = cursor[0]
+    if attempt.end - attempt.position > SHORT_NBYTES:
+        attempt.end = attempt.position + SHORT_NBYTES
+    return attempt
 
 
-cdef inline bint is_final(const Cursor* tried, const Cursor* cursor, Fault fault) noexcept nogil:
-    """Whether a try says the same as a reading of the whole text would.
+cdef inline bint is_final(const Cursor* attempt, const Cursor* cursor, Fault fault) noexcept nogil:
+    """Return whether the result of an attempt is also the result for the whole text.
 
-    It does not when it stopped at its own end, and may not when that end made something a fault.
+    It may differ if the attempt stopped at its own end, or if it returned a fault, because that end
+    may have caused the fault.
     """
     return (
-        tried.end == cursor.end or (fault == NO_FAULT and tried.position < tried.end)
+        attempt.end == cursor.end or (fault == NO_FAULT and attempt.position < attempt.end)
         or fault == NO_MEMORY
     )
 
 
-cdef inline void accept(Cursor* cursor, const Cursor* tried) noexcept:
-    count_work(cursor, (tried.position - cursor.position) // BYTES_PER_WORK)
-    cursor.position, cursor.level, cursor.expected = tried.position, tried.level, tried.expected
+cdef inline void accept(Cursor* cursor, const Cursor* attempt) noexcept:
+    """Advance the cursor to where an attempt ended, and count its work."""
+    count_work(cursor, (attempt.position - cursor.position) // BYTES_PER_WORK)
+    cursor.position, cursor.level = attempt.position, attempt.level
+    cursor.expected = attempt.expected
 
 
 cdef void count_work(Cursor* cursor, Py_ssize_t n) noexcept:
-    """Count what was done with the GIL held; after much of it, let other threads have a turn."""
+    """Count work that was done with the GIL held, and release the GIL briefly after much of it."""
     cursor.work += n
     if cursor.work >= WORK_PER_TURN:
         cursor.work = 0
@@ -1395,13 +1448,13 @@ cdef void count_work(Cursor* cursor, Py_ssize_t n) noexcept:
             pass
 
 
-cdef int skip_any(Cursor* cursor) except -1:
-    """Validate the value at the cursor, whatever it is, and step behind it. Raises HeaderError."""
-    cdef Cursor tried = short_try(cursor)
+cdef int skip_value_or_raise(Cursor* cursor) except -1:
+    """Validate the value at the cursor, of any type, and advance past it. Raises HeaderError."""
+    cdef Cursor attempt = begin_attempt(cursor)
     cdef Py_ssize_t n_keys = cursor.keys.n_keys
-    cdef Fault fault = skip_value(&tried)
-    if is_final(&tried, cursor, fault):
-        accept(cursor, &tried)
+    cdef Fault fault = skip_value(&attempt)
+    if is_final(&attempt, cursor, fault):
+        accept(cursor, &attempt)
     else:
         cursor.keys.n_keys = n_keys
         with nogil:
@@ -1412,7 +1465,10 @@ cdef int skip_any(Cursor* cursor) except -1:
 
 
 cdef int skip_data(Cursor* cursor) except -1:
-    """Validate the lists at the cursor, whose datatype is not known yet, and step behind them."""
+    """Validate the nested lists at the cursor, and advance past them. Raises HeaderError.
+
+    They are the `data` of a tensor whose datatype is not known yet.
+    """
     cdef Elements elements
     elements.read_list = skip_elements
     elements.target = NULL
@@ -1425,13 +1481,13 @@ cdef int skip_data(Cursor* cursor) except -1:
 
 
 cdef Fault read_elements(Cursor* cursor, Elements* elements):
-    """Read lists of elements, without the GIL when it takes long."""
-    cdef Cursor tried = short_try(cursor)
+    """Read nested lists of elements, without the GIL if this takes long."""
+    cdef Cursor attempt = begin_attempt(cursor)
     cdef char* target = elements.target
     cdef Py_ssize_t n_keys = cursor.keys.n_keys
-    cdef Fault fault = elements.read_list(&tried, elements)
-    if fault == NO_MEMORY or is_final(&tried, cursor, fault):
-        accept(cursor, &tried)
+    cdef Fault fault = elements.read_list(&attempt, elements)
+    if fault == NO_MEMORY or is_final(&attempt, cursor, fault):
+        accept(cursor, &attempt)
         return fault
     elements.target, elements.n_read, elements.nbytes = target, 0, 0
     cursor.keys.n_keys = n_keys
@@ -1443,11 +1499,12 @@ cdef Fault read_elements(Cursor* cursor, Elements* elements):
 cdef Fault read_numbers(
     Cursor* cursor, cnp.dtype dtype, char* target, uint64_t n_expected, uint64_t* n_read
 ):
-    """Read the lists of numbers, or of true and false, at the cursor to aligned memory.
+    """Read the nested lists of numbers or booleans at the cursor to aligned memory.
 
-    `target` has room for `n_expected` elements of `dtype`, any of the table but FP16 and BF16. More
-    of them are validated, and counted in `n_read`. For a fault of one element, WRONG_TYPE or
-    OUT_OF_RANGE, the cursor stands at it and `n_read` is its index.
+    `target` has room for `n_expected` elements of `dtype`, which is the dtype of any numeric
+    datatype or BOOL, but not of FP16 or BF16. Further elements are validated and counted in
+    `n_read`, but not stored. For WRONG_TYPE and OUT_OF_RANGE, the cursor is at an element, and
+    `n_read` is its index.
     """
     cdef Elements elements
     cdef char kind = dtype.kind
@@ -1471,10 +1528,11 @@ cdef Fault read_numbers(
 
 
 cdef bytes read_strings(Cursor* cursor, uint64_t n_expected, uint64_t* n_read, Fault* fault):
-    """Read the lists of strings at the cursor as the wire bytes of a BYTES tensor.
+    """Read the nested lists of strings at the cursor. Return the wire bytes of a BYTES tensor.
 
-    Faults are those of `read_numbers`, and OUT_OF_RANGE is a string of 2^32 bytes and more; the
-    result is None then. The caller has checked that the text may hold `n_expected` elements.
+    If there is a `fault`, the result is None. The faults are those of `read_numbers`; OUT_OF_RANGE
+    means a string of 2^32 bytes or more. The caller has checked that the text is long enough for
+    `n_expected` elements.
     """
     cdef Elements elements
     cdef bytes wire
@@ -1482,7 +1540,7 @@ cdef bytes read_strings(Cursor* cursor, uint64_t n_expected, uint64_t* n_read, F
     elements.target = NULL
     elements.itemsize, elements.max_depth = 0, MAX_DATA_DEPTH
     elements.n_read, elements.n_expected, elements.nbytes = 0, n_expected, 0
-    # A first guess; `grow` corrects it. At least one byte, because b"" is shared.
+    # An estimate, which `grow` corrects. It is not 0, because the object b"" is shared.
     elements.capacity = 64 + PREFIX_NBYTES * <Py_ssize_t>n_expected
     elements.wire = owned_bytes(NULL, elements.capacity)
     if elements.wire == NULL:
@@ -1499,9 +1557,9 @@ cdef bytes read_strings(Cursor* cursor, uint64_t n_expected, uint64_t* n_read, F
 
 
 def read_json(bytes text not None, int max_level):
-    """The value that is `text`, as Python's json would make it. Raises HeaderError.
+    """Return the value of a JSON text as Python's `json` would. Raises HeaderError.
 
-    ``max_level``: lists and objects within each other, at most.
+    `max_level` is the maximum number of nested lists and objects.
     """
     cdef Cursor cursor
     cdef Keys keys
@@ -1519,9 +1577,10 @@ def read_json(bytes text not None, int max_level):
 cdef void begin_reading(
     Cursor* cursor, Keys* keys, const char* text, Py_ssize_t nbytes, int max_level
 ) noexcept:
-    """Put the cursor at the beginning of a text, which must stay where it is and as it is.
+    """Set the cursor to the beginning of a text, and `keys` to an empty stack.
 
-    So must `keys`, which become empty, and need `end_reading`.
+    The text must not move or change while the cursor is used, and `keys` must not move. Call
+    `end_reading` afterwards.
     """
     cursor.start = cursor.position = <const unsigned char*>text
     cursor.end = cursor.start + nbytes
@@ -1535,5 +1594,5 @@ cdef void begin_reading(
 
 
 cdef void end_reading(Keys* keys) noexcept:
-    """Release what skipping has allocated."""
+    """Free the memory of the stack of keys."""
     PyMem_RawFree(keys.begins)

@@ -6,26 +6,27 @@ from numpy cimport ndarray
 from .memory cimport Body
 
 cdef enum:
-    FIRST_CAPACITY = 448  # bytes, within the writer: enough for most headers
+    INLINE_CAPACITY = 448  # bytes of memory inside the writer: enough for most headers
 
 
 cdef enum Nonfinite:
+    # How NaN, Infinity and -Infinity are written.
     AS_NULL
     AS_LITERAL
     AS_ERROR
 
 
 cdef struct Cursor:
-    char* position  # where the next byte goes
+    char* position  # where the next byte is written
     char* end  # of the memory
 
 
 cdef class JsonWriter:
     cdef Cursor cursor
-    cdef char* start
-    cdef PyObject* grown  # a bytes object under construction, NULL while `first` suffices
-    cdef char[FIRST_CAPACITY] first
-    cdef object parameter  # the key of the parameter that is being written, for messages
+    cdef char* start  # of the text
+    cdef PyObject* grown  # a bytes object with the text; NULL while it is in `inline_memory`
+    cdef char[INLINE_CAPACITY] inline_memory
+    cdef object parameter  # the name of the parameter that is being written, for error messages
 
     cdef int grow(self, Py_ssize_t nbytes) except -1
     cdef int close(self, char bracket) except -1
@@ -41,14 +42,14 @@ cdef class JsonWriter:
 
 
 cdef inline int reserve(JsonWriter writer, Py_ssize_t nbytes) except -1:
-    """Make sure that `nbytes` more fit."""
+    """Make room for `nbytes` more bytes."""
     if nbytes > writer.cursor.end - writer.cursor.position:
         writer.grow(nbytes)
     return 0
 
 
 cdef inline int literal(JsonWriter writer, const char* text) except -1:
-    """Write text as it is."""
+    """Write text without escaping it."""
     cdef Py_ssize_t nbytes = <Py_ssize_t>strlen(text)
     reserve(writer, nbytes)
     memcpy(writer.cursor.position, text, nbytes)

@@ -1,12 +1,13 @@
-"""JsonWriter: the JSON text of a header, written front to back into one growing piece of memory.
+"""Write the JSON text of a header from front to back to one growing block of memory.
 
-Every value is followed by a comma, which the closing bracket of its list or object replaces. So the
-last byte is always a comma, an opening bracket or, at the end of all, the last closing bracket.
+Every string and other value is written with a comma after it. A colon replaces the comma after a
+key, the closing bracket of a list or object replaces the last comma in it, and `JsonWriter.finish`
+drops the last comma of the text.
 
-Numbers of an array and the text of BYTES elements are written by kernels that touch no Python
-object. A kernel writes as long as the memory has room for the most that the next element can take,
-whatever its value is (another thread may change the array meanwhile), and is called again when
-there is more room.
+The numbers of an array and the text of BYTES elements are written by kernels that use no Python
+objects. A kernel writes while there is room for the longest possible element, because another
+thread may change the elements at the same time. When there is no more room, the kernel returns, and
+is called again after the memory has grown.
 """
 
 cimport cython
@@ -46,17 +47,17 @@ cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject** text, Py_ssize_t nbytes) except -1
 
 cdef enum:
-    # What `Limits` lets a decoder read by default; a level takes a few hundred bytes of stack.
+    # The default limit of decoders, see `Limits`. A level takes a few hundred bytes of stack.
     MAX_DEPTH = 128
-    # An element of an array, its comma included. "-Infinity" and "false" are shorter than numbers.
+    # An element of an array with its comma. "-Infinity" and "false" are shorter than numbers.
     MAX_ELEMENT_NBYTES = MAX_NUMBER_NBYTES + 1
-    # There is room for so many elements, or for all that are left, when the kernel is called.
+    # When a kernel is called, there is room for this many elements, or for all that are left.
     MIN_BATCH = 1024
-    # A text is escaped in pieces of so many bytes, each of which takes at most 6 ("\u0001").
+    # Text is escaped in pieces of this size. A byte becomes at most 6 bytes ("\u0001").
     PIECE_NBYTES = 1024
-    # A step takes up to 8 bytes at once, so that the last one of a piece may pass its end by 7.
+    # Up to 8 bytes are escaped in one step, so the last step may exceed the piece by 7 bytes.
     MAX_PIECE_NBYTES = 6 * (PIECE_NBYTES + 7)
-    # From about 1 ms on, other threads run meanwhile.
+    # The GIL is released from these sizes on, for which writing takes about 1 ms.
     RELEASE_GIL_FROM_ELEMENTS = 50_000
     RELEASE_GIL_FROM_NBYTES = 1 << 20
     BEFORE_TEXT = -1
@@ -65,17 +66,20 @@ cdef enum:
 cdef enum Status:
     DONE
     FULL  # there may be no room for the next element or piece
-    INVALID  # the next element has no JSON form
+    INVALID  # the next element cannot be written
 
 cdef Power[N_POWERS] powers_of_ten
-cdef char[128] escapes  # of ASCII: 0 for none, u for \u00xx, else the letter after the backslash
+# For each ASCII character: 0 if it is not escaped, "u" if it becomes \u00xx, or else the letter
+# that follows the backslash.
+cdef char[128] escapes
 
 
 cdef int fill_tables() except -1:
+    """Compute `powers_of_ten` and `escapes`."""
     cdef int i
     for i in range(N_POWERS):
-        exponent = <object>i + FIRST_POWER  # Python's integers from here on
-        # The 128 leading bits, rounded up: 10^e * 2^-s, s = floor(log2(10^e)) - 127.
+        exponent = <object>i + FIRST_POWER  # a Python int, so that nothing overflows
+        # The 128 leading bits, rounded up: 10^e * 2^-s with s = floor(log2(10^e)) - 127.
         if exponent >= 0:
             shift = (10 ** exponent).bit_length() - 128
             value = 10 ** exponent << -shift if shift < 0 else -(-10 ** exponent >> shift)
@@ -96,11 +100,11 @@ fill_tables()
 @cython.final
 @cython.freelist(8)
 cdef class JsonWriter:
-    """JSON text under construction."""
+    """JSON text under construction. The methods that are named after a value append that value."""
 
     def __cinit__(self):
-        self.start = self.cursor.position = self.first
-        self.cursor.end = self.first + FIRST_CAPACITY
+        self.start = self.cursor.position = self.inline_memory
+        self.cursor.end = self.inline_memory + INLINE_CAPACITY
 
     def __dealloc__(self):
         Py_XDECREF(self.grown)
@@ -108,17 +112,17 @@ cdef class JsonWriter:
     # --- memory ---
 
     cdef int grow(self, Py_ssize_t nbytes) except -1:
-        """Make room for `nbytes` more, and at least double the memory."""
+        """Make room for `nbytes` more bytes, and for at least twice the bytes written so far."""
         cdef Py_ssize_t n_written = self.cursor.position - self.start
         # No overflow: `nbytes` is a small multiple of the size of something in memory.
         cdef Py_ssize_t capacity = max(n_written + nbytes, 2 * n_written)
         if self.grown == NULL:
             text = PyBytes_FromStringAndSize(NULL, capacity)
             memcpy(PyBytes_AS_STRING(text), self.start, n_written)
-            self.grown = own(text)
+            self.grown = new_reference(text)
         else:
-            # The text grows in place, or is moved; it is deallocated when there is no memory.
-            self.start = self.cursor.position = self.cursor.end = self.first
+            # Resizing may move the bytes object, and deallocates it if there is no memory.
+            self.start = self.cursor.position = self.cursor.end = self.inline_memory
             _PyBytes_Resize(&self.grown, capacity)
         self.start = PyBytes_AS_STRING(<object>self.grown)
         self.cursor.position = self.start + n_written
@@ -126,9 +130,9 @@ cdef class JsonWriter:
         return 0
 
     cdef bytes finish(self, Py_ssize_t align):
-        """The whole text without its last comma, padded with spaces to a multiple of `align` bytes.
+        """Return the text without its last comma, padded with spaces.
 
-        The writer is empty afterwards.
+        Its size is a multiple of `align` bytes. The writer is empty afterwards.
         """
         cdef Py_ssize_t nbytes = self.cursor.position - self.start - 1
         cdef Py_ssize_t n_spaces = -nbytes % align
@@ -144,11 +148,11 @@ cdef class JsonWriter:
             self.grown = NULL
             whole = <object>text
             Py_XDECREF(text)
-        self.start = self.cursor.position = self.first
-        self.cursor.end = self.first + FIRST_CAPACITY
+        self.start = self.cursor.position = self.inline_memory
+        self.cursor.end = self.inline_memory + INLINE_CAPACITY
         return whole
 
-    # --- values, each with the comma behind it ---
+    # --- values, each with a comma after it ---
 
     cdef int close(self, char bracket) except -1:
         """End a list or an object."""
@@ -161,7 +165,7 @@ cdef class JsonWriter:
         return 0
 
     cdef int string(self, str value) except -1:
-        """A string. Raises EncodeError for a lone surrogate."""
+        """Write a string. Raises EncodeError for a lone surrogate."""
         if PyUnicode_IS_ASCII(value):
             return write_string(self, PyUnicode_1BYTE_DATA(value), PyUnicode_GET_LENGTH(value))
         try:
@@ -174,22 +178,24 @@ cdef class JsonWriter:
             self, <const unsigned char*>PyBytes_AS_STRING(utf8), PyBytes_GET_SIZE(utf8))
 
     cdef int integer(self, int64_t value) except -1:
+        """Write an integer."""
         reserve(self, MAX_ELEMENT_NBYTES)
         end_element(&self.cursor, write_integer(self.cursor.position, value))
         return 0
 
     cdef int dimensions(self, tuple shape) except -1:
-        """A shape, whose dimensions fit 64 bits."""
+        """Write a shape, whose dimensions fit in 64 bits."""
         literal(self, b"[")
         for dim in shape:
             self.integer(dim)
         return self.close(c"]")
 
     cdef int value(self, value, int depth) except -1:
-        """Any value that JSON has a type for, within `depth` lists and objects.
+        """Write a value of any type that JSON supports. `depth` lists and objects are open.
 
-        Subclasses are written as the type that they extend, numpy's scalars as Python's, and
-        floating-point numbers that are not finite as null. Raises EncodeError, TypeError.
+        Subclasses are written like the type that they extend, and numpy scalars like Python's.
+        Floating-point numbers that are not finite are written as null. Raises EncodeError for a
+        value that cannot be encoded, TypeError for an unsupported type.
         """
         cdef char* end
         cdef double number
@@ -229,7 +235,10 @@ cdef class JsonWriter:
             f"which JSON cannot represent")
 
     cdef int members(self, dict members, int depth) except -1:
-        """The members of an object within `depth` others, without its braces."""
+        """Write the members of an object without its braces.
+
+        `depth` is the number of lists and objects that contain the object.
+        """
         for key, value in members.items():
             if not isinstance(key, str):
                 raise TypeError(
@@ -241,9 +250,9 @@ cdef class JsonWriter:
         return 0
 
     cdef int parameters(self, dict parameters, int depth) except -1:
-        """The parameters of a message or a tensor, without braces; errors name the parameter.
+        """Write the parameters of a message or tensor without braces. Errors name the parameter.
 
-        `depth`: how many lists and objects are open, theirs included.
+        `depth` is the number of open lists and objects, including the object of the parameters.
         """
         for key, value in parameters.items():
             if not isinstance(key, str):
@@ -257,10 +266,11 @@ cdef class JsonWriter:
     # --- tensors ---
 
     cdef Py_ssize_t elements(self, cnp.ndarray array, Nonfinite nonfinite) except -2:
-        """The elements of a C-contiguous little-endian array, in one flat list.
+        """Write the elements of a C-contiguous little-endian array as one flat list.
 
-        Floating-point numbers that are not finite are written as `nonfinite` says. Returns the
-        index of the first element that may not be written, or -1. The array may be misaligned.
+        The array may be misaligned. `nonfinite` determines how floating-point numbers that are not
+        finite are written. Returns the index of the first element for which that is an error, or
+        -1.
         """
         cdef Elements elements
         cdef Status status = FULL
@@ -287,7 +297,7 @@ cdef class JsonWriter:
         return -1
 
     cdef Py_ssize_t texts(self, Body body, cnp.ndarray starts, Py_ssize_t end) except -2:
-        """Scanned BYTES elements (see `_elements`) as strings, in one flat list.
+        """Write scanned BYTES elements (see bytes_reader.pyx) as one flat list of strings.
 
         Returns the index of the first element that is not UTF-8, or -1.
         """
@@ -298,7 +308,7 @@ cdef class JsonWriter:
         texts.n = cnp.PyArray_SIZE(starts)
         texts.end = end
         texts.i = 0
-        texts.at = BEFORE_TEXT
+        texts.position = BEFORE_TEXT
         literal(self, b"[")
         while status == FULL:
             reserve(self, MAX_PIECE_NBYTES + 3)
@@ -316,20 +326,20 @@ cdef class JsonWriter:
 # --- helpers of the writer ---
 
 
-cdef inline PyObject* own(object text) noexcept:
-    """A new reference."""
+cdef inline PyObject* new_reference(object text) noexcept:
+    """Return a new reference to `text`, which the caller owns."""
     Py_INCREF(text)
     return <PyObject*>text
 
 
 cdef inline void end_element(Cursor* cursor, char* end) noexcept nogil:
-    """Put the comma behind a value that ends at `end`; its room was reserved with the value's."""
+    """Write the comma after a value that ends at `end`. Room for both was reserved."""
     end[0] = c","
     cursor.position = end + 1
 
 
 cdef int write_string(JsonWriter writer, const unsigned char* text, Py_ssize_t nbytes) except -1:
-    """Valid UTF-8 as a string."""
+    """Write valid UTF-8 as a string."""
     cdef Py_ssize_t i = 0, stop
     reserve(writer, nbytes + 3)
     if plain_nbytes(text, nbytes) == nbytes:
@@ -343,19 +353,19 @@ cdef int write_string(JsonWriter writer, const unsigned char* text, Py_ssize_t n
         stop = min(nbytes, i + PIECE_NBYTES)
         reserve(writer, 6 * (stop - i + 7))
         i = escape(&writer.cursor.position, text, nbytes, i, stop)
-        assert i >= 0  # it is valid
+        assert i >= 0  # the text is valid UTF-8
     return literal(writer, b'",')
 
 
 cdef int write_int(JsonWriter writer, value) except -1:
-    """An integer of any size that Python converts to decimal."""
+    """Write an integer of any size. Raises EncodeError if Python cannot convert it to decimal."""
     cdef int overflow = 0
     cdef long long number = PyLong_AsLongLongAndOverflow(value, &overflow)
     if overflow == 0:
         return writer.integer(number)
     try:
         digits = int.__repr__(value).encode()
-    except ValueError as error:  # sys.set_int_max_str_digits
+    except ValueError as error:  # the limit of sys.set_int_max_str_digits()
         raise EncodeError(
             f"parameter {writer.parameter!r} contains an integer of {value.bit_length()} bits: "
             f"{error}") from None
@@ -363,6 +373,7 @@ cdef int write_int(JsonWriter writer, value) except -1:
 
 
 cdef int check_depth(JsonWriter writer, int depth) except -1:
+    """Raise EncodeError if no list or object is allowed within `depth` others."""
     if depth >= MAX_DEPTH:
         raise EncodeError(
             f"the header is nested too deep: parameter {writer.parameter!r} contains lists or "
@@ -377,16 +388,17 @@ cdef int check_depth(JsonWriter writer, int depth) except -1:
 cdef struct Elements:
     const char* data
     Py_ssize_t n
-    Py_ssize_t i  # the next element
-    char kind  # b, i, u or f, as numpy has it
+    Py_ssize_t i  # index of the next element
+    char kind  # b, i, u or f: the `kind` of the numpy dtype
     int itemsize
     Nonfinite nonfinite
 
 
 cdef Py_ssize_t room_for_elements(const Elements* elements, Py_ssize_t n_written) noexcept nogil:
-    """Room for a batch at least, and probably for all elements: by the mean length so far.
+    """Return the number of bytes to reserve: enough for a batch, and probably for all elements.
 
-    No overflow: elements are in memory, of 1 byte at least, hence fewer than 2^48.
+    The latter is an estimate by the mean length of the elements so far. No overflow: there are
+    fewer than 2^48 elements, because each takes at least 1 byte of memory.
     """
     cdef Py_ssize_t n_left = elements.n - elements.i
     cdef Py_ssize_t room = min(n_left, MIN_BATCH) * MAX_ELEMENT_NBYTES
@@ -396,10 +408,10 @@ cdef Py_ssize_t room_for_elements(const Elements* elements, Py_ssize_t n_written
 
 
 cdef Status write_elements(Cursor* cursor, Elements* elements) noexcept nogil:
-    """Write elements, from the next one on, while there is room.
+    """Write elements from the next one on, while there is room.
 
-    Bounds: a batch has as many elements as the room has times MAX_ELEMENT_NBYTES, and no element
-    takes more, whatever its value is; each is loaded once.
+    Bounds: no element takes more than MAX_ELEMENT_NBYTES, whatever its value is, and the size of a
+    batch is the room divided by that. Each element is loaded once.
     """
     cdef Py_ssize_t n_left, batch
     cdef Status status = DONE
@@ -413,6 +425,7 @@ cdef Status write_elements(Cursor* cursor, Elements* elements) noexcept nogil:
 
 
 cdef Status write_batch(Cursor* cursor, Elements* elements, Py_ssize_t stop) noexcept nogil:
+    """Write the elements from the next one on, up to index `stop`. There is room for them."""
     if elements.kind == c"f":
         if elements.itemsize == 4:
             return write_floats[float](cursor, elements, stop, 0)
@@ -440,7 +453,10 @@ cdef Status write_batch(Cursor* cursor, Elements* elements, Py_ssize_t stop) noe
 
 
 cdef void write_flags(Cursor* cursor, Elements* elements, Py_ssize_t stop) noexcept nogil:
-    """8 bytes are stored for each, the comma among them. No branch: nothing could predict it."""
+    """Write booleans. 8 bytes are stored for each, which include its comma.
+
+    There is no branch, because the values cannot be predicted.
+    """
     cdef char* target = cursor.position
     cdef uint64_t as_true, as_false, word
     cdef Py_ssize_t i
@@ -459,7 +475,7 @@ cdef void write_flags(Cursor* cursor, Elements* elements, Py_ssize_t stop) noexc
 cdef void write_integers(
     Cursor* cursor, Elements* elements, Py_ssize_t stop, Integer number
 ) noexcept nogil:
-    """`number` only chooses the type."""
+    """Write integers. The argument `number` only determines their type; its value is not used."""
     cdef char* target = cursor.position
     cdef const char* data = elements.data
     cdef Py_ssize_t i
@@ -475,7 +491,10 @@ cdef void write_integers(
 cdef Status write_floats(
     Cursor* cursor, Elements* elements, Py_ssize_t stop, Float number
 ) noexcept nogil:
-    """`number` only chooses the type. INVALID: the next element is not finite, and must be."""
+    """Write floating-point numbers. The argument `number` only determines their type.
+
+    Returns INVALID if the next element is not finite, and this is an error.
+    """
     cdef char* target = cursor.position
     cdef char* end
     cdef const char* data = elements.data
@@ -497,6 +516,7 @@ cdef Status write_floats(
 
 
 cdef char* write_nonfinite(char* target, double number, Nonfinite nonfinite) noexcept nogil:
+    """Write a number that is not finite. Return the end of its text."""
     cdef const char* text = b"null"
     if nonfinite == AS_LITERAL:
         text = b"NaN" if number != number else b"Infinity" if number > 0 else b"-Infinity"
@@ -509,18 +529,18 @@ cdef char* write_nonfinite(char* target, double number, Nonfinite nonfinite) noe
 
 cdef struct Texts:
     const unsigned char* data
-    const int64_t* starts  # where the prefix of each element lies
+    const int64_t* starts  # the offset of the prefix of each element
     Py_ssize_t n
     Py_ssize_t end  # of the last element
-    Py_ssize_t i  # the next element
-    Py_ssize_t at  # its next byte, or BEFORE_TEXT
+    Py_ssize_t i  # index of the next element
+    Py_ssize_t position  # of the next byte in the text of that element, or BEFORE_TEXT
 
 
 cdef Status write_texts(Cursor* cursor, Texts* texts) noexcept nogil:
-    """Write elements as strings, from the next piece of the next one on, while there is room.
+    """Write elements as strings while there is room, from the next piece of the next element on.
 
-    Bounds: a piece is begun with room for MAX_PIECE_NBYTES, and for a quote in front of it and a
-    quote and a comma behind it. Lengths are differences of offsets that were validated once.
+    Bounds: before each piece, there is room for MAX_PIECE_NBYTES, a quote before it, and a quote
+    and a comma after it. Lengths are differences of offsets, which were validated before.
     """
     cdef const unsigned char* text
     cdef Py_ssize_t nbytes, begin, stop
@@ -530,29 +550,30 @@ cdef Status write_texts(Cursor* cursor, Texts* texts) noexcept nogil:
         text, nbytes = texts.data + begin, stop - begin
         if cursor.end - cursor.position < MAX_PIECE_NBYTES + 3:
             return FULL
-        if texts.at == BEFORE_TEXT:
+        if texts.position == BEFORE_TEXT:
             cursor.position[0] = c'"'
             cursor.position += 1
-            texts.at = 0
-        if texts.at < nbytes:
-            stop = min(nbytes, texts.at + PIECE_NBYTES)
-            texts.at = escape(&cursor.position, text, nbytes, texts.at, stop)
-            if texts.at < 0:
+            texts.position = 0
+        if texts.position < nbytes:
+            stop = min(nbytes, texts.position + PIECE_NBYTES)
+            texts.position = escape(&cursor.position, text, nbytes, texts.position, stop)
+            if texts.position < 0:
                 return INVALID
-        if texts.at == nbytes:
+        if texts.position == nbytes:
             memcpy(cursor.position, b'",', 2)
             cursor.position += 2
-            texts.at = BEFORE_TEXT
+            texts.position = BEFORE_TEXT
             texts.i += 1
     return DONE
 
 
-cdef inline uint64_t unplain(uint64_t word) noexcept nogil:
-    """0 when the 8 bytes are ASCII that JSON does not escape.
+cdef inline uint64_t not_plain(uint64_t word) noexcept nogil:
+    """Return 0 if the 8 bytes of `word` are plain: ASCII that JSON does not escape.
 
-    The high bit of a byte is set by the byte itself, by a borrow of byte - 0x20, or where the
-    byte is a quote or a backslash by the borrow of 0 - 1. A byte that borrows has its own high bit
-    set, so that what the borrow does to the bytes above it changes nothing.
+    The high bit of a byte is set in the result if it is set in `word`, if byte - 0x20 borrows, or
+    if the byte is a quote or a backslash, because 0 - 1 borrows. A borrow may change the result for
+    the bytes above. The result is not 0 then in any case, because the byte that borrows has its
+    high bit set.
     """
     cdef uint64_t ones = <uint64_t>0x0101010101010101
     return (
@@ -561,12 +582,12 @@ cdef inline uint64_t unplain(uint64_t word) noexcept nogil:
 
 
 cdef inline Py_ssize_t plain_nbytes(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
-    """How many bytes at the start of `text` are ASCII that JSON does not escape."""
+    """Return how many bytes at the start of `text` are ASCII that JSON does not escape."""
     cdef Py_ssize_t i = 0
     cdef uint64_t word
     while nbytes - i >= 8:
         memcpy(&word, text + i, 8)
-        if unplain(word):
+        if not_plain(word):
             break
         i += 8
     while i < nbytes and text[i] < 0x80 and not escapes[text[i]]:
@@ -577,12 +598,12 @@ cdef inline Py_ssize_t plain_nbytes(const unsigned char* text, Py_ssize_t nbytes
 cdef Py_ssize_t escape(
     char** position, const unsigned char* text, Py_ssize_t nbytes, Py_ssize_t i, Py_ssize_t stop
 ) noexcept nogil:
-    """Write text from byte `i` on as the inside of a JSON string, until `stop` is reached.
+    """Write text from index `i` on as the content of a JSON string, until `stop` is reached.
 
-    Returns where the next byte is, which is up to 7 bytes behind `stop` and at most at `nbytes`, or
+    Returns the index of the next byte, which is up to 7 bytes after `stop` and at most `nbytes`, or
     INVALID_UTF8. Bounds: a step starts before `stop`, reads at most 8 bytes, all before `nbytes`,
-    and writes at most 6 for each. A byte is loaded once, so that the text is valid even if another
-    thread changes it.
+    and writes at most 6 bytes for each. A byte is not loaded again between its validation and the
+    write, so that the output is valid even if another thread changes the text.
     """
     cdef char* target = position[0]
     cdef uint64_t word
@@ -591,7 +612,7 @@ cdef Py_ssize_t escape(
     while i < stop:
         if nbytes - i >= 8:
             memcpy(&word, text + i, 8)
-            if not unplain(word):
+            if not not_plain(word):
                 memcpy(target, &word, 8)
                 target += 8
                 i += 8
@@ -624,9 +645,9 @@ cdef Py_ssize_t escape(
 cdef inline int copy_sequence(
     char* target, const unsigned char* text, Py_ssize_t nbytes
 ) noexcept nogil:
-    """Copy one UTF-8 sequence (RFC 3629) of 2 to 4 bytes; returns its length, or 0 for none.
+    """Copy one UTF-8 sequence (RFC 3629) of 2 to 4 bytes. Return its length, or 0 if it is invalid.
 
-    `nbytes` of text are left, at least 1. The second byte has a narrower range after E0 (no
+    `nbytes`, at least 1, are left in `text`. The second byte has a narrower range after E0 (no
     overlong forms), ED (no surrogates), F0 (no overlong forms) and F4 (nothing past U+10FFFF).
     """
     cdef unsigned char first = text[0], c, low = 0x80, high = 0xBF

@@ -1,13 +1,14 @@
-"""Decimal text of integers and of floating-point numbers. No Python object is touched.
+"""Write integers and floating-point numbers as decimal text, without Python objects.
 
-A floating-point number is written with the fewest digits that read back as the same number, and
-of those the digits closest to it. The algorithm is Schubfach (R. Giulietti, "The Schubfach way to
-render doubles"): a number `c * 2^q` is multiplied by a power of ten so that the interval of
-decimals which round to it has a width between 1 and 10, hence contains an integer and at most one
-multiple of ten. The product is computed in 64 or 128 bits more than the result has, and every bit
-below the result is folded into the last one ("round to odd"), which preserves the comparisons.
+A floating-point number is written with the fewest digits from which the same number is read back.
+If there are several such decimals, the closest one is written. The algorithm is Schubfach
+(R. Giulietti, "The Schubfach way to render doubles"): a number `c * 2^q` is multiplied by a power
+of ten, so that the interval of decimals that round to it has a width between 1 and 10. The interval
+then contains an integer, and at most one multiple of ten. The product is computed with 64 or 128
+more bits than the result has. If any of these lower bits is set, the last bit of the result is set
+("round to odd"), which preserves the comparisons.
 
-The text is that of Python's `repr`: `0.0001`, `1e-05`, `1.0`, `1e+16`.
+The format is that of Python's `repr`: `0.0001`, `1e-05`, `1.0`, `1e+16`.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -18,14 +19,16 @@ cdef extern from *:
     typedef unsigned __int128 tensorwire_uint128;
     """
     ctypedef unsigned long long uint128 "tensorwire_uint128"
-    int leading_zeros "__builtin_clzll"(unsigned long long word) nogil  # of a word that is not 0
+    # The argument of both must not be 0.
+    int leading_zeros "__builtin_clzll"(unsigned long long word) nogil
     int trailing_zeros "__builtin_ctzll"(unsigned long long word) nogil
 
 cdef enum:
-    # What is written for one number: a sign and 20 digits, or a sign and 23 bytes, see
-    # `write_decimal`. It includes bytes behind the text, which the next text replaces.
+    # The most bytes that are stored for one number: a sign and 20 digits of an integer, or a sign
+    # and the 23 bytes of `write_decimal`. They include bytes after the end of the text, which the
+    # caller overwrites.
     MAX_NUMBER_NBYTES = 24
-    # The powers of ten that doubles are multiplied by: 10^-292 to 10^324.
+    # Doubles are multiplied by powers of ten from 10^-292 to 10^324.
     FIRST_POWER = -292
     N_POWERS = 617
 
@@ -51,18 +54,20 @@ cdef struct Power:
 
 
 cdef struct Decimal:
-    uint64_t digits  # at most 17 of them, trailing zeros included
-    int exponent  # the number is digits * 10^exponent
+    # The number is digits * 10^exponent.
+    uint64_t digits  # an integer of at most 17 digits, which may have trailing zeros
+    int exponent
 
 
 # --- integers --------------------------------------------------------------------------------
 
 
 cdef inline uint64_t digits_8(uint32_t number) noexcept nogil:
-    """The 8 decimal digits of a number below 10^8, one in each byte, the first in the lowest.
+    """Return the 8 decimal digits of a number below 10^8, each in a byte, the first in the lowest.
 
-    The number is split into lanes of 4 digits, of 2 and of 1. Lanes are divided by multiplying:
-    n * 10486 >> 20 is n // 100 for all n < 10000, and n * 103 >> 10 is n // 10 for all n < 100.
+    The number is split into lanes of 4 digits, then of 2, then of 1. The divisions are replaced by
+    multiplications: n * 10486 >> 20 is n // 100 for all n < 10000, and n * 103 >> 10 is n // 10 for
+    all n < 100.
     """
     cdef uint64_t fours = number // 10000 | <uint64_t>(number % 10000) << 32
     cdef uint64_t hundreds = fours * 10486 >> 20 & <uint64_t>0x0000007F0000007F
@@ -72,20 +77,22 @@ cdef inline uint64_t digits_8(uint32_t number) noexcept nogil:
 
 
 cdef inline void write_8(char* target, uint64_t digits) noexcept nogil:
+    """Write 8 digits, in the form that `digits_8` returns, as ASCII."""
     digits |= <uint64_t>0x3030303030303030  # ASCII
     memcpy(target, &digits, 8)
 
 
 cdef inline char* write_below_1e8(char* target, uint32_t number) noexcept nogil:
-    """Write 1 to 8 digits, and 8 bytes in any case; returns where the digits end."""
+    """Write 1 to 8 digits, and return their end. 8 bytes are stored in any case."""
     cdef uint64_t digits = digits_8(number)
-    cdef int n_zeros = trailing_zeros(digits | <uint64_t>1 << 56) >> 3  # in front; 7 for 0
+    # Leading zeros are in the lowest bytes. Of the 8 zeros of the number 0, one is written.
+    cdef int n_zeros = trailing_zeros(digits | <uint64_t>1 << 56) >> 3
     write_8(target, digits >> 8 * n_zeros)
     return target + 8 - n_zeros
 
 
 cdef inline char* write_unsigned(char* target, uint64_t number) noexcept nogil:
-    """Write up to 20 digits, and 8 bytes in any case; returns where the digits end."""
+    """Write up to 20 digits, and return their end. At least 8 bytes are stored in any case."""
     cdef uint64_t high
     if number < 100000000:
         return write_below_1e8(target, <uint32_t>number)
@@ -101,10 +108,10 @@ cdef inline char* write_unsigned(char* target, uint64_t number) noexcept nogil:
 
 
 cdef inline char* write_integer(char* target, Integer number) noexcept nogil:
-    """Write a number, in up to MAX_NUMBER_NBYTES; returns where the text ends."""
+    """Write an integer, and return the end of its text. Stores at most MAX_NUMBER_NBYTES bytes."""
     cdef uint64_t magnitude = <uint64_t>number
     if Integer is int8_t or Integer is int16_t or Integer is int32_t or Integer is int64_t:
-        # Without a branch, since signs are hard to predict. Unsigned: -2^63 has a magnitude, too.
+        # No branch, because signs are hard to predict. The magnitude of -2^63 only fits unsigned.
         target[0] = c"-"
         target += number < 0
         magnitude = 0 - magnitude if number < 0 else magnitude
@@ -115,22 +122,22 @@ cdef inline char* write_integer(char* target, Integer number) noexcept nogil:
 
 
 cdef inline int floor_log10_2(int q) noexcept nogil:
-    """floor(log10(2^q)) for |q| <= 1100: `>>` rounds down."""
+    """Return floor(log10(2^q)) for |q| <= 1100; `>>` rounds down."""
     return (q * 1262611) >> 22
 
 
 cdef inline int floor_log10_3_2(int q) noexcept nogil:
-    """floor(log10(3/4 * 2^q)) for |q| <= 1100."""
+    """Return floor(log10(3/4 * 2^q)) for |q| <= 1100."""
     return (q * 1262611 - 524031) >> 22
 
 
 cdef inline int floor_log2_10(int e) noexcept nogil:
-    """floor(log2(10^e)) for |e| <= 330."""
+    """Return floor(log2(10^e)) for |e| <= 330."""
     return (e * 1741647) >> 19
 
 
 cdef inline uint64_t scaled(Power power, uint64_t number, bint is_single) noexcept nogil:
-    """`number * power / 2^128`, rounded to odd. `number` is below 2^60, or 2^31 if single."""
+    """Return `number * power / 2^128`, rounded to odd. `number` is below 2^60, 2^31 if single."""
     cdef uint128 low, high
     cdef uint64_t rest
     if is_single:  # 64 bits of the power are enough
@@ -145,9 +152,10 @@ cdef inline uint64_t scaled(Power power, uint64_t number, bint is_single) noexce
 cdef inline Decimal shortest_exactly(
     const Power* powers, uint64_t c, int q, bint is_irregular, bint is_single
 ) noexcept nogil:
-    """The shortest decimal of `c * 2^q`, c > 0, by comparing with both ends of the interval.
+    """Return the shortest decimal of `c * 2^q`, c > 0, by comparing with both ends of the interval.
 
-    `is_irregular`: the next smaller number is only half as far as the next greater one.
+    `is_irregular` means that the next smaller number is only half as far away as the next larger
+    one.
     """
     cdef Decimal decimal
     cdef uint64_t is_odd = c & 1  # the ends of the interval round to the number if c is even
@@ -162,12 +170,14 @@ cdef inline Decimal shortest_exactly(
     cdef bint is_under = lower <= 40 * tens
     cdef bint is_over = 40 * tens + 40 <= upper
     decimal.exponent = k
-    if whole >= 10 and is_under != is_over:  # the multiple of ten in the interval
+    if whole >= 10 and is_under != is_over:  # one multiple of ten is in the interval
         decimal.digits = 10 * (tens + is_over)
         return decimal
     is_under = lower <= 4 * whole
     is_over = 4 * whole + 4 <= upper
-    if is_under == is_over:  # both, or neither: the closer one, the even one of two
+    # If both or neither are in the interval, the closer one is the result, or the even one of two
+    # that are equally close.
+    if is_under == is_over:
         is_over = value + (whole & 1) > 4 * whole + 2
     decimal.digits = whole + is_over
     return decimal
@@ -176,12 +186,16 @@ cdef inline Decimal shortest_exactly(
 cdef inline Decimal shortest(
     const Power* powers, uint64_t c, int q, bint is_irregular, bint is_single
 ) noexcept nogil:
-    """The shortest decimal of `c * 2^q`, c > 0.
+    """Return the shortest decimal of `c * 2^q`, c > 0.
 
-    One product is enough unless something lies so close to an end of the interval, or to the middle
-    between two integers, that its error could matter. The product is `whole` and a fraction of 64
-    bits that is wrong by less than 1 unit, 2^28 units if single: as much as `c << shift` is of the
-    last bit of the power. Fractions are compared in units of 2^-60, so that 0 to 10 fit 64 bits.
+    One product is enough, unless its error could change the result because a multiple of ten is
+    very close to an end of the interval, or the product is very close to halfway between two
+    integers. `shortest_exactly` handles these cases, irregular numbers and products below 10.
+
+    The product consists of `whole` and a fraction of 64 bits. The error of the fraction is less
+    than 1 unit, or 2^28 units if single: the error of the power is less than its last bit, and it
+    is multiplied by `c << shift`. Fractions are compared in units of 2^-60, so that 0 to 10 fit in
+    64 bits.
     """
     cdef Decimal decimal
     cdef int k = floor_log10_2(q)
@@ -210,8 +224,8 @@ cdef inline Decimal shortest(
         or (fraction - half + error <= 2 * error)
     ):
         return shortest_exactly(powers, c, q, is_irregular, is_single)
-    # The interval is at most 10 wide, so that at most one multiple of ten is in it. It is at least
-    # 1 wide, so that the closest integer is in it. No branch: nothing could predict it.
+    # The interval is at most 10 wide, so it contains at most one multiple of ten. It is at least 1
+    # wide, so it contains the closest integer. No branch, because it could not be predicted.
     is_under = under < half_width
     is_over = over < half_width
     decimal.digits = 10 * (tens + is_over) if is_under or is_over else whole + (fraction > half)
@@ -220,25 +234,28 @@ cdef inline Decimal shortest(
 
 
 cdef inline int n_significant(uint64_t digits) noexcept nogil:
-    """Digits in front of the trailing zeros among the 8 of `digits_8`."""
+    """Return the number of digits before the trailing zeros in a result of `digits_8`."""
     return 8 - (leading_zeros(digits | 1) >> 3) if digits != 0 else 0
 
 
 cdef inline char* write_decimal(char* target, Decimal decimal, bint is_single) noexcept nogil:
-    """Write a number that is not 0 in the notation of Python's `repr`; returns where it ends.
+    """Write a number that is not 0 in the format of Python's `repr`. Return the end of its text.
 
-    The digits are scaled to 17, or to 9 if single: the first, the next 8 and perhaps the last 8.
-    Then they are stored where they belong, all of them, and the end of the text is put behind the
-    last one that is not a trailing zero. Most bytes are written for 17 digits, a point and "e-308",
-    23 in all; "0.000" in front of 17 digits are 22.
+    The digits are scaled to 17 digits, or to 9 if single: the first digit, the middle 8, and unless
+    single the last 8. All of them are stored at their places. The text ends after the last digit
+    that is not a trailing zero.
+
+    Bounds: at most 23 bytes are stored, for 17 digits, a point and "e-308". "0.000" and 17 digits
+    take 22 bytes.
     """
     cdef uint64_t first, middle, last = 0, head, mask, moved
     cdef int exponent, i, n
     cdef uint64_t scaled_up = decimal.digits
     cdef uint64_t least = 100000000 if is_single else <uint64_t>10000000000000000
-    cdef int point = decimal.exponent + (9 if is_single else 17)  # digits in front of the point
+    cdef int point = decimal.exponent + (9 if is_single else 17)  # digits before the point
     cdef bint is_below = scaled_up < least
-    # Without a branch for the first step, or two: normal numbers have 16 or 17 digits, or 7 to 9.
+    # No branch for the first step, or the first two if single, because normal numbers have 16 or 17
+    # digits, or 7 to 9 if single.
     scaled_up = 10 * scaled_up if is_below else scaled_up
     point -= is_below
     if is_single:
@@ -273,12 +290,12 @@ cdef inline char* write_decimal(char* target, Decimal decimal, bint is_single) n
         write_8(target + 9, last)  # zeros if single
         memcpy(target + point, b".0", 2)
         return target + point + 2
-    # The point stands among the digits, or behind the first: those behind it go one byte further.
+    # The point is between digits. Those after it are stored one byte further to the right.
     write_8(target + 2, middle)
     if not is_single:
         write_8(target + 10, last)
     if 0 < point <= 16:  # dd.ddd
-        # In the first 8 bytes: the digits in front of the point, the point, those behind it.
+        # The first 8 bytes are the digits before the point, the point, and digits after it.
         head = first | (middle | <uint64_t>0x3030303030303030) << 8
         if point < 8:
             mask = ((<uint64_t>1) << 8 * point) - 1
@@ -310,7 +327,10 @@ cdef inline char* write_decimal(char* target, Decimal decimal, bint is_single) n
 
 
 cdef inline char* write_float(char* target, const Power* powers, Float number) noexcept nogil:
-    """Write a finite number, up to MAX_NUMBER_NBYTES; returns NULL for one that is not finite."""
+    """Write a number, and return the end of its text, or NULL if the number is not finite.
+
+    Stores at most MAX_NUMBER_NBYTES bytes.
+    """
     cdef Decimal decimal
     cdef uint64_t bits, fraction, c
     cdef uint32_t bits32
@@ -326,9 +346,9 @@ cdef inline char* write_float(char* target, const Power* powers, Float number) n
         target[0] = c"-"
         target += bits32 >> 31
         if bits32 & 0x7FFFFFFF == 0x15AE43FD:
-            # The only number whose shortest decimal, 7.038531e-26, becomes its neighbour when it is
-            # read as a double that is rounded to single precision, as many readers do. (Found by
-            # trying all.) One digit more is safe.
+            # Many readers read a double and round it to single precision. The shortest decimal of
+            # this number, 7.038531e-26, then becomes its neighbour. One more digit is safe. A check
+            # of all numbers found no other.
             memcpy(target, b"7.0385307e-26", 13)
             return target + 13
     else:
@@ -348,8 +368,8 @@ cdef inline char* write_float(char* target, const Power* powers, Float number) n
         memcpy(target, b"0.0", 3)
         return target + 3
     if -n_bits <= q <= 0 and c & (((<uint64_t>1) << -q) - 1) == 0:
-        # A whole number below 2^53 (2^24). Its neighbours are at most 1 away, so that no other
-        # whole number rounds to it: its own digits are the shortest.
+        # A whole number below 2^53, or 2^24 if single. Its neighbours are at most 1 away, so that
+        # no other whole number rounds to it. Its own digits are therefore the shortest.
         target = write_unsigned(target, c >> -q)
         memcpy(target, b".0", 2)
         return target + 2

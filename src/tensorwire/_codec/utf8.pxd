@@ -1,4 +1,4 @@
-"""UTF-8 without Python objects: checked, measured and written."""
+"""Validate, measure and write UTF-8, without Python objects."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -14,7 +14,7 @@ ctypedef fused CodeUnit:
 
 
 cdef inline bint is_ascii(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
-    """Whether no byte has its high bit: words over the text, and one that ends where it does."""
+    """Return whether all bytes are ASCII. The last word may overlap the one before it."""
     cdef uint64_t bits = 0
     cdef uint64_t word
     cdef uint32_t half
@@ -37,15 +37,16 @@ cdef inline bint is_ascii(const unsigned char* text, Py_ssize_t nbytes) noexcept
 
 
 cdef inline Py_ssize_t first_invalid(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
-    """Where `text` stops being UTF-8 (RFC 3629), or ALL_VALID.
+    """Return the index where the first invalid sequence of `text` starts (RFC 3629), or ALL_VALID.
 
-    Bounds: every look ahead is behind a comparison with `nbytes - i`, which is positive.
+    Bounds: the bytes after `text[i]` are only read after a comparison with `nbytes - i`, which is
+    positive.
     """
     cdef Py_ssize_t i = 0
     cdef uint64_t eight
     cdef unsigned char c, low, high
     cdef int n_following, k
-    if is_ascii(text, nbytes):  # as most text is
+    if is_ascii(text, nbytes):  # the usual case
         return ALL_VALID
     while i < nbytes:
         if nbytes - i >= 8:
@@ -86,7 +87,7 @@ cdef inline Py_ssize_t first_invalid(const unsigned char* text, Py_ssize_t nbyte
 
 
 cdef inline Py_ssize_t utf8_nbytes(const CodeUnit* text, Py_ssize_t n_characters) noexcept nogil:
-    """Bytes that `text` takes as UTF-8, or NO_UTF8 for a surrogate or what is no code point."""
+    """Return the size of `text` as UTF-8, or NO_UTF8 if a character has no UTF-8 form."""
     cdef Py_ssize_t nbytes = n_characters
     cdef Py_ssize_t i
     cdef CodeUnit c
@@ -107,7 +108,10 @@ cdef inline Py_ssize_t utf8_nbytes(const CodeUnit* text, Py_ssize_t n_characters
 cdef inline void write_utf8(
     unsigned char* target, Py_ssize_t nbytes, const CodeUnit* text, Py_ssize_t n_characters
 ) noexcept nogil:
-    """Write what `utf8_nbytes` measured, and never more than `nbytes`, whatever `text` is now."""
+    """Write `text` as UTF-8; `nbytes` is the result of `utf8_nbytes`.
+
+    At most `nbytes` bytes are written, even if another thread has changed `text` since then.
+    """
     cdef unsigned char* end = target + nbytes
     cdef Py_ssize_t i
     cdef uint32_t c

@@ -1,4 +1,4 @@
-"""Length prefixes and checked sizes. These functions use no Python objects."""
+"""Read and write length prefixes, and multiply sizes with overflow checks. No Python objects."""
 
 from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -6,24 +6,29 @@ from libc.string cimport memcpy
 
 cdef enum:
     MAX_RANK = 64  # numpy's NPY_MAXDIMS
-    PREFIX_NBYTES = 4  # size of the length prefix of a BYTES element
-    WIDEST_ITEMSIZE = 16  # largest itemsize of a numpy array of BYTES, that of StringDType
+    PREFIX_NBYTES = 4  # the size of the length prefix of a BYTES element
+    WIDEST_ITEMSIZE = 16  # the largest itemsize of a numpy array of BYTES: that of StringDType
 
 
 cdef inline uint32_t load_le32(const unsigned char* source) noexcept nogil:
-    # memcpy compiles to one load, and allows any address. The machine is little-endian: on others,
-    # importing the package raises ImportError.
+    """Return a little-endian integer from any address."""
+    # memcpy compiles to one load, and allows any alignment. The machine is little-endian: on other
+    # machines, importing the package raises ImportError.
     cdef uint32_t value
     memcpy(&value, source, 4)
     return value
 
 
 cdef inline void store_le32(unsigned char* target, uint32_t value) noexcept nogil:
+    """Store a little-endian integer at any address."""
     memcpy(target, &value, 4)
 
 
 cdef inline bint multiply(uint64_t* product, uint64_t factor) noexcept nogil:
-    """Multiply in place. Returns False, and does nothing, if the result would exceed 2^63 - 1."""
+    """Multiply `product` by `factor`. Return False if the result would exceed 2^63 - 1.
+
+    In that case, `product` does not change.
+    """
     if factor != 0 and product[0] > <uint64_t>INT64_MAX // factor:
         return False
     product[0] *= factor
@@ -37,10 +42,10 @@ cdef enum ScanFault:
 
 
 cdef struct Scan:
-    # Progress and result of `scan_prefixes`.
-    uint64_t position    # of the next element, from the start of the tensor
-    uint64_t n_elements  # that are complete
-    uint32_t declared    # value of the last length prefix
+    # The progress and the result of `scan_prefixes`.
+    uint64_t position    # offset of the next element from the start of the tensor
+    uint64_t n_elements  # number of complete elements so far
+    uint32_t declared    # value of the last length prefix that was read
     ScanFault fault
 
 
@@ -48,12 +53,13 @@ cdef inline void scan_prefixes(
     Scan* scan, const unsigned char* data, uint64_t nbytes,
     int64_t* starts, uint64_t capacity, int64_t base,
 ) noexcept nogil:
-    """Continue `scan` up to `capacity` elements, the end of `data`, or a fault.
+    """Continue `scan` until there are `capacity` elements, `data` ends, or there is a fault.
 
-    `starts[i]` becomes `base` plus the position of the prefix of element i, unless `starts` is
-    NULL. Bounds: position <= nbytes always holds. Both comparisons subtract numbers that are known
-    to be smaller, in unsigned 64 bit, so that nothing wraps. Each prefix is loaded once: if another
-    thread writes to the memory, the result may be wrong, but stays within the tensor.
+    Unless `starts` is NULL, `starts[i]` is set to `base` plus the position of the prefix of element
+    i. Bounds: position <= nbytes always holds. In both comparisons, the number that is subtracted
+    is known not to be larger, so that the unsigned differences do not wrap. Each prefix is loaded
+    once: if another thread writes to the memory, the positions may be wrong, but they are within
+    the tensor.
     """
     cdef uint64_t position = scan.position
     cdef uint64_t i = scan.n_elements
