@@ -18,7 +18,7 @@ from .servers import Servers
 
 MARKERS = {
     "quick": "measured by `python -m benchmarks --quick`",
-    "large": "takes some packages seconds",
+    "large": "some packages need seconds for it",
     **{name: f"needs the environment of {name}" for name in ENVIRONMENTS},
 }
 PACKAGES = ["numpy", "tritonclient", "kserve", "mlserver", "pyarrow", "safetensors"]

@@ -30,7 +30,7 @@ _PATCH = Patch("tritonclient", ("2.60", "2.73"))
 
 
 def install() -> None:
-    """Make tritonclient use this codec in the whole process; does nothing if it does already.
+    """Make tritonclient use this codec in the whole process. A second call has no effect.
 
     Imports ``tritonclient.utils`` and, as far as they are installed, ``tritonclient.http``,
     ``tritonclient.grpc`` and ``tritonclient.utils.shared_memory``. Functions that other modules
