@@ -1,8 +1,11 @@
-"""Compile the extensions. Switches, set to 1: TENSORWIRE_SANITIZE (ASan and UBSan),
+"""Compile the extensions.
+
+An environment variable with the value 1 turns a switch on: TENSORWIRE_SANITIZE (ASan and UBSan),
 TENSORWIRE_FUZZ (for libFuzzer; clang only), TENSORWIRE_COVERAGE (gcov, Cython line tracing),
 TENSORWIRE_DEBUG (not optimised), TENSORWIRE_STRICT (compiler warnings are errors),
-TENSORWIRE_NO_CHARCONV (the JSON reader does without the floating-point part of <charconv>, as where
-the C++ library has none)."""
+TENSORWIRE_NO_CHARCONV (the JSON reader does not use the floating-point functions of <charconv>,
+which some C++ libraries lack).
+"""
 
 import os
 from pathlib import Path
@@ -22,7 +25,7 @@ def switch(name: str) -> bool:
     return os.environ.get(f"TENSORWIRE_{name}", "0") not in ("", "0")
 
 
-# Without debug information, which is ten times as large as the code, unless a switch asks for it.
+# By default there is no debug information, because it is ten times as large as the code.
 flags, directives = ["-O3", "-g0", "-fno-strict-aliasing"], {"language_level": 3}
 macros = [(name, "NPY_2_0_API_VERSION") for name in ("NPY_NO_DEPRECATED_API", "NPY_TARGET_VERSION")]
 link = []
@@ -31,7 +34,7 @@ if switch("SANITIZE"):
     flags, link = [*flags, *sanitize], sanitize
 if switch("FUZZ"):
     flags.append("-fsanitize=fuzzer-no-link")
-    if switch("SANITIZE"):  # its runtime is in no library that C++ code is linked with here
+    if switch("SANITIZE"):  # no library that is linked here has its runtime for C++
         flags.append("-fno-sanitize=function")
 if switch("COVERAGE"):
     flags, link = [*flags, "-O0", "--coverage"], ["--coverage"]
@@ -42,7 +45,7 @@ if switch("DEBUG"):
 if switch("NO_CHARCONV"):
     macros.append(("TENSORWIRE_NO_CHARCONV", "1"))
 if switch("STRICT"):
-    # The two exceptions are habits of generated code.
+    # Code that Cython generates causes these two warnings.
     warn = ["unused-parameter", "missing-field-initializers"]
     flags = [*flags, "-Wall", "-Wextra", "-Werror", *(f"-Wno-{name}" for name in warn)]
 
@@ -58,8 +61,8 @@ extensions = [
     )
     for path in sorted(Path("src/tensorwire").rglob("*.pyx"))
 ]
-# Each set of switches has a folder of its own: setuptools compiles nothing again only because
-# the flags are others, and a build with the sanitizers would find the objects of one without.
+# Each set of switches has its own build folder. setuptools does not compile again if only the flags
+# have changed, so a build with the sanitizers would use objects that were compiled without them.
 switches = [name.lower() for name in SWITCHES if switch(name)]
 setup(
     ext_modules=cythonize(extensions, compiler_directives=directives),

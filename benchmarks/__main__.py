@@ -1,8 +1,8 @@
 """``python -m benchmarks``: measure, then write results/*.json, the tables and the plots.
 
-Each subject is a file `bench_*.py` that pytest runs in a process of its own, once in each
-environment that the subject needs. Pages are written after all subjects are measured; nothing is
-written if the run is interrupted.
+Each subject is a file `bench_*.py`, which pytest runs in a separate process, once in each
+environment that the subject needs. Files are written after all subjects are measured. A run that is
+interrupted writes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .contenders import ENVIRONMENTS, Missing
 from .servers import interpreter
 
 HERE = Path(__file__).resolve().parent
-SUBJECTS: dict[str, tuple[str, ...]] = {  # and the other environments that have contenders
+SUBJECTS: dict[str, tuple[str, ...]] = {  # and the additional environments of their contenders
     "codec": ENVIRONMENTS,
     "bytes": (),
     "json": (),
@@ -31,14 +31,14 @@ SUBJECTS: dict[str, tuple[str, ...]] = {  # and the other environments that have
     "integrations": ENVIRONMENTS,
     "memory": ENVIRONMENTS,
 }
-QUICK_SUBJECTS = ("codec", "bytes", "json", "http")  # of a quick run that names none
+QUICK_SUBJECTS = ("codec", "bytes", "json", "http")  # of a quick run without arguments
 TIMEOUT_SECONDS = 3600.0  # for one subject in one environment
 STOP_SECONDS = 30.0
 
 # A round takes at least 1 ms. Reading the clock adds 0.2 us to a shorter one of 5 us.
 FULL = ["--benchmark-max-time=0.25", "--benchmark-min-rounds=5", "--benchmark-min-time=0.001"]
 QUICK = ["--benchmark-max-time=0.03", "--benchmark-min-rounds=1"]
-# Warnings of other packages are not errors, and `report.py` makes the tables.
+# Warnings of other packages are not errors, and `report.py` writes the tables.
 OPTIONS = ["-q", "--no-header", "-W", "default", "--disable-warnings", "--benchmark-quiet"]
 # Environments may have plugins that do not work with this version of pytest.
 OPTIONS += ["-p", "pytest_benchmark.plugin"]
@@ -51,7 +51,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="few workloads, few rounds")
     parser.add_argument("--here", action="store_true", help="use no other environments")
     parser.add_argument("--render", action="store_true", help="write the pages, measure nothing")
-    parser.add_argument("--results", type=Path, metavar="FOLDER", help="write only results, there")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="write only results")
     arguments = parser.parse_args()
     if unknown := set(arguments.subjects) - set(SUBJECTS):
         parser.error(f"unknown subject: {', '.join(sorted(unknown))}")
@@ -94,10 +94,10 @@ NO_TESTS = 5  # the exit code of pytest if no benchmark is selected
 def run_pytest(
     subject: str, environment: str, python: list[str], *, is_quick: bool
 ) -> tuple[int, Any]:
-    """Run the benchmarks of a subject that belong to an environment.
+    """Run the benchmarks of a subject in an environment.
 
     Returns the exit code and the JSON of pytest-benchmark, which is None if nothing was measured.
-    After a timeout pytest is interrupted, and writes what it has measured until then.
+    After a timeout pytest is interrupted, and writes the results that it has until then.
     """
     selected = [environment] if environment else [f"not {name}" for name in ENVIRONMENTS]
     selected += ["quick"] * is_quick + ["not large"] * (is_quick and bool(environment))
@@ -134,7 +134,7 @@ def stop(process: subprocess.Popen[bytes]) -> int:
 
 def main() -> None:
     arguments = parse_arguments()
-    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT is ignored in a shell's background job
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore SIGINT
         signal.signal(number, signal.default_int_handler)
     measured: dict[str, report.Results] = {}
     succeeded = True

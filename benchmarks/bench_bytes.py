@@ -1,4 +1,4 @@
-"""BYTES tensors: conversions in both directions, and decoding beside a busy thread."""
+"""BYTES tensors: conversions in both directions, and decoding while another thread is busy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STRINGS = np.dtypes.StringDType()
 
 @dataclass(frozen=True)
 class Elements:
-    """The same elements in every form that a step starts from."""
+    """The same elements in all forms that are the input of a step."""
 
     wire: bytes
     objects: NDArray[np.object_]
@@ -39,7 +39,7 @@ class Elements:
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
-        """The offset of each element's length prefix."""
+        """Return the offset of each element's length prefix."""
         nbytes = [4 + len(element) for element in self.objects]
         return np.cumsum([0, *nbytes[:-1]], dtype=np.int64)
 
@@ -125,9 +125,9 @@ def c_scan(elements: Elements) -> NDArray[np.int64]:
 
 # --- the steps ---
 
-# For each step: tensorwire; tritonclient, if it has the step; "naive", the Python code that a user
-# would write without the step; and a limit: a C loop over the same bytes, or numpy's own C loop
-# that makes the same objects. To add a step, add an entry.
+# Each step is measured with tensorwire; with tritonclient, if it has the step; with "naive", the
+# Python code that a user would write without the step; and with a limit, which is a C loop over the
+# same bytes or numpy's own C loop that creates the same objects. To add a step, add an entry.
 STEPS: dict[str, dict[str, Callable[[Elements], Any]]] = {
     "scan": {
         "tensorwire": lambda e: tw.decode_bytes(e.wire, len(e.objects)),
@@ -224,14 +224,15 @@ def test_bytes(benchmark: BenchmarkFixture, workload: str, step: str, contender:
 
 # --- beside a busy thread ---
 
-# A scan of 500,000 elements or more releases the GIL. Beside a thread that runs Python code it then
-# waits for up to a switch interval (5 ms) to get the GIL back; a shorter scan does not wait.
+# A scan of 500,000 small elements or more releases the GIL. If another thread runs Python code, the
+# scan then waits for up to a switch interval (5 ms) to get the GIL back. A shorter scan does not
+# wait.
 COUNTS = {f"{n:,} elements": n for n in (1 << 14, 1 << 17, 1 << 19, 1 << 21)}
 
 
 @pytest.fixture(params=["no other thread", "a busy thread"])
 def other_thread(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Start a thread that runs Python code until the test ends, or none."""
+    """Start a thread that runs Python code until the test ends, or no thread."""
     stopped = threading.Event()
 
     def run() -> None:

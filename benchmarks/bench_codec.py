@@ -1,4 +1,4 @@
-"""Decode responses to arrays and encode arrays to requests: every workload and contender."""
+"""Decode responses to arrays and encode arrays to requests, for every workload and contender."""
 
 from __future__ import annotations
 
@@ -64,28 +64,28 @@ def test_encode_by_size(benchmark: BenchmarkFixture, workload: str, contender: s
 
 
 def decode(benchmark: BenchmarkFixture, workload: str, contender: str, *, is_read: bool) -> None:
-    way, message = CONTENDERS[contender], message_of(workload)
-    way.require(message)
-    body, header_length = way.body_of(message)
+    codec, message = CONTENDERS[contender], message_of(workload)
+    codec.require(message)
+    body, header_length = codec.body_of(message)
     given = (body, header_length, list(message.arrays))
     check = partial(check_arrays, message=message)
 
     def decode_and_read(*args: Any) -> Found:
-        found = way.decode(*args)
+        found = codec.decode(*args)
         read_elements(found)
         return found
 
-    with way.context():
-        measure(benchmark, check, decode_and_read if is_read else way.decode, *given)
+    with codec.context():
+        measure(benchmark, check, decode_and_read if is_read else codec.decode, *given)
 
 
-def encode(benchmark: BenchmarkFixture, workload: str, way: Contender) -> None:
+def encode(benchmark: BenchmarkFixture, workload: str, codec: Contender) -> None:
     message = message_of(workload)
-    way.require(message)
+    codec.require(message)
     names = list(message.arrays)
 
     def check(encoded: Any) -> None:
-        check_arrays(way.read_back(way.join(encoded), names), message)
+        check_arrays(codec.read_back(codec.join(encoded), names), message)
 
-    with way.context():
-        measure(benchmark, check, way.encode, way.prepare(message))
+    with codec.context():
+        measure(benchmark, check, codec.encode, codec.prepare(message))

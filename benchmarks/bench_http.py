@@ -60,7 +60,7 @@ def model_of(array: Array) -> str:
 
 @contextmanager
 def by_sockets(port: int, array: Array) -> Iterator[Echo]:
-    """Only the bytes, received into reused memory. BYTES come back in their wire format."""
+    """Send and receive only the bytes, in reused memory. BYTES are in their wire format."""
     is_text = array.dtype.kind == "O"
     wire = np.frombuffer(tw.encode_bytes(array), np.uint8) if is_text else array
     found = np.empty_like(wire)
@@ -80,7 +80,7 @@ def by_sockets(port: int, array: Array) -> Iterator[Echo]:
 
 @contextmanager
 def by_http_client(port: int, array: Array) -> Iterator[Echo]:
-    """The codec with the standard library: send buffers, receive into a BodyBuffer."""
+    """Use the codec with the standard library: send buffers, receive into a BodyBuffer."""
     path = f"/v2/models/{model_of(array)}/infer"
     with closing(HTTPConnection(LOOPBACK, port, timeout=TIMEOUT_SECONDS)) as connection:
 
@@ -96,7 +96,7 @@ def by_http_client(port: int, array: Array) -> Iterator[Echo]:
                 n = reply.readinto(body.remaining())
                 assert n, "the response is too short"
                 body.advance(n)
-            reply.read()  # http.client has to see the end of the body
+            reply.read()  # http.client has to read the end of the body
             return tw.decode_response(body, header_length)["OUTPUT0"].as_numpy()
 
         yield echo
@@ -116,7 +116,7 @@ def by_our_client(port: int, array: Array) -> Iterator[Echo]:
 
 @contextmanager
 def by_our_async_client(port: int, array: Array) -> Iterator[Echo]:
-    """Reuses one event loop. The cost of starting a task is included."""
+    """Use our asynchronous client with one event loop. The time to start a task is included."""
     model, url = model_of(array), f"http://{LOOPBACK}:{port}"
     with asyncio.Runner() as loop:
         client = module("tensorwire.client").AsyncClient(url)
@@ -155,7 +155,7 @@ def by_tritonclient_on_tensorwire(port: int, array: Array) -> Iterator[Echo]:
 
 @contextmanager
 def by_kserve(port: int, array: Array) -> Iterator[Echo]:
-    """KServe's own client, with one event loop."""
+    """Use KServe's own client with one event loop."""
     kserve, model, url = module(KSERVE), model_of(array), f"http://{LOOPBACK}:{port}"
     config = kserve.RESTConfig(protocol="v2", timeout=TIMEOUT_SECONDS)
     with asyncio.Runner() as loop:
@@ -217,7 +217,7 @@ ARRAYS: dict[str, Callable[[], Array]] = {
     "BYTES 200k x 0-40 B": lambda: texts(200_000, 0, 40),
 }
 QUICK_ARRAYS = {"1 KB FP32", "16 MB FP32", "BYTES 200k x 0-40 B"}
-# KServe makes lists of 64 MB for 20 s or more; with tensorwire, its client still takes seconds.
+# KServe takes 20 s or more to create lists of 64 MB. Its client on tensorwire still takes seconds.
 KSERVE_MAX_NBYTES = 16_000_000
 
 
@@ -234,7 +234,7 @@ def test_echo(benchmark: BenchmarkFixture, servers: Servers, workload: str, cont
 
 
 def check_echo(found: Array, sent: Array) -> None:
-    """The echo is the array, or its wire format."""
+    """Check that the echo is the array that was sent, or its wire format."""
     is_wire = found.dtype == np.uint8
     array = tw.decode_bytes(found).as_numpy() if is_wire else found
     assert is_same_array(array, sent), "the array differs from what was sent"
@@ -242,9 +242,9 @@ def check_echo(found: Array, sent: Array) -> None:
 
 # --- requests per second ---
 
-# ``wrk`` sends one FP32 tensor, binary in both directions. In each round every server has a turn,
-# so that changes in the load of the machine affect all of them. A rate is the median of the rounds,
-# and a ratio is the median of the ratios to the bare app in the same round.
+# ``wrk`` sends one FP32 tensor, which is binary in both directions. In each round every server has
+# a turn, so that changes in the load of the machine affect all of them. A rate is the median of the
+# rounds, and a ratio is the median of the ratios to the bare app in the same round.
 TABLE = "requests per second"
 BASE = "bare app, uvicorn"
 RATED = {  # the contenders and the names of their servers
@@ -274,7 +274,7 @@ WRK_ERROR = re.compile(r"^ *(?:Non-2xx or 3xx responses|Socket errors):.*$", re.
 
 
 class WrongResponse(Exception):
-    """A server does not return the tensor that it was sent."""
+    """A server does not return the tensor that it has received."""
 
 
 @dataclass
@@ -288,7 +288,7 @@ class Turns:
 
 @pytest.mark.parametrize("workload", marked(LOADS, quick=QUICK_LOADS))
 def test_requests_per_second(benchmark: BenchmarkFixture, servers: Servers, workload: str) -> None:
-    """One benchmark for all contenders: a round is one turn of each server."""
+    """Measure all contenders in one benchmark. A round has one turn of each server."""
     n_floats, n_connections = LOADS[workload]
     if not benchmark.disabled and shutil.which("wrk") is None:
         with noting(benchmark, TABLE, workload, "requests per second"):
@@ -305,7 +305,7 @@ def test_requests_per_second(benchmark: BenchmarkFixture, servers: Servers, work
                 wait = f"{n_connections * latency:.0f} s"
                 raise Unsupported(f"{wait} until each connection has a response")
             running[contender] = Turns(port, max(seconds, TURN_SECONDS))
-    if benchmark.disabled:  # the check above needs no wrk
+    if benchmark.disabled:  # the check above does not need wrk
         benchmark(lambda: None)
         return
     with TemporaryDirectory(prefix="tensorwire-wrk-") as scratch:
@@ -314,7 +314,7 @@ def test_requests_per_second(benchmark: BenchmarkFixture, servers: Servers, work
         def take_turns() -> None:
             for contender, turns in list(running.items()):
                 with noting(benchmark, TABLE, workload, contender):
-                    del running[contender]  # one that fails has no turn in the next rounds
+                    del running[contender]  # a server that fails has no turn in the next rounds
                     turns.rates.append(rate(options, turns))
                     running[contender] = turns
 

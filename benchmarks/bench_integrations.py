@@ -1,4 +1,4 @@
-"""Other packages' own functions, alone and with tensorwire's integration installed.
+"""Measure functions of other packages, alone and with tensorwire's integration installed.
 
 To add a case, add an entry to the table of its package.
 """
@@ -32,10 +32,10 @@ START_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Case:
-    """``run`` is measured, with the result of ``prepare``. It calls the package as programs do.
+    """One measurement: ``run`` is called with the result of ``prepare``, and calls the package.
 
-    ``run_on_tensorwire`` replaces it if a program can do better with the integration installed; its
-    result is the same.
+    ``run_on_tensorwire`` is called instead if a program can use a faster function when the
+    integration is installed. Its result is the same.
     """
 
     prepare: Callable[[], Any]
@@ -44,7 +44,7 @@ class Case:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Compare values and types, also those of elements."""
+    """Return whether values and types are equal, including those of elements."""
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
@@ -58,14 +58,14 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def triton_response(*arrays: Any) -> tuple[bytes, int | None, list[str]]:
-    """A response's body, its header length and the names of its outputs."""
+    """Return the body of a response, its header length and the names of its outputs."""
     tensors = [tw.Tensor(f"y{i}", array) for i, array in enumerate(arrays)]
     frame = tw.encode_response(tw.InferResponse(tensors))
     return bytes(frame), frame.header_length, [tensor.name for tensor in tensors]
 
 
 def shared_memory(elements: Any) -> tuple[Any, tuple[int, ...]]:
-    """A handle of shared memory that holds the elements and unused space; and their shape."""
+    """Return a handle of shared memory with the elements and unused space, and their shape."""
     memory = memoryview(tw.encode_bytes(elements) + bytes(4096))
     return SimpleNamespace(_mpsm_handle=SimpleNamespace(buf=memory)), elements.shape
 
@@ -78,19 +78,20 @@ def deserialize(wire: bytes) -> Any:
     return module("tritonclient.utils").deserialize_bytes_tensor(wire)
 
 
-def read_shared_memory(made: tuple[Any, tuple[int, ...]]) -> Any:
+def read_shared_memory(handle_and_shape: tuple[Any, tuple[int, ...]]) -> Any:
     utils = module("tritonclient.utils.shared_memory")
-    return utils.get_contents_as_numpy(made[0], np.object_, made[1])
+    handle, shape = handle_and_shape
+    return utils.get_contents_as_numpy(handle, np.object_, shape)
 
 
 def triton_request_body(message: Message) -> Any:
-    """Make an InferInput with its data, and the body of a request."""
+    """Create InferInputs with their data, and the body of a request."""
     return triton_encode(triton_inputs(message.parts))
 
 
-def triton_result(made: tuple[bytes, int | None, list[str]]) -> Any:
-    """Make the InferResult of a body, and the array of each output."""
-    return triton_decode(*made)
+def triton_result(response: tuple[bytes, int | None, list[str]]) -> Any:
+    """Create the InferResult of a body, and the array of each output."""
+    return triton_decode(*response)
 
 
 SHORT, LONG = "300k x 0-40 B", "100k x 100-300 B"
@@ -167,7 +168,7 @@ KSERVE_ARRAYS: dict[str, Callable[[], Any]] = {
 
 
 def kserve_body(array: Any) -> tuple[bytes, int]:
-    """A request's body and its header length."""
+    """Return the body of a request and its header length."""
     kserve = module("kserve")
     tensor = kserve.InferInput("x", list(array.shape), datatype_of(array))
     tensor.set_data_from_numpy(array)
@@ -180,7 +181,7 @@ def kserve_input(body: tuple[bytes, int]) -> Any:
 
 
 def kserve_response(array: Any, *, is_binary: bool = True) -> Any:
-    """Make a tensor of a model's array, and the body of the response."""
+    """Create an output from the array of a model, and the body of the response."""
     kserve = module("kserve")
     tensor = kserve.InferOutput("x", list(array.shape), datatype_of(array))
     tensor.set_data_from_numpy(array, binary_data=is_binary)
@@ -273,7 +274,7 @@ def kserve_url() -> str:
 
 
 def kserve_post(arrays: list[Any]) -> tuple[bytes, Any, str]:
-    """A request's body, a connection pool and the URL."""
+    """Return the body of a request, a connection pool and the URL."""
     kserve_app().model.answer = floats(1)
     return inputs_as_json(arrays), module("urllib3").PoolManager(), kserve_url()
 
@@ -342,13 +343,13 @@ def from_raw_contents(codec: Any, datatype: str, shape: list[int], contents: byt
 
 
 def codec_cases(codec: Callable[[], Any], values: Callable[[], Any], datatype: str) -> list[Case]:
-    """From raw contents to the input of a model, and from its output to raw contents."""
+    """Return the cases raw contents to a model's input, and a model's output to raw contents."""
     return [
         Case(
             lambda: (raw_contents(codec(), values()), [len(values())]),
             lambda sent: from_raw_contents(codec(), datatype, sent[1], sent[0]),
         ),
-        Case(values, lambda made: raw_contents(codec(), made)),
+        Case(values, lambda output: raw_contents(codec(), output)),
     ]
 
 
@@ -359,7 +360,7 @@ def codec_cases(codec: Callable[[], Any], values: Callable[[], Any], datatype: s
 def mlserver_url() -> str:
     """Start MLServer with an identity model, in a thread that ends with the process.
 
-    It runs in this process, because that is where the integration is installed.
+    It runs in this process, because the integration is installed here.
     """
     mlserver, registry = module("mlserver"), module("mlserver.registry")
     handlers, rest = module("mlserver.handlers"), module("mlserver.rest")
@@ -409,7 +410,7 @@ def clients_and_numbers() -> Sent:
 
 
 def infer_json(sent: Sent) -> Any:
-    """Make lists and JSON, and read them, as clients without the binary extension do."""
+    """Create and read lists and JSON, as clients without the binary extension do."""
     _, pool, url, array = sent
     tensor = {"name": "x", "datatype": "FP32", "shape": [array.size], "data": array.tolist()}
     path = f"{url}/v2/models/identity/infer"
@@ -421,11 +422,11 @@ def infer_json(sent: Sent) -> Any:
 def infer_binary(sent: Sent) -> Any:
     client, _, _, array = sent
     column = client.infer("identity", {"x": array})["y"].as_numpy()
-    return column.reshape(-1)  # NumpyCodec makes a column of a vector
+    return column.reshape(-1)  # NumpyCodec converts a vector to a column
 
 
 def mlserver_post(arrays: list[Any]) -> tuple[bytes, Any, str]:
-    """A request's body, a connection pool and the URL."""
+    """Return the body of a request, a connection pool and the URL."""
     path = f"{mlserver_url()}/v2/models/identity/infer"
     return inputs_as_json(arrays), module("urllib3").PoolManager(), path
 
@@ -493,14 +494,14 @@ def test_integration(
     case = PACKAGES[package][workload]
     contender = f"{package} on tensorwire" if with_tensorwire else package
     with measuring(benchmark, f"integration: {package}", workload, contender):
-        made = case.prepare()
-        expected = case.run(made)
+        argument = case.prepare()
+        expected = case.run(argument)
 
         def check(found: object) -> None:
             assert is_same(found, expected)
 
         if not with_tensorwire:
-            measure(benchmark, check, case.run, made)
+            measure(benchmark, check, case.run, argument)
             return
         with installed(f"tensorwire.integrations.{package}"):
-            measure(benchmark, check, case.run_on_tensorwire or case.run, made)
+            measure(benchmark, check, case.run_on_tensorwire or case.run, argument)

@@ -1,7 +1,7 @@
-"""JSON: tensors of every datatype and small headers, read and written, and the memory of reading.
+"""JSON: read and write tensors of every datatype and small headers; the memory that reading needs.
 
-A JSON library reads a message as a program without tensorwire would: it parses the text to
-dictionaries and lists, and numpy makes arrays of them. It validates nothing of the message.
+A JSON library is used as a program without tensorwire would use it: the library parses the text to
+dictionaries and lists, and numpy converts these to arrays. The message is not validated.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ TRITONCLIENT = "tritonclient"
 
 @dataclass(frozen=True)
 class Library:
-    """A JSON library; ``takes_arrays`` if it writes numpy arrays without a list."""
+    """A JSON library. ``takes_arrays`` is True if it writes numpy arrays without a list."""
 
     loads: Callable[[bytes], Any]
     dumps: Callable[[Any], bytes]
@@ -94,7 +94,7 @@ every_tensor = pytest.mark.parametrize("workload", marked(TENSORS, quick=QUICK_T
 
 
 def tensor_reader(contender: str, dtype: np.dtype[Any]) -> Callable[[bytes], Array]:
-    """Return a function that makes an array of the text of a response."""
+    """Return a function that converts the text of a response to an array."""
     if contender == OURS:
         return lambda text: tw.decode_response(text)["x"].as_numpy()
     loads = LIBRARIES[contender]().loads
@@ -102,7 +102,7 @@ def tensor_reader(contender: str, dtype: np.dtype[Any]) -> Callable[[bytes], Arr
 
 
 def tensor_writer(contender: str, array: Array, datatype: str) -> Callable[[], Any]:
-    """Return a function that makes the text of a response of the array."""
+    """Return a function that converts the array to the text of a response."""
     if contender == OURS:
         return lambda: tw.encode_response(
             tw.InferResponse([tw.Tensor("x", array, binary=False)], model_name="m")
@@ -185,7 +185,7 @@ def arrays_by_hand(header: Any, body: bytes, offset: int, key: str) -> dict[str,
 
 
 def response_reader(contender: str) -> Callable[[bytes, int | None, Names], Found]:
-    """Return a function that makes arrays of a response's body."""
+    """Return a function that converts the body of a response to arrays."""
     if contender == OURS:
         return our_decode
     if contender == TRITONCLIENT:
@@ -202,7 +202,7 @@ def response_reader(contender: str) -> Callable[[bytes, int | None, Names], Foun
 
 
 def request_reader(contender: str) -> RequestReader:
-    """Return a function that makes arrays and an Envelope of a request's body."""
+    """Return a function that converts the body of a request to arrays and an Envelope."""
     if contender == TRITONCLIENT:
         raise Unsupported("tritonclient does not read requests")
     if contender == OURS:
@@ -228,7 +228,7 @@ def our_request_reader(body: bytes, header_length: int, names: Names) -> tuple[F
 
 
 def request_writer(contender: str, message: Message, envelope: Envelope) -> Callable[[], Any]:
-    """Return a function that makes a request's body, or its buffers, of the arrays."""
+    """Return a function that converts the arrays to the body, or the buffers, of a request."""
     parts, names, fields = message.parts, envelope.outputs, envelope.fields()
     if contender == OURS:
 
@@ -259,10 +259,10 @@ def request_writer(contender: str, message: Message, envelope: Envelope) -> Call
     dumps = LIBRARIES[contender]().dumps
 
     def by_hand() -> Encoded:
-        entries, payload = [], []
+        entries, buffers = [], []
         for name, array, datatype, shape, _ in parts:
-            payload.append(array.tobytes())
-            size = {"binary_data_size": len(payload[-1])}
+            buffers.append(array.tobytes())
+            size = {"binary_data_size": len(buffers[-1])}
             entries.append({"name": name, "datatype": datatype, "shape": shape, "parameters": size})
         header = {**fields, "inputs": entries}
         if names:
@@ -270,7 +270,7 @@ def request_writer(contender: str, message: Message, envelope: Envelope) -> Call
                 {"name": name, "parameters": {"binary_data": True}} for name in names
             ]
         text = dumps(header)
-        return b"".join([text, *payload]), len(text)
+        return b"".join([text, *buffers]), len(text)
 
     return by_hand
 
@@ -322,7 +322,7 @@ def test_write_request(benchmark: BenchmarkFixture, workload: str, contender: st
         measure(benchmark, check, request_writer(contender, message, envelope))
 
 
-# --- memory: texts that take much memory to read, in relation to their length ---
+# --- memory: texts that need much memory in relation to their length ---
 
 N = 200_000  # elements
 N_EMPTY_TENSORS = 4000  # below the default of Limits.max_tensors
@@ -348,7 +348,7 @@ def empty_tensors() -> bytes:
 KEYS = ",".join(f'"{i}":0' for i in range(N))
 LISTS = ",".join(["[]"] * N)
 
-# An array is made of the tensor `x`, if there is one.
+# The tensor `x` is converted to an array, if there is one.
 TEXTS: dict[str, Callable[[], bytes]] = {
     "FP64, all digits": lambda: json_response(json_elements("FP64", N), "FP64"),
     "FP64, one digit": lambda: repeated("FP64", "0"),
@@ -365,7 +365,7 @@ TEXTS: dict[str, Callable[[], bytes]] = {
 
 
 def text_reader(contender: str, workload: str, text: bytes) -> Callable[[], Any]:
-    """Return a function that reads the text and returns all objects that it has made."""
+    """Return a function that reads the text and returns all objects that it has created."""
     dtype = workload.partition(",")[0].replace("FP", "float").replace("INT", "int")
     dtype = "object" if dtype == "BYTES" else dtype
     has_array = workload.startswith(("FP", "INT", "BYTES"))

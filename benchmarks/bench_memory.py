@@ -1,7 +1,8 @@
-"""Memory: the peak while a message is encoded or decoded, and buffers for bodies that arrive.
+"""Memory: the peak while a message is encoded or decoded, and buffers for received bodies.
 
-``python -m benchmarks.bench_memory DIRECTION WORKLOAD CONTENDER`` measures one peak in a process of
-its own and prints it as JSON. The kernel keeps the peak, so that all allocators are counted.
+``python -m benchmarks.bench_memory DIRECTION WORKLOAD CONTENDER`` measures one peak and prints it
+as JSON. Each peak is measured in a separate process. The kernel records the peak, which therefore
+includes all allocators.
 """
 
 from __future__ import annotations
@@ -78,18 +79,18 @@ def main(direction: str, workload: str, contender: str) -> None:
 
 def job(direction: str, workload: str, contender: str) -> Callable[[], Any]:
     """Return the call that is measured."""
-    way, message = CONTENDERS[contender], message_of(workload)
-    way.require(message)
+    codec, message = CONTENDERS[contender], message_of(workload)
+    codec.require(message)
     if direction == "encode":
-        encode, prepared = way.encode, way.prepare(message)
+        encode, prepared = codec.encode, codec.prepare(message)
         return lambda: encode(prepared)
-    decode, (body, header_length) = way.decode, way.body_of(message)
+    decode, (body, header_length) = codec.decode, codec.body_of(message)
     names = list(message.arrays)
     return lambda: decode(body, header_length, names)
 
 
 def peak_of(run: Callable[[], Any]) -> int:
-    """Return by how many bytes the memory of this process grows at most."""
+    """Return the largest growth of the memory of this process, in bytes, while ``run`` runs."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     try:
@@ -109,7 +110,7 @@ def status(field: str) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
-# --- a body that arrives in chunks ---
+# --- receiving a body in chunks ---
 
 CHUNK_NBYTES = 1 << 16
 BODIES = {"1 MB": 1_000_000, "16 MB": 16_000_000, "100 MB": 100_000_000}
@@ -134,7 +135,7 @@ def written(body: tw.BodyBuffer, chunks: Chunks) -> tw.BodyBuffer:
 
 
 def joined_list(_: int) -> Receive:
-    """ASGI frameworks append chunks to a list and join it at the end."""
+    """Append chunks to a list and join it at the end, as ASGI frameworks do."""
 
     def receive(chunks: Chunks) -> bytes:
         kept = []
@@ -156,7 +157,7 @@ def extended_bytearray(_: int) -> Receive:
 
 
 def reused_memory(nbytes: int) -> Receive:
-    """Write every body to the same memory, as a pool would if no view of the last body is left."""
+    """Write every body to the same memory, as a pool could if no view of the last body exists."""
     memory = memoryview(bytearray(nbytes))
 
     def receive(chunks: Chunks) -> memoryview:

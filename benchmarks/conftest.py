@@ -1,4 +1,4 @@
-"""Options, markers and fixtures of the benchmarks, and what they add to pytest-benchmark's JSON."""
+"""Options, markers and fixtures of the benchmarks, and additions to pytest-benchmark's JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .servers import Servers
 
 MARKERS = {
     "quick": "measured by `python -m benchmarks --quick`",
-    "large": "takes some packages seconds",
+    "large": "some packages need seconds for it",
     **{name: f"needs the environment of {name}" for name in ENVIRONMENTS},
 }
 PACKAGES = ["numpy", "tritonclient", "kserve", "mlserver", "pyarrow", "safetensors"]
@@ -46,7 +46,7 @@ def pytest_benchmark_update_json(output_json: dict[str, Any]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what is measured, if it is installed."""
+    """Return the versions of Python, tensorwire and all installed packages that are measured."""
     found = {"python": platform.python_version(), "tensorwire": tw.__version__}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):

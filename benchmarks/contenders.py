@@ -1,8 +1,8 @@
-"""Every way to encode a request and to decode a response.
+"""The libraries that encode requests and decode responses.
 
-``CONTENDERS`` is the table. To add a contender, write two functions, ``encode`` and ``decode``, and
-add an entry. All contenders take and return the same things, so that one check holds for all: a
-message becomes a body and its header length, and the reverse.
+To add a contender, write two functions, ``encode`` and ``decode``, and add an entry to
+``CONTENDERS``. All contenders have the same arguments and results, so that one check applies to
+all: a message becomes a body and its header length, and the reverse.
 
 A contender whose pinned dependencies conflict with ours names its ``environment``, an entry of
 ``PROGRAMS`` in `tests/interop/environment.py`. It is measured by the interpreter of that
@@ -38,7 +38,7 @@ class Missing(Exception):
 
 
 class Unsupported(Exception):
-    """The contender does not support this, or would take too long; the text says why."""
+    """The contender does not support this, or would take too long; the text gives the reason."""
 
 
 @cache
@@ -75,9 +75,9 @@ def unchanged(value: Any) -> Any:
 class Contender:
     """One way to encode and decode. ``encode`` and ``decode`` are measured.
 
-    ``prepare`` makes the argument of ``encode``; ``join`` makes one body and its header length of
-    the result. ``decode`` takes a body, its header length and the names of the arrays to return.
-    The body is a response, or what ``encode`` has made if the contender has its own format.
+    ``prepare`` creates the argument of ``encode``; ``join`` converts the result to one body and its
+    header length. ``decode`` takes a body, its header length and the names of the arrays to return.
+    The body is a response or, if the contender has its own format, the result of ``encode``.
     """
 
     encode: Callable[[Any], Any]
@@ -91,20 +91,20 @@ class Contender:
     max_nbytes: int = 1 << 40  # larger messages would take too long
 
     def require(self, message: Message | None = None) -> None:
-        """Raise Missing without its modules, and Unsupported if the message is too large."""
+        """Raise Missing if a module is missing, and Unsupported if the message is too large."""
         for name in self.needs:
             module(name)
         if message is not None and message.nbytes > self.max_nbytes:
             raise Unsupported(f"not measured above {self.max_nbytes >> 20} MB")
 
     def body_of(self, message: Message) -> Encoded:
-        """Return what ``decode`` is measured on."""
+        """Return the body and header length that ``decode`` is measured with."""
         if self.has_own_format:
             return self.join(self.encode(self.prepare(message)))
         return response_of(message)
 
     def read_back(self, encoded: Encoded, names: Names) -> Found:
-        """Decode what it has encoded."""
+        """Decode a body that this contender has encoded."""
         if self.has_own_format:
             return self.decode(*encoded, names)
         request = tw.decode_request(*encoded)
@@ -124,7 +124,7 @@ def joined(frame: tw.Frame) -> Encoded:
 
 
 def response_of(message: Message) -> Encoded:
-    """The response that the contenders decode."""
+    """Return the response that the contenders decode."""
     return joined(tw.encode_response(tw.InferResponse(our_tensors(message.parts), model_name="m")))
 
 
@@ -198,7 +198,7 @@ TRITONCLIENT_ON_TENSORWIRE = Contender(
 # --- KServe: its requests and responses, with its own JSON library ---
 
 KSERVE, KSERVE_INTEGRATION = "kserve", "tensorwire.integrations.kserve"
-# Without tensorwire, KServe and MLServer make lists of Python numbers: 30 bytes or more for each.
+# Without tensorwire, KServe and MLServer create lists of Python numbers: 30 bytes or more for each.
 LIST_MAX_NBYTES = 128 << 20
 
 
@@ -253,7 +253,7 @@ def mlserver_output(name: str, array: NDArray[Any]) -> Any:
         output = module("mlserver.types").ResponseOutput
         return output(name=name, shape=list(array.shape), datatype="BYTES", data=array.tolist())
     tensor = module("mlserver.codecs").NumpyCodec.encode_output(name, array)
-    tensor.shape = list(array.shape)  # NumpyCodec makes a column of a vector
+    tensor.shape = list(array.shape)  # NumpyCodec converts a vector to a column
     return tensor
 
 
@@ -292,7 +292,7 @@ def mlserver(*integrations: str) -> Contender:
     )
 
 
-# --- by hand: tobytes and join, frombuffer at an offset, and a struct loop for BYTES ---
+# --- by hand: tobytes and join; frombuffer at an offset; a struct loop for BYTES ---
 
 
 def struct_elements(array: NDArray[Any]) -> bytes:
@@ -304,18 +304,18 @@ def struct_elements(array: NDArray[Any]) -> bytes:
 
 
 def hand_encode(parts: list[Part]) -> Encoded:
-    entries, payload = [], []
+    entries, buffers = [], []
     for name, array, datatype, shape, is_binary in parts:
         entry: dict[str, Any] = {"name": name, "datatype": datatype, "shape": shape}
         if not is_binary:
             values = array.ravel().tolist()
             entry["data"] = [v.decode() for v in values] if datatype == "BYTES" else values
         else:
-            payload.append(struct_elements(array) if datatype == "BYTES" else array.tobytes())
-            entry["parameters"] = {"binary_data_size": len(payload[-1])}
+            buffers.append(struct_elements(array) if datatype == "BYTES" else array.tobytes())
+            entry["parameters"] = {"binary_data_size": len(buffers[-1])}
         entries.append(entry)
     header = json.dumps({"inputs": entries}).encode()
-    return b"".join([header, *payload]), len(header)
+    return b"".join([header, *buffers]), len(header)
 
 
 def struct_objects(data: bytes) -> NDArray[np.object_]:
@@ -451,9 +451,9 @@ class Memcpy:
         return [cls.target]
 
 
-# --- the table; the order is that of the columns ---
+# --- the contenders, in the order of the columns ---
 
-# Other formats have no protocol: no JSON, no datatypes that other programs know.
+# These formats do not implement the protocol. They are included for orientation.
 OTHER_FORMATS = {
     "safetensors": Contender(
         safetensors_encode, safetensors_decode, needs=(SAFETENSORS,), has_own_format=True
@@ -489,12 +489,12 @@ CONTENDERS = {
     **LIMITS,
 }
 
-# Only the encoding of the message: the Tensor or InferInput objects are made beforehand.
+# Only the encoding of the message is measured: the Tensor or InferInput objects exist already.
 PREPARED = {"tensorwire": TENSORWIRE_PREPARED, "tritonclient": TRITONCLIENT_PREPARED}
 
 ENVIRONMENTS = ("kserve", "mlserver")
 
 
 def contenders_in(environment: str) -> set[str]:
-    """The names of the contenders that need this environment."""
-    return {name for name, way in CONTENDERS.items() if way.environment == environment}
+    """Return the names of the contenders that need this environment."""
+    return {name for name, c in CONTENDERS.items() if c.environment == environment}

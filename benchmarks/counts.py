@@ -1,4 +1,4 @@
-"""``python -m benchmarks.counts [--write]``: instructions of the hot paths, counted by callgrind.
+"""``python -m benchmarks.counts [--write]``: count the instructions of hot paths with callgrind.
 
 Counts do not depend on the load of the machine. They depend on the versions of Python and of the
 compiler, which are therefore the keys of the baseline, `counts.json`; ``--write`` stores the counts
@@ -81,7 +81,7 @@ def writing_json(n_elements: int) -> Callable[[], Any]:
     )
 
 
-# Cases counted per call.
+# These cases are counted per call.
 CASES: dict[str, Callable[[], Callable[[], Any]]] = {
     "decode 1 KB": lambda: decoding(one(floats(256))),
     "decode 16 MB": lambda: decoding(one(floats(4 << 20))),
@@ -90,7 +90,7 @@ CASES: dict[str, Callable[[], Callable[[], Any]]] = {
     "encode 1 KB": lambda: encoding(one(floats(256))),
     "encode 16 MB": lambda: encoding(one(floats(4 << 20))),
 }
-# Cases counted per element.
+# These cases are counted per element.
 PER_ELEMENT: dict[str, tuple[Callable[[int], Callable[[], Any]], int, int]] = {
     "BYTES scan, per element": (scanning, FEW, MANY),
     "BYTES to objects, per element": (making_objects, FEW, MANY),
@@ -149,16 +149,16 @@ def counted() -> dict[str, float]:
 
 def compiled(folder: Path) -> Path:
     """Compile the client requests to a library. Raises Missing."""
-    source, made = folder / "requests.c", folder / "requests.so"
+    source, library = folder / "requests.c", folder / "requests.so"
     source.write_text(REQUESTS)
-    command = ["gcc", "-shared", "-fPIC", str(source), "-o", str(made)]
+    command = ["gcc", "-shared", "-fPIC", str(source), "-o", str(library)]
     try:
         run = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
         raise Missing(f"no gcc: {error}") from None
     if run.returncode:
         raise Missing(f"valgrind's header cannot be compiled: {run.stderr.splitlines()[0]}")
-    return made
+    return library
 
 
 def total(path: Path) -> tuple[str, int]:
@@ -167,12 +167,12 @@ def total(path: Path) -> tuple[str, int]:
     name = re.search(r"^desc: Trigger: Client Request: (.*)$", text, re.MULTILINE)
     instructions = re.search(r"^(?:totals|summary): (\d+)", text, re.MULTILINE)
     if name is None or instructions is None:
-        return "", 0  # the file for the code after the last case
+        return "", 0  # the file for instructions after the last case
     return name[1], int(instructions[1])
 
 
 def count(library: str) -> None:
-    """Run every case between two client requests; this runs under valgrind."""
+    """Run each case between two client requests. The process runs under valgrind."""
     requests = ctypes.CDLL(library)
     gc.disable()
     jobs = dict(CASES)

@@ -1,4 +1,4 @@
-"""Measure one table cell: check the result of a contender first, then measure it."""
+"""Measure one table cell: first check the result of a contender, then measure it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = {
 def marked(names: Iterable[str], **markers: Container[str]) -> list[Any]:
     """Return parameters for ``pytest.mark.parametrize``.
 
-    Each name gets the markers whose container it is in: ``marked(WORKLOADS, quick=QUICK)``.
+    A name gets each marker whose container includes it: ``marked(WORKLOADS, quick=QUICK)``.
     """
     return [
         pytest.param(
@@ -49,7 +49,8 @@ def noting(
 ) -> Iterator[None]:
     """Note why this table cell cannot be measured, and continue after the context.
 
-    Errors of tensorwire are raised, and with ``--benchmark-disable`` those of other packages, too.
+    Errors of tensorwire are raised. With ``--benchmark-disable``, those of other packages are
+    raised as well.
     """
     try:
         yield
@@ -79,7 +80,7 @@ def measuring(
 
 
 class Slow:
-    """How slow calls are measured; `conftest.py` derives it from pytest-benchmark's options.
+    """Settings for slow calls, which `conftest.py` derives from pytest-benchmark's options.
 
     A call that takes longer than ``seconds`` is measured in a fixed number of rounds, and one that
     takes longer than ``long_seconds`` is measured once.
@@ -114,7 +115,7 @@ def measure(
 
 
 def check_arrays(found: list[NDArray[Any]], message: Message) -> None:
-    """Fail unless the arrays are those of the message."""
+    """Raise AssertionError unless the arrays are equal to those of the message."""
     for array, (name, expected) in zip(found, message.arrays.items(), strict=True):
         assert is_same_array(array, expected), f"array {name!r} differs from what was sent"
 
@@ -140,7 +141,7 @@ def read_elements(arrays: list[NDArray[Any]]) -> None:
 
 
 def require_memory(nbytes: int) -> None:
-    """Raise Unsupported unless so much memory is available without swapping."""
+    """Raise Unsupported unless ``nbytes`` of memory are available without swapping."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     available = 1024 * next(int(line.split()[1]) for line in lines if "MemAvailable" in line)
     if nbytes > available:

@@ -1,8 +1,8 @@
-"""Results, and the tables and plots that are made of them.
+"""Write the results of the benchmarks, and create tables and plots from them.
 
-``merge`` makes a small `results/SUBJECT.json` of the JSON files of pytest-benchmark. A page has
-regions, ``<!-- begin NAME -->`` to ``<!-- end NAME -->``, and ``PAGES`` names the function that
-writes each of them. A region without results stays as it is.
+``merge`` reduces the JSON files of pytest-benchmark to the small `results/SUBJECT.json`. A page has
+regions, from ``<!-- begin NAME -->`` to ``<!-- end NAME -->``. ``PAGES`` has the function that
+writes each region. A region without results is not changed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Row = dict[str, Any]
 class Results:
     """The results of one subject.
 
-    ``versions`` is by environment; the empty name is the environment that ran the benchmarks.
-    ``left_out`` has the reasons for what is not installed. ``notes`` has the reasons for cells
-    without a measurement, and ``rows`` the cells with one: times in seconds, or a rate, or memory.
+    The keys of ``versions`` are environments; the empty name is the one that ran the benchmarks.
+    ``left_out`` has the reasons why contenders are not installed. ``notes`` has the reasons for
+    cells without a measurement. ``rows`` has the measured cells: times in seconds, rates or memory.
     """
 
     command: str
@@ -66,7 +66,7 @@ def read_results(folder: Path = RESULTS) -> dict[str, Results]:
 
 
 def merge(outputs: Mapping[str, Any], command: str, left_out: Mapping[str, str]) -> Results:
-    """Make the results of one subject of pytest-benchmark's JSON, by environment."""
+    """Return the results of one subject from pytest-benchmark's JSON by environment."""
     first = next(iter(outputs.values()))
     machine = first["machine_info"]
     cpu = machine["cpu"]
@@ -88,14 +88,14 @@ def merge(outputs: Mapping[str, Any], command: str, left_out: Mapping[str, str])
 
 
 def rows_of(benchmark: Mapping[str, Any]) -> list[Row]:
-    """Return the row of a benchmark, or if it measured several contenders, theirs."""
+    """Return the row of a benchmark, or several rows if it measured several contenders."""
     info, stats = dict(benchmark["extra_info"]), benchmark["stats"]
     contenders = info.pop("contenders", None)
     if contenders is None:
         rows = [{**{k: stats[k] for k in ("median", "iqr", "rounds")}, **info}]
     else:
         rows = [{**row, **info, "contender": name} for name, row in contenders.items()]
-    # Four digits are as many as are reproducible.
+    # No more than four digits are reproducible.
     return [
         {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in row.items()}
         for row in rows
@@ -116,8 +116,8 @@ class Table:
 
     def contenders(self) -> list[str]:
         """Return the measured contenders in the order of the rows, with a limit last."""
-        found = dict.fromkeys(who for row in self.rows.values() for who in row)
-        return sorted(found, key=lambda who: who == LIMIT)
+        found = dict.fromkeys(contender for row in self.rows.values() for contender in row)
+        return sorted(found, key=lambda contender: contender == LIMIT)
 
     def note(self, workload: str, contender: str) -> str:
         """Return the text of a cell without a measurement."""
@@ -153,8 +153,8 @@ def tables_of(measured: Mapping[str, Results]) -> dict[str, Table]:
     for results in measured.values():
         for row in results.rows:
             table = tables.setdefault(row["table"], Table(row["table"], results))
-            who = LIMIT if row["contender"].startswith(LIMIT) else row["contender"]
-            table.rows.setdefault(row["workload"], {})[who] = row
+            contender = LIMIT if row["contender"].startswith(LIMIT) else row["contender"]
+            table.rows.setdefault(row["workload"], {})[contender] = row
         for note in results.notes:
             if note["table"] in tables:
                 tables[note["table"]].notes.append(note)
@@ -169,7 +169,8 @@ def markdown(table: Table, columns: Sequence[str], title: str | None = None) -> 
     for workload, row in table.rows.items():
         base = row.get(present[0])
         cells = [
-            cell(row[who], base) if who in row else table.note(workload, who) for who in present
+            cell(row[contender], base) if contender in row else table.note(workload, contender)
+            for contender in present
         ]
         lines.append(f"| {workload} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -222,19 +223,21 @@ def provenance(tables: Iterable[Table], of: str = MEDIANS) -> str:
     return f"{of}. {'; '.join(runs)}."
 
 
-# --- regions: each function returns a text, or "" without results ---
+# --- regions: each function returns the text of a region, or "" if there are no results ---
 
 
 def complete(*names: str, of: str = MEDIANS) -> Callable[[Tables], str]:
-    """These tables, with other formats and limits in tables of their own."""
+    """Return a function that writes tables, with other formats and limits in separate tables."""
 
     def text(tables: Tables) -> str:
         found = [tables[name] for name in names if name in tables]
         parts: list[str] = []
         for table in found:
             columns = table.contenders()
-            apart = [who for who in columns if who in {*OTHER_FORMATS, *LIMITS}]
-            parts.append(markdown(table, [who for who in columns if who not in apart]))
+            apart = [contender for contender in columns if contender in {*OTHER_FORMATS, *LIMITS}]
+            parts.append(
+                markdown(table, [contender for contender in columns if contender not in apart])
+            )
             if apart:
                 parts.append("For orientation, other formats and limits:")
                 parts.append(markdown(table, [OURS, *apart], f"{table.name} (orientation)"))
@@ -259,7 +262,11 @@ def headline(tables: Tables) -> str:
     for title, (name, workload) in HEADLINES.items():
         found = tables[name].rows.get(workload, {}) if name in tables else {}
         suffix = ", uvicorn" if name == "HTTP echo" else ""
-        row = {who: found[who + suffix] for who in HEADLINE_COLUMNS if who + suffix in found}
+        row = {
+            contender: found[contender + suffix]
+            for contender in HEADLINE_COLUMNS
+            if contender + suffix in found
+        }
         if OURS in row:
             rows[title] = row
     return short_table("", rows, HEADLINE_COLUMNS, tables, "decode", "HTTP echo")
@@ -272,7 +279,7 @@ def json_headline(tables: Tables) -> str:
         for workload in ("FP32 x 1M", "FP64 x 1M", "INT64 x 1M", "BYTES x 100K"):
             if table is not None and workload in table.rows:
                 rows[f"{verb} {workload}"] = table.rows[workload]
-    columns = list(dict.fromkeys(who for row in rows.values() for who in row))
+    columns = list(dict.fromkeys(contender for row in rows.values() for contender in row))
     names = ("read a JSON tensor", "write a JSON tensor")
     return short_table("JSON, ns per element", rows, columns, tables, *names)
 
@@ -280,7 +287,7 @@ def json_headline(tables: Tables) -> str:
 def short_table(
     title: str, rows: dict[str, dict[str, Row]], columns: Sequence[str], tables: Tables, *names: str
 ) -> str:
-    """A table of rows of the tables with these names."""
+    """Return a table of rows that were selected from the tables with these names."""
     sources = [tables[name] for name in names if name in tables]
     if not rows:
         return ""
@@ -297,19 +304,21 @@ ECHO_COLUMNS = {
 
 
 def echoes(tables: Tables) -> str:
-    """Echoes of large bodies: our client and server, sockets, and other clients and servers."""
+    """Return the echoes of large bodies by our client and server, sockets, and other packages."""
     if "HTTP echo" not in tables:
         return ""
     whole = tables["HTTP echo"]
     table = whole.chosen("HTTP echo", {name: name for name in ("16 MB FP32", "64 MB FP32")})
     table.rows = {
-        workload: {name: row[who] for who, name in ECHO_COLUMNS.items() if who in row}
+        workload: {
+            name: row[contender] for contender, name in ECHO_COLUMNS.items() if contender in row
+        }
         for workload, row in table.rows.items()
     }
     return f"{markdown(table, list(ECHO_COLUMNS.values()))}\n\n{provenance([table])}"
 
 
-SERVER_TABLES = {  # and the servers in each; the limit has none
+SERVER_TABLES = {  # and the servers in each table; the limit has the empty name
     "HTTP echo, our server": {"uvicorn", "granian", ""},
     "HTTP echo, Triton": {"Triton"},
     "HTTP echo, KServe": {"KServe"},
@@ -317,16 +326,17 @@ SERVER_TABLES = {  # and the servers in each; the limit has none
 
 
 def echoes_by_server(tables: Tables) -> str:
-    """A table for our server, and one for Triton and KServe each, beside ours."""
+    """Return one table for our server, one for Triton and one for KServe, all including ours."""
     if "HTTP echo" not in tables:
         return ""
     table = tables["HTTP echo"]
     servers = {
-        who: who.partition(", ")[2].removesuffix(f" on {OURS}") for who in table.contenders()
+        contender: contender.partition(", ")[2].removesuffix(f" on {OURS}")
+        for contender in table.contenders()
     }
     parts = []
     for title, chosen in SERVER_TABLES.items():
-        if columns := [who for who, server in servers.items() if server in chosen]:
+        if columns := [contender for contender, server in servers.items() if server in chosen]:
             parts.append(markdown(table, list(dict.fromkeys([OURS_HTTP, *columns])), title))
     remarks = [table.remarks()] if table.notes else []
     return "\n\n".join([*parts, *remarks, provenance([table])])
@@ -337,7 +347,7 @@ RATE_PROVENANCE = "Medians; in brackets, the ratio to the bare app"
 
 
 def rates_headline(tables: Tables) -> str:
-    """Only the rates with 8 connections."""
+    """Return the rates with 8 connections."""
     if RATES not in tables:
         return ""
     names = {name: name.partition(",")[0] for name in ("32 floats", "250,000 floats")}
@@ -377,7 +387,7 @@ INTEGRATIONS = {
 
 
 def integration(package: str) -> Callable[[Tables], str]:
-    """Some cases of one package, alone and with tensorwire."""
+    """Return a function that writes selected cases of one package."""
 
     def text(tables: Tables) -> str:
         if f"integration: {package}" not in tables:
@@ -395,50 +405,50 @@ CLOSE = 1.05  # a smaller advantage does not count as faster
 
 
 def losses(tables: Tables) -> Iterator[tuple[float, str, str, str]]:
-    """Yield ratio, workload, our time and the other time where the other is as fast or faster."""
+    """Yield the ratio, workload, our time and the other time if the other is not clearly slower."""
     for table in tables.values():
         if table.name == RATES or "memory" in table.name:
             continue
         for workload, row in table.rows.items():
             what = f"{table.name.removeprefix('by size: ')}, {workload}"
-            for who, theirs in row.items():
-                for name in counterparts(who, row):
+            for contender, theirs in row.items():
+                for name in counterparts(contender, row):
                     ours = row.get(name)
                     if ours and theirs["median"] < CLOSE * ours["median"]:
                         ratio = theirs["median"] / ours["median"]
-                        yield ratio, what, named_time(name, ours), named_time(who, theirs)
+                        yield ratio, what, named_time(name, ours), named_time(contender, theirs)
 
 
-def named_time(who: str, row: Row) -> str:
+def named_time(contender: str, row: Row) -> str:
     time = time_text(row["median"])
-    return time if who in (OURS, OURS_HTTP) else f"{who}: {time}"
+    return time if contender in (OURS, OURS_HTTP) else f"{contender}: {time}"
 
 
-def counterparts(who: str, row: Mapping[str, Row]) -> list[str]:
+def counterparts(contender: str, row: Mapping[str, Row]) -> list[str]:
     """Return the contenders with tensorwire that this one is compared with.
 
-    A package is compared with tensorwire, and with the same package on tensorwire; a server with
-    ours behind the same client. Other formats, limits, and contenders with tensorwire are not
-    compared.
+    A package is compared with tensorwire, and with the same package on tensorwire. A server is
+    compared with ours, with the same client. Other formats, limits, and contenders that already
+    use tensorwire are not compared.
     """
-    found = [name for name in row if name != who and without_tensorwire(name) == who]
-    client, _, server = who.partition(", ")
-    has_tensorwire = client in (OURS, f"{OURS} async", "http.client") or f"on {OURS}" in who
-    if who == "kserve, KServe":
+    found = [name for name in row if name != contender and without_tensorwire(name) == contender]
+    client, _, server = contender.partition(", ")
+    has_tensorwire = client in (OURS, f"{OURS} async", "http.client") or f"on {OURS}" in contender
+    if contender == "kserve, KServe":
         return [OURS_HTTP, *found]
     if server in ("Triton", "KServe"):
         return [f"{client}, uvicorn", *found]
-    if has_tensorwire or who in {*OTHER_FORMATS, *LIMITS} or who.startswith(LIMIT):
+    if has_tensorwire or contender in {*OTHER_FORMATS, *LIMITS} or contender.startswith(LIMIT):
         return found
     return [f"{OURS}, {server}" if server in ("uvicorn", "granian") else OURS, *found]
 
 
-def without_tensorwire(who: str) -> str:
-    return who.replace(f", on {OURS}", "").replace(f" on {OURS}", "")
+def without_tensorwire(contender: str) -> str:
+    return contender.replace(f", on {OURS}", "").replace(f" on {OURS}", "")
 
 
 def losses_text(n_rows: int | None = None) -> Callable[[Tables], str]:
-    """A table of the losses, the greatest first."""
+    """Return a function that writes the first rows of the losses, the greatest loss first."""
 
     def text(tables: Tables) -> str:
         found = sorted(losses(tables), key=lambda loss: loss[0])
@@ -451,7 +461,7 @@ def losses_text(n_rows: int | None = None) -> Callable[[Tables], str]:
 
 
 def versions_text(tables: Tables) -> str:
-    """The versions that were measured, and what is not installed."""
+    """Return the versions that were measured, and the contenders that are not installed."""
     lines = []
     versions: dict[str, dict[str, str]] = {}
     left_out: dict[str, dict[str, None]] = {}
@@ -524,7 +534,7 @@ def with_regions(page: str, regions: Mapping[str, Callable[[Tables], str]], tabl
     return page
 
 
-# --- plots: SVG that is the same for the same results, for light and dark backgrounds ---
+# --- plots: reproducible SVG, for light and dark backgrounds ---
 
 GREY = "#808890"  # for text and axes: a contrast of 3.5:1 or more on white and on black
 COLOURS = ["#d9480f", "#1c7ed6", "#2f9e44", "#9c36b5", "#a88000", "#0c8599", "#e64980", "#7048e8"]
@@ -539,7 +549,7 @@ STYLE = {
 
 
 def plots(tables: Tables) -> dict[Path, str]:
-    """Return the plots. Without matplotlib there are none."""
+    """Return the plots, or none if matplotlib is missing."""
     try:
         import_module("matplotlib").use("svg")
         plt: Any = import_module("matplotlib.pyplot")
@@ -557,7 +567,7 @@ def plots(tables: Tables) -> dict[Path, str]:
 
 
 def svg(figure: Any) -> str:
-    """Return SVG without a date, with two decimals."""
+    """Return the figure as SVG, without a date and with two decimals."""
     target = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(target, format="svg", transparent=True, bbox_inches="tight", metadata=nothing)
@@ -571,16 +581,22 @@ def plot_lines(axes: Any, table: Table, contenders: list[str], sizes: Mapping[st
     A package on tensorwire has the colour of the package and a dotted line.
     """
     colours: dict[str, str] = {}
-    for who in contenders:
-        rows = [(sizes[w], row[who]["median"]) for w, row in table.rows.items() if who in row]
+    for contender in contenders:
+        rows = [
+            (sizes[w], row[contender]["median"])
+            for w, row in table.rows.items()
+            if contender in row
+        ]
         rows = [(size, seconds) for size, seconds in rows if size]
-        package = without_tensorwire(who)
-        style = "--" if who in (*LIMITS, LIMIT) else "-" if who == package else ":"
+        package = without_tensorwire(contender)
+        style = "--" if contender in (*LIMITS, LIMIT) else "-" if contender == package else ":"
         colour = GREY if style == "--" else colours.get(package) or COLOURS[len(colours)]
         if style != "--":
             colours[package] = colour
-        width = 2.6 if who.startswith(OURS) else 1.3
-        axes.plot(*zip(*rows, strict=True), style, color=colour, lw=width, label=who, marker=".")
+        width = 2.6 if contender.startswith(OURS) else 1.3
+        axes.plot(
+            *zip(*rows, strict=True), style, color=colour, lw=width, label=contender, marker="."
+        )
     axes.set(xscale="log", yscale="log")
     axes.xaxis.set_major_formatter(lambda value, _: nbytes_text(int(value)).replace(".0 ", " "))
     axes.yaxis.set_major_formatter(lambda value, _: time_text(value))
@@ -588,7 +604,7 @@ def plot_lines(axes: Any, table: Table, contenders: list[str], sizes: Mapping[st
 
 
 def plot_sizes(plt: Any, tables: Tables) -> Any:
-    """Decode, decode and read, encode; one FP32 tensor of 1 KB to 1 GB."""
+    """Plot decode, decode and read, and encode, for one FP32 tensor of 1 KB to 1 GB."""
     panels = {
         "by size: decode": "decode",
         "by size: decode and read": "decode and read every element",
@@ -596,8 +612,10 @@ def plot_sizes(plt: Any, tables: Tables) -> Any:
     }
     if not set(panels) <= set(tables):
         return None
-    # The order of the first panel, so that a contender has one colour in all panels.
-    contenders = list(dict.fromkeys(who for name in panels for who in tables[name].contenders()))
+    # All panels use this order, so that a contender has the same colour in all of them.
+    contenders = list(
+        dict.fromkeys(contender for name in panels for contender in tables[name].contenders())
+    )
     figure, subplots = plt.subplots(1, 3, figsize=(10, 3.4), sharey=True)
     for axes, (name, title) in zip(subplots, panels.items(), strict=True):
         table = tables[name]
@@ -610,22 +628,22 @@ def plot_sizes(plt: Any, tables: Tables) -> Any:
 
 
 def plot_bytes(plt: Any, tables: Tables) -> Any:
-    """ns per element of each step of the first BYTES workload."""
+    """Plot ns per element of each step of the first BYTES workload."""
     table = tables.get(next(iter(BYTES)))
     if table is None:
         return None
     contenders = table.contenders()
     figure, axes = plt.subplots(figsize=(8, 4.2))
     height = 0.8 / len(contenders)
-    for number, who in enumerate(contenders):
+    for number, contender in enumerate(contenders):
         bars = [
-            (place + number * height, 1e9 * row[who]["median"] / row[who]["n_elements"])
+            (place + number * height, 1e9 * row[contender]["median"] / row[contender]["n_elements"])
             for place, row in enumerate(table.rows.values())
-            if who in row
+            if contender in row
         ]
-        colour = GREY if who == LIMIT else COLOURS[number]
+        colour = GREY if contender == LIMIT else COLOURS[number]
         places, values = zip(*bars, strict=True)
-        axes.barh(places, values, height, color=colour, label=who, align="edge")
+        axes.barh(places, values, height, color=colour, label=contender, align="edge")
     axes.set(xscale="log", title=f"{table.name}, ns per element")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.minorticks_off()
@@ -645,7 +663,7 @@ UNITS = {"KB": 1e3, "MB": 1e6}
 
 
 def plot_http(plt: Any, tables: Tables) -> Any:
-    """HTTP echo against the size of the body."""
+    """Plot the time of an HTTP echo against the size of the body."""
     table = tables.get("HTTP echo")
     if table is None:
         return None
@@ -654,7 +672,7 @@ def plot_http(plt: Any, tables: Tables) -> Any:
         number, unit, kind = [*workload.split(), ""][:3]
         sizes[workload] = int(float(number) * UNITS[unit]) if kind == "FP32" else 0
     figure, axes = plt.subplots(figsize=(6, 3.6))
-    contenders = [who for who in table.contenders() if who in PLOTTED_ECHOES]
+    contenders = [contender for contender in table.contenders() if contender in PLOTTED_ECHOES]
     plot_lines(axes, table, contenders, sizes)
     axes.set(title="HTTP echo over the loopback interface, FP32: client, server")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))

@@ -1,8 +1,8 @@
-"""The servers of the benchmarks and of the interop tests, each in processes of its own.
+"""The servers of the benchmarks and of the interop tests, each in separate processes.
 
-``Servers`` starts them by name, on free ports of the loopback interface, and stops all that it has
-started. ``python -m benchmarks.servers sockets PORT`` serves plain sockets, and
-``python -m benchmarks.servers kserve plain|installed PORT`` KServe, alone or with tensorwire.
+``Servers`` starts them by name, on free ports of the loopback interface, and stops them at the end.
+``python -m benchmarks.servers sockets PORT`` runs a server with plain sockets, and
+``python -m benchmarks.servers kserve plain|installed PORT`` runs KServe, alone or with tensorwire.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ START_SECONDS = 60.0
 
 # --- environments of packages whose pinned dependencies conflict with ours ---
 
-# Packages that an environment needs besides its own, installed in a folder on PYTHONPATH, so that
-# the environment stays as `tests/interop/environment.py` has made it.
+# Additional packages that the benchmarks need in an environment. They are installed in a folder on
+# PYTHONPATH, because `tests/interop/environment.py` manages the environment itself.
 TOOLS = ROOT / ".benchmarks" / f"tools-{sys.version_info.major}.{sys.version_info.minor}"
 REQUIREMENTS = ["msgspec", "pytest", "pytest-benchmark"]
 
@@ -117,7 +117,7 @@ uvicorn_app = create_app(MODELS, zero_copy=True)
 
 
 async def bare(scope: Any, receive: Any, send: Any) -> None:
-    """Read the body and return it, without parsing: the minimum that an ASGI app does."""
+    """Read the body and return it without parsing, which is the minimum work of an ASGI app."""
     if scope["type"] != "http":
         return
     chunks, more = [], True
@@ -132,7 +132,10 @@ async def bare(scope: Any, receive: Any, send: Any) -> None:
 
 
 def serve_sockets(port: int) -> None:
-    """Return what follows a length of 8 bytes, one connection after another, in reused memory."""
+    """Echo bodies that follow a length of 8 bytes, one connection after another.
+
+    The memory is reused.
+    """
     memory = memoryview(bytearray())
     with socket.create_server((LOOPBACK, port)) as listener:
         while True:
@@ -148,7 +151,7 @@ def serve_sockets(port: int) -> None:
 
 
 def receive_into(connection: socket.socket, memory: memoryview) -> None:
-    """Fill the memory."""
+    """Receive as many bytes as the memory has."""
     while memory:
         n = connection.recv_into(memory)
         if n == 0:
@@ -164,7 +167,7 @@ def serve_kserve(mode: str, port: int) -> None:
         import_module("tensorwire.integrations.kserve").install()
 
     class Identity(kserve.Model):  # type: ignore[misc, name-defined]
-        """Return INPUT0 as OUTPUT0, as an author of models would write it."""
+        """A model that returns INPUT0 as OUTPUT0, as an author of models would write it."""
 
         def predict(self, payload: Any, headers: Any = None) -> Any:
             arrays = {
@@ -214,7 +217,7 @@ class Servers:
 
 
 def asgi_command(server: str, name: str, port: int) -> list[str]:
-    """One worker that serves ``name`` of this module."""
+    """Return the command for one worker that serves ``name`` of this module."""
     options = {
         "uvicorn": ["--no-access-log", "--log-level=warning"],
         "granian": ["--interface=asgi", "--http=1", "--no-ws", "--log-level=warning"],
@@ -274,7 +277,7 @@ def accepts(port: int) -> bool:
 
 
 def is_ready(port: int) -> bool:
-    """A server may accept connections before its worker can answer."""
+    """Return whether the server is ready. It may accept connections before its worker is."""
     connection = HTTPConnection(LOOPBACK, port, timeout=1)
     try:
         connection.request("GET", "/v2/health/ready")
@@ -294,7 +297,7 @@ def version_of(port: int) -> str:
 
 @contextmanager
 def running_triton() -> Iterator[int]:
-    """Start Triton from the folder that triton_setup.py has made, and yield its port."""
+    """Start Triton from the folder that triton_setup.py has created, and yield its port."""
     setup = interop("triton_setup")
     folder = Path(os.environ.get("TENSORWIRE_TRITON") or setup.DEFAULT_FOLDER)
     if setup.read_marker(folder) is None:

@@ -1,7 +1,7 @@
 """The messages and arrays that are measured, by name.
 
-To add a message, add a line to ``WORKLOADS``. Messages are made on demand, because some are large,
-and the last one is cached. Benchmarks must not write to the arrays.
+To add a message, add a line to ``WORKLOADS``. Messages are created on demand, because some are
+large, and the last one is cached. Benchmarks must not write to the arrays.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ DTYPES = {datatype: np.dtype(dtype) for dtype, datatype in DATATYPES.items()}
 
 
 def floats(*shape: int, dtype: str = "<f4") -> Array:
-    """0, 1, 2 ... 2047, 0, 1 ...: integers that every floating-point datatype holds exactly."""
+    """Return 0, 1, 2 ... 2047, 0, 1 ...: integers that FP16, FP32 and FP64 represent exactly."""
     return (np.arange(np.prod(shape), dtype=np.int64) % 2048).astype(dtype).reshape(shape)
 
 
 def texts(n: int, low: int, high: int) -> NDArray[np.object_]:
-    """``n`` elements with lengths from ``low`` to ``high`` bytes, uniformly distributed."""
+    """Return ``n`` elements of ``low`` to ``high`` bytes, with uniformly distributed lengths."""
     rng = np.random.default_rng(7)
     letters = rng.integers(97, 123, high, np.uint8).tobytes()
     return objects([letters[:length] for length in rng.integers(low, high, n, endpoint=True)])
 
 
 def sentences(n: int) -> NDArray[np.object_]:
-    """``n`` elements of 1 to 12 words in UTF-8, with characters of 1 to 4 bytes."""
+    """Return ``n`` elements of 1 to 12 words in UTF-8, with characters of 1 to 4 bytes."""
     words = ["the", "quick", "brown", "Füchse", "прыгают", "über", "東京", "🙂", "café", "ελληνικά"]
     rng = np.random.default_rng(7)
     picks = rng.integers(0, len(words), (n, 12)).tolist()
@@ -57,7 +57,7 @@ def sentences(n: int) -> NDArray[np.object_]:
 
 
 def numbered_texts(n: int) -> list[str]:
-    """``n`` strings of 16 characters."""
+    """Return ``n`` strings of 16 characters."""
     return [f"text number {i:04}" for i in range(n)]
 
 
@@ -79,9 +79,9 @@ class Message:
 
     @cached_property
     def parts(self) -> list[Part]:
-        """Name, array, datatype, shape and whether it is binary, for each array.
+        """Return the name, array, datatype, shape and whether it is binary, for each array.
 
-        They are computed before the measurement, because a user would write them as literals.
+        They are computed before the measurement, because a program would have them as literals.
         """
         return [
             (name, array, DATATYPES[array.dtype.str], list(array.shape), name not in self.as_json)
@@ -90,7 +90,7 @@ class Message:
 
     @property
     def nbytes(self) -> int:
-        """The size of all arrays; for BYTES, the size of the elements without length prefixes."""
+        """Return the size of all arrays. For BYTES, length prefixes are not counted."""
         return sum(
             sum(map(len, array.flat)) if array.dtype.kind == "O" else array.nbytes
             for array in self.arrays.values()
@@ -102,7 +102,7 @@ def one(array: Array) -> Message:
 
 
 def image_and_json() -> Message:
-    """A binary image; its label, ids and threshold as JSON."""
+    """Return a message of a binary image, and its label, ids and threshold as JSON."""
     arrays = {
         "image": floats(3, 224, 224),
         "label": objects([b"a cat", "ein Hündchen".encode()]),
@@ -149,7 +149,7 @@ SIZES: dict[str, Callable[[], Message]] = {
     if unit <= 1 << power < 1024 * unit
 }
 
-# The workloads of a quick run, and those of them that take some peers seconds.
+# The workloads of a quick run, and those of them for which some contenders need seconds.
 QUICK = {
     *("128 B FP32", "100 MB FP32", "50 x 128 B FP32", "4 FP32 as JSON", "BYTES 300k x 0-40 B"),
     *("tokens INT64 [64,2048]", "1 KB", "16 KB", "256 KB", "4 MB", "16 MB"),
@@ -176,7 +176,7 @@ JSON_DATATYPES = ["FP32", "FP64", *INTEGERS, "BOOL", "BYTES"]
 
 
 def json_elements(datatype: str, n: int) -> Array:
-    """Random elements for a JSON tensor.
+    """Return random elements for a JSON tensor.
 
     Floats need all their digits, and integers cover the whole range of the datatype. Elements of
     BYTES are ``str``.
@@ -193,9 +193,9 @@ def json_elements(datatype: str, n: int) -> Array:
 
 
 def json_response(array: Array, datatype: str) -> bytes:
-    """A response whose only tensor is JSON."""
+    """Return a response whose only tensor is JSON."""
     values = array.tolist()
-    if datatype == "FP32":  # servers write the shortest digits that give this float
+    if datatype == "FP32":  # servers write the shortest text that reads back as this float
         values = [float(str(value)) for value in array]
     entry = {"name": "x", "datatype": datatype, "shape": [len(array)], "data": values}
     header = {"model_name": "m", "outputs": [entry]}
@@ -207,20 +207,23 @@ def json_response(array: Array, datatype: str) -> bytes:
 
 @dataclass(frozen=True)
 class Envelope:
-    """The fields of a message beside its tensors."""
+    """The fields of a message besides its tensors."""
 
     id: str | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
 
     def fields(self) -> dict[str, Any]:
-        """The id and the parameters, if there are any."""
+        """Return the id and the parameters, if there are any."""
         found: dict[str, Any] = {} if self.id is None else {"id": self.id}
         return {**found, "parameters": self.parameters} if self.parameters else found
 
 
 def header_message(n_tensors: int, *, has_all_fields: bool) -> tuple[Message, Envelope]:
-    """Binary tensors of 128 bytes; with all fields: an id, parameters and requested outputs."""
+    """Return a message of binary tensors of 128 bytes, and its envelope.
+
+    With all fields, the envelope has an id, parameters and requested outputs.
+    """
     message = Message({f"x{i}": floats(32) for i in range(n_tensors)})
     if not has_all_fields:
         return message, Envelope()

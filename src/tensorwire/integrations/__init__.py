@@ -1,4 +1,4 @@
-"""Integrations that make other packages use this codec, without changes to the programs.
+"""Make other packages use this codec, without changes to the programs that use them.
 
 Each subpackage has ``install()``, ``uninstall()`` and ``is_installed()``. In each of them,
 ``convert.py`` converts between the objects of the other package and those of tensorwire, and

@@ -1,9 +1,10 @@
-"""Replace functions and classes of another package, and restore them: all of them or none.
+"""Replace functions and classes of another package, and restore them. All are replaced, or none.
 
-The *original* is the function, method or class of the other package. Its *replacement* takes its
-place while an integration is installed. All integrations make replacements in the same way: a
-factory named ``replace_<name>`` takes the original and returns the replacement, which has the same
-name and parameters. A replacement calls the original for whatever it does not handle itself.
+The *original* is the function, method or class of the other package. The
+*replacement* is called instead of it while an integration is installed. All integrations create
+replacements in the same way: a factory named ``replace_<name>`` takes the original and returns the
+replacement, which has the same name and parameters. A replacement calls the original for all
+arguments that it does not handle itself.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ Function = Callable[..., Any]
 
 
 class Replacement(NamedTuple):
-    """What to replace, and the factory of the replacement.
+    """An original, and the factory that creates its replacement.
 
     Attributes
     ----------
     owner
         The module or class that defines the original. The original of a module is replaced in every
-        loaded module that has it, under any name; the original of a class only in that class.
+        loaded module that refers to it, under any name; that of a class only in that class.
     name
         The name of the original in ``owner``.
     factory
@@ -48,11 +49,11 @@ class Replacement(NamedTuple):
 
 
 ABSENT = object()
-"""Stands for the value of an attribute that a class does not define itself."""
+"""A placeholder for the value of an attribute that the owner does not define itself."""
 
 
 class Change(NamedTuple):
-    """One assignment to make: ``old`` and ``new`` are values in the namespace of the owner."""
+    """One assignment: ``old`` and ``new`` are values of a name in the namespace of the owner."""
 
     owner: ModuleType | type
     name: str
@@ -61,7 +62,7 @@ class Change(NamedTuple):
 
 
 class Patch:
-    """All replacements in one distribution, installed or not.
+    """The replacements for one distribution, which can be installed and uninstalled.
 
     All methods are thread-safe and can be called repeatedly.
 
@@ -70,8 +71,8 @@ class Patch:
     distribution
         The name of the distribution on PyPI.
     versions
-        The first and the last version that were tested, both included. ``"2.73"`` as the last
-        version includes every 2.73.x.
+        The first and the last version that were tested. Both, and all versions between them, are
+        accepted. ``"2.73"`` as the last version includes every 2.73.x.
     """
 
     def __init__(self, distribution: str, versions: tuple[str, str]) -> None:
@@ -82,7 +83,7 @@ class Patch:
 
     @property
     def installed(self) -> bool:
-        """Whether the replacements are installed."""
+        """Return whether the replacements are installed."""
         return bool(self._changes)
 
     def install(self, replacements: Callable[[], Iterable[Replacement]]) -> None:
@@ -97,8 +98,8 @@ class Patch:
         Raises
         ------
         IntegrationError
-            The distribution is missing, has another version, or does not have the functions that
-            the replacements expect. Nothing was changed.
+            The distribution is missing, its version is outside the tested range, or it does not
+            have the functions that are to be replaced. Nothing was changed.
         """
         with self._lock:
             if self._changes:
@@ -119,7 +120,7 @@ class Patch:
             self._changes = []
 
     def check_version(self) -> None:
-        """Raise IntegrationError unless a tested version of the distribution is installed."""
+        """Raise IntegrationError unless a version in the tested range is installed."""
         try:
             found = version(self.distribution)
         except PackageNotFoundError:
@@ -129,7 +130,7 @@ class Patch:
             raise self._error(found, f"{self.distribution} {found} is installed")
 
     def _prepare(self, replacement: Replacement) -> Change:
-        """Make the replacement, and check that it fits; IntegrationError if it does not."""
+        """Create the replacement, and check its parameters. Raises IntegrationError."""
         owner, name, factory, inherited = replacement
         where = f"{qualified_name(owner)}.{name}"
         old = vars(owner).get(name, ABSENT)
@@ -188,7 +189,7 @@ def qualified_name(owner: ModuleType | type) -> str:
 
 
 def apply(changes: Sequence[Change]) -> None:
-    """Make all changes or none. Attributes that are not ``old`` (any more) are left alone."""
+    """Apply all changes or none. An attribute whose value is not ``old`` remains unchanged."""
     done: list[Change] = []
     try:
         for change in changes:
@@ -212,7 +213,7 @@ def set_attribute(owner: ModuleType | type, name: str, value: Any) -> None:
 
 
 def rebind(new_by_id: Mapping[int, Any]) -> None:
-    """In all loaded modules, replace the objects with these ids by the new values."""
+    """Replace the objects that have these ids with the new values, in all loaded modules."""
     for module in list(sys.modules.values()):
         if not isinstance(module, ModuleType):
             continue
@@ -220,7 +221,7 @@ def rebind(new_by_id: Mapping[int, Any]) -> None:
         # emit deprecation warnings.
         namespace = module.__dict__
         if new_by_id.keys().isdisjoint(map(id, list(namespace.values()))):
-            continue  # true for all but a few of some thousand modules
+            continue  # as for all but a few of some thousand modules
         for name, value in list(namespace.items()):
             if id(value) in new_by_id:
                 namespace[name] = new_by_id[id(value)]

@@ -10,11 +10,11 @@ What changes:
 - A binary tensor stays in the request body, and ``as_numpy()`` returns a view of it. The view is
   read-only and may be misaligned; see the parameters of ``install``.
 - JSON data is read from the body into an array, and JSON responses are written from arrays.
-- Malformed bodies are answered with status 400.
+- Malformed bodies are rejected with status 400.
 - BYTES that are not UTF-8 are delivered as ``bytes``; BF16 is supported.
-- The server metadata announces the extension ``binary_tensor_data``.
+- The server metadata lists the extension ``binary_tensor_data``.
 
-Unchanged: ``data`` is the same list. It is built on first access; after that, the list is
+Unchanged: ``data`` is still a list. It is built on first access; after that, the list is
 authoritative. JSON responses have the same members and values.
 
 ``BinaryDataPlane`` does the same for the REST API of one server and changes nothing in KServe, but
@@ -39,24 +39,25 @@ def install(*, writable: bool = False, aligned: bool = False, bf16_as_uint16: bo
     """Make KServe use this codec, in the whole process and in the workers that its server starts.
 
     Functions that other modules import from KServe, before or after this call, are replaced as
-    well. This function is thread-safe. If KServe uses the codec already, only the options change.
+    well. This function is thread-safe. If KServe already uses the codec, only the options change.
 
     Parameters
     ----------
     writable
-        ``as_numpy()`` returns a writable array. It copies a read-only view, and views are read-only
-        for the ``bytes`` that KServe's server and client receive.
+        Make ``as_numpy()`` return a writable array. It copies read-only views. All views of the
+        ``bytes`` that KServe's server and client receive are read-only.
     aligned
-        ``as_numpy()`` returns an aligned array. It copies a misaligned view, and views are
-        misaligned for the requests of most clients.
+        Make ``as_numpy()`` return an aligned array. It copies misaligned views. Views are
+        misaligned in the requests of most clients.
     bf16_as_uint16
-        BF16 tensors are arrays of dtype ``uint16``, for which the ml_dtypes package is not needed.
+        Return BF16 tensors as arrays of dtype ``uint16``, for which the ml_dtypes package is not
+        needed.
 
     Raises
     ------
     IntegrationError
-        KServe is missing, has a version that was not tested, or does not have the functions that
-        the integration replaces. Nothing was changed.
+        KServe is missing, its version is outside the tested range, or it does not have the
+        functions that the integration replaces. Nothing was changed.
     """
     _PATCH.install(_replacements)
     from .convert import Options  # noqa: PLC0415 - imports KServe

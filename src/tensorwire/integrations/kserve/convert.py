@@ -1,8 +1,8 @@
 """Convert between the messages and tensors of KServe and those of tensorwire.
 
-Messages are read into lazy tensors, which keep the received array until their list is used. They
-are written from the received arrays, from arrays that a model has set, or from lists. An array is
-converted to a list only where KServe itself writes the JSON.
+Messages are read into lazy tensors, which keep the received array until their list is used.
+Messages are written from received arrays, from arrays that a model has set, or from lists. An array
+is converted to a list only if KServe itself writes the JSON.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ Array = NDArray[Any]
 Buffer = bytes | memoryview
 Parameters = dict[str, Any] | None
 PeerMessage = tuple[Any, list[PeerTensor], list[Parameters]]
-"""What ``read_peer_message`` returns: the message, its tensors and the parameters."""
+"""The result of ``read_peer_message``: the message, its tensors and the parameters."""
 RestMessage = tuple[bytes | dict[str, Any], int | None]
-"""What KServe's ``to_rest`` returns: the body and its header length, or the JSON tree and None."""
+"""The result of KServe's ``to_rest``: the body and its header length, or the JSON tree and None."""
 
 NO_LIMIT = 2**63 - 1
 MAX_NESTING = Limits().max_nesting
@@ -49,7 +49,7 @@ SCALARS = (str, bool, int, float)
 
 @dataclass(frozen=True)
 class Options:
-    """How arrays are delivered; see ``install``."""
+    """Options for the arrays of messages; see ``install``."""
 
     writable: bool = False
     aligned: bool = False
@@ -57,12 +57,12 @@ class Options:
 
     @cached_property
     def limits(self) -> Limits:
-        """The limits for bodies with a header length."""
+        """Return the limits for bodies with a header length."""
         return Limits(bf16_as_uint16=self.bf16_as_uint16)
 
     @cached_property
     def json_limits(self) -> Limits:
-        """The limits for bodies that are JSON as a whole, whose size KServe does not limit.
+        """Return the limits for bodies that are entirely JSON. KServe does not limit their size.
 
         KServe itself reads a body that exceeds one of the other limits.
         """
@@ -80,9 +80,8 @@ class Options:
 class LazyTensor:
     """An InferInput or InferOutput that keeps the received array until its list is used.
 
-    The first access to ``data`` builds the list and releases the array, and with it the body. From
-    then on the list is the data, and changes to it count. Assigning ``data`` releases the array,
-    too.
+    The first access to ``data`` builds the list, and releases the array and the body. After that,
+    the list is authoritative. Assigning ``data`` also releases the array.
     """
 
     kind: ClassVar[str]  # "input" or "output"
@@ -95,12 +94,12 @@ class LazyTensor:
 
     @classmethod
     def from_entry(cls, entry: PeerTensor, parameters: Parameters, options: Options) -> Any:
-        """Make the lazy tensor of an entry that has a tensor."""
-        made: Any = cls(entry.name, list(entry.shape), entry.datatype, parameters=parameters)  # type: ignore[call-arg]
-        made._tensor = entry.tensor
-        made._text = entry.text
-        made._options = options
-        return made
+        """Create a lazy tensor from an entry that has a tensor."""
+        lazy: Any = cls(entry.name, list(entry.shape), entry.datatype, parameters=parameters)  # type: ignore[call-arg]
+        lazy._tensor = entry.tensor
+        lazy._text = entry.text
+        lazy._options = options
+        return lazy
 
     # KServe's classes, and other code that accesses their attributes, keep the data in `_data`.
     @property
@@ -129,8 +128,8 @@ class LazyTensor:
     def as_numpy(self) -> Array:
         """Return the data as an array in ``shape``.
 
-        Numeric binary data: a view of the body, or a copy where the options require one. JSON data
-        and BYTES: a new array in each call.
+        For numeric binary data, this is a view of the body, or a copy if the options require one.
+        For JSON data and BYTES, it is a new array in each call.
         """
         text, tensor = self._text, self._tensor  # in this order, as in `_data`
         if tensor is None:
@@ -161,15 +160,15 @@ class LazyOutput(LazyTensor, InferOutput):  # type: ignore[misc]
 
 
 def received_tensor(tensor: Any) -> Tensor | None:
-    """Return the received Tensor of a lazy tensor whose list is not built; else None."""
+    """Return the received Tensor of a lazy tensor whose list is not built, otherwise None."""
     return tensor._tensor if isinstance(tensor, LazyTensor) else None
 
 
 def build_list(tensor: Tensor, text: memoryview | bytes | None) -> Any:
-    """Build the list that KServe would have.
+    """Build the list that KServe itself would build.
 
     For binary data it is flat, and its BYTES are ``str``, or all ``bytes`` if one is not UTF-8. For
-    JSON data it is the value as it was sent, which may be nested.
+    JSON data it has the nesting that was sent.
     """
     if text is not None:
         return parse_list(text)
@@ -192,7 +191,7 @@ def parse_list(text: memoryview | bytes) -> Any:
 def read_request(
     cls: type[Any], body: Any, header_length: int, model_name: str, options: Options
 ) -> Any:
-    """Make an InferRequest with lazy inputs from a body. Raises InvalidInput."""
+    """Create an InferRequest with lazy inputs from a body. Raises InvalidInput."""
     request, entries, parameters = read_message(body, header_length, True, options)
     return cls(
         model_name=model_name,
@@ -205,7 +204,7 @@ def read_request(
 
 
 def read_response(cls: type[Any], body: Any, header_length: int, options: Options) -> Any:
-    """Make an InferResponse with lazy outputs from a body. Raises InvalidInput."""
+    """Create an InferResponse with lazy outputs from a body. Raises InvalidInput."""
     response, entries, parameters = read_message(body, header_length, False, options)
     model_name = response.model_name
     return cls(
@@ -218,7 +217,7 @@ def read_response(cls: type[Any], body: Any, header_length: int, options: Option
 
 
 def read_message(body: Any, header_length: int, is_request: bool, options: Options) -> PeerMessage:
-    """Call ``read_peer_message``. Raises InvalidInput, also if two tensors have the same name."""
+    """Read a message. Raises InvalidInput, also if two tensors have the same name."""
     try:
         found = read_peer_message(body, header_length, is_request, options.limits)
     except DecodeError as error:
@@ -234,10 +233,10 @@ def read_message(body: Any, header_length: int, is_request: bool, options: Optio
 def read_tensor(
     entry: PeerTensor, lazy_class: type[LazyTensor], model_name: str | None, options: Options
 ) -> Any:
-    """Make a tensor of an entry: a lazy one if the entry has an array, else one with a list.
+    """Create a tensor from an entry: a lazy one if the entry has an array, else one with a list.
 
     As in KServe, ``binary_data_size`` is ignored if the entry has JSON data. Raises InvalidInput
-    for an entry without data, and for JSON data of a datatype that is only sent binary.
+    for an entry without data, and for JSON data of a datatype that JSON cannot carry.
     """
     if entry.text is None:
         if entry.tensor is None:
@@ -262,15 +261,15 @@ def requested_outputs(
     """Convert requested outputs to KServe's, whose parameters include ``binary_data``."""
     if outputs is None:
         return None
-    made = []
+    converted = []
     for output, own in zip(outputs, parameters, strict=True):
         both = own if output.binary is None else {**(own or {}), "binary_data": output.binary}
-        made.append(RequestedOutput(output.name, both))
-    return made
+        converted.append(RequestedOutput(output.name, both))
+    return converted
 
 
 def read_json_request(body: bytes, options: Options) -> PeerMessage | None:
-    """Read a request that is JSON as a whole; None if KServe has to read it.
+    """Read a request that is entirely JSON. Returns None if KServe has to read it.
 
     KServe reads everything that it may understand differently, or for which it has its own error:
     malformed requests, and JSON data that does not have its datatype and shape, which numpy may
@@ -295,7 +294,7 @@ def are_scalars(parameters: Parameters) -> bool:
 def to_infer_request(
     cls: type[Any], message: PeerMessage, model_name: str, options: Options
 ) -> Any:
-    """Make an InferRequest, with lazy inputs, as KServe's ``from_inference_request`` does."""
+    """Create an InferRequest with lazy inputs, as KServe's ``from_inference_request`` does."""
     request, entries, parameters = message
     return cls(
         request_id=request.id,
@@ -314,7 +313,7 @@ def to_infer_request(
 
 
 def write_request(request: Any) -> RestMessage:
-    """Do what ``InferRequest.to_rest`` does: inputs are binary if their data was set as binary.
+    """Write a request as ``InferRequest.to_rest`` does. Inputs that were set as binary are binary.
 
     Raises InvalidInput.
     """
@@ -351,7 +350,7 @@ def write_request(request: Any) -> RestMessage:
 
 
 def write_response(response: Any, options: Options) -> RestMessage:
-    """Do what ``InferResponse.to_rest`` does: outputs are binary if the request asks for that.
+    """Write a response as ``InferResponse.to_rest`` does. The request selects binary outputs.
 
     Data that was received or set in its binary form is not converted. Raises InvalidInput, and
     InferenceError for an output whose data does not have its datatype and shape.
@@ -382,8 +381,8 @@ def write_response(response: Any, options: Options) -> RestMessage:
 def write_json_response(response: Any) -> bytes | None:
     """Write the JSON text that KServe's REST endpoint sends if no output is binary.
 
-    Returns None if an output is binary, and if the endpoint converts or rejects part of the
-    response, NaN and infinities included. Raises what ``write_response`` raises.
+    Returns None if an output is binary, or if the endpoint would convert or reject a part of the
+    response, such as NaN or an infinity. Raises the same errors as ``write_response``.
     """
     entries = []
     for tensor, is_binary in select_outputs(response):
@@ -446,7 +445,7 @@ def are_sent_as_is(parameters: Parameters) -> bool:
 
 
 def has_json_writer(array: Any) -> bool:
-    """Return whether ``write_peer_json`` writes the array; others are converted to a list first."""
+    """Return whether ``write_peer_json`` writes the array. Others are converted to lists first."""
     return type(array) is np.ndarray and array.dtype.kind in "biuf" and array.dtype.isnative
 
 
@@ -475,7 +474,7 @@ def check_has_data(tensor: Any, response: Any) -> None:
 
 
 def tensor_entry(tensor: Any, nbytes: int | None, data: Any) -> dict[str, Any]:
-    """Return the JSON entry of a tensor: a binary one of ``nbytes``, or one with ``data``."""
+    """Return the JSON entry of a tensor: with ``data`` if ``nbytes`` is None, else binary."""
     entry = {"name": tensor.name, "shape": tensor.shape, "datatype": tensor.datatype}
     parameters = to_http_parameters(tensor.parameters) if tensor.parameters else {}
     if nbytes is None:
@@ -513,7 +512,7 @@ def missing_data(kind: str, name: str, model_name: str | None) -> Exception:
 
 
 def not_in_json(kind: str, tensor: Any) -> Exception:
-    """Return KServe's error for a tensor whose datatype is only sent binary."""
+    """Return KServe's error for a tensor whose datatype JSON cannot carry."""
     error: Exception = InvalidInput(
         f"Sending {tensor.datatype} data via JSON is not supported. Please use the binary data "
         f"format for {kind} {tensor.name}"
@@ -525,7 +524,7 @@ def not_in_json(kind: str, tensor: Any) -> Exception:
 
 
 def list_to_send(tensor: Any) -> Any:
-    """Return the ``data`` of a tensor; a lazy tensor keeps its array.
+    """Return the ``data`` of a tensor, without releasing the array of a lazy tensor.
 
     Raises InferenceError if binary BYTES that are to be sent as JSON are not UTF-8.
     """
@@ -575,7 +574,7 @@ def output_buffer(tensor: Any, options: Options) -> Buffer:
 
 
 def view_raw_data(tensor: Any, options: Options) -> Tensor:
-    """View ``_raw_data``: raw contents of gRPC, or the bytes of a tensor that is sent binary.
+    """Return a view of ``_raw_data``: raw gRPC contents, or the bytes of a binary tensor.
 
     Raises DecodeError if datatype, shape and bytes do not match.
     """
@@ -594,7 +593,7 @@ def check_raw_data(tensor: Any, options: Options) -> None:
 
 
 def raw_data_array(tensor: Any, options: Options) -> Array:
-    """Return ``_raw_data`` as an array. As in KServe over gRPC, BYTES are ``bytes``.
+    """Return ``_raw_data`` as an array. BYTES elements are ``bytes``, as in KServe over gRPC.
 
     Raises DecodeError if datatype, shape and bytes do not match.
     """
@@ -644,7 +643,10 @@ def check_array(tensor: Any, array: Array) -> None:
 
 
 def reshape(data: Any, shape: list[int]) -> Any:
-    """Return an array or BytesTensor in a shape, which the user may have changed. ValueError."""
+    """Return an array or BytesTensor in a shape, which a program may have changed.
+
+    Raises ValueError if the number of elements differs.
+    """
     wanted = tuple(shape)
     return data if data.shape == wanted else data.reshape(wanted)
 
@@ -666,11 +668,11 @@ def flat_list(array: Array) -> list[Any]:
 
 
 def to_json_list(array: Array) -> list[Any]:
-    """Return the elements as JSON values; InferenceError for BYTES that are not UTF-8."""
+    """Return the elements as JSON values. Raises InferenceError for BYTES that are not UTF-8."""
     if array.dtype.kind == "M":
         array = array.astype(object)
     is_bytes = array.dtype.kind in "OSU"
-    if isinstance(array, np.ma.MaskedArray):  # masked elements become what they are in KServe
+    if isinstance(array, np.ma.MaskedArray):  # masked elements have KServe's values
         array = array.data if is_bytes else array.filled(0)
     if not is_bytes:
         return flat_list(array)
@@ -685,7 +687,7 @@ def to_json_list(array: Array) -> list[Any]:
 
 
 def array_buffer(array: Array) -> Buffer:
-    """Return the elements in their binary form: the memory of the array if it is contiguous."""
+    """Return the elements in binary form, as a view of the array if it is contiguous."""
     if array.dtype.kind in "OSUM":
         return pack_bytes(array)
     if type(array).tobytes is not np.ndarray.tobytes:  # masked arrays, which fill values
@@ -707,7 +709,7 @@ def pack_bytes(array: Array) -> bytes:
 
 
 def serialize_byte_tensor(array: Array) -> Array:
-    """Serialize BYTES as KServe returns them: an object array without dimensions."""
+    """Serialize BYTES to an object array without dimensions, as KServe does."""
     if array.size == 0:
         return np.empty([0], dtype=object)
     if array.dtype.kind not in "OSU":
@@ -726,7 +728,7 @@ def deserialize_bytes_tensor(encoded: Any) -> Array:
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str | None:
-    """Return the datatype of an array, or None if it has none."""
+    """Return the datatype of a dtype, or None if it has none."""
     if (row := BY_DTYPE.get(dtype)) is not None:
         return row.name
     found: str | None = extra_datatype_of(dtype) or from_np_dtype(dtype)
@@ -734,7 +736,10 @@ def datatype_of(dtype: np.dtype[Any]) -> str | None:
 
 
 def extra_datatype_of(dtype: Any) -> str | None:
-    """Return the datatype if KServe lacks it: BF16 and, in versions before 0.21, text."""
+    """Return a datatype that KServe lacks, or None.
+
+    These are BF16 and, in versions before 0.21, BYTES for arrays of kind ``U``.
+    """
     kind = getattr(dtype, "kind", None)
     if kind == "V" and dtype == bf16_dtype():
         return "BF16"

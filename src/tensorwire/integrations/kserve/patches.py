@@ -1,4 +1,4 @@
-"""The replacements of functions of KServe."""
+"""Replacements for functions of KServe."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def replace_deserialize_bytes_tensor(original: Function) -> Function:
 
 def replace_get_content(original: Function) -> Function:
     def get_content(datatype: str, data: Any) -> Any:
-        # BF16, as FP16, is only sent as raw contents.
+        # Like FP16, BF16 can be sent as raw contents only.
         return [] if datatype == "BF16" else original(datatype, data)
 
     return get_content

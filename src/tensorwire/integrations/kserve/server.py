@@ -1,4 +1,4 @@
-"""KServe's REST server on this codec: its data plane, its JSON requests and responses."""
+"""Use this codec in KServe's REST server: in its data plane, JSON requests and responses."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from .convert import (
     write_response,
 )
 
-INFER = V2Endpoints.infer  # KServe's own function, even if another package replaces it later
+INFER = V2Endpoints.infer  # KServe's own function, also if another package replaces it later
 
 
 def decode_body(body: bytes, headers: dict[str, str], model_name: str, options: Options) -> Any:
     """Decode a request whose Content-Type is not JSON. Raises InvalidInput.
 
-    Without a header length, the whole body is JSON (WIRE.md 1), as tritonclient sends it.
+    Without a header length, the whole body is JSON (WIRE.md 1). tritonclient sends such bodies.
     """
     try:
         json_length = header_length(headers)
@@ -50,13 +50,16 @@ def decode_body(body: bytes, headers: dict[str, str], model_name: str, options: 
 # --- JSON requests -------------------------------------------------------------------------------
 
 # If the Content-Type of a request is JSON, FastAPI awaits `Request.json()` and validates the result
-# as an InferenceRequest. It accepts an instance of that class as it is.
+# as an InferenceRequest. It does not validate an instance of that class again.
 
 
 async def read_json_body(request: Request, options: Options) -> InferenceRequest | None:
-    """Read the JSON body of a request to KServe's infer endpoint; None if KServe has to read it."""
+    """Read the JSON body of a request to KServe's infer endpoint.
+
+    Returns None if KServe has to read the body.
+    """
     if type(request) is not Request or hasattr(request, "_json"):
-        return None  # the request of a middleware, or one that was read already
+        return None  # a middleware has replaced the request, or its body was already read
     endpoint = request.scope.get("endpoint")
     if getattr(endpoint, "__func__", None) is not INFER:
         return None
@@ -66,15 +69,15 @@ async def read_json_body(request: Request, options: Options) -> InferenceRequest
 
 
 class LazyInferenceRequest(InferenceRequest):  # type: ignore[misc]
-    """KServe's pydantic model of a JSON request, whose fields are built on first access.
+    """KServe's pydantic model of a JSON request. Its fields are built on first access.
 
-    KServe only converts it to an InferRequest, which does not use the fields.
+    KServe only converts it to an InferRequest, for which the integration does not use the fields.
     """
 
     @classmethod
     def from_message(cls, message: PeerMessage, body: bytes) -> LazyInferenceRequest:
-        made: LazyInferenceRequest = cls.__new__(cls)
-        made.__setstate__(
+        request: LazyInferenceRequest = cls.__new__(cls)
+        request.__setstate__(
             {
                 "__dict__": {"_message": message, "_body": body},
                 "__pydantic_fields_set__": set(),
@@ -82,18 +85,21 @@ class LazyInferenceRequest(InferenceRequest):  # type: ignore[misc]
                 "__pydantic_private__": None,
             }
         )
-        return made
+        return request
 
     def __getattr__(self, name: str) -> Any:
         if name not in InferenceRequest.model_fields or "_body" not in self.__dict__:
             return super().__getattr__(name)
-        made = InferenceRequest.model_validate(json.loads(self.__dict__["_body"]))
-        self.__setstate__(made.__getstate__())
+        validated = InferenceRequest.model_validate(json.loads(self.__dict__["_body"]))
+        self.__setstate__(validated.__getstate__())
         return getattr(self, name)
 
 
 def message_of(request: Any) -> PeerMessage | None:
-    """Return what was read from the body; None if the fields were built, and perhaps changed."""
+    """Return the message that was read from the body.
+
+    Returns None if the fields were built, because the program may have changed them.
+    """
     return request.__dict__.get("_message") if isinstance(request, LazyInferenceRequest) else None
 
 
@@ -101,10 +107,10 @@ def message_of(request: Any) -> PeerMessage | None:
 
 
 def encode_json(response: Any, headers: Any) -> tuple[bytes, dict[str, str]] | None:
-    """Return the body and headers of a response that is JSON; None if KServe has to encode it.
+    """Return the body and headers of a JSON response. Returns None if KServe has to encode it.
 
     Only the ``encode`` method of a data plane may call this function. KServe's infer endpoint sends
-    ``bytes`` as they are; all other callers of ``encode`` expect the JSON tree. Therefore this
+    ``bytes`` unchanged; all other callers of ``encode`` expect the JSON tree. Therefore this
     function checks whether the caller of ``encode`` is the infer endpoint.
     """
     if sys._getframe(2).f_code is not INFER.__code__ or is_cloudevent(headers):
@@ -118,7 +124,7 @@ def encode_json(response: Any, headers: Any) -> tuple[bytes, dict[str, str]] | N
 
 
 def is_cloudevent(headers: Any) -> bool:
-    """Return whether the request may be a CloudEvent, whose response has to be one, too."""
+    """Return whether a request may be a CloudEvent. The response must then be one as well."""
     return bool(headers) and (
         any(name.startswith("ce-") for name in headers)
         or "cloudevents" in headers.get("content-type", "")
@@ -129,11 +135,11 @@ def is_cloudevent(headers: Any) -> bool:
 
 
 class BinaryDataPlane(DataPlane):  # type: ignore[misc]
-    """KServe's data plane, which decodes and encodes bodies with this codec.
+    """A data plane for KServe's server, which decodes and encodes bodies with this codec.
 
     Nothing in KServe is replaced, and only the REST requests of one server are affected: KServe's
     classes and clients in the same process work as before. KServe reads JSON requests before it
-    calls its data plane; only ``install`` changes that. Worker processes use the data plane, too.
+    calls its data plane; only ``install`` changes that. Worker processes also use the data plane.
 
         server = ModelServer()
         server.dataplane = BinaryDataPlane(server.registered_models)

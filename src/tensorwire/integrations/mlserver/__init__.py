@@ -1,22 +1,22 @@
-"""MLServer on this codec: binary REST requests; JSON, codecs and raw gRPC contents without lists.
+"""MLServer on this codec: binary REST requests; JSON, codecs and raw gRPC without lists.
 
     from tensorwire.integrations import mlserver
     mlserver.install()
 
-``python -m tensorwire.integrations.mlserver start FOLDER`` is ``mlserver start FOLDER`` with the
+``python -m tensorwire.integrations.mlserver start FOLDER`` runs ``mlserver start FOLDER`` with the
 integration installed. Tested with MLServer 1.6.1, 1.7.0 and 1.7.1.
 
 What changes:
 
 - The REST endpoint ``infer`` accepts requests with a header length, and raw binary requests if the
   settings of the model declare one input. Outputs are binary if the request asks for that. The
-  server metadata announces the extension ``binary_tensor_data``.
+  server metadata lists the extension ``binary_tensor_data``.
 - Models get writable and aligned arrays over the memory of the request body. Raw gRPC contents are
-  copied once for that.
+  copied once for this.
 - JSON data is read from the body into an array, and JSON responses are written from arrays.
-- Malformed binary requests and raw contents are answered with status 400.
+- Malformed binary requests and raw contents are rejected with status 400.
 
-Unchanged: ``tensor.data`` is the same list. It is built on first access; after that, the list is
+Unchanged: ``tensor.data`` is still a list. It is built on first access; after that, the list is
 authoritative. JSON responses to JSON requests have the same members and values.
 """
 
@@ -30,23 +30,23 @@ _PATCH = Patch("mlserver", ("1.6.1", "1.7.1"))
 
 
 def install() -> None:
-    """Make MLServer use this codec in the whole process; does nothing if it does already.
+    """Make MLServer use this codec in the whole process. A second call has no effect.
 
-    Servers that are running use the codec from their next request on. Parallel workers use it if
-    they are started after this call, or if the module of a runtime that they load makes this call.
-    Nothing of MLServer is imported before this call. This function is thread-safe.
+    Running servers use the codec from their next request on. Parallel workers use it if they are
+    started after this call, or if a runtime module that they load makes this call. MLServer is not
+    imported before this call. This function is thread-safe.
 
     Raises
     ------
     IntegrationError
-        MLServer is missing, has a version that was not tested, or does not have the functions that
-        the integration replaces. Nothing was changed.
+        MLServer is missing, its version is outside the tested range, or it does not have the
+        functions that the integration replaces. Nothing was changed.
     """
     _PATCH.install(_replacements)
 
 
 def uninstall() -> None:
-    """Restore MLServer's own functions. Parallel workers that are running are not affected."""
+    """Restore MLServer's own functions. Running parallel workers are not affected."""
     _PATCH.uninstall()
 
 

@@ -44,7 +44,7 @@ from ...errors import (
 Array = NDArray[Any]
 Data = Array | tw.BytesTensor
 
-# MLServer limits none of these. It reads bodies that exceed the other limits itself.
+# MLServer does not limit these. MLServer itself reads bodies that exceed the other limits.
 NO_LIMIT = 2**63 - 1
 JSON_LIMITS = tw.Limits(max_header_nbytes=NO_LIMIT, max_tensors=NO_LIMIT, max_name_nbytes=NO_LIMIT)
 
@@ -54,38 +54,38 @@ ORJSON_INTEGERS = range(-(2**63), 2**64)  # the integers that orjson reads as in
 
 
 def mlserver_error(error: TensorwireError) -> Exception:
-    """Return the exception that MLServer's REST and gRPC servers answer with this status."""
+    """Return an exception for which MLServer's REST and gRPC servers respond with this status."""
     return MLServerError(str(error), error.status)  # type: ignore[no-any-return]
 
 
 def construct(model: Any, state: dict[str, Any], fields: set[str]) -> Any:
-    """Make an object of a pydantic model from valid values; ``fields`` are those that were set."""
-    made = model.__new__(model)
+    """Create an object of a pydantic model from valid values. ``fields`` names the set fields."""
+    instance = model.__new__(model)
     set_attribute = object.__setattr__
-    set_attribute(made, "__dict__", state)
-    set_attribute(made, "__pydantic_fields_set__", fields)
-    set_attribute(made, "__pydantic_extra__", None)
-    set_attribute(made, "__pydantic_private__", None)
-    return made
+    set_attribute(instance, "__dict__", state)
+    set_attribute(instance, "__pydantic_fields_set__", fields)
+    set_attribute(instance, "__pydantic_extra__", None)
+    set_attribute(instance, "__pydantic_private__", None)
+    return instance
 
 
 # --- ArrayData -----------------------------------------------------------------------------------
 
 
 class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
-    """A TensorData that refers to an array or BytesTensor until its list is used.
+    """A TensorData that keeps an array or BytesTensor until its list is used.
 
     The list is ``root``. Everything that reads it (iteration, indexing, JSON, gRPC contents, other
-    codecs, batching) finds what MLServer would have: for JSON data the list that was sent, else a
-    flat list. It is built on first access and is the data from then on, so that changes to it
-    count. The array is not copied, and it keeps the memory that it is a view of.
+    codecs, batching) gets the list that MLServer itself would have: for JSON data the list that was
+    sent, otherwise a flat list. It is built on first access; after that, the list is authoritative.
+    The array is not copied. It keeps a reference to the memory that it views.
     """
 
     @classmethod
     def from_array(
         cls, data: Data, nan_as_none: bool = False, source: PeerTensor | bytes | None = None
     ) -> ArrayData:
-        """Make an ArrayData.
+        """Create an ArrayData.
 
         Parameters
         ----------
@@ -94,11 +94,11 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
         nan_as_none
             Whether the list has None for NaN, as the lists of MLServer's NumpyCodec have.
         source
-            If ``data`` was read from JSON, the entry or the text that it was read from.
+            The entry or the text that ``data`` was read from, if it was read from JSON.
         """
         state = {"array": data, "nan_as_none": nan_as_none, "source": source}
-        made: ArrayData = construct(cls, state, {"root"})
-        return made
+        array_data: ArrayData = construct(cls, state, {"root"})
+        return array_data
 
     def __len__(self) -> int:
         data = array_of(self)
@@ -137,6 +137,7 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
 
 
 def get_root(self: ArrayData) -> Any:
+    """Return the list, which is built on first access."""
     state = self.__dict__
     if "root" not in state:
         text = text_of(self)
@@ -148,34 +149,36 @@ def get_root(self: ArrayData) -> Any:
 
 
 def set_root(self: ArrayData, value: Any) -> None:
+    """Set the list, and release the array."""
     object.__setattr__(self, "__dict__", {"root": value})
 
 
-# In the body of the class, pydantic would take the property for the default value of the field.
+# It is set here because pydantic would treat a property in the body of the class as the default
+# value of the field.
 ArrayData.root = property(get_root, set_root)
 
 
 def array_of(data: Any) -> Data | None:
-    """Return the array or BytesTensor of an ArrayData whose list is not built; else None."""
+    """Return the array or BytesTensor of an ArrayData whose list is not built, otherwise None."""
     return data.__dict__.get("array") if isinstance(data, ArrayData) else None
 
 
 def text_of(data: Any) -> memoryview | bytes | None:
-    """Return the JSON text that an ArrayData was read from; None for any other data."""
+    """Return the JSON text that an ArrayData was read from, or None for any other data."""
     source = data.__dict__.get("source") if isinstance(data, ArrayData) else None
     return source.text if isinstance(source, PeerTensor) else source
 
 
 def is_flat(text: memoryview | bytes) -> bool:
-    """Return whether the text of a list has no nested lists.
+    """Return whether the JSON text of a list has no nested lists.
 
-    It may also return False if a string contains a bracket.
+    The result may also be False if a string contains a bracket.
     """
     return b"[" not in bytes(text)[1:]
 
 
 def flat_list(data: Data, nan_as_none: bool) -> list[Any]:
-    """Return the flat list that MLServer would have."""
+    """Return the flat list that MLServer itself would have."""
     if isinstance(data, tw.BytesTensor):
         return data.as_numpy().reshape(-1).tolist()
     if is_one_element(data):
@@ -187,7 +190,7 @@ def flat_list(data: Data, nan_as_none: bool) -> list[Any]:
 
 
 def is_one_element(data: Data) -> bool:
-    """Return whether MLServer keeps all elements in one: the memory of an array of kind ``S``."""
+    """Return whether MLServer's list has one element: the memory of an array of kind ``S``."""
     return isinstance(data, np.ndarray) and data.dtype.kind == "S"
 
 
@@ -203,14 +206,17 @@ def datatype_of(element: Any) -> str:
 
 
 def numeric_array(element: Any) -> Array | None:
-    """Return the array of an input or output, in any shape, if it has the datatype; else None."""
+    """Return the array of an input or output, in any shape.
+
+    Returns None if there is no array, or if its dtype is not that of the datatype.
+    """
     data = array_of(element.data)
     dtype = DATATYPES[datatype_of(element)].dtype
     return data if isinstance(data, np.ndarray) and dtype and data.dtype == dtype else None
 
 
 def array_from_list(values: Any, datatype: str, shape: list[int]) -> Array | None:
-    """Convert a flat list of numbers; None if MLServer has to convert or reject it.
+    """Convert a flat list of numbers. Returns None if MLServer has to convert or reject it.
 
     The array module checks and converts numbers as the struct module does, which MLServer uses.
     """
@@ -218,10 +224,10 @@ def array_from_list(values: Any, datatype: str, shape: list[int]) -> Array | Non
     if not isinstance(values, list) or dtype is None or dtype.char not in "bBhHiIlLqQfd":
         return None
     try:
-        made = np.frombuffer(array(dtype.char, values), dtype)
+        numbers = np.frombuffer(array(dtype.char, values), dtype)
     except (TypeError, ValueError, OverflowError):
         return None
-    return made if made.size == prod(shape) else None
+    return numbers if numbers.size == prod(shape) else None
 
 
 def to_tensor(element: Any, is_binary: bool) -> tw.Tensor:
@@ -234,7 +240,7 @@ def to_tensor(element: Any, is_binary: bool) -> tw.Tensor:
     if data is None:
         values = getattr(element.data, "root", element.data)
         if not isinstance(values, list | np.ndarray):
-            data = [values]  # MLServer takes such a value for the only element
+            data = [values]  # MLServer treats such a value as the only element
         else:
             numbers = array_from_list(values, datatype, element.shape)
             data = values if numbers is None else numbers
@@ -250,7 +256,9 @@ def to_tensor(element: Any, is_binary: bool) -> tw.Tensor:
 
 
 def copy_payload(payload: Any) -> Data | None:
-    """Copy what a model passes to a codec; None if MLServer has to convert or reject it.
+    """Copy the data that a model passes to a codec.
+
+    Returns None if MLServer has to convert or reject the data.
 
     The copy is necessary because the model may change the array before the response is sent.
     """
@@ -262,7 +270,7 @@ def copy_payload(payload: Any) -> Data | None:
 
 
 def pack_texts(texts: Any) -> tw.BytesTensor | None:
-    """Convert text to a BytesTensor; None if MLServer has to reject it."""
+    """Convert text to a BytesTensor. Returns None if MLServer has to reject it."""
     try:
         packed = tw.Tensor("", texts, datatype="BYTES").data
     except (TensorwireError, TypeError):
@@ -275,7 +283,7 @@ def pack_texts(texts: Any) -> tw.BytesTensor | None:
 
 
 def view_raw_data(element: Any, raw: bytes) -> Data:
-    """View raw contents as the data of an input or output. Raises MLServerError with status 400.
+    """Return raw contents as the data of an input or output. Raises MLServerError (status 400).
 
     The number of BYTES elements may differ from the shape: MLServer's NumpyCodec sends all elements
     as one.
@@ -311,7 +319,10 @@ def known_datatype(element: Any) -> str:
 
 
 def pack_list(element: Any) -> bytes | None:
-    """Convert the list of an input or output to raw contents; None if MLServer has to do that."""
+    """Convert the list of an input or output to raw contents.
+
+    Returns None if MLServer has to convert it.
+    """
     values, datatype = getattr(element.data, "root", element.data), datatype_of(element)
     if datatype != "BYTES":
         numbers = array_from_list(values, datatype, element.shape)
@@ -372,7 +383,7 @@ def unsupported(tensor: tw.Tensor, problem: str) -> Exception:
 def to_request_output(
     output: tw.RequestedOutput, parameters: dict[str, Any] | None
 ) -> RequestOutput:
-    """Convert a requested output; its parameters then include ``binary_data``."""
+    """Convert a requested output. Its ``binary`` becomes the parameter ``binary_data``."""
     if output.binary is not None:
         parameters = {**(parameters or {}), "binary_data": output.binary}
     if parameters is None:
@@ -381,12 +392,12 @@ def to_request_output(
 
 
 def to_parameters(parameters: dict[str, Any]) -> Parameters | None:
-    """Convert parameters; None if there are none."""
+    """Convert parameters. Returns None if there are none."""
     return Parameters.model_validate(parameters) if parameters else None
 
 
 def read_json_request(body: bytes) -> InferenceRequest | None:
-    """Read a request that is JSON as a whole; None if MLServer has to read it.
+    """Read a request that is entirely JSON. Returns None if MLServer has to read it.
 
     MLServer reads everything that it may understand differently, or for which it has its own error:
     malformed requests, and JSON data that does not have its datatype and shape, which a codec may
@@ -415,15 +426,16 @@ def read_json_request(body: bytes) -> InferenceRequest | None:
 
 
 def are_readable(entries: list[PeerTensor], body: bytes) -> bool:
-    """Return whether all data is JSON from which MLServer would make the same arrays."""
+    """Return whether all data is JSON that MLServer would convert to the same arrays."""
     for entry in entries:
         if entry.tensor is None or entry.datatype not in MLSERVER_DATATYPES:
             return False
         if entry.tensor.binary or not has_64_bit_integers(entry.parameters):
             return False
-    # MLServer accepts null but neither NaN nor Infinity. All three are read as numbers that are not
-    # finite, so that only the text tells them apart. A short body is faster to search than its
-    # arrays. To find a single letter is faster still, and most bodies have neither letter.
+    # MLServer accepts null, but neither NaN nor Infinity. This codec reads all three as non-finite
+    # numbers, so only the text distinguishes them. Searching a short body is faster than checking
+    # its arrays. Searching for one letter is faster than searching for a word, and most bodies have
+    # neither letter.
     if len(body) > SHORT_BODY_NBYTES and all(map(is_finite, entries)):
         return True
     return (b"N" not in body or b"NaN" not in body) and (
@@ -450,7 +462,7 @@ def has_64_bit_integers(value: Any) -> bool:
 
 
 def json_request_input(entry: PeerTensor) -> RequestInput:
-    """Make the RequestInput of a JSON entry. Only the parameters still have to be validated."""
+    """Create the RequestInput of a JSON entry. Only its parameters still need validation."""
     assert entry.tensor is not None
     assert entry.tensor.data is not None
     members: dict[str, Any] = {
@@ -464,15 +476,15 @@ def json_request_input(entry: PeerTensor) -> RequestInput:
     if entry.parameters is not None:
         members["parameters"] = Parameters.model_validate(entry.parameters)
         fields.add("parameters")
-    made: RequestInput = construct(RequestInput, members, fields)
-    return made
+    request_input: RequestInput = construct(RequestInput, members, fields)
+    return request_input
 
 
 # --- responses -----------------------------------------------------------------------------------
 
 
 def binary_selection(request: InferenceRequest) -> Callable[[str], bool]:
-    """Return a function that tells whether an output of this name is sent binary (WIRE.md 7)."""
+    """Return a function that returns whether the output of a name is binary (WIRE.md 7)."""
     default = flag(request.parameters, "binary_data_output", False)
     listed = {
         output.name: flag(output.parameters, "binary_data", default)
@@ -490,9 +502,9 @@ def flag(parameters: Parameters | None, name: str, default: bool) -> bool:
 def write_response(
     response: InferenceResponse, is_binary: Callable[[str], bool]
 ) -> tw.Frame | None:
-    """Write a response with all outputs of the model as a Frame; None if no output is binary.
+    """Write a response with all outputs of the model as a Frame. Raises EncodeError.
 
-    Raises EncodeError.
+    Returns None if no output is binary.
     """
     if not any(is_binary(output.name) for output in response.outputs):
         return None
@@ -512,7 +524,10 @@ def write_response(
 
 
 def write_json_response(response: InferenceResponse) -> bytes | None:
-    """Write a response as JSON text; None if it has no arrays, or if MLServer has to write it."""
+    """Write a response as JSON text.
+
+    Returns None if it has no arrays, or if MLServer has to write it.
+    """
     if not any(has_json_writer(output.data) for output in response.outputs):
         return None
     tree = response.model_dump(mode="json", exclude={"outputs": {"__all__": {"data"}}})
@@ -532,7 +547,7 @@ def write_json_response(response: InferenceResponse) -> bytes | None:
 
 
 def has_json_writer(data: Any) -> bool:
-    """Return whether ``write_peer_json`` writes the data as MLServer writes its list."""
+    """Return whether ``write_peer_json`` writes the same JSON for the data as MLServer."""
     found = array_of(data)
     if isinstance(found, np.ndarray):
         return found.dtype.kind in "biuf"

@@ -1,8 +1,8 @@
-"""The replacements of functions of MLServer.
+"""Replacements for functions of MLServer.
 
-Methods of the codecs are replaced, not the codec classes, because those are in registries and in
-the signatures of runtimes. The other methods of the codecs (``encode_input``, ``decode_output``,
-the request codecs) call these.
+The methods of the codec classes are replaced, not the classes, because registries and the
+signatures of runtimes refer to the classes. The other methods of the codecs (``encode_input``,
+``decode_output``, the request codecs) call the replaced methods.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def replace_numpy_decode_input(original: Function) -> Function:
         data = array_of(request_input.data)
         is_json = text_of(request_input.data) is not None
         if isinstance(data, tw.BytesTensor) and data.size == prod(request_input.shape):
-            if is_json:  # MLServer makes an array of str
+            if is_json:  # MLServer returns an array of str
                 return original(cls, request_input)
             return data.as_numpy("S").reshape(request_input.shape)
         array = numeric_array(request_input)
@@ -140,7 +140,7 @@ def replace_string_encode_output(original: Function) -> Function:
 
 def replace_inject_raw(original: Function) -> Function:
     def inject_raw(elems: Any, raw_contents: Any) -> Any:
-        # Each tensor without contents takes the next raw contents, and all of them must be taken.
+        # Each tensor without contents gets the next raw contents. None of them may be left over.
         empty = [elem for elem in elems if not elem.data]
         if len(empty) != len(raw_contents):
             verb = "has" if len(empty) == 1 else "have"
@@ -206,7 +206,7 @@ def replace_metadata(original: Function) -> Function:
 
 
 class InstallingWorker(worker.Worker):  # type: ignore[misc]  # mlserver has no types
-    """MLServer's parallel worker, which installs the integration in its process."""
+    """A parallel worker of MLServer that installs the integration in its process."""
 
     install: ClassVar[Callable[[], None]]
 

@@ -1,9 +1,9 @@
-"""MLServer's REST endpoint ``infer`` with this codec: requests are read and responses are written.
+"""Use this codec in MLServer's REST endpoint ``infer``: read requests and write responses.
 
-Binary requests, and JSON requests that MLServer accepts, are answered here. All other requests are
-passed on to MLServer, which answers them with its own errors. Requests come from the ``handle``
-method of MLServer's route class, which is called inside of its middlewares and error handlers, and
-which running servers use from the next request on.
+This module responds to binary requests, and to JSON requests that MLServer accepts. All other
+requests are passed on to MLServer, which responds with its own errors. The ``handle`` method of
+MLServer's route class calls this module, inside its middlewares and error handlers. Running servers
+use the replaced method from the next request on.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from .convert import (
 Handle = Callable[[Any, Scope, Receive, Send], Any]
 
 HEADER_LENGTH_NAME = HEADER_LENGTH.lower().encode()
-BINARY_CONTENT_TYPES = (BINARY_TYPE.encode(), b"json-header-size")  # one of these is contained
+BINARY_CONTENT_TYPES = (BINARY_TYPE.encode(), b"json-header-size")  # a binary type contains one
 
 
 def is_infer(endpoint: Any) -> bool:
-    """Return whether an endpoint is MLServer's own ``infer``, which ``generate`` uses, too."""
+    """Return whether an endpoint is MLServer's own ``infer``, which ``generate`` also uses."""
     owner = getattr(endpoint, "__self__", None)
     return isinstance(owner, Endpoints) and endpoint.__name__ == "infer"
 
@@ -96,7 +96,7 @@ async def declared_input(endpoint: Any, scope: Scope) -> tw.TensorSpec | None:
 async def answer_json(
     route: Any, original: Handle, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Answer a JSON request, or call the original ``handle`` if MLServer rejects the request."""
+    """Answer a JSON request. If MLServer rejects it, call the original ``handle``."""
     body = await receive_body(receive)
     if body is None:
         return
@@ -108,7 +108,7 @@ async def answer_json(
 
 
 async def receive_body(receive: Receive) -> bytes | None:
-    """Return the body, which may be compressed; None if the client has disconnected."""
+    """Return the body, which may be compressed, or None if the client has disconnected."""
     chunks, more = [], True
     while more:
         message = await receive()
@@ -120,7 +120,7 @@ async def receive_body(receive: Receive) -> bytes | None:
 
 
 def receive_again(body: bytes, receive: Receive) -> Receive:
-    """Return a ``receive`` that first returns a body that was received before."""
+    """Return a ``receive`` that first returns a body that has already been received."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_body_first() -> Message:
@@ -130,7 +130,10 @@ def receive_again(body: bytes, receive: Receive) -> Receive:
 
 
 async def read_json(request: Request) -> InferenceRequest | None:
-    """Read a JSON request; None if MLServer answers it with an error. Raises MLServerError."""
+    """Read a JSON request. Raises MLServerError.
+
+    Returns None if MLServer has to respond to it with an error of its own.
+    """
     if not is_json(request.headers.get("content-type")):
         return None
     try:
@@ -144,7 +147,7 @@ async def read_json(request: Request) -> InferenceRequest | None:
 
 
 def is_json(content_type: str | None) -> bool:
-    """Return whether FastAPI reads a body of this type as JSON, which it also does without one."""
+    """Return whether FastAPI reads a body as JSON. It also does so without a Content-Type."""
     if not content_type:
         return True
     media_type = content_type.partition(";")[0].strip().lower()
@@ -204,7 +207,7 @@ def json_for_json_request(response: InferenceResponse) -> Response:
 
 
 def json_for_binary_request(response: InferenceResponse) -> Response:
-    """Convert a response; MLServerError if it cannot be JSON."""
+    """Convert a response. Raises MLServerError if it has no JSON form."""
     try:
         return Response(response.model_dump())
     except (TypeError, UnicodeDecodeError) as error:  # raised by orjson and json

@@ -7,15 +7,15 @@ Tested with tritonclient 2.60, 2.66, 2.69, 2.71 and 2.73.
 
 What changes:
 
-- BYTES tensors are serialized and deserialized by the compiled codec. What the codec does not
-  handle exactly as tritonclient does is left to tritonclient, with its results and errors.
+- BYTES tensors are serialized and deserialized by the compiled codec. Values that the
+  codec would handle differently are passed on to tritonclient, with its results and errors.
 - ``http.InferInput.set_data_from_numpy`` keeps a reference to an array of 256 KiB or more until
   the request body is built. If you modify the array before then, pass a copy.
 - ``as_numpy`` of a binary output returns a view of the response. The view keeps the whole response
   in memory, and it may be misaligned.
 - BYTES inputs can also be a ``BytesTensor``, or numpy arrays of kind ``U`` or StringDType.
 
-Unchanged are values, types and errors of all results, JSON tensors, numeric tensors over gRPC, and
+Unchanged: the values, types and errors of all results; JSON tensors, numeric tensors over gRPC, and
 CUDA shared memory.
 """
 
@@ -30,7 +30,7 @@ _PATCH = Patch("tritonclient", ("2.60", "2.73"))
 
 
 def install() -> None:
-    """Make tritonclient use this codec in the whole process; does nothing if it does already.
+    """Make tritonclient use this codec in the whole process. A second call has no effect.
 
     Imports ``tritonclient.utils`` and, as far as they are installed, ``tritonclient.http``,
     ``tritonclient.grpc`` and ``tritonclient.utils.shared_memory``. Functions that other modules
@@ -50,8 +50,8 @@ def install() -> None:
     Raises
     ------
     IntegrationError
-        tritonclient is missing, has a version that was not tested, or does not have the functions
-        that the integration replaces. Nothing was changed.
+        tritonclient is missing, its version is outside the tested range, or it does not have the
+        functions that the integration replaces. Nothing was changed.
 
     Examples
     --------

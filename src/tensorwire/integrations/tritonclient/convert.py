@@ -16,7 +16,7 @@ from ..._codec.conversion import encode_bytes
 from ..._codec.memory import Body
 from ...errors import EncodeError
 
-# Smaller data is copied, because a copy then costs less than keeping a reference does
+# Smaller data is copied, because a copy then takes less time than keeping a reference
 # (benchmarks/bench_integrations.py).
 REFER_FROM_NBYTES = 256 * 1024
 """The size in bytes from which arrays of inputs are referenced instead of copied."""
@@ -29,16 +29,16 @@ VIEW_FROM_NBYTES = 64 * 1024
 
 
 class PackedArray(np.ndarray[Any, Any]):
-    """Stands for an array of BYTES whose serialized form, ``wire``, is known.
+    """A placeholder for an array of BYTES whose serialized form, ``wire``, is known.
 
-    It has the shape and the dtype of the array, which tritonclient checks; its elements are None.
+    It has the shape and dtype that tritonclient checks. Its elements are None.
     """
 
     wire: bytes
 
 
 def is_extra_bytes(values: Any) -> bool:
-    """Return whether these are BYTES of a type that tritonclient itself does not accept."""
+    """Return whether the values are BYTES of a type that tritonclient itself does not accept."""
     return isinstance(values, BytesTensor) or (
         type(values) is np.ndarray and values.dtype.kind in "UT"
     )
@@ -60,7 +60,7 @@ def object_array(values: Any) -> NDArray[np.object_]:
 
 
 def serialized(values: Any) -> bytes | None:
-    """Serialize BYTES; None for everything that tritonclient has to convert or reject itself."""
+    """Serialize BYTES. Returns None for values that tritonclient has to convert or reject."""
     if isinstance(values, PackedArray):
         return values.wire
     is_known = type(values) is np.ndarray and values.dtype.kind in "OS"
@@ -81,7 +81,7 @@ def serialized(values: Any) -> bytes | None:
 def elements_at(region: memoryview, shape: Any, offset: int) -> NDArray[np.object_]:
     """Read BYTES of a shape at an offset of a shared memory region, as an object array.
 
-    What follows the elements is ignored. Raises DecodeError for malformed BYTES, and ValueError or
+    Bytes after the elements are ignored. Raises DecodeError for malformed BYTES, and ValueError or
     TypeError for shapes and offsets that tritonclient handles itself.
     """
     dims = tuple(index(dim) for dim in shape)
@@ -117,7 +117,7 @@ def is_large_array(values: Any) -> bool:
 
 
 class ReferencingInput:
-    """What tritonclient's request builder uses of an input, with the array itself as its data.
+    """An input for tritonclient's request builder, whose binary data is the array itself.
 
     ``InferInput._get_binary_data`` returns ``bytes`` even for a referenced array, because programs
     that build request bodies themselves need ``bytes``. The builder joins the array without a copy.
@@ -135,10 +135,10 @@ class ReferencingInput:
 
 
 class BodyResponse:
-    """A response body in the form of the HTTP response that ``InferResult`` reads.
+    """A response body with the methods of the HTTP response that ``InferResult`` reads.
 
-    ``InferResult`` first reads the JSON header, then the rest. If the body is long, the rest is a
-    view of it.
+    ``InferResult`` first reads the JSON header, then the rest. If the body is long, the rest is
+    returned as a view of it.
     """
 
     def __init__(self, body: bytes, header_length: Any, content_encoding: Any) -> None:

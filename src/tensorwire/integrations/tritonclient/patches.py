@@ -1,4 +1,4 @@
-"""The replacements of functions of tritonclient."""
+"""Replacements for functions of tritonclient."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def replacements() -> list[Replacement]:
 
 
 def import_if_usable(name: str) -> ModuleType | None:
-    """Import a module; None if the packages that it needs are missing, so that no program uses it.
+    """Import a module. Returns None if the import fails, in which case no program can use it.
 
-    Any exception counts as missing: besides ImportError, tritonclient and protobuf raise others for
-    versions that they do not support.
+    All exceptions are caught: tritonclient and protobuf raise others than ImportError for versions
+    that they do not support.
     """
     try:
         return import_module(name)
