@@ -448,7 +448,7 @@ cdef class MessageReader:
         begin = self.cursor.position
         skip_value_or_raise(&self.cursor)
         if self.cursor.level == 1 and equals(key, b"error", 5):
-            # This is the error of a server instead of a message. `skip_value_or_raise` has validated it.
+            # This is the error of a server instead of a message. It was validated above.
             end = self.cursor.position
             self.cursor.position = begin
             if next_is(&self.cursor, c'"'):
