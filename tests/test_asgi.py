@@ -18,7 +18,7 @@ import pytest
 import tensorwire as tw
 from support.asgi_requests import ALL, BODY, FRAME, WORDS, X, ask, infer
 from tensorwire.asgi import ClientDisconnected, Model, create_app, read_request, send_frame
-from tensorwire.asgi._head import parse_framing
+from tensorwire.asgi._headers import parse_framing
 
 
 async def echo(request: tw.InferRequest) -> tw.InferResponse:

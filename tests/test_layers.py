@@ -28,7 +28,7 @@ LAYERS = [
     ["_codec.messages"],
     ["_codec.decoder", "_codec.encoder"],
     ["__init__"],
-    ["cli.demo", "cli.inspect", "asgi._head", "integrations.patching"],
+    ["cli.demo", "cli.inspect", "asgi._headers", "integrations.patching"],
     ["asgi.exchange"],
     ["asgi.app"],
     ["asgi"],

@@ -12,7 +12,7 @@ from .._codec.decoder import decode_request
 from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame, InferRequest, TensorSpec
 from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError, plural
-from ._head import frame_headers, parse_framing
+from ._headers import frame_headers, parse_framing
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 import tensorwire as tw
 
-from ...asgi._head import parse_framing
+from ...asgi._headers import parse_framing
 from ...asgi.exchange import (
     ClientDisconnected,
     Message,
