@@ -213,6 +213,7 @@ def nbytes_text(nbytes: int) -> str:
 
 
 MEDIANS = "Medians ± half the interquartile range"
+PEAKS = "Peak memory beside the arguments"
 
 
 def provenance(tables: Iterable[Table], of: str = MEDIANS) -> str:
@@ -500,14 +501,14 @@ PAGES: dict[Path, dict[str, Callable[[Tables], str]]] = {
         "http": echoes_by_server,
         "rates": complete(RATES, of=RATE_PROVENANCE),
         "integrations": complete(*(f"integration: {package}" for package in INTEGRATIONS)),
-        "memory": complete("peak memory: decode", "peak memory: encode"),
+        "memory": complete("peak memory: decode", "peak memory: encode", of=PEAKS),
         "receive": complete("receive a body"),
         "json read": complete("read a JSON tensor"),
         "json write": complete("write a JSON tensor"),
         "json headers": complete(
             "read a small response", "read a small request", "write a small request"
         ),
-        "json memory": complete("peak memory per byte of JSON"),
+        "json memory": complete("peak memory per byte of JSON", of=PEAKS),
         "losses": losses_text(),
     },
 }

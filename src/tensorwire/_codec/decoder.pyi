@@ -43,6 +43,5 @@ def view_tensor(
     name: str,
     datatype: str,
     shape: tuple[int, ...],
-    kind: str,
-    limits: Limits = ...,
+    limits: Limits,
 ) -> Tensor: ...

@@ -1100,18 +1100,14 @@ def read_peer_message(
     return response, tensors, [response._parameters]
 
 
-def view_tensor(buffer, str name not None, str datatype, tuple shape not None, str kind,
-                Limits limits not None=DEFAULT_LIMITS):
+def view_tensor(
+    buffer, str name not None, str datatype, tuple shape not None, Limits limits not None,
+):
     """Return a tensor that is a view of a whole buffer, as in a gRPC message.
 
-    ``kind`` is "input" or "output", for error messages. Raises DecodeError.
+    Raises DecodeError with SUBJECT in place of the tensor's name.
     """
-    cdef Body source = Body(buffer)
-    try:
-        return tensor_of_body(source, name, datatype, shape, limits)
-    except DecodeError as error:
-        name_tensor(error, kind, name)
-        raise
+    return tensor_of_body(Body(buffer), name, datatype, shape, limits)
 
 
 cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Limits limits):

@@ -31,7 +31,7 @@ from ..._codec.decoder import PeerTensor, read_peer_message, view_tensor
 from ..._codec.encoder import write_peer_json
 from ..._codec.json_reader import read_json
 from ..._codec.messages import Tensor
-from ...errors import DecodeError, ElementError, EncodeError
+from ...errors import DecodeError, ElementError, EncodeError, name_tensor
 
 Array = NDArray[Any]
 Buffer = bytes | memoryview
@@ -578,10 +578,13 @@ def view_raw_data(tensor: Any, options: Options) -> Tensor:
 
     Raises DecodeError if datatype, shape and bytes do not match.
     """
-    kind = "input" if isinstance(tensor, InferInput) else "output"
-    return view_tensor(
-        tensor._raw_data, tensor.name, tensor.datatype, tuple(tensor.shape), kind, options.limits
-    )
+    try:
+        return view_tensor(
+            tensor._raw_data, tensor.name, tensor.datatype, tuple(tensor.shape), options.limits
+        )
+    except DecodeError as error:
+        name_tensor(error, "input" if isinstance(tensor, InferInput) else "output", tensor.name)
+        raise
 
 
 def check_raw_data(tensor: Any, options: Options) -> None:
