@@ -162,7 +162,7 @@ def receive_into(connection: socket.socket, memory: memoryview) -> None:
 def serve_kserve(mode: str, port: int) -> None:
     """Serve the identity models with KServe: one process, REST only."""
     kserve, helpers = import_module("kserve"), interop("kserve_server")
-    helpers.stay_at_home()
+    helpers.bind_to_loopback()
     if mode == "installed":
         import_module("tensorwire.integrations.kserve").install()
 

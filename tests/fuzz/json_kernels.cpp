@@ -6,7 +6,7 @@
 
    The first byte of an input chooses the check, the second one its options. The text ends where its
    memory does, and numbers are written to memory of the exact size, so that AddressSanitizer sees
-   a step too far. */
+   an access out of bounds. */
 
 #include GENERATED
 

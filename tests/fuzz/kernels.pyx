@@ -1,7 +1,7 @@
 """The C kernels under libFuzzer: no interpreter runs, and every check is a plainer second reading.
 
 The first byte chooses the kernel. The input ends where its memory does, and what is written goes
-to memory of the size that was asked for, so that AddressSanitizer sees a step too far.
+to memory of the size that was asked for, so that AddressSanitizer sees an access out of bounds.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -42,7 +42,7 @@ cdef public int LLVMFuzzerTestOneInput(const uint8_t* data, size_t nbytes) noexc
     cdef uint8_t* rest = <uint8_t*>malloc(nbytes - 1)  # aligned, as the text of a str is
     memcpy(rest, data + 1, nbytes - 1)
     if kernel == 0:
-        walks(rest, nbytes - 1)
+        scans(rest, nbytes - 1)
     elif kernel == 1:
         validates(rest, nbytes - 1)
     elif kernel == 2:
@@ -62,7 +62,7 @@ cdef void check(bint holds) noexcept nogil:
         abort()
 
 
-cdef void walks(const uint8_t* data, uint64_t nbytes) noexcept nogil:
+cdef void scans(const uint8_t* data, uint64_t nbytes) noexcept nogil:
     """Two calls, one after the other, find the elements that a reader of single bytes finds."""
     cdef uint64_t capacity, first, n = 0, position = 0, length
     cdef ScanFault fault = NO_SCAN_FAULT

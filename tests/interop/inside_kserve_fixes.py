@@ -65,9 +65,9 @@ INVALID: dict[str, tuple[Any, int]] = {
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("case", INVALID)
 def test_invalid_bodies_are_rejected(case: str) -> None:
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as caught:
         decoded(*INVALID[case])
-    assert str(refused.value)
+    assert str(caught.value)
     body = INVALID[case][0].replace(b'"inputs"', b'"outputs"')
     header_length = INVALID[case][1] + len(body) - len(INVALID[case][0])
     if "FP16" not in case and "BF16" not in case:

@@ -53,7 +53,7 @@ async def answer(client: InferenceRESTClient, call: dict[str, Any]) -> dict[str,
     try:
         response = await client.infer(call["url"], request, model_name=call["model"])
     except HTTPStatusError as error:
-        return {"refused": f"{error.response.status_code}: {error}"}
+        return {"rejected": f"{error.response.status_code}: {error}"}
     return {
         output.name: (output.datatype, [hexed(value) for value in output.as_numpy()])
         for output in response.outputs

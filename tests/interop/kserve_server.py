@@ -71,7 +71,7 @@ def answer(model: Any, payload: InferRequest, arrays: dict[str, tuple[str, Any]]
         output.set_data_from_numpy(array)
         outputs.append(output)
     return InferResponse(
-        payload.id or "1",  # KServe refuses to send JSON without one
+        payload.id or "1",  # KServe does not send JSON without one
         model.name,
         outputs,
         use_binary_outputs=payload.use_binary_outputs,
@@ -82,7 +82,7 @@ def answer(model: Any, payload: InferRequest, arrays: dict[str, tuple[str, Any]]
 MODELS: dict[str, Any] = {"echo": Echo, "helped": Helped, "increment": Increment, "probe": Probe}
 
 
-def stay_at_home() -> None:
+def bind_to_loopback() -> None:
     """KServe binds to every interface, and has no setting for it."""
     config, server = uvicorn.Config, _server.Server
     add_port = server.add_insecure_port
@@ -92,15 +92,15 @@ def stay_at_home() -> None:
     )
 
 
-def be_patient() -> None:
+def allow_slow_workers() -> None:
     """KServe kills a worker that is not up within 5 s, over and over on a busy machine."""
     RESTServerProcess.is_alive.__defaults__ = (60,)
 
 
 def main() -> None:
     mode, workers, http_port, grpc_port = sys.argv[1:]
-    stay_at_home()
-    be_patient()
+    bind_to_loopback()
+    allow_slow_workers()
     models = [made(name) for name, made in MODELS.items()]
     for model in models:
         model.load()

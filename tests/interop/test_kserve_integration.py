@@ -21,7 +21,7 @@ import pytest
 
 import tensorwire as tw
 from interop import environment, programs
-from interop.test_matrix import CLIENTS, Call, Refused
+from interop.test_matrix import CLIENTS, Call, Rejected
 
 HERE = Path(__file__).parent
 LOOPBACK = "127.0.0.1"
@@ -186,7 +186,7 @@ CALLS = {
 def test_other_clients(running: Running, mode: str, client: str, call: Call) -> None:
     is_json = call.json_inputs == set(call.inputs)
     if is_json and (mode, client) == ("plain", "tritonclient"):
-        with pytest.raises(Refused, match="header is missing"):  # it sends no Content-Type
+        with pytest.raises(Rejected, match="header is missing"):  # it sends no Content-Type
             CLIENTS[client](running[mode].http, call)
         return
     found = CLIENTS[client](running[mode].http, call)

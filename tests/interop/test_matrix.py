@@ -42,7 +42,7 @@ class Call:
     outputs: tuple[tuple[str, bool], ...] | None = None
 
 
-class Refused(Exception):
+class Rejected(Exception):
     """The server returned an error; the text is the client's message."""
 
 
@@ -93,7 +93,7 @@ def by_http_client(port: int, call: Call) -> Arrays:
         reply = connection.getresponse()
         body = reply.read()
     if reply.status != 200:
-        raise Refused(f"{reply.status}: {json.loads(body)['error']}")
+        raise Rejected(f"{reply.status}: {json.loads(body)['error']}")
     return arrays_of(tw.decode_response(body, tw.header_length(reply.headers)), call)
 
 
@@ -103,7 +103,7 @@ def by_our_client(port: int, call: Call) -> Arrays:
         with ours.Client(f"http://{LOOPBACK}:{port}") as client:
             response = client.infer(call.model, our_inputs(call), our_outputs(call))
     except ours.InferenceServerError as error:
-        raise Refused(f"{error.status}: {error}") from None
+        raise Rejected(f"{error.status}: {error}") from None
     return arrays_of(response, call)
 
 
@@ -117,7 +117,7 @@ def by_our_async_client(port: int, call: Call) -> Arrays:
     try:
         return arrays_of(asyncio.run(infer()), call)
     except ours.InferenceServerError as error:
-        raise Refused(f"{error.status}: {error}") from None
+        raise Rejected(f"{error.status}: {error}") from None
 
 
 def triton_arguments(http: ModuleType, call: Call) -> tuple[list[Any], list[Any] | None]:
@@ -150,7 +150,7 @@ def by_tritonclient(port: int, call: Call) -> Arrays:
         try:
             return triton_arrays(client.infer(call.model, inputs, outputs=outputs))
         except module("tritonclient.utils").InferenceServerException as error:
-            raise Refused(f"{error.status()}: {error.message()}") from None
+            raise Rejected(f"{error.status()}: {error.message()}") from None
 
 
 def by_tritonclient_aio(port: int, call: Call) -> Arrays:
@@ -164,7 +164,7 @@ def by_tritonclient_aio(port: int, call: Call) -> Arrays:
     try:
         return triton_arrays(asyncio.run(infer()))
     except module("tritonclient.utils").InferenceServerException as error:
-        raise Refused(f"{error.status()}: {error.message()}") from None
+        raise Rejected(f"{error.status()}: {error.message()}") from None
 
 
 class KserveClient:
@@ -183,8 +183,8 @@ class KserveClient:
         line = self.process.stdout.readline()
         assert line, self.log.read_text()
         found = json.loads(line)
-        if "refused" in found:
-            raise Refused(found["refused"])
+        if "rejected" in found:
+            raise Rejected(found["rejected"])
         return {name: unhexed(*array) for name, array in found.items()}
 
 
@@ -309,7 +309,7 @@ def test_empty_tensors(server: str, port: int, client: Client, datatype: str) ->
     call = Call(f"identity_{datatype.lower()}", sent)
     if server == "Triton" and isinstance(client, KserveClient):
         # It writes `"data": null` beside the size, which is a second source for Triton.
-        with pytest.raises(Refused, match=r"^400: Input must set only one of"):
+        with pytest.raises(Rejected, match=r"^400: Input must set only one of"):
             client(port, call)
         return
     assert_same(client(port, call), sent, ["OUTPUT0"])
@@ -340,5 +340,5 @@ def test_selected_outputs(port: int, client: Client, outputs: list[tuple[str, bo
     ],
 )
 def test_server_errors(port: int, client: Client, call: Call, status: str, message: str) -> None:
-    with pytest.raises(Refused, match=rf"^{status}: .*({message})"):
+    with pytest.raises(Rejected, match=rf"^{status}: .*({message})"):
         client(port, call)

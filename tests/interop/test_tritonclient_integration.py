@@ -21,7 +21,7 @@ from support.requirements import skip_or_fail
 from tensorwire.integrations import tritonclient
 
 Call = tuple[str, dict[str, Array]]  # the model, and its inputs by name
-Road = Callable[[TritonServer, Call], list[Array]]
+Transport = Callable[[TritonServer, Call], list[Array]]
 
 # aiohttp's, about the bodies that the client gives it, with the codec or without.
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
@@ -46,7 +46,7 @@ def outputs_of(result: Any, call: Call) -> list[Array]:
     return [result.as_numpy(name.replace("INPUT", "OUTPUT")) for name in call[1]]
 
 
-# --- the roads -------------------------------------------------------------------------------
+# --- the transports -------------------------------------------------------------------------------
 
 
 def by_http(triton: TritonServer, call: Call) -> list[Array]:
@@ -134,7 +134,7 @@ def by_shared_memory(triton: TritonServer, call: Call) -> list[Array]:
             shm.destroy_shared_memory_region(handle)
 
 
-TRANSPORTS: dict[str, Road] = {
+TRANSPORTS: dict[str, Transport] = {
     "http": by_http,
     "http async_infer": by_http_in_the_background,
     "http gzip": by_compressed_http,
@@ -164,10 +164,10 @@ def calls() -> Iterator[tuple[str, Call]]:
 
 CALLS = dict(calls())
 ROWS = [
-    (road, name)
+    (transport, name)
     for name, (_, inputs) in CALLS.items()
-    for road in TRANSPORTS
-    if road != "shared memory" or len(inputs) == 1  # one region, one tensor
+    for transport in TRANSPORTS
+    if transport != "shared memory" or len(inputs) == 1  # one region, one tensor
 ]
 
 
@@ -178,38 +178,40 @@ def without_leftovers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("without_leftovers")
-@pytest.mark.parametrize(("road", "call"), ROWS)
-def test_results_are_equal_with_and_without(triton: TritonServer, road: str, call: str) -> None:
+@pytest.mark.parametrize(("transport", "call"), ROWS)
+def test_results_are_equal_with_and_without(
+    triton: TritonServer, transport: str, call: str
+) -> None:
     sent = [bits(array) for array in CALLS[call][1].values()]
-    without = TRANSPORTS[road](triton, CALLS[call])
+    without = TRANSPORTS[transport](triton, CALLS[call])
     assert [bits(array) for array in without] == sent
     tritonclient.install()
-    found = TRANSPORTS[road](triton, CALLS[call])
+    found = TRANSPORTS[transport](triton, CALLS[call])
     assert [bits(array) for array in found] == sent
     assert [array.flags.writeable for array in found] == [a.flags.writeable for a in without]
 
 
 @pytest.mark.usefixtures("without_leftovers")
-@pytest.mark.parametrize("road", [name for name in TRANSPORTS if name != "shared memory"])
-def test_text_types_that_only_the_integration_accepts(triton: TritonServer, road: str) -> None:
+@pytest.mark.parametrize("transport", [name for name in TRANSPORTS if name != "shared memory"])
+def test_text_types_that_only_the_integration_accepts(triton: TritonServer, transport: str) -> None:
     texts: list[Any] = [np.array(["a", "\xe9"]), np.array(["a", "\xe9"], np.dtypes.StringDType())]
     tritonclient.install()
     for text in texts:
-        (found,) = TRANSPORTS[road](triton, ("identity_bytes", {"INPUT0": text}))
+        (found,) = TRANSPORTS[transport](triton, ("identity_bytes", {"INPUT0": text}))
         assert found.tolist() == [b"a", "\xe9".encode()]
 
 
 @pytest.mark.usefixtures("without_leftovers")
-@pytest.mark.parametrize("road", ["http", "http.aio", "grpc", "grpc.aio"])
-def test_server_errors(triton: TritonServer, road: str) -> None:
+@pytest.mark.parametrize("transport", ["http", "http.aio", "grpc", "grpc.aio"])
+def test_server_errors(triton: TritonServer, transport: str) -> None:
     """The tensor is too wide for the model: the exception has the server's message."""
     call = "matrix", {"INPUT0": np.ones((2, 4), np.float32)}
     refused = module("utils").InferenceServerException
     with pytest.raises(refused) as without:
-        TRANSPORTS[road](triton, call)
+        TRANSPORTS[transport](triton, call)
     tritonclient.install()
     with pytest.raises(refused, match="unexpected shape for input 'INPUT0'") as found:
-        TRANSPORTS[road](triton, call)
+        TRANSPORTS[transport](triton, call)
     assert str(found.value) == str(without.value)
 
 
