@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -318,6 +319,23 @@ def test_objects_created_without_init() -> None:
     with pytest.raises(tw.EncodeError):
         tw.encode_raw_request(tensor)
     assert "None" in repr(tensor)
+
+
+class DeclaredLength:
+    """An empty iterable that declares a length of 2^40 items."""
+
+    def __len__(self) -> int:
+        return 1 << 40
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+def test_declared_length_of_an_iterable_allocates_nothing() -> None:
+    items: Any = DeclaredLength()
+    assert tw.InferRequest(items, items).inputs == []
+    assert tw.InferResponse(items).outputs == []
+    assert tw.Tensor("x", [5], datatype="INT8", shape=items).shape == ()
 
 
 # --- chains of objects that own each other ---

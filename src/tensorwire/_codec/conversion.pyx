@@ -63,14 +63,14 @@ cdef tuple convert_data(data, datatype, shape):
             raise EncodeError(
                 f"{SUBJECT} has no data: a tensor in shared memory needs datatype= and shape=")
         row = DATATYPES[datatype]
-        return row.name, shape_to_send(tuple(shape), row), None
+        return row.name, shape_to_send(as_tuple(shape), row), None
     converted = convert_bytes(data, datatype)
     row = DATATYPES["BYTES"]
     if converted is None:
         row, converted = convert_numbers(data, datatype)
     if shape is None:
         return row.name, converted.shape, converted
-    dims = shape_to_send(tuple(shape), row)
+    dims = shape_to_send(as_tuple(shape), row)
     if dims == converted.shape:
         return row.name, dims, converted
     try:
@@ -219,6 +219,11 @@ cdef Source source_of(values):
     return kind(np.require(values, requirements=["C", "A"]), shape)
 
 
+cdef tuple as_tuple(shape):
+    # tuple() would allocate memory for the length that an object with __len__ declares.
+    return shape if type(shape) is tuple else tuple([dim for dim in shape])
+
+
 cdef bint exports_arrow(values) except -1:
     return hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
 
@@ -251,7 +256,7 @@ cdef first_leaf(data):
 cdef tuple flatten(values, int depth):
     """Return the shape of nested lists, and a list of their items in row-major order."""
     if type(values) is not list:  # the methods of a subclass are not used
-        values = list(values)
+        values = [value for value in values]
     if depth > MAX_RANK:
         raise EncodeError(f"{SUBJECT} is a list that is nested deeper than {MAX_RANK} lists")
     if not values or not isinstance(values[0], (list, tuple)):

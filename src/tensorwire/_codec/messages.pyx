@@ -64,10 +64,12 @@ cdef dict copy_parameters(parameters):
 
 cdef list checked_items(kind, items, attribute):
     """Return the items as a list. Raises TypeError if the class of an item is not `kind`."""
-    checked = list(items)
-    for i, item in enumerate(checked):
+    # list() would allocate memory for the length that an object with __len__ declares.
+    cdef list checked = []
+    for item in items:
         if type(item) is not kind:
-            raise wrong_item(item, i, attribute, kind.__name__)
+            raise wrong_item(item, len(checked), attribute, kind.__name__)
+        checked.append(item)
     return checked
 
 
