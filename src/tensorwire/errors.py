@@ -27,7 +27,7 @@ class TensorwireError(Exception):
         Position in the body or buffer, in bytes.
     expected, actual : int or None
         The expected and the actual number, or a limit and the number that exceeds it. The message
-        has the unit.
+        contains the unit.
     status : int
         The HTTP status with which a server should respond.
 
@@ -94,8 +94,9 @@ class ElementError(DecodeError):
 class EncodeError(TensorwireError, ValueError):
     """The message cannot be encoded.
 
-    ``status`` is 500. It is 400 if a request can be the cause: it asks for an output that does not
-    exist, or for JSON data that is not possible (FP16, BF16, and BYTES that are not valid UTF-8).
+    ``status`` is 500. It is 400 if a request can be the cause: if the request selects an output
+    that does not exist, or if data cannot be sent as JSON (FP16, BF16, and BYTES that are not valid
+    UTF-8).
     """
 
 

@@ -18,7 +18,7 @@ _GATEWAY_TYPES = (
     "application/vnd.sagemaker-triton.binary+json",
     "application/vnd.vertex-ai-triton.binary+json",
 )
-_WHITESPACE = " \t"  # all that HTTP allows; str.strip() without arguments removes more
+_WHITESPACE = " \t"  # of HTTP headers; str.strip() without arguments removes more
 _MAX_DIGITS = 20  # 2^64 has 20 digits
 
 

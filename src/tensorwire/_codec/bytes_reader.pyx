@@ -43,10 +43,12 @@ cdef extern from "Python.h":
 cdef enum:
     # The GIL is released for scans of this cost and above: about 1 ms (benchmarks/README.md).
     SCAN_NOGIL_FROM_COST = 500_000  # see `scan_cost`
-    # Maximum size of a numpy `S` array: the larger one of this size and this multiple of the wire.
+    # The maximum size of a numpy `S` array is the larger of two limits: a number of bytes, and a
+    # multiple of the size of the wire bytes.
     MAX_PADDED_NBYTES = 64 << 20
     MAX_PADDED_MULTIPLE = 64
-    N_FIXED_BUFFERS = 3  # of an Arrow view array: validity, views, sizes of the data buffers
+    # An Arrow view array has these buffers besides its data: validity, views, sizes of the data.
+    N_FIXED_BUFFERS = 3
 
 
 # --- scanning ---
@@ -209,7 +211,7 @@ def elements_as_str(Body body not None, cnp.ndarray starts not None, Py_ssize_t 
 
 
 cdef inline str string_of(const unsigned char* data, Py_ssize_t nbytes):
-    """Decode UTF-8. The copy is checked for ASCII, because no other thread can change it."""
+    """Decode UTF-8. The check for ASCII reads a copy, which no other thread can change."""
     cdef str text
     if nbytes > 1:  # shorter strings are shared objects of CPython, which must not be written to
         text = PyUnicode_New(nbytes, 127)
@@ -329,7 +331,7 @@ def elements_as_fixed_width(Body body not None, cnp.ndarray starts not None, Py_
         element = element_at(body, offsets, n_elements, end, i)
         if element.nbytes > width:
             width, widest = element.nbytes, i
-    # No overflow: 64 times the wire bytes, which are in memory, fit 64 bits.
+    # No overflow: the wire bytes are in memory, so 64 times their number fits in 64 bits.
     if n_elements > 0 and width > (
         max(MAX_PADDED_NBYTES, MAX_PADDED_MULTIPLE * (end - offsets[0])) // n_elements
     ):
@@ -351,7 +353,7 @@ cdef too_wide(element, width, n_elements):
 def gather_elements(
     Body body not None, cnp.ndarray starts not None, Py_ssize_t end, int64_t[::1] chosen,
 ):
-    """Return copies of the elements with the indices `chosen`, which are valid, as wire bytes."""
+    """Return new wire bytes of the elements at the indices `chosen`, which must be valid."""
     cdef Py_ssize_t n_elements = starts.shape[0]
     cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
     cdef Py_ssize_t nbytes = 0
@@ -386,7 +388,7 @@ def arrow_schema(bint is_text):
 
 
 cdef void release_schema(ArrowSchema* schema) noexcept nogil:
-    schema.release = NULL  # its members are static, so that there is nothing to free
+    schema.release = NULL  # there is nothing to free, because the members are static
 
 
 cdef void free_schema(object capsule) noexcept:
@@ -505,7 +507,7 @@ cdef class ExportedArray:
                     f"element {i} is too long for an Arrow view: {element.nbytes} bytes, at most "
                     f"{INT32_MAX} are possible",
                     element=i, expected=INT32_MAX, actual=element.nbytes)
-            view = self.views + i  # all zero: the format requires that of unused bytes
+            view = self.views + i  # all zero, as the format requires for unused bytes
             view.nbytes = <int32_t>element.nbytes
             if element.nbytes <= INLINE_NBYTES:
                 memcpy(view.value.inline, element.data, element.nbytes)

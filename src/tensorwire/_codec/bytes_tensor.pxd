@@ -7,7 +7,7 @@ cdef class BytesTensor:
     cdef object __weakref__
     cdef readonly tuple shape
     cdef Body body
-    cdef ndarray starts  # offsets of the prefixes in the body; None until `offsets` is called
+    cdef ndarray starts  # offsets of the prefixes in the body; None if not scanned yet
     cdef Py_ssize_t begin  # offset of the first prefix in the body
     cdef Py_ssize_t end  # offset where the last element ends
 

@@ -70,7 +70,7 @@ cdef class BytesTensor:
     """
 
     def __cinit__(self):
-        # This makes it a valid, empty tensor, because Python code can call __new__.
+        # Python code can call __new__ without __init__. The result is a valid, empty tensor.
         self.body = NO_BODY
         self.shape = (0,)
 
@@ -81,7 +81,7 @@ cdef class BytesTensor:
     cdef cnp.ndarray offsets(self):
         """Return the offset of each prefix in the body.
 
-        The elements of a tensor that was just encoded are scanned on the first call.
+        If the tensor was just encoded, its elements are scanned on the first call.
         """
         if self.starts is None:
             self.starts = scan_elements(self.body, self.size, self.begin, self.nbytes)
@@ -289,7 +289,7 @@ cdef class BytesTensor:
         ------
         ElementError
             For ``StringDType()``, an element is not valid UTF-8. For ``"S"``, one long element
-            would make the array larger than 64 MiB and 64 times larger than the wire bytes.
+            would make the array larger than both 64 MiB and 64 times the wire bytes.
         TypeError
             ``dtype`` is not one of these.
 
@@ -306,7 +306,7 @@ cdef class BytesTensor:
         else:
             try:
                 found = np.dtype(dtype)
-            except RecursionError:  # numpy formats an invalid argument, however deeply it is nested
+            except RecursionError:  # numpy formats invalid arguments, which may be deeply nested
                 raise TypeError(f"a {type(dtype).__name__} is not a dtype") from None
             if found != np.dtype("S"):
                 raise TypeError(
@@ -370,7 +370,7 @@ cdef class BytesTensor:
 
     def __reduce_ex__(self, protocol):
         # Only the bytes of this tensor are pickled, not the whole body. From protocol 5 on, they
-        # are a buffer that can be stored out of band. Loading them scans them again.
+        # are a buffer that can be stored out of band. They are scanned again when they are loaded.
         load, wire = scanned_tensor, self.wire
         if self.begin < 0 and self.size:  # an element without a prefix
             load, wire = element_tensor, self.view(0)
@@ -417,7 +417,7 @@ cdef class BytesTensor:
 cdef BytesTensor new_tensor(
     Body body, cnp.ndarray starts, Py_ssize_t begin, Py_ssize_t end, tuple shape
 ):
-    """Return a tensor of scanned elements, or of just encoded ones if `starts` is None."""
+    """Return a tensor. `starts` is None if its elements were just encoded, and not scanned."""
     cdef BytesTensor tensor = BytesTensor.__new__(BytesTensor)
     tensor.body = body
     tensor.starts = starts
@@ -470,7 +470,7 @@ cdef BytesTensor scan_body(Body body, tuple shape):
 
 
 def decode_bytes(buffer, count=None):
-    """Validate length-prefixed elements that fill a buffer (WIRE.md 2).
+    """Validate the length-prefixed elements in a buffer, and return them (WIRE.md 2).
 
     Parameters
     ----------

@@ -75,7 +75,8 @@ cdef enum:
     WRONG_TYPE = -2  # neither bytes-like nor str
     UNREADABLE = -3  # a memoryview that is released or not contiguous
     N_OFFSET_BUFFERS = 3  # of an Arrow array with offsets: validity, offsets, data
-    N_VIEW_BUFFERS = 3  # of one with views, without its data: validity, views, sizes of the data
+    # An Arrow view array has these buffers besides its data: validity, views, sizes of the data.
+    N_VIEW_BUFFERS = 3
 
 
 cdef class Source:
@@ -94,7 +95,7 @@ cdef class Source:
         raise NotImplementedError
 
     cdef bint overlaps(self, const void* begin, const void* end) except -1:
-        """Return whether memory of the values is between `begin` and `end`, where `fill` writes.
+        """Return whether the values overlap the memory from `begin` to `end`, where `fill` writes.
 
         Call it after `measure`.
         """
@@ -167,7 +168,7 @@ cdef class Objects(Source):
     cdef bint has_buffers  # whether any value is a buffer to which others may write
 
     cdef PyObject** items(self, Py_ssize_t* n_elements) except? NULL:
-        """Return the items and their number. Raises EncodeError if it no longer fits the shape."""
+        """Return the items and their number. Raises EncodeError unless it matches the shape."""
         cdef PyObject** items = items_of(self.values, n_elements)
         cdef Py_ssize_t n_expected = 1
         for dim in self.shape:
@@ -199,8 +200,8 @@ cdef class Objects(Source):
         cdef Py_ssize_t i, nbytes
         for i in range(n_elements):
             value = value_at(items, i)
-            nbytes = value_nbytes(value, &self.has_buffers)  # a negative number does not fit
-            target = begin_element(writer, nbytes)
+            nbytes = value_nbytes(value, &self.has_buffers)
+            target = begin_element(writer, nbytes)  # NULL if negative: huge as an unsigned number
             if target == NULL:
                 raise changed()
             write_value(target, value, nbytes)
@@ -378,7 +379,7 @@ cdef class FixedWidth(Source):
 
 
 cdef bint array_overlaps(cnp.ndarray array, const void* begin, const void* end) except -1:
-    """Return whether memory of a contiguous array is between `begin` and `end`."""
+    """Return whether a contiguous array overlaps the memory from `begin` to `end`."""
     return overlap(cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array), begin, end)
 
 
@@ -416,7 +417,7 @@ cdef class Unicode(Source):
         for i in range(cnp.PyArray_SIZE(array)):
             n_characters = unpadded_text(data + i * width, width)
             nbytes = utf8_nbytes(data + i * width, n_characters)
-            target = begin_element(writer, nbytes)  # a negative number does not fit
+            target = begin_element(writer, nbytes)  # NULL if negative: huge as an unsigned number
             if target == NULL:
                 raise changed()
             write_utf8(target, nbytes, data + i * width, n_characters)
@@ -559,7 +560,7 @@ cdef class Chunk:
     """Owns an Arrow array that was moved out of a capsule, or received from a stream."""
 
     cdef ArrowArray array
-    # The first and the last offset in the data buffer. It is assumed to have the bytes between.
+    # The first and the last offset into the data buffer. The bytes between are assumed to exist.
     cdef int64_t first
     cdef int64_t last
 
@@ -643,7 +644,7 @@ cdef inline bint is_null(const ArrowArray* array, int64_t i) noexcept nogil:
 
 
 cdef inline int64_t offset_at(const void* offsets, ArrowLayout layout, int64_t i) noexcept nogil:
-    # memcpy compiles to one load, and allows buffers that are not aligned, as the interface does.
+    # memcpy compiles to one load. The interface allows buffers that are not aligned.
     cdef int32_t narrow
     cdef int64_t wide
     if layout == OFFSETS_32:
@@ -700,7 +701,7 @@ cdef inline int64_t size_of_data(const ArrowArray* array, int64_t buffer) noexce
 cdef bint chunk_overlaps(
     Chunk chunk, ArrowLayout layout, const void* begin, const void* end
 ) except -1:
-    """Return whether memory of any buffer of a chunk is between `begin` and `end`."""
+    """Return whether any buffer of a chunk overlaps the memory from `begin` to `end`."""
     cdef const ArrowArray* array = &chunk.array
     cdef int64_t width = sizeof(View), n_items = array.length, i
     cdef const void** buffers = array.buffers
@@ -729,11 +730,11 @@ def arrow_source(values):
 
     The array or stream is consumed: its struct is moved out of the producer's capsule, which is
     marked as released. The Chunk or Stream that owns the struct releases it. The structs do not
-    have the lengths of the validity, offset and view buffers, nor that of the data buffer of an
+    contain the sizes of the validity, offset and view buffers, nor that of the data buffer of an
     array with offsets. If a producer declares more elements or bytes than there are, this module
-    reads beyond its memory. Everything that can be checked is checked.
+    reads beyond the producer's memory. Everything that can be checked is checked.
 
-    Raises EncodeError if the values have another type, were consumed already, or violate the
+    Raises EncodeError if the values have an unsupported type, were consumed already, or violate the
     interface, and TypeError if no capsules are exported.
     """
     cdef int64_t n_elements = 0
@@ -907,7 +908,7 @@ cdef element_text(element, tuple shape):
 cdef invalid_value(value, problem, element, tuple shape):
     what = f"is {type(value).__name__}, not bytes or str"
     if problem == NO_UTF8:
-        # The memory is read, because a subclass of str may override its methods.
+        # The characters are read from memory, because a subclass of str may override its methods.
         at = next(i for i in range(PyUnicode_GET_LENGTH(value)) if is_not_encodable(value, i))
         what = not_encodable_text(PyUnicode_READ_CHAR(value, at), at)
     elif problem == UNREADABLE:

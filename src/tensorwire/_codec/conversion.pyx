@@ -53,7 +53,7 @@ cdef tuple convert_data(data, datatype, shape):
 
     `data`, `datatype` and `shape` are the arguments of `Tensor`. A C-contiguous, little-endian
     array and a BytesTensor are not copied. Raises EncodeError if data, datatype and shape do not
-    agree, and TypeError for data of another type.
+    agree, and TypeError for data of an unsupported type.
     """
     if datatype is not None and datatype not in DATATYPES:
         raise EncodeError(f"{SUBJECT} has an unknown datatype: {datatype!r}")
@@ -103,7 +103,7 @@ def encode_bytes(values):
     EncodeError
         An element cannot be encoded, or another thread modified the values meanwhile.
     TypeError
-        ``values`` has another type.
+        ``values`` has an unsupported type.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def encode_bytes_into(values, buffer):
         cases. It is also raised if another thread modified the values meanwhile. The content of the
         buffer is undefined then.
     TypeError
-        ``values`` has another type, or ``buffer`` is not a buffer.
+        ``values`` has an unsupported type, or ``buffer`` is not a buffer.
     BufferError
         The buffer is read-only or not contiguous, or its items are not bytes.
 
@@ -255,7 +255,7 @@ cdef first_leaf(data):
 
 cdef tuple flatten(values, int depth):
     """Return the shape of nested lists, and a list of their items in row-major order."""
-    if type(values) is not list:  # the methods of a subclass are not used
+    if type(values) is not list:  # __iter__ is the only method of a subclass that is used
         values = [value for value in values]
     if depth > MAX_RANK:
         raise EncodeError(f"{SUBJECT} is a list that is nested deeper than {MAX_RANK} lists")
@@ -335,7 +335,7 @@ cdef cnp.ndarray array_of_scalars(list scalars, Datatype datatype):
     """Return a new array [n_elements] of int, float or bool objects.
 
     `datatype` is one that can be sent as JSON, except BYTES. Raises EncodeError for a value of
-    another type, or one that is out of range.
+    the wrong type, or one that is out of range.
     """
     cdef cnp.dtype dtype = datatype.dtype
     cdef cnp.npy_intp n_elements = len(scalars)
@@ -372,11 +372,11 @@ cdef ScalarFault store_integer(
     cdef int overflow = 0
     cdef long long number
     cdef unsigned long long large
-    if not PyLong_CheckExact(value):  # exactly `int`, which True is not
+    if not PyLong_CheckExact(value):  # not a bool or another subclass of int
         return WRONG_TYPE
     number = PyLong_AsLongLongAndOverflow(value, &overflow)
     if overflow == 0 and low <= number <= high:
-        memcpy(target, &number, itemsize)  # the low bytes, which come first: little-endian
+        memcpy(target, &number, itemsize)  # little-endian: the low bytes come first
         return NO_FAULT
     if overflow > 0 and is_unsigned and itemsize == 8:
         try:

@@ -74,7 +74,7 @@ BY_DTYPE = {
 def bf16_dtype():
     """Return the bfloat16 dtype of the ml_dtypes package, or None if it is not installed."""
     try:
-        ml_dtypes = import_module("ml_dtypes")  # optional, and 10 ms to import
+        ml_dtypes = import_module("ml_dtypes")  # optional; importing it takes 10 ms
     except ImportError:
         return None
     return np.dtype(ml_dtypes.bfloat16)
@@ -93,7 +93,7 @@ def datatype_of(cnp.dtype dtype not None):
 # --- limits ---
 
 cdef object MAX_INT64 = 2 ** 63 - 1
-cdef object MAX_NESTING = 1000  # Python's own limit, and 400 KB of a thread's stack
+cdef object MAX_NESTING = 1000  # Python's default recursion limit; takes up to 400 KB of stack
 
 
 @cython.final

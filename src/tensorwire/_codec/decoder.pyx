@@ -7,8 +7,8 @@ may have any order: if `data` precedes the datatype, shape or name, it is only v
 and is parsed at the end of the entry.
 
 The functions that read an entry raise errors with SUBJECT in place of the tensor's name.
-`read_tensors` and `read_outputs` replace SUBJECT with the name. For messages without a header, the
-functions that decode them do so.
+`read_tensors` and `read_outputs` replace SUBJECT with the name. `raw_request` does the same for raw
+requests, which have no header, and the callers of `view_tensor` for single tensors.
 """
 
 cimport cython
@@ -140,7 +140,7 @@ def decode_request(
     DecodeError
         The body is not a valid request: ``HeaderError``, ``LayoutError`` or ``ElementError``.
     TypeError
-        An argument has another type.
+        An argument has the wrong type.
     BufferError
         The body is not contiguous, or its items are not bytes.
 
@@ -191,7 +191,7 @@ def decode_response(
         The body is not a valid response: ``HeaderError``, ``LayoutError`` or ``ElementError``. If
         it is the ``{"error": ...}`` of a server, a HeaderError with that text is raised.
     TypeError
-        An argument has another type.
+        An argument has the wrong type.
     BufferError
         The body is not contiguous, or its items are not bytes.
 
@@ -232,7 +232,7 @@ cdef Py_ssize_t checked_header_length(Body source, header_length, Limits limits)
 
 cdef enum:
     MANY_KEYS = 1000  # sorting this number of keys takes about 0.1 ms
-    WORK_PER_ENTRY = 10  # in units of `count_work`, which are Python objects
+    WORK_PER_ENTRY = 10  # an entry counts as this many Python objects
 
 # The members of the current object that have been read.
 cdef enum Seen:
@@ -269,14 +269,14 @@ cdef struct Entry:
 @cython.final
 @cython.freelist(8)
 cdef class MessageReader:
-    """Reads one message. Its fields are the state of parsing the header, and the current entry."""
+    """Reads one message. Its fields contain the state of the parser and the current entry."""
 
     cdef Body body
     cdef object text  # keeps the memory of the header alive
     cdef Cursor cursor
     cdef Keys keys  # keys of skipped members and objects; `cursor` points to this struct
     cdef Limits limits
-    cdef str kind  # what the tensors are: "input" or "output"
+    cdef str kind  # the kind of the tensors: "input" or "output"
     cdef Py_ssize_t header_nbytes
     cdef Py_ssize_t offset  # of the next binary tensor in the body; at most the size of the body
     cdef object n_elements  # of all tensors so far; only counted if there is a limit
@@ -448,7 +448,7 @@ cdef class MessageReader:
         begin = self.cursor.position
         skip_value_or_raise(&self.cursor)
         if self.cursor.level == 1 and equals(key, b"error", 5):
-            # This is the error of a server instead of a message. It was validated above.
+            # Servers send this member instead of a message. Its value was validated above.
             end = self.cursor.position
             self.cursor.position = begin
             if next_is(&self.cursor, c'"'):
@@ -471,7 +471,7 @@ cdef class MessageReader:
         return 0
 
     cdef bint skip_null(self) except -1:
-        """Skip a null, which means the same as no member. Returns False if there is none."""
+        """Skip null, which means the same as a missing member. Returns False for other values."""
         cdef Fault fault
         if not next_is(&self.cursor, c"n"):
             return False
@@ -509,7 +509,7 @@ cdef class MessageReader:
     cdef dict read_entry_parameters(
         self, const char* reserved, Py_ssize_t reserved_nbytes, const unsigned char** value
     ):
-        """Return the parameters of an entry, without the `reserved` one of the protocol.
+        """Return the parameters of an entry, without the parameter with the name `reserved`.
 
         The result is None if there are no others. A lenient reader returns an empty dict for an
         empty object. `value` is set to the text of the reserved parameter, unless that is missing
@@ -588,8 +588,8 @@ cdef class MessageReader:
     cdef int check_rest(self) except -1:
         """Raise HeaderError if the rest of the header, after the current entry, is invalid.
 
-        A wrong header length often causes errors of tensors, too. The error of the header is the
-        one to report.
+        A wrong header length often causes errors in tensors, too. In that case, the error in the
+        header is more helpful than the one in the tensor.
         """
         cdef Text key
         while next_item(&self.cursor, False):
@@ -718,7 +718,7 @@ cdef class MessageReader:
         return 0
 
     cdef Tensor tensor(self):
-        """Return the tensor of the entry. Raises DecodeError unless its data has one source."""
+        """Return the tensor. Raises DecodeError unless its data has exactly one source."""
         cdef Entry* entry = &self.entry
         cdef bint is_json = entry.data != NULL
         cdef bint is_binary = entry.size != NULL
@@ -1007,7 +1007,7 @@ cdef class MessageReader:
     # --- other packages' messages ---
 
     cdef PeerTensor peer_tensor(self):
-        """Return the entry. Its JSON data may be data that only KServe or MLServer accept."""
+        """Return the entry. JSON data that only KServe or MLServer accept is not an error."""
         cdef Entry* entry = &self.entry
         cdef PeerTensor peer = PeerTensor.__new__(PeerTensor)
         cdef const unsigned char* position = self.cursor.position
@@ -1023,7 +1023,7 @@ cdef class MessageReader:
             peer.header = self.text
             peer.begin = entry.data - self.cursor.start
             peer.end = entry.data_end - self.cursor.start
-            if entry.size != NULL:  # it has no meaning if there is JSON data
+            if entry.size != NULL:  # an ordinary parameter if there is JSON data
                 self.cursor.position = entry.size
                 self.parameters = {
                     **(self.parameters or {}), "binary_data_size": read_value(&self.cursor)}
@@ -1072,11 +1072,11 @@ def read_peer_message(
 ):
     """Decode a message as leniently as KServe and MLServer do, for their integrations.
 
-    JSON data that does not match its datatype and shape is not an error, because the other package
-    converts its text. It is an error if ``needs_arrays`` is set. Returns the message without its
-    tensors, a list of PeerTensor, and a list of the parameters of the message and of each requested
-    output. Parameters are None if there are none, and an empty dict for an empty object, because
-    the other packages distinguish the two. Raises DecodeError.
+    JSON data that does not match its datatype and shape is only an error if ``needs_arrays`` is
+    set. Otherwise, the other package converts its text. Returns the message without its tensors, a
+    list of PeerTensor, and a list of the parameters of the message and of each requested output.
+    Parameters are None if there are none, and an empty dict for an empty object, because the other
+    packages distinguish the two. Raises DecodeError.
     """
     cdef Body source = Body(body)
     cdef MessageReader reader

@@ -82,9 +82,9 @@ def encode_request(
     ------
     EncodeError
         The request has no inputs, or a tensor, name or parameter cannot be encoded. The attributes
-        of the exception have the name of the tensor and the index of the element.
+        of the exception contain the name of the tensor and the index of the element.
     TypeError
-        An argument, an attribute of the request or an item of its lists has another type.
+        An argument, an attribute of the request or an item of its lists has the wrong type.
     ValueError
         ``align`` or ``nonfinite`` is invalid.
 
@@ -151,11 +151,11 @@ def encode_response(
     Raises
     ------
     EncodeError
-        A tensor, name or parameter cannot be encoded. The ``status`` is 400 if the request asks for
-        an unknown output, or if data cannot be sent as JSON (FP16, BF16, and BYTES that are not
-        valid UTF-8).
+        A tensor, name or parameter cannot be encoded. The ``status`` is 400 if the request lists an
+        unknown output, or if data cannot be sent as JSON (FP16, BF16, and BYTES that are not valid
+        UTF-8).
     TypeError
-        An argument, an attribute of the messages or an item of their lists has another type.
+        An argument, an attribute of the messages or an item of their lists has the wrong type.
     ValueError
         ``selection``, ``align`` or ``nonfinite`` is invalid.
 
@@ -204,7 +204,7 @@ def encode_raw_request(array):
     EncodeError
         The data cannot be encoded, is in shared memory, or does not have one BYTES element.
     TypeError
-        The data has another type.
+        The data has the wrong type.
 
     Examples
     --------
@@ -244,12 +244,12 @@ def write_peer_json(tree, str nonfinite not None):
     """Return the JSON text of a message of another package, for its integration.
 
     ``tree`` consists of str, int, float, bool, None, dict and list. It may also contain arrays of
-    numbers and BytesTensors, which are written as flat lists, and ``bytes``, which are JSON text
-    and are copied. FP16 and FP32 numbers are converted to FP64, as Python does: 0.1 becomes
-    0.10000000149011612. ``nonfinite`` applies to arrays as in ``encode_request``. Elsewhere, NaN
-    and infinities are written as null.
+    numbers and BytesTensors, which are written as flat lists, and ``bytes`` objects with JSON text,
+    which is copied unchanged. FP16 and FP32 numbers are converted to FP64, as Python does: 0.1
+    becomes 0.10000000149011612. ``nonfinite`` applies to arrays as in ``encode_request``.
+    Elsewhere, NaN and infinities are written as null.
 
-    Raises EncodeError for a value that JSON cannot represent, and TypeError for another type.
+    Raises EncodeError for a value that JSON cannot represent, TypeError for an unsupported type.
     """
     cdef JsonWriter writer = JsonWriter.__new__(JsonWriter)
     try:
@@ -274,7 +274,7 @@ cdef class Draft:
     cdef object buffer  # the buffer of the first binary tensor that is not empty, or None
     cdef list more_buffers  # the buffers of the following ones, or None
     cdef Py_ssize_t nbytes  # total size of the buffers
-    cdef str kind  # what the tensors are: "input" or "output"
+    cdef str kind  # the kind of the tensors: "input" or "output"
     cdef Nonfinite nonfinite
 
     cdef int add(self, Tensor tensor, bint binary) except -1:
@@ -294,7 +294,7 @@ cdef class Draft:
         cdef Py_ssize_t nbytes = -1
         cdef bint in_json = False
         cdef Datatype row = DATATYPES_BY_NAME.get(tensor.datatype)
-        # Each attribute is read once: keys of `parameters` may run code that assigns to them.
+        # Each attribute is read once, because keys of `parameters` may run code that changes it.
         cdef dict parameters = tensor._parameters
         cdef tuple shape
         data = tensor.data
@@ -587,7 +587,7 @@ cdef checked_binary(RequestedOutput output, default):
 cdef int add_outputs(
     Draft draft, InferResponse response, InferRequest request, str selection,
 ) except -1:
-    """Add the outputs that the request asks for (WIRE.md 7)."""
+    """Add the outputs that the request selects (WIRE.md 7)."""
     cdef list outputs = checked_list(response.outputs, "outputs")
     cdef Tensor tensor
     cdef dict listed = None

@@ -9,8 +9,9 @@ The first part of this file contains kernels that work on a `Cursor`. They use n
 the only exception is `grow`, which acquires the GIL. On an error they return a `Fault`, and leave
 the cursor at the byte that caused it. Bounds: every read of a byte follows a comparison of
 `position` with `end`, or of the number of bytes between them with the number that is read, and
-nothing moves `position` past `end`. The text must not change while it is read, so the caller copies
-it if another thread could write to it.
+nothing moves `position` past `end`. Only functions that read a validated string again need no such
+comparison: they stop at its end. The text must not change while it is read, so the caller copies it
+if another thread could write to it.
 
 The second part creates Python objects, and raises a HeaderError for a fault. The numbers and
 strings in the `data` of a tensor do not become objects: `read_numbers` writes numbers to the memory
@@ -22,7 +23,7 @@ beginning without the GIL.
 An object must not contain a key twice, because two readers could then interpret the same message
 differently. A dict detects duplicates itself. For objects that are skipped, pointers to the keys
 are kept on a stack until the object ends. Then they are sorted, and neighbours are compared. This
-takes 8 bytes per key, and no hash table in which a sender could provoke collisions.
+takes 8 bytes per key. It needs no hash table, in which a sender could provoke collisions.
 """
 
 cimport cython
@@ -178,7 +179,7 @@ cdef extern from *:
         text[nbytes] = 0;  /* strtod needs a terminator */
         to_float(text, value, c_locale);
         if (text != small) free(text);
-        return !isinf(*value) && *value != 0;  /* underflow, since exact_double handles zeros */
+        return !isinf(*value) && *value != 0;  /* 0 means underflow: zeros are handled elsewhere */
     }
 
     #endif
@@ -233,7 +234,7 @@ cdef extern from *:
 
 
 cdef inline uint64_t mark_special(uint64_t word) noexcept nogil:
-    """Mark the quotes, backslashes and control characters in `word` by 0x80 in the result.
+    """Mark the quotes, backslashes and control characters in `word` with 0x80 in the result.
 
     All other bytes of the result are 0, unless a borrow marks a byte wrongly. This only happens
     above a byte that is marked correctly. The lowest mark is therefore always correct, and a result
@@ -1269,7 +1270,7 @@ cdef str string_of(const Text* text):
     cdef void* data
     cdef int kind
     cdef str result
-    # CPython has shared objects for shorter strings.
+    # Shorter strings are shared objects of CPython, which must not be written to.
     if text.is_ascii and not text.has_escapes and text.nbytes > 1:
         result = PyUnicode_New(text.nbytes, 127)
         memcpy(PyUnicode_1BYTE_DATA(result), text.begin, text.nbytes)

@@ -49,7 +49,7 @@ cdef extern from "Python.h":
 cdef enum:
     # The default limit of decoders, see `Limits`. A level takes a few hundred bytes of stack.
     MAX_DEPTH = 128
-    # An element of an array with its comma. "-Infinity" and "false" are shorter than numbers.
+    # Of an element of an array with its comma. The longest elements are numbers.
     MAX_ELEMENT_NBYTES = MAX_NUMBER_NBYTES + 1
     # When a kernel is called, there is room for this many elements, or for all that are left.
     MIN_BATCH = 1024
@@ -453,7 +453,7 @@ cdef Status write_batch(Cursor* cursor, Elements* elements, Py_ssize_t stop) noe
 
 
 cdef void write_flags(Cursor* cursor, Elements* elements, Py_ssize_t stop) noexcept nogil:
-    """Write booleans. 8 bytes are stored for each, which include its comma.
+    """Write booleans. For each, 8 bytes are stored: its text, a comma, and bytes to overwrite.
 
     There is no branch, because the values cannot be predicted.
     """

@@ -182,7 +182,7 @@ cdef class Body:
         return array
 
     cdef int check_bool(self, Py_ssize_t offset, uint64_t nbytes) except -1:
-        """Raise ElementError if one of the bytes from `offset` is neither 0 nor 1."""
+        """Raise ElementError if one of the `nbytes` bytes from `offset` is neither 0 nor 1."""
         cdef const unsigned char* data = self.data + offset
         cdef InvalidBool invalid
         if nbytes < CHECK_NOGIL_FROM_NBYTES:
@@ -315,7 +315,7 @@ cdef int check_array(cnp.ndarray array, cnp.dtype dtype, tuple shape) except -1:
     if type(array) is not cnp.ndarray and isinstance(array, np.ma.MaskedArray):
         raise EncodeError(
             f"the data of {SUBJECT} is now a masked array, and missing values cannot be sent")
-    # The identity test is the common case. Comparing dtypes takes ten times as long.
+    # The dtypes are usually identical. Comparing them for equality takes ten times as long.
     if array.descr is not dtype and array.descr != dtype:
         raise EncodeError(
             f"{SUBJECT} was created for {dtype}, its data is now {array.descr}")
@@ -346,7 +346,7 @@ cdef class BodyBuffer:
     The body has one block of memory, in which the first binary tensor is aligned to 64 bytes. Pass
     this object to ``decode_request`` or ``decode_response`` when it is ``complete``. The arrays
     then refer to the memory, and keep a reference to this object. As a buffer, it is writable and
-    has the bytes that have arrived so far. It is not thread-safe.
+    contains the bytes that have arrived so far. It is not thread-safe.
 
     Parameters
     ----------
@@ -368,8 +368,8 @@ cdef class BodyBuffer:
     Raises
     ------
     HeaderError
-        ``content_length`` is negative. It exceeds ``max_nbytes``, or there is not enough memory
-        (status 413).
+        ``content_length`` is negative (status 400), or exceeds ``max_nbytes`` or the available
+        memory (status 413).
     ValueError
         ``max_nbytes`` is negative.
     TypeError
@@ -427,7 +427,7 @@ cdef class BodyBuffer:
         return 0
 
     cdef int allocate(self, nbytes) except -1:
-        """Provide memory for `nbytes`, aligned, and keep the bytes that have arrived."""
+        """Provide aligned memory for `nbytes` bytes, and keep the bytes that have arrived."""
         cdef Py_ssize_t n_allocated = 0
         cdef bint is_allocated
         if nbytes < 2 ** 62:
@@ -447,7 +447,7 @@ cdef class BodyBuffer:
         return memory + (-(<uintptr_t>memory + self.header_remainder)) % ALIGNMENT
 
     cdef bint resize(self, Py_ssize_t n_allocated) noexcept:
-        """Extend small memory, usually in place. Returns False if there is no memory."""
+        """Extend a small block, usually in place. Returns False if there is not enough memory."""
         cdef Py_ssize_t start = self.data - self.memory
         cdef char* memory = <char*>PyMem_RawRealloc(self.memory, n_allocated)
         if memory == NULL:
@@ -459,9 +459,9 @@ cdef class BodyBuffer:
         return True
 
     cdef int replace(self, Py_ssize_t n_allocated) except -1:
-        """Move to new memory with huge pages, which `realloc` would not keep.
+        """Move the body to a new block with huge pages, which `realloc` would not keep.
 
-        Returns False if there is no memory.
+        Returns False if there is not enough memory.
         """
         cdef Py_ssize_t n_copied = self.nbytes
         cdef char* memory = <char*>PyMem_RawMalloc(n_allocated)
@@ -651,7 +651,7 @@ cdef as_int(number):
 
 
 cdef digits(number):
-    """Format a length in full. Longer ones than 256 bits are abbreviated: Python may raise."""
+    """Format a length. More than 256 bits are abbreviated, because `str` may raise ValueError."""
     return str(number) if number.bit_length() <= 256 else number_text(number)
 
 

@@ -81,12 +81,12 @@ cdef wrong_item(item, i, attribute, kind):
 
 @cython.final
 @cython.freelist(8)
-@cython.trashcan(True)  # users can set `data` to any object, also to a long chain of tensors
+@cython.trashcan(True)  # users can set `data` to any object, including a long chain of tensors
 cdef class Tensor:
     """A named tensor of a decoded message, or of a message to encode.
 
-    The attributes can be assigned to. They are checked when the message is encoded. EncodeError is
-    raised if they do not agree or are invalid in a message, TypeError if one has another type.
+    You can assign to the attributes. They are checked when the message is encoded: EncodeError is
+    raised if they do not agree or are invalid in a message, TypeError if one has the wrong type.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ cdef class Tensor:
     parameters : mapping, optional
         Parameters of the tensor (str, int, float or bool).
     binary : bool, default True
-        Whether the tensor is sent as binary data, and not as JSON.
+        Whether the tensor is sent as binary data rather than as JSON.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ cdef class Tensor:
         ``data``, ``datatype`` and ``shape`` do not agree, an element cannot be encoded, or the name
         contains a NUL.
     TypeError
-        An argument has another type.
+        An argument has the wrong type.
 
     Examples
     --------
@@ -327,9 +327,9 @@ cdef Py_ssize_t search_tensor(
 
 @cython.final
 @cython.freelist(8)
-@cython.trashcan(True)  # users can set `binary` to any object, also to a long chain of outputs
+@cython.trashcan(True)  # users can set `binary` to any object, including a long chain of outputs
 cdef class RequestedOutput:
-    """An output that a request asks for.
+    """An output that a request selects.
 
     Parameters
     ----------
@@ -346,7 +346,7 @@ cdef class RequestedOutput:
     EncodeError
         The name contains a NUL.
     TypeError
-        An argument has another type.
+        An argument has the wrong type.
 
     Examples
     --------
@@ -413,7 +413,7 @@ cdef class InferRequest:
     Raises
     ------
     TypeError
-        An argument has another type.
+        An argument has the wrong type.
 
     Examples
     --------
@@ -498,7 +498,7 @@ cdef class InferResponse:
     Raises
     ------
     TypeError
-        An argument has another type.
+        An argument has the wrong type.
 
     Examples
     --------
@@ -577,7 +577,7 @@ cdef class TensorSpec:
     EncodeError
         The name contains a NUL.
     TypeError
-        An argument has another type.
+        An argument has the wrong type.
 
     Examples
     --------
@@ -632,7 +632,7 @@ cdef class TensorSpec:
         >>> tw.TensorSpec("x", "INT8", [-1]).accepts(tensor)
         True
         """
-        cdef Py_ssize_t i, first = self.batching  # the first dimension that is declared
+        cdef Py_ssize_t i, first = self.batching  # axis of the first dimension in `dims`
         cdef Py_ssize_t n_dims = len(tensor.shape)
         if tensor.datatype != self.datatype or n_dims != len(self.dims) + first:
             return False
@@ -665,7 +665,7 @@ cdef class Frame:
     buffers : tuple of buffers
         The parts of the body, which must be contiguous. They are not copied.
     header_length : int or None
-        Size of the JSON header in bytes; see below.
+        Size of the JSON header in bytes. 0 and None have the meanings described below.
 
     Attributes
     ----------
@@ -683,7 +683,7 @@ cdef class Frame:
     BufferError
         A buffer is not contiguous.
     TypeError
-        An argument has another type.
+        An argument has the wrong type.
 
     Examples
     --------

@@ -56,10 +56,10 @@ cdef inline void scan_prefixes(
     """Continue `scan` until there are `capacity` elements, `data` ends, or there is a fault.
 
     Unless `starts` is NULL, `starts[i]` is set to `base` plus the position of the prefix of element
-    i. Bounds: position <= nbytes always holds. In both comparisons, the number that is subtracted
-    is known not to be larger, so that the unsigned differences do not wrap. Each prefix is loaded
-    once: if another thread writes to the memory, the positions may be wrong, but they are within
-    the tensor.
+    i. Bounds: position <= nbytes always holds. In both comparisons, each number that is subtracted
+    is known not to exceed the number before it, so that the unsigned differences do not wrap. Each
+    prefix is loaded once: if another thread writes to the memory, the positions may be wrong, but
+    they are within the tensor.
     """
     cdef uint64_t position = scan.position
     cdef uint64_t i = scan.n_elements
