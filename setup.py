@@ -34,7 +34,7 @@ if switch("SANITIZE"):
     flags, link = [*flags, *sanitize], sanitize
 if switch("FUZZ"):
     flags.append("-fsanitize=fuzzer-no-link")
-    if switch("SANITIZE"):  # needs a runtime for C++ that is not linked
+    if switch("SANITIZE"):  # -fsanitize=function needs a C++ runtime that is not linked
         flags.append("-fno-sanitize=function")
 if switch("COVERAGE"):
     flags, link = [*flags, "-O0", "--coverage"], ["--coverage"]

@@ -7,8 +7,8 @@ from numpy cimport dtype
 
 cdef extern from *:
     """
-    /* 1 for ASCII bytes that a string may contain as they are: no control character, quote or
-       backslash. */
+    /* 1 for ASCII bytes that a string may contain unescaped: not control characters, quotes and
+       backslashes. */
     static const unsigned char PLAIN[256] = {
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,

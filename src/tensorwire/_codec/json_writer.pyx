@@ -49,7 +49,7 @@ cdef extern from "Python.h":
 cdef enum:
     # The default limit of decoders, see `Limits`. A level takes a few hundred bytes of stack.
     MAX_DEPTH = 128
-    # Of an element of an array with its comma. The longest elements are numbers.
+    # The maximum size of an element of an array with its comma. Numbers are the longest elements.
     MAX_ELEMENT_NBYTES = MAX_NUMBER_NBYTES + 1
     # When a kernel is called, there is room for this many elements, or for all that are left.
     MIN_BATCH = 1024
@@ -410,8 +410,8 @@ cdef Py_ssize_t room_for_elements(const Elements* elements, Py_ssize_t n_written
 cdef Status write_elements(Cursor* cursor, Elements* elements) noexcept nogil:
     """Write elements from the next one on, while there is room.
 
-    Bounds: no element takes more than MAX_ELEMENT_NBYTES, whatever its value is, and the size of a
-    batch is the room divided by that. Each element is loaded once.
+    Bounds: no value takes more than MAX_ELEMENT_NBYTES with its comma, and the size of a batch is
+    the room divided by that. Each element is loaded once.
     """
     cdef Py_ssize_t n_left, batch
     cdef Status status = DONE
@@ -572,8 +572,8 @@ cdef inline uint64_t not_plain(uint64_t word) noexcept nogil:
 
     The high bit of a byte is set in the result if it is set in `word`, if byte - 0x20 borrows, or
     if the byte is a quote or a backslash, because 0 - 1 borrows. A borrow may change the result for
-    the bytes above. The result is not 0 then in any case, because the byte that borrows has its
-    high bit set.
+    the bytes above. The result is not 0 in that case, because the byte that borrows has its high
+    bit set.
     """
     cdef uint64_t ones = <uint64_t>0x0101010101010101
     return (

@@ -182,7 +182,7 @@ cdef class Body:
         return array
 
     cdef int check_bool(self, Py_ssize_t offset, uint64_t nbytes) except -1:
-        """Raise ElementError if one of the `nbytes` bytes from `offset` is neither 0 nor 1."""
+        """Raise ElementError if any of the `nbytes` bytes from `offset` is neither 0 nor 1."""
         cdef const unsigned char* data = self.data + offset
         cdef InvalidBool invalid
         if nbytes < CHECK_NOGIL_FROM_NBYTES:
@@ -552,7 +552,7 @@ cdef class BodyBuffer:
         cdef Py_buffer view
         PyObject_GetBuffer(chunk, &view, PyBUF_SIMPLE)
         try:
-            if view.len > PY_SSIZE_T_MAX - self.nbytes:  # a ctypes array may claim any size
+            if view.len > PY_SSIZE_T_MAX - self.nbytes:  # a ctypes array may declare any size
                 raise HeaderError(
                     f"the body is too long: {self.nbytes} bytes have arrived, there is no memory "
                     f"for {view.len} more", actual=view.len, status=413)

@@ -83,7 +83,7 @@ cdef inline void write_8(char* target, uint64_t digits) noexcept nogil:
 
 
 cdef inline char* write_below_1e8(char* target, uint32_t number) noexcept nogil:
-    """Write 1 to 8 digits, and return their end. 8 bytes are stored in any case."""
+    """Write 1 to 8 digits, and return their end. 8 bytes are always stored."""
     cdef uint64_t digits = digits_8(number)
     # Leading zeros are in the lowest bytes. Of the 8 zeros of the number 0, one is written.
     cdef int n_zeros = trailing_zeros(digits | <uint64_t>1 << 56) >> 3
@@ -92,7 +92,7 @@ cdef inline char* write_below_1e8(char* target, uint32_t number) noexcept nogil:
 
 
 cdef inline char* write_unsigned(char* target, uint64_t number) noexcept nogil:
-    """Write up to 20 digits, and return their end. At least 8 bytes are stored in any case."""
+    """Write up to 20 digits, and return their end. At least 8 bytes are always stored."""
     cdef uint64_t high
     if number < 100000000:
         return write_below_1e8(target, <uint32_t>number)
