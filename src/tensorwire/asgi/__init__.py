@@ -1,7 +1,7 @@
 """Serve the Open Inference Protocol from any ASGI server.
 
-``create_app`` returns an application that serves models by name. ``read_request`` and
-``send_frame`` serve inference requests in a route of another framework.
+``create_app`` returns an application that serves models by name. To serve inference requests in a
+route of another framework, use ``read_request`` and ``send_frame``.
 """
 
 from .app import Model, create_app

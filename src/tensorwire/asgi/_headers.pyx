@@ -1,4 +1,4 @@
-"""The HTTP headers of ASGI messages: parse those of a request, build those of a frame."""
+"""Parse the HTTP headers of ASGI requests, and build the HTTP headers of frames."""
 
 from .._codec.messages cimport Frame
 
@@ -6,7 +6,7 @@ from ..errors import HeaderError
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE, header_length
 
 cdef bytes HEADER_LENGTH_NAME = HEADER_LENGTH.lower().encode()
-# A media type with the header length as a parameter is longer than this (WIRE.md 1).
+# Media types that have the header length as a parameter are longer than this (WIRE.md 1).
 cdef Py_ssize_t PLAIN_TYPE_NBYTES = len(BINARY_TYPE)
 cdef tuple BINARY = (b"content-type", BINARY_TYPE.encode())
 cdef tuple JSON = (b"content-type", JSON_TYPE.encode())
@@ -23,16 +23,16 @@ def parse_framing(headers):
     Returns
     -------
     header_length : int or None
-        Length of the JSON header in bytes; None if it was not sent.
+        Length of the JSON header in bytes; None if the headers do not declare it.
     content_length : int or None
-        Length of the body in bytes; None if it was not sent.
+        Length of the body in bytes; None if there is no Content-Length.
     encoding : bytes
         The Content-Encoding in lower case; empty if there is none or it is ``identity``.
 
     Raises
     ------
     HeaderError
-        A length is not a number, or the header length was sent twice with different values.
+        A length is not a number, or the headers declare two different header lengths.
     """
     cdef bytes name, value
     cdef bytes encoding = b""
@@ -62,7 +62,7 @@ def parse_framing(headers):
 
 
 cdef parse_digits(bytes value):
-    """Return the value of 1 to 20 ASCII digits (2^64 has 20 digits); None for any other text."""
+    """Return the value of 1 to 20 ASCII digits (2^64 has 20 digits). None for any other text."""
     cdef const unsigned char* text = value
     cdef Py_ssize_t i, number = 0
     if not 0 < len(value) <= 18:  # 18 digits cannot overflow a Py_ssize_t

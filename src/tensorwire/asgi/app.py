@@ -47,7 +47,7 @@ class Model:
         arrays. An async function is awaited. Any other function is called in a thread pool.
     inputs : sequence of TensorSpec, default ()
         The declared inputs. A request with other inputs is rejected with status 400. If empty, any
-        inputs are accepted. Raw binary requests need exactly one declared input (WIRE.md 5).
+        inputs are accepted. Raw binary requests require exactly one declared input (WIRE.md 5).
     outputs : sequence of TensorSpec, default ()
         The declared outputs. If the function returns an output that is not declared, the response
         has status 500. If empty, any outputs are accepted.
@@ -98,9 +98,10 @@ class Model:
         return self.in_thread(request)
 
     async def in_thread(self, request: tw.InferRequest) -> Any:
-        """Call a function that is not async in the thread pool.
+        """Call a synchronous function in the thread pool.
 
-        Decorators may wrap an async function in one that is not async. Its result is awaited here.
+        A decorator may wrap an async function in a synchronous one. The awaitable that it returns
+        is awaited here.
         """
         run = copy_context().run  # context variables that a middleware has set are visible
         loop = asyncio.get_running_loop()
@@ -108,10 +109,10 @@ class Model:
         return await result if inspect.isawaitable(result) else result
 
     def run(self, request: tw.InferRequest) -> Any:
-        """Call a function that is not async in the current thread."""
+        """Call a synchronous function in the current thread."""
         try:
             return self.function(request)
-        except StopIteration as error:  # a future cannot hold it, and would never complete
+        except StopIteration as error:  # a future cannot store it, and would never complete
             raise RuntimeError("the model raised StopIteration") from error
 
     def finish(self, result: Any) -> tw.InferResponse:
@@ -157,7 +158,7 @@ def as_response(result: Any) -> tw.InferResponse:
 
 
 def check_inputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:
-    """Check that the inputs are exactly the declared ones, in any order.
+    """Raise InvalidInput unless the inputs are exactly the declared ones, in any order.
 
     The decoder has already rejected duplicate names.
     """
@@ -175,7 +176,7 @@ def check_inputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:
 
 
 def check_outputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:
-    """Check that all outputs are declared. Declared outputs may be absent."""
+    """Raise InvalidOutput unless all outputs are declared. Declared outputs may be absent."""
     for tensor in tensors:
         spec = declared.get(tensor.name)
         if spec is None:
@@ -262,13 +263,16 @@ class App:
         try:
             return tw.encode_response(response, request, selection=self.selection)
         except Exception as error:
-            # 400: the request asks for an output that is not available, or not as JSON
+            # 400: the request asks for an output that does not exist, or that cannot be JSON
             if isinstance(error, tw.EncodeError) and error.status == 400:
                 raise
             raise model_failure(name, error) from None
 
     async def dispatch(self, scope: Scope, receive: Receive, send: Send) -> str | None:
-        """Return the model of an inference request, or respond to any other request."""
+        """Return the model name of an inference request.
+
+        Responds to any other request, and returns None.
+        """
         method, path = scope["method"], scope["path"].removeprefix(scope.get("root_path", ""))
         route = self.route(path)
         if route is None:
@@ -379,9 +383,9 @@ def create_app(
     max_body : int, default 2**31 - 1
         Maximum length of a request body in bytes, after decompression.
     limits : Limits, optional
-        The limits of ``decode_request``.
+        The limits for ``decode_request``.
     selection : {"spec", "triton"}, default "spec"
-        How outputs are selected for binary data; see ``encode_response``.
+        The rule that determines which outputs are binary; see ``encode_response``.
     zero_copy : bool, default False
         Whether to send large responses as memoryviews of the arrays, which saves a copy. uvicorn
         accepts memoryviews. ASGI only requires ``bytes``, so other servers may not.
@@ -389,8 +393,8 @@ def create_app(
     Returns
     -------
     App
-        The application. It sends responses from the memory of the arrays that the models return.
-        A model must not modify an array after returning it.
+        The application. It sends responses from the memory of the arrays that the models return,
+        so a model must not modify an array after returning it.
 
     Raises
     ------

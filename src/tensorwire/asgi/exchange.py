@@ -1,4 +1,4 @@
-"""Read a request from an ASGI server, and send a frame to it. No web framework is needed."""
+"""Read inference requests and send frames in any ASGI application, with or without a framework."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEFAULT_MAX_BODY = 2**31 - 1
 _DEFAULT_LIMITS = Limits()
 # Decompress in steps, so that a body that expands beyond max_body is rejected early.
 _INFLATE_NBYTES = 1 << 20
-# Send in chunks, so that the server buffers little data that it has not sent yet.
+# Send in chunks, so that the server does not have to buffer a whole response.
 _CHUNK_NBYTES = 1 << 20
 # One message is faster than several for frames up to this size (benchmarks/bench_http.py).
 _MAX_JOINED_NBYTES = 64 << 10
@@ -70,9 +70,9 @@ async def read_request(
     max_body : int, default 2**31 - 1
         Maximum length of the body in bytes, after decompression.
     limits : Limits, optional
-        The limits of ``decode_request``.
+        The limits for ``decode_request``.
     raw_input : TensorSpec, optional
-        The input that the model declares. Raw binary requests need it (WIRE.md 5).
+        The input that the model declares, which is required for raw binary requests (WIRE.md 5).
 
     Returns
     -------
@@ -137,8 +137,8 @@ async def _read_compressed(
 ) -> BodyBuffer:
     """Decompress the body as it arrives.
 
-    zlib detects whether the data has a zlib or a gzip header. A zlib body with the label gzip is
-    therefore accepted, and so is the opposite.
+    zlib detects whether the data has a zlib or a gzip header. Therefore zlib data with the encoding
+    ``gzip`` is accepted, and gzip data with the encoding ``deflate``.
     """
     if encoding not in (b"gzip", b"x-gzip", b"deflate"):
         name = encoding[:40].decode("latin-1")
@@ -185,9 +185,10 @@ def _inflate_slice(inflater: Any, chunk: bytes, buffer: BodyBuffer) -> None:
 
 
 async def discard_body(receive: Receive) -> None:
-    """Read and discard at most 16 MiB of a body, before an early error response is sent.
+    """Read and discard at most 16 MiB of a body, before an error response is sent.
 
-    A client that is still sending when the server closes the connection may not get the response.
+    If the server closes the connection while the client is still sending the body, the client may
+    not receive the response.
     """
     n_read, more = 0, True
     while more and n_read < _MAX_DISCARDED_NBYTES:

@@ -22,7 +22,7 @@ async def echo(request: tw.InferRequest) -> tw.InferResponse:
 
 
 def run(models: str | None, with_echo: bool, host: str, port: int) -> int:
-    """Serve until interrupted, and return the exit status. Raises NoModels."""
+    """Run the server until it is interrupted, and return the exit status. Raises NoModels."""
     app = load(models, with_echo)
     try:
         uvicorn: Any = import_module("uvicorn")
@@ -46,7 +46,8 @@ def load(models: str | None, with_echo: bool) -> Any:
     Raises
     ------
     NoModels
-        There are no models, the module cannot be loaded, or it contains something else.
+        There are no models, the module cannot be imported, or the object that ``models`` names is
+        neither a mapping nor an application.
     """
     found: Any = {} if models is None else find(models)
     if not isinstance(found, Mapping):

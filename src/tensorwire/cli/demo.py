@@ -68,7 +68,7 @@ def count_copied(payload: Iterable[Any], source: Any) -> int:
 
 
 def measure_tensorwire(arrays: Arrays) -> tuple[Measurement, tw.InferRequest, tw.Frame]:
-    """Encode and decode a request, then a response that returns its tensors."""
+    """Encode and decode a request, then a response with the same tensors."""
     measurement = Measurement("tensorwire")
 
     def encode_request() -> tuple[tw.Frame, int]:

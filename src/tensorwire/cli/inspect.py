@@ -13,7 +13,7 @@ import tensorwire as tw
 
 from .._codec.datatypes import bf16_dtype
 
-N_VALUES = 6  # printed of each tensor
+N_VALUES = 6  # number of values to print of each tensor
 
 
 def run(file: str, header_length: str | None) -> int:
@@ -57,7 +57,7 @@ def error_details(error: tw.DecodeError) -> list[str]:
 
 
 def guess_header_length(body: bytes) -> list[str]:
-    """Suggest a header length for a body that begins with JSON; an empty list if it does not."""
+    """Return a line that suggests a header length, or no line if no JSON is found."""
     text = body.decode("latin-1")  # one character per byte
     try:
         _, end = json.JSONDecoder().raw_decode(text)

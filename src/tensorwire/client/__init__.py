@@ -1,7 +1,7 @@
 """Clients for servers of the Open Inference Protocol.
 
-``Client`` uses urllib3, and ``AsyncClient`` uses aiohttp. Each library is only imported with its
-client.
+``Client`` uses urllib3, and ``AsyncClient`` uses aiohttp. Each library is imported when its client
+is first used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on demand, so that programs with the sync client never load aiohttp.
+    # Imported on demand, so that programs that use only Client never load aiohttp.
     if name == "Client":
         from .sync import Client  # noqa: PLC0415
 

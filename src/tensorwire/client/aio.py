@@ -43,8 +43,8 @@ class AsyncClient(BaseClient):
     ``__cause__`` of a ConnectionError or TimeoutError is the exception of aiohttp. A client belongs
     to one event loop. It connects on the first call.
 
-    aiohttp sends the requests of ``server_metadata``, ``model_metadata`` and ``is_ready`` a second
-    time if the connection is closed before the response.
+    If the server closes the connection before it responds, aiohttp sends the requests of
+    ``server_metadata``, ``model_metadata`` and ``is_ready`` a second time.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class AsyncClient(BaseClient):
         headers: Headers | None = None,
         timeout: float | None = None,
     ) -> tw.InferResponse:
-        """Run inference of a model with one input, with a raw binary request (WIRE.md 5).
+        """Run inference with a raw binary request, on a model with one input (WIRE.md 5).
 
         The parameters, the result and the exceptions are those of ``Client.infer_raw``. The memory
         of the array must not change until the call returns.
@@ -202,7 +202,7 @@ class AsyncClient(BaseClient):
         await self.close()
 
     def _open(self) -> aiohttp.ClientSession:
-        """Return the session. The first call creates it: that needs a running event loop."""
+        """Return the session. The first call creates it, which requires a running event loop."""
         if self._closed:
             raise RuntimeError("the client is closed")
         if self._session is None:
@@ -258,15 +258,15 @@ async def _chunks_in_time(
 ) -> AsyncIterator[Any]:
     """Yield the chunks, and restart the timeout before each of them.
 
-    aiohttp has no timeout for sending. It requests the next chunk when most of the previous one has
-    been sent, and buffers no more than that.
+    aiohttp has no timeout for sending. It requests the next chunk only when most of the previous
+    one has been sent.
     """
     now = asyncio.get_running_loop().time
     for chunk in chunks:
         if seconds is not None:
             send_timeout.reschedule(now() + seconds)
         yield chunk
-    send_timeout.reschedule(None)  # now the response is read, and sock_read applies
+    send_timeout.reschedule(None)  # while the response is read, sock_read applies instead
 
 
 async def _read_error(response: aiohttp.ClientResponse) -> bytes:

@@ -17,8 +17,8 @@ DEFAULT_TIMEOUT = 60.0
 DEFAULT_MAX_BODY = 2**31 - 1
 """Default limit of a response body in bytes."""
 
-ERROR_NBYTES = 64 << 10  # at most this much of the body of an error response is read
-CHUNK_NBYTES = 1 << 20  # sent at once: the timeout applies to each chunk, not to a whole tensor
+ERROR_NBYTES = 64 << 10  # maximum number of bytes read from the body of an error response
+CHUNK_NBYTES = 1 << 20  # the timeout applies to sending each chunk, not to a whole tensor
 _MAX_MESSAGE_LENGTH = 2000
 _MAX_REASON_LENGTH = 500
 _MAX_JOINED_NBYTES = 64 << 10  # one send is faster than several for frames up to this size
@@ -63,7 +63,7 @@ class InferenceServerError(tw.TensorwireError):
 
 
 class Request(NamedTuple):
-    """An HTTP request: everything but the address of the server."""
+    """An HTTP request without the address of the server."""
 
     method: str
     path: str
@@ -72,7 +72,7 @@ class Request(NamedTuple):
 
     @property
     def body(self) -> bytes | Iterator[Any] | None:
-        """The frame as chunks of its buffers, or joined if it is small; None without a frame."""
+        """Return the frame in chunks, or joined if it is small. None if there is no frame."""
         if self.frame is None:
             return None
         if len(self.frame) <= _MAX_JOINED_NBYTES:
@@ -109,7 +109,7 @@ class ResponseBody(NamedTuple):
 
 
 class BaseClient:
-    """The address and the options of a client. It builds requests and prepares response bodies."""
+    """Base class of the clients: stores their options, and builds requests and response bodies."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class BaseClient:
     def _request(
         self, method: str, path: str, headers: Headers | None = None, frame: tw.Frame | None = None
     ) -> Request:
-        # identity: compression costs Triton far more time than it saves (WIRE.md 8)
+        # identity: compressing a response takes Triton more time than it saves (WIRE.md 8)
         all_headers = {
             **self.headers,
             **check_headers(headers),
@@ -158,7 +158,7 @@ class BaseClient:
     def _response_body(
         self, content_length: int | None, headers: Iterable[tuple[str, str]]
     ) -> ResponseBody:
-        """Return an empty buffer for the body, aligned for its tensors.
+        """Return a ResponseBody with an empty buffer, aligned for the tensors of the body.
 
         Raises HeaderError if the body is compressed, or ``content_length`` exceeds ``max_body``.
         """
@@ -194,7 +194,7 @@ def model_path(model: str, version: str | None = None) -> str:
 
 
 def check_headers(headers: Headers | None) -> dict[str, str]:
-    """Return a copy of the headers. Raises ValueError for one that the client sets itself."""
+    """Return a copy of the headers. Raises ValueError for headers that the client itself sets."""
     for name in headers or ():
         if name.lower() in _RESERVED_HEADERS:
             raise ValueError(f"{name} is set by the client itself")
@@ -202,7 +202,7 @@ def check_headers(headers: Headers | None) -> dict[str, str]:
 
 
 def check_timeout(seconds: float | None) -> float | None:
-    """Return the timeout. Raises ValueError for 0, which aiohttp interprets as no timeout."""
+    """Return the timeout. Raises ValueError for 0, which means no timeout in aiohttp."""
     if seconds is not None and not seconds > 0:
         raise ValueError(f"timeout must be a positive number of seconds or None, not {seconds}")
     return seconds

@@ -33,7 +33,7 @@ from .calls import (
     server_error,
 )
 
-_READ_NBYTES = 256 << 10  # small enough to stay in the CPU cache until it is copied to the buffer
+_READ_NBYTES = 256 << 10  # small enough that a chunk stays in the CPU cache until it is copied
 
 
 class Client(BaseClient):
@@ -45,19 +45,19 @@ class Client(BaseClient):
     Parameters
     ----------
     url : str
-        The address of the server: ``http://host:8000``, ``https://host`` or ``host:8000``. It may
-        have a path, which is put before ``/v2``.
+        The address of the server: ``http://host:8000``, ``https://host`` or ``host:8000``. If it
+        has a path, the path is inserted before ``/v2``.
     timeout : float or None, default 60.0
-        Timeout in seconds for connecting, and for each pause in sending or receiving. It does not
-        limit the duration of a whole call. None means no timeout.
+        Timeout in seconds for connecting, and for each single send or receive operation. It does
+        not limit the duration of a whole call. None means no timeout.
     max_body : int or None, default 2**31 - 1
         Maximum length of a response body in bytes. None means no limit.
     limits : Limits, optional
-        The limits of ``decode_response``. They also apply to metadata.
+        The limits for ``decode_response``. They also apply to metadata.
     headers : mapping of str to str, optional
         Headers that are sent with every request.
     connections : int, default 32
-        Maximum number of open connections. Further threads wait.
+        Maximum number of open connections. If all of them are in use, further calls wait.
     ssl_context : ssl.SSLContext, optional
         The TLS settings for an ``https`` URL. Certificates are verified by default.
 
@@ -68,8 +68,7 @@ class Client(BaseClient):
 
     Notes
     -----
-    The methods that send a request raise these exceptions (``is_ready`` returns False instead of
-    raising the first, third and fourth):
+    The methods that send a request raise these exceptions:
 
     - ``InferenceServerError`` if the server responds with an error;
     - ``DecodeError`` if the response is not a valid message; its ``status`` is 413 if the response
@@ -78,7 +77,9 @@ class Client(BaseClient):
     - ``TimeoutError`` if the server does not respond in time;
     - ``RuntimeError`` if the client is closed.
 
-    The ``__cause__`` of a ConnectionError or TimeoutError is the exception of urllib3.
+    For an InferenceServerError, ConnectionError or TimeoutError, ``is_ready`` returns False instead
+    of raising the exception. The ``__cause__`` of a ConnectionError or TimeoutError is the
+    exception of urllib3.
 
     Examples
     --------
@@ -148,13 +149,13 @@ class Client(BaseClient):
         version : str, optional
             The version of the model. By default, the server chooses one.
         id : str, optional
-            The id of the request, which the server returns.
+            The id of the request. The server returns it in the response.
         parameters : mapping, optional
             The parameters of the request.
         headers : mapping of str to str, optional
-            Headers in addition to those of the client.
+            Additional headers for this request.
         timeout : float, optional
-            Timeout in seconds for this call. By default, that of the client applies.
+            Timeout in seconds for this call. By default, the timeout of the client applies.
 
         Returns
         -------
@@ -171,7 +172,7 @@ class Client(BaseClient):
         ValueError
             ``timeout`` or a header is invalid.
         TypeError
-            An argument has another type.
+            An argument has the wrong type.
 
         Examples
         --------
@@ -195,7 +196,7 @@ class Client(BaseClient):
         headers: Headers | None = None,
         timeout: float | None = None,
     ) -> tw.InferResponse:
-        """Run inference of a model with one input, with a raw binary request (WIRE.md 5).
+        """Run inference with a raw binary request, on a model with one input (WIRE.md 5).
 
         The body of the request is the data of the array. The model defines the name, the datatype
         and the shape of the input. The server returns all outputs as binary data.
@@ -388,10 +389,10 @@ def _standard_exceptions(request: Request, origin: str) -> Iterator[None]:
 
 
 def _is_timeout(error: urllib3.exceptions.HTTPError) -> bool:
-    # This class is derived from a timeout class, but is raised for a refused connection.
+    # This class is a subclass of a timeout class, but is raised for a refused connection.
     if isinstance(error, urllib3.exceptions.NewConnectionError):
         return False
     if isinstance(error, urllib3.exceptions.TimeoutError):
         return True
-    # A timeout while sending is wrapped in a ProtocolError.
+    # If sending times out, urllib3 raises a ProtocolError whose arguments contain the timeout.
     return any(isinstance(cause, TimeoutError) for cause in error.args)

@@ -1,4 +1,4 @@
-"""Make other packages use this codec, without changes to the programs that use them.
+"""Make other packages use this codec. Programs that use these packages only call ``install()``.
 
 Each subpackage has ``install()``, ``uninstall()`` and ``is_installed()``. In each of them,
 ``convert.py`` converts between the objects of the other package and those of tensorwire, and

@@ -1,8 +1,8 @@
-"""Replace functions and classes of another package, and restore them. All are replaced, or none.
+"""Replace functions and classes of another package, and restore them: either all or none.
 
-The *original* is the function, method or class of the other package. The
-*replacement* is called instead of it while an integration is installed. All integrations create
-replacements in the same way: a factory named ``replace_<name>`` takes the original and returns the
+The *original* is the function, method or class of the other package. The *replacement* is called
+instead of it while an integration is installed. All integrations create replacements in the same
+way: a factory named ``replace_<name>`` takes the original and returns the
 replacement, which has the same name and parameters. A replacement calls the original for all
 arguments that it does not handle itself.
 """
@@ -31,9 +31,9 @@ class Replacement(NamedTuple):
     ----------
     owner
         The module or class that defines the original. The original of a module is replaced in every
-        loaded module that refers to it, under any name; that of a class only in that class.
+        loaded module that refers to it, under any name. A method is replaced only in its class.
     name
-        The name of the original in ``owner``.
+        The name of the original in the namespace of ``owner``.
     factory
         Takes the original and returns the replacement, which must have the same parameters. For a
         classmethod or staticmethod, both are plain functions, and the kind of method is kept.
@@ -221,7 +221,7 @@ def rebind(new_by_id: Mapping[int, Any]) -> None:
         # emit deprecation warnings.
         namespace = module.__dict__
         if new_by_id.keys().isdisjoint(map(id, list(namespace.values()))):
-            continue  # as for all but a few of some thousand modules
+            continue  # almost all of the loaded modules, which may be thousands
         for name, value in list(namespace.items()):
             if id(value) in new_by_id:
                 namespace[name] = new_by_id[id(value)]

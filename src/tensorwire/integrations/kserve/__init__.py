@@ -1,4 +1,4 @@
-"""KServe's Python SDK on this codec: the same servers, models and clients, without lists.
+"""Make KServe's Python SDK use this codec. Servers, models and clients need no other changes.
 
     from tensorwire.integrations import kserve
     kserve.install()
@@ -7,8 +7,8 @@ Tested with KServe 0.17.0, 0.17.1, 0.18.1, 0.19.0, 0.20.0 and 0.21.0.
 
 What changes:
 
-- A binary tensor stays in the request body, and ``as_numpy()`` returns a view of it. The view is
-  read-only and may be misaligned; see the parameters of ``install``.
+- The data of a binary tensor remains in the request body, and ``as_numpy()`` returns a view of it.
+  The view is read-only and may be misaligned; see the parameters of ``install``.
 - JSON data is read from the body into an array, and JSON responses are written from arrays.
 - Malformed bodies are rejected with status 400.
 - BYTES that are not UTF-8 are delivered as ``bytes``; BF16 is supported.
@@ -17,8 +17,8 @@ What changes:
 Unchanged: ``data`` is still a list. It is built on first access; after that, the list is
 authoritative. JSON responses have the same members and values.
 
-``BinaryDataPlane`` does the same for the REST API of one server and changes nothing in KServe, but
-JSON requests are then read by KServe.
+``BinaryDataPlane`` does the same for the REST API of a single server, without replacing functions
+of KServe. In this case, KServe still reads JSON requests itself.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def install(*, writable: bool = False, aligned: bool = False, bf16_as_uint16: bo
     Parameters
     ----------
     writable
-        Make ``as_numpy()`` return a writable array. It copies read-only views. All views of the
-        ``bytes`` that KServe's server and client receive are read-only.
+        Whether ``as_numpy()`` returns a writable array. Read-only views are then copied. All views
+        of the ``bytes`` that KServe's server and client receive are read-only.
     aligned
-        Make ``as_numpy()`` return an aligned array. It copies misaligned views. Views are
-        misaligned in the requests of most clients.
+        Whether ``as_numpy()`` returns an aligned array. Misaligned views are then copied. In the
+        requests of most clients, views are misaligned.
     bf16_as_uint16
-        Return BF16 tensors as arrays of dtype ``uint16``, for which the ml_dtypes package is not
-        needed.
+        Whether BF16 tensors are arrays of dtype ``uint16``, which do not require the ml_dtypes
+        package.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Convert between the messages and tensors of KServe and those of tensorwire.
 
 Messages are read into lazy tensors, which keep the received array until their list is used.
-Messages are written from received arrays, from arrays that a model has set, or from lists. An array
-is converted to a list only if KServe itself writes the JSON.
+Messages are written from received arrays, from arrays that a model has set, or from lists. Arrays
+are converted to lists only for JSON that KServe itself writes.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class LazyTensor:
         """Return the data as an array in ``shape``.
 
         For numeric binary data, this is a view of the body, or a copy if the options require one.
-        For JSON data and BYTES, it is a new array in each call.
+        For JSON data and BYTES, each call returns a new array.
         """
         text, tensor = self._text, self._tensor  # in this order, as in `_data`
         if tensor is None:
@@ -236,7 +236,7 @@ def read_tensor(
     """Create a tensor from an entry: a lazy one if the entry has an array, else one with a list.
 
     As in KServe, ``binary_data_size`` is ignored if the entry has JSON data. Raises InvalidInput
-    for an entry without data, and for JSON data of a datatype that JSON cannot carry.
+    for an entry without data, and for an input of FP16 or BF16 with JSON data.
     """
     if entry.text is None:
         if entry.tensor is None:
@@ -271,9 +271,9 @@ def requested_outputs(
 def read_json_request(body: bytes, options: Options) -> PeerMessage | None:
     """Read a request that is entirely JSON. Returns None if KServe has to read it.
 
-    KServe reads everything that it may understand differently, or for which it has its own error:
-    malformed requests, and JSON data that does not have its datatype and shape, which numpy may
-    convert.
+    KServe reads all requests that it may interpret differently or reject with its own error. These
+    are malformed requests, and requests whose JSON data does not match its datatype and shape:
+    KServe lets numpy convert such data.
     """
     try:
         found = read_peer_message(body, len(body), True, options.json_limits, needs_arrays=True)
@@ -313,9 +313,9 @@ def to_infer_request(
 
 
 def write_request(request: Any) -> RestMessage:
-    """Write a request as ``InferRequest.to_rest`` does. Inputs that were set as binary are binary.
+    """Write a request as ``InferRequest.to_rest`` does. Raises InvalidInput.
 
-    Raises InvalidInput.
+    Inputs whose data was set in binary form are sent as binary data.
     """
     entries, buffers = [], []
     for tensor in request.inputs:
@@ -350,10 +350,10 @@ def write_request(request: Any) -> RestMessage:
 
 
 def write_response(response: Any, options: Options) -> RestMessage:
-    """Write a response as ``InferResponse.to_rest`` does. The request selects binary outputs.
+    """Write a response as ``InferResponse.to_rest`` does. The request determines what is binary.
 
-    Data that was received or set in its binary form is not converted. Raises InvalidInput, and
-    InferenceError for an output whose data does not have its datatype and shape.
+    Data that was received or set in binary form is not converted. Raises InvalidInput, and
+    InferenceError for an output whose data does not match its datatype and shape.
     """
     entries, buffers = [], []
     for tensor, is_binary in select_outputs(response):
@@ -445,12 +445,12 @@ def are_sent_as_is(parameters: Parameters) -> bool:
 
 
 def has_json_writer(array: Any) -> bool:
-    """Return whether ``write_peer_json`` writes the array. Others are converted to lists first."""
+    """Return whether ``write_peer_json`` can write the array. Other arrays need a list."""
     return type(array) is np.ndarray and array.dtype.kind in "biuf" and array.dtype.isnative
 
 
 def select_outputs(response: Any) -> list[tuple[Any, bool]]:
-    """Return the outputs to send, and whether each is binary.
+    """Return the outputs to send, each with a flag: whether it is binary.
 
     As in KServe, ``binary_data_output`` does not apply to outputs that the request lists.
     """
@@ -512,7 +512,7 @@ def missing_data(kind: str, name: str, model_name: str | None) -> Exception:
 
 
 def not_in_json(kind: str, tensor: Any) -> Exception:
-    """Return KServe's error for a tensor whose datatype JSON cannot carry."""
+    """Return KServe's error for a tensor whose datatype has no JSON form."""
     error: Exception = InvalidInput(
         f"Sending {tensor.datatype} data via JSON is not supported. Please use the binary data "
         f"format for {kind} {tensor.name}"
@@ -539,7 +539,7 @@ def list_to_send(tensor: Any) -> Any:
 def output_array(tensor: Any) -> Array:
     """Return the array of an output, in its shape.
 
-    Raises InferenceError if an array that the model has set does not have the datatype and shape.
+    Raises InferenceError if an array that the model has set does not match the datatype and shape.
     """
     received = received_tensor(tensor)
     if received is not None:
@@ -556,7 +556,7 @@ def output_array(tensor: Any) -> Array:
 def output_buffer(tensor: Any, options: Options) -> Buffer:
     """Return the bytes of an output that is sent binary, copied only if necessary.
 
-    Raises InferenceError if its data does not have its datatype and shape.
+    Raises InferenceError if its data does not match its datatype and shape.
     """
     received = received_tensor(tensor)
     if received is not None:
@@ -609,7 +609,7 @@ def raw_data_array(tensor: Any, options: Options) -> Array:
 def set_data(tensor: Any, array: Any, binary_data: bool) -> None:
     """Set the data of a tensor to the bytes of an array or, if not ``binary_data``, to a list.
 
-    Raises InferenceError if the array does not have the datatype and shape of the tensor.
+    Raises InferenceError if the array does not match the datatype and shape of the tensor.
     """
     if not isinstance(array, np.ndarray):
         raise InferenceError("input_tensor must be a numpy array")
@@ -628,7 +628,7 @@ def set_data(tensor: Any, array: Any, binary_data: bool) -> None:
 
 
 def check_array(tensor: Any, array: Array) -> None:
-    """Raise KServe's InferenceError if an array does not have the datatype and shape."""
+    """Raise KServe's InferenceError if an array does not match the tensor's datatype and shape."""
     datatype = datatype_of(array.dtype)
     is_raw_bf16 = tensor.datatype == "BF16" and array.dtype == RAW_BF16
     if tensor.datatype != datatype and not is_raw_bf16:
@@ -655,7 +655,7 @@ def reshape(data: Any, shape: list[int]) -> Any:
 
 
 def text_array(elements: BytesTensor) -> Array:
-    """Return BYTES as an array of ``str``, or of ``bytes`` if an element is not UTF-8."""
+    """Return BYTES as an array of ``str``, or of ``bytes`` if any element is not UTF-8."""
     try:
         return elements.as_strings()
     except ElementError:
@@ -675,7 +675,7 @@ def to_json_list(array: Array) -> list[Any]:
     if array.dtype.kind == "M":
         array = array.astype(object)
     is_bytes = array.dtype.kind in "OSU"
-    if isinstance(array, np.ma.MaskedArray):  # masked elements have KServe's values
+    if isinstance(array, np.ma.MaskedArray):  # masked elements are written as KServe writes them
         array = array.data if is_bytes else array.filled(0)
     if not is_bytes:
         return flat_list(array)
@@ -693,7 +693,7 @@ def array_buffer(array: Array) -> Buffer:
     """Return the elements in binary form, as a view of the array if it is contiguous."""
     if array.dtype.kind in "OSUM":
         return pack_bytes(array)
-    if type(array).tobytes is not np.ndarray.tobytes:  # masked arrays, which fill values
+    if type(array).tobytes is not np.ndarray.tobytes:  # masked arrays have their own
         return array.tobytes()
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
@@ -703,7 +703,7 @@ def pack_bytes(array: Array) -> bytes:
     if array.dtype.kind not in "MO":
         return encode_bytes(array)
     elements = np.require(array, object, ["C", "A", "E"])
-    with suppress(EncodeError):  # a lone surrogate, for which Python's own error is raised below
+    with suppress(EncodeError):  # an unpaired surrogate: Python's own error is raised below
         if all_plain(elements):
             return encode_bytes(elements)
     return encode_bytes(
@@ -739,9 +739,9 @@ def datatype_of(dtype: np.dtype[Any]) -> str | None:
 
 
 def extra_datatype_of(dtype: Any) -> str | None:
-    """Return a datatype that KServe lacks, or None.
+    """Return the datatype of a dtype that KServe itself does not support, otherwise None.
 
-    These are BF16 and, in versions before 0.21, BYTES for arrays of kind ``U``.
+    These are the dtypes of BF16 and, in versions before 0.21, of kind ``U`` (BYTES).
     """
     kind = getattr(dtype, "kind", None)
     if kind == "V" and dtype == bf16_dtype():

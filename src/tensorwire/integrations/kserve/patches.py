@@ -81,7 +81,7 @@ def replace_deserialize_bytes_tensor(original: Function) -> Function:
 
 def replace_get_content(original: Function) -> Function:
     def get_content(datatype: str, data: Any) -> Any:
-        # Like FP16, BF16 can be sent as raw contents only.
+        # As for FP16, there are no typed contents for BF16, only raw contents.
         return [] if datatype == "BF16" else original(datatype, data)
 
     return get_content

@@ -1,4 +1,4 @@
-"""Use this codec in KServe's REST server: in its data plane, JSON requests and responses."""
+"""Use this codec in KServe's REST server: for its data plane, JSON requests and responses."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def read_json_body(request: Request, options: Options) -> InferenceRequest
 class LazyInferenceRequest(InferenceRequest):  # type: ignore[misc]
     """KServe's pydantic model of a JSON request. Its fields are built on first access.
 
-    KServe only converts it to an InferRequest, for which the integration does not use the fields.
+    KServe only converts it to an InferRequest, and the integration does this without the fields.
     """
 
     @classmethod
@@ -96,9 +96,10 @@ class LazyInferenceRequest(InferenceRequest):  # type: ignore[misc]
 
 
 def message_of(request: Any) -> PeerMessage | None:
-    """Return the message that was read from the body.
+    """Return the message of a LazyInferenceRequest.
 
-    Returns None if the fields were built, because the program may have changed them.
+    Returns None if its fields were built, because the program may have changed them, and for any
+    other request.
     """
     return request.__dict__.get("_message") if isinstance(request, LazyInferenceRequest) else None
 
@@ -109,17 +110,17 @@ def message_of(request: Any) -> PeerMessage | None:
 def encode_json(response: Any, headers: Any) -> tuple[bytes, dict[str, str]] | None:
     """Return the body and headers of a JSON response. Returns None if KServe has to encode it.
 
-    Only the ``encode`` method of a data plane may call this function. KServe's infer endpoint sends
-    ``bytes`` unchanged; all other callers of ``encode`` expect the JSON tree. Therefore this
-    function checks whether the caller of ``encode`` is the infer endpoint.
+    Only the ``encode`` method of a data plane may call this function, because the function checks
+    whether the caller of ``encode`` is KServe's infer endpoint. That endpoint sends ``bytes``
+    unchanged. All other callers of ``encode`` expect the JSON tree.
     """
     if sys._getframe(2).f_code is not INFER.__code__ or is_cloudevent(headers):
         return None
     text = write_json_response(response)
     if text is None:
         return None
-    # The endpoint removes "content-type" and "content-length", which may come from a predictor, but
-    # not these spellings of them.
+    # The endpoint removes "content-type" and "content-length", which may come from a predictor. It
+    # does not remove names with upper-case letters.
     return text, {"Content-Type": JSON_TYPE, "Content-Length": str(len(text))}
 
 
@@ -137,9 +138,10 @@ def is_cloudevent(headers: Any) -> bool:
 class BinaryDataPlane(DataPlane):  # type: ignore[misc]
     """A data plane for KServe's server, which decodes and encodes bodies with this codec.
 
-    Nothing in KServe is replaced, and only the REST requests of one server are affected: KServe's
-    classes and clients in the same process work as before. KServe reads JSON requests before it
-    calls its data plane; only ``install`` changes that. Worker processes also use the data plane.
+    No function of KServe is replaced, and only the REST requests of one server are affected.
+    KServe's classes and clients in the same process are not. KServe itself still reads JSON
+    requests, because it does so before it calls its data plane; only ``install`` changes that.
+    Worker processes of the server use the data plane as well.
 
         server = ModelServer()
         server.dataplane = BinaryDataPlane(server.registered_models)

@@ -1,4 +1,4 @@
-"""MLServer on this codec: binary REST requests; JSON, codecs and raw gRPC without lists.
+"""Make MLServer use this codec: for binary REST requests, JSON, its codecs and raw gRPC contents.
 
     from tensorwire.integrations import mlserver
     mlserver.install()
@@ -9,12 +9,13 @@ integration installed. Tested with MLServer 1.6.1, 1.7.0 and 1.7.1.
 What changes:
 
 - The REST endpoint ``infer`` accepts requests with a header length, and raw binary requests if the
-  settings of the model declare one input. Outputs are binary if the request asks for that. The
+  settings of the model declare one input. Outputs are binary if the request asks for it. The
   server metadata lists the extension ``binary_tensor_data``.
-- Models get writable and aligned arrays over the memory of the request body. Raw gRPC contents are
-  copied once for this.
+- Models get writable and aligned arrays. Binary tensors are views of the request body, except that
+  misaligned tensors and raw gRPC contents are copied once.
 - JSON data is read from the body into an array, and JSON responses are written from arrays.
-- Malformed binary requests and raw contents are rejected with status 400.
+- Malformed binary requests are rejected with status 400, 413 or 415. Malformed raw contents are
+  rejected with status 400.
 
 Unchanged: ``tensor.data`` is still a list. It is built on first access; after that, the list is
 authoritative. JSON responses to JSON requests have the same members and values.
@@ -33,8 +34,8 @@ def install() -> None:
     """Make MLServer use this codec in the whole process. A second call has no effect.
 
     Running servers use the codec from their next request on. Parallel workers use it if they are
-    started after this call, or if a runtime module that they load makes this call. MLServer is not
-    imported before this call. This function is thread-safe.
+    started after this call, or if the module of a runtime that they load calls this function.
+    MLServer is imported by this call, not before it. This function is thread-safe.
 
     Raises
     ------

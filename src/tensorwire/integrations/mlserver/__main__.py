@@ -1,4 +1,4 @@
-"""MLServer's command with the integration: ``python -m tensorwire.integrations.mlserver``."""
+"""``python -m tensorwire.integrations.mlserver``: MLServer's command with the integration."""
 
 from tensorwire.integrations.mlserver import install
 

@@ -54,12 +54,18 @@ ORJSON_INTEGERS = range(-(2**63), 2**64)  # the integers that orjson reads as in
 
 
 def mlserver_error(error: TensorwireError) -> Exception:
-    """Return an exception for which MLServer's REST and gRPC servers respond with this status."""
+    """Return an MLServerError with the message and the status of an error.
+
+    MLServer's REST and gRPC servers respond with this status.
+    """
     return MLServerError(str(error), error.status)  # type: ignore[no-any-return]
 
 
 def construct(model: Any, state: dict[str, Any], fields: set[str]) -> Any:
-    """Create an object of a pydantic model from valid values. ``fields`` names the set fields."""
+    """Create an object of a pydantic model from valid values.
+
+    ``fields`` has the names of the fields that are set.
+    """
     instance = model.__new__(model)
     set_attribute = object.__setattr__
     set_attribute(instance, "__dict__", state)
@@ -92,9 +98,9 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
         data
             The elements, in any shape.
         nan_as_none
-            Whether the list has None for NaN, as the lists of MLServer's NumpyCodec have.
+            Whether the list has None for NaN, as in the lists of MLServer's NumpyCodec.
         source
-            The entry or the text that ``data`` was read from, if it was read from JSON.
+            The entry or the JSON text that ``data`` was read from. None for other data.
         """
         state = {"array": data, "nan_as_none": nan_as_none, "source": source}
         array_data: ArrayData = construct(cls, state, {"root"})
@@ -190,7 +196,10 @@ def flat_list(data: Data, nan_as_none: bool) -> list[Any]:
 
 
 def is_one_element(data: Data) -> bool:
-    """Return whether MLServer's list has one element: the memory of an array of kind ``S``."""
+    """Return whether MLServer's list has a single element, as for arrays of kind ``S``.
+
+    The element is the memory of the whole array.
+    """
     return isinstance(data, np.ndarray) and data.dtype.kind == "S"
 
 
@@ -285,8 +294,8 @@ def pack_texts(texts: Any) -> tw.BytesTensor | None:
 def view_raw_data(element: Any, raw: bytes) -> Data:
     """Return raw contents as the data of an input or output. Raises MLServerError (status 400).
 
-    The number of BYTES elements may differ from the shape: MLServer's NumpyCodec sends all elements
-    as one.
+    The number of BYTES elements may differ from the shape, because MLServer's NumpyCodec sends all
+    elements as a single one.
     """
     try:
         datatype = known_datatype(element)
@@ -399,9 +408,9 @@ def to_parameters(parameters: dict[str, Any]) -> Parameters | None:
 def read_json_request(body: bytes) -> InferenceRequest | None:
     """Read a request that is entirely JSON. Returns None if MLServer has to read it.
 
-    MLServer reads everything that it may understand differently, or for which it has its own error:
-    malformed requests, and JSON data that does not have its datatype and shape, which a codec may
-    convert.
+    MLServer reads all requests that it may interpret differently or reject with its own error.
+    These are malformed requests, and requests whose JSON data does not match its datatype and
+    shape: a codec of MLServer may convert such data.
     """
     try:
         request, entries, parameters = read_peer_message(
@@ -484,7 +493,7 @@ def json_request_input(entry: PeerTensor) -> RequestInput:
 
 
 def binary_selection(request: InferenceRequest) -> Callable[[str], bool]:
-    """Return a function that returns whether the output of a name is binary (WIRE.md 7)."""
+    """Return a function that returns whether the output with a name is binary (WIRE.md 7)."""
     default = flag(request.parameters, "binary_data_output", False)
     listed = {
         output.name: flag(output.parameters, "binary_data", default)

@@ -140,7 +140,7 @@ def replace_string_encode_output(original: Function) -> Function:
 
 def replace_inject_raw(original: Function) -> Function:
     def inject_raw(elems: Any, raw_contents: Any) -> Any:
-        # Each tensor without contents gets the next raw contents. None of them may be left over.
+        # Each tensor without contents gets the next raw contents, and all of these must be used.
         empty = [elem for elem in elems if not elem.data]
         if len(empty) != len(raw_contents):
             verb = "has" if len(empty) == 1 else "have"

@@ -1,9 +1,9 @@
 """Use this codec in MLServer's REST endpoint ``infer``: read requests and write responses.
 
 This module responds to binary requests, and to JSON requests that MLServer accepts. All other
-requests are passed on to MLServer, which responds with its own errors. The ``handle`` method of
-MLServer's route class calls this module, inside its middlewares and error handlers. Running servers
-use the replaced method from the next request on.
+requests are passed on to MLServer, which responds with its own errors. The replacement of the
+``handle`` method of MLServer's route class calls this module, so MLServer's middlewares and error
+handlers apply. Running servers use the replacement from the next request on.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def is_binary(headers: RawHeaders) -> bool:
 
 
 async def answer_binary(endpoint: Any, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a binary request. Raises MLServerError."""
+    """Respond to a binary request. Raises MLServerError."""
     try:
         header_length, _, _ = parse_framing(scope["headers"])
         spec = await declared_input(endpoint, scope) if header_length == 0 else None
@@ -96,7 +96,7 @@ async def declared_input(endpoint: Any, scope: Scope) -> tw.TensorSpec | None:
 async def answer_json(
     route: Any, original: Handle, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Answer a JSON request. If MLServer rejects it, call the original ``handle``."""
+    """Respond to a JSON request. If MLServer would reject it, call the original ``handle``."""
     body = await receive_body(receive)
     if body is None:
         return
@@ -155,7 +155,7 @@ def is_json(content_type: str | None) -> bool:
 
 
 def read_empty_tensors(body: bytes) -> InferenceRequest:
-    """Read a request whose binary tensors are all empty, so that it needs no header length.
+    """Read a request whose binary tensors are all empty, and which therefore has no header length.
 
     Raises MLServerError.
     """

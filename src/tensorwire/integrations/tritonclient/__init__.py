@@ -1,4 +1,4 @@
-"""NVIDIA's tritonclient on this codec: the same calls and results with fewer copies.
+"""Make NVIDIA's tritonclient use this codec: the same calls and results, with fewer copies.
 
     from tensorwire.integrations import tritonclient
     tritonclient.install()
@@ -7,8 +7,8 @@ Tested with tritonclient 2.60, 2.66, 2.69, 2.71 and 2.73.
 
 What changes:
 
-- BYTES tensors are serialized and deserialized by the compiled codec. Values that the
-  codec would handle differently are passed on to tritonclient, with its results and errors.
+- BYTES tensors are serialized and deserialized by the compiled codec. Values that the codec would
+  handle differently are passed on to tritonclient, with its own results and errors.
 - ``http.InferInput.set_data_from_numpy`` keeps a reference to an array of 256 KiB or more until
   the request body is built. If you modify the array before then, pass a copy.
 - ``as_numpy`` of a binary output returns a view of the response. The view keeps the whole response
@@ -37,13 +37,14 @@ def install() -> None:
     import from there, before or after this call, are replaced as well.
 
     ``http.InferInput.set_data_from_numpy`` then keeps a reference to a C-contiguous array of
-    256 KiB or more. Changes to the array are sent until ``infer`` builds the request body (for the
-    asyncio client, until its coroutine runs). If you modify the array before then, pass a copy.
+    256 KiB or more until ``infer`` builds the request body (in the asyncio client, when the
+    coroutine runs). If you modify the array before then, the modified values are sent: pass a copy
+    to prevent this.
 
     ``as_numpy`` of a binary output then returns a view, which keeps the whole response in memory
-    and may be misaligned. It is read-only, as without the codec, if the response is ``bytes``,
-    which it is for all transports of tritonclient. Responses of other types that are passed to
-    ``parse_response_body`` are copied, as without the codec.
+    and may be misaligned. The view is read-only, as without the codec. All transports of
+    tritonclient return responses as ``bytes``. Responses of other types, which a program can pass
+    to ``parse_response_body``, are copied, as without the codec.
 
     This function is thread-safe.
 

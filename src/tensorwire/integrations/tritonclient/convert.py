@@ -19,10 +19,10 @@ from ...errors import EncodeError
 # Smaller data is copied, because a copy then takes less time than keeping a reference
 # (benchmarks/bench_integrations.py).
 REFER_FROM_NBYTES = 256 * 1024
-"""The size in bytes from which arrays of inputs are referenced instead of copied."""
+"""The minimum size in bytes of input arrays that are kept by reference instead of copied."""
 
 VIEW_FROM_NBYTES = 64 * 1024
-"""The size in bytes from which outputs are views of the response instead of copies."""
+"""The minimum size in bytes of responses whose outputs are views instead of copies."""
 
 
 # --- BYTES ---------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def serialized(values: Any) -> bytes | None:
         return None
     try:
         return encode_bytes(values)
-    except EncodeError:  # a lone surrogate, or an element of 4 GiB
+    except EncodeError:  # an unpaired surrogate, or an element of 4 GiB or more
         if not is_known:
             raise
         return None
@@ -112,12 +112,12 @@ def is_large_array(values: Any) -> bool:
     return (
         isinstance(values, np.ndarray)
         and values.nbytes >= REFER_FROM_NBYTES
-        and type(values).tobytes is np.ndarray.tobytes  # false for masked arrays, which fill values
+        and type(values).tobytes is np.ndarray.tobytes  # masked arrays have their own
     )
 
 
 class ReferencingInput:
-    """An input for tritonclient's request builder, whose binary data is the array itself.
+    """An input for tritonclient's request builder. Its binary data is the array itself, not a copy.
 
     ``InferInput._get_binary_data`` returns ``bytes`` even for a referenced array, because programs
     that build request bodies themselves need ``bytes``. The builder joins the array without a copy.
@@ -137,8 +137,8 @@ class ReferencingInput:
 class BodyResponse:
     """A response body with the methods of the HTTP response that ``InferResult`` reads.
 
-    ``InferResult`` first reads the JSON header, then the rest. If the body is long, the rest is
-    returned as a view of it.
+    ``InferResult`` first reads the JSON header, then the rest. If the body is long, ``read``
+    returns the rest as a view of the body.
     """
 
     def __init__(self, body: bytes, header_length: Any, content_encoding: Any) -> None:
@@ -163,5 +163,5 @@ class BodyResponse:
 
 
 def byte_array(body: bytes) -> NDArray[np.uint8]:
-    """View a body as an array: its slices are views and, unlike a memoryview, it can be pickled."""
+    """Return a view of a body as an array, because arrays can be pickled and memoryviews cannot."""
     return np.frombuffer(body, np.uint8)

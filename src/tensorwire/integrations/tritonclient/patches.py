@@ -56,8 +56,8 @@ def replacements() -> list[Replacement]:
 def import_if_usable(name: str) -> ModuleType | None:
     """Import a module. Returns None if the import fails, in which case no program can use it.
 
-    All exceptions are caught: tritonclient and protobuf raise others than ImportError for versions
-    that they do not support.
+    All exceptions are caught, because tritonclient and protobuf do not only raise ImportError for
+    versions that they do not support.
     """
     try:
         return import_module(name)
