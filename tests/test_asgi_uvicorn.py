@@ -89,7 +89,7 @@ def test_expect_100_continue(address: str, nbytes: int, answers: list[bytes]) ->
 
 @pytest.mark.parametrize("n_sent", [10, 1000, len(BIG) // 2, None])
 def test_clients_that_disconnect(address: str, n_sent: int | None) -> None:
-    """They disconnect during the request, or without reading the response."""
+    """Clients disconnect during the request, or without reading the response."""
     host, port = address.split(":")
     text = request_text(BIG)
     for _ in range(5):

@@ -90,7 +90,7 @@ def test_arguments_of_wrong_types(values: Any) -> None:
 
 
 def test_element_of_4_gib_is_rejected() -> None:
-    memory = mmap.mmap(-1, 2**32)  # virtual; nothing is written, so nothing is backed
+    memory = mmap.mmap(-1, 2**32)  # pages that are not written take no memory
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_bytes(["a", memoryview(memory)])
     assert str(caught.value) == (

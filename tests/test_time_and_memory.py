@@ -30,7 +30,7 @@ pytestmark = pytest.mark.thread_unsafe(reason="it measures the process")
 
 JSON_MULTIPLE, OBJECTS_MULTIPLE, BYTES_MULTIPLE = 4, 64, 2
 SLACK_NBYTES = 64 << 10
-RSS_SLACK_NBYTES = 4 << 20  # the allocators take and keep whole arenas
+RSS_SLACK_NBYTES = 4 << 20  # allocators request and keep whole arenas
 
 GENEROUS = tw.Limits(max_tensors=1 << 40, max_name_nbytes=1 << 40)
 Message = tuple[bytes, int | None]
@@ -107,7 +107,7 @@ def number(datatype: str, digits: Callable[[int], str]) -> Callable[[int], Messa
 
 
 MB = 1_000_000
-OBJECTS = 400_000  # bytes of messages with an object every few bytes
+OBJECTS = 400_000  # size of messages with an object every few bytes
 NESTED_LISTS = "[" * 100 + "]" * 100
 NESTED_OBJECTS = '{"":' * 100 + "0" + "}" * 100
 # Messages whose parameters or entries become Python objects.
@@ -238,7 +238,7 @@ def with_resident_peak(message: Message, multiple: int) -> None:
     ):  # ASan has its own allocator
         return
     before = status_nbytes("VmRSS")
-    reset.write_text("5")  # VmHWM begins anew
+    reset.write_text("5")  # resets VmHWM
     decode(message)
     allowed = allowed_nbytes(message, multiple)
     assert status_nbytes("VmHWM") - before <= allowed + RSS_SLACK_NBYTES
@@ -265,7 +265,7 @@ def filled(datatype: str, unit: str) -> Callable[[int], Message]:
 
 
 def early(unit: str) -> Callable[[int], Message]:
-    """As `filled`, but with the data before the shape and the datatype."""
+    """Like `filled`, but the data precedes the shape and the datatype."""
 
     def make(nbytes: int) -> Message:
         elements = repeated(unit, nbytes - 200)
