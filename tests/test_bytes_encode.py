@@ -175,7 +175,7 @@ def elements_in(memory: bytearray) -> dict[str, Any]:
     text = np.frombuffer(memory, np.uint32)
     return {
         "list of memoryviews": [memoryview(memory)[:20], memoryview(memory)[10:30]],
-        "memoryview behind the target": [b"a" * 20, memoryview(memory)[40:]],
+        "memoryview after the target": [b"a" * 20, memoryview(memory)[40:]],
         "bytearray": [b"a", memory],
         "object array": np.array([memoryview(memory)[:20], b"x"], object),
         "S": flat[:40].view("S8"),

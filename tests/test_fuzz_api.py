@@ -262,7 +262,7 @@ def requested(frame: tw.Frame) -> tw.RequestedOutput:
 
 
 def test_names_of_wrong_type_are_rejected() -> None:
-    """Whatever stands in the list, the answer is about the name."""
+    """Also with an item of a wrong type in the list, the error is about the name."""
     request = tw.InferRequest([tw.Tensor("x", A)])
     request.inputs.append(5)  # type: ignore[arg-type]
     deep: Any = []

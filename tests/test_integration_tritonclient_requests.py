@@ -117,7 +117,7 @@ def test_request_with_all_kinds_of_inputs_and_outputs(http: ModuleType) -> None:
 
 
 def test_data_set_repeatedly(http: ModuleType, either: bool) -> None:
-    """The last call determines the data, whatever its form."""
+    """The last call determines the data, in binary or JSON form."""
     generate = http.InferenceServerClient.generate_request_body
     tensor = http.InferInput("x", [len(FLOATS)], "FP32").set_data_from_numpy(FLOATS)
     tensor.set_data_from_numpy(FLOATS + 1)

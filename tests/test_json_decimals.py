@@ -36,7 +36,7 @@ def digits(rng: random.Random, n: int) -> str:
 
 
 def lengths() -> list[str]:
-    """Integer parts of 1 to 12 digits, fractions of 1 to 30, with and without a sign."""
+    """Return numbers with integer parts of 1 to 12 digits, fractions of 1 to 30, and both signs."""
     rng = random.Random(3)
     return [
         f"{sign}{first}{digits(rng, n_whole - 1)}.{digits(rng, n_fraction)}"

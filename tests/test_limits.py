@@ -136,8 +136,8 @@ PLACES = {
     "unknown member": HEAD % 1 + '"z":%s}',
     "parameter": HEAD % 1 + '"parameters":%s}',
     "beside a bare NaN": HEAD % "NaN" + '"z":%s}',
-    "behind a string": HEAD % 1 + r'"id":"[[[\\\"]]]","z":%s}',
-    "behind an escape": HEAD % 1 + r'"id":"]]\\","z":%s}',
+    "after a string": HEAD % 1 + r'"id":"[[[\\\"]]]","z":%s}',
+    "after an escape": HEAD % 1 + r'"id":"]]\\","z":%s}',
 }
 
 

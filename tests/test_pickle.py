@@ -247,7 +247,7 @@ def answer_with(pipe: Connection, data: bytes, buffers: list[Any], *, writable: 
 
 
 def exchange(answer: Callable[[Connection], None], send: Callable[[Connection], None]) -> Any:
-    """Return what another process makes of the message."""
+    """Send the message to another process, and return its answer."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=answer, args=(theirs,))

@@ -1,9 +1,9 @@
 """Bodies that are expensive to decode: time must be linear, and memory within a multiple.
 
-The multiples are those of WIRE.md, section 11. Beside the body, decoding may take 4 times the bytes
-of the JSON, 64 times the bytes of JSON that becomes Python objects (parameters, and the entries of
-tensors and requested outputs), and twice the bytes of BYTES tensors. They are compared with the
-memory that Python and numpy allocate (tracemalloc), and with the process's resident set size.
+The multiples are those of WIRE.md, section 11. In addition to the body, decoding may take 4 times the
+bytes of the JSON, 64 times the bytes of JSON that becomes Python objects (parameters, and the
+entries of tensors and requested outputs), and twice the bytes of BYTES tensors. They are compared
+with the memory that Python and numpy allocate (tracemalloc), and with the resident set size.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def empty_tensors(nbytes: int) -> Message:
 
 
 def overflowing(nbytes: int) -> Message:
-    """Shapes in shared memory whose product exceeds 2^63 at each step."""
+    """Return a shape in shared memory whose product exceeds 2^63 at each step."""
     region = '"parameters":{"shared_memory_region":"r"}'
     shape = repeated(str(2**62), 1260)
     return request(f'{{"name":"x","shape":[{shape}],"datatype":"FP64",{region}}}', " " * nbytes)

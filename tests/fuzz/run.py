@@ -53,11 +53,11 @@ def main() -> None:
         "targets", nargs="*", metavar="TARGET", help=", ".join((*TARGETS, *KERNELS))
     )
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
-    parser.add_argument("--runs", type=int, default=-1, help="executions of each target, at most")
-    parser.add_argument("--jobs", type=int, default=1, help="targets at the same time")
+    parser.add_argument("--runs", type=int, default=-1, help="maximum number of executions of each target")
+    parser.add_argument("--jobs", type=int, default=1, help="number of targets that run at the same time")
     parser.add_argument("--fast", action="store_true", help="without sanitizers")
-    parser.add_argument("--again", type=Path, action="append", help="only this input")
-    parser.add_argument("--keep", action="store_true", help="save what the seeds do not reach")
+    parser.add_argument("--again", type=Path, action="append", help="run only this input")
+    parser.add_argument("--keep", action="store_true", help="save inputs that reach other code")
     arguments = parser.parse_args()
     targets = arguments.targets or [*TARGETS, *KERNELS]
     if unknown := set(targets) - {*TARGETS, *KERNELS}:
@@ -101,7 +101,7 @@ def do(*arguments: object, env: Mapping[str, str] = os.environ, cwd: Path = ROOT
 
 
 def set_up(fast: bool) -> None:
-    """Create or update whatever is missing or older than the sources."""
+    """Create or update everything that is missing or older than the sources."""
     if shutil.which("clang") is None:
         sys.exit("run.py: clang is missing; on Debian: apt-get install clang libclang-rt-dev llvm")
     marker, recipe = FOLDER / "ready.json", [sysconfig.get_python_version(), *PACKAGES]
@@ -179,7 +179,7 @@ def environment(fast: bool, mutates: bool = False, again: bool = False) -> dict[
         "ASAN_OPTIONS": f"malloc_context_size={30 if again else 1}:detect_leaks=0"
         f":allocator_may_return_null=1:{symbolizer}",
         "UBSAN_OPTIONS": f"halt_on_error=1:print_stacktrace=1:{symbolizer}",
-        # libFuzzer looks for a mutator when it is loaded; no program but Python loads that one.
+        # libFuzzer looks for a mutator when it is loaded. Only Python can load this one.
         "LD_PRELOAD": f"{runtime}:{mutator}" if mutates else runtime,
     }
 
@@ -188,7 +188,7 @@ def environment(fast: bool, mutates: bool = False, again: bool = False) -> dict[
 
 
 def run(target: str, fast: bool, arguments: list[str], log: int | IO[str] | None = None) -> int:
-    """Run libFuzzer and return its exit code; its output goes to the log, if there is one."""
+    """Run libFuzzer and return its exit code. Its output is written to the log, if there is one."""
     command = [str(PYTHON), "-m", "fuzz.libfuzzer", target]
     variables = environment(fast, mutates="-merge=1" not in arguments, again=log is None)
     if target in KERNELS:

@@ -264,7 +264,7 @@ def applicable(message: Message) -> list[Difference]:
 def is_explained(
     message: Message, triton: LiveTriton, mine: Verdict, theirs: Verdict, rows: list[Difference]
 ) -> bool:
-    """Return whether the results are as the row says, and agree without the difference."""
+    """Return whether the results match a row, and agree after the message is rewritten."""
     if not any(row.says(message, mine, theirs) for row in rows):
         return False
     if all(row.rewrite is None for row in rows):

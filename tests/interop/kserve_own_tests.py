@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
-import environment  # type: ignore[import-not-found]  # beside this script
+import environment  # type: ignore[import-not-found]  # next to this script
 
 NAME = "kserve_tests"
 FILES = [
@@ -61,7 +61,7 @@ Outcomes = dict[str, str]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--version", help="another KServe than the environment's")
+    parser.add_argument("--version", help="test this version of KServe instead")
     version = parser.parse_args().version
     folder = environment.folder_of(NAME)
     environment.set_up(NAME, folder)

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
-import environment  # type: ignore[import-not-found]  # beside this script
+import environment  # type: ignore[import-not-found]  # next to this script
 
 PATHS = [
     *("tests/codecs", "tests/test_raw.py", "tests/test_types.py", "tests/batching"),

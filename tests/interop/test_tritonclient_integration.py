@@ -204,7 +204,7 @@ def test_text_types_that_only_the_integration_accepts(triton: TritonServer, tran
 @pytest.mark.usefixtures("without_leftovers")
 @pytest.mark.parametrize("transport", ["http", "http.aio", "grpc", "grpc.aio"])
 def test_server_errors(triton: TritonServer, transport: str) -> None:
-    """The tensor is too wide for the model: the exception has the server's message."""
+    """The shape of the tensor is wrong for the model. The exception has the server's message."""
     call = "matrix", {"INPUT0": np.ones((2, 4), np.float32)}
     refused = module("utils").InferenceServerException
     with pytest.raises(refused) as without:

@@ -203,7 +203,7 @@ JSON_DATA = (
     json_data("J5 bare NaN, FP64", "FP64", [2], "[ NaN , 1.5 ]", [nan, 1.5]),
     json_data("J6 rounded to FP32", "FP32", [1], "[0.1]", [0.10000000149011612]),
     json_data("J14 null is NaN, FP32", "FP32", [2], "[null,1.5]", [nan, 1.5],
-              why="Triton refuses it; other servers write it (section 4)"),
+              why="Triton rejects it; other servers write it (section 4)"),
     json_data("J14 null is NaN, FP64", "FP64", [1], "[null]", [nan]),
     json_data("J17 ragged lists", "INT32", [2, 2], "[[1],[2,3,4]]", [1, 2, 3, 4]),
     json_data("Y13 ragged BYTES", "BYTES", [2, 2], '["a",["b",["c"]],"d"]',
@@ -279,7 +279,7 @@ PEERS = (
           blob=hexed("003c 003c 04000000 74657374"), model_name="m", parameters={"x": 1}),
     valid("KServe S9 JSON with blanks", tensor("o", "BYTES", [3], [b"cat", b"dog", b"bird"]),
           kind="response", indent=0, model_name="m"),
-    valid("KServe null data beside size 0", tensor("x", "FP32", [0], []),
+    valid("KServe null data with size 0", tensor("x", "FP32", [0], []),
           text='{"inputs":[{"name":"x","shape":[0],"datatype":"FP32","data":null,'
           '"parameters":{"binary_data_size":0}}]}'),
     valid("OVMS INT8 [1, 4]", tensor("x", "INT8", [1, 4], [0, 1, 4, 2]), blob=hexed("00010402")),

@@ -289,7 +289,7 @@ LAYOUTS = (
     case("J15 no data for a scalar", LAYOUT, one(shape=[], data=[])),
 )  # fmt: skip
 
-WRAPS = "Triton refuses a negative UINT and wraps the others"
+WRAPS = "Triton rejects a negative UINT and wraps the others"
 LAST = "Triton leaves the end of the last element to the backend"
 ELEMENTS = (
     *(binary(id, ELEMENT, "BYTES", [1], blob, differs=LAST) for id, blob in (
@@ -312,7 +312,7 @@ ELEMENTS = (
     data("J8 the last of many", ELEMENT, "INT8", 50, f"[{'0,' * 49}128]"),
     data("FP64 1e400", ANY, "FP64", 1, "[1e400]"),
     data("FP64 10^400 in digits", ANY, "FP64", 1, f"[{10**400}]"),
-    data("FP64 -1e400 behind a bare NaN", ANY, "FP64", 2, "[NaN,-1e400]"),
+    data("FP64 -1e400 after a bare NaN", ANY, "FP64", 2, "[NaN,-1e400]"),
     *(data(f"{id} {datatype} JSON {item:.25}", ELEMENT, datatype, 1, f"[{item}]", differs=differs)
       for id, differs, datatype, items in (
           ("J7", "Triton makes it infinite", "FP32", ("1e39", "-1e39", str(10**39))),

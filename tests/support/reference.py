@@ -128,8 +128,8 @@ def element_count(datatype: str, shape: Sequence[int]) -> int:
     """Return the product of a shape; `[]` has one element."""
     if len(shape) > MAX_RANK or any(dim < 0 for dim in shape):
         raise LayoutError(f"no array has the shape {shape}")
-    # Python's integers do not wrap. The zeros are left out because numpy multiplies the others even
-    # then, and refuses an empty array whose strides would overflow.
+    # Python's integers do not wrap. The zeros are left out because numpy multiplies the other
+    # dimensions of an empty array as well, and rejects it if its strides would overflow.
     extent = math.prod(dim for dim in shape if dim) * SIZES.get(datatype, REFERENCE_SIZE)
     if extent > INT64_MAX:
         raise LayoutError(f"{shape} of {datatype} overflows")
