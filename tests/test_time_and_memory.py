@@ -1,7 +1,7 @@
 """Bodies that are expensive to decode: time must be linear, and memory within a multiple.
 
-The multiples are those of WIRE.md, section 11. In addition to the body, decoding may take 4 times the
-bytes of the JSON, 64 times the bytes of JSON that becomes Python objects (parameters, and the
+The multiples are those of WIRE.md, section 11. In addition to the body, decoding may take 4 times
+the bytes of the JSON, 64 times the bytes of JSON that becomes Python objects (parameters, and the
 entries of tensors and requested outputs), and twice the bytes of BYTES tensors. They are compared
 with the memory that Python and numpy allocate (tracemalloc), and with the resident set size.
 """
@@ -116,7 +116,7 @@ OBJECTS_MADE = (
     *("nested lists, parameters", "nested objects", "objects of one member"),
     *("numbers in parameters", "strings in parameters", "integers of 4000 digits, parameters"),
 )
-# name: function that makes a message of n bytes, and n
+# name: a function that creates a message of n bytes, and n
 HOSTILE: dict[str, tuple[Callable[[int], Message], int]] = {
     "2 MB of [": (deep("["), 2 * MB),
     '2 MB of {"":': (deep('{"":'), 2 * MB),
