@@ -222,7 +222,7 @@ def test_bytes(benchmark: BenchmarkFixture, workload: str, step: str, contender:
         measure(benchmark, lambda found: check(found, elements), run, elements)
 
 
-# --- beside a busy thread ---
+# --- while another thread is busy ---
 
 # A scan of 500,000 small elements or more releases the GIL. If another thread runs Python code, the
 # scan then waits for up to a switch interval (5 ms) to get the GIL back. A shorter scan does not

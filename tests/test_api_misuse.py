@@ -192,7 +192,7 @@ def test_encoding_rejects_invalid_tensor_attributes(
     repr(tensor)
     if binary == "raw":
         if attribute == "name":
-            return  # it is not sent
+            return  # the attribute is not sent
         with pytest.raises(error, match=message):
             tw.encode_raw_request(tensor)
         return
@@ -438,7 +438,7 @@ def test_view_of_a_view_keeps_the_first_owner_alive() -> None:
 
 
 def test_owners_and_views_collected_in_one_cycle() -> None:
-    """The collector may clear objects in any order, also an owner before its views."""
+    """The collector may clear objects in any order, for example an owner before its views."""
     run("""
 import ctypes
 

@@ -28,7 +28,7 @@ else:
     pl = pytest.importorskip("polars", reason=MISSING)
     duckdb = pytest.importorskip("duckdb", reason=MISSING)
 
-# Lengths around the 12 bytes that a view stores inline; empty; with NULs; last, not UTF-8.
+# Lengths around the 12 bytes that a view stores inline; empty; with NULs. The last is not UTF-8.
 TEXT = [b"", b"a", b"x" * 11, b"y" * 12, b"z" * 13, "é🜚".encode() * 9, b"a\0b\0", b"w" * 70_000]
 ANY = [*TEXT, b"\xff\xfe" * 9]
 
@@ -101,7 +101,7 @@ def test_data_buffers_are_the_body() -> None:
     _, views, *data = array.buffers()
     assert views.size == 16 * len(ANY)
     assert all(begin <= buffer.address < begin + len(body) for buffer in data)
-    assert data[0].address == begin + body.index(b"z" * 13)  # the first that is not in its view
+    assert data[0].address == begin + body.index(b"z" * 13)  # the first long element
 
 
 def test_slices_and_reshaped_tensors() -> None:
@@ -457,7 +457,7 @@ def test_unreadable_schemas_are_rejected() -> None:
     producer.schema.release = None
     with pytest.raises(tw.EncodeError, match="is an Arrow schema that was consumed already"):
         tw.encode_bytes(producer)
-    assert producer.n_releases == 0  # it stays the producer's
+    assert producer.n_releases == 0  # the producer remains its owner
     with pytest.raises(tw.EncodeError, match="its schema has no format"):
         tw.encode_bytes(Producer(format=None))
 

@@ -73,7 +73,7 @@ BIG = tw.encode_request(
     ("nbytes", "answers"), [(len(BIG), [b"100 Continue", b"200 OK"]), (1 << 32, [b"413 "])]
 )
 def test_expect_100_continue(address: str, nbytes: int, answers: list[bytes]) -> None:
-    """The server requests the body, unless it is too long."""
+    """The server sends 100 Continue, unless the announced body is too long."""
     host, port = address.split(":")
     head, _, body = request_text(BIG).partition(b"\r\n\r\n")
     head = head.replace(
@@ -89,7 +89,7 @@ def test_expect_100_continue(address: str, nbytes: int, answers: list[bytes]) ->
 
 @pytest.mark.parametrize("n_sent", [10, 1000, len(BIG) // 2, None])
 def test_clients_that_disconnect(address: str, n_sent: int | None) -> None:
-    """They disconnect during the request, or without reading the response."""
+    """Clients disconnect during the request, or without reading the response."""
     host, port = address.split(":")
     text = request_text(BIG)
     for _ in range(5):

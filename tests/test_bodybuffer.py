@@ -121,7 +121,7 @@ def test_body_up_to_the_limit(most: int) -> None:
     buffer = tw.BodyBuffer(None, max_nbytes=most)
     while len(buffer) < most:
         buffer.advance(len(buffer.remaining()[: most - len(buffer)]))
-    assert len(buffer.remaining()) == 1  # where a receiver finds the end
+    assert len(buffer.remaining()) == 1  # with which a receiver detects the end of the body
     buffer.advance(0)
     words = f"{most + 1} bytes, at most {most} are accepted"
     with pytest.raises(tw.HeaderError, match=words):
@@ -150,7 +150,7 @@ def test_growing_keeps_content_and_alignment() -> None:
     buffer = tw.BodyBuffer(None, 7)
     expected = b""
     for i in range(60):
-        chunk = bytes([i]) * (1 << (i % 22))  # to 9 MB: over all ways to grow
+        chunk = bytes([i]) * (1 << (i % 22))  # up to 9 MB, so that the buffer grows in all ways
         buffer.write(chunk)
         expected += chunk
         assert (address(buffer) + 7) % 64 == 0

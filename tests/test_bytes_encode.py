@@ -90,7 +90,7 @@ def test_arguments_of_wrong_types(values: Any) -> None:
 
 
 def test_element_of_4_gib_is_rejected() -> None:
-    memory = mmap.mmap(-1, 2**32)  # virtual; nothing is written, so nothing is backed
+    memory = mmap.mmap(-1, 2**32)  # pages that are not written take no memory
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_bytes(["a", memoryview(memory)])
     assert str(caught.value) == (
@@ -175,7 +175,7 @@ def elements_in(memory: bytearray) -> dict[str, Any]:
     text = np.frombuffer(memory, np.uint32)
     return {
         "list of memoryviews": [memoryview(memory)[:20], memoryview(memory)[10:30]],
-        "memoryview behind the target": [b"a" * 20, memoryview(memory)[40:]],
+        "memoryview after the target": [b"a" * 20, memoryview(memory)[40:]],
         "bytearray": [b"a", memory],
         "object array": np.array([memoryview(memory)[:20], b"x"], object),
         "S": flat[:40].view("S8"),

@@ -318,7 +318,7 @@ def longest_wait(work: Callable[[], Any]) -> float:
 
 @pytest.mark.thread_unsafe(reason="it measures how long others wait")
 def test_long_scan_releases_the_gil() -> None:
-    body = bytes(4 << 25)  # 32M empty elements: 50 ms and more
+    body = bytes(4 << 25)  # 32M empty elements, which take 50 ms or more
     shares = []
     for _ in range(3):
         started = time.perf_counter()

@@ -42,7 +42,7 @@ def test_demo() -> None:
     (row,) = re.findall(
         r"decode request +([\d.]+) ms +([\d.]+) MiB +([\d.]+) ms +([\d.]+) MiB", done.stdout
     )
-    assert row[1] == "0.0"  # nothing copied
+    assert row[1] == "0.0"  # nothing is copied
     assert float(row[3]) > 64
 
 

@@ -70,7 +70,7 @@ def test_malformed_message_is_rejected(case: cases.Malformed) -> None:
 def test_message_truncated_at_every_byte_is_rejected(case: cases.Valid) -> None:
     for nbytes in range(len(case.body)):
         if case.header_length is None and not case.body[nbytes:].strip():
-            continue  # only white space after the JSON is missing
+            continue  # only the white space after the JSON is missing
         with pytest.raises(tw.DecodeError):
             decode(case.kind, case.body[:nbytes], case.header_length)
 

@@ -152,7 +152,7 @@ def test_cycle_with_a_memoryview_is_collected() -> None:
                 node.request["x"].parameters["view"] = memoryview(node.request["x"].data.wire)
             del view, node
             gc.collect()
-            memory.append(0)  # a BufferError when anything still holds it
+            memory.append(0)  # raises BufferError if any view of it remains
     print("done")
     """
     run(program)
@@ -262,7 +262,7 @@ def requested(frame: tw.Frame) -> tw.RequestedOutput:
 
 
 def test_names_of_wrong_type_are_rejected() -> None:
-    """Whatever stands in the list, the answer is about the name."""
+    """Also with an item of a wrong type in the list, the error is about the name."""
     request = tw.InferRequest([tw.Tensor("x", A)])
     request.inputs.append(5)  # type: ignore[arg-type]
     deep: Any = []
@@ -427,7 +427,7 @@ def fork():
     child = os.fork()
     if child == 0:
         try:
-            signal.alarm(20)  # ends the child where it hangs
+            signal.alarm(20)  # ends a child that hangs
             exchange(np.array(texts, np.dtypes.StringDType()))
         except BaseException:
             os._exit(1)
@@ -497,7 +497,7 @@ except tw.LayoutError as error:
     error.__traceback__ = None
 else:
     raise AssertionError
-del request, array, frame, raw  # before the memory is used in another way
+del request, array, frame, raw  # before the memory is used for other objects
 
 memory[:4] = (nbytes).to_bytes(4, "little")
 memory[4 + nbytes : 8 + nbytes] = (192).to_bytes(4, "little")

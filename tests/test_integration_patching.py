@@ -55,7 +55,7 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 def marked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A replacement for functions of one argument that marks the result."""
+    """Return a replacement for a function of one argument, which marks the result."""
     news: dict[str, Callable[..., Any]] = {
         "plain": lambda self, x: ("new", function(self, x)),
         "of": lambda cls, x: ("new", function(cls, x)),

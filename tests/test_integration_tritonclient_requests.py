@@ -72,7 +72,7 @@ def test_request_of_many_dimensions(http: ModuleType, datatype: str, order: Any)
 )
 def test_request_of_other_arrays(http: ModuleType, array: Array) -> None:
     both(lambda: body_of(http, array, "FP32"))
-    both(lambda: body_of(http, array, "BF16"))  # which older clients make of float32
+    both(lambda: body_of(http, array, "BF16"))  # which older clients create from float32
 
 
 @pytest.mark.parametrize("value", [None, [1.0], b"abcd", memoryview(b"abcd"), np.float32(1)])
@@ -117,7 +117,7 @@ def test_request_with_all_kinds_of_inputs_and_outputs(http: ModuleType) -> None:
 
 
 def test_data_set_repeatedly(http: ModuleType, either: bool) -> None:
-    """The last call determines the data, whatever its form."""
+    """The last call determines the data, in binary or JSON form."""
     generate = http.InferenceServerClient.generate_request_body
     tensor = http.InferInput("x", [len(FLOATS)], "FP32").set_data_from_numpy(FLOATS)
     tensor.set_data_from_numpy(FLOATS + 1)
@@ -145,7 +145,7 @@ def test_inputs_and_results_can_be_copied(
 
 
 def test_large_array_is_kept_by_reference(http: ModuleType, installed: None) -> None:
-    """Until the body is built. Then it is copied once, and may be modified."""
+    """The body copies it once; after that, the array may be modified."""
     array = FLOATS.copy()
     tensor = http.InferInput("x", [len(array)], "FP32").set_data_from_numpy(array)
     assert np.shares_memory(tensor._raw_data, array)
@@ -195,7 +195,7 @@ def test_grpc(grpc: ModuleType, datatype: str) -> None:
 @pytest.mark.parametrize("datatype", ["FP16", "BYTES"])
 def test_grpc_of_other_arrays(grpc: ModuleType, datatype: str, value: Any) -> None:
     if datatype == "BYTES" and isinstance(value, np.ndarray) and value.dtype.kind == "U":
-        value = value.astype("S")  # U is an extra
+        value = value.astype("S")  # only the integration accepts U
     both(lambda: grpc.InferInput("x", [2], datatype).set_data_from_numpy(value)._get_content())
 
 

@@ -42,7 +42,7 @@ http, either, installed = (
 def output(
     http: ModuleType, body: Any, length: Any, name: str, encoding: str | None = None
 ) -> Array | None:
-    """An output, read as programs read it."""
+    """Return an output, read as programs read it."""
     array: Array | None = parsed(http, body, length, encoding).as_numpy(name)
     return array
 
@@ -57,7 +57,7 @@ def test_response(http: ModuleType, datatype: str, is_large: bool) -> None:
             both(output, http, received, length, name)
     found = both(lambda: parsed(http, body, str(length)).as_numpy("OUTPUT0"))
     assert found[:3:2] == (np.ndarray, array.shape)
-    assert found[1] == array.dtype or datatype == "BF16"  # which older clients make float32
+    assert found[1] == array.dtype or datatype == "BF16"  # which older clients convert to float32
 
 
 @pytest.mark.parametrize("cut", [1, 3, 4, LARGE, LARGE + 50, 2 * LARGE + 20, 2 * LARGE + 150])
@@ -123,7 +123,7 @@ def test_arrays_are_views_of_the_response(http: ModuleType, installed: None) -> 
 
 
 def test_arrays_of_a_writable_body_are_copies(http: ModuleType, either: bool) -> None:
-    """As without the integration: the caller may reuse the buffer, and owns each array."""
+    """As without the integration, the caller may reuse the buffer and owns each array."""
     body, length = response(FLOATS, FLOATS)
     received = bytearray(body)
     result = parsed(http, received, length)

@@ -36,7 +36,7 @@ def digits(rng: random.Random, n: int) -> str:
 
 
 def lengths() -> list[str]:
-    """Integer parts of 1 to 12 digits, fractions of 1 to 30, with and without a sign."""
+    """Return numbers with integer parts of 1 to 12 digits, fractions of 1 to 30, and both signs."""
     rng = random.Random(3)
     return [
         f"{sign}{first}{digits(rng, n_whole - 1)}.{digits(rng, n_fraction)}"
@@ -48,7 +48,7 @@ def lengths() -> list[str]:
 
 
 def halfway(rng: random.Random) -> str:
-    """The middle between two neighbouring doubles, as text of 17 to 19 digits with a fraction."""
+    """Return the midpoint of two adjacent doubles, as text of 17 to 19 digits with a fraction."""
     mantissa = rng.randrange(1 << 52, 1 << 53)
     whole, half = divmod(2 * mantissa + 1, 4)
     return f"{whole}.{25 * half:02d}"
@@ -68,7 +68,7 @@ def test_numbers_at_all_distances_from_the_end() -> None:
 
 
 def test_quotients_by_all_powers_of_five() -> None:
-    """16 to 19 digits, from the smallest to the largest, divided by 10^1 to 10^27."""
+    """Numbers of 16 to 19 digits, from the smallest to the largest, divided by 10^1 to 10^27."""
     rng = random.Random(5)
     values = [10**15, 10**15 + 1, 10**19 - 1, (1 << 53) + 1, (1 << 63) - 1, 1 << 63]
     values += [rng.randrange(10**15, 10**19) for _ in range(200)]
@@ -87,12 +87,12 @@ def test_numbers_halfway_between_two_doubles() -> None:
 
 
 def test_single_precision_is_rounded_once() -> None:
-    """The middle between two floats goes to the even one, and anything above it to the upper."""
+    """The midpoint of two floats is rounded to the even one, and larger numbers upwards."""
     rng = random.Random(11)
     numbers, expected = [], []
     for _ in range(1000):
         mantissa = rng.randrange(1 << 23, 1 << 24)
-        text = str((2 * mantissa + 1) * 5**12)  # times 10^-12: the middle, times 2^-11
+        text = str((2 * mantissa + 1) * 5**12)  # times 10^-12: the midpoint times 2^-11
         numbers += [f"{text[:-12]}.{text[-12:]}", f"{text[:-12]}.{text[-12:]}01"]
         expected += [(mantissa + (mantissa & 1)) / 2**11, (mantissa + 1) / 2**11]
     found = read("FP32", numbers)

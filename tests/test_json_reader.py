@@ -121,7 +121,7 @@ def msgspec_accepts(text: bytes) -> bool:
 
 # --- valid and invalid JSON ---
 
-# Where the reader's verdict on a parameter differs from that of `json` or of msgspec, and why.
+# Parameters that the reader accepts or rejects unlike `json` or msgspec, and the reason.
 DIFFERENCES: dict[bytes, tuple[bool, bool, bool, str]] = {  # reader, json, msgspec
     b"NaN": (False, True, False, "RFC 8259 has no such number; it is read in FP32 and FP64 data"),
     b"[-Infinity]": (False, True, False, "the same"),
@@ -129,7 +129,7 @@ DIFFERENCES: dict[bytes, tuple[bool, bool, bool, str]] = {  # reader, json, msgs
     b'{"a":1,"\\u0061":1}': (False, True, True, "the same"),
     b'"\\ud800"': (False, True, False, "half of a surrogate pair has no UTF-8"),
     b'"\\udc00\\ud800"': (False, True, False, "the same"),
-    b"1e400": (False, True, False, "an infinity is not what the text says"),
+    b"1e400": (False, True, False, "an infinity would change the value"),
     b"[" * 127 + b"]" * 127: (False, True, True, "two levels are the header's own; max_nesting"),
     b"\xef\xbb\xbf1": (False, False, False, "JSON in transit has no byte order mark"),
     b"9" * 4300: (True, True, True, "Python's own default bound"),
@@ -362,7 +362,7 @@ def test_double_precision_near_midpoints() -> None:
 
 
 def test_single_precision_is_rounded_once() -> None:
-    """The nearest double of each text is the midpoint of two floats, the text is next to it."""
+    """Each text is close to the midpoint of two floats, which is its nearest double."""
     chooser = random.Random(5)
     pairs = []
     for _ in range(scaled(2000)):
@@ -389,7 +389,7 @@ def test_double_precision_of_up_to_19_digits() -> None:
         n_digits = chooser.randrange(15, 20)
         digits = chooser.randrange(10 ** (n_digits - 1), 10**n_digits)
         texts.append(f"{digits}e{exponent}")
-    # (2m + 1) * 2^e is a middle for a 53-bit m; it is short where 2^e or 5^-e divides well.
+    # (2m + 1) * 2^e is a midpoint for an m of 53 bits. It has few digits if e is near 0.
     for _ in range(scaled(30_000)):
         odd = 2 * chooser.randrange(2**52, 2**53) + 1
         if chooser.randrange(2):
@@ -572,7 +572,7 @@ NO_NUMBERS += [
 def test_invalid_numbers_are_rejected(datatype: str, text: str) -> None:
     for padded in (text, text + " ", text + "," + "0" * 9, text + "," + "0," * 9 + "0"):
         for message in (body(entry(datatype, f"[{padded}]")), body(entry("FP32", f"[1,{padded}]"))):
-            # Of integers, "1e5" in "1e5.5" has the wrong type before it is no number.
+            # For integers, "1e5" in "1e5.5" is rejected for its type before the rest is read.
             error = tw.HeaderError if datatype[:2] == "FP" else tw.DecodeError
             with pytest.raises(error):
                 decode(message)
@@ -593,7 +593,7 @@ def test_integers_in_and_out_of_range(datatype: str) -> None:
     values = [least, least + 1, -1, 0, 1, 9, 10, 99, 100, most - 1, most]
     values += [10**n for n in range(20)] + [10**n - 1 for n in range(20)]
     values = [value for value in values if least <= value <= most]
-    for n_blanks in range(9):  # eight bytes are read at once where there are eight
+    for n_blanks in range(9):  # eight bytes are read at once if eight remain
         texts = [f"{' ' * n_blanks}{value}" for value in values]
         assert read(datatype, texts).tolist() == values
         assert [read(datatype, [text]).item() for text in texts] == values
@@ -1263,7 +1263,7 @@ def test_skipped_values_across_block_boundaries(make: Callable[[bytes], bytes]) 
         b"true",
         b"null",
         b'{"a":[1,2],"b":{"c":0}}',
-        b'{"a":{"a":{"a":1,"b":2}}}',  # keys that are on the stack when the reading is cut
+        b'{"a":{"a":{"a":1,"b":2}}}',  # keys that are on the stack when the text of the block ends
     ]
     bad = [
         b'"\\ud83d"',
@@ -1345,7 +1345,7 @@ def test_invalid_nested_data_in_peer_messages() -> None:
 # --- shapes ---------------------------------------------------------------------------------------
 
 
-def test_a_shape_is_a_list_of_integers() -> None:
+def test_shape_must_be_a_list_of_integers() -> None:
     for shape, words in (
         ("[-1,-]", "expected a digit"),
         ("[" + "1," * 64 + "1.]", "expected a digit"),

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import tensorwire as tw
 from support.scale import scaled
 
-# Characters that JSON escapes, that it need not, and of each width that Python keeps text in.
+# Characters that JSON escapes or need not escape, of each width in which Python stores text.
 CHARACTERS = st.one_of(
     st.sampled_from('"\\/\0\x01\x1f \x7f\x80\xffĀ\u2028\uffff\U0001f600{}[],:'),
     st.characters(exclude_categories=["Cs"]),
@@ -39,7 +39,7 @@ VALUES = st.recursive(
 FRAMING = ("binary_data_size", "shared_memory_region", "binary_data", "binary_data_output")
 PARAMETERS = st.dictionaries(TEXT.filter(lambda key: key not in FRAMING), VALUES, max_size=4)
 DIMS = st.integers(0, 2**63 - 1) | st.sampled_from([0, 1, 9, 10, 99, 100, 2**63 - 1])
-# Of INT8, whose elements are less than 2^63 together.
+# The datatype is INT8, so that all elements together take less than 2^63 bytes.
 SHAPES = (st.lists(DIMS, max_size=1) | st.lists(st.integers(0, 100), max_size=5)).map(tuple)
 SOMETIMES = st.none() | TEXT
 
@@ -334,7 +334,7 @@ def test_numbers_that_are_hard_to_write(dtype: str, check: Callable[[Any], None]
     check(neighbours(np.array([0, smallest, info.tiny, info.max, info.eps, 1 / 3], dtype)))
     check(neighbours(np.arange(0, 70_000, 7).astype(dtype)))
     check(np.arange(0, 1000, dtype=dtype) * np.dtype(dtype).type(smallest))
-    # Whole numbers about 2^24, 2^53, 10^15, 10^16, and numbers of few digits.
+    # Whole numbers near 2^24, 2^53, 10^15 and 10^16, and numbers of few digits.
     for base in (2**24, 2**53, 10**15, 10**16, 10**17, 2**63):
         check(neighbours(np.array([base + i for i in range(-50, 50)], dtype)))
     check(np.array([i / 100 for i in range(-2000, 2000)], dtype))
@@ -455,7 +455,7 @@ SIZES = [1, 2, 17, 18, 1023, 1024, 1025, 2048, 2049, 5000, 49_999, 50_000, 50_00
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("dtype", NUMERIC)
 def test_arrays_of_any_size(dtype: str, n: int) -> None:
-    """Around the ends of batches and the growth of the output buffer."""
+    """The sizes are near the ends of batches and where the output buffer grows."""
     longest = LONGEST.get(dtype)
     if longest is None:
         info = np.iinfo(dtype)

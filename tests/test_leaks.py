@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def test_no_entry_point_leaks() -> None:
-    """No output is expected either, such as of an exception in a destructor."""
+    """There must be no error output either, such as an exception in a destructor."""
     path = [str(Path(tw.__file__).parent.parent), *sys.path]
     script = f"import sys; sys.path[:0] = {path!r}; sys.argv[1:] = []\n"
     script += "from stress import leaks; leaks.main()"
@@ -82,7 +82,7 @@ BAD: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("work", BAD.values(), ids=BAD.keys())
 def test_error_does_not_keep_the_body_alive(work: Callable[[Any], Any]) -> None:
-    """Except through the frames of its traceback, whose arguments include the body."""
+    """Only the frames of its traceback, whose arguments include the body, keep it alive."""
     body = Owned(ELEMENTS)
     watch = weakref.ref(body)
     try:

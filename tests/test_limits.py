@@ -113,7 +113,7 @@ def test_max_elements_of_a_raw_request(datatype: str) -> None:
     ids=str,
 )
 def test_max_elements_in_shared_memory(shape: list[int], message: str) -> None:
-    """Without bytes in the body, the shape alone is counted."""
+    """The elements are counted from the shape, because the body has no bytes of them."""
     region = {"shared_memory_region": "r"}
     entry = {"name": "x", "datatype": "FP32", "shape": shape, "parameters": region}
     body = json.dumps({"inputs": [entry]}).encode()
@@ -136,8 +136,8 @@ PLACES = {
     "unknown member": HEAD % 1 + '"z":%s}',
     "parameter": HEAD % 1 + '"parameters":%s}',
     "beside a bare NaN": HEAD % "NaN" + '"z":%s}',
-    "behind a string": HEAD % 1 + r'"id":"[[[\\\"]]]","z":%s}',
-    "behind an escape": HEAD % 1 + r'"id":"]]\\","z":%s}',
+    "after a string": HEAD % 1 + r'"id":"[[[\\\"]]]","z":%s}',
+    "after an escape": HEAD % 1 + r'"id":"]]\\","z":%s}',
 }
 
 
@@ -151,7 +151,7 @@ def test_max_nesting(place: str, kind: str, most: int) -> None:
     else:
         body = place % nested(most, kind), place % nested(most + 1, kind)
     bound = limits(max_nesting=max(most, 3))
-    if most > 3:  # the levels of a tensor's shape are four
+    if most > 3:  # a tensor's shape is on the fourth level
         assert tw.decode_request(body[0].encode(), limits=bound).inputs
     with pytest.raises(tw.HeaderError, match=f"level {most + 1} begins at byte") as caught:
         tw.decode_request(body[1].encode(), limits=bound)
@@ -165,7 +165,7 @@ ESCAPED = r"\"[{" * 300
 
 
 def test_brackets_that_do_not_nest() -> None:
-    """In strings, in sequence, and after the end of the JSON."""
+    """Brackets in strings, in sequence, and after the end of the JSON do not count."""
     strings = HEAD % 1 + f'"id":"{"[{" * 300}","z":{{"{ESCAPED}":[]}}}}'
     assert tw.decode_request(strings.encode()).id == "[{" * 300
     rows = '{"inputs":[{"name":"x","shape":[900,1],"datatype":"INT8","data":[%s]}]}'
@@ -213,7 +213,7 @@ def test_nesting_in_a_thread_with_a_small_stack() -> None:
 
 
 def test_conversion_to_s_with_one_long_element() -> None:
-    """Up to 64 MiB for any elements; above that, up to 64 times the received bytes."""
+    """The array may take 64 MiB, or 64 times the received bytes if that is more."""
 
     def as_s(n_elements: int, width: int) -> Any:
         elements = reference.elements([b"x" * width] + [b"y"] * (n_elements - 1))

@@ -100,7 +100,7 @@ def test_mmap_body(tmp_path: Any) -> None:
     message = tw.decode_response(body, FRAME.header_length)
     assert np.array_equal(message["pixels"].as_numpy(), PIXELS)
     with pytest.raises(BufferError):
-        body.close()  # views exist
+        body.close()  # BufferError: views exist
     del message
     gc.collect()
     body.close()

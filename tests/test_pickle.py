@@ -16,7 +16,7 @@ import pytest
 import tensorwire as tw
 
 BIG = 1 << 18
-SMALL = 1000  # bytes that a pickle may have beside its tensors
+SMALL = 1000  # bytes that a pickle may have in addition to its tensors
 WORDS = [b"a", b"", b"\xff" * 300, b"\0"] * 1000
 FLOATS = np.arange(BIG, dtype=np.float32).reshape(4, -1)
 
@@ -113,7 +113,7 @@ def test_misaligned_array() -> None:
 
 
 def test_raw_element_gets_no_length_prefix() -> None:
-    """The one element of a raw request is shipped where it stands."""
+    """The only element of a raw request is pickled as it is in the body."""
     image = b"\xff" * BIG
     request = tw.decode_request(image, 0, raw_input=tw.TensorSpec("image", "BYTES", [1]))
     data, (buffer,) = out_of_band(request)
@@ -247,7 +247,7 @@ def answer_with(pipe: Connection, data: bytes, buffers: list[Any], *, writable: 
 
 
 def exchange(answer: Callable[[Connection], None], send: Callable[[Connection], None]) -> Any:
-    """Return what another process makes of the message."""
+    """Send the message to another process, and return its answer."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=answer, args=(theirs,))

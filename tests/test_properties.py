@@ -56,7 +56,7 @@ def test_bytes_round_trip(values: list[Any]) -> None:
 
 # Lengths around those that Arrow stores in a view and numpy in a string, and a 16-bit limit.
 LENGTHS = st.sampled_from([0, 1, 7, 8, 11, 12, 13, 15, 16, 255, 256, 65_535, 65_536])
-CHARACTERS = st.characters(exclude_categories=["Cs"])  # no surrogates: they have no UTF-8
+CHARACTERS = st.characters(exclude_categories=["Cs"])  # no surrogates, which have no UTF-8 form
 TRIMMED = st.text(CHARACTERS, max_size=6).map(lambda text: text.rstrip("\0"))
 ELEMENTS = st.one_of(
     st.text(CHARACTERS, max_size=9), st.builds(lambda n, c: c * n, LENGTHS, CHARACTERS)
@@ -89,7 +89,7 @@ def test_all_source_types_give_the_same_bytes(array: Any, data: st.DataObject) -
 @settings(max_examples=scaled(200), deadline=None)
 @given(hnp.arrays("U6", SHAPES, elements=TRIMMED))
 def test_fixed_width_arrays_lose_trailing_nuls(array: Any) -> None:
-    """As with numpy itself."""
+    """numpy itself does the same."""
     expected = [text.encode() for text in array.ravel().tolist()]
     assert (
         tw.encode_bytes(array) == tw.encode_bytes(array.T.copy().T) == reference.elements(expected)
@@ -109,7 +109,7 @@ def verdict(decode: Any, refusal: type[Exception]) -> Any:
 @settings(max_examples=scaled(500), deadline=None)
 @given(st.binary(max_size=24), st.integers(0, 4))
 def test_random_bytes_decode_as_by_the_reference(data: bytes, count: int) -> None:
-    """Whatever the bytes: the elements that reference.py finds, or an error where it has one."""
+    """Any bytes decode to the same elements as with reference.py, or both raise an error."""
     ours = verdict(lambda: tw.decode_bytes(data, count).tolist(), tw.DecodeError)
     theirs = verdict(lambda: reference.unpack("BYTES", data, count), reference.WireError)
     assert isinstance(ours, str) == isinstance(theirs, str)
@@ -141,7 +141,7 @@ def test_changed_byte_is_decoded_or_rejected_as_by_the_reference(data: st.DataOb
         reference.WireError,
     )
     if isinstance(theirs, str):
-        # What is within an unknown member is skipped, also when it is no UTF-8 (WIRE.md 3).
+        # The content of an unknown member is skipped, even if it is not UTF-8 (WIRE.md 3).
         assert isinstance(ours, str) or not bytes(body[: frame.header_length]).isascii()
     else:
         assert ours == theirs

@@ -71,7 +71,7 @@ def with_http_client(
     if answer.status != 200:
         raise OSError(answer.read()[:500])
     header_length = tw.header_length(answer.headers)
-    body = tw.BodyBuffer(answer.length, header_length)  # aligned, and no copy on the way
+    body = tw.BodyBuffer(answer.length, header_length)  # aligned, and received without a copy
     while nbytes := answer.readinto(body.remaining()):
         body.advance(nbytes)
     if not body.complete:

@@ -35,7 +35,7 @@ def test_cells_have_spread_and_ratio() -> None:
     assert lines[2] == "| w | 1 us ±5% | 2 us ±5% (2x) |"
 
 
-def test_a_wrong_result_has_no_number() -> None:
+def test_wrong_result_has_no_number() -> None:
     place = {"table": "decode", "workload": "w", "contender": "pickle 5"}
     note = {**place, "kind": "wrong result", "text": "array 'x' differs"}
     other = {**row("pickle 5", 1e-6), "workload": "other"}
@@ -74,7 +74,7 @@ def test_losses_of_a_package_on_tensorwire_are_listed() -> None:
     ]
 
 
-def test_regions_without_results_stay() -> None:
+def test_regions_without_results_are_unchanged() -> None:
     page = "a\n<!-- begin x -->\nold\n<!-- end x -->\n<!-- begin y -->\nkept\n<!-- end y -->"
     regions = {"x": lambda tables: r"new \1", "y": lambda tables: ""}
     assert report.with_regions(page, regions, {}) == page.replace("old", r"new \1")
@@ -82,7 +82,7 @@ def test_regions_without_results_stay() -> None:
         report.with_regions(page, {"z": regions["x"]}, {})
 
 
-def test_results_keep_what_pytest_benchmark_measured() -> None:
+def test_results_have_the_measurements_of_pytest_benchmark() -> None:
     place = {"table": "t", "workload": "w"}
     stats = {"median": 1.23456e-6, "iqr": 1e-8, "rounds": 7, "mean": 1.0}
     rates = {"a": {"rate": 10.0, "rounds": 3}}

@@ -63,7 +63,7 @@ def test_threads_decode_the_same_body(wrap: Callable[[bytes], Any]) -> None:
 
     assert all(in_threads(decode))
     if isinstance(body, bytearray):
-        body.append(1)  # every export is released
+        body.append(1)  # succeeds, because every view is released
 
 
 def test_threads_read_the_same_message() -> None:
@@ -202,7 +202,8 @@ MANY_NUMBERS = (
     f'{{"inputs":[{{"name":"x","shape":[2000000],"datatype":"FP32","data":[{MANY_VALUES}]}}]}}'
 ).encode()
 
-# What takes several ms, and more ticks than a call has with the GIL held; a tick takes half a ms.
+# Operations of several ms, and a number of ticks that only calls without the GIL reach. A tick
+# takes 0.5 ms.
 LONG: dict[str, tuple[Callable[[], Any], int]] = {
     "checking BOOL elements": (lambda: tw.decode_request(SIXTY_MB, 0, raw_input=FLAGS), 2),
     "scanning elements far apart": (lambda: tw.decode_bytes(FAR_APART, 100_000), 2),

@@ -1,9 +1,9 @@
 """Bodies that are expensive to decode: time must be linear, and memory within a multiple.
 
-The multiples are those of WIRE.md, section 11. Beside the body, decoding may take 4 times the bytes
-of the JSON, 64 times the bytes of JSON that becomes Python objects (parameters, and the entries of
-tensors and requested outputs), and twice the bytes of BYTES tensors. They are compared with the
-memory that Python and numpy allocate (tracemalloc), and with the process's resident set size.
+The multiples are those of WIRE.md, section 11. In addition to the body, decoding may take 4 times
+the bytes of the JSON, 64 times the bytes of JSON that becomes Python objects (parameters, and the
+entries of tensors and requested outputs), and twice the bytes of BYTES tensors. They are compared
+with the memory that Python and numpy allocate (tracemalloc), and with the resident set size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.thread_unsafe(reason="it measures the process")
 
 JSON_MULTIPLE, OBJECTS_MULTIPLE, BYTES_MULTIPLE = 4, 64, 2
 SLACK_NBYTES = 64 << 10
-RSS_SLACK_NBYTES = 4 << 20  # the allocators take and keep whole arenas
+RSS_SLACK_NBYTES = 4 << 20  # allocators request and keep whole arenas
 
 GENEROUS = tw.Limits(max_tensors=1 << 40, max_name_nbytes=1 << 40)
 Message = tuple[bytes, int | None]
@@ -80,7 +80,7 @@ def empty_tensors(nbytes: int) -> Message:
 
 
 def overflowing(nbytes: int) -> Message:
-    """Shapes in shared memory whose product exceeds 2^63 at each step."""
+    """Return a shape in shared memory whose product exceeds 2^63 at each step."""
     region = '"parameters":{"shared_memory_region":"r"}'
     shape = repeated(str(2**62), 1260)
     return request(f'{{"name":"x","shape":[{shape}],"datatype":"FP64",{region}}}', " " * nbytes)
@@ -107,7 +107,7 @@ def number(datatype: str, digits: Callable[[int], str]) -> Callable[[int], Messa
 
 
 MB = 1_000_000
-OBJECTS = 400_000  # bytes of messages with an object every few bytes
+OBJECTS = 400_000  # size of messages with an object every few bytes
 NESTED_LISTS = "[" * 100 + "]" * 100
 NESTED_OBJECTS = '{"":' * 100 + "0" + "}" * 100
 # Messages whose parameters or entries become Python objects.
@@ -116,7 +116,7 @@ OBJECTS_MADE = (
     *("nested lists, parameters", "nested objects", "objects of one member"),
     *("numbers in parameters", "strings in parameters", "integers of 4000 digits, parameters"),
 )
-# name: function that makes a message of n bytes, and n
+# name: a function that creates a message of n bytes, and n
 HOSTILE: dict[str, tuple[Callable[[int], Message], int]] = {
     "2 MB of [": (deep("["), 2 * MB),
     '2 MB of {"":': (deep('{"":'), 2 * MB),
@@ -238,7 +238,7 @@ def with_resident_peak(message: Message, multiple: int) -> None:
     ):  # ASan has its own allocator
         return
     before = status_nbytes("VmRSS")
-    reset.write_text("5")  # VmHWM begins anew
+    reset.write_text("5")  # resets VmHWM
     decode(message)
     allowed = allowed_nbytes(message, multiple)
     assert status_nbytes("VmHWM") - before <= allowed + RSS_SLACK_NBYTES
@@ -265,7 +265,7 @@ def filled(datatype: str, unit: str) -> Callable[[int], Message]:
 
 
 def early(unit: str) -> Callable[[int], Message]:
-    """As `filled`, but with the data before the shape and the datatype."""
+    """Like `filled`, but the data precedes the shape and the datatype."""
 
     def make(nbytes: int) -> Message:
         elements = repeated(unit, nbytes - 200)

@@ -13,7 +13,7 @@ MAX_CALLS = 20
 
 
 def bodybuffer(data: bytes) -> None:
-    """Check that a buffer holds what was written, aligned, and at most what was announced.
+    """Check that a buffer has the written bytes, is aligned, and enforces its limits.
 
     The input has the numbers for the constructor, one byte each, and then calls of two bytes each.
     """
@@ -104,7 +104,7 @@ class Run:
             self.model += arrived
 
     def advance(self, nbytes: int) -> None:
-        """More than there is room for cannot have arrived."""
+        """Check that `advance` rejects more bytes than there is room for."""
         try:
             self.buffer.advance(nbytes + 2**40)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Compares the result of tensorwire with that of the reference codec."""
+"""Functions that compare the results of tensorwire with those of the reference codec."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def check_views(message: tw.InferRequest | tw.InferResponse, body: Any, begin: i
         else:
             view = tensor.data
         assert view.flags.c_contiguous
-        if view.nbytes:  # nothing may be anywhere
+        if view.nbytes:  # an empty array may have any address
             assert view.ctypes.data == address + position
             assert view.flags.writeable == whole.flags.writeable
         position += view.nbytes

@@ -17,7 +17,7 @@ STRINGS = np.dtypes.StringDType()
 
 
 def exports(data: bytes) -> None:
-    """Check that each conversion has all elements, or reports the first that it cannot represent.
+    """Check that each conversion has all elements, or reports the first unsupported element.
 
     The input is one conversion, one way to create the tensor, one shape, n, n lengths, and the
     payload.
@@ -33,7 +33,7 @@ def exports(data: bytes) -> None:
     assert (tensor.size, tensor.nbytes) == (len(items), sum(map(len, items)) + 4 * len(items))
     EXPORTS[front[0] % len(EXPORTS)](tensor, items, payload)
     del tensor
-    source.append(0)  # a BufferError when anything still holds it
+    source.append(0)  # raises BufferError if any view of it remains
 
 
 def shapes_of(n: int) -> list[tuple[int, ...]]:
@@ -151,7 +151,7 @@ def wire_bytes(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
 
 
 def selection(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
-    """Index as numpy does with an object array, including errors."""
+    """Check that indexing equals that of a numpy object array, including errors."""
     index = index_of(rest, tensor.shape)
     expected: Any
     try:

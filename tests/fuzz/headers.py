@@ -42,7 +42,7 @@ def header_length(data: bytes) -> None:
 
 
 def announced(headers: list[tuple[str, str]]) -> set[int | None]:
-    """Return every announced length (WIRE.md 1), with None for one that is not a number."""
+    """Return every announced length (WIRE.md 1). None represents a length that is not a number."""
     lengths: set[int | None] = set()
     for name, value in headers:
         key = lowered(name)

@@ -1,4 +1,4 @@
-"""Hostile objects for the target "api": arguments whose methods call back into the program.
+"""Hostile objects for the target "api": arguments whose methods call tensorwire again.
 
 Each method of these classes first calls `meddle`, which the target sets to something that raises
 `Hostile`, runs any other operation on the objects in use, or does nothing. Then it returns what
@@ -15,11 +15,11 @@ import numpy as np
 
 
 class Hostile(Exception):
-    """Raised by a hostile object. It may leave any call."""
+    """Raised by a hostile object. Any call may propagate it."""
 
 
 def _nothing() -> None:
-    """Outside of a run, hostile objects are harmless."""
+    """Do nothing: outside of a run, hostile objects are harmless."""
 
 
 def _sensible(sensible: Any) -> Any:
@@ -41,7 +41,7 @@ def disconnect() -> None:
 
 
 class Index:
-    """An integer by `__index__`, which need not be the same twice."""
+    """An object with `__index__`, which may return a different integer each time."""
 
     def __index__(self) -> int:
         meddle()
@@ -57,7 +57,7 @@ class Index:
 
 
 class Compares:
-    """Compares equal to everything, or as it likes; its hash is not constant."""
+    """Compares equal to everything, or has an arbitrary result. Its hash is constant."""
 
     def __eq__(self, other: object) -> bool:
         meddle()
@@ -80,15 +80,15 @@ class Compares:
 
 
 class EqualIndex(Index, Compares):
-    """A dimension that equals every dimension and is another."""
+    """A dimension that equals every other dimension but converts to its own integer."""
 
     __hash__ = Compares.__hash__
 
 
 class Iterates:
-    """An iterable whose length is not that of what it yields.
+    """An iterable whose length differs from the number of items that it yields.
 
-    (A length that no `len` can return is an OverflowError of CPython's own.)
+    Lengths that are too large are excluded, because `len` itself raises OverflowError for them.
     """
 
     def __len__(self) -> int:
@@ -144,7 +144,7 @@ class HasDlpack:
 
 
 class Getattr:
-    """Has every attribute except the special ones, and each time another value of it."""
+    """Has every attribute except most special ones, with a different value each time."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and not name.startswith(("__arrow", "__array", "__dlpack")):
@@ -154,7 +154,7 @@ class Getattr:
 
 
 class Deleted:
-    """Calls back when its last reference goes; Python ignores what `__del__` raises."""
+    """Calls `meddle` when it is deleted. Python ignores exceptions of `__del__`."""
 
     def __del__(self) -> None:
         try:
@@ -164,7 +164,7 @@ class Deleted:
 
 
 class Cycle(Deleted):
-    """Garbage that only a collection finds, and that calls back then."""
+    """A reference cycle, which calls `meddle` when it is collected."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -188,7 +188,7 @@ class Keys(Mapping[Any, Any]):
 
 
 class Str(str):
-    """A str that compares and hashes as it likes, and formats itself with side effects."""
+    """A str whose comparison, hash and conversions have side effects."""
 
     def __eq__(self, other: object) -> bool:
         meddle()
@@ -293,7 +293,7 @@ class Dict(dict[Any, Any]):
 
 
 class Array(np.ndarray[Any, Any]):
-    """An array that calls back whenever numpy makes a view of it."""
+    """An array that calls `meddle` whenever numpy creates a view of it."""
 
     def __array_finalize__(self, obj: Any) -> None:
         meddle()
@@ -308,7 +308,7 @@ class Array(np.ndarray[Any, Any]):
 
 
 def plain() -> list[Callable[[], Any]]:
-    """One maker for each kind of hostile object that needs no value."""
+    """Return a function for each kind of hostile object that needs no value."""
     kinds: list[Callable[[], Any]] = [
         *(Index, Compares, EqualIndex, Iterates, HasArray, HasArrow, HasStream, HasDlpack, Getattr),
         *(Deleted, Cycle, Keys),
@@ -324,7 +324,7 @@ def plain() -> list[Callable[[], Any]]:
 
 
 class Buffer:
-    """A buffer written in Python, which CPython has from 3.12 on."""
+    """A buffer that is implemented in Python, which CPython supports from 3.12 on."""
 
     def __buffer__(self, flags: int, /) -> memoryview:
         meddle()

@@ -20,7 +20,7 @@ def _release_array(pointer: int) -> None:
     ArrowArray.from_address(pointer).release = None
 
 
-# Kept, because the structs refer to them by address only.
+# Kept alive, because the structs have only their addresses.
 _CALLBACKS = ReleaseCallback(_release_schema), ReleaseCallback(_release_array)
 _RELEASE_SCHEMA, _RELEASE_ARRAY = (ctypes.cast(c, ctypes.c_void_p).value for c in _CALLBACKS)
 _LONG = b"a string that is longer than twelve bytes"
@@ -55,7 +55,7 @@ FIELD_CHANGES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({}, {"length": 1, "offset": 1}),
 )
 # The offsets of the two strings, within a buffer of len(_LONG) + 1 bytes. The producer's last
-# offset says how long that is, so that the others can be checked.
+# offset is the length of the buffer, so that the others can be checked.
 OFFSETS = ((0, 1, 1 + len(_LONG)), (1, 0, 1), (0, 5, 1), (-1, 0, 1), (0, -5, 1), (0, 0, 0))
 # The fields of the second string's view: length, buffer, offset.
 VIEWS = (

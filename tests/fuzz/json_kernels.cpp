@@ -1,12 +1,12 @@
-/* The kernels of the JSON reader under libFuzzer, judged by a second, plain reader of the grammar.
+/* The kernels of the JSON reader under libFuzzer, compared with a second, simple JSON reader.
 
-   The generated C++ file of the module is included whole, so that its static functions can be
+   The generated C++ file of the module is included completely, so that its static functions can be
    called. An interpreter starts once, to initialise the tables of the module; no Python code runs
    after that, except for `grow`, which resizes a bytes object.
 
-   The first byte of an input chooses the check, the second one its options. The text ends where its
-   memory does, and numbers are written to memory of the exact size, so that AddressSanitizer sees
-   an access out of bounds. */
+   The first byte of an input chooses the check, the second one its options. The text is at the end
+   of its memory block, and numbers are written to a block of the exact size, so that
+   AddressSanitizer detects accesses out of bounds. */
 
 #include GENERATED
 
@@ -35,10 +35,10 @@ static void check_line(bool holds, int line) {
 }
 #define CHECK(holds) check_line((holds), __LINE__)
 
-/* --- the judge: one byte at a time, values first and judged afterwards ------------------------ */
+/* --- the second reader: one byte at a time; values are decoded first and checked afterwards --- */
 
 struct Token {  /* an element of a list, or any value without its members */
-    char kind;  /* the first byte; '0' for any number, 'N' for what only floating point has */
+    char kind;  /* the first byte; '0' for any number, 'N' for NaN and infinities */
     const byte *begin, *end;
     Points points;  /* of a string */
     bool is_integer;
@@ -191,7 +191,7 @@ struct Judge {
         level--;
         return is_unique;
     }
-    /* Lists of lists of elements; the complete ones become tokens, also when this fails. */
+    /* Read nested lists of elements. Complete elements become tokens, even if this fails later. */
     bool elements(std::vector<Token> *tokens, int max_depth) {
         blanks();
         if (p == end || *p != '[' || max_depth == 0 || !open()) return false;
@@ -266,7 +266,8 @@ static Cursor cut(const Reading &whole, size_t at) {
     return tried;
 }
 
-/* Skipping accepts what the judge accepts, and a try on a part of the text says the same. */
+/* Skipping accepts the same values as the judge, and a final result on a part of the text is that
+   of the whole text. */
 static void skips(const byte *text, size_t nbytes, byte option) {
     int max_level = option % 16;
     Reading whole(text, nbytes, max_level), part(text, nbytes, max_level);
@@ -289,7 +290,8 @@ static void skips(const byte *text, size_t nbytes, byte option) {
     }
 }
 
-/* A string is valid where the judge says so, means the same, and fits where it is unescaped. */
+/* A string is valid if the judge accepts it, has the same characters, and its unescaped form fits
+   into the memory of the escaped one. */
 static void strings(const byte *text, size_t nbytes, byte option) {
     Reading whole(text, nbytes, 0), slow(text, nbytes, 0);
     Judge judge = {text, text + nbytes, 0, 0};
@@ -316,7 +318,7 @@ static void strings(const byte *text, size_t nbytes, byte option) {
     CHECK(!F(equals)(&found, meant.data(), meant.size()));
     meant.resize(meant.size() - 1);
     if (!meant.empty()) CHECK(!F(equals)(&found, meant.data(), meant.size() - 1));
-    /* A second string behind it: the order of keys is that of their code points. */
+    /* If a second string follows: keys are ordered by their code points. */
     Text other;
     Points others;
     judge.blanks();
@@ -334,7 +336,7 @@ template <typename Float> static Float nearest(const std::string &text);
 template <> double nearest(const std::string &text) { return strtod(text.c_str(), NULL); }
 template <> float nearest(const std::string &text) { return strtof(text.c_str(), NULL); }
 
-/* 64 bits with a sign, saturated beyond 2^100. */
+/* Return the integer. Its magnitude stops growing beyond 2^100. */
 static __int128 integer(const Token &token) {
     __int128 value = 0;
     const byte *p = token.begin + (*token.begin == '-');
@@ -343,9 +345,9 @@ static __int128 integer(const Token &token) {
     return *token.begin == '-' ? -value : value;
 }
 
-/* Numbers are valid where the judge says so, and as near as the C library's. */
+/* A number is valid if the judge accepts it, and rounds to the same value as in the C library. */
 static void numbers(const byte *text, size_t nbytes, byte option) {
-    if (nbytes > 0 && *text <= ' ') return;  /* scan_int64 skips white space, the others do not */
+    if (nbytes > 0 && *text <= ' ') return;  /* only scan_int64 skips white space */
     Reading whole(text, nbytes, 0), again(text, nbytes, 0);
     Judge judge = {text, text + nbytes, 0, 0};
     Number number;
@@ -382,7 +384,7 @@ static void numbers(const byte *text, size_t nbytes, byte option) {
     if (fault == E(NO_FAULT)) CHECK(memcmp(&narrow, &narrow_expected, 4) == 0);
 }
 
-/* Lists of elements of every kind: the values that the judge has, or its first bad element. */
+/* Lists of elements of every kind give the same values as the judge, or its first invalid one. */
 static const int ITEMSIZES[] = {8, 4, 1, 1, 2, 4, 8, 1, 2, 4, 8, 0, 0};
 
 static bool element_value(int kind, const Token &token, std::string *made) {
@@ -520,7 +522,7 @@ static void lists(const byte *text, size_t nbytes, byte option) {
             }
         }
     }
-    /* A try on a part of the text, and a second reading into the same memory. */
+    /* Read a part of the text, then, unless that result is final, the whole text again. */
     Cursor tried = cut(part, more);
     Elements first = read.elements;
     Fault again = first.read_list(&tried, &first);
@@ -546,7 +548,7 @@ extern "C" const char *__asan_default_options(void) {
     return "detect_leaks=0:allocator_may_return_null=1:malloc_context_size=1";
 }
 
-/* Start the interpreter that INTERPRETER names, and initialise the module, without its package. */
+/* Start the interpreter INTERPRETER, and initialise the module without importing its package. */
 extern "C" int LLVMFuzzerInitialize(int *, char ***) {
     PyConfig config;
     PyConfig_InitPythonConfig(&config);

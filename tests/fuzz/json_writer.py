@@ -19,9 +19,9 @@ X = np.zeros(0, np.int8)
 
 
 def json_writer(data: bytes) -> None:
-    """The standard library reads what was written, or an error names what cannot be written.
+    """The standard library reads the written values back, or the encoder raises an EncodeError.
 
-    The data: a byte that chooses what is written, one of options, and its content.
+    The input has a byte that chooses what is written, a byte of options, and the content.
     """
     what, options, content = data[0] if data else 0, data[1] if len(data) > 1 else 0, data[2:]
     if what % 16 < len(DTYPES):
@@ -31,7 +31,7 @@ def json_writer(data: bytes) -> None:
 
 
 def written(message: Any, **options: Any) -> Any:
-    """The header of a message."""
+    """Encode a message, and return its parsed header."""
     encode: Any = tw.encode_request
     if isinstance(message, tw.InferResponse):
         encode = tw.encode_response
@@ -47,7 +47,7 @@ def numbers(code: str, options: int, content: bytes) -> None:
     n = (len(content) - offset) // dtype.itemsize
     memory = exact(content[: offset + n * dtype.itemsize])
     array = np.frombuffer(memory, dtype, n, offset) if n else np.zeros(0, dtype)
-    if options & 2:  # where batches end
+    if options & 2:  # repeated, to cross the ends of batches
         array = np.tile(array, 1 + options * 20 // max(n, 1))
     nonfinite = NONFINITE[options >> 2 & 3]
     tensor = tw.Tensor("x", array, binary=False)
@@ -78,7 +78,7 @@ def numbers(code: str, options: int, content: bytes) -> None:
 
 
 def split(content: bytes) -> list[bytes]:
-    """Elements: each begins with a byte that says its length."""
+    """Split the content into elements. A byte before each element is its length."""
     elements, at = [], 0
     while at < len(content):
         end = at + 1 + content[at]
@@ -89,7 +89,7 @@ def split(content: bytes) -> list[bytes]:
 
 def elements(options: int, content: bytes) -> None:
     found = split(content)
-    if options & 1:  # where pieces end
+    if options & 1:  # repeated, to cross the ends of pieces
         found = [element * (options // 2) for element in found]
     tensor = tw.Tensor("x", found, datatype="BYTES", binary=False)
     wrong = [i for i, element in enumerate(found) if not is_utf8(element)]
@@ -111,11 +111,11 @@ def is_utf8(element: bytes) -> bool:
 
 
 def text_of(options: int, content: bytes) -> str:
-    """Text of each width that Python keeps text in."""
+    """Return text of each width in which Python stores characters."""
     encoding = ("latin-1", "utf-16-le", "utf-32-le", "utf-8")[options & 3]
     width = (1, 2, 4, 1)[options & 3]
     content = content[: len(content) // width * width]
-    if width == 4:  # no more than the largest code point
+    if width == 4:  # not above the largest code point
         code_points = np.frombuffer(content, np.uint32) % 0x110000
         return "".join(map(chr, code_points.tolist()))
     return content.decode(encoding, "surrogatepass" if width == 2 else "replace")
@@ -162,12 +162,12 @@ def parameters(options: int, content: bytes) -> None:
         assert 2 + depth(value) > MAX_DEPTH
         return
     assert 2 + depth(value) <= MAX_DEPTH
-    # repr: 1 and 1.0, 0.0 and -0.0, 1 and True are different.
+    # repr distinguishes 1 from 1.0 and True, and 0.0 from -0.0.
     assert repr(parsed["parameters"]["k"]) == repr(value)
 
 
 def built(content: Any, level: int) -> Any:
-    """A value of the types of JSON, read from bytes."""
+    """Return a value of JSON types that is chosen by the bytes."""
     kind = next(content, 0) % 8
     if kind < 3:
         return (None, True, False)[kind]

@@ -1,7 +1,7 @@
-"""The C kernels under libFuzzer: no interpreter runs, and every check is a plainer second reading.
+"""The C kernels under libFuzzer, compared with simpler implementations. No interpreter runs.
 
-The first byte chooses the kernel. The input ends where its memory does, and what is written goes
-to memory of the size that was asked for, so that AddressSanitizer sees an access out of bounds.
+The first byte chooses the kernel. The input is at the end of its memory block, and output is
+written to a block of its exact size, so that AddressSanitizer detects accesses out of bounds.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -39,7 +39,7 @@ cdef public int LLVMFuzzerTestOneInput(const uint8_t* data, size_t nbytes) noexc
     if nbytes == 0:
         return 0
     cdef uint8_t kernel = data[0] % 6
-    cdef uint8_t* rest = <uint8_t*>malloc(nbytes - 1)  # aligned, as the text of a str is
+    cdef uint8_t* rest = <uint8_t*>malloc(nbytes - 1)  # aligned, like the text of a str
     memcpy(rest, data + 1, nbytes - 1)
     if kernel == 0:
         scans(rest, nbytes - 1)
@@ -63,7 +63,7 @@ cdef void check(bint holds) noexcept nogil:
 
 
 cdef void scans(const uint8_t* data, uint64_t nbytes) noexcept nogil:
-    """Two calls, one after the other, find the elements that a reader of single bytes finds."""
+    """Check that two calls in sequence find the same elements as a reader of single bytes."""
     cdef uint64_t capacity, first, n = 0, position = 0, length
     cdef ScanFault fault = NO_SCAN_FAULT
     cdef Scan scan
@@ -100,7 +100,7 @@ cdef void scans(const uint8_t* data, uint64_t nbytes) noexcept nogil:
 
 
 cdef Py_ssize_t decoded(const uint8_t* text, Py_ssize_t nbytes, uint32_t* point) noexcept nogil:
-    """Bytes of the code point at `text`, or 0: decoded first, and then judged by its value."""
+    """Return the number of bytes of the code point at `text`, or 0 if it is not valid UTF-8."""
     cdef Py_ssize_t n, i
     cdef uint32_t least
     if text[0] < 0x80:
@@ -126,7 +126,7 @@ cdef Py_ssize_t decoded(const uint8_t* text, Py_ssize_t nbytes, uint32_t* point)
 
 
 cdef void validates(const uint8_t* text, Py_ssize_t nbytes) noexcept nogil:
-    """The first invalid byte, and whether all is ASCII; code points are written as they were."""
+    """Check the first invalid byte and the test for ASCII; write the code points back."""
     cdef uint32_t* points = <uint32_t*>malloc(nbytes * sizeof(uint32_t))
     cdef uint8_t* written
     cdef Py_ssize_t position = 0, n_points = 0, n, i
@@ -150,7 +150,7 @@ cdef void validates(const uint8_t* text, Py_ssize_t nbytes) noexcept nogil:
 
 
 cdef void encodes(const CodeUnit* text, Py_ssize_t n_characters) noexcept nogil:
-    """What is measured is written, is UTF-8, and says the same; too little room is kept to."""
+    """Check that the text is written as UTF-8 of the measured size, never beyond the memory."""
     cdef Py_ssize_t nbytes = utf8_nbytes(text, n_characters)
     cdef Py_ssize_t position = 0, n = 0, i
     cdef uint8_t* written
@@ -178,7 +178,7 @@ cdef void encodes(const CodeUnit* text, Py_ssize_t n_characters) noexcept nogil:
 
 
 cdef void multiplies(const uint8_t* data, uint64_t nbytes) noexcept nogil:
-    """The product as 128 bits have it, or False and no change."""
+    """Check that the product equals that of 128 bits, or is unchanged if it overflows."""
     cdef uint64_t product = 1, before, factor
     cdef uint128 wide
     while nbytes >= 8:

@@ -21,7 +21,7 @@ from fuzz.targets import TARGETS
 
 def main() -> None:
     name = sys.argv.pop(1)
-    # libFuzzer calls itself by it, through a shell, when it merges.
+    # libFuzzer runs this command, through a shell, when it merges.
     sys.argv[0] = shlex.join([sys.executable, "-m", "fuzz.libfuzzer", name])
 
     def mutate(data: bytes, max_nbytes: int, seed: int) -> bytes:

@@ -1,6 +1,6 @@
-"""Mutations that keep most of an input intact, so that they reach code behind a parser.
+"""Mutations that keep most of an input valid, so that it reaches the code after the parser.
 
-A quarter of the mutations are libFuzzer's own, which know nothing of the format.
+A quarter of the mutations are libFuzzer's own, which do not depend on the format.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from fuzz.targets import N_CHOICES
 from support import reference
 
-CHOOSER = random.Random()  # seeded for each change: a new one would take longer than a change
+CHOOSER = random.Random()  # seeded for each mutation, because creating one is slower
 Bytewise = Callable[[bytes, int], bytes]
 DATATYPES = (*sorted(reference.DATATYPES), "STRING", "fp32", "")
 NUMBERS = (
@@ -37,7 +37,7 @@ TOKENS = (
 
 
 def mutated(target: str, data: bytes, max_nbytes: int, seed: int, bytewise: Bytewise) -> bytes:
-    """A changed copy of at most `max_nbytes`."""
+    """Return a mutated copy of at most `max_nbytes`."""
     mutate = MUTATORS.get(target)
     if mutate is None:
         return bytewise(data, max_nbytes)
@@ -56,7 +56,7 @@ CHANGES = ("choices", "prefixes", "prefixes", "token", "bytes", *("header",) * 5
 
 
 def message(data: bytes, chooser: random.Random, bytewise: Bytewise) -> bytes:
-    """One change to the header or the bytes behind it; mostly the length is set to fit."""
+    """Make one change to the header or the bytes after it, and usually correct the length."""
     front, body = bytearray(data[:N_CHOICES].ljust(N_CHOICES, b"\0")), data[N_CHOICES:]
     length = len(body) if front[0] % 8 == 0 else int.from_bytes(front[1:3], "little")
     text, blob = body[:length], body[length:]
@@ -82,7 +82,7 @@ def message(data: bytes, chooser: random.Random, bytewise: Bytewise) -> bytes:
 
 
 def header(text: bytes, blob: bytes, chooser: random.Random) -> tuple[bytes, bytes]:
-    """The JSON with a value changed, a member dropped, added or doubled, or a tensor more."""
+    """Change a value of the JSON; drop, add or duplicate a member; or add a tensor."""
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError):
@@ -115,7 +115,7 @@ def header(text: bytes, blob: bytes, chooser: random.Random) -> tuple[bytes, byt
 
 
 def places_in(tree: Any) -> Any:
-    """Every (owner, key) of a JSON tree."""
+    """Yield every (container, key) of a JSON tree."""
     items = tree.items() if type(tree) is dict else enumerate(tree) if type(tree) is list else ()
     for key, value in items:
         yield tree, key
@@ -123,7 +123,7 @@ def places_in(tree: Any) -> Any:
 
 
 def other(value: Any, chooser: random.Random) -> Any:
-    """A value of the same type, mostly a neighbour or a bound."""
+    """Return a value of the same type, usually a neighbour or a limit."""
     choices: tuple[Any, ...] = (value,)
     if type(value) is bool:
         choices = (not value,)
@@ -141,7 +141,7 @@ def other(value: Any, chooser: random.Random) -> Any:
 
 
 def doubled(tree: Any, owner: Any, key: str, chooser: random.Random) -> bytes:
-    """The JSON with a member in front of one of the same name."""
+    """Return the JSON with an additional member of the same name before this one."""
     value = owner[key]
     owner[key] = {"<here>": 0}
     text = written(tree)
@@ -156,7 +156,7 @@ def written(tree: Any) -> bytes:
 
 
 def fresh(chooser: random.Random) -> tuple[bytes, bytes]:
-    """A message without a fault."""
+    """Return the JSON and the binary data of a new valid message."""
     tensors = [tensor(chooser) for _ in range(chooser.choice((1, 1, 2, 3)))]
     members = {"id": "1", "model_name": "m", "parameters": {"a": 1, "binary_data_output": True}}
     tree: dict[str, Any] = {key: members[key] for key in members if chooser.random() < 0.3}
@@ -167,7 +167,7 @@ def fresh(chooser: random.Random) -> tuple[bytes, bytes]:
 
 
 def tensor(chooser: random.Random) -> tuple[dict[str, Any], bytes]:
-    """A valid tensor of a few values, binary or in JSON."""
+    """Return a valid tensor of a few values, binary or JSON."""
     datatype = chooser.choice(sorted(reference.DATATYPES))
     shape = [chooser.choice((0, 1, 1, 2, 3)) for _ in range(chooser.randrange(4))]
     count = reference.element_count(datatype, shape)
@@ -185,7 +185,7 @@ def tensor(chooser: random.Random) -> tuple[dict[str, Any], bytes]:
 
 
 def prefixes(blob: bytes, chooser: random.Random) -> bytes:
-    """One length prefix, or what stands where one would be, changed; or an element more or less."""
+    """Change a length prefix, add or remove elements, truncate the data, or append bytes."""
     starts, position = [0], 0
     while position + 4 <= len(blob) and len(starts) < 64:
         position += 4 + int.from_bytes(blob[position : position + 4], "little")
@@ -212,7 +212,7 @@ def prefixes(blob: bytes, chooser: random.Random) -> bytes:
 
 
 def elements(data: bytes, chooser: random.Random, bytewise: Bytewise) -> bytes:
-    """Prefixes changed, and mostly the count of what is there then."""
+    """Change the elements, and sometimes the options and the count before them."""
     front, blob = data[:3].ljust(3, b"\0"), prefixes(data[3:], chooser)
     if chooser.random() < 0.2:
         front = bytes([chooser.randrange(4), chooser.randrange(8), 0])

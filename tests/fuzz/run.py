@@ -2,9 +2,9 @@
 
 The first run creates the folder .fuzz, which takes a minute: an environment with atheris, and the
 package and the C kernels compiled by clang with AddressSanitizer and UndefinedBehaviorSanitizer. A
-run starts from the seeds (seeds.py), including the saved inputs, and from what earlier runs kept in
-.fuzz/corpus. A finding ends the run with exit code 1 and is written to .fuzz/findings. To reproduce
-it: `run.py TARGET --again FILE`.
+run starts from the seeds (seeds.py), including the saved inputs, and from the inputs of earlier
+runs in .fuzz/corpus. A finding ends the run with exit code 1 and is written to .fuzz/findings. To
+reproduce it: `run.py TARGET --again FILE`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ BUILD = ["setuptools>=77", "Cython>=3.1", "numpy>=2.0"]
 PACKAGES = ["atheris==3.0.0", *BUILD, "msgspec>=0.19", "ml_dtypes>=0.5", "pyarrow>=18"]
 SANITIZERS = "address,undefined"
 CONFIGURED = sysconfig.get_config_vars("LIBDIR", "LDVERSION")
-# Of an input: where less than 4096 is all that is looked at, or each byte takes long.
+# The maximum size of an input, if the target reads fewer than 4096 bytes or is slow per byte.
 MAX_NBYTES = {"bodybuffer": 44, "api": 400}
-# A process that is stopped for as long as the timeout, within an input, reports that one.
+# A process that is suspended for 30 seconds also reports a timeout of its current input.
 OPTIONS = ["-timeout=30", "-rss_limit_mb=4096", "-print_final_stats=1"]
-# The largest thing that any input may allocate; numpy and Arrow start with less.
+# The largest single allocation of an input. Importing numpy and Arrow needs less.
 MALLOC_LIMIT = "-malloc_limit_mb=32"
 
 
@@ -53,11 +53,11 @@ def main() -> None:
         "targets", nargs="*", metavar="TARGET", help=", ".join((*TARGETS, *KERNELS))
     )
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
-    parser.add_argument("--runs", type=int, default=-1, help="executions of each target, at most")
+    parser.add_argument("--runs", type=int, default=-1, help="maximum for each target")
     parser.add_argument("--jobs", type=int, default=1, help="targets at the same time")
     parser.add_argument("--fast", action="store_true", help="without sanitizers")
-    parser.add_argument("--again", type=Path, action="append", help="only this input")
-    parser.add_argument("--keep", action="store_true", help="save what the seeds do not reach")
+    parser.add_argument("--again", type=Path, action="append", help="run only this input")
+    parser.add_argument("--keep", action="store_true", help="save inputs that reach other code")
     arguments = parser.parse_args()
     targets = arguments.targets or [*TARGETS, *KERNELS]
     if unknown := set(targets) - {*TARGETS, *KERNELS}:
@@ -101,7 +101,7 @@ def do(*arguments: object, env: Mapping[str, str] = os.environ, cwd: Path = ROOT
 
 
 def set_up(fast: bool) -> None:
-    """Create or update whatever is missing or older than the sources."""
+    """Create or update everything that is missing or older than the sources."""
     if shutil.which("clang") is None:
         sys.exit("run.py: clang is missing; on Debian: apt-get install clang libclang-rt-dev llvm")
     marker, recipe = FOLDER / "ready.json", [sysconfig.get_python_version(), *PACKAGES]
@@ -142,7 +142,7 @@ def build_kernels(fast: bool) -> None:
     sanitizers = "fuzzer" if fast else f"fuzzer,{SANITIZERS}"
     flags = ["-g", "-O2" if fast else "-O1", f"-fsanitize={sanitizers}", f"-I{include}"]
     link = [f"-L{folder}", f"-Wl,-rpath,{folder}", f"-lpython{version}"]
-    if not fast:  # functions of generated code are called through pointers of other types
+    if not fast:  # generated code calls functions through pointers of other types
         flags += ["-fno-sanitize-recover=undefined", "-fno-sanitize=function"]
     source, made = TESTS / "fuzz" / "kernels.pyx", FOLDER / "kernels.c"
     do(PYTHON, "-m", "cython", "-3", "-I", "src", source, "-o", made)
@@ -179,7 +179,7 @@ def environment(fast: bool, mutates: bool = False, again: bool = False) -> dict[
         "ASAN_OPTIONS": f"malloc_context_size={30 if again else 1}:detect_leaks=0"
         f":allocator_may_return_null=1:{symbolizer}",
         "UBSAN_OPTIONS": f"halt_on_error=1:print_stacktrace=1:{symbolizer}",
-        # libFuzzer looks for a mutator when it is loaded; no program but Python loads that one.
+        # libFuzzer looks for a mutator when it is loaded. Only Python can load this one.
         "LD_PRELOAD": f"{runtime}:{mutator}" if mutates else runtime,
     }
 
@@ -188,7 +188,7 @@ def environment(fast: bool, mutates: bool = False, again: bool = False) -> dict[
 
 
 def run(target: str, fast: bool, arguments: list[str], log: int | IO[str] | None = None) -> int:
-    """Run libFuzzer and return its exit code; its output goes to the log, if there is one."""
+    """Run libFuzzer and return its exit code. Its output is written to the log, if there is one."""
     command = [str(PYTHON), "-m", "fuzz.libfuzzer", target]
     variables = environment(fast, mutates="-merge=1" not in arguments, again=log is None)
     if target in KERNELS:
@@ -230,7 +230,7 @@ def campaign(target: str, fast: bool, seconds: int, runs: int) -> int:
 
 
 def keep(target: str, fast: bool) -> None:
-    """Save the smallest set of corpus inputs that reaches code which the seeds do not."""
+    """Save a minimal set of corpus inputs that reach code which the seeds do not reach."""
     merged = FOLDER / "merged" / target
     shutil.rmtree(merged, ignore_errors=True)
     shutil.copytree(FOLDER / "seeds" / target, merged)

@@ -14,7 +14,7 @@ from fuzz.api import OPERATIONS
 from fuzz.targets import LENGTHS, SPECS
 from support import cases, reference
 
-MAX_NBYTES = 4096  # of an input; larger rows of the tables have tests of their own
+MAX_NBYTES = 4096  # of an input; the unit tests cover larger cases of the tables
 SAVED = Path(__file__).parent / "saved"
 TEXTS = [b"", b"a", b"\0", b"na\xc3\xafve", b"\xe2\x82\xac", b"\xf0\x9f\x98\x80", b"\xed\xa0\x80"]
 TEXTS += [b"\xff\xfe", b"eleven char", b"twelve chars", b"thirteen char", b"z" * 40, b"\xc2"]
@@ -27,7 +27,7 @@ def seeds(target: str) -> list[bytes]:
 
 
 def kept(target: str) -> list[bytes]:
-    """Return the saved inputs: findings, and inputs that reach code which the tables do not."""
+    """Return the saved inputs: findings, and inputs that reach other code than the tables."""
     path = SAVED / f"{target}.txt"
     lines = path.read_text().splitlines() if path.exists() else []
     return [b64decode(line) for line in lines if not line.startswith("#")]
@@ -56,7 +56,7 @@ def messages(kind: str) -> Iterator[bytes]:
     """Yield the messages of one kind, with the header length in different forms."""
     for case in CASES:
         length = case.header_length
-        if case.kind != kind:  # requests and responses name the list differently
+        if case.kind != kind:  # requests have "inputs", responses have "outputs"
             body = case.body.replace(b'"inputs"', b'"outputs"', 1)
             if kind == "response" and isinstance(length, int) and 0 < length < 2**15:
                 yield with_choices(9, length + len(body) - len(case.body), 0, body)
@@ -241,7 +241,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
 
 
 def main() -> None:
-    """`FOLDER` writes the seeds of all targets. `TARGET FOLDER` saves the inputs in the folder."""
+    """Write the seeds to FOLDER, or with TARGET FOLDER save the new inputs in the folder."""
     if len(sys.argv) == 3:
         print(keep(sys.argv[1], Path(sys.argv[2])), "inputs were saved")
         return

@@ -1,4 +1,4 @@
-"""The fuzz targets: each takes any bytes. The first line of its docstring says what must hold."""
+"""The fuzz targets: each takes any bytes. Its docstring begins with the property it checks."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def message(decode: Any, kind: str, choices: int, length: Any, body: bytes) -> N
         assert repr(message_read(read)) == repr(expected)
         check_views(read, view, len(body) if length is None else int(length))
     del read, view
-    source.append(0)  # a BufferError when anything still holds the body
+    source.append(0)  # raises BufferError if any view of the body remains
 
 
 def raw_request(choices: int, length: Any, spec: tw.TensorSpec, body: bytes) -> None:
@@ -112,14 +112,14 @@ def raw_request(choices: int, length: Any, spec: tw.TensorSpec, body: bytes) -> 
 
 
 def prepared(choices: int, body: bytes) -> tuple[Any, Any, tw.Limits]:
-    """Return the body in memory of its own, the same body as passed to the decoder, and limits."""
+    """Return the body in separate memory, the object that is decoded, and the limits."""
     source = exact(body)
     view = memoryview(source).toreadonly() if choices & 8 else source
     return source, view, WORDS if choices & 16 else PLAIN
 
 
 def decode_bytes(data: bytes) -> None:
-    """The same elements as by the reference, as views of the buffer, or an error in both."""
+    """Elements decode as with reference.py, into views of the buffer, or both raise an error."""
     choices, wire_bytes = data[:1].ljust(1, b"\0")[0], data[3:]
     count: int | None = int.from_bytes(data[1:3], "little")
     if choices & 1:

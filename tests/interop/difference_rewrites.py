@@ -1,6 +1,6 @@
 """The rewriting functions of differences.py: each returns a message without one difference.
 
-A function keeps everything that its difference does not concern. Ids such as J24 are those of
+A function does not change other parts of the message. Ids such as J24 are those of
 WIRE.md 10.
 """
 
@@ -50,14 +50,14 @@ def text(change: Callable[[bytes], bytes]) -> Callable[[Message], Message]:
 
 
 def only_leading_digits(message: Message) -> Message:
-    """B9, B10: atoi stops after the digits."""
+    """B9, B10: keep the leading digits, because atoi stops after them."""
     value = message.header_length or ""
     is_read = not re.fullmatch("[0-9]*", value) and message.read_length()
     return as_read(message) if is_read else message
 
 
 def wrapped_length(message: Message) -> Message:
-    """B7, and more than 20 digits: atoi returns a 32-bit int."""
+    """B7, and more than 20 digits: wrap the length, because atoi returns a 32-bit int."""
     value = message.header_length or ""
     return as_read(message) if re.fullmatch("[0-9]{10,}", value) else message
 
@@ -68,7 +68,7 @@ def as_read(message: Message) -> Message:
 
 
 def raw_request_without_digits(message: Message) -> Message:
-    """B8, B11, B12: atoi returns 0 without digits, which means a raw request."""
+    """B8, B11, B12: send a raw request, because atoi returns 0 if there are no digits."""
     is_raw = message.header_length is not None and message.read_length() == 0
     return replace(message, header_length="0") if is_raw else message
 

@@ -3,8 +3,8 @@
 A difference is explained if it disappears when its row rewrites the message. Most rows rewrite it
 into the message that Triton understands: our result for the rewritten message must equal Triton's
 result for the original. With `is_resent`, both sides get the rewritten message and must agree. The
-few rows without a rewriting function are messages that Triton's backend rejects, that stop it, or
-that need resources it does not have.
+few rows without a rewriting function are for messages that Triton's backend rejects, that stop it,
+or that need resources it does not have.
 """
 
 from __future__ import annotations

@@ -35,13 +35,13 @@ from interop.triton_server import TritonServer, running_triton
 from support import reference
 from support.case_types import same
 
-# The models that raw requests go to.
+# The models for raw requests.
 RAW = {message.model for message in raw_messages()}
 USED = [model for model in MODELS if model.name in RAW]
 BACKEND = ("incomplete string data", "Failed to process the request", "Stub process")
 DEAD = "is not healthy"
 REPLY_SECONDS = 5.0
-STOP_SECONDS = 0.5  # with a dead backend it would not stop by itself
+STOP_SECONDS = 0.5  # a server with a dead backend does not stop by itself
 
 
 class Echoed(NamedTuple):
@@ -65,14 +65,14 @@ class Verdict:
     what: Literal["accepted", "rejected", "backend"]
     text: str = ""
     tensors: tuple[Echoed, ...] = ()
-    payloads: tuple[bytes | None, ...] = ()  # of the inputs, as we read them
+    payloads: tuple[bytes | None, ...] = ()  # of the inputs, as read by tensorwire
 
 
 # --- ours ----------------------------------------------------------------------------------------
 
 
 def ours(message: Message) -> Verdict:
-    """Decode, echo each tensor, and encode as Triton would; other errors are defects."""
+    """Decode, echo each tensor, and encode as Triton would. Other exceptions are defects."""
     limits = tw.Limits(check_bool=message.check_bool)
     try:
         request = tw.decode_request(
@@ -114,9 +114,9 @@ def payload(tensor: tw.Tensor) -> bytes | None:
 
 
 def read_answer(body: bytes, header_length: int | None) -> tuple[Echoed, ...]:
-    """The tensors of an answer in the order of their names, read by tensorwire and reference.py.
+    """Return the tensors of a response, sorted by name, as read by tensorwire and reference.py.
 
-    reference.py has no lenient BOOLs, so it is not asked when those are there.
+    reference.py always checks BOOLs, so it is not used for responses with other BOOL bytes.
     """
     response = tw.decode_response(body, header_length, limits=tw.Limits(check_bool=False))
     tensors = []
@@ -141,7 +141,7 @@ def read_answer(body: bytes, header_length: int | None) -> tuple[Echoed, ...]:
 
 
 class LiveServer:
-    """A Triton server that starts on demand, and again after it stopped."""
+    """A Triton server that starts on demand, and restarts after it has stopped."""
 
     def __init__(self, folder: Path, models: list[Model]) -> None:
         self.folder = folder
@@ -194,7 +194,7 @@ class LiveServer:
 
 
 class LiveTriton:
-    """Two servers: the one with the model `any`, which may stop, restarts quickly."""
+    """Two servers. The one with the model `any` may stop, and restarts quickly."""
 
     def __init__(self, folder: Path) -> None:
         self.any_server = LiveServer(folder, [])
@@ -236,7 +236,7 @@ def canonical(tensor: Echoed) -> Echoed:
 
 
 def explain(message: Message, triton: LiveTriton, mine: Verdict, theirs: Verdict) -> list[str]:
-    """Return the smallest set of differences that explains this one, or none."""
+    """Return a minimal set of rows that explains this difference, or an empty set."""
     for row in DIFFERENCES:
         if is_explained(message, triton, mine, theirs, [row]):
             return [row.id]
@@ -264,7 +264,7 @@ def applicable(message: Message) -> list[Difference]:
 def is_explained(
     message: Message, triton: LiveTriton, mine: Verdict, theirs: Verdict, rows: list[Difference]
 ) -> bool:
-    """Return whether the results are as the row says, and agree without the difference."""
+    """Return whether the results match a row, and agree after the message is rewritten."""
     if not any(row.says(message, mine, theirs) for row in rows):
         return False
     if all(row.rewrite is None for row in rows):
@@ -302,7 +302,7 @@ class Campaign:
     def add(self, message: Message, triton: LiveTriton) -> None:
         mine, theirs = ours(message), triton.verdict(message)
         if theirs.what == "backend" and mine.what == "accepted":
-            theirs = triton.verdict(message)  # it may have died of the message before
+            theirs = triton.verdict(message)  # the previous message may have stopped it
         if agree(mine, theirs):
             self.alike[mine.what] += 1
         elif ids := explain(message, triton, mine, theirs):

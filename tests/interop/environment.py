@@ -22,16 +22,16 @@ REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Program:
-    """The packages to install, and a module that must be importable then."""
+    """The packages to install, and a module that must be importable afterwards."""
 
     packages: tuple[str, ...]
     imported: str
 
 
 PROGRAMS = {
-    # Their pins are no business of this project.
+    # The pinned versions do not restrict the dependencies of tensorwire.
     "kserve": Program(("kserve==0.21.0", "ml_dtypes>=0.5", "pytest>=8"), "kserve"),
-    "kserve_tests": Program(  # and what its own tests import
+    "kserve_tests": Program(  # also has what the tests of KServe import
         (
             "kserve[ray]==0.21.0",
             "avro==1.12.2",
@@ -45,7 +45,7 @@ PROGRAMS = {
         "kserve",
     ),
     "mlserver": Program(
-        # What it was made with; behind that, what its own tests need.
+        # The versions that the integration was developed with, and what its own tests need.
         (
             *("mlserver==1.7.1", "fastapi==0.115.14", "pandas==2.3.3", "uvloop==0.21.0"),
             *("pytest==7.4.4", "pytest-asyncio==0.21.1", "pytest-cases==3.8.5"),
@@ -66,8 +66,8 @@ class Recipe:
     """What a folder was made from; the content of ready.json."""
 
     packages: list[str]
-    folder: str  # an environment does not survive being moved
-    sources: str  # their digest
+    folder: str  # an environment does not work in another folder
+    sources: str  # the digest of the source files
 
 
 class SetupError(Exception):
@@ -99,7 +99,7 @@ def set_up(name: str, folder: Path) -> None:
         if found is None or (found.packages, found.folder) != (wanted.packages, wanted.folder):
             make_environment(folder)
             pip(folder, *wanted.packages)
-        # Out of a copy: a build in the checkout would leave its files there, or pick up old ones.
+        # Built from a copy: a build in the checkout would leave files there, or use old ones.
         pip(folder, copy)
     run([str(interpreter(folder)), "-c", f"import tensorwire, {PROGRAMS[name].imported}"])
     marker(folder).write_text(json.dumps(asdict(wanted), indent=1))

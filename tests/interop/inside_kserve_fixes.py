@@ -1,4 +1,4 @@
-"""What KServe alone rejects wrongly or lacks: invalid bodies, empty tensors, BF16, BYTES.
+"""Fixes and additions to KServe: invalid bodies, empty tensors, BF16, BYTES.
 
 `test_kserve_integration.py` runs this file in the environment of KServe.
 """

@@ -88,7 +88,7 @@ def answer_of(payload: Any) -> InferResponse:
         array = outcome(tensor.as_numpy)
         if isinstance(array, np.ndarray) and tensor.datatype != "BYTES":
             output = InferOutput(tensor.name, list(array.shape), tensor.datatype, array)
-            if array.size:  # KServe fails to send none that it has made bytes of
+            if array.size:  # KServe fails to send an empty output with binary data
                 output.set_data_from_numpy(array)
             outputs.append(output)
     return InferResponse(
@@ -217,7 +217,7 @@ RESPONSES: dict[str, Any] = {
     "a list": lambda: response(InferOutput("y", [2], "FP64", [1, 2.5])),
     "text": lambda: response(made(np.array(["a", "\u20ac\n", b"b"], object))),
     "text in JSON": lambda: response(made(np.array(["a", "\u20ac\n"], object), False)),
-    "bytes that are no text": lambda: response(made(np.array([b"\xff"], object))),
+    "bytes that are not UTF-8": lambda: response(made(np.array([b"\xff"], object))),
     "dates": lambda: response(made(np.array(["2020-01-01"], "M8[D]"), datatype="BYTES")),
     "NaN": lambda: response(made(np.array([1, np.nan]))),
     "infinity": lambda: response(made(np.array([np.inf], "f4"), None)),
@@ -248,7 +248,7 @@ RESPONSES: dict[str, Any] = {
 @pytest.mark.parametrize("where", ["installed", "data plane"])
 @pytest.mark.parametrize("case", RESPONSES)
 def test_responses_are_equal(case: str, where: str) -> None:
-    """Equal JSON values, headers, and errors."""
+    """JSON values, headers and errors are equal."""
     body = message(json_entry([1.5, 2.5], "FP64"))
     plain_server = Server()
     plain_server.model.answer = RESPONSES[case]()
@@ -275,7 +275,7 @@ def test_response_is_written_without_lists(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_data_plane_encode_returns_the_json_tree() -> None:
-    """For callers other than KServe's endpoint."""
+    """Callers other than KServe's endpoint get the tree instead of text."""
     answer = InferResponse("1", "m", [made(RANDOM)])
     with installed(backend):
         tree, headers = DataPlane(ModelRepository()).encode("m", answer, {}, {})
@@ -284,7 +284,7 @@ def test_data_plane_encode_returns_the_json_tree() -> None:
 
 
 def test_custom_data_plane_gets_the_validated_request() -> None:
-    """It finds what it found in the request that FastAPI validated."""
+    """A subclass of DataPlane gets the same request with and without the integration."""
 
     class Curious(DataPlane):  # type: ignore[misc]
         def decode_inference_request(self, body: Any, headers: Any, model_name: str) -> Any:
@@ -301,7 +301,7 @@ def test_custom_data_plane_gets_the_validated_request() -> None:
 
 
 def test_lazy_request_can_be_pickled_copied_and_compared() -> None:
-    """Before and after its lists are created."""
+    """This works before and after its lists are created."""
     kept: list[Any] = []
 
     def keep(payload: Any, headers: Any = None) -> Any:

@@ -26,7 +26,7 @@ from tensorwire.integrations import kserve as backend
 installed = bodies.installed  # the fixture
 
 
-# --- what KServe's own code accepts means the same -------------------------------------------
+# --- messages that KServe's own code accepts -------------------------------------------------
 
 RAW = {
     "BOOL": np.array([True, False, True]),
@@ -114,7 +114,7 @@ def test_request_has_the_same_values(case: str) -> None:
 
 @pytest.mark.parametrize("case", ACCEPTED)
 def test_request_is_forwarded_as_json(case: str) -> None:
-    """As by KServe alone. Values without JSON form are rejected."""
+    """The result is the same as with KServe alone. Values without a JSON form are rejected."""
     body = wire(*json.loads(ACCEPTED[case][0][: ACCEPTED[case][1]])["inputs"], id="1")
     tail = ACCEPTED[case][0][ACCEPTED[case][1] :]
     plain = encoded(decoded(body[0] + tail, body[1]))
@@ -187,7 +187,7 @@ def test_output_is_encoded_identically(i: int, is_binary: bool) -> None:
     try:
         ours = response()
         assert encoded(ours) == plain
-        assert encoded(ours) == plain  # and again
+        assert encoded(ours) == plain  # a second call returns the same
     finally:
         backend.uninstall()
 
@@ -215,7 +215,7 @@ def test_response_has_the_same_values() -> None:
         assert ours == plain
         assert ours.to_rest() == plain.to_rest()
         ours = InferResponse.from_bytes(body, len(header))
-        ours._use_binary_outputs = True  # a gateway's: the bytes go on as they came
+        ours._use_binary_outputs = True  # as in a gateway: the bytes are sent unchanged
         assert ours.to_rest()[0].endswith(X.tobytes() + np.float64(1.5).tobytes() + WORDS)
     finally:
         backend.uninstall()
@@ -238,9 +238,9 @@ class TestLazyData:
         body = bytearray(ONE[0])
         tensor = decoded(body, ONE[1]).inputs[0]
         with pytest.raises(BufferError):
-            body.append(0)  # held
+            body.append(0)  # the tensor has a view of the body
         tensor.data[0] = 7
-        body.append(0)  # let go of
+        body.append(0)  # the view was released
         assert tensor.data == [7, 1, 2, 3, 4, 5]
         assert tensor.as_numpy().tolist() == [[7, 1, 2], [3, 4, 5]]
 
@@ -326,7 +326,7 @@ def test_option_writable() -> None:
         raw = InferInput("x", [2, 3], "FP32")
         raw._raw_data = X.tobytes()  # as from_grpc does
         raw.as_numpy()[0] = 5
-        backend.install()  # again: other options
+        backend.install()  # a second installation replaces the options
         assert not decoded(*ONE).inputs[0].as_numpy().flags.writeable
     finally:
         backend.uninstall()

@@ -205,7 +205,7 @@ def test_bytes_as_a_fixed_width_array(backend: bool) -> None:
 
 @pytest.mark.parametrize("is_asked", [False, True])
 def test_pickle_copy_and_compare(backend: bool, is_asked: bool) -> None:
-    """Pickle is used for workers. The data equals a plain TensorData."""
+    """MLServer pickles the data for its workers. It equals a plain TensorData."""
     for data in (np.array([1, np.nan], np.float32), tw.decode_bytes(tw.encode_bytes([b"a"]))):
         made = ArrayData.from_array(data, nan_as_none=True)
         plain = types.TensorData(list(ArrayData.from_array(data, nan_as_none=True)))
@@ -290,7 +290,7 @@ def test_raw_numbers(backend: bool, dtype: str) -> None:
     ],
 )
 def test_raw_lists(backend: bool, datatype: str, values: list[Any]) -> None:
-    """Lists as returned by a runtime without a codec."""
+    """A runtime without a codec returns such lists."""
     made = output(types.TensorData(values), datatype, [len(values)])
     [packed] = raw.extract_raw([made])[1]
     found = raw.unpack(made, packed)
@@ -374,7 +374,7 @@ class Model:
 
 
 def test_grpc_server(backend: bool) -> None:
-    """Raw contents in both directions. An error has MLServer's status, and the server goes on."""
+    """Raw contents in both directions. An error has MLServer's status, and the server continues."""
     import grpc  # noqa: PLC0415
     from mlserver.grpc.dataplane_pb2_grpc import GRPCInferenceServiceStub  # noqa: PLC0415
     from mlserver.grpc.dataplane_pb2_grpc import (  # noqa: PLC0415

@@ -43,7 +43,7 @@ PATH = "/v2/models/recorder/infer"
 IDS = ("ce-id", "ce-requestid")
 # Cases of READ_AS_ARRAYS that MLServer reads differently or rejects.
 READ_DIFFERENTLY = {"NaN and infinities", "lower case", "parameters"}
-# Cases of LEFT_TO_SERVER that MLServer accepts, then with arrays.
+# Cases of LEFT_TO_SERVER that MLServer accepts; tensorwire then reads them as arrays.
 ACCEPTED = {"nested parameters", "null parameter"}
 # Cases of the binary extension, which MLServer alone does not support.
 BINARY = {"binary output", "binary outputs", "binary data"}
@@ -177,7 +177,7 @@ def test_bodies_left_to_mlserver_give_the_same_request(server: Server, case: str
 @pytest.mark.parametrize("content_type", CONTENT_TYPES, ids=str)
 def test_content_types(server: Server, content_type: str | None) -> None:
     if content_type == "application/octet-stream":
-        return  # a binary request without its header's length
+        return  # a binary request without a header length
     both(server, READ_AS_ARRAYS["flat"], content_type)
 
 
@@ -221,11 +221,11 @@ RESPONSES: dict[str, Any] = {
     "S": response(encoded(np.array([b"ab", b"c"]))),
     "U": response(encoded(np.array(["ab", "\u20ac\n"]))),
     "texts": response(lambda: StringCodec.encode_output("y", ["a", "\u20ac"])),
-    "no texts": response(lambda: out(TensorData([b"\xff", b"a"]), "BYTES")),
+    "invalid UTF-8": response(lambda: out(TensorData([b"\xff", b"a"]), "BYTES")),
     "a list": response(lambda: out([1, 2.5])),
-    "a list beside an array": response(lambda: out([1, None, "a", [2]]), encoded(RANDOM)),
-    "bytes beside an array": response(lambda: out([b"ab", b"\xc3\xa9"]), encoded(RANDOM)),
-    "no texts beside an array": response(lambda: out([b"\xff"], "BYTES"), encoded(RANDOM)),
+    "a list and an array": response(lambda: out([1, None, "a", [2]]), encoded(RANDOM)),
+    "bytes and an array": response(lambda: out([b"ab", b"\xc3\xa9"]), encoded(RANDOM)),
+    "invalid UTF-8 and an array": response(lambda: out([b"\xff"], "BYTES"), encoded(RANDOM)),
     "a number": response(lambda: out(5)),
     "parameters": response(
         lambda: out([1.0], parameters=Parameters(content_type="np", a=[1, {"b": None}], c=0.5)),
@@ -236,7 +236,7 @@ RESPONSES: dict[str, Any] = {
     ),
     "a huge parameter": response(encoded(RANDOM), parameters=Parameters(a=2**70)),
     "a parameter that is NaN": response(encoded(RANDOM), parameters=Parameters(a=float("nan"))),
-    "a parameter without JSON": response(encoded(RANDOM), parameters=Parameters(a=object())),
+    "a parameter without JSON form": response(encoded(RANDOM), parameters=Parameters(a=object())),
     "no outputs": response(),
     "no response": lambda: lambda payload: None,
     "an error": lambda: lambda payload: 1 / 0,
@@ -245,7 +245,7 @@ RESPONSES: dict[str, Any] = {
 
 @pytest.mark.parametrize("case", RESPONSES)
 def test_responses_are_equal(server: Server, case: str) -> None:
-    """Equal JSON values, headers, and errors."""
+    """JSON values, headers and errors are equal."""
     server.model.answer = RESPONSES[case]()
     try:
         both(server, message(json_entry([1.5, 2.5], "FP64")))
@@ -256,7 +256,7 @@ def test_responses_are_equal(server: Server, case: str) -> None:
 def test_request_and_response_need_no_lists(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the body to the array, and from an array to the text."""
+    """The body is read into the array, and the text is written from the array."""
     monkeypatch.setattr("tensorwire.integrations.mlserver.convert.flat_list", None)
     monkeypatch.setattr(server.model, "predict", None)
 
@@ -271,7 +271,7 @@ def test_request_and_response_need_no_lists(
 
 
 def test_lazy_data_can_be_pickled_and_copied(server: Server) -> None:
-    """Pickle is used for workers."""
+    """MLServer pickles the data for its workers."""
     body = message(json_entry([[1, 2.5], [3, 4]], shape=[2, 2]))
     with installed(backend):
         found = read_json_request(body)

@@ -158,7 +158,7 @@ READ_AS_ARRAYS: dict[str, bytes] = {
     "duplicate name": message(entry([1]), entry([2])),
     "50 tensors": message(*(entry([i, 0.5], "FP64") for i in range(50))),
     "white space": b" \r\n\t" + message(entry([1])) + b"\n ",
-    "data beside a size": message(entry([1], parameters={"binary_data_size": 4}), id=None),
+    "data and a size": message(entry([1], parameters={"binary_data_size": 4}), id=None),
     "long": message(entry(np.random.default_rng(1).standard_normal(3000).tolist(), "FP64")),
     "name of 5000 bytes": message(entry([1], name="a" * 5000)),
     "many dimensions": message(entry([[[[[1, 2]]]]], "INT8", [1, 1, 1, 1, 2])),

@@ -1,4 +1,4 @@
-"""KServe's published tests, with and without the integration: `python3 kserve_own_tests.py`.
+"""Run KServe's published tests with and without the integration: `python3 kserve_own_tests.py`.
 
 They run in the environment "kserve_tests" of environment.py, which is set up if needed. The exit
 code is 1 if the outcome of a test differs. `--version V` uses another version of KServe and of its
@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
-import environment  # type: ignore[import-not-found]  # beside this script
+import environment  # type: ignore[import-not-found]  # next to this script
 
 NAME = "kserve_tests"
 FILES = [
@@ -30,8 +30,8 @@ FILES = [
     "model_repository_extension",
     "header_forwarding",
 ]
-# The published archive lacks it: an application with KServe's routes, for the whole session. And a
-# test that fails leaves servers behind, which hold their port, and pytest.
+# The published archive lacks this file. It has an application with KServe's routes for the whole
+# session. It also stops the servers of failed tests, which would block their port and pytest.
 CONFTEST = """\
 import multiprocessing
 
@@ -61,7 +61,7 @@ Outcomes = dict[str, str]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--version", help="another KServe than the environment's")
+    parser.add_argument("--version", help="test this version of KServe instead")
     version = parser.parse_args().version
     folder = environment.folder_of(NAME)
     environment.set_up(NAME, folder)
@@ -73,7 +73,7 @@ def main() -> None:
         unpack_tests(python, Path(work))
         tests = [f"test/test_{name}.py" for name in FILES]
         plain, ours = both(python, Path(work), tests)
-        if differing := different(plain, ours):  # one of them waits 30 s for four workers
+        if differing := different(plain, ours):  # one of the tests waits 30 s for four workers
             print(f"again: {differing}")
             again = both(python, Path(work), differing)
             plain, ours = plain | again[0], ours | again[1]
@@ -99,7 +99,7 @@ def unpack_tests(python: Path, work: Path) -> None:
         opened.extractall(work, filter="data")
     tests = work / "test"
     (work / f"kserve-{version}" / "test").rename(tests)
-    (tests / "__init__.py").touch()  # they import one another as `test.`
+    (tests / "__init__.py").touch()  # the tests import one another from the package `test`
     (tests / "conftest.py").write_text(CONFTEST)
     (work / "backend.py").write_text(BACKEND)
 

@@ -38,7 +38,7 @@ class Helped(Model):  # type: ignore[misc]
 
 
 class Increment(Model):  # type: ignore[misc]
-    """Modify the input in place, which KServe alone allows."""
+    """Modify the input in place, which KServe allows without the integration."""
 
     def predict(self, payload: Any, headers: Any = None) -> InferResponse:
         array = payload.inputs[0].as_numpy()
@@ -83,7 +83,7 @@ MODELS: dict[str, Any] = {"echo": Echo, "helped": Helped, "increment": Increment
 
 
 def bind_to_loopback() -> None:
-    """KServe binds to every interface, and has no setting for it."""
+    """Bind to the loopback only. KServe binds to every interface, and has no setting for it."""
     config, server = uvicorn.Config, _server.Server
     add_port = server.add_insecure_port
     uvicorn.Config = lambda *args, **kwargs: config(*args, **{**kwargs, "host": LOOPBACK})  # type: ignore[assignment, misc]
@@ -93,7 +93,7 @@ def bind_to_loopback() -> None:
 
 
 def allow_slow_workers() -> None:
-    """KServe kills a worker that is not up within 5 s, over and over on a busy machine."""
+    """Wait longer for workers. KServe kills those that take 5 s to start, as on a busy machine."""
     RESTServerProcess.is_alive.__defaults__ = (60,)
 
 
@@ -105,7 +105,7 @@ def main() -> None:
     for model in models:
         model.load()
     if mode in ("installed", "writable"):
-        # Here, where a spawned worker does not come: it installs for itself.
+        # Spawned workers do not run this line: they install the integration by themselves.
         backend.install(writable=mode == "writable")
     server = ModelServer(http_port=int(http_port), grpc_port=int(grpc_port), workers=int(workers))
     if mode == "data plane":

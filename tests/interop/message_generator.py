@@ -153,7 +153,7 @@ def all_binary(tree: Any) -> None:
 
 
 def fit_names(tree: Any) -> None:
-    """Rename inputs and outputs to those of the model `any`; keep what follows a NUL."""
+    """Rename inputs and outputs to those of the model `any`; keep the characters after a NUL."""
     if not isinstance(tree, Members):
         return
     names: dict[str, str] = {}
@@ -356,7 +356,7 @@ def mutated_name(tree: Members, rng: Random) -> None:
 
 
 def objects(tree: Any) -> list[Members]:
-    """Yield every object of the tree that has members."""
+    """Return every object of the tree that has members."""
     children = [value for _, value in tree] if isinstance(tree, Members) else tree
     below = [o for child in children if isinstance(child, list) for o in objects(child)]
     return [tree, *below] if isinstance(tree, Members) and tree else below
@@ -420,7 +420,7 @@ def mutated_length(message: Message, rng: Random) -> Message:
     return replace(message, header_length=length)
 
 
-# What a mutation raises where the message has not, or no more, what it would change
+# The exceptions of a mutation if the message lacks the part that it would change.
 NOT_APPLICABLE = (
     *(ValueError, IndexError, AttributeError, TypeError, RecursionError, ZeroDivisionError),
 )
@@ -428,7 +428,7 @@ BYTES = (mutated_text, mutated_text, mutated_blob, mutated_blob, mutated_length)
 
 
 def mutated(message: Message, rng: Random) -> Message:
-    """Apply one to three mutations. Names may be adapted again, or mutated as well."""
+    """Apply one to three mutations. A changed tree gets valid names, or rarely a mutated one."""
     is_raw = message.raw_input is not None
     for _ in range(rng.choice([1, 1, 1, 1, 2, 3])):
         with suppress(*NOT_APPLICABLE):

@@ -1,4 +1,4 @@
-"""MLServer's own tests, with and without the integration.
+"""Run MLServer's own tests with and without the integration.
 
 `python3 mlserver_own_tests.py CHECKOUT [PATH...]`. CHECKOUT is its repository at the tag of the
 release that environment.py installs, because neither its archive nor its wheel has tests: `git
@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
-import environment  # type: ignore[import-not-found]  # beside this script
+import environment  # type: ignore[import-not-found]  # next to this script
 
 PATHS = [
     *("tests/codecs", "tests/test_raw.py", "tests/test_types.py", "tests/batching"),
@@ -42,7 +42,7 @@ def main() -> None:
     environment.set_up("mlserver", folder)
     with TemporaryDirectory() as name:
         work = Path(name)
-        # Without the package, which would be taken for the installed one.
+        # Without the package itself, because it would be imported instead of the installed one.
         shutil.copytree(Path(sys.argv[1], "tests"), work / "tests")
         shutil.copy2(Path(sys.argv[1], "pyproject.toml"), work)
         (work / "plain.py").write_text(PLAIN)

@@ -82,7 +82,7 @@ def write_models(folder: Path, ports: list[int], n_workers: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy2(RUNTIME, folder)
     names = ("http_port", "grpc_port", "metrics_port")
-    # Its answer to a failure would be a traceback with debug, which is the default.
+    # With debug, which is the default, the response to a failure would be a traceback.
     settings = {"host": "127.0.0.1", "parallel_workers": n_workers, "debug": False}
     settings.update(zip(names, ports, strict=True))
     (folder / "settings.json").write_text(json.dumps(settings))
@@ -96,7 +96,7 @@ def wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> N
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and process.poll() is None:
         try:
-            # Ready is also a server that has not begun with its models.
+            # A server also reports that it is ready before it begins to load its models.
             answers = [
                 pool.request("GET", f"{url}/v2/models/{name}/ready").status for name in MODELS
             ]

@@ -31,7 +31,7 @@ class Echo(MLModel):  # type: ignore[misc]
 
 
 class Raw(MLModel):  # type: ignore[misc]
-    """Return every input by its list, as a runtime without codecs does."""
+    """Return the list of every input, as a runtime without codecs does."""
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         outputs = [
@@ -53,7 +53,7 @@ class Negate(MLModel):  # type: ignore[misc]
         array: Any = self.decode(payload.inputs[0], default_codec=NumpyCodec)
         np.negative(array, out=array)
         output = NumpyCodec.encode_output("y", array)
-        array[:] = 0  # the answer was taken
+        array[:] = 0  # the output already has a copy of the values
         facts = [str(array.base is None), str(os.getpid())]
         return InferenceResponse(
             model_name=self.name, outputs=[output, StringCodec.encode_output("facts", facts)]

@@ -1,4 +1,4 @@
-"""A package's own tests with and without its integration.
+"""Run a package's own tests with and without its integration.
 
 `python tests/interop/peers_own_tests.py PACKAGE PATH...` runs the tests in PATH (a checkout or an
 unpacked source archive) without the integration, and with `tensorwire.integrations.PACKAGE`

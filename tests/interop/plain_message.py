@@ -14,7 +14,7 @@ from typing import Any
 import tensorwire as tw
 from support import reference
 
-INVALID = 0x10FF00  # a byte that is no UTF-8 stands in the tree as this code point plus the byte
+INVALID = 0x10FF00  # in the tree, an invalid byte is this code point plus the byte
 SURROGATE = re.compile("[\ud800-\udfff]")
 DIGITS = re.compile(r"[ \t\n\v\f\r]*([+-]?\d+)")
 
@@ -47,7 +47,7 @@ class Members(list[list[Any]]):
         return not self == other
 
     def get(self, key: str) -> Any:
-        """The first value of this key, or None."""
+        """Return the first value of this key, or None."""
         return next((value for own, value in self if own == key), None)
 
     def set(self, key: str, value: Any) -> None:
@@ -160,11 +160,11 @@ class Message:
             return len(self.body)
         digits = DIGITS.match(self.header_length)
         length = max(-(2**63), min(int(digits[1][:5000]), 2**63 - 1)) if digits else 0
-        length = (length + 2**31) % 2**32 - 2**31  # an int of C
+        length = (length + 2**31) % 2**32 - 2**31  # wraps around like an int in C
         return length if 0 <= length <= len(self.body) else None
 
     def parts(self) -> tuple[bytes, bytes]:
-        """Return the JSON and the bytes behind it. Raise ValueError for an invalid length."""
+        """Return the JSON and the bytes after it. Raise ValueError for an invalid length."""
         length = self.read_length()
         if length is None:
             raise ValueError(f"a header length of {self.header_length}")

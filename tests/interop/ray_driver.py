@@ -24,10 +24,10 @@ from typing import Any
 # Ray reads these when it is imported, and passes them on to its processes.
 os.environ |= {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # no cluster: it listens on the loopback only
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # no cluster: Ray listens only on the loopback
     "RAY_AUTH_MODE": "token",
-    "RAY_AUTH_TOKEN": secrets.token_hex(32),  # or it makes one and leaves it in the home folder
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # or it warns of a changed default
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),  # otherwise Ray leaves one in the home folder
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise Ray warns about a changed default
 }
 
 import numpy as np
@@ -43,14 +43,14 @@ ALARM_SECONDS = 150
 REPLY_SECONDS = 20.0
 BOTH_SECONDS = 30.0
 STORE_NBYTES = 256 << 20
-BIG = 1 << 20  # elements: small objects do not go through the store
+BIG = 1 << 20  # elements: Ray does not store small objects
 
 
 def main() -> None:
     signal.signal(signal.SIGALRM, give_up)
     signal.alarm(ALARM_SECONDS)
     port = free_port()
-    with tempfile.TemporaryDirectory(prefix="ray-") as folder:  # short: sockets live in it
+    with tempfile.TemporaryDirectory(prefix="ray-") as folder:  # short: for paths of sockets
         try:
             start(port, folder)
             result = {
@@ -112,10 +112,10 @@ APP = create_app(
 
 
 class Replica:
-    """The application is all there is to it, but for a server of Ray's that has to stay here."""
+    """A replica of the application, whose internal Ray server listens only on the loopback."""
 
     def __init__(self) -> None:
-        # Replicas talk over this one; Ray binds it to every interface, and has no setting for it.
+        # Replicas communicate through this server. Ray always binds it to every interface.
         add_port = replica.add_port_to_grpc_server
         replica.add_port_to_grpc_server = lambda server, _: add_port(server, f"{LOOPBACK}:0")
 
@@ -136,7 +136,7 @@ def readme() -> list[tuple[str, int]]:
     sys.modules["module"].models = {"echo": echo}  # type: ignore[attr-defined]
     run = serve.run
     seen: list[Any] = []
-    serve.run = seen.append  # it would put it in the place of ours
+    serve.run = seen.append  # serve.run would replace our deployment by the one of the README
     try:
         exec(compile(example, "README.md", "exec"), {})
     finally:
@@ -171,7 +171,7 @@ WORDS = tw.Tensor("words", ["a cat", "ein Hündchen", ""])
 
 
 def pids(port: int) -> set[int]:
-    """Send requests until two processes have answered, or time is over."""
+    """Send requests until two processes have responded or the time is up."""
     seen: set[int] = set()
     deadline = time.monotonic() + BOTH_SECONDS
     while len(seen) < 2 and time.monotonic() < deadline:
@@ -193,9 +193,9 @@ def infer(port: int, model: str, inputs: list[tw.Tensor]) -> tuple[int, bytes, i
         connection.close()
 
 
-# --- on the loopback alone --------------------------------------------------------------------
+# --- on the loopback only --------------------------------------------------------------------
 
-HERE = ("0100007F", f"{0:024}01000000", f"{0:016}FFFF00000100007F")  # as /proc/net writes it
+HERE = ("0100007F", f"{0:024}01000000", f"{0:016}FFFF00000100007F")  # in the format of /proc/net
 
 
 def exposed() -> list[str]:
@@ -217,7 +217,7 @@ def own_sockets() -> set[str]:
     """Return the sockets of all processes of this session."""
     found = set()
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
-        with suppress(OSError):  # gone meanwhile, or somebody else's
+        with suppress(OSError):  # the process has ended, or has another owner
             if os.getsid(int(descriptor.parts[2])) == os.getsid(0):
                 found.add(os.readlink(descriptor))
     return found

@@ -35,7 +35,7 @@ def bytes_array(values: list[bytes]) -> Array:
 
 
 def binary_sample(datatype: str) -> Array:
-    """Return values that only binary data keeps: NaNs with payloads, bytes that are not UTF-8."""
+    """Return values, including those that only binary data preserves, such as NaN payloads."""
     if datatype == "BYTES":
         return bytes_array([*TEXTS, NOT_TEXT])
     dtype = DTYPES[datatype]

@@ -146,7 +146,7 @@ def test_in_the_process_of_kserve(python: Path, tmp_path: Path) -> None:
 def test_kserve_clients(
     running: Running, python: Path, tmp_path: Path, mode: str, client: str
 ) -> None:
-    """REST and gRPC; binary, JSON and mixed: responses equal the requests."""
+    """REST and gRPC, with binary, JSON and mixed tensors: the response equals the request."""
     ports = map(str, running[mode])
     command = [str(python), str(HERE / "kserve_client.py"), client, *ports]
     seen = json.loads(programs.run(command, tmp_path, CLIENT_SECONDS).splitlines()[-1])
@@ -186,11 +186,11 @@ CALLS = {
 def test_other_clients(running: Running, mode: str, client: str, call: Call) -> None:
     is_json = call.json_inputs == set(call.inputs)
     if is_json and (mode, client) == ("plain", "tritonclient"):
-        with pytest.raises(Rejected, match="header is missing"):  # it sends no Content-Type
+        with pytest.raises(Rejected, match="header is missing"):  # the client sends no Content-Type
             CLIENTS[client](running[mode].http, call)
         return
     found = CLIENTS[client](running[mode].http, call)
-    if call.model == "helped":  # KServe's helper names its only output so
+    if call.model == "helped":  # the name that KServe's helper gives to its only output
         assert set(found) == {"output-0"}
         found = {"x": found["output-0"]}
     assert set(found) == set(call.inputs)
@@ -293,7 +293,7 @@ BAD = {  # JSON, what follows it, the header length if it is not the JSON's, sta
 @pytest.mark.parametrize("case", BAD)
 @pytest.mark.parametrize("mode", ["plain", "installed", "data plane"])
 def test_invalid_bodies_give_status_400(running: Running, mode: str, case: str) -> None:
-    """The response has the reason. KServe alone often returns 500."""
+    """The response contains the reason. KServe alone often returns status 500."""
     text, tail, header_length, plain_status = BAD[case]
     headers = {
         "Content-Type": "application/octet-stream",

@@ -34,7 +34,7 @@ KSERVE_CALLS = Path(__file__).with_name("kserve_calls.py")
 
 @dataclass(frozen=True)
 class Call:
-    """A request that every client can make. `outputs`: names, and whether each is binary."""
+    """A request that every client can make. `outputs` has names, and whether each is binary."""
 
     model: str
     inputs: Arrays
@@ -132,7 +132,7 @@ def triton_arguments(http: ModuleType, call: Call) -> tuple[list[Any], list[Any]
 
 
 def triton_arrays(result: Any) -> Arrays:
-    """Return the arrays; text that came as str in JSON is encoded."""
+    """Return the arrays. Text that was read from JSON as `str` is encoded."""
     arrays = {}
     for output in result.get_response()["outputs"]:
         array = result.as_numpy(output["name"])
@@ -290,7 +290,7 @@ def test_datatype(port: int, client: Client, datatype: str) -> None:
 
 
 def test_large_tensor(port: int, client: Client) -> None:
-    """It is sent in pieces; aiohttp warns about bodies above 1 MiB."""
+    """The body is sent in pieces. It is below 1 MiB, because aiohttp warns about larger bodies."""
     sent = {"INPUT0": np.arange(250_000, dtype=np.float32)}
     assert_same(client(port, Call("identity_fp32", sent)), sent, ["OUTPUT0"])
 
@@ -308,7 +308,7 @@ def test_empty_tensors(server: str, port: int, client: Client, datatype: str) ->
     sent = {"INPUT0": sample(client, datatype)[:0]}
     call = Call(f"identity_{datatype.lower()}", sent)
     if server == "Triton" and isinstance(client, KserveClient):
-        # It writes `"data": null` beside the size, which is a second source for Triton.
+        # It writes `"data": null` next to the size. Triton counts both as sources of data.
         with pytest.raises(Rejected, match=r"^400: Input must set only one of"):
             client(port, call)
         return

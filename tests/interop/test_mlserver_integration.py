@@ -75,7 +75,7 @@ def post(server: Server, model: str, message: Any, **options: Any) -> tuple[int,
 @pytest.mark.parametrize("file", INSIDE)
 def test_in_the_process_of_mlserver(python: Path, tmp_path: Path, file: str) -> None:
     """Run the tests inside_mlserver_*.py, which use MLServer's classes directly."""
-    # MLServer itself warns: it uses what pydantic deprecates.
+    # MLServer itself causes warnings, because it uses deprecated functions of pydantic.
     options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::DeprecationWarning"]
     command = [str(python), "-m", "pytest", *options, str(Path(__file__).with_name(file))]
     programs.run(command, tmp_path, INSIDE_SECONDS)
@@ -91,7 +91,7 @@ def test_server_metadata_announces_binary_data(client: Client) -> None:
 @pytest.mark.parametrize("model", ["echo", "raw"])
 @pytest.mark.parametrize("datatype", DATATYPES)
 def test_numeric_tensors(client: Client, datatype: str, model: str) -> None:
-    """Equal bit for bit as arrays; lists lose the payloads of NaNs."""
+    """Arrays are equal bit for bit; lists lose the payloads of NaNs."""
     sent = (binary_sample if model == "echo" else json_sample)(datatype)
     received = client.infer(model, {"x": sent})["x"]
     assert received.binary
@@ -143,7 +143,7 @@ def test_ids_and_parameters(client: Client) -> None:
 
 
 FORMS = [
-    pytest.param({}, None, [False, False], id="no choice"),
+    pytest.param({}, None, [False, False], id="nothing requested"),
     pytest.param({"binary_data_output": True}, None, [True, True], id="all binary"),
     pytest.param({}, {"x": True}, [True, False], id="one binary"),
     pytest.param({"binary_data_output": True}, {"x": False}, [False, True], id="one JSON"),
@@ -165,7 +165,7 @@ def test_requested_form_of_outputs(
     forms: list[bool],
     is_binary: bool,
 ) -> None:
-    """WIRE.md 7, for JSON and binary requests; outputs that are not listed are returned, too."""
+    """WIRE.md 7 applies to JSON and binary requests. Outputs that are not listed are returned."""
     tensors = [tw.Tensor("x", F2, binary=is_binary), tw.Tensor("t", ["a", "b"], binary=is_binary)]
     listed = outputs and [tw.RequestedOutput(name, binary=form) for name, form in outputs.items()]
     frame = tw.encode_request(tw.InferRequest(tensors, listed or None, parameters=parameters))
@@ -262,7 +262,7 @@ INVALID = [
 
 @pytest.mark.parametrize("spelled", [str, str.upper])
 def test_header_length_in_the_media_type(server: Server, spelled: Callable[[str], str]) -> None:
-    """In upper and lower case."""
+    """The media type may be in upper or lower case."""
     kind = f"application/vnd.sagemaker-triton.binary+json; json-header-size={len(header())}"
     body = header() + F2.tobytes()
     status, answer = post(server, "echo", body, headers={"Content-Type": spelled(kind)})
@@ -273,7 +273,7 @@ def test_header_length_in_the_media_type(server: Server, spelled: Callable[[str]
 def test_invalid_requests_give_status_400(
     server: Server, body: bytes, length: Any, message: str
 ) -> None:
-    """In MLServer's format; the server goes on."""
+    """The error has MLServer's format, and the server continues."""
     if length is ...:
         length = body.index(b"}]}") + 3
     headers = BINARY if length is None else {**BINARY, LENGTH: str(length)}
@@ -321,7 +321,7 @@ JSON = [
 
 
 def test_json_responses_are_unchanged(server: Server, python: Path, tmp_path: Path) -> None:
-    """Status and every byte, except generated ids and times."""
+    """The status and every byte are equal, except for generated ids and times."""
     requests = [(model, message) for message in JSON for model in ("echo", "raw")]
     now = [plain(post(server, model, message)) for model, message in requests]
     with mlserver(python, tmp_path, "without") as without:
@@ -342,7 +342,7 @@ def plain(answer: tuple[int, Any]) -> tuple[int, Any]:
 
 
 def test_adaptive_batching(server: Server) -> None:
-    """Two requests are joined for the model; MLServer joins lists."""
+    """MLServer joins the lists of two requests into one for the model."""
 
     def ask(value: float) -> list[Any]:
         with Client(f"http://{server.http}") as client:
@@ -373,7 +373,7 @@ def test_parallel_workers(python: Path, tmp_path: Path, how: str) -> None:
 
 
 def test_binary_requests_fail_without_the_integration(python: Path, tmp_path: Path) -> None:
-    """So that what is above is the backend's doing."""
+    """This shows that the tests above depend on the integration."""
     with (
         mlserver(python, tmp_path, "without") as without,
         Client(f"http://{without.http}") as client,

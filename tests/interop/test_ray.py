@@ -11,7 +11,7 @@ import pytest
 from interop import programs
 
 DRIVER = Path(__file__).with_name("ray_driver.py")
-DRIVER_SECONDS = 200.0  # more than its own alarm
+DRIVER_SECONDS = 200.0  # more than ALARM_SECONDS of the driver
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_numeric_and_bytes_tensors(seen: dict[str, Any]) -> None:
 
 
 def test_error_responses(seen: dict[str, Any]) -> None:
-    """With status and text, and without a traceback."""
+    """The responses have a status and a message, and no traceback."""
     assert seen["served"]["errors"] == {
         "fail": [500, {"error": "model 'fail' failed"}],
         "who": [400, {"error": "unexpected input 'words': the model takes ['x']"}],

@@ -136,7 +136,7 @@ def test_empty_tensor(triton: TritonServer, datatype: str) -> None:
 
 @pytest.mark.parametrize("is_output_binary", [False, True])
 def test_empty_tensor_with_header_length(triton: TritonServer, is_output_binary: bool) -> None:
-    """B4 and B5: the header length is the body; empty in binary and as `data: []`."""
+    """B4 and B5: the header length equals the body length, for binary and JSON output."""
     empty = np.empty((0, 3), np.float32)
     text = bytes(tw.encode_request(request_of(empty, is_output_binary=is_output_binary)))
     received = output(send_text(triton, "matrix", text))
@@ -177,7 +177,7 @@ def test_binary_and_json_in_one_message(
 @pytest.mark.parametrize("default", [None, False, True])
 @pytest.mark.parametrize("own", [None, False, True, "unlisted"])
 def test_requested_form_of_outputs(triton: TritonServer, own: Any, default: bool | None) -> None:
-    """A1 to A3, X10: Triton obeys only a listed output's parameter, so our encoder writes it."""
+    """A1 to A3, X10: for a listed output, Triton only uses its own parameter, so we write it."""
     request = request_of(F2)
     request.outputs = [tw.RequestedOutput("OUTPUT0", binary=own)] if own != "unlisted" else None
     request.parameters = {} if default is None else {"binary_data_output": default}

@@ -1,4 +1,4 @@
-"""Messages that are rejected by tensorwire and a live Triton, or by one of the two.
+"""Messages that are rejected by tensorwire and a live Triton, or by only one of them.
 
 Ids such as C1 or Y5 are those of WIRE.md 10 and support/cases.py.
 """
@@ -257,7 +257,7 @@ def test_rejected_only_by_tensorwire(triton: TritonServer, text: bytes, ours: st
 
 
 def test_null_for_nan_is_rejected_by_triton(triton: TritonServer) -> None:
-    """J14: our default is strict JSON. Triton reads only the literals."""
+    """J14: by default we write NaN as null, which is valid JSON. Triton reads only NaN literals."""
     frame = tw.encode_request(request_of(np.array([np.nan]), is_binary=False))
     assert "non-number as double" in server_message(send(triton, "identity_fp64", frame))
     [tensor] = tw.decode_request(bytes(frame)).inputs
@@ -265,7 +265,7 @@ def test_null_for_nan_is_rejected_by_triton(triton: TritonServer) -> None:
 
 
 def test_scalar_is_rejected_by_triton(triton: TritonServer) -> None:
-    """C17."""
+    """C17: Triton gets no dimension where the model declares one."""
     frame = tw.encode_request(request_of(np.array(1, np.float32)))
     assert "Expected [-1], got []" in server_message(send(triton, "identity_fp32", frame))
     [tensor] = tw.decode_request(bytes(frame), frame.header_length).inputs

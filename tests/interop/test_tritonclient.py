@@ -120,7 +120,7 @@ def test_empty_request(client: ModuleType, datatype: str, is_binary: bool) -> No
 
 
 def test_request_with_all_kinds_of_inputs(client: ModuleType) -> None:
-    """Binary, JSON, shared memory, and a name that is not ASCII."""
+    """The inputs are binary, JSON, in shared memory, or have a name that is not ASCII."""
     shared = client.InferInput("C", [4], "FP32").set_shared_memory("region", 16, offset=64)
     inputs = [
         tensor_of(client, F2, "FP32", "\xe9\U0001f600"),
@@ -225,7 +225,7 @@ def test_padded_header(client: ModuleType, model_name: str | None) -> None:
 
 @pytest.mark.parametrize("datatype", DATATYPES)
 def test_empty_response(client: ModuleType, datatype: str) -> None:
-    """Neither binary data nor a header length."""
+    """The response has neither binary data nor a header length."""
     empty = np.empty((0, 3), DTYPES[datatype])
     frame = tw.encode_response(tw.InferResponse([tw.Tensor("OUTPUT0", empty)]))
     assert frame.header_length is None

@@ -1,4 +1,4 @@
-"""tritonclient against a live Triton, with and without the integration, by all its transports."""
+"""tritonclient against a live Triton, with and without the integration, over all its transports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tensorwire.integrations import tritonclient
 Call = tuple[str, dict[str, Array]]  # the model, and its inputs by name
 Transport = Callable[[TritonServer, Call], list[Array]]
 
-# aiohttp's, about the bodies that the client gives it, with the codec or without.
+# aiohttp warns about the bodies of the client, with and without the integration.
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
 
 
@@ -108,7 +108,7 @@ def by_grpc_aio(triton: TritonServer, call: Call) -> list[Array]:
 
 
 def by_shared_memory(triton: TritonServer, call: Call) -> list[Array]:
-    """One region, with the input at its start and the output after it."""
+    """Use one region, with the input at its start and the output after it."""
     http, utils, shm = module("http"), module("utils"), module("utils.shared_memory")
     model, ((name, array),) = call[0], call[1].items()
     is_bytes = array.dtype == object
@@ -130,7 +130,7 @@ def by_shared_memory(triton: TritonServer, call: Call) -> list[Array]:
             return [found.copy()]
         finally:
             client.unregister_system_shared_memory(region)
-            found = None  # a view of it, which must be gone before the region is
+            found = None  # release this view of the region before the region is destroyed
             shm.destroy_shared_memory_region(handle)
 
 
@@ -167,7 +167,7 @@ ROWS = [
     (transport, name)
     for name, (_, inputs) in CALLS.items()
     for transport in TRANSPORTS
-    if transport != "shared memory" or len(inputs) == 1  # one region, one tensor
+    if transport != "shared memory" or len(inputs) == 1  # a region has one tensor
 ]
 
 
@@ -204,7 +204,7 @@ def test_text_types_that_only_the_integration_accepts(triton: TritonServer, tran
 @pytest.mark.usefixtures("without_leftovers")
 @pytest.mark.parametrize("transport", ["http", "http.aio", "grpc", "grpc.aio"])
 def test_server_errors(triton: TritonServer, transport: str) -> None:
-    """The tensor is too wide for the model: the exception has the server's message."""
+    """The shape of the tensor is wrong for the model. The exception has the server's message."""
     call = "matrix", {"INPUT0": np.ones((2, 4), np.float32)}
     refused = module("utils").InferenceServerException
     with pytest.raises(refused) as without:
@@ -218,7 +218,7 @@ def test_server_errors(triton: TritonServer, transport: str) -> None:
 @pytest.mark.usefixtures("without_leftovers")
 @pytest.mark.parametrize("api", ["http", "grpc"])
 def test_classification(triton: TritonServer, api: str) -> None:
-    """The server's texts "score:index" as BYTES."""
+    """The server returns texts of the form "score:index" as BYTES."""
     module_of = module(api)
     call = "identity_fp32", {"INPUT0": np.array([0.25, 4, -1], np.float32)}
     outputs = [module_of.InferRequestedOutput("OUTPUT0", class_count=2)]
@@ -237,7 +237,7 @@ def test_classification(triton: TritonServer, api: str) -> None:
 
 @pytest.mark.usefixtures("without_leftovers")
 def test_one_input_in_concurrent_requests(triton: TritonServer) -> None:
-    """While the integration is installed and uninstalled."""
+    """The integration is installed and uninstalled while the requests run."""
     http = module("http")
     sent = np.arange(1 << 18, dtype=np.float32)
     tritonclient.install()

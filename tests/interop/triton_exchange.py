@@ -26,7 +26,7 @@ def send(triton: TritonServer, model: str, frame: tw.Frame) -> Reply:
 def send_text(
     triton: TritonServer, model: str, text: bytes, blob: bytes = b"", length: str | None = None
 ) -> Reply:
-    """Send a message that our encoder would not write; `length` if it is not that of the text."""
+    """Send a message that our encoder would not write. `length` replaces the length of the text."""
     headers = {HEADER_LENGTH: str(len(text)) if length is None else length}
     return triton.post(f"/v2/models/{model}/infer", [text, blob], headers)
 

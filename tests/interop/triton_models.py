@@ -39,11 +39,11 @@ N_SLOTS = 3
 
 
 def slot(datatype: str, rank: int, i: int) -> str:
-    """The name, of input and output, of the i-th tensor of this kind in the model `any`."""
+    """Return the name, as input and output, of the i-th tensor of this kind in the model `any`."""
     return f"{datatype}_{rank}_{i}"
 
 
-# DLPack has no strings and numpy no BF16, so neither road alone serves every datatype.
+# DLPack has no strings and numpy has no BF16, so every datatype needs one of the two.
 PROGRAM = """\
 import json
 
@@ -59,7 +59,7 @@ class TritonPythonModel:
         return [self.answer(request.inputs()) for request in requests]
 
     def answer(self, inputs):
-        if not inputs:  # only where all are optional: elsewhere the server itself refuses
+        if not inputs:  # only if all are optional: otherwise the server rejects the request
             return pb_utils.InferenceResponse(error=pb_utils.TritonError("no inputs"))
         return pb_utils.InferenceResponse(list(map(self.echo, inputs)))
 
@@ -82,7 +82,7 @@ def write_models(repository: Path, models: Iterable[Model] = MODELS) -> None:
 
 
 def config(model: Model) -> str:
-    """The model's configuration, in protobuf's text format."""
+    """Return the model's configuration, in protobuf's text format."""
     lines = head(model.max_batch_size)
     for i, (datatype, dims) in enumerate(model.tensors):
         declared = declaration(datatype, dims)
@@ -92,7 +92,7 @@ def config(model: Model) -> str:
 
 
 def any_config() -> str:
-    """The configuration of `any`: every input is optional."""
+    """Return the configuration of `any`: every input is optional."""
     lines = head(0)
     for datatype in DATATYPES:
         for rank in RANKS:

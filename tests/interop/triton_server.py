@@ -54,7 +54,7 @@ class TritonServer:
         return self._exchange("POST", path, buffers, sent)
 
     def is_ready(self) -> bool:
-        """Whether the server answers and all its models are loaded."""
+        """Return whether the server responds and has loaded all its models."""
         try:
             return self._exchange("GET", "/v2/health/ready", [], {}).status == HTTPStatus.OK
         except OSError:
@@ -65,7 +65,7 @@ class TritonServer:
     ) -> Reply:
         connection = HTTPConnection(self.host, self.port, timeout=REPLY_SECONDS)
         try:
-            # The server obeys the first of two equal headers: add none that the caller may give.
+            # The server uses the first of two equal headers: add none that the caller may pass.
             connection.putrequest(method, path, skip_accept_encoding=True)
             for name, value in headers.items():
                 connection.putheader(name, value)
@@ -86,9 +86,9 @@ def running_triton(
 ) -> Iterator[TritonServer]:
     """Run the server of this folder, with these models and `any`, on a free port.
 
-    In the end it has `stop_seconds` to stop by itself.
+    At the end, it has `stop_seconds` to stop by itself before it is killed.
     """
-    folder = folder.resolve()  # the server runs in another one
+    folder = folder.resolve()  # the server runs in another folder
     recipe = read_marker(folder)
     if recipe is None:
         raise RuntimeError(f"no Triton in {folder}: run triton_setup.py first")
@@ -110,7 +110,7 @@ def running_triton(
 
 @contextmanager
 def shared_memory_prefix() -> Iterator[str]:
-    """A prefix for names of shared memory; what a killed server leaves there is removed."""
+    """Yield a prefix for names of shared memory; at the end, remove what the server has left."""
     prefix = f"tensorwire-{uuid4().hex}-"
     try:
         yield prefix
@@ -124,7 +124,7 @@ def free_port() -> int:
 
 
 def free_ports(n_ports: int) -> list[int]:
-    """Different ones: each is held until all are found."""
+    """Return different free ports: each is bound until all are found."""
     with ExitStack() as held:
         listeners = [held.enter_context(socket.socket()) for _ in range(n_ports)]
         for listener in listeners:
@@ -133,7 +133,7 @@ def free_ports(n_ports: int) -> list[int]:
 
 
 def options(folder: Path, server: TritonServer, repository: Path, shared_memory: str) -> list[str]:
-    """The command line: HTTP and gRPC on loopback, a small shared memory per model."""
+    """Return the command line: HTTP and gRPC on loopback, little shared memory per model."""
     return [
         f"--model-repository={repository}",
         f"--backend-directory={folder / 'backends'}",
@@ -142,7 +142,7 @@ def options(folder: Path, server: TritonServer, repository: Path, shared_memory:
         f"--grpc-address={server.host}",
         f"--grpc-port={server.grpc_port}",
         "--allow-metrics=false",
-        # The configurations are complete; completing them would start every stub once more.
+        # The configurations are complete. Autocompletion would start every stub once more.
         "--disable-auto-complete-config",
         "--backend-config=python,shm-default-byte-size=1048576",
         f"--backend-config=python,shm-region-prefix-name={shared_memory}",
@@ -159,13 +159,13 @@ def start(command: list[str], folder: Path, recipe: Recipe, log: Path) -> subpro
         return subprocess.Popen(
             command,
             # The stub's interpreter is isolated: it ignores PYTHONPATH, but looks first in the
-            # current folder. Here that has to be the one with the numpy it was built for.
+            # current folder, which must therefore have the numpy that the stub was built for.
             cwd=folder / "site",
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for pytest, which then stops the whole group
+            start_new_session=True,  # Ctrl-C reaches only pytest, which then stops the whole group
         )
 
 
@@ -184,12 +184,12 @@ def tail(log: Path, n_lines: int = 40) -> str:
 
 
 def stop(process: subprocess.Popen[bytes], seconds: float = STOP_SECONDS) -> None:
-    """Ask the server to end; then end whatever is left of it and of its stubs."""
+    """Terminate the server, then kill its remaining processes, including its stubs."""
     process.terminate()
     try:
         with suppress(subprocess.TimeoutExpired):
             process.wait(seconds)
-    finally:  # also when a second Ctrl-C cuts the wait short
+    finally:  # also if a second Ctrl-C interrupts the wait
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

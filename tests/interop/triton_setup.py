@@ -1,8 +1,8 @@
-"""Put a real Triton (no container, no GPU) into a folder: `python3 triton_setup.py [FOLDER]`.
+"""Install Triton, without a container or GPU, in a folder: `python3 triton_setup.py [FOLDER]`.
 
-FOLDER/site             the wheel that carries the server, and numpy for its Python backend
+FOLDER/site             the wheel that contains the server, and numpy for its Python backend
 FOLDER/backends/python  that backend, with the stub process for this interpreter's version
-FOLDER/ready.json       written last; says which interpreter the stub embeds
+FOLDER/ready.json       written last; records the interpreter that the stub embeds
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TypedDict
 
 # The stub's numpy bindings are older than numpy 2: with it they return empty tensors and no error.
 PACKAGES = ["nvidia-pytriton==0.7.0", "numpy==1.26.4"]
-PYTHONS = ("3.11", "3.12")  # those with a stub in the first and a wheel of the second
+PYTHONS = ("3.11", "3.12")  # those that have a stub in the first package and a wheel of the second
 GLIBC = (2, 35)
 STUB = "triton_python_backend_stub"
 
@@ -27,10 +27,10 @@ DEFAULT_FOLDER = REPOSITORY_ROOT / ".triton"
 
 
 class Recipe(TypedDict):
-    """What a folder was made from; the marker's content.
+    """What a folder was made from; the content of ready.json.
 
-    The stub embeds the interpreter that set it up: through PATH, where `programs` comes first, it
-    finds the standard library, and in `libraries` the loader finds libpython.
+    The stub embeds the interpreter that ran this program. It finds the standard library through
+    PATH, in which `programs` is the first folder. The loader finds libpython in `libraries`.
     """
 
     packages: list[str]
@@ -40,7 +40,7 @@ class Recipe(TypedDict):
 
 
 class SetupError(Exception):
-    """The folder cannot be set up here; the text says why."""
+    """The folder cannot be set up here; the message has the reason."""
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def set_up(folder: Path) -> None:
-    """Make the folder, unless this interpreter has made it before."""
+    """Create the folder, unless this interpreter has already created it."""
     check_platform()
     recipe = Recipe(
         packages=PACKAGES,
@@ -74,7 +74,7 @@ def set_up(folder: Path) -> None:
 
 
 def read_marker(folder: Path) -> Recipe | None:
-    """What the folder was made from, or None when it is absent or half made."""
+    """Return what the folder was made from, or None if it is missing or incomplete."""
     try:
         recipe: Recipe = json.loads(marker(folder).read_text())
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -91,7 +91,7 @@ def server_program(folder: Path) -> Path:
 
 
 def library_path(folder: Path, recipe: Recipe) -> str:
-    """LD_LIBRARY_PATH: a stub copied out of its place in the wheel finds no libraries by itself."""
+    """Return LD_LIBRARY_PATH. A stub outside its folder in the wheel needs it for its libraries."""
     return f"{folder / 'site' / 'nvidia_pytriton.libs'}:{recipe['libraries']}"
 
 
@@ -116,7 +116,7 @@ def check_platform() -> None:
 
 
 def libpython_folder() -> str:
-    """Where this interpreter's shared library is; the loader's own folders are searched anyway."""
+    """Return the folder of libpython. The loader searches its own folders in any case."""
     candidates = [str(sysconfig.get_config_var("LIBDIR")), str(Path(sys.base_prefix, "lib"))]
     for candidate in candidates:
         if Path(candidate, f"libpython{python_version()}.so.1.0").exists():
@@ -126,7 +126,7 @@ def libpython_folder() -> str:
 
 def install_packages(site: Path) -> None:
     shutil.rmtree(site, ignore_errors=True)
-    # Without dependencies: they serve the wheel's own Python API, which is not used here.
+    # Without dependencies: only the wheel's Python API needs them, and it is not used here.
     options = ["--quiet", "--no-input", "--no-deps", "--no-compile", "--only-binary=:all:"]
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(site), *PACKAGES]
     if code := subprocess.run(command, check=False).returncode:
@@ -134,14 +134,14 @@ def install_packages(site: Path) -> None:
 
 
 def assemble_backend(server: Path, backend: Path) -> None:
-    """Join the backend with the one stub that fits; the server wants both in one folder."""
+    """Copy the backend and the stub for this Python into one folder, as the server requires."""
     shutil.rmtree(backend, ignore_errors=True)
     shutil.copytree(server / "backends" / "python", backend)
     shutil.copy2(server / "python_backend_stubs" / python_version() / STUB, backend)
 
 
 def check_programs(folder: Path, recipe: Recipe) -> None:
-    """Let the loader say now which library is missing, rather than the server's log later."""
+    """Start both programs, so that a missing library is reported now and not in a server log."""
     stub = folder / "backends" / "python" / STUB
     check_starts([str(server_program(folder)), "--help"], "--model-repository", folder, recipe)
     check_starts([str(stub)], "Expected 9 arguments", folder, recipe)

@@ -1,8 +1,8 @@
 """Build and test on CPython 3.13 of Debian trixie: `python3 trixie.py [FOLDER [PYTEST ...]]`.
 
 Needs root and debootstrap. The system is installed in FOLDER/root and reused in later runs. The
-files that git knows are copied into it, built and tested. The Debian archive and pip's settings are
-those of this machine.
+files that git tracks are copied into it, built and tested. The Debian archive and the settings of
+pip are those of this machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ exec ../venv/bin/python -m pytest "$@"
 
 
 class SetupError(Exception):
-    """The system cannot be set up here; the text says why."""
+    """The system cannot be set up here; the message has the reason."""
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def set_up(root: Path) -> None:
 
 
 def archive() -> str:
-    """The Debian archive that apt takes packages from: the first that has `main`."""
+    """Return the Debian archive of the apt sources: the first with the component `main`."""
     listed = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(REPO_URI) $(ORIGIN) $(COMPONENT) $(LABEL)"],
         capture_output=True,
@@ -88,7 +88,7 @@ def archive() -> str:
 
 
 def pip_files() -> list[str]:
-    """The configuration files of pip that there are."""
+    """Return the existing configuration files of pip."""
     candidates = [
         "/etc/pip.conf",
         "/etc/xdg/pip/pip.conf",
@@ -100,7 +100,7 @@ def pip_files() -> list[str]:
 
 
 def copy_checkout(target: Path) -> None:
-    """The files that git knows, as they are now."""
+    """Copy the files that git tracks, in their current state."""
     shutil.rmtree(target, ignore_errors=True)
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached"], cwd=REPOSITORY_ROOT, capture_output=True, check=True
@@ -109,13 +109,13 @@ def copy_checkout(target: Path) -> None:
         if name and (REPOSITORY_ROOT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(REPOSITORY_ROOT / name, target / name)
-    # Some tests ask git which files there are.
+    # Some tests list the files with git.
     for command in (["init", "-q"], ["add", "-A"]):
         subprocess.run(["git", "-C", target, *command], check=True)
 
 
 def test(root: Path, arguments: list[str]) -> int:
-    """Run the tests inside, in a mount namespace that ends with them; pytest's exit code."""
+    """Run the tests in a mount namespace that ends with them. Return pytest's exit code."""
     kept = ("PIP_", "SSL_CERT_FILE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "TENSORWIRE_")
     environment = {k: v for k, v in os.environ.items() if k.upper().startswith(kept)}
     environment |= {"HOME": str(Path.home()), "LANG": "C.UTF-8", "PATH": PATH}

@@ -71,12 +71,12 @@ def encoding() -> Iterator[Case]:
     yield "as Triton", lambda: tw.encode_response(response, asked, selection="triton")
     yield "unknown requested output", lambda: tw.encode_response(response, missing)
     yield "raw", lambda: tw.encode_raw_request(x)
-    yield "raw of two", lambda: tw.encode_raw_request(tw.Tensor("w", ["a", "b"]))
-    yield "twice", lambda: tw.encode_request(tw.InferRequest([tensor, tensor]))
+    yield "raw request of two elements", lambda: tw.encode_raw_request(tw.Tensor("w", ["a", "b"]))
+    yield "tensor twice", lambda: tw.encode_request(tw.InferRequest([tensor, tensor]))
     half = tw.Tensor("h", x.astype("f2"), binary=False)
     yield "FP16 as JSON", lambda: tw.encode_request(tw.InferRequest([half]))
     odd = tw.Tensor("o", [b"\xff"], binary=False)
-    yield "no UTF-8 as JSON", lambda: tw.encode_request(tw.InferRequest([odd]))
+    yield "invalid UTF-8 as JSON", lambda: tw.encode_request(tw.InferRequest([odd]))
     moved = tw.Tensor("x", x.copy())
     moved.data = x[::2]
     yield "changed data", lambda: tw.encode_request(tw.InferRequest([moved]))
@@ -115,20 +115,20 @@ def elements() -> Iterator[Case]:
         "None": lambda: tw.encode_bytes(["a", None]),
         "a released view": lambda: tw.encode_bytes([released]),
         "item": lambda: (tensor[1], tensor[-1], tensor.view(1), tensor.view((3,))),
-        "no item": lambda: tensor[9],
+        "index out of range": lambda: tensor[9],
         "slices": lambda: (tensor[1:], tensor[::-1], tensor[[0, 2]], tensor.reshape((2, 2))[1]),
-        "no shape": lambda: tensor.reshape((3,)),
-        "lists out": lambda: (tensor.tolist(), list(tensor), tensor.copy() == tensor),
+        "shape of another size": lambda: tensor.reshape((3,)),
+        "conversion to lists": lambda: (tensor.tolist(), list(tensor), tensor.copy() == tensor),
         "objects": tensor.as_numpy,
         "S": lambda: tensor.as_numpy("S"),
         "StringDType": lambda: tensor.as_numpy(text),
-        "StringDType, no UTF-8": lambda: odd.as_numpy(text),
+        "StringDType, invalid UTF-8": lambda: odd.as_numpy(text),
         "str": tensor.as_strings,
-        "str, no UTF-8": odd.as_strings,
-        "no such array": lambda: tensor.as_numpy("f4"),
-        "StringDType in": lambda: tw.encode_bytes(strings),
-        "StringDType with none": lambda: tw.encode_bytes(missing),
-        "U in": lambda: tw.encode_bytes(unicode),
+        "str, invalid UTF-8": odd.as_strings,
+        "unsupported dtype": lambda: tensor.as_numpy("f4"),
+        "encode StringDType": lambda: tw.encode_bytes(strings),
+        "encode StringDType with None": lambda: tw.encode_bytes(missing),
+        "encode U": lambda: tw.encode_bytes(unicode),
         "Arrow capsules": tensor.__arrow_c_array__,
         "pickle": lambda: pickle.loads(pickle.dumps(tensor, 5)),
     }.items()

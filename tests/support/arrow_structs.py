@@ -10,7 +10,7 @@ from typing import Any
 
 ReleaseCallback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
-# A capsule refers to its name by address, so these objects must stay alive.
+# A capsule has only the address of its name, so these objects must stay alive.
 CAPSULE_NAMES = {kind: f"arrow_{kind}".encode() for kind in ("schema", "array", "array_stream")}
 
 _new_capsule: Any = ctypes.pythonapi.PyCapsule_New

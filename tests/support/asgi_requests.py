@@ -1,4 +1,4 @@
-"""Calls an ASGI app without a server: one request in chunks, and the response."""
+"""Call an ASGI app without a server: one request in chunks, and the response."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Valid:
     header_length: int | None
     tensors: tuple[ExpectedTensor, ...]
     outputs: tuple[Requested, ...] | None = None
-    parameters: dict[str, Any] = field(default_factory=dict)  # binary_data_output stays in it
+    parameters: dict[str, Any] = field(default_factory=dict)  # including binary_data_output
     message_id: str | None = None
     model_name: str | None = None
     model_version: str | None = None
@@ -46,9 +46,9 @@ class Malformed:
     kind: Kind
     body: bytes
     header_length: int | str | bytes | None
-    error: str  # "DecodeError" where the rules leave the kind open
+    error: str  # "DecodeError" if the rules do not determine the class
     message: str = ""
-    differs: str = ""  # why our verdict is not Triton's
+    differs: str = ""  # why our result differs from Triton's
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ INTEGERS = {f"UINT{n}": (0, 2**n - 1) for n in (8, 16, 32, 64)} | {
     f"INT{n}": (-(2 ** (n - 1)), 2 ** (n - 1) - 1) for n in (8, 16, 32, 64)
 }
 
-# The documents' own messages (section 9), with places for the sizes that they get wrong
+# The messages of the protocol documents (section 9), with placeholders for their wrong sizes
 KSERVE_REQUEST = """{"model_name": "mymodel", "inputs": [
   {"name": "input0", "shape": [2, 2], "datatype": "FP16", "parameters": {"binary_data_size": %d}},
   {"name": "input1", "shape": [2, 2], "datatype": "UINT32", "data": [[1, 2], [3, 4]]},

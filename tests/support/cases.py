@@ -47,7 +47,7 @@ __all__ = [
 def tensor(
     name: str, datatype: str, shape: list[int], values: list[Any] | None, **parameters: Any
 ) -> ExpectedTensor:
-    """Return a binary tensor, or without values a tensor in shared memory."""
+    """Return a binary tensor, or a tensor in shared memory if there are no values."""
     return ExpectedTensor(name, datatype, tuple(shape), values, values is not None, parameters)
 
 
@@ -128,7 +128,7 @@ SIX = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 JSON_X = '{"name":"x","datatype":"FP32","shape":[1],"data":[1.5]}'
 X = as_json("x", "FP32", [1], [1.5])
 
-# Section 9: the documents' own messages, in their own layout
+# Section 9: the messages of the protocol documents, with their white space
 DOCUMENTS = (
     valid("9 Triton request", tensor("input0", "UINT32", [2, 2], [1, 2, 3, 4]),
           tensor("input1", "BOOL", [3], [True, False, True]), indent=2, model_name="mymodel",
@@ -182,7 +182,7 @@ BINARY = tuple(
     )
 )  # fmt: skip
 
-# Section 4: the same in JSON, where a JSON form exists
+# Section 4: the same in JSON, for datatypes with a JSON form
 NESTED = "[" * 99 + "7" + "]" * 99
 JSON_DATA = (
     json_data("BOOL JSON, J11", "BOOL", [2], "[true,false]", [True, False]),
@@ -203,7 +203,7 @@ JSON_DATA = (
     json_data("J5 bare NaN, FP64", "FP64", [2], "[ NaN , 1.5 ]", [nan, 1.5]),
     json_data("J6 rounded to FP32", "FP32", [1], "[0.1]", [0.10000000149011612]),
     json_data("J14 null is NaN, FP32", "FP32", [2], "[null,1.5]", [nan, 1.5],
-              why="Triton refuses it; other servers write it (section 4)"),
+              why="Triton rejects it; other servers write it (section 4)"),
     json_data("J14 null is NaN, FP64", "FP64", [1], "[null]", [nan]),
     json_data("J17 ragged lists", "INT32", [2, 2], "[[1],[2,3,4]]", [1, 2, 3, 4]),
     json_data("Y13 ragged BYTES", "BYTES", [2, 2], '["a",["b",["c"]],"d"]',
@@ -216,7 +216,7 @@ JSON_DATA = (
     json_data("no elements, nested", "BYTES", [2, 0], "[[],[]]", []),
 )  # fmt: skip
 
-# What Triton was seen to accept or to send (section 5 of the reference)
+# Messages that Triton was observed to accept or send (section 5 of the reference)
 TRITON = (
     valid("A1 no outputs", IN0),
     valid("A2 binary_data_output", IN0, parameters=ALL_BINARY),
@@ -279,7 +279,7 @@ PEERS = (
           blob=hexed("003c 003c 04000000 74657374"), model_name="m", parameters={"x": 1}),
     valid("KServe S9 JSON with blanks", tensor("o", "BYTES", [3], [b"cat", b"dog", b"bird"]),
           kind="response", indent=0, model_name="m"),
-    valid("KServe null data beside size 0", tensor("x", "FP32", [0], []),
+    valid("KServe null data with size 0", tensor("x", "FP32", [0], []),
           text='{"inputs":[{"name":"x","shape":[0],"datatype":"FP32","data":null,'
           '"parameters":{"binary_data_size":0}}]}'),
     valid("OVMS INT8 [1, 4]", tensor("x", "INT8", [1, 4], [0, 1, 4, 2]), blob=hexed("00010402")),

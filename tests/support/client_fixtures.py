@@ -84,7 +84,7 @@ class Awaited:
 
     def __exit__(self, *_: object) -> None:
         self.runner.run(self.client.close())
-        self.runner.run(asyncio.sleep(0.01))  # in which asyncio closes the sockets
+        self.runner.run(asyncio.sleep(0.01))  # asyncio closes the sockets in this time
         self.runner.close()
 
 

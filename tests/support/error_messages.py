@@ -66,7 +66,7 @@ MESSAGES: dict[str, str] = {
     "J8 the last of many": "element 49 of input 'x' does not fit its datatype: INT8 accepts -128 to 127, the value is 128 (byte 165)",
     "FP64 1e400": "element 0 of input 'x' does not fit its datatype: FP64 accepts magnitudes up to 1.7976931348623157e+308, the value is 1e400 (byte 66)",
     "FP64 10^400 in digits": "element 0 of input 'x' does not fit its datatype: FP64 accepts magnitudes up to 1.7976931348623157e+308, the value is 100000000000000000000000000000000000000000000000000000000000... (401 bytes) (byte 66)",
-    "FP64 -1e400 behind a bare NaN": "element 1 of input 'x' does not fit its datatype: FP64 accepts magnitudes up to 1.7976931348623157e+308, the value is -1e400 (byte 70)",
+    "FP64 -1e400 after a bare NaN": "element 1 of input 'x' does not fit its datatype: FP64 accepts magnitudes up to 1.7976931348623157e+308, the value is -1e400 (byte 70)",
     "J7 FP32 JSON 1e39": "element 0 of input 'x' does not fit its datatype: FP32 accepts magnitudes up to 3.4028234663852886e+38, the value is 1e39 (byte 66)",
     "J10 INT32 JSON 1.0": "element 0 of input 'x' does not fit its datatype: INT32 accepts integers, the value is 1.0 (byte 67)",
     "J10 INT32 JSON true": "element 0 of input 'x' does not fit its datatype: INT32 accepts integers, the value is true (byte 67)",

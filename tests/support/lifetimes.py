@@ -20,7 +20,7 @@ def assert_held_until_it_goes(content: bytes, hold: Callable[[Any], Any]) -> Non
     watch = weakref.ref(body)
     held = hold(body)
     with pytest.raises(BufferError):
-        body.append(1)  # exported: it cannot move
+        body.append(1)  # BufferError: a view exists
     assert bytes(body) == content
     del body
     gc.collect()

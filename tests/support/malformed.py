@@ -93,9 +93,9 @@ LENGTHS = tuple(
         ("B10", STRICT, (f"+{N}", f" {N}", f"{N} ", f"{N}\n", f"{N}\n".encode())),
         ("B11", RAW, ("0x5", "-0")),
         ("B12", RAW, ("", b"")),
-        ("B13 B14", "", (N + 1, N - 1)),  # a NUL is no JSON; nor is an object without its end
+        ("B13 B14", "", (N + 1, N - 1)),  # neither a NUL nor an incomplete object is valid JSON
         ("OVMS", "", ("-15", b"value")),
-        # accepted by int() or str.isdigit()
+        # texts that int() or str.isdigit() accepts
         ("lenient", "", (f"{N // 10}_{N % 10}", "".join(chr(0x660 + int(d)) for d in str(N)), "²")),
     )
     for value in values
@@ -104,7 +104,7 @@ LENGTHS = tuple(
 TWICE = "Triton takes the first"
 BASE = json.dumps({"inputs": [one()]})
 FLOATS = BASE.replace("INT32", "FP32").replace("7", "NaN")  # takes the second parser, if any
-DEEP = "[" * 128 + "]" * 128  # a member of the header's own object, which is the first level
+DEEP = "[" * 128 + "]" * 128  # in a member of the root, which is the first level
 UNBOUNDED = "Triton bounds the nesting of data alone"
 PARSED = (
     text("B1 no header length, the bytes begin with NUL", HEADER, GOOD),
@@ -227,7 +227,7 @@ MEMBERS = (
       for shape in NO_SHAPES),
 )  # fmt: skip
 
-THIRD = (2**64 + 2) // 3  # times 3 it is 2 in 64 bits
+THIRD = (2**64 + 2) // 3  # 3 * THIRD is 2 modulo 2^64
 LAYOUTS = (
     case("no header length, size 8", LAYOUT, sized(8)),
     case("C1 body too short by 3 bytes", LAYOUT, sized(8), body=BLOB[:5]),
@@ -289,7 +289,7 @@ LAYOUTS = (
     case("J15 no data for a scalar", LAYOUT, one(shape=[], data=[])),
 )  # fmt: skip
 
-WRAPS = "Triton refuses a negative UINT and wraps the others"
+WRAPS = "Triton rejects a negative UINT and wraps the others"
 LAST = "Triton leaves the end of the last element to the backend"
 ELEMENTS = (
     *(binary(id, ELEMENT, "BYTES", [1], blob, differs=LAST) for id, blob in (
@@ -312,7 +312,7 @@ ELEMENTS = (
     data("J8 the last of many", ELEMENT, "INT8", 50, f"[{'0,' * 49}128]"),
     data("FP64 1e400", ANY, "FP64", 1, "[1e400]"),
     data("FP64 10^400 in digits", ANY, "FP64", 1, f"[{10**400}]"),
-    data("FP64 -1e400 behind a bare NaN", ANY, "FP64", 2, "[NaN,-1e400]"),
+    data("FP64 -1e400 after a bare NaN", ANY, "FP64", 2, "[NaN,-1e400]"),
     *(data(f"{id} {datatype} JSON {item:.25}", ELEMENT, datatype, 1, f"[{item}]", differs=differs)
       for id, differs, datatype, items in (
           ("J7", "Triton makes it infinite", "FP32", ("1e39", "-1e39", str(10**39))),

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-FORMATS = {  # section 2; BOOL is read as a number first, so that a byte 2 is seen
+FORMATS = {  # section 2; BOOL is first read as a number, to detect other bytes than 0 and 1
     "BOOL": "B",
     "UINT8": "B",
     "UINT16": "H",
@@ -31,14 +31,14 @@ FORMATS = {  # section 2; BOOL is read as a number first, so that a byte 2 is se
 }
 SIZES = {name: struct.calcsize("<" + code) for name, code in FORMATS.items()} | {"BF16": 2}
 DATATYPES = frozenset(SIZES) | {"BYTES"}
-BINARY_ONLY = frozenset({"FP16", "BF16"})  # section 4: no JSON form, in either direction
+BINARY_ONLY = frozenset({"FP16", "BF16"})  # section 4: no JSON form
 
 INT64_MAX = 2**63 - 1
-MAX_RANK = 64  # numpy's
+MAX_RANK = 64  # as in numpy
 MAX_NESTING = 100  # of lists in data: section 4
 MAX_LEVEL = 128  # of lists and objects anywhere: section 11
 MAX_DIGITS = 20  # section 1
-REFERENCE_SIZE = 16  # of a BYTES element in the widest array that users request
+REFERENCE_SIZE = 16  # bytes per BYTES element in the largest array that a user can request
 
 REQUIRED: Any = object()
 
@@ -128,8 +128,8 @@ def element_count(datatype: str, shape: Sequence[int]) -> int:
     """Return the product of a shape; `[]` has one element."""
     if len(shape) > MAX_RANK or any(dim < 0 for dim in shape):
         raise LayoutError(f"no array has the shape {shape}")
-    # Python's integers do not wrap. The zeros are left out because numpy multiplies the others even
-    # then, and refuses an empty array whose strides would overflow.
+    # Python's integers do not wrap. The zeros are left out because numpy multiplies the other
+    # dimensions of an empty array as well, and rejects it if its strides would overflow.
     extent = math.prod(dim for dim in shape if dim) * SIZES.get(datatype, REFERENCE_SIZE)
     if extent > INT64_MAX:
         raise LayoutError(f"{shape} of {datatype} overflows")
@@ -155,7 +155,7 @@ def entry(
     *,
     parameters: dict[str, Any] | None = None,
 ) -> Entry:
-    """Return one input or output. Without values it has no data, as in shared memory."""
+    """Return one input or output. If there are no values, it has no data, as in shared memory."""
     header: dict[str, Any] = {"name": name, "shape": list(shape), "datatype": datatype}
     own = dict(parameters or {})
     blob = b""
@@ -260,7 +260,7 @@ def _split(header_length: int | str | bytes | None, body_length: int) -> int:
     if isinstance(header_length, bytes):
         header_length = header_length.decode("latin-1")
     if isinstance(header_length, str):
-        # isdigit alone takes other scripts' digits, int alone takes signs, blanks and underscores.
+        # isdigit accepts digits of other scripts; int accepts signs, white space and underscores.
         is_number = header_length.isascii() and header_length.isdigit()
         if not is_number or len(header_length) > MAX_DIGITS:
             raise HeaderError(f"header length {header_length[:20]!r}")
@@ -272,7 +272,7 @@ def _split(header_length: int | str | bytes | None, body_length: int) -> int:
 
 def _parse(text: bytes) -> dict[str, Any]:
     try:
-        # Decoded here: json.loads given bytes would guess UTF-16 and swallow a byte order mark
+        # Decoded here, because json.loads detects UTF-16 in bytes and skips a byte order mark
         decoded = text.decode("utf-8")
         header = _READER.decode(decoded)
         if "\\u" in decoded:
@@ -378,7 +378,7 @@ def _plain(tree: Any) -> Any:
         return tree
     try:
         value = int(tree.text) if tree.is_integer else float(tree.text)
-    except ValueError as error:  # thousands of digits
+    except ValueError as error:  # too many digits for int
         raise HeaderError(f"{tree.text:.40} is out of range") from error
     if math.isinf(value):
         raise HeaderError(f"{tree.text:.40} is out of range")
@@ -389,11 +389,11 @@ def _get(owner: dict[str, Any], key: str, kind: type, default: Any = REQUIRED) -
     value = owner.get(key)
     if key != "data":
         value = _plain(value)
-    if value is None:  # section 3: null equals absent
+    if value is None:  # section 3: null means absent
         if default is REQUIRED:
             raise HeaderError(f"{key} is missing")
         return default
-    if type(value) is not kind:  # not isinstance: true is no size
+    if type(value) is not kind:  # not isinstance, which accepts true as a size
         raise HeaderError(f"{key} is {value!r:.40}, not {kind.__name__}")
     return value
 
@@ -405,7 +405,7 @@ def _entries(header: dict[str, Any], key: str) -> list[dict[str, Any]]:
     if any(type(item) is not dict for item in entries):
         raise HeaderError(f"{key} has an entry that is no object")
     names = [_get(item, "name", str) for item in entries]
-    if any("\0" in name for name in names):  # X6: a C string ends there
+    if any("\0" in name for name in names):  # X6: a C string ends at a NUL
         raise HeaderError("NUL in a name")
     if len(set(names)) < len(names):
         raise HeaderError(f"{key} has a name twice")
@@ -439,7 +439,7 @@ def _tensor(item: dict[str, Any], rest: bytes, kind: str) -> tuple[dict[str, Any
     region = _get(parameters, "shared_memory_region", str, None)
     count = element_count(datatype, shape)
     forms = sum(form is not None for form in (data, size, region))
-    # OVMS writes an empty output with none of the three (section 3)
+    # OVMS writes an empty output without any of the three sources of data (section 3)
     if forms != 1 and not (forms == 0 and kind == "response" and count == 0):
         raise HeaderError(f"{forms} of data, binary_data_size and shared_memory_region")
     values: list[Any] | None = None
@@ -469,7 +469,7 @@ def _from_json(datatype: str, data: list[Any], count: int) -> list[Any]:
     if datatype in BINARY_ONLY:
         raise HeaderError(f"{datatype} as JSON")
     flat: list[Any] = []
-    pending = [(item, 1) for item in reversed(data)]  # a stack of our own, not the interpreter's
+    pending = [(item, 1) for item in reversed(data)]  # an explicit stack instead of recursion
     while pending:
         item, depth = pending.pop()
         if type(item) is list:
@@ -489,7 +489,7 @@ def _scalar(datatype: str, item: Any) -> Any:
     if datatype == "BOOL" and type(item) is bool:
         return item
     if datatype in ("FP32", "FP64"):
-        if item is None or type(item) is Bare:  # section 4: null is how some write NaN
+        if item is None or type(item) is Bare:  # section 4: some programs write NaN as null
             return math.nan if item is None else float(item)
         if type(item) is Number:
             value = (_nearest_single if datatype == "FP32" else float)(item.text)
@@ -498,7 +498,7 @@ def _scalar(datatype: str, item: Any) -> Any:
             return value
     elif datatype not in ("BYTES", "BOOL") and type(item) is Number and item.is_integer:
         code = "<" + FORMATS[datatype]
-        try:  # struct knows every range
+        try:  # struct checks the range
             return struct.unpack(code, struct.pack(code, int(item.text)))[0]
         except (struct.error, ValueError) as error:
             raise ElementError(f"{item.text:.40} is no {datatype}") from error
@@ -514,7 +514,7 @@ def _nearest_single(text: str) -> float:
     try:
         bits = int.from_bytes(struct.pack("<f", abs(value)), "little")
     except OverflowError:
-        bits = 0x7F7FFFFF  # the largest
+        bits = 0x7F7FFFFF  # the largest finite number
     single: dict[int, Fraction] = {}
     for near in range(max(bits - 1, 0), bits + 2):
         (number,) = struct.unpack("<f", near.to_bytes(4, "little"))

@@ -75,7 +75,7 @@ class Scripted:
             with connection:
                 try:
                     self.serve(connection)
-                except OSError:  # the client has seen enough
+                except OSError:  # the client has closed the connection
                     continue
 
     def serve(self, connection: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""Compares tritonclient with and without the integration: fixtures, comparisons and samples."""
+"""Fixtures, comparisons and samples to compare tritonclient with and without the integration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.requirements import skip_or_fail
 from support.scale import scaled
 from tensorwire.integrations import tritonclient
 
-FEW = settings(deadline=None, max_examples=scaled(30))  # each puts the codec in, and out
+FEW = settings(deadline=None, max_examples=scaled(30))  # each installs and uninstalls
 LARGE = tritonclient.REFER_FROM_NBYTES
 FLOATS = np.arange(LARGE // 4, dtype=np.float32)
 
@@ -116,7 +116,7 @@ class Sub(np.ndarray[Any, Any]):
 
 def object_array(values: list[Any], shape: tuple[int, ...] = (-1,)) -> Array:
     array = np.empty(len(values), object)
-    for i, value in enumerate(values):  # one by one: numpy would look into sequences
+    for i, value in enumerate(values):  # one by one, because numpy would convert sequences
         array[i] = value
     return array.reshape(shape)
 
@@ -163,7 +163,7 @@ ARRAYS: dict[str, Array] = {
 
 
 def large(datatype: str) -> Array:
-    """Return all values of the sample, repeated to exceed the size that is copied."""
+    """Return all values of the sample, repeated so that it is too large to be copied."""
     sample = binary_sample(datatype)
     return np.tile(sample, LARGE // sample.itemsize // len(sample) + 1)
 

@@ -1,7 +1,7 @@
 """The fuzz target "api": calls the public API in any order with any objects.
 
 One input is one *episode*. `World` (world.py) keeps a pool of live objects. Each step reads bytes
-from the input, chooses one of `OPERATIONS` and its arguments, and puts the result into the pool.
+from the input to choose one of `OPERATIONS` and its arguments, and puts the result into the pool.
 Arguments come mostly from the pool, sometimes from values.py or hostile.py. An episode ends with
 its input. The same input gives the same episode, except for the moments at which `collect_always`
 lets the garbage collector run.

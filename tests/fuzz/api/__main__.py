@@ -13,11 +13,11 @@ from fuzz.api import episode, episode_bytes
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fuzz.api", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=10_000, help="at least")
+    parser.add_argument("--steps", type=int, default=10_000, help="minimum number of steps")
     parser.add_argument("--episode", type=int, help="run only this one, and print its steps")
     parser.add_argument("--file", type=Path, help="run this input, and print its steps")
     parser.add_argument("--first", type=int, default=0, help="the first episode")
-    parser.add_argument("--progress", type=Path, help="a file for the number of the episode")
+    parser.add_argument("--progress", type=Path, help="write the current episode to this file")
     arguments = parser.parse_args()
     faulthandler.enable()
     if arguments.episode is not None or arguments.file is not None:

@@ -378,7 +378,7 @@ def payload(tensor: Any) -> bytes | None:
 
 
 def check_frame(frame: tw.Frame, sent: list[tw.Tensor], decode: Any, kind: str) -> None:
-    """Check that tensorwire and the reference decode the frame to what was sent."""
+    """Check that tensorwire and the reference decode the frame to the encoded message."""
     joined = bytes(frame)
     assert len(joined) == len(frame) == int(frame.headers["Content-Length"])
     assert joined == b"".join(frame.pieces(7))

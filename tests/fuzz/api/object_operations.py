@@ -213,7 +213,7 @@ def write_array(world: World) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 change()
-        except Exception:  # numpy's own
+        except Exception:  # any error of numpy itself
             return
 
 
@@ -285,7 +285,7 @@ def delete_attribute(world: World) -> None:
     kind = next(kind for kind in PUBLIC if isinstance(item, kind))
     try:
         world.call(delattr, item, world.choices.of((*ATTRIBUTES[kind], "another")))
-    except (AttributeError, NotImplementedError):  # the latter: Cython's, of a number or a bool
+    except (AttributeError, NotImplementedError):  # Cython raises the latter for a number or a bool
         return
 
 
@@ -452,7 +452,7 @@ def show(world: World) -> None:
         return
     try:
         world.call(repr, item)
-    except RecursionError:  # of a structure that contains itself
+    except RecursionError:  # a structure that contains itself
         return
 
 
@@ -482,7 +482,7 @@ def copy_item(world: World) -> Any:
 
 
 def apart(world: World, function: Callable[[], Any]) -> Any:
-    """Pickle or copy an object. Other objects in it may not support that."""
+    """Pickle or copy an object. It may contain objects that do not support this."""
     try:
         made = world.call(function)
     except (AttributeError, RuntimeError, pickle.PicklingError, AssertionError):

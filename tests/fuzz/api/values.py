@@ -29,7 +29,7 @@ else:
 STRINGS = np.dtypes.StringDType()
 
 
-# Either small or so large that no allocation of it can succeed.
+# Either small, or so large that no allocation can succeed.
 NUMBERS: tuple[int, ...] = (
     *(0, 1, 2, 3, 4, 5, 7, 8, 12, 13, 63, 64, 65, 100, 255, 256, -1, -2, -5, -64),
     *(2**62, 2**62 + 1, 2**63 - 64, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 2**64 + 1, 2**70),
@@ -216,7 +216,7 @@ SHAPES: tuple[tuple[int, ...], ...] = (
 
 
 def array(world: World) -> Any:
-    """An array of any kind: its dtype, its contents and memory layout are chosen."""
+    """Return an array of any kind. The input chooses its dtype, contents and memory layout."""
     dtype, dims = np.dtype(world.choices.of(DTYPES)), world.choices.of(SHAPES)
     made = filled(world, dtype, dims)
     return world.choices.of(LAYOUTS)(made)

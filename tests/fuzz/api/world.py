@@ -90,7 +90,7 @@ class World:
             at = self.choices.below(MAX_POOL)
             dropped = self.pool[at]
             self.pool[at] = value
-            del dropped  # after the pool is whole again: its __del__ may use that
+            del dropped  # only now, because its __del__ may use the pool
         return value
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -157,7 +157,7 @@ class World:
         return self.keep(MAKERS[kinds[0]](self))
 
     def or_junk(self, make: Callable[[], Any]) -> Any:
-        """Return a sensible argument, or in one of eight cases junk."""
+        """Return a sensible argument, or junk in one of eight cases."""
         if self.choices.one_in(8):
             return junk(self)
         return make()
@@ -170,7 +170,7 @@ def is_documented(error: Exception) -> bool:
     a hostile number causes in Python's formatting.
     """
     documented = (TypeError, ValueError, BufferError, IndexError, KeyError, MemoryError)
-    if isinstance(error, np.ma.MaskError):  # a masked constant is no number and no bool
+    if isinstance(error, np.ma.MaskError):  # np.ma.masked has no bool and no integer
         return True
     return isinstance(error, documented) and not isinstance(error, Warning)
 
