@@ -385,7 +385,10 @@ INVALID_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "too few buffers": ({"n_buffers": 2}, "it has 2 buffers, not 3"),
     "too many buffers": ({"n_buffers": 4}, "it has 4 buffers, not 3"),
     "NULL buffers": ({"buffers": None}, "its list of 3 buffers is NULL"),
-    "NULL offsets": ({"has_offsets": False}, "it has 3 elements and no buffer that says where"),
+    "NULL offsets": (
+        {"has_offsets": False},
+        "it has 3 elements, but its buffer of offsets or views is NULL",
+    ),
     "NULL data": ({"has_data": False}, "its data ends at 6, and its data buffer is NULL"),
     "negative offsets": ({"offsets": (-1, 1, 3, 6)}, "its data begins at -1 and ends at 6"),
     "data ends before it begins": ({"offsets": (3, 1, 2, 1)}, "its data begins at 3 and ends at 1"),
@@ -416,7 +419,7 @@ def test_invalid_array_fields_are_rejected(case: str, layout: bytes) -> None:
 def test_invalid_view_arrays_are_rejected() -> None:
     for fields, message in (
         ({"n_buffers": 2}, "it has 2 buffers, not 3"),
-        ({"has_offsets": False}, "it has 3 elements and no buffer that says where"),
+        ({"has_offsets": False}, "it has 3 elements, but its buffer of offsets or views is NULL"),
     ):
         producer = Producer(b"vu", **fields)
         with pytest.raises(tw.EncodeError, match=message):

@@ -66,7 +66,7 @@ REJECTED_BY_BOTH = [
     Row("C21 datatype in lower case", entry("fp32", [2], 8), F2, "'<invalid>'", tw.HeaderError, "unknown .*: 'fp32'"),
     Row("Y2 too few elements", entry("BYTES", [3], 11), B2, "got 2", tw.LayoutError, "at least 12 bytes .* 11"),
     Row("Y3 too many elements", entry("BYTES", [1], 11), B2, "elements 2", tw.LayoutError, "of 6 bytes in total, .* 11"),
-    Row("Y4 truncated element", entry("BYTES", [2], 10), B2[:10], "length 1", tw.ElementError, "declares 1 bytes, 0"),
+    Row("Y4 truncated element", entry("BYTES", [2], 10), B2[:10], "length 1", tw.ElementError, "declares 1 byte, 0"),
     Row("Y5 truncated length prefix", entry("BYTES", [2], 8), B2[:8], "incomplete", tw.ElementError, "4 bytes, 2 remain"),
     Row("Y6 length 2^32 - 1", entry("BYTES", [1], 5), b"\xff" * 5, "4294967295", tw.ElementError, "1 remain"),
     Row("Y10 bytes for an empty tensor", entry("BYTES", [0], 11), B2, "expecting 0", tw.LayoutError, "0 elements of 0 bytes"),

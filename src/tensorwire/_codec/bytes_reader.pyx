@@ -159,8 +159,8 @@ cdef truncated_element(Scan* scan, Py_ssize_t offset, Py_ssize_t nbytes):
             element=element, offset=position, expected=PREFIX_NBYTES, actual=remaining)
     remaining -= PREFIX_NBYTES
     return ElementError(
-        f"element {element} of {SUBJECT} is truncated: its prefix declares {scan.declared} bytes, "
-        f"{remaining} remain (body byte {position})",
+        f"element {element} of {SUBJECT} is truncated: its prefix declares "
+        f"{plural('byte', scan.declared)}, {remaining} remain (body byte {position})",
         element=element, offset=position, expected=scan.declared, actual=remaining)
 
 

@@ -846,7 +846,8 @@ cdef int check_chunk(Chunk chunk, ArrowLayout layout) except -1:
     if array.length == 0:
         return 0
     if array.buffers[1] == NULL:
-        raise invalid_arrow(f"it has {array.length} elements and no buffer that says where")
+        raise invalid_arrow(
+            f"it has {array.length} elements, but its buffer of offsets or views is NULL")
     if layout == VIEWS:
         if array.n_buffers > N_VIEW_BUFFERS and array.buffers[array.n_buffers - 1] == NULL:
             raise invalid_arrow("its data buffers have no sizes")

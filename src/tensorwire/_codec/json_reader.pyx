@@ -1224,7 +1224,7 @@ cdef int raise_fault(Cursor* cursor, Fault fault) except -1:
     if fault == CONTROL_CHARACTER:
         what = f"a string has a control character, U+{cursor.position[0]:04X}, without an escape"
     elif fault == BAD_ESCAPE:
-        what = "a string has an escape that JSON does not know"
+        what = "a string has an invalid escape"
     elif fault == LONE_SURROGATE:
         what = "a string has half of a surrogate pair"
     elif fault in (OUT_OF_RANGE, TOO_MANY_DIGITS):

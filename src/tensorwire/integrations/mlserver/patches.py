@@ -146,7 +146,7 @@ def replace_inject_raw(original: Function) -> Function:
             verb = "has" if len(empty) == 1 else "have"
             raise mlserver_error(
                 LayoutError(
-                    f"{len(empty)} {plural('tensor', len(empty))} {verb} no contents, but there "
+                    f"{plural('tensor', len(empty))} {verb} no contents, but there "
                     f"are raw contents for {len(raw_contents)}",
                     expected=len(empty),
                     actual=len(raw_contents),
