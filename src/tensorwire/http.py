@@ -97,7 +97,7 @@ def _gateway_length(media_type: str) -> int | None:
             continue
         value = value.strip(_WHITESPACE)
         is_quoted = len(value) >= 2 and value[0] == value[-1] == '"'
-        length = parse_header_length(value[1:-1] if is_quoted else value)
+        length = _parse_digits(value[1:-1] if is_quoted else value)
         found = _same_length(found, length)
     return found
 

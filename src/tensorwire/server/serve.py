@@ -15,8 +15,8 @@ from .app import App, create_app
 from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT
 from .model import Model
 
-# The uvicorn versions that InferProtocol was tested with (tests/interop/uvicorn_versions.py).
-TESTED_UVICORN = ((0, 40), (0, 54))
+# The oldest and the newest uvicorn that InferProtocol was tested with.
+TESTED_UVICORN = ((0, 46), (0, 54))
 FAST_PROTOCOL = "tensorwire.server.uvicorn:InferProtocol"
 _ENVIRONMENT = "_TENSORWIRE_SERVE"  # passes the options to worker processes
 

@@ -80,7 +80,8 @@ class InferExchange:
             self.body = open_body(framing, protocol.service.max_body)
         except TensorwireError as error:
             self.error = error
-            if self.expects_continue or (framing.content_length or 0) > _MAX_DISCARDED_NBYTES:
+            self.expects_continue = protocol.expect_100_continue
+            if self.expects_continue or error.status == 413:
                 self.keep_alive = False
 
     def set(self) -> None:
