@@ -157,7 +157,9 @@ def test_data_plane_patches_nothing() -> None:
     assert plane.decode(text, {}, "v2", "m")[0].inputs[0].data == [[1, 2], [3, 4]]
     with pytest.raises(InvalidInput, match="is Inference-Header-Content-Length missing"):
         plane.decode(ONE[0], {}, "v2", "m")
-    with pytest.raises(InvalidInput, match="is 0, a raw binary request of 24 bytes: model 'm'"):
+    with pytest.raises(
+        InvalidInput, match="body of 24 bytes is a raw binary request, but model 'm'"
+    ):
         plane.decode(bytes(24), {LENGTH: "0"}, "v2", "m")
     for bad in ({LENGTH: "abc"}, {LENGTH: "9999"}, {LENGTH: "-1"}, {}):
         with pytest.raises(InvalidInput):

@@ -296,7 +296,7 @@ def test_other_errors(client: Client, server: Server) -> None:
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("t", bytes_array([NOT_TEXT]))]))
     status, answer = post(server, "raw", bytes(frame), headers=frame.headers)
     assert status == 400
-    assert "no JSON form" in answer["error"]
+    assert "cannot be sent as JSON" in answer["error"]
 
 
 # --- JSON requests ---
