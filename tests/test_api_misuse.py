@@ -367,7 +367,7 @@ for _ in range(200_000):
     last = tw.encode_raw_request(tw.decode_request(last, 0, raw_input=spec)["x"]).buffers[0]
 """,
     "owners of other classes in between": """
-class Held:
+class Owner:
     def __init__(self, view):
         self.view = view
         self.__array_interface__ = {
@@ -377,7 +377,7 @@ class Held:
 spec = tw.TensorSpec("x", "UINT8", [-1])
 last = bytes(8)
 for _ in range(100_000):
-    last = np.asarray(Held(tw.decode_request(last, 0, raw_input=spec)["x"].as_numpy()))
+    last = np.asarray(Owner(tw.decode_request(last, 0, raw_input=spec)["x"].as_numpy()))
 """,
     "tensors": """
 last = None
@@ -442,9 +442,9 @@ def test_owners_and_views_collected_in_one_cycle() -> None:
     run("""
 import ctypes
 
-def cycle(*held):
-    held = list(held)
-    held.append(held)
+def cycle(*members):
+    members = list(members)
+    members.append(members)
 
 # If an owner were cleared before its views, the views would modify the memory after None.
 behind_none = ctypes.string_at(id(None) + 16, 112)

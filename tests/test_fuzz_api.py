@@ -445,8 +445,8 @@ from fuzz import api
 gc.set_threshold(1, 1, 1)
 
 class Cycle:
-    def __init__(self, *held):
-        self.itself, self.held = self, held
+    def __init__(self, *members):
+        self.itself, self.members = self, members
 
     def __del__(self):
         tw.Tensor("x", [b"a"])

@@ -29,7 +29,7 @@ MAX_DATA_DEPTH = 100
 MAX_NESTING = 128
 DEEPEST = 1000
 
-# --- asking ---------------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------
 
 
 def body(tensor: str, more: str = "") -> str:
@@ -131,8 +131,13 @@ DIFFERENCES: dict[bytes, tuple[bool, bool, bool, str]] = {  # reader, json, msgs
     b'"\\udc00\\ud800"': (False, True, False, "the same"),
     b"1e400": (False, True, False, "an infinity would change the value"),
     b"[" * 127 + b"]" * 127: (False, True, True, "two levels are the header's own; max_nesting"),
-    b"\xef\xbb\xbf1": (False, False, False, "JSON in transit has no byte order mark"),
-    b"9" * 4300: (True, True, True, "Python's own default bound"),
+    b"\xef\xbb\xbf1": (
+        False,
+        False,
+        False,
+        "RFC 8259 forbids senders a byte order mark",
+    ),
+    b"9" * 4300: (True, True, True, "the default limit of Python"),
     b"9" * 4301: (False, False, False, "quadratic time"),
 }
 
@@ -297,7 +302,7 @@ def exact_decimal(value: Fraction) -> str:
     return ("-" if value < 0 else "") + whole + ("." + fraction if fraction else "")
 
 
-def beside(text: str) -> tuple[str, str, str]:
+def with_close_decimals(text: str) -> tuple[str, str, str]:
     """Return a decimal, and decimals that differ from it by very little."""
     text = text if "." in text else text + ".0"
     integer = int(text.replace(".", "")) * 10 - 1
@@ -325,7 +330,7 @@ def nearest(value: Fraction, bits: int, value_of: Callable[[int], Fraction]) -> 
 def halfway(bits: int, value_of: Callable[[int], Fraction]) -> Iterator[tuple[str, int]]:
     """Yield the midpoint of two adjacent floats and numbers next to it, with the nearest float."""
     middle = (value_of(bits) + value_of(bits + 1)) / 2
-    for text in beside(exact_decimal(middle)):
+    for text in with_close_decimals(exact_decimal(middle)):
         yield text, nearest(Fraction(text), bits, value_of)
 
 

@@ -110,13 +110,13 @@ def test_random_messages(
     names = data.draw(st.none() | st.lists(NAMES, max_size=3, unique=True))
     outputs, expected = None, None
     if names is not None:
-        asked = [
+        requested = [
             (name, data.draw(st.none() | st.booleans()), data.draw(PARAMETERS)) for name in names
         ]
-        outputs = [tw.RequestedOutput(n, binary=b, parameters=p) for n, b, p in asked]
+        outputs = [tw.RequestedOutput(n, binary=b, parameters=p) for n, b, p in requested]
         expected = [
             without_none(name=n, parameters={**p, **without_none(binary_data=b)} or None)
-            for n, b, p in asked
+            for n, b, p in requested
         ]
     request = tw.InferRequest(
         [tensor for tensor, _ in made], outputs, **about, parameters=parameters

@@ -135,7 +135,7 @@ HEAD = '{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[%s]}],'
 PLACES = {
     "unknown member": HEAD % 1 + '"z":%s}',
     "parameter": HEAD % 1 + '"parameters":%s}',
-    "beside a bare NaN": HEAD % "NaN" + '"z":%s}',
+    "after a bare NaN": HEAD % "NaN" + '"z":%s}',
     "after a string": HEAD % 1 + r'"id":"[[[\\\"]]]","z":%s}',
     "after an escape": HEAD % 1 + r'"id":"]]\\","z":%s}',
 }

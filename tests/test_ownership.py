@@ -14,7 +14,7 @@ import pytest
 
 import tensorwire as tw
 from support import reference
-from support.lifetimes import Owned, assert_held_until_it_goes
+from support.lifetimes import Owned, assert_result_keeps_body_alive
 
 
 def response(**arrays: Any) -> tw.Frame:
@@ -120,7 +120,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
 def test_view_keeps_the_body_alive(view: Callable[[tw.InferResponse], Any]) -> None:
-    assert_held_until_it_goes(
+    assert_result_keeps_body_alive(
         bytes(FRAME), lambda body: view(tw.decode_response(body, FRAME.header_length))
     )
 
@@ -138,12 +138,12 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 def test_copy_does_not_keep_the_body_alive(copy: Callable[[tw.InferResponse], Any]) -> None:
     body = Owned(bytes(FRAME))
     watch = weakref.ref(body)
-    held = copy(tw.decode_response(body, FRAME.header_length))
+    result = copy(tw.decode_response(body, FRAME.header_length))
     body.append(1)
     del body
     gc.collect()
     assert watch() is None
-    assert held is not None
+    assert result is not None
 
 
 @pytest.mark.parametrize("cut", [3, 40, 200, -1])
@@ -196,10 +196,10 @@ def test_writable_copies_a_readonly_view() -> None:
 def peak_nbytes(work: Callable[[], Any]) -> int:
     work()  # fill caches
     tracemalloc.start()
-    held = work()
+    result = work()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    del held
+    del result
     return peak
 
 

@@ -28,12 +28,12 @@ typedef enum __pyx_t_10tensorwire_6_codec_11json_reader_Fault Fault;
 typedef unsigned char byte;
 typedef std::u32string Points;
 
-static void check_line(bool holds, int line) {
-    if (holds) return;
-    fprintf(stderr, "json_kernels.cpp: the check of line %d does not hold\n", line);
+static void check_line(bool condition, int line) {
+    if (condition) return;
+    fprintf(stderr, "json_kernels.cpp: the check in line %d failed\n", line);
     abort();
 }
-#define CHECK(holds) check_line((holds), __LINE__)
+#define CHECK(condition) check_line((condition), __LINE__)
 
 /* --- the second reader: one byte at a time; values are decoded first and checked afterwards --- */
 

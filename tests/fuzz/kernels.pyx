@@ -57,8 +57,8 @@ cdef public int LLVMFuzzerTestOneInput(const uint8_t* data, size_t nbytes) noexc
     return 0
 
 
-cdef void check(bint holds) noexcept nogil:
-    if not holds:
+cdef void check(bint condition) noexcept nogil:
+    if not condition:
         abort()
 
 
