@@ -160,7 +160,8 @@ DOCUMENTS = (
 
 # Section 2: the smallest, the largest and special values of every datatype
 BINARY = tuple(
-    valid(f"{datatype} binary", tensor("x", datatype, [len(values)], values), blob=from_hex(literal))
+    valid(f"{datatype} binary", tensor("x", datatype, [len(values)], values),
+          blob=from_hex(literal))
     for datatype, literal, values in (
         ("BOOL", "00 01 01", [False, True, True]),
         ("UINT8", "00 01 ff", [0, 1, 2**8 - 1]),

@@ -2,9 +2,9 @@
 
 The *original* is the function, method or class of the other package. The *replacement* is called
 instead of it while an integration is installed. All integrations create replacements in the same
-way: a factory named ``replace_<name>`` takes the original and returns the replacement, which has the
-same name and parameters. A replacement calls the original for all arguments that it does not handle
-itself.
+way: a factory named ``replace_<name>`` takes the original and returns the replacement, which has
+the same name and parameters. A replacement calls the original for all arguments that it does not
+handle itself.
 """
 
 from __future__ import annotations
