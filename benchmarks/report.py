@@ -235,13 +235,15 @@ def complete(*names: str, of: str = MEDIANS) -> Callable[[Tables], str]:
         parts: list[str] = []
         for table in found:
             columns = table.contenders()
-            apart = [contender for contender in columns if contender in {*OTHER_FORMATS, *LIMITS}]
+            separate = [
+                contender for contender in columns if contender in {*OTHER_FORMATS, *LIMITS}
+            ]
             parts.append(
-                markdown(table, [contender for contender in columns if contender not in apart])
+                markdown(table, [contender for contender in columns if contender not in separate])
             )
-            if apart:
+            if separate:
                 parts.append("For orientation, other formats and limits:")
-                parts.append(markdown(table, [OURS, *apart], f"{table.name} (orientation)"))
+                parts.append(markdown(table, [OURS, *separate], f"{table.name} (orientation)"))
             if remarks := table.remarks():
                 parts.append(remarks)
         return "\n\n".join([*parts, provenance(found, of)]) if found else ""

@@ -56,13 +56,13 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 def marked(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a replacement for a function of one argument, which marks the result."""
-    news: dict[str, Callable[..., Any]] = {
+    replacements_by_name: dict[str, Callable[..., Any]] = {
         "plain": lambda self, x: ("new", function(self, x)),
         "of": lambda cls, x: ("new", function(cls, x)),
         "static": lambda x: ("new", function(x)),
         "double": lambda x, times=2: ("new", function(x, times)),
     }
-    return news[function.__name__]
+    return replacements_by_name[function.__name__]
 
 
 def everything(peer: ModuleType) -> list[Replacement]:

@@ -265,7 +265,7 @@ def test_values_agree_with_json() -> None:
 def test_mutated_texts_are_accepted_or_rejected_as_by_json() -> None:
     """One byte of a valid text is replaced, removed or added."""
     chooser = random.Random(2)
-    judge = json.JSONDecoder(object_pairs_hook=reference._unique, parse_constant=int)
+    decoder = json.JSONDecoder(object_pairs_hook=reference._unique, parse_constant=int)
     n_accepted, n_texts = 0, scaled(20_000)
     for _ in range(n_texts):
         text = bytearray(random_json(chooser).encode())
@@ -274,7 +274,7 @@ def test_mutated_texts_are_accepted_or_rejected_as_by_json() -> None:
             b'"\\{}[],:0-.eEtfn \x00\x80\xe2u1'
         ).to_bytes()
         try:
-            value = judge.decode(text.decode())
+            value = decoder.decode(text.decode())
             json.dumps(value, ensure_ascii=False).encode()
             expected = repr(value)
         except (ValueError, UnicodeError):
@@ -890,7 +890,7 @@ def test_tensor_members_in_any_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("datatype", "data", "error", "words"),
+    ("datatype", "data", "error", "message"),
     [
         ("FP32", "[1,2,3]", tw.LayoutError, "needs 2 elements, its JSON data has 3"),
         ("FP32", "[[1]]", tw.LayoutError, "needs 2 elements, its JSON data has 1"),
@@ -904,13 +904,13 @@ def test_tensor_members_in_any_order() -> None:
     ],
 )
 def test_errors_do_not_depend_on_the_order_of_members(
-    datatype: str, data: str, error: type, words: str
+    datatype: str, data: str, error: type, message: str
 ) -> None:
     members = ['"name":"x"', '"shape":[2]', f'"datatype":"{datatype}"', f'"data":{data}']
     for order in itertools.permutations(members):
         for more in ("", ',"id":"1"', f',"outputs":[{{"name":"{"y" * 50}"}}]'):
             text = body(f"{{{','.join(order)}}},{PLAIN.replace('x', 'y')}", more)
-            with pytest.raises(error, match=words.replace("[", r"\[")) as caught:
+            with pytest.raises(error, match=message.replace("[", r"\[")) as caught:
                 decode(text)
             assert type(caught.value) is error
 
@@ -1351,7 +1351,7 @@ def test_invalid_nested_data_in_peer_messages() -> None:
 
 
 def test_shape_must_be_a_list_of_integers() -> None:
-    for shape, words in (
+    for shape, message in (
         ("[-1,-]", "expected a digit"),
         ("[" + "1," * 64 + "1.]", "expected a digit"),
         ("[" + "1," * 64 + "01]", "leading zero"),
@@ -1361,9 +1361,9 @@ def test_shape_must_be_a_list_of_integers() -> None:
         ("{}", "not a list"),
         ("[1,]", "a value"),
     ):
-        with pytest.raises(tw.HeaderError, match=words):
+        with pytest.raises(tw.HeaderError, match=message):
             decode(body(PLAIN.replace('"shape":[1]', f'"shape":{shape}')))
-    for shape, words in (
+    for shape, message in (
         ("[-1]", "negative dimension"),
         ("[9223372036854775807]", "too large to address|needs"),
         ("[9223372036854775808]", "too large to address"),
@@ -1372,7 +1372,7 @@ def test_shape_must_be_a_list_of_integers() -> None:
         ("[" + "1," * 64 + "1]", "65 dimensions, at most 64"),
         ("[" + "1," * 99_999 + "1]", "100000 dimensions, at most 64"),
     ):
-        with pytest.raises(tw.LayoutError, match=words):
+        with pytest.raises(tw.LayoutError, match=message):
             decode(body(PLAIN.replace('"shape":[1]', f'"shape":{shape}')))
     for shape in ("[1,1,1]", "[ 1 ]", "[-0,1]"[:0] + "[" + "1," * 63 + "1]", "[]"):
         assert (

@@ -103,9 +103,9 @@ def test_random_messages(
 ) -> None:
     entries = [entry for _, entry in made]
     about = {"id": id, "model_name": model, "model_version": version}
-    said = {**about, "parameters": parameters or None}
+    members = {**about, "parameters": parameters or None}
     response = tw.InferResponse([tensor for tensor, _ in made], **about, parameters=parameters)
-    assert header_of(tw.encode_response(response)) == without_none(outputs=entries, **said)
+    assert header_of(tw.encode_response(response)) == without_none(outputs=entries, **members)
 
     names = data.draw(st.none() | st.lists(NAMES, max_size=3, unique=True))
     outputs, expected = None, None
@@ -122,7 +122,7 @@ def test_random_messages(
         [tensor for tensor, _ in made], outputs, **about, parameters=parameters
     )
     assert header_of(tw.encode_request(request)) == without_none(
-        inputs=entries, outputs=expected, **said
+        inputs=entries, outputs=expected, **members
     )
 
 

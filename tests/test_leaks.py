@@ -84,7 +84,7 @@ BAD: dict[str, Callable[[Any], Any]] = {
 def test_error_does_not_keep_the_body_alive(work: Callable[[Any], Any]) -> None:
     """Only the frames of its traceback, whose arguments include the body, keep it alive."""
     body = Owned(ELEMENTS)
-    watch = weakref.ref(body)
+    weak_reference = weakref.ref(body)
     try:
         work(body)
     except (tw.TensorwireError, BufferError) as error:
@@ -95,5 +95,5 @@ def test_error_does_not_keep_the_body_alive(work: Callable[[Any], Any]) -> None:
     body.append(1)
     del body
     gc.collect()
-    assert watch() is None
+    assert weak_reference() is None
     assert caught.args

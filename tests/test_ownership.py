@@ -137,12 +137,12 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("copy", COPIES.values(), ids=COPIES.keys())
 def test_copy_does_not_keep_the_body_alive(copy: Callable[[tw.InferResponse], Any]) -> None:
     body = Owned(bytes(FRAME))
-    watch = weakref.ref(body)
+    weak_reference = weakref.ref(body)
     result = copy(tw.decode_response(body, FRAME.header_length))
     body.append(1)
     del body
     gc.collect()
-    assert watch() is None
+    assert weak_reference() is None
     assert result is not None
 
 
@@ -158,15 +158,15 @@ def test_rejected_body_is_released_unchanged(cut: int) -> None:
 
 def test_frame_keeps_its_arrays_alive() -> None:
     array = np.zeros(8, np.float32)
-    watch = weakref.ref(array)
+    weak_reference = weakref.ref(array)
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", array)]))
     del array
     gc.collect()
-    assert watch() is not None
+    assert weak_reference() is not None
     assert bytes(frame).endswith(bytes(32))
     del frame
     gc.collect()
-    assert watch() is None
+    assert weak_reference() is None
 
 
 def test_as_numpy_copies_only_if_needed() -> None:

@@ -37,8 +37,8 @@ def test_round_trip(tensors: list[tuple[Any, bool]]) -> None:
     frame = tw.encode_request(request, nonfinite="literal")
     body = bytes(frame)
     back = tw.decode_request(body, frame.header_length)
-    said = reference.decode(body, frame.header_length, "request")["tensors"]
-    for (array, _), tensor, independent in zip(tensors, back.inputs, said, strict=True):
+    expected = reference.decode(body, frame.header_length, "request")["tensors"]
+    for (array, _), tensor, independent in zip(tensors, back.inputs, expected, strict=True):
         assert tensor.shape == array.shape == independent["shape"]
         assert repr(tensor.as_numpy().tolist()) == repr(array.tolist())
         assert repr(tensor.as_numpy().reshape(-1).tolist()) == repr(independent["values"])

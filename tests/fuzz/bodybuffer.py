@@ -33,7 +33,7 @@ def bodybuffer(data: bytes) -> None:
 
 
 def number(byte: int) -> int:
-    """Return a small number, or one of SIZES or its next two."""
+    """Return the byte itself if it is below 128, otherwise one of SIZES plus 0 to 2."""
     return byte if byte < 128 else SIZES[byte % len(SIZES)] + byte % 3
 
 

@@ -306,10 +306,10 @@ def through_a_message(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -
     assert [one["values"] for one in decoded] == [items, items]
     read = tw.decode_request(body, frame.header_length)
     assert read["y"].data == tensor
-    spelt = tw.InferRequest([tw.Tensor("x", tensor, binary=False)])
+    json_request = tw.InferRequest([tw.Tensor("x", tensor, binary=False)])
     expected = texts(items)
     try:
-        frame = tw.encode_request(spelt)
+        frame = tw.encode_request(json_request)
     except tw.EncodeError as error:
         assert error.element == expected
         return

@@ -184,7 +184,7 @@ class LiveServer:
             text = json.loads(body.decode("utf-8", "replace"), strict=False)["error"]
             if UNHEALTHY in text:
                 self.close()
-            is_late = any(words in text for words in BACKEND)
+            is_late = any(message in text for message in BACKEND)
             return Verdict("backend" if is_late else "rejected", text)
         length = response.headers.get(HEADER_LENGTH)
         try:

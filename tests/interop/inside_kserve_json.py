@@ -318,9 +318,9 @@ def test_lazy_request_can_be_pickled_copied_and_compared() -> None:
         assert listed.inputs[0].data == [[1, 2], [3, 4]]
         for request in (listed, lazy):
             copies = [pickle.loads(pickle.dumps(request)), copy.copy(request)]
-            for there in [*copies, copy.deepcopy(request)]:
-                assert there.inputs[0].as_numpy().tolist() == [[1, 2], [3, 4]]
-                assert there.inputs[0].data == plain.inputs[0].data
+            for copied in [*copies, copy.deepcopy(request)]:
+                assert copied.inputs[0].as_numpy().tolist() == [[1, 2], [3, 4]]
+                assert copied.inputs[0].data == plain.inputs[0].data
         array = lazy.inputs[0].as_numpy()
         array[:] = 0
         assert lazy.inputs[0].as_numpy().tolist() == [[1, 2], [3, 4]]

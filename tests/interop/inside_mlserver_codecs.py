@@ -211,11 +211,11 @@ def test_pickle_copy_and_compare(integration: bool, is_listed: bool) -> None:
         plain = types.TensorData(list(ArrayData.from_array(data, nan_as_none=True)))
         assert not is_listed or made.root
         copies = [pickle.loads(pickle.dumps(made, protocol)) for protocol in (2, 4, 5)]
-        for there in [made, copy.copy(made), copy.deepcopy(made), *copies]:
-            assert there == plain
-            assert plain == there
-            assert there.root == plain.root
-            assert there.model_dump() == plain.model_dump()
+        for copied in [made, copy.copy(made), copy.deepcopy(made), *copies]:
+            assert copied == plain
+            assert plain == copied
+            assert copied.root == plain.root
+            assert copied.model_dump() == plain.model_dump()
     assert "ArrayData" in repr(ArrayData.from_array(np.ones(1)))
 
 
@@ -316,8 +316,8 @@ def test_raw_bytes_in_one_element(integration: bool) -> None:
     made = NumpyCodec.encode_output("y", array)
     [packed] = raw.extract_raw([made])[1]
     assert packed == b"\x08\0\0\0abcdefgh"
-    [there] = request_of([("x", "BYTES", [2, 2])], [packed]).inputs
-    assert NumpyCodec.decode_input(there).tolist() == array.tolist()
+    [received] = request_of([("x", "BYTES", [2, 2])], [packed]).inputs
+    assert NumpyCodec.decode_input(received).tolist() == array.tolist()
 
 
 def test_raw_nan(integration: bool) -> None:

@@ -277,11 +277,16 @@ def test_lazy_data_can_be_pickled_and_copied(server: Server) -> None:
         found = read_json_request(body)
         assert found is not None
         data = found.inputs[0].data
-        for there in [data, copy.copy(data), copy.deepcopy(data), pickle.loads(pickle.dumps(data))]:
-            assert isinstance(there, ArrayData)
-            assert array_of(there) is not None
-            assert len(there) == 2
-            assert copy.copy(there).root == [[1, 2.5], [3, 4]]
+        for copied in [
+            data,
+            copy.copy(data),
+            copy.deepcopy(data),
+            pickle.loads(pickle.dumps(data)),
+        ]:
+            assert isinstance(copied, ArrayData)
+            assert array_of(copied) is not None
+            assert len(copied) == 2
+            assert copy.copy(copied).root == [[1, 2.5], [3, 4]]
         tensor = found.inputs[0]
         first = NumpyCodec.decode_input(tensor)
         first[:] = 0

@@ -415,8 +415,8 @@ def mutated_blob(message: Message, rng: Random) -> Message:
 def mutated_length(message: Message, rng: Random) -> Message:
     n = len(message.parts()[0])
     numbers = [n - 1, n + 1, 0, -n, n + 2**32, n + 2**31, 2**64 + n, len(message.body)]
-    spelt = [f"{n}junk", f"{n}.0", f"+{n}", f" {n}", f"{n} ", f"0{n}", f"{n}, {n}", f"{n}e0"]
-    length = rng.choice([None, None, *map(str, numbers), *spelt, *WORDS])
+    variants = [f"{n}junk", f"{n}.0", f"+{n}", f" {n}", f"{n} ", f"0{n}", f"{n}, {n}", f"{n}e0"]
+    length = rng.choice([None, None, *map(str, numbers), *variants, *WORDS])
     return replace(message, header_length=length)
 
 

@@ -276,7 +276,7 @@ BOTH = {"INPUT0": FLOATS, "INPUT1": WORDS}
 
 
 def assert_same(found: Arrays, sent: Arrays, names: Sequence[str]) -> None:
-    """Check that exactly these outputs are there, equal bit for bit to their inputs."""
+    """Check that there are only these outputs, equal bit for bit to their inputs."""
     assert {name: bits(array) for name, array in found.items()} == {
         name: bits(sent[name.replace("OUTPUT", "INPUT")]) for name in names
     }

@@ -17,14 +17,14 @@ class Owned(bytearray):
 def assert_result_keeps_body_alive(content: bytes, function: Callable[[Any], Any]) -> None:
     """Check that only the result of `function` keeps the body alive, and keeps it unchanged."""
     body = Owned(content)
-    reference = weakref.ref(body)
+    weak_reference = weakref.ref(body)
     result = function(body)
     with pytest.raises(BufferError):
         body.append(1)  # BufferError: a view exists
     assert bytes(body) == content
     del body
     gc.collect()
-    assert reference() is not None
+    assert weak_reference() is not None
     del result
     gc.collect()
-    assert reference() is None
+    assert weak_reference() is None
