@@ -135,13 +135,13 @@ DIFFERENCES: dict[bytes, tuple[bool, bool, bool, str]] = {  # reader, json, msgs
         False,
         False,
         False,
-        "RFC 8259 forbids senders a byte order mark",
+        "RFC 8259 does not allow a byte order mark",
     ),
     b"9" * 4300: (True, True, True, "the default limit of Python"),
     b"9" * 4301: (False, False, False, "quadratic time"),
 }
 
-ALIKE = [
+SAME_AS_JSON = [
     *(
         b"0",
         b"-0",
@@ -217,7 +217,7 @@ ALIKE = [
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("text", ALIKE)
+@pytest.mark.parametrize("text", SAME_AS_JSON)
 def test_accepts_and_rejects_the_same_texts_as_json(place: str, text: bytes) -> None:
     expected = json_accepts(text)
     assert msgspec_accepts(text) == expected
@@ -1219,7 +1219,7 @@ def at_edge(datatype: str, unit: str, last: str, shift: int, n_before: int) -> s
 
 @pytest.mark.parametrize("kind", TAILS)
 def test_data_across_block_boundaries(kind: str) -> None:
-    """Elements that end before, at or after the boundary are read as elsewhere."""
+    """Elements at a boundary give the same result as at other positions."""
     datatype, unit, _ = TAILS[kind]
     n_own = len(unit.encode()) + 1
     few = 10 * n_own + 60

@@ -67,10 +67,10 @@ def tensors(draw: st.DrawFn) -> list[tuple[tw.Tensor, dict[str, Any]]]:
     made = []
     for name in draw(st.lists(NAMES, min_size=1, max_size=4, unique=True)):
         parameters = draw(PARAMETERS)
-        how = draw(st.sampled_from(["binary", "JSON", "text", "elsewhere"]))
+        how = draw(st.sampled_from(["binary", "JSON", "text", "shared memory"]))
         own: dict[str, Any] = {}
         more: dict[str, Any] = {}
-        if how == "elsewhere":
+        if how == "shared memory":
             shape = draw(SHAPES)
             own = {"shared_memory_region": draw(TEXT)}
             parameters |= own
