@@ -72,10 +72,10 @@ def test_frame_is_a_container_of_buffers() -> None:
 
 
 def test_pieces() -> None:
-    for max_nbytes in (1000, 280_000, 1 << 30):
-        pieces = list(FRAME.pieces(max_nbytes))
+    for most in (1000, 280_000, 1 << 30):
+        pieces = list(FRAME.pieces(most))
         assert b"".join(pieces) == bytes(FRAME)
-        assert max(map(len, pieces)) <= max_nbytes
+        assert max(map(len, pieces)) <= most
     memory = [np.frombuffer(piece, np.uint8) for piece in FRAME.pieces(1000)]
     assert np.shares_memory(memory[1], np.frombuffer(FRAME.buffers[1], np.uint8))
     assert list(tw.encode_raw_request(np.zeros(0, np.int8)).pieces(10)) == []

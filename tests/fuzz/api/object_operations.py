@@ -239,8 +239,8 @@ def use_frame(world: World) -> Any:
     if form == 0:
         return world.call(bytes, frame)
     if form == 1:
-        max_nbytes = world.or_junk(lambda: number(world))
-        parts = world.call(lambda: list(islice(frame.pieces(max_nbytes), 9)))
+        most = world.or_junk(lambda: number(world))
+        parts = world.call(lambda: list(islice(frame.pieces(most), 9)))
         return world.choices.of(parts) if parts else None
     if form == 2:
         headers = world.call(lambda: frame.headers)
