@@ -375,7 +375,7 @@ INVALID_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "negative offset": ({"offset": -2}, "its length is 3, its offset -2"),
     "offset + length overflows": (
         {"offset": 2**62, "length": 2**62},
-        f"its offset {2**62} and length {2**62} are more",
+        f"its offset {2**62} and length {2**62} add up to {2**63} elements, at most",
     ),
     "null count above length": ({"null_count": 4}, "its null count is 4, its length 3"),
     "negative null count": ({"null_count": -2}, "its null count is -2"),
