@@ -2,7 +2,7 @@
 
    The generated C++ file of the module is included completely, so that its static functions can be
    called. An interpreter starts once, to initialise the tables of the module; no Python code runs
-   after that, except for `grow`, which resizes a bytes object.
+   after that, except for `grow_wire`, which resizes a bytes object.
 
    The first byte of an input chooses the check, the second one its options. The text is at the end
    of its memory block, and numbers are written to a block of the exact size, so that

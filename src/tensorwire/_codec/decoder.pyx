@@ -837,10 +837,10 @@ cdef class MessageReader:
         cdef int level = self.cursor.level
         self.entry.is_tried = True
         if not self.is_lenient or self.needs_arrays:
-            self.read_elements()
+            self.parse_elements()
             return True
         try:
-            self.read_elements()
+            self.parse_elements()
         except DecodeError:
             self.data = None
             self.cursor.position, self.cursor.level = position, level
@@ -861,12 +861,12 @@ cdef class MessageReader:
                 f"the JSON data of {SUBJECT} is {excerpt(&self.cursor)}, not a list "
                 f"(byte {offset})", offset=offset)
         try:
-            self.read_elements()
+            self.parse_elements()
         finally:
             self.cursor.position, self.cursor.level = position, level
         return 0
 
-    cdef int read_elements(self) except -1:
+    cdef int parse_elements(self) except -1:
         """Set `data` to the elements of the lists at the cursor, in new memory (WIRE.md 4).
 
         An element takes at least two bytes of the text. Memory is only allocated if the text has

@@ -391,7 +391,7 @@ cdef Nonfinite nonfinite_of(str nonfinite) except *:
 
 
 cdef int write_text_member(JsonWriter writer, const char* name, str value) except -1:
-    """Write a member of the header, unless it is None. `name` includes quotes and colon."""
+    """Write a string member of the header, unless it is None. `name` has its quotes and colon."""
     if value is None:
         return 0
     write_literal(writer, name)

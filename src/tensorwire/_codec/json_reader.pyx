@@ -6,7 +6,7 @@ There is one extension: `data` of a tensor may contain NaN, Infinity and -Infini
 deep nesting and numbers out of range are errors.
 
 The first part of this file contains kernels that work on a `ReadCursor`. They use no Python
-objects; the only exception is `grow`, which acquires the GIL. On an error they return a `Fault`,
+objects; the only exception is `grow_wire`, which acquires the GIL. On an error they return a `Fault`,
 and leave the cursor at the byte that caused it. Bounds: every read of a byte follows a comparison
 of `position` with `end`, or of the number of bytes between them with the number that is read, and
 nothing moves `position` past `end`. Only functions that read a validated string again need no such
@@ -195,7 +195,7 @@ ctypedef fused Float:
     float
 
 cdef enum:
-    SHORT_NBYTES = 128 << 10  # any JSON of this size is read in up to about 1 ms
+    SHORT_NBYTES = 128 << 10  # reading any JSON of this size takes at most about 1 ms
     WORK_PER_TURN = 10_000  # until the GIL is released briefly; a Python object counts as 1
     BYTES_PER_WORK = 16  # bytes of JSON that count as 1 if no objects are created
     MAX_DIGITS = 19  # any number of 19 digits fits in 64 bits
@@ -344,12 +344,12 @@ cdef inline int hex_unit(const unsigned char* digits) noexcept nogil:
     return value
 
 
-cdef inline uint32_t next_character(const unsigned char** at_byte) noexcept nogil:
+cdef inline uint32_t next_character(const unsigned char** position) noexcept nogil:
     """Return the next code point of a validated string, escaped or not, and advance past it."""
-    cdef const unsigned char* raw = at_byte[0]
+    cdef const unsigned char* raw = position[0]
     cdef uint32_t unit = raw[0]
     if unit == c"\\":
-        at_byte[0] = raw + 2
+        position[0] = raw + 2
         unit = raw[1]
         if unit == c"b":
             return 8
@@ -363,22 +363,22 @@ cdef inline uint32_t next_character(const unsigned char** at_byte) noexcept nogi
             return 9
         if unit != c"u":
             return unit
-        at_byte[0] = raw + 6
+        position[0] = raw + 6
         unit = hex_unit(raw + 2)
         if 0xD800 <= unit <= 0xDBFF:
-            at_byte[0] = raw + 12
+            position[0] = raw + 12
             unit = 0x10000 + ((unit - 0xD800) << 10) + (hex_unit(raw + 8) - 0xDC00)
         return unit
     if unit < 0x80:
-        at_byte[0] = raw + 1
+        position[0] = raw + 1
     elif unit < 0xE0:
-        at_byte[0] = raw + 2
+        position[0] = raw + 2
         unit = (unit & 0x1F) << 6 | (raw[1] & 0x3F)
     elif unit < 0xF0:
-        at_byte[0] = raw + 3
+        position[0] = raw + 3
         unit = (unit & 0x0F) << 12 | (raw[1] & 0x3F) << 6 | (raw[2] & 0x3F)
     else:
-        at_byte[0] = raw + 4
+        position[0] = raw + 4
         unit = (unit & 0x07) << 18 | (raw[1] & 0x3F) << 12 | (raw[2] & 0x3F) << 6 | (raw[3] & 0x3F)
     return unit
 
@@ -1115,7 +1115,7 @@ cdef inline Fault read_string(ReadCursor* cursor, ParsedElements* elements) noex
     if fault != NO_FAULT:
         return fault
     if PREFIX_NBYTES + text.nbytes > elements.capacity - elements.nbytes:
-        if not grow(elements, PREFIX_NBYTES + text.nbytes):
+        if not grow_wire(elements, PREFIX_NBYTES + text.nbytes):
             return NO_MEMORY
     target = <unsigned char*>address_of(elements.wire) + elements.nbytes
     nbytes = text.nbytes
@@ -1161,7 +1161,7 @@ cdef Fault read_texts(ReadCursor* cursor, ParsedElements* elements) noexcept nog
     return read_list(cursor, elements, read_string)
 
 
-cdef bint grow(ParsedElements* elements, Py_ssize_t n_more) noexcept with gil:
+cdef bint grow_wire(ParsedElements* elements, Py_ssize_t n_more) noexcept with gil:
     """Make room for `n_more` bytes. Return False if there is no memory.
 
     No overflow: every term is the size of something in memory, or half of such a size.
@@ -1517,7 +1517,7 @@ cdef bytes read_strings(ReadCursor* cursor, uint64_t n_expected, uint64_t* n_rea
     elements.target = NULL
     elements.itemsize, elements.max_depth = 0, MAX_DATA_DEPTH
     elements.n_read, elements.n_expected, elements.nbytes = 0, n_expected, 0
-    # An estimate, which `grow` corrects. It is not 0, because the object b"" is shared.
+    # An estimate, which `grow_wire` corrects. It is not 0, because the object b"" is shared.
     elements.capacity = 64 + PREFIX_NBYTES * <Py_ssize_t>n_expected
     elements.wire = owned_bytes(NULL, elements.capacity)
     if elements.wire == NULL:

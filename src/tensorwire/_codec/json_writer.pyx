@@ -269,8 +269,8 @@ cdef class JsonWriter:
         """Write the elements of a C-contiguous little-endian array as one flat list.
 
         The array may be misaligned. `nonfinite` determines how floating-point numbers that are not
-        finite are written. Returns the index of the first element for which that is an error, or
-        -1.
+        finite are written. If it is AS_ERROR, the index of the first such number is returned.
+        Returns -1 if all elements were written.
         """
         cdef ArrayElements elements
         cdef Status status = FULL
@@ -299,7 +299,7 @@ cdef class JsonWriter:
     cdef Py_ssize_t write_strings(self, Body body, cnp.ndarray starts, Py_ssize_t end) except -2:
         """Write scanned BYTES elements (see bytes_reader.pyx) as one flat list of strings.
 
-        Returns the index of the first element that is not UTF-8, or -1.
+        Returns the index of the first element that is not valid UTF-8, or -1 if all are.
         """
         cdef Texts texts
         cdef Status status = FULL
@@ -399,8 +399,8 @@ cdef Py_ssize_t room_for_elements(
 ) noexcept nogil:
     """Return the number of bytes to reserve: enough for a batch, and probably for all elements.
 
-    The latter is an estimate by the mean length of the elements so far. No overflow: there are
-    fewer than 2^48 elements, because each takes at least 1 byte of memory.
+    The room for all elements is estimated from the mean length of the elements so far. No overflow:
+    there are fewer than 2^48 elements, because each takes at least 1 byte of memory.
     """
     cdef Py_ssize_t n_left = elements.n - elements.i
     cdef Py_ssize_t room = min(n_left, MIN_BATCH) * MAX_ELEMENT_NBYTES
@@ -497,7 +497,7 @@ cdef Status write_floats(
 ) noexcept nogil:
     """Write floating-point numbers. The argument `number` only determines their type.
 
-    Returns INVALID if the next element is not finite, and this is an error.
+    Returns INVALID if the next element is not finite and `nonfinite` is AS_ERROR.
     """
     cdef char* target = cursor.position
     cdef char* end

@@ -56,9 +56,9 @@ cdef Tensor make_tensor(
     str name, str datatype, tuple shape, data, dict parameters, bint binary)
 
 
-# Users can set a list of a message to None, and put any object into it. Cython accepts None for typed
-# variables. Lists and items are therefore read by these functions, which raise TypeError. The error
-# for an item has SUBJECT in place of the name of the list. The caller replaces SUBJECT.
+# Users can set a list of a message to None, and put any object into it, and Cython accepts None for
+# typed variables. Lists and items are therefore read by these functions, which raise TypeError. The
+# error for an item has SUBJECT in place of the name of the list. The caller replaces SUBJECT.
 
 cdef list tensors_of(message)
 
