@@ -6,12 +6,12 @@ There is one extension: `data` of a tensor may contain NaN, Infinity and -Infini
 deep nesting and numbers out of range are errors.
 
 The first part of this file contains kernels that work on a `ReadCursor`. They use no Python
-objects; the only exception is `grow_wire`, which acquires the GIL. On an error they return a `Fault`,
-and leave the cursor at the byte that caused it. Bounds: every read of a byte follows a comparison
-of `position` with `end`, or of the number of bytes between them with the number that is read, and
-nothing moves `position` past `end`. Only functions that read a validated string again need no such
-comparison: they stop at its end. The text must not change while it is read, so the caller copies it
-if another thread could write to it.
+objects; the only exception is `grow_wire`, which acquires the GIL. On an error they return a
+`Fault`, and leave the cursor at the byte that caused it. Bounds: every read of a byte follows a
+comparison of `position` with `end`, or of the number of bytes between them with the number that is
+read, and nothing moves `position` past `end`. Only functions that read a validated string again
+need no such comparison: they stop at its end. The text must not change while it is read, so the
+caller copies it if another thread could write to it.
 
 The second part creates Python objects, and raises a HeaderError for a fault. The numbers and
 strings in the `data` of a tensor do not become objects: `read_numbers` writes numbers to the memory
