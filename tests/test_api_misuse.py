@@ -87,18 +87,24 @@ for thread in threads:
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("call", "name"),
     [
-        "tw.encode_request(request)",
-        "tw.encode_response(response)",
-        "tw.encode_response(response, tw.InferRequest([], [tw.RequestedOutput('x')]))",
-        "request['zz']",
-        "'zz' in response",
-        "tw.encode_response(tw.InferResponse([tensor]), asking)",
-        "tw.encode_request(tw.InferRequest([tensor], asking.outputs))",
+        ("tw.encode_request(request)", "inputs"),
+        ("tw.encode_response(response)", "outputs"),
+        (
+            "tw.encode_response(response, tw.InferRequest([], [tw.RequestedOutput('x')]))",
+            "outputs",
+        ),
+        ("request['zz']", "inputs"),
+        ("'zz' in response", "outputs"),
+        ("tw.encode_response(tw.InferResponse([tensor]), asking)", "the request's outputs"),
+        ("tw.encode_request(asking)", "outputs"),
+        ("tw.InferRequest(request.inputs)", "inputs"),
+        ("tw.InferRequest([tensor], asking.outputs)", "outputs"),
+        ("tw.InferResponse(response.outputs)", "outputs"),
     ],
 )
-def test_message_lists_reject_items_of_wrong_types(call: str) -> None:
+def test_message_lists_reject_items_of_wrong_types(call: str, name: str) -> None:
     run(f"""
 tensor = tw.Tensor("x", np.zeros(1))
 for item in (None, "x", np.zeros(1), tw.RequestedOutput("y"), tw.InferRequest([])):
@@ -111,7 +117,7 @@ for item in (None, "x", np.zeros(1), tw.RequestedOutput("y"), tw.InferRequest([]
     try:
         {call}
     except TypeError as error:
-        assert "puts[1] is " in str(error), error
+        assert str(error).startswith({f"{name}[1] is "!r}), error
     else:
         raise SystemExit("no error")
 """)

@@ -477,7 +477,9 @@ def test_export_must_be_a_pair(exported: Any) -> None:
     class Bad(Exports):
         pass
 
-    with pytest.raises(TypeError, match="must return a tuple of two capsules, not"):
+    with pytest.raises(
+        TypeError, match=r"^__arrow_c_array__ must return a tuple of two capsules, not"
+    ):
         tw.encode_bytes(Bad("__arrow_c_array__", exported))
 
 
@@ -488,11 +490,16 @@ def test_export_must_be_capsules_of_the_right_names() -> None:
     producer = Producer()
     schema, array = producer.__arrow_c_array__()
     for pair in ((array, schema), (schema, schema), (None, array), (schema, 5)):
-        with pytest.raises(TypeError, match=r"must return an 'arrow_(schema|array)' capsule, not"):
+        with pytest.raises(
+            TypeError,
+            match=r"^__arrow_c_array__ must return an 'arrow_(schema|array)' capsule, not",
+        ):
             tw.encode_bytes(Bad("__arrow_c_array__", pair))
     del Bad.__arrow_c_array__  # type: ignore[attr-defined]
     for stream in (None, array, 5):
-        with pytest.raises(TypeError, match="must return an 'arrow_array_stream' capsule, not"):
+        with pytest.raises(
+            TypeError, match=r"^__arrow_c_stream__ must return an 'arrow_array_stream' capsule, not"
+        ):
             tw.encode_bytes(Bad("__arrow_c_stream__", stream))
     tensor = tensor_of(TEXT)
     for asked in (5, "text", array):
