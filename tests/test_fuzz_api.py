@@ -486,7 +486,7 @@ assert array.shape == (nbytes,) and array[-1] == ord("z")
 frame = tw.encode_request(request)
 assert len(frame) - frame.header_length == nbytes
 assert frame.headers["Content-Length"] == str(len(frame))
-assert sum(map(len, frame.pieces(2**30))) == len(frame)
+assert sum(map(len, frame.chunks(2**30))) == len(frame)
 raw = tw.encode_raw_request(array)
 spec = tw.TensorSpec("x", "UINT8", [-1])
 assert tw.decode_request(raw.buffers[0], 0, raw_input=spec)["x"].shape == (nbytes,)

@@ -49,9 +49,9 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "a frame's buffer": lambda b: tw.encode_request(
         tw.InferRequest([tw.Tensor("x", tw.decode_bytes(b))])
     ).buffers[1],
-    "a frame's pieces": lambda b: tw.encode_request(
+    "a frame's chunks": lambda b: tw.encode_request(
         tw.InferRequest([tw.Tensor("x", tw.decode_bytes(b))])
-    ).pieces(8),
+    ).chunks(8),
     "an iterator": lambda b: iter(tw.decode_bytes(b)),
     "Arrow's capsule": lambda b: tw.decode_bytes(b).__arrow_c_array__()[1],
     "a raw request": lambda b: tw.decode_request(b, 0, raw_input=tw.TensorSpec("x", "BYTES", [1])),

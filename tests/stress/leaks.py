@@ -82,7 +82,7 @@ def encoding() -> Iterator[Case]:
     yield "changed data", lambda: tw.encode_request(tw.InferRequest([moved]))
     yield "a surrogate", lambda: tw.encode_request(tw.InferRequest([tensor], id="\ud800"))
     frame = tw.encode_request(tw.InferRequest([tensor, words]))
-    yield "pieces", lambda: [bytes(piece) for piece in frame.pieces(7)]
+    yield "chunks", lambda: [bytes(chunk) for chunk in frame.chunks(7)]
     yield "headers", lambda: (frame.headers, len(frame), list(frame))
     for data in (x[::-1], x.astype(">f4"), x.astype("c8"), [[1], [1, 2]], [b"a", 1], ["\ud800"],
                  5, None, np.array([b"a", None]), np.array(["a", "bc"]), np.array([b"x"]),

@@ -389,7 +389,7 @@ def check_frame(frame: tw.Frame, sent: list[tw.Tensor], decode: Any, kind: str) 
     """Check that tensorwire and the reference decode the frame to the encoded message."""
     joined = bytes(frame)
     assert len(joined) == len(frame) == int(frame.headers["Content-Length"])
-    assert joined == b"".join(frame.pieces(7))
+    assert joined == b"".join(frame.chunks(7))
     back = list(decode(joined, frame.header_length, limits=ANYTHING))
     assert [(t.name, t.datatype, t.shape) for t in back] == [
         (t.name, t.datatype, tuple(t.shape)) for t in sent

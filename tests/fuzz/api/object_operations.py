@@ -240,7 +240,7 @@ def use_frame(world: World) -> Any:
         return world.call(bytes, frame)
     if form == 1:
         most = world.or_junk(lambda: number(world))
-        parts = world.call(lambda: list(islice(frame.pieces(most), 9)))
+        parts = world.call(lambda: list(islice(frame.chunks(most), 9)))
         return world.choices.of(parts) if parts else None
     if form == 2:
         headers = world.call(lambda: frame.headers)
