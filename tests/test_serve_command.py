@@ -18,7 +18,7 @@ import tensorwire as tw
 from tensorwire.cli import main
 from tensorwire.server.serve import Options, load
 
-pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
+pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 
 MODELS = """
 import numpy as np

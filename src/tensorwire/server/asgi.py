@@ -179,7 +179,7 @@ async def send_frame(
         await send({"type": "http.response.body", "body": bytes(frame)})
         return
     last: bytes | memoryview = b""
-    for chunk in frame.pieces(_CHUNK_NBYTES):
+    for chunk in frame.chunks(_CHUNK_NBYTES):
         if last:
             await send({"type": "http.response.body", "body": last, "more_body": True})
         last = chunk if zero_copy else bytes(chunk)
