@@ -160,7 +160,8 @@ async def send_frame(
 
     Examples
     --------
-    >>>     >>> import tensorwire as tw
+    >>> import asyncio
+    >>> import tensorwire as tw
     >>> from tensorwire.asgi import send_frame
     >>> async def send(message):
     ...     print(message["type"], len(message.get("body", b"")))
@@ -202,7 +203,8 @@ async def send_error(send: Send, message: str, status: int, headers: RawHeaders 
 
     Examples
     --------
-    >>>     >>> from tensorwire.asgi import send_error
+    >>> import asyncio
+    >>> from tensorwire.asgi import send_error
     >>> async def send(message):
     ...     print(message.get("status") or message["body"])
     >>> asyncio.run(send_error(send, "the queue is full", 503))
