@@ -39,7 +39,9 @@ LAYERS = [
     [f"integrations.{peer}.patches" for peer in ("tritonclient", "kserve", "mlserver")],
     ["integrations.tritonclient", "integrations.kserve", "integrations.mlserver"],
     ["integrations.mlserver.__main__"],
-    ["client", "integrations", "cli"],
+    ["client"],
+    ["cli.infer"],
+    ["integrations", "cli"],
     ["__main__"],
 ]
 LAYER = {module: n for n, layer in enumerate(LAYERS) for module in layer}

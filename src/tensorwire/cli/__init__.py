@@ -1,8 +1,10 @@
-"""Zero-copy codec for the Open Inference Protocol: demo, message inspector and small server."""
+"""Zero-copy codec for the Open Inference Protocol: demo, inspector, small server and client."""
 
 from __future__ import annotations
 
 import argparse
+
+from . import infer
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,6 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="N",
         help="value of Inference-Header-Content-Length (default: the whole body is JSON)",
     )
+    infer_parser = infer.add_parser(commands)
     serve = commands.add_parser("serve", help="serve models over HTTP with uvicorn")
     serve.add_argument(
         "models", nargs="?", help="module:name of a mapping of models or of an ASGI application"
@@ -30,6 +33,11 @@ def main(arguments: list[str] | None = None) -> int:
 
         demo.run()
         return 0
+    if chosen.command == "infer":
+        try:
+            return infer.run(chosen)
+        except infer.UsageError as error:
+            infer_parser.error(str(error))
     if chosen.command == "serve":
         from ..asgi import serve as server  # noqa: PLC0415
 
