@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import pty
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -122,6 +124,7 @@ def rejected(server: str, capsys: pytest.CaptureFixture[str]) -> Call:
         printed = capsys.readouterr()
         assert printed.out == ""
         usage, error = printed.err.splitlines()
+        assert len(error) < 500
         assert usage.startswith("usage: python -m tensorwire infer URL MODEL")
         prefix = "python -m tensorwire infer: error: "
         assert error.startswith(prefix)
@@ -144,6 +147,15 @@ def file(folder: Path, array: Any) -> str:
     path = folder / "array.npy"
     np.save(path, array)
     return str(path)
+
+
+def test_examples_of_the_help_are_valid() -> None:
+    parser = infer.add_parser(argparse.ArgumentParser().add_subparsers())
+    examples = infer.EPILOG.replace("\\\n", "").split("exit status:")[0]
+    commands = re.findall(r"python -m tensorwire infer (.*)", examples)
+    assert len(commands) == 6
+    for command in commands:
+        assert parser.parse_args(shlex.split(command)).model
 
 
 # --- inputs ---
@@ -231,11 +243,17 @@ def test_json_request(call: Call) -> None:
     assert printed == "x  FP32  [1]\n[1.]\n"
 
 
+def test_json_request_with_nan(call: Call) -> None:
+    call("echo", "--json", "--input", "x:FP32=[-Infinity, 1]")
+    assert received() == {"x": ("FP32", (2,), [-np.inf, 1])}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["two"], "missing input 'x' (FP32 [-1, 2]), input 'y' (INT64 [1]): use --input, or"),
         (["two", "--input", "x=[]"], "missing input 'y' (INT64 [1]): use"),
+        (["all"], "input 'FP16' (FP16 [-1, 3]) and 4 more: use --input"),
         (["text", "--input", "t=1"], "the model has no input 't'; it has input 'text' (BYTES [-1,"),
         (["text", "--random", "--shape", "t=1"], "the model has no input 't'"),
         (["echo"], "the model declares no inputs; use --input, or --random with --shape"),
@@ -256,6 +274,7 @@ def test_json_request(call: Call) -> None:
         (["echo", "--input", "x:FP16=1", "--json"], "which can only be sent as binary data"),
         (["echo", "--input", "x"], "argument --input: 'x' is not NAME=VALUE"),
         (["echo", "--input", "=1"], "argument --input: '=1' is not NAME=VALUE"),
+        (["echo", "--input", f"x:FP32=@{__file__}"], "FP32 accepts numbers, the value is bytes"),
         (["echo", "--input", "x=1", "--input", "x=2"], "--input x is given twice"),
         (["echo", "--input", "x=@/no/file"], "No such file or directory: '/no/file'"),
         (["echo", "--input", "x=/no/file.npy"], "No such file or directory: '/no/file.npy'"),
@@ -471,8 +490,8 @@ def test_headers(call: Call) -> None:
     ("arguments", "message"),
     [
         (["--header", "abc"], "argument --header: 'abc' is not 'NAME: VALUE'"),
-        (["--header", "a b: c"], "argument --header: 'a b: c' is not 'NAME: VALUE'"),
-        (["--header", "a: b\r\nc: d"], "is not 'NAME: VALUE'"),
+        (["--header", "a b: c"], "the name of an HTTP header is invalid: 'a b'"),
+        (["--header", "a: b\r\nc: d"], "the value of the HTTP header a is invalid"),
         (["--header", "a: 1", "--header", "a: 2"], "--header a is given twice"),
         (["--header", "Content-Length: 3"], "Content-Length is set by the client itself"),
         (["--timeout", "0"], "timeout must be a positive number of seconds"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import ssl
 import sys
 import threading
@@ -22,7 +21,8 @@ from numpy.typing import NDArray
 import tensorwire as tw
 
 from .._codec.datatypes import DATATYPES, RAW_BF16, bf16_dtype, datatype_of
-from ..client import DEFAULT_TIMEOUT, InferenceServerError
+from ..client import DEFAULT_TIMEOUT, RESPONSE_LIMITS, InferenceServerError
+from ..errors import shape_text
 from .inspect import escape_name
 
 if TYPE_CHECKING:
@@ -33,8 +33,14 @@ INTERRUPTED = 130  # the exit status of a program that Ctrl-C ends
 LARGE_NBYTES = 8_000_000  # bodies of this size or more get a progress bar
 BAR_WIDTH = 30
 DRAW_SECONDS = 0.1  # minimum time between two updates of the progress bar
+MAX_NAMED = 10  # maximum number of inputs that an error message names
 MAX_PADDING = 4  # an S array may be this many times as large as its elements
-HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+LIMITS = tw.Limits(  # those of the client, but BF16 needs no ml_dtypes
+    max_header_nbytes=RESPONSE_LIMITS.max_header_nbytes,
+    max_tensors=RESPONSE_LIMITS.max_tensors,
+    max_name_nbytes=RESPONSE_LIMITS.max_name_nbytes,
+    bf16_as_uint16=True,
+)
 
 DESCRIPTION = """\
 Call a model with arrays from files, JSON or random data, and print its outputs.
@@ -149,11 +155,11 @@ def assignment(text: str) -> Assignment:
     """Parse ``NAME=VALUE`` or ``NAME:DATATYPE=VALUE``. Other colons are part of the name."""
     target, equals, value = text.partition("=")
     name, colon, datatype = target.rpartition(":")
-    if not colon or datatype not in DATATYPES:
-        name, datatype = target, None
-    if not equals or not name:
+    has_datatype = colon and datatype in DATATYPES
+    found = Assignment(name, datatype, value) if has_datatype else Assignment(target, None, value)
+    if not equals or not found.name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return Assignment(name, datatype, value)
+    return found
 
 
 def positive(text: str) -> int:
@@ -164,11 +170,9 @@ def positive(text: str) -> int:
 
 def header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
-    value = value.strip()
-    is_valid = HEADER_NAME.fullmatch(name) and value.isascii() and value.isprintable()
-    if not colon or not is_valid:
+    if not colon:
         raise argparse.ArgumentTypeError(f"{text!r} is not 'NAME: VALUE'")
-    return name, value
+    return name, value.strip()
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -208,7 +212,7 @@ def make_client(options: argparse.Namespace) -> Client:
             headers=unique("--header", options.headers),
             connections=options.concurrency,
             ssl_context=make_ssl_context(options),
-            limits=tw.Limits(bf16_as_uint16=True),
+            limits=LIMITS,
         )
     except (ImportError, ValueError) as error:  # ValueError: the URL, a header or the timeout
         raise UsageError(str(error)) from None
@@ -282,7 +286,10 @@ def make_inputs(options: argparse.Namespace, specs: dict[str, tw.TensorSpec]) ->
 
 
 def spec_text(specs: Iterable[tw.TensorSpec]) -> str:
-    return ", ".join(f"input {spec.name!r} ({spec.datatype} {list(spec.shape)})" for spec in specs)
+    """Describe the first inputs: ``input 'x' (FP32 [-1, 3]), ...``."""
+    texts = [f"input {s.name!r} ({s.datatype} {shape_text(s.shape)})" for s in specs]
+    more = f" and {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
+    return ", ".join(texts[:MAX_NAMED]) + more
 
 
 def given_input(given: Assignment, spec: tw.TensorSpec | None, binary: bool) -> tw.Tensor | None:
@@ -492,10 +499,10 @@ class ProgressBar:
 
     def draw_call(self, progress: Progress) -> None:
         """Draw the progress of one call, if its bodies are large."""
-        label, done, total = "sending", progress.sent_nbytes, progress.request_nbytes
+        label, done = "sending", progress.sent_nbytes
+        total: int | None = progress.request_nbytes
         if progress.received_nbytes:
-            label, total = "receiving", progress.response_nbytes
-            done = progress.received_nbytes
+            label, done, total = "receiving", progress.received_nbytes, progress.response_nbytes
         if (done if total is None else total) >= LARGE_NBYTES:
             self.draw(label, done / 1e6, None if total is None else total / 1e6, "MB")
 
@@ -664,7 +671,7 @@ def call_model(client: Client, options: argparse.Namespace) -> int:
             raise UsageError(str(error)) from None
     bar = ProgressBar()
     try:
-        response = send(client, options.model, frame, bar.draw_call)
+        response = client.infer(options.model, frame, on_progress=bar.draw_call)
     finally:
         bar.clear()
     if options.save is None:
@@ -678,10 +685,6 @@ def call_model(client: Client, options: argparse.Namespace) -> int:
     return 0
 
 
-def send(client, model, frame, on_progress=None):  # XXX until the new client is there
-    return client._exchange(client._infer_request(model, None, None, frame)).decode(client.limits)
-
-
 def make_frame(inputs: list[tw.Tensor], options: argparse.Namespace) -> tw.Frame:
     outputs = None
     if options.outputs is not None:
@@ -690,7 +693,7 @@ def make_frame(inputs: list[tw.Tensor], options: argparse.Namespace) -> tw.Frame
     # Some models of KServe need an id.
     request = tw.InferRequest(inputs, outputs, id="1", parameters=parameters)
     try:
-        return tw.encode_request(request)
+        return tw.encode_request(request, nonfinite="literal")  # Triton rejects null
     except tw.EncodeError as error:
         raise UsageError(str(error)) from None
 
@@ -700,7 +703,7 @@ def measure(client: Client, options: argparse.Namespace, frame: tw.Frame, sent_n
     bar = ProgressBar()
 
     def call() -> tw.InferResponse:
-        return send(client, options.model, frame)
+        return client.infer(options.model, frame)
 
     if options.warmup:
         Measurement(options.warmup).run(call, options.concurrency, bar, "warming up")
