@@ -243,7 +243,12 @@ def test_json_request(call: Call) -> None:
     assert printed == "x  FP32  [1]\n[1.]\n"
 
 
-def test_json_request_with_nan(call: Call) -> None:
+def test_random_json_request(call: Call) -> None:
+    call("echo", "--json", "--random", "--shape", "x:FP32=2")
+    assert not requests[0]["x"].binary
+
+
+def test_json_request_with_infinity(call: Call) -> None:
     call("echo", "--json", "--input", "x:FP32=[-Infinity, 1]")
     assert received() == {"x": ("FP32", (2,), [-np.inf, 1])}
 
@@ -580,6 +585,13 @@ def test_invalid_answers(capsys: pytest.CaptureFixture[str], answer: Any, messag
 # --- measurement ---
 
 
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def lines(printed: str) -> dict[str, str]:
     return {line[:12].strip(): line[12:].strip() for line in printed.splitlines()}
 
@@ -644,6 +656,29 @@ def test_unexpected_exception_ends_the_measurement(
     assert len(requests) == 1
 
 
+def test_calls_that_return_after_an_interrupt_are_not_counted() -> None:
+    class InterruptingBar(infer.ProgressBar):
+        def draw(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    go_on = threading.Event()
+    n_returned = 0
+
+    def call() -> tw.InferResponse:
+        nonlocal n_returned
+        assert go_on.wait(20)
+        n_returned += 1
+        return tw.InferResponse([])
+
+    measurement = infer.Measurement(10)
+    with pytest.raises(KeyboardInterrupt):
+        measurement.run(call, 1, InterruptingBar(), "measuring")
+    go_on.set()
+    wait_for(lambda: n_returned == 1)
+    time.sleep(0.05)
+    assert (measurement.n_started, measurement.n_done, n_returned) == (1, 0, 1)
+
+
 # --- in a process of its own ---
 
 
@@ -660,13 +695,6 @@ def test_exit_status_and_streams(server: str) -> None:
     status, printed, error = run("echo")
     assert (status, printed) == (2, "")
     assert "usage" in error
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_interrupted_measurement(server: str) -> None:
