@@ -469,6 +469,16 @@ def test_saved_output_stays_in_the_folder(
     assert [str(p.relative_to(folder)) for p in tmp_path.rglob("*.npy")] == [expected]
 
 
+def test_output_in_shared_memory_is_not_saved(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensor = tw.Tensor("y", None, datatype="FP32", shape=[2], parameters=SHARED)
+    monkeypatch.setitem(responses, "y", tensor)
+    printed = call("outputs", "--input", "x:FP32=1", "--save", str(tmp_path))
+    assert printed == "y  FP32  [2]\n(in shared memory)\n"
+    assert not list(tmp_path.iterdir())
+
+
 def test_folder_that_cannot_be_created(rejected: Call, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     arguments = ["--input", "x:FP32=1", "--save", str(tmp_path / "taken")]

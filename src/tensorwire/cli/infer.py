@@ -221,7 +221,7 @@ def make_client(options: argparse.Namespace) -> Client:
 def make_ssl_context(options: argparse.Namespace) -> ssl.SSLContext | None:
     if not options.insecure and options.ca_file is None:
         return None
-    if not options.url.startswith("https://"):
+    if not options.url.lower().startswith("https://"):
         raise UsageError("--insecure and --ca-file need an https:// URL")
     try:
         context = ssl.create_default_context(cafile=options.ca_file)
@@ -454,6 +454,9 @@ def element_text(element: bytes) -> str:
 def save_outputs(outputs: Iterable[tw.Tensor], folder: Path) -> None:
     """Write each output to a .npy file, whose name has no special characters."""
     for tensor in outputs:
+        if tensor.data is None:
+            print_outputs([tensor])
+            continue
         path = folder / f"{quote(tensor.name, safe=':')}.npy"
         array, form = array_to_save(tensor)
         np.save(path, array, allow_pickle=False)
@@ -604,6 +607,7 @@ def print_measurement(measurement: Measurement, concurrency: int, sent_nbytes: i
     print(f"requests     {n_done:,} in {seconds:.3f} s, {concurrency} at a time")
     n_succeeded = len(measurement.latencies)
     if n_succeeded:
+        # inverted_cdf: each percentile is a latency that was measured, not one between two of them
         points = np.percentile(measurement.latencies, [50, 90, 99, 100], method="inverted_cdf")
         names = ("p50", "p90", "p99", "max")
         texts = [f"{name} {point * 1e3:.3f} ms" for name, point in zip(names, points, strict=True)]
