@@ -18,6 +18,7 @@ from .calls import (
     AUTO_ID,
     DEFAULT_MAX_BODY,
     DEFAULT_TIMEOUT,
+    MAX_JOINED_NBYTES,
     PIECE_NBYTES,
     Algorithm,
     BaseClient,
@@ -133,9 +134,8 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _send(self, request: Request, progress: ProgressReporter | None) -> bool:
         """Send a request. Returns False if the server has responded before its end."""
-        data = request.joined()
-        if data is not None:
-            self.transport.write(data)
+        if request.nbytes <= MAX_JOINED_NBYTES:
+            self.transport.write(request.joined())
             if progress is not None:
                 progress.sent(request.nbytes)
             return True

@@ -40,7 +40,7 @@ tensors.
 
 PIECE_NBYTES = 1 << 20  # the read timeout applies to sending each piece, not to a whole tensor
 _MAX_PIECES = 64  # maximum number of buffers that are sent with one system call
-_MAX_JOINED_NBYTES = 64 << 10  # one send is faster than several for frames up to this size
+MAX_JOINED_NBYTES = 64 << 10  # one send is faster than several for frames up to this size
 _MAX_MESSAGE_LENGTH = 2000
 _MAX_REASON_LENGTH = 500
 _MAX_CACHED = 1000  # entries of each cache of a client
@@ -293,10 +293,8 @@ class Request(NamedTuple):
     buffers: tuple[Any, ...] = ()
     nbytes: int = 0
 
-    def joined(self) -> bytes | None:
-        """Return head and body as one buffer if the body is small, and None otherwise."""
-        if self.nbytes > _MAX_JOINED_NBYTES:
-            return None
+    def joined(self) -> bytes:
+        """Return head and body as one buffer."""
         return b"".join((self.head, *self.buffers))
 
     def windows(self, most: int = PIECE_NBYTES) -> Iterator[list[Any]]:
@@ -684,7 +682,7 @@ class Positional(NamedTuple):
 
 def read_inputs(inputs: Inputs) -> ReadInputs:
     """Return inputs without names as Positional, and other inputs unchanged."""
-    if isinstance(inputs, Mapping | tw.Frame):
+    if isinstance(inputs, dict | tw.Frame | Mapping):
         return inputs
     if isinstance(inputs, np.ndarray | str | bytes | tw.Tensor | tw.BytesTensor):
         raise TypeError(

@@ -32,7 +32,15 @@ _MAX_HEAD_NBYTES = 256 << 10
 # Decompress in steps, so that a body that expands beyond max_body is rejected early.
 _INFLATE_NBYTES = 1 << 20
 _WHITESPACE = b" \t"  # of HTTP headers; bytes.strip() without arguments removes more
-_COMPRESSIONS = (b"gzip", b"x-gzip", b"deflate")
+_HEADERS = {  # the headers that are read
+    b"connection",
+    b"content-encoding",
+    b"content-length",
+    b"content-type",
+    b"inference-header-content-length",
+    b"retry-after",
+    b"transfer-encoding",
+}
 
 
 class ResponseReader:
@@ -200,8 +208,9 @@ class ResponseReader:
             self.reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.status == 0:  # later headers are trailers
-            self._headers.setdefault(name.lower(), []).append(value.strip(_WHITESPACE))
+        key = name.lower()
+        if key in _HEADERS and self.status == 0:  # later headers are trailers
+            self._headers.setdefault(key, []).append(value.strip(_WHITESPACE))
 
     def on_headers_complete(self) -> None:
         if self.complete:
@@ -261,14 +270,8 @@ class ResponseReader:
                 )
         elif self.content_length is None:
             self._until_eof = True
-        encoding = b",".join(headers.get(b"content-encoding", ())).lower()
-        if encoding in _COMPRESSIONS:
-            # 32: detect whether the data has the header of zlib or of gzip
-            self._inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-        elif encoding not in (b"", b"identity"):
-            raise tw.HeaderError(
-                f"the response has Content-Encoding {_shown(encoding)}, which is not supported"
-            )
+        if b"content-encoding" in headers:
+            self._start_inflating(b",".join(headers[b"content-encoding"]).lower())
         if 200 <= self.status < 300:
             names = (b"inference-header-content-length", b"content-type")
             self.header_length = tw.header_length(
@@ -278,6 +281,15 @@ class ResponseReader:
             self.buffer = tw.BodyBuffer(length, self.header_length, max_nbytes=self._max_body)
         elif b"retry-after" in headers:
             self.retry_after = headers[b"retry-after"][0]
+
+    def _start_inflating(self, encoding: bytes) -> None:
+        if encoding in (b"gzip", b"x-gzip", b"deflate"):
+            # 32: detect whether the data has the header of zlib or of gzip
+            self._inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+        elif encoding not in (b"", b"identity"):
+            raise tw.HeaderError(
+                f"the response has Content-Encoding {_shown(encoding)}, which is not supported"
+            )
 
     def _write(self, chunk: bytes) -> None:
         if self.buffer is None:

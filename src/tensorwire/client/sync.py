@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import struct
 import threading
 import time
 import weakref
@@ -19,6 +20,7 @@ from .calls import (
     AUTO_ID,
     DEFAULT_MAX_BODY,
     DEFAULT_TIMEOUT,
+    MAX_JOINED_NBYTES,
     PIECE_NBYTES,
     Algorithm,
     BaseClient,
@@ -47,22 +49,35 @@ from .calls import (
 from .responses import ResponseReader
 
 _IN, _OUT = select.POLLIN, select.POLLOUT
-_MAX_POLL_MS = 2**31 - 1
+_DONTWAIT = socket.MSG_DONTWAIT
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_MAX_SECONDS = 2_000_000  # poll accepts at most 2^31 milliseconds
 _TLS_PIECE_NBYTES = 256 << 10  # OpenSSL encrypts a whole piece before it returns
 
 
 class Connection:
     """An open connection to the server. It is used by one thread at a time.
 
-    The socket does not block. Every wait is a ``poll`` with a timeout, so that a response is
-    noticed while the request is still being sent.
+    While a request is sent, every wait is a ``poll`` with a timeout, so that a response is noticed
+    before everything was sent. When everything was sent, a plain socket blocks in ``recv`` with the
+    timeout SO_RCVTIMEO, which takes one system call less than ``poll`` and ``recv``. A TLS socket
+    never blocks.
     """
 
-    __slots__ = ("__weakref__", "both", "is_tls", "readable", "reader", "socket")
+    __slots__ = (
+        "__weakref__",
+        "both",
+        "is_tls",
+        "readable",
+        "reader",
+        "receive_timeout",
+        "socket",
+    )
 
     def __init__(self, sock: socket.socket, is_tls: bool, reader: ResponseReader) -> None:
         self.socket = sock
         self.is_tls = is_tls
+        self.receive_timeout: float | None = None  # the current SO_RCVTIMEO
         self.reader = reader
         self.readable = select.poll()
         self.readable.register(sock, _IN)
@@ -102,7 +117,11 @@ class Connection:
         error: OSError | None = None
         is_sent = False
         try:
-            is_sent = self._send(request, deadline, progress)
+            if request.nbytes <= MAX_JOINED_NBYTES:
+                is_sent = self._send_joined(request, deadline, progress)
+            else:
+                nbytes = _TLS_PIECE_NBYTES if self.is_tls else PIECE_NBYTES
+                is_sent = self._send(request.windows(nbytes), request, 0, deadline, progress)
         except (BrokenPipeError, ConnectionResetError, ssl.SSLError) as failure:
             if progress is not None and progress.error is not None:
                 raise
@@ -118,23 +137,32 @@ class Connection:
             reader.reusable = False
         return reader
 
-    def _send(
+    def _send_joined(
         self, request: Request, deadline: Deadline, progress: ProgressReporter | None
     ) -> bool:
-        """Send a request. Returns False if the server has responded before its end."""
+        """Send a small request, usually with one system call. See ``_send``."""
         data = request.joined()
-        windows: Iterable[list[Any]]
-        if data is None:
+        try:
+            n_sent = self.socket.send(data, 0 if self.is_tls else _DONTWAIT)
+        except _WOULD_BLOCK:
             n_sent = 0
-            windows = request.windows(_TLS_PIECE_NBYTES if self.is_tls else PIECE_NBYTES)
-        else:
-            try:
-                n_sent = self.socket.send(data)
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                n_sent = 0
-            windows = () if n_sent == len(data) else ([memoryview(data)[n_sent:]],)
+        if n_sent < len(data):
+            rest = [memoryview(data)[n_sent:]]
+            return self._send([rest], request, n_sent, deadline, progress)
+        if progress is not None:
+            progress.sent(request.nbytes)
+        return True
+
+    def _send(
+        self,
+        windows: Iterable[list[Any]],
+        request: Request,
+        n_sent: int,
+        deadline: Deadline,
+        progress: ProgressReporter | None,
+    ) -> bool:
+        """Send the rest of a request. Returns False if the server has responded before its end."""
         reader = self.reader
-        n_head = len(request.head)
         for window in windows:
             while window:
                 if self._wait(self.both, deadline) & ~_OUT:
@@ -144,16 +172,17 @@ class Connection:
                         return False
                 n_sent += self._send_window(window)
                 if progress is not None:
-                    progress.sent(max(n_sent - n_head, 0))
-        if progress is not None and data is not None:
-            progress.sent(request.nbytes)
+                    progress.sent(max(n_sent - len(request.head), 0))
         return True
 
     def _send_window(self, window: list[Any]) -> int:
         """Send as much as possible, and remove it from the window. Returns the number of bytes."""
         try:
-            n_sent = self.socket.send(window[0]) if self.is_tls else self.socket.sendmsg(window)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            if self.is_tls:
+                n_sent = self.socket.send(window[0])
+            else:
+                n_sent = self.socket.sendmsg(window, (), _DONTWAIT)
+        except _WOULD_BLOCK:
             return 0
         n_left = n_sent
         while window and n_left >= len(window[0]):
@@ -163,40 +192,61 @@ class Connection:
         return n_sent
 
     def _receive(self, deadline: Deadline, progress: ProgressReporter | None) -> None:
-        """Wait for bytes of the response, and process them."""
-        # TLS may have decrypted bytes that poll does not know of.
-        if not self.is_tls:
-            self._wait(self.readable, deadline)
-            self._receive_available(progress)
-        elif not self._receive_available(progress):
-            self._wait(self.readable, deadline)
+        """Wait for bytes of the response, and process them. Raises TimeoutError."""
+        if self.is_tls:  # TLS may have decrypted bytes that poll does not know of
+            if not self._receive_available(progress):
+                self._wait(self.readable, deadline)
+            return
+        seconds = (
+            deadline.timeout.read if deadline.at is None else deadline.limit(deadline.timeout.read)
+        )
+        if seconds != self.receive_timeout:
+            self._set_receive_timeout(seconds)
+        try:
+            n_received = self.socket.recv_into(self.reader.get_buffer())
+        except BlockingIOError:
+            raise TimeoutError(deadline.expired("read")) from None
+        self._process(n_received, progress)
+
+    def _set_receive_timeout(self, seconds: float | None) -> None:
+        microseconds = 0 if seconds is None else max(int(min(seconds, _MAX_SECONDS) * 1e6), 1)
+        option = struct.pack("@ll", *divmod(microseconds, 1_000_000))  # 0: no timeout
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, option)
+        self.receive_timeout = seconds
 
     def _receive_available(self, progress: ProgressReporter | None) -> bool:
         """Process the bytes that have arrived. Returns False if there are none."""
-        reader = self.reader
+        memory = self.reader.get_buffer()
         try:
-            n_received = self.socket.recv_into(reader.get_buffer())
-        except (BlockingIOError, ssl.SSLWantReadError):
+            if self.is_tls:
+                n_received = self.socket.recv_into(memory)
+            else:
+                n_received = self.socket.recv_into(memory, 0, _DONTWAIT)
+        except _WOULD_BLOCK:
             return False
+        self._process(n_received, progress)
+        return True
+
+    def _process(self, n_received: int, progress: ProgressReporter | None) -> None:
+        reader = self.reader
         if n_received == 0:
             reader.eof()
         else:
             reader.received(n_received)
         if progress is not None and reader.status:
             progress.received(reader.body_nbytes, reader.content_length, reader.complete)
-        return True
 
     def _wait(self, poller: select.poll, deadline: Deadline) -> int:
         """Return the events that ``poller`` waited for. Raises TimeoutError."""
         seconds = deadline.limit(deadline.timeout.read)
-        found = poller.poll(None if seconds is None else min(seconds * 1000, _MAX_POLL_MS))
+        found = poller.poll(None if seconds is None else min(seconds, _MAX_SECONDS) * 1000)
         if not found:
             raise TimeoutError(deadline.expired("read"))
         return found[0][1]
 
 
 def connect(server: Server, context: ssl.SSLContext | None, deadline: Deadline) -> socket.socket:
-    """Return a connected socket that does not block. Raises OSError."""
+    """Return a connected socket, which blocks unless it is a TLS socket. Raises OSError."""
     error: OSError | None = None
     for family, kind, protocol, _, address in socket.getaddrinfo(
         server.host, server.port, type=socket.SOCK_STREAM
@@ -209,7 +259,7 @@ def connect(server: Server, context: ssl.SSLContext | None, deadline: Deadline) 
             sock.settimeout(seconds)
             sock.connect(address)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setblocking(False)
+            sock.setblocking(context is None)
             if context is not None:
                 sock = context.wrap_socket(
                     sock,
@@ -244,7 +294,7 @@ def _shake_hands(sock: ssl.SSLSocket, end: float | None) -> None:
         poller = select.poll()
         poller.register(sock, event)
         remaining = None if end is None else max(end - time.monotonic(), 0)
-        if not poller.poll(None if remaining is None else min(remaining * 1000, _MAX_POLL_MS)):
+        if not poller.poll(None if remaining is None else min(remaining, _MAX_SECONDS) * 1000):
             raise TimeoutError
 
 
