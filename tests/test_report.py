@@ -117,7 +117,13 @@ def test_http_regions_without_results_of_our_server_are_empty() -> None:
     assert report.echoes(found) == ""
     assert report.echoes_by_server(found) == ""
     assert report.plot_http(None, found) is None
-    assert "HTTP echo of" not in report.headline(found)
+
+
+def test_headline_has_the_echo_of_tensorwire_serve() -> None:
+    for server, is_shown in (("tensorwire serve", True), ("uvicorn", False)):
+        echo = row(f"tensorwire, {server}", 0.02, "HTTP echo")
+        text = report.headline(tables(row("tensorwire", 1e-6), {**echo, "workload": "16 MB FP32"}))
+        assert ("| HTTP echo of 16 MB FP32, tensorwire server | 20 ms ±5% |" in text) is is_shown
 
 
 def test_servers_are_compared_with_ours_by_the_same_client() -> None:
