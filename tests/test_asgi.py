@@ -18,7 +18,7 @@ import pytest
 import tensorwire as tw
 from support.asgi_requests import ALL, BODY, FRAME, WORDS, X, ask, infer
 from tensorwire.asgi import ClientDisconnected, Model, create_app, read_request, send_frame
-from tensorwire.asgi._headers import parse_framing
+from tensorwire.server.framing import Framing
 
 
 async def echo(request: tw.InferRequest) -> tw.InferResponse:
@@ -104,10 +104,10 @@ def test_repeated_header_length_must_agree(second: bytes, fits: bool) -> None:
     name = b"inference-header-content-length"
     headers = [(name, b"%d" % length), (name, second % length)]
     if fits:
-        assert parse_framing(headers) == (length, None, b"")
+        assert Framing(headers).header_length == length
     else:
-        with pytest.raises(tw.HeaderError, match="is announced twice"):
-            parse_framing(headers)
+        with pytest.raises(tw.HeaderError, match="declare two header lengths"):
+            Framing(headers)
 
 
 def raw_deflate(body: bytes) -> bytes:
@@ -230,7 +230,7 @@ def test_client_that_disconnects() -> None:
         ([BODY], {"Inference-Header-Content-Length": "1:"}, 400, "is not a number: '1:'"),
         ([BODY], {"Inference-Header-Content-Length": "9" * 19}, 400, "is 9999999999999999999, the"),
         ([BODY], {"Inference-Header-Content-Length": "9" * 21}, 400, "is not a number: '9999"),
-        ([BODY], {"Content-Type": f"{GATEWAY};json-header-size=5"}, 400, "is announced twice"),
+        ([BODY], {"Content-Type": f"{GATEWAY};json-header-size=5"}, 400, "two header lengths"),
         ([BODY], {"Inference-Header-Content-Length": "x"}, 400, "is not a number: 'x'"),
         ([BODY], {"Inference-Header-Content-Length": "99999"}, 400, "the body has"),
         ([b"{" * 50_000], {"Content-Length": "50000"}, 400, "the JSON header is malformed"),

@@ -35,7 +35,7 @@ def test_metadata() -> None:
     about = json.loads(ask(APP, "/v2").body)
     assert about["extensions"] == ["binary_tensor_data"]
     assert about["version"] == tw.__version__
-    for path in ("/v2/models/batching", "/v2/models/batching/versions/3"):
+    for path in ("/v2/models/batching", "/v2/models/batching/versions/1"):
         assert json.loads(ask(APP, path).body) == {
             "name": "batching",
             "versions": ["1"],
@@ -65,9 +65,12 @@ def test_model_name_with_a_slash() -> None:
         assert json.loads(ask(app, path).body)["name"] == "team/model"
     answer = ask(app, "/v2/models/team/model/infer", "POST", [BODY], FRAME.headers)
     assert answer.response().model_name == "team/model"
-    for name in ("", "a/ready", "a/versions/1"):
-        with pytest.raises(ValueError, match="its path names something else"):
+    for name in ("", "/a", "a/"):
+        with pytest.raises(ValueError, match="a model name must not be empty"):
             create_app({name: echo})
+    for name in ("a/ready", "a/versions/1"):
+        with pytest.raises(ValueError, match="makes /v2/models/.* ambiguous"):
+            create_app({"a": echo, name: echo})
 
 
 @pytest.mark.parametrize(
@@ -75,6 +78,14 @@ def test_model_name_with_a_slash() -> None:
     [
         ("GET", "/", 404, "not found: /"),
         ("GET", "/v1/models/echo", 404, "not found: /v1/models/echo"),
+        ("POST", "/v2/models//infer", 404, "not found: /v2/models//infer"),
+        ("GET", "/v2/models/echo/config", 404, "not found: /v2/models/echo/config"),
+        (
+            "POST",
+            "/v2/models/echo/versions/99/infer",
+            404,
+            "model 'echo' has no version '99', only '1'",
+        ),
         ("GET", "/v2/models/nobody", 404, "model 'nobody' is not known"),
         ("POST", "/v2/models/nobody/infer", 404, "model 'nobody' is not known"),
         ("GET", "/v2/models/nobody/ready", 404, "model 'nobody' is not known"),
@@ -91,8 +102,8 @@ def test_unknown_paths_and_methods(method: str, path: str, status: int, message:
     assert ("allow" in answer.headers) == (status == 405)
 
 
-def test_any_model_version_is_accepted() -> None:
-    answer = ask(APP, "/v2/models/echo/versions/12/infer", "POST", [BODY], FRAME.headers).response()
+def test_model_version_in_the_path() -> None:
+    answer = ask(APP, "/v2/models/echo/versions/1/infer", "POST", [BODY], FRAME.headers).response()
     assert answer.id == "7"
 
 
@@ -149,7 +160,7 @@ def test_unknown_selection_is_rejected_by_create_app() -> None:
 
 
 def test_model_names() -> None:
-    """The model gets the name in the path. A name that the model returns is sent to the client."""
+    """The model and the client get the name in the path, not one that the model returns."""
     seen: list[str | None] = []
 
     def model(request: tw.InferRequest) -> tw.InferResponse:
@@ -158,7 +169,7 @@ def test_model_names() -> None:
 
     frame = tw.encode_request(tw.InferRequest([X], model_name="body's"))
     response = infer(create_app({"m": model}), "m", frame).response()
-    assert (seen, response.model_name, response.model_version) == (["m"], "its own", "3")
+    assert (seen, response.model_name, response.model_version) == (["m"], "m", "3")
 
 
 def test_raw_request_needs_exactly_one_declared_input() -> None:
@@ -214,3 +225,61 @@ def test_tensor_declared_twice_is_rejected() -> None:
         Model(double, [SPEC, tw.TensorSpec("x", "FP64", [-1])])
     with pytest.raises(ValueError, match="tensor 'y' is declared twice"):
         Model(double, [SPEC], [OUT, OUT])
+
+
+def test_response_object_that_a_model_returns_again_is_not_modified() -> None:
+    """Each response has the id of its request and the name of the served model."""
+    shared = tw.InferResponse([X], model_name="other server", id="other id")
+    app = create_app({"a": lambda _: shared, "b": lambda _: shared})
+    for name, id in (("a", "1"), ("b", "2"), ("a", None)):
+        response = infer(app, name, tw.encode_request(tw.InferRequest([X], id=id))).response()
+        assert (response.model_name, response.id) == (name, id)
+    assert (shared.model_name, shared.id) == ("other server", "other id")
+
+
+class OnlyDlpack:
+    """An array that numpy only accepts with from_dlpack."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize(
+    ("value", "declared", "datatype", "expected"),
+    [
+        ([1.5, 2], None, "FP64", [1.5, 2]),
+        ([1.5, 2], "FP16", "FP16", [1.5, 2]),
+        ([[1, 2], [3, 4]], None, "INT64", [[1, 2], [3, 4]]),
+        ((1, 2), "UINT8", "UINT8", [1, 2]),
+        ([True, False], None, "BOOL", [True, False]),
+        (3, None, "INT64", 3),
+        (2.5, "FP32", "FP32", 2.5),
+        (True, None, "BOOL", True),
+        ("text", None, "BYTES", b"text"),
+        ([b"a\0"], None, "BYTES", [b"a\0"]),
+        ([], "FP32", "FP32", []),
+        (np.float32(2), None, "FP32", 2),
+        (OnlyDlpack(np.arange(3, dtype=np.int16)), None, "INT16", [0, 1, 2]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_outputs_that_are_not_arrays(
+    value: Any, declared: str | None, datatype: str, expected: Any
+) -> None:
+    shape = [-1] * np.ndim(np.asarray(expected, object))
+    outputs = [tw.TensorSpec("y", declared, shape)] if declared else []
+    app = create_app({"m": Model(lambda _: {"y": value}, outputs=outputs)})
+    y = infer(app, "m", tw.encode_request(tw.InferRequest([X]))).response()["y"]
+    assert (y.datatype, y.as_numpy().tolist()) == (datatype, expected)
+
+
+def test_output_none_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    answer = infer(create_app({"m": lambda _: {"y": None}}), "m", FRAME)
+    assert (answer.status, answer.error) == (500, "the model returned None for output 'y'")
+    assert "the model returned None for output 'y'" in caplog.text

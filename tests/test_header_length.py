@@ -54,7 +54,7 @@ def test_header_length(headers: Any, expected: int | None) -> None:
     assert tw.header_length(headers) == expected
 
 
-@pytest.mark.parametrize("value", ["", "abc", "-1", "+1", " 1", "1 ", "0x5", "1.0", "9" * 30, "٣"])
+@pytest.mark.parametrize("value", ["", " ", "abc", "-1", "+1", "0x5", "1.0", "9" * 30, "٣", ",", "1,", "1 1", ",1"])
 def test_invalid_header_length_is_rejected(value: str) -> None:
     places = [{LENGTH: value}]
     if value == value.strip():
@@ -62,6 +62,17 @@ def test_invalid_header_length_is_rejected(value: str) -> None:
     for headers in places:
         with pytest.raises(tw.HeaderError, match=f"{LENGTH} is not a number"):
             tw.header_length(headers)
+
+
+@pytest.mark.parametrize("value", [" 17", "17\t", " \t17 ", "17,17", "17, 017 ,17", b"17 ", b"17, 17"])
+def test_blanks_and_equal_items_of_a_list_are_accepted(value: str | bytes) -> None:
+    assert tw.header_length([(LENGTH, value)]) == 17
+
+
+@pytest.mark.parametrize("value", ["17, 18", ", ".join(["17"] * 99)])
+def test_different_or_too_many_items_of_a_list_are_rejected(value: str) -> None:
+    with pytest.raises(tw.HeaderError, match="two header lengths|is not a number"):
+        tw.header_length({LENGTH: value})
 
 
 @pytest.mark.parametrize("value", ["\xa017", "\x1c17", "17\x85", '"17', '17"', '"', '""', '" 17"'])
@@ -80,7 +91,7 @@ def test_invalid_header_length_in_the_media_type_is_rejected(value: str) -> None
 def test_contradicting_lengths_are_rejected(headers: Any) -> None:
     with pytest.raises(tw.HeaderError) as caught:
         tw.header_length(headers)
-    assert str(caught.value) == "the header length is announced twice, as 17 and as 18"
+    assert str(caught.value) == "the headers declare two header lengths, 17 and 18"
     assert (caught.value.expected, caught.value.actual) == (17, 18)
 
 

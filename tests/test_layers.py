@@ -28,11 +28,13 @@ LAYERS = [
     ["_codec.messages"],
     ["_codec.decoder", "_codec.encoder"],
     ["__init__"],
-    ["cli.demo", "cli.inspect", "asgi._headers", "integrations.patching"],
-    ["asgi.exchange"],
-    ["asgi.app"],
+    ["cli.demo", "cli.inspect", "server.framing", "integrations.patching"],
+    ["server.body", "server.model"],
+    ["server.service"],
+    ["server.asgi", "server.rsgi", "server.uvicorn"],
+    ["server.app"],
     ["asgi"],
-    ["asgi.serve", "client.calls"],
+    ["server", "server.serve", "client.calls"],
     ["client.sync", "client.aio"],
     [f"integrations.{peer}.convert" for peer in ("tritonclient", "kserve", "mlserver")],
     ["integrations.kserve.server", "integrations.mlserver.server"],
@@ -51,9 +53,9 @@ IMPORTS = re.compile(
 
 
 def module(source: Path) -> str:
-    """Return the name in LAYERS of a source file, such as ``asgi.app``.
+    """Return the name in LAYERS of a source file, such as ``server.app``.
 
-    The package itself is ``__init__``, and a package in it has its own name, such as ``asgi``.
+    The package itself is ``__init__``, and a package in it has its own name, such as ``server``.
     """
     parts = source.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(part for part in parts if part != "__init__") or "__init__"

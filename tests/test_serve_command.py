@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from tensorwire.asgi.serve import load
+from tensorwire.server.serve import Options, load
 from tensorwire.cli import main
 
 pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
@@ -105,7 +105,7 @@ def test_invalid_models_are_rejected(
 
 
 def test_uvicorn_gets_memoryviews() -> None:
-    assert load(None, with_echo=True).zero_copy
+    assert load(Options(None, with_echo=True)).zero_copy
 
 
 def test_without_uvicorn(

@@ -20,6 +20,7 @@ _GATEWAY_TYPES = (
 )
 _WHITESPACE = " \t"  # of HTTP headers; str.strip() without arguments removes more
 _MAX_DIGITS = 20  # 2^64 has 20 digits
+_MAX_ITEMS = 8  # of a list; the rest is one item, which is not a number
 
 
 class HasItems(Protocol):
@@ -96,7 +97,7 @@ def _gateway_length(media_type: str) -> int | None:
             continue
         value = value.strip(_WHITESPACE)
         is_quoted = len(value) >= 2 and value[0] == value[-1] == '"'
-        length = parse_header_length(value[1:-1] if is_quoted else value)
+        length = _parse_digits(value[1:-1] if is_quoted else value)
         found = _same_length(found, length)
     return found
 
@@ -105,7 +106,7 @@ def _same_length(found: int | None, length: int) -> int:
     """Return ``length``. Raises HeaderError if another one was found before."""
     if found is not None and found != length:
         raise HeaderError(
-            f"the header length is announced twice, as {found} and as {length}",
+            f"the headers declare two header lengths, {found} and {length}",
             expected=found,
             actual=length,
         )
@@ -115,13 +116,18 @@ def _same_length(found: int | None, length: int) -> int:
 def parse_header_length(value: int | str | bytes) -> int:
     """Return a header length as an int.
 
-    Text must consist of 1 to 20 ASCII digits (WIRE.md 1). Raises HeaderError for other text and for
-    negative integers, and TypeError for other types.
+    Text must consist of 1 to 20 ASCII digits, which blanks may surround. A proxy may have joined
+    repeated headers to a list, whose items must be equal (WIRE.md 1). Raises HeaderError for other
+    text and for negative integers, and TypeError for other types.
     """
     if isinstance(value, bytes) and value.isdigit() and len(value) <= _MAX_DIGITS:
         return int(value)
     if isinstance(value, str | bytes):
-        return _parse_digits(_text(value))
+        found: int | None = None
+        for item in _text(value).split(",", _MAX_ITEMS):
+            found = _same_length(found, _parse_digits(item.strip(_WHITESPACE)))
+        assert found is not None  # split returns at least one item
+        return found
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"a header length must be int, str or bytes, not {type(value).__name__}")
     length = index(value)

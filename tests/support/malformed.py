@@ -89,8 +89,8 @@ LENGTHS = tuple(
         ("HEAD1", "", (2**64 + N, "99999999999", "9" * 5000)),
         ("21 digits", "Triton reads the number", (f"{N:021}",)),
         ("B8", RAW, ("abc", b"abc")),
-        ("B9", STRICT, (f"{N}junk", f"{N}.0", f"{N}, {N}", f"{N}e0")),
-        ("B10", STRICT, (f"+{N}", f" {N}", f"{N} ", f"{N}\n", f"{N}\n".encode())),
+        ("B9", STRICT, (f"{N}junk", f"{N}.0", f"{N}, {N}, x", f"{N}e0")),
+        ("B10", STRICT, (f"+{N}", f"\v{N}", f"{N}\n", f"{N}\n".encode())),
         ("B11", RAW, ("0x5", "-0")),
         ("B12", RAW, ("", b"")),
         ("B13 B14", "", (N + 1, N - 1)),  # neither a NUL nor an incomplete object is valid JSON

@@ -24,7 +24,7 @@ from mlserver.types import Parameters, ResponseOutput
 
 import tensorwire as tw
 
-from ...asgi.exchange import Receive, Scope, Send
+from ...server.asgi import Receive, Scope, Send
 from ...errors import ElementError, LayoutError, plural, subject
 from ...http import EXTENSION
 from ..patching import Function, Replacement

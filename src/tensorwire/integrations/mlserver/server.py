@@ -22,19 +22,12 @@ from pydantic import ValidationError
 
 import tensorwire as tw
 
-from ...asgi._headers import parse_framing
-from ...asgi.exchange import (
-    ClientDisconnected,
-    Message,
-    RawHeaders,
-    Receive,
-    Scope,
-    Send,
-    read_request,
-    send_frame,
-)
 from ...errors import TensorwireError
 from ...http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
+from ...server.asgi import Message, Receive, Scope, Send, read_request, send_frame
+from ...server.body import ClientDisconnected
+from ...server.framing import Framing
+from ...server.service import RawHeaders
 from .convert import (
     binary_selection,
     mlserver_error,
@@ -71,7 +64,7 @@ def is_binary(headers: RawHeaders) -> bool:
 async def answer_binary(endpoint: Any, scope: Scope, receive: Receive, send: Send) -> None:
     """Respond to a binary request. Raises MLServerError."""
     try:
-        header_length, _, _ = parse_framing(scope["headers"])
+        header_length = Framing(scope["headers"]).header_length
         spec = await declared_input(endpoint, scope) if header_length == 0 else None
         request = to_inference_request(await read_request(scope, receive, raw_input=spec))
     except ClientDisconnected:

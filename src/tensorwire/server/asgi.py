@@ -1,51 +1,37 @@
-"""Read inference requests and send frames in any ASGI application, with or without a framework."""
+"""Serve with ASGI: read inference requests, and send frames and other replies.
+
+``read_request``, ``send_frame`` and ``send_error`` can be used in any ASGI application, with or
+without a framework. ``respond`` is the ASGI side of the application of ``create_app``.
+"""
 
 from __future__ import annotations
 
-import json
-import zlib
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from .._codec.datatypes import Limits
 from .._codec.decoder import decode_request
 from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame, InferRequest, TensorSpec
-from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError, plural
-from ._headers import frame_headers, parse_framing
+from ..errors import TensorwireError
+from .body import DEFAULT_MAX_BODY, ClientDisconnected, finish_body, open_body, receive_timeout
+from .framing import Framing, frame_headers
+from .model import ServedModel
+from .service import RawHeaders, Reply, Service, error_reply
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-RawHeaders = Iterable[tuple[bytes, bytes]]
-
-DEFAULT_MAX_BODY = 2**31 - 1
-"""Default limit of a request body in bytes, after decompression. It is also Triton's limit."""
 
 _DEFAULT_LIMITS = Limits()
-# Decompress in steps, so that a body that expands beyond max_body is rejected early.
-_INFLATE_NBYTES = 1 << 20
+_CLOSE = (b"connection", b"close")
 # Send in chunks, so that the server does not have to buffer a whole response.
 _CHUNK_NBYTES = 1 << 20
 # One message is faster than several for frames up to this size (benchmarks/bench_http.py).
 _MAX_JOINED_NBYTES = 64 << 10
 _MAX_DISCARDED_NBYTES = 16 << 20
-
-
-class ClientDisconnected(TensorwireError):
-    """The client closed the connection before the whole body had arrived.
-
-    No response can be sent. ``status`` is 499.
-    """
-
-    status = 499
-
-
-class UnsupportedEncoding(DecodeError):
-    """The Content-Encoding of the body is not gzip, deflate or identity. ``status`` is 415."""
-
-    status = 415
 
 
 # --- requests ------------------------------------------------------------------------------------
@@ -58,6 +44,7 @@ async def read_request(
     max_body: int = DEFAULT_MAX_BODY,
     limits: Limits = _DEFAULT_LIMITS,
     raw_input: TensorSpec | None = None,
+    timeout: float | None = None,
 ) -> InferRequest:
     """Read and decode the inference request of an ASGI scope.
 
@@ -73,6 +60,8 @@ async def read_request(
         The limits for ``decode_request``.
     raw_input : TensorSpec, optional
         The input that the model declares, which is required for raw binary requests (WIRE.md 5).
+    timeout : float, optional
+        Time in seconds in which the whole body must arrive. By default, there is no limit.
 
     Returns
     -------
@@ -85,8 +74,8 @@ async def read_request(
     ------
     DecodeError
         The body is not a valid request. The ``status`` of the exception is the HTTP status to
-        respond with: 400, 413 (longer than ``max_body``; raised before the body is read if
-        Content-Length is too large) or 415 (``UnsupportedEncoding``).
+        respond with: 400, 408 (``ReceiveTimeout``), 413 (longer than ``max_body``; raised before
+        the body is read if Content-Length is too large) or 415 (``UnsupportedEncoding``).
     ClientDisconnected
         The client closed the connection before the whole body had arrived.
 
@@ -105,24 +94,26 @@ async def read_request(
     ...         response = tw.InferResponse(request.inputs)
     ...         await send_frame(send, tw.encode_response(response, request))
     """
-    length, content_length, encoding = parse_framing(scope["headers"])
-    if encoding:
-        buffer = await _read_compressed(encoding, length, receive, max_body)
-    else:
-        buffer = BodyBuffer(content_length, length, max_nbytes=max_body)
-        more = True
-        while more:
-            message = await receive()
-            buffer.write(_body_of(message))
-            more = message.get("more_body", False)
-        if not buffer.complete:
-            raise LayoutError(
-                f"the body is shorter than announced: {plural('byte', len(buffer))}, "
-                f"Content-Length is {content_length}",
-                expected=content_length,
-                actual=len(buffer),
-            )
-    return decode_request(buffer, length, raw_input=raw_input, limits=limits)
+    framing = Framing(scope["headers"])
+    body = await receive_body(framing, receive, max_body, timeout)
+    return decode_request(body, framing.header_length, raw_input=raw_input, limits=limits)
+
+
+async def receive_body(
+    framing: Framing, receive: Receive, max_body: int | None, timeout: float | None
+) -> BodyBuffer:
+    """Receive the body of a request, and decompress it. Raises DecodeError, ClientDisconnected."""
+    body = open_body(framing, max_body)
+    try:
+        async with asyncio.timeout(timeout):
+            more = True
+            while more:
+                message = await receive()
+                body.write(_body_of(message))
+                more = message.get("more_body", False)
+    except TimeoutError:
+        raise receive_timeout(timeout) from None
+    return finish_body(body)
 
 
 def _body_of(message: Message) -> bytes:
@@ -130,58 +121,6 @@ def _body_of(message: Message) -> bytes:
         raise ClientDisconnected("the client closed the connection before the whole body arrived")
     body: bytes = message.get("body", b"")
     return body
-
-
-async def _read_compressed(
-    encoding: bytes, header_length: int | None, receive: Receive, max_body: int
-) -> BodyBuffer:
-    """Decompress the body as it arrives.
-
-    zlib detects whether the data has a zlib or a gzip header. Therefore zlib data with the encoding
-    ``gzip`` is accepted, and gzip data with the encoding ``deflate``.
-    """
-    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
-        name = encoding[:40].decode("latin-1")
-        raise UnsupportedEncoding(f"Content-Encoding {name!r} is not known")
-    buffer = BodyBuffer(None, header_length, max_nbytes=max_body)
-    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: detect the header
-    n_read, more = 0, True
-    while more:
-        message = await receive()
-        chunk = _body_of(message)
-        _inflate(inflater, chunk, buffer)
-        n_read += len(chunk)
-        more = message.get("more_body", False)
-    if not inflater.eof:
-        raise HeaderError(
-            f"the compressed body is truncated after {plural('byte', n_read)} "
-            f"({plural('byte', len(buffer))} decompressed)"
-        )
-    return buffer
-
-
-def _inflate(inflater: Any, chunk: bytes, buffer: BodyBuffer) -> None:
-    # zlib copies the unconsumed rest of its input at every step, which would take quadratic time
-    # for a large chunk. Therefore the input is split as well.
-    for start in range(0, len(chunk), _INFLATE_NBYTES):
-        _inflate_slice(inflater, chunk[start : start + _INFLATE_NBYTES], buffer)
-
-
-def _inflate_slice(inflater: Any, chunk: bytes, buffer: BodyBuffer) -> None:
-    try:
-        while chunk:
-            buffer.write(inflater.decompress(chunk, _INFLATE_NBYTES))
-            chunk = inflater.unconsumed_tail
-    except zlib.error as error:
-        raise HeaderError(
-            f"the compressed body is invalid after {plural('decompressed byte', len(buffer))}: "
-            f"{error}"
-        ) from None
-    if inflater.unused_data:
-        raise HeaderError(
-            f"the compressed body is followed by other data: it ends after "
-            f"{plural('decompressed byte', len(buffer))}"
-        )
 
 
 async def discard_body(receive: Receive) -> None:
@@ -282,17 +221,76 @@ async def send_error(send: Send, message: str, status: int, headers: RawHeaders 
     503
     b'{"error": "the queue is full"}'
     """
-    await send_json(send, {"error": message}, status, headers)
+    await send_reply(send, error_reply(message, status, headers))
 
 
-async def send_json(send: Send, value: Any, status: int = 200, headers: RawHeaders = ()) -> None:
-    """Send a response whose body is ``value`` as JSON."""
-    body = json.dumps(value).encode()
-    all_headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        *headers,
-    ]
-    start = {"type": "http.response.start", "status": status, "headers": all_headers}
+async def send_reply(send: Send, reply: Reply) -> None:
+    """Send a response with a small body."""
+    start = {"type": "http.response.start", "status": reply.status, "headers": reply.headers}
     await send(start)
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": reply.body})
+
+
+# --- the application -----------------------------------------------------------------------------
+
+
+async def respond(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
+    """Respond to an ASGI event."""
+    if scope["type"] == "http":
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        model = service.infer_model(scope["method"], path)
+        if model is not None:
+            await _infer(service, model, scope, receive, send)
+            return
+        reply = service.reply(scope["method"], path)
+        if _expects_continue(scope):
+            reply.headers.append(_CLOSE)
+        else:
+            await discard_body(receive)
+        await send_reply(send, reply)
+    elif scope["type"] == "lifespan":
+        await _lifespan(receive, send)
+    elif scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1000})
+
+
+async def _infer(
+    service: Service, model: ServedModel, scope: Scope, receive: Receive, send: Send
+) -> None:
+    try:
+        framing = Framing(scope["headers"])
+        body = await receive_body(framing, receive, service.max_body, service.receive_timeout)
+    except ClientDisconnected:
+        return
+    except TensorwireError as error:  # a part of the body may not have been read
+        close = error.status == 408 or _expects_continue(scope) or _has_two_lengths(scope)
+        await send_error(send, str(error), error.status, [_CLOSE] if close else ())
+        return
+    try:
+        frame = await model.infer(body, framing.header_length)
+    except TensorwireError as error:
+        await send_error(send, str(error), error.status)
+    else:
+        await send_frame(send, frame, zero_copy=service.zero_copy)
+
+
+def _expects_continue(scope: Scope) -> bool:
+    """Return whether the client waits for ``100 Continue``, which servers send on a receive."""
+    return any(
+        name == b"expect" and value.strip().lower() == b"100-continue"
+        for name, value in scope["headers"]
+    )
+
+
+def _has_two_lengths(scope: Scope) -> bool:
+    """Return whether the request has a Transfer-Encoding and a Content-Length (see Framing)."""
+    names = {name for name, _ in scope["headers"]}
+    return b"transfer-encoding" in names and b"content-length" in names
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

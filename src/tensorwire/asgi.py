@@ -1,23 +1,27 @@
-"""Serve the Open Inference Protocol from any ASGI server.
+"""Serve the Open Inference Protocol from any ASGI or RSGI server.
 
 ``create_app`` returns an application that serves models by name. To serve inference requests in a
 route of another framework, use ``read_request`` and ``send_frame``.
 """
 
-from .app import Model, create_app
-from .exchange import (
+from .server.app import App, create_app
+from .server.asgi import read_request, send_error, send_frame
+from .server.body import (
     DEFAULT_MAX_BODY,
+    DEFAULT_RECEIVE_TIMEOUT,
     ClientDisconnected,
+    ReceiveTimeout,
     UnsupportedEncoding,
-    read_request,
-    send_error,
-    send_frame,
 )
+from .server.model import Model
 
 __all__ = [
     "DEFAULT_MAX_BODY",
+    "DEFAULT_RECEIVE_TIMEOUT",
+    "App",
     "ClientDisconnected",
     "Model",
+    "ReceiveTimeout",
     "UnsupportedEncoding",
     "create_app",
     "read_request",

@@ -1,0 +1,1 @@
+"""HTTP servers of the Open Inference Protocol: one application, several transports."""

@@ -1,0 +1,99 @@
+"""The application that serves models with ASGI and RSGI."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorwire as tw
+
+from . import asgi, rsgi
+from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT
+from .model import Function, Model
+from .service import Service
+
+
+class App(Service):
+    """The application that ``create_app`` returns."""
+
+    async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        """Respond to an ASGI event."""
+        await asgi.respond(self, scope, receive, send)
+
+    async def __rsgi__(self, scope: Any, protocol: Any) -> None:
+        """Respond to an RSGI request."""
+        await rsgi.respond(self, scope, protocol)
+
+
+def create_app(
+    models: Mapping[str, Function | Model],
+    *,
+    max_body: int = DEFAULT_MAX_BODY,
+    limits: tw.Limits | None = None,
+    selection: str = "spec",
+    receive_timeout: float | None = DEFAULT_RECEIVE_TIMEOUT,
+    zero_copy: bool = False,
+) -> App:
+    """Return an application that serves models by name, with ASGI and RSGI.
+
+    The endpoints are ``GET /v2``, ``GET /v2/health/live``, ``GET /v2/health/ready``,
+    ``GET /v2/models/{name}``, ``GET /v2/models/{name}/ready`` and
+    ``POST /v2/models/{name}/infer``. The paths of a model may contain ``/versions/{version}`` after
+    the name. The only version is 1.
+
+    Errors are responses with a JSON body ``{"error": ...}`` and one of these statuses: 400 (invalid
+    request), 404 (unknown path, model or version), 405 (wrong method), 408 (the body did not arrive
+    in time), 413 (body too long), 415 (unknown Content-Encoding) and 500 (the model failed). The
+    exception of a model is logged by the logger ``tensorwire.server`` and is not sent to the
+    client.
+
+    Parameters
+    ----------
+    models : mapping of str to callable or Model
+        A callable takes an ``InferRequest``, and returns an ``InferResponse`` or a mapping of
+        output names to arrays, lists or numbers. An async function is awaited. Any other function is called in a
+        thread pool. A ``Model`` is a function with declared inputs and outputs.
+    max_body : int, default 2**31 - 1
+        Maximum length of a request body in bytes, after decompression.
+    limits : Limits, optional
+        The limits for ``decode_request``.
+    selection : {"spec", "triton"}, default "spec"
+        The rule that determines which outputs are binary; see ``encode_response``.
+    receive_timeout : float or None, default 300.0
+        Time in seconds in which the whole body of a request must arrive. None means no limit.
+    zero_copy : bool, default False
+        Whether to send large responses as memoryviews of the arrays, which saves a copy. uvicorn
+        accepts memoryviews. ASGI only requires ``bytes``, so other servers may not.
+
+    Returns
+    -------
+    App
+        The application. It sends responses from the memory of the arrays that the models return,
+        so a model must not modify an array after returning it.
+
+    Raises
+    ------
+    TypeError
+        A model is neither callable nor a ``Model``.
+    ValueError
+        ``selection``, ``receive_timeout`` or the name of a model is invalid.
+
+    Examples
+    --------
+    >>> from tensorwire import TensorSpec
+    >>> from tensorwire.asgi import Model, create_app
+    >>> def double(request):
+    ...     return {"y": request["x"].as_numpy() * 2}
+    >>> app = create_app({"double": Model(double, [TensorSpec("x", "FP32", [-1])])})
+
+    Serve it with ``python -m tensorwire serve module:app``, with any ASGI server, for example
+    ``uvicorn module:app``, or with ``granian --interface rsgi module:app``.
+    """
+    return App(
+        models,
+        max_body=max_body,
+        limits=limits or tw.Limits(),
+        selection=selection,
+        receive_timeout=receive_timeout,
+        zero_copy=zero_copy,
+    )

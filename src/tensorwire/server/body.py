@@ -1,0 +1,119 @@
+"""Collect the body of a request as it arrives: limits, decompression, and their errors."""
+
+from __future__ import annotations
+
+import zlib
+
+from .._codec.memory import BodyBuffer
+from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError, plural
+from .framing import Framing
+
+DEFAULT_MAX_BODY = 2**31 - 1
+"""Default limit of a request body in bytes, after decompression. It is also Triton's limit."""
+
+DEFAULT_RECEIVE_TIMEOUT = 300.0
+"""Default time in seconds in which the whole body of a request must arrive."""
+
+# Decompress in steps, so that a body that expands beyond max_body is rejected early.
+_INFLATE_NBYTES = 1 << 20
+
+
+class ClientDisconnected(TensorwireError):
+    """The client closed the connection before the whole body had arrived.
+
+    No response can be sent. ``status`` is 499.
+    """
+
+    status = 499
+
+
+class UnsupportedEncoding(DecodeError):
+    """The Content-Encoding of the body is not gzip, deflate or identity. ``status`` is 415."""
+
+    status = 415
+
+
+class ReceiveTimeout(DecodeError):
+    """The body did not arrive in time. ``status`` is 408."""
+
+    status = 408
+
+
+def receive_timeout(seconds: float | None) -> ReceiveTimeout:
+    return ReceiveTimeout(f"the body did not arrive within {seconds:g} seconds")
+
+
+class CompressedBody:
+    """Decompresses a body as it arrives.
+
+    zlib detects whether the data has a zlib or a gzip header. Therefore zlib data with the encoding
+    ``gzip`` is accepted, and gzip data with the encoding ``deflate``.
+    """
+
+    def __init__(self, header_length: int | None, max_body: int | None) -> None:
+        self.buffer = BodyBuffer(None, header_length, max_nbytes=max_body)
+        self._inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: detect the header
+        self._n_read = 0
+
+    def write(self, chunk: bytes) -> None:
+        """Decompress a chunk. Raises HeaderError."""
+        self._n_read += len(chunk)
+        # zlib copies the unconsumed rest of its input at every step, which would take quadratic
+        # time for a large chunk. Therefore the input is split as well.
+        for start in range(0, len(chunk), _INFLATE_NBYTES):
+            self._inflate(chunk[start : start + _INFLATE_NBYTES])
+
+    def _inflate(self, chunk: bytes) -> None:
+        inflater = self._inflater
+        try:
+            while chunk:
+                self.buffer.write(inflater.decompress(chunk, _INFLATE_NBYTES))
+                chunk = inflater.unconsumed_tail
+        except zlib.error as error:
+            raise HeaderError(
+                "the compressed body is invalid after "
+                f"{plural('decompressed byte', len(self.buffer))}: {error}"
+            ) from None
+        if inflater.unused_data:
+            raise HeaderError(
+                "the compressed body is followed by other data: it ends after "
+                f"{plural('decompressed byte', len(self.buffer))}"
+            )
+
+    def finish(self) -> BodyBuffer:
+        """Return the decompressed body. Raises HeaderError if it is not complete."""
+        if not self._inflater.eof:
+            raise HeaderError(
+                f"the compressed body is truncated after {plural('byte', self._n_read)} "
+                f"({plural('byte', len(self.buffer))} decompressed)"
+            )
+        return self.buffer
+
+
+def open_body(framing: Framing, max_body: int | None) -> BodyBuffer | CompressedBody:
+    """Return an object whose ``write`` method takes the chunks of the body.
+
+    Raises HeaderError with status 413 if Content-Length exceeds ``max_body``, and
+    UnsupportedEncoding.
+    """
+    encoding = framing.encoding
+    if not encoding:
+        return BodyBuffer(framing.content_length, framing.header_length, max_nbytes=max_body)
+    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
+        name = encoding[:40].decode("latin-1")
+        raise UnsupportedEncoding(f"Content-Encoding {name!r} is not known")
+    return CompressedBody(framing.header_length, max_body)
+
+
+def finish_body(body: BodyBuffer | CompressedBody) -> BodyBuffer:
+    """Return the buffer of a body after its last chunk. Raises DecodeError if it is truncated."""
+    if isinstance(body, CompressedBody):
+        return body.finish()
+    if not body.complete:
+        raise LayoutError(
+            f"the body is shorter than announced: {plural('byte', len(body))}, "
+            f"Content-Length is {body.content_length}",
+            expected=body.content_length,
+            actual=len(body),
+        )
+    return body

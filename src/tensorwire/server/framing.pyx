@@ -1,0 +1,110 @@
+"""Parse the HTTP headers of requests, and build the HTTP headers of frames."""
+
+from .._codec.messages cimport Frame
+
+from ..errors import HeaderError
+from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE, header_length
+
+cdef bytes HEADER_LENGTH_NAME = HEADER_LENGTH.lower().encode()
+# Media types that have the header length as a parameter are longer than this (WIRE.md 1).
+cdef Py_ssize_t PLAIN_TYPE_NBYTES = len(BINARY_TYPE)
+cdef tuple BINARY = (b"content-type", BINARY_TYPE.encode())
+cdef tuple JSON = (b"content-type", JSON_TYPE.encode())
+cdef bytes BINARY_HEAD = f"content-type: {BINARY_TYPE}\r\ncontent-length: ".encode()
+cdef bytes JSON_HEAD = f"content-type: {JSON_TYPE}\r\ncontent-length: ".encode()
+cdef bytes HEADER_LENGTH_HEAD = f"\r\n{HEADER_LENGTH.lower()}: ".encode()
+
+
+cdef class Framing:
+    """What the HTTP headers of a request say about its body (WIRE.md 1).
+
+    Parameters
+    ----------
+    headers : iterable of (bytes, bytes)
+        The headers of the request. Names are in lower case.
+
+    Attributes
+    ----------
+    header_length : int or None
+        Length of the JSON header in bytes; None if the headers do not declare it.
+    content_length : int or None
+        Length of the body in bytes; None if there is no Content-Length.
+    encoding : bytes
+        The Content-Encoding in lower case; empty if there is none or it is ``identity``.
+    expects_continue : bool
+        Whether the client waits for a ``100 Continue`` before it sends the body.
+
+    Raises
+    ------
+    HeaderError
+        A length is not a number, the headers declare two different header lengths, or there is both
+        a Content-Length and a Transfer-Encoding.
+    """
+
+    cdef readonly object header_length
+    cdef readonly object content_length
+    cdef readonly bytes encoding
+    cdef readonly bint expects_continue
+
+    def __init__(self, headers):
+        cdef bytes name, value
+        cdef bytes encoding = b""
+        cdef list length_headers = []
+        cdef bint has_transfer_encoding = False
+        for name, value in headers:
+            if name == b"content-length":
+                self.content_length = parse_digits(value)
+                if self.content_length is None:
+                    shown = value[:40].decode("latin-1")
+                    raise HeaderError(f"Content-Length is not a number: {shown!r}")
+            elif name == HEADER_LENGTH_NAME or (
+                name == b"content-type"
+                and len(value) > PLAIN_TYPE_NBYTES
+                and b"json-header-size" in value.lower()
+            ):
+                length_headers.append((name, value))
+            elif name == b"content-encoding":
+                value = value.strip().lower()
+                if value not in (b"", b"identity"):
+                    encoding = encoding + b", " + value if encoding else value
+            elif name == b"transfer-encoding":
+                has_transfer_encoding = True
+            elif name == b"expect":
+                self.expects_continue = value.strip().lower() == b"100-continue"
+        self.encoding = encoding
+        if has_transfer_encoding and self.content_length is not None:
+            # Proxies may disagree on where such a body ends (RFC 9112, section 6.1).
+            raise HeaderError("the request has both Content-Length and Transfer-Encoding")
+        if len(length_headers) == 1:
+            self.header_length = parse_digits(length_headers[0][1])
+        if self.header_length is None and length_headers:
+            # in a media type, with blanks, malformed, or declared more than once
+            self.header_length = header_length(length_headers)
+
+
+cdef parse_digits(bytes value):
+    """Return the value of 1 to 20 ASCII digits (2^64 has 20 digits). None for any other text."""
+    cdef const unsigned char* text = value
+    cdef Py_ssize_t i, number = 0
+    if not 0 < len(value) <= 18:  # 18 digits cannot overflow a Py_ssize_t
+        return int(value) if len(value) in (19, 20) and value.isdigit() else None
+    for i in range(len(value)):
+        if not c"0" <= text[i] <= c"9":
+            return None
+        number = 10 * number + (text[i] - c"0")
+    return number
+
+
+def frame_headers(Frame frame not None):
+    """Return the HTTP headers of a frame as a list of (name, value) pairs of bytes."""
+    cdef tuple content_length = (b"content-length", b"%d" % frame.nbytes)
+    if frame.header_length is None:
+        return [JSON, content_length]
+    return [BINARY, content_length, (HEADER_LENGTH_NAME, b"%d" % frame.header_length)]
+
+
+def frame_head(Frame frame not None):
+    """Return the HTTP headers of a frame as the lines of a response head, without the last CRLF."""
+    if frame.header_length is None:
+        return JSON_HEAD + b"%d\r\n" % frame.nbytes
+    return b"%b%d%b%d\r\n" % (BINARY_HEAD, frame.nbytes, HEADER_LENGTH_HEAD, frame.header_length)

@@ -1,0 +1,172 @@
+"""``python -m tensorwire serve``: run an application on uvicorn."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import tensorwire as tw
+
+from .app import App, create_app
+from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT
+from .model import Model
+
+# The oldest and the newest uvicorn that InferProtocol was tested with.
+TESTED_UVICORN = ((0, 46), (0, 54))
+FAST_PROTOCOL = "tensorwire.server.uvicorn:InferProtocol"
+_ENVIRONMENT = "_TENSORWIRE_SERVE"  # passes the options to worker processes
+
+
+class InvalidArguments(Exception):
+    """The command-line arguments are invalid, or uvicorn is not installed."""
+
+
+class Options(NamedTuple):
+    """What to serve."""
+
+    models: str | None
+    """``module:name`` of a mapping of models or of an ASGI application, by default ``models``."""
+    with_echo: bool
+    """Whether to add the model ``echo``."""
+    max_body: int | None = None
+    """Maximum length of a request body in bytes, if the application is created from a mapping."""
+    receive_timeout: float | None = None
+    """Time in seconds in which a body must arrive, if the application is created."""
+
+
+def echo(request: tw.InferRequest) -> tw.InferResponse:
+    """Return the inputs as outputs, without a copy. This is the model that ``--echo`` adds."""
+    return tw.InferResponse(request.inputs)
+
+
+def run(options: Options, *, http: str, **uvicorn_options: Any) -> int:
+    """Run the server until it is interrupted, and return the exit status.
+
+    Parameters
+    ----------
+    options : Options
+        What to serve.
+    http : {"fast", "asgi"}
+        Whether inference requests are answered by ``InferProtocol`` or through ASGI.
+    **uvicorn_options
+        Arguments of ``uvicorn.run``.
+
+    Raises
+    ------
+    InvalidArguments
+        There are no models, they cannot be loaded, or uvicorn is not installed.
+    """
+    try:
+        uvicorn: Any = import_module("uvicorn")
+    except ImportError:
+        raise InvalidArguments("uvicorn is not installed: pip install 'tensorwire[serve]'") from None
+    app = load(options)
+    reason = why_not_fast(app, uvicorn.__version__) if http == "fast" else "as requested"
+    path = "InferProtocol" if reason is None else f"ASGI ({reason})"
+    workers = uvicorn_options.get("workers") or 1
+    print(
+        f"tensorwire {tw.__version__} serves {names(app, options)} at {address(uvicorn_options)} "
+        f"with {path} on uvicorn {uvicorn.__version__}, "
+        f"{'1 process' if workers == 1 else f'{workers} processes'}",
+        flush=True,
+    )
+    os.environ[_ENVIRONMENT] = json.dumps(options)
+    uvicorn.run(
+        f"{__name__}:create",
+        factory=True,
+        http="auto" if reason else FAST_PROTOCOL,
+        **uvicorn_options,
+    )
+    return 0
+
+
+def create() -> Any:
+    """Return the application in a process of the server; called by uvicorn."""
+    return load(Options(*json.loads(os.environ[_ENVIRONMENT])))
+
+
+def why_not_fast(app: Any, uvicorn_version: str) -> str | None:
+    """Return the reason why InferProtocol cannot be used; None if it can."""
+    if not isinstance(app, App):
+        return "the application was not created by create_app"
+    release = tuple(int(part) for part in uvicorn_version.split(".")[:2] if part.isdigit())
+    oldest, newest = TESTED_UVICORN
+    if not oldest <= release <= newest:
+        tested = " to ".join(".".join(map(str, version)) for version in TESTED_UVICORN)
+        return f"InferProtocol was tested with uvicorn {tested}"
+    try:
+        import_module("httptools")
+    except ImportError:
+        return "httptools is not installed"
+    return None
+
+
+def names(app: Any, options: Options) -> str:
+    """Return the names of the served models."""
+    if not isinstance(app, App):
+        return str(options.models)
+    return ", ".join(sorted({model.name for _, model in app.routes.values() if model is not None}))
+
+
+def address(uvicorn_options: Mapping[str, Any]) -> str:
+    if uvicorn_options.get("uds"):
+        return f"unix:{uvicorn_options['uds']}"
+    scheme = "https" if uvicorn_options.get("ssl_certfile") else "http"
+    host = uvicorn_options["host"]
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{uvicorn_options['port']}"
+
+
+def load(options: Options) -> Any:
+    """Return the ASGI application to serve.
+
+    Raises
+    ------
+    InvalidArguments
+        There are no models, the module cannot be imported, or the object that ``models`` names is
+        neither a mapping nor an application.
+    """
+    models = options.models
+    found: Any = {} if models is None else find(models)
+    if not isinstance(found, Mapping):
+        if not callable(found):
+            kind = type(found).__name__
+            raise InvalidArguments(
+                f"{models} must be a mapping of models or an application, not {kind}"
+            )
+        for option, value in (
+            ("--echo", options.with_echo),
+            ("--max-body", options.max_body),
+            ("--receive-timeout", options.receive_timeout),
+        ):
+            if value:
+                raise InvalidArguments(
+                    f"{models} is an application: {option} needs a mapping of models"
+                )
+        return found
+    served = {"echo": Model(echo, in_event_loop=True), **found} if options.with_echo else found
+    if not served:
+        raise InvalidArguments("no models: pass module:name of a mapping, or --echo")
+    try:
+        return create_app(
+            served,
+            max_body=options.max_body or DEFAULT_MAX_BODY,
+            receive_timeout=options.receive_timeout or DEFAULT_RECEIVE_TIMEOUT,
+            zero_copy=True,  # uvicorn accepts memoryviews
+        )
+    except (TypeError, ValueError) as error:  # an invalid model, or an invalid name
+        raise InvalidArguments(f"cannot serve {models}: {error}") from error
+
+
+def find(models: str) -> Any:
+    """Import the object that ``module:name`` names."""
+    module, _, name = models.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # find modules in the working directory, as `python -m` does
+    try:
+        return getattr(import_module(module), name or "models")
+    except (ImportError, AttributeError) as error:
+        raise InvalidArguments(f"cannot load {models}: {error}") from None

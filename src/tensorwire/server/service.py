@@ -1,0 +1,141 @@
+"""Models by name: the endpoints and their replies. It knows no transport."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import tensorwire as tw
+
+from ..http import EXTENSION
+from .model import Function, Model, ServedModel
+
+VERSION = "1"  # the version of every model
+SERVER_ENDPOINTS = {"/v2": "server", "/v2/health/live": "live", "/v2/health/ready": "ready"}
+MODEL_ENDPOINTS = {"": "model", "/ready": "ready", "/infer": "infer"}
+MODEL_PATH = re.compile(
+    r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(/(infer|ready))?"
+)
+
+RawHeaders = Iterable[tuple[bytes, bytes]]
+Route = tuple[str, ServedModel | None]
+
+
+class Reply(NamedTuple):
+    """A complete HTTP response with a small body."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
+def json_reply(value: Any, status: int = 200, headers: RawHeaders = ()) -> Reply:
+    """Return a reply whose body is ``value`` as JSON."""
+    body = json.dumps(value).encode()
+    content_length = (b"content-length", b"%d" % len(body))
+    return Reply(status, [(b"content-type", b"application/json"), content_length, *headers], body)
+
+
+def error_reply(message: str, status: int, headers: RawHeaders = ()) -> Reply:
+    """Return a reply with the JSON body ``{"error": message}``."""
+    return json_reply({"error": message}, status, headers)
+
+
+class Service:
+    """Models by name, and the options they are served with."""
+
+    def __init__(
+        self,
+        models: Mapping[str, Function | Model],
+        *,
+        max_body: int | None,
+        limits: tw.Limits,
+        selection: str,
+        receive_timeout: float | None,
+        zero_copy: bool,
+    ) -> None:
+        if selection not in ("spec", "triton"):
+            raise ValueError(f"selection must be 'spec' or 'triton', not {selection!r}")
+        if receive_timeout is not None and not receive_timeout > 0:
+            raise ValueError(f"receive_timeout must be positive or None, not {receive_timeout}")
+        self.max_body = max_body
+        self.receive_timeout = receive_timeout
+        self.zero_copy = zero_copy
+        self.routes: dict[str, Route] = {
+            path: (endpoint, None) for path, endpoint in SERVER_ENDPOINTS.items()
+        }
+        for name, model in models.items():
+            is_model = isinstance(model, Model)
+            self._add(ServedModel(name, model if is_model else Model(model), limits, selection))
+        self._infer_paths = {
+            path: model for path, (endpoint, model) in self.routes.items() if endpoint == "infer"
+        }
+
+    def _add(self, model: ServedModel) -> None:
+        name = model.name
+        if not name or name.startswith("/") or name.endswith("/"):
+            raise ValueError(f"a model name must not be empty, or begin or end with /: {name!r}")
+        for version in ("", f"/versions/{VERSION}"):
+            for suffix, endpoint in MODEL_ENDPOINTS.items():
+                path = f"/v2/models/{name}{version}{suffix}"
+                if path in self.routes:
+                    raise ValueError(f"the name of model {name!r} makes {path} ambiguous")
+                self.routes[path] = endpoint, model
+
+    def infer_targets(self) -> dict[bytes, ServedModel]:
+        """Return the models by the request targets of their infer endpoints."""
+        return {
+            quoted.encode(): model
+            for path, model in self._infer_paths.items()
+            if model is not None
+            for quoted in (quote(path), quote(path, safe="/!$&'()*+,;=:@"))
+        }
+
+    def infer_model(self, method: str, path: str) -> ServedModel | None:
+        """Return the model of an inference request; None for any other request."""
+        return self._infer_paths.get(path.rstrip("/")) if method == "POST" else None
+
+    def reply(self, method: str, path: str) -> Reply:
+        """Return the reply to a request that is not an inference request."""
+        route = self.routes.get(path.rstrip("/"))
+        if route is None:
+            return error_reply(self._not_found(path), 404)
+        endpoint, model = route
+        methods = ("POST",) if endpoint == "infer" else ("GET", "HEAD")
+        if method not in methods:
+            allowed = [(b"allow", ", ".join(methods).encode())]
+            return error_reply(f"{method} is not allowed for {path}", 405, allowed)
+        return json_reply(self._metadata(endpoint, model))
+
+    def _not_found(self, path: str) -> str:
+        found = MODEL_PATH.fullmatch(path.rstrip("/"))
+        if found is None:
+            return f"not found: {path}"
+        name, version = found["model"], found["version"]
+        if f"/v2/models/{name}" not in self.routes:
+            return f"model {name!r} is not known"
+        return f"model {name!r} has no version {version!r}, only {VERSION!r}"
+
+    @staticmethod
+    def _metadata(endpoint: str, model: ServedModel | None) -> dict[str, Any]:
+        """Return the JSON value of a metadata or health endpoint."""
+        if model is None:
+            if endpoint == "server":
+                return {"name": "tensorwire", "version": tw.__version__, "extensions": [EXTENSION]}
+            return {endpoint: True}
+        if endpoint == "ready":
+            return {"name": model.name, "ready": True}
+        return {
+            "name": model.name,
+            "versions": [VERSION],
+            "platform": "tensorwire",
+            "inputs": [_spec_metadata(spec) for spec in model.model.inputs.values()],
+            "outputs": [_spec_metadata(spec) for spec in model.model.outputs.values()],
+        }
+
+
+def _spec_metadata(spec: tw.TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
