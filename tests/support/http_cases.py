@@ -457,7 +457,6 @@ PATH_CASES = (
             "/v2/models//infer",
             "/v2/models/echo/config",
             "/v2/models/echo/infer/more",
-            "/v2/models/echo/versions/infer",
             "/v2/models/echo/versions//infer",
             "/v2/models",
             "/v1/models/echo:predict",
@@ -465,6 +464,7 @@ PATH_CASES = (
             "//v2/models/echo/infer",
         )
     ),
+    Case("path of a version", infer("/v2/models/echo/versions/infer"), error(404, "")),
     Case("unknown model", infer("/v2/models/nobody/infer"), error(404, "'nobody'")),
     Case("model name with an escaped letter", infer("/v2/models/%65cho/infer"), OK),
     Case("model name with a blank", infer("/v2/models/a%20b/infer"), OK),

@@ -93,11 +93,4 @@ models = {
     "größe": echo,
 }
 
-import inspect
-
-_dev = (
-    {"receive_timeout": RECEIVE_TIMEOUT}
-    if "receive_timeout" in inspect.signature(create_app).parameters
-    else {}
-)
-app = create_app(models, max_body=MAX_BODY, **_dev)
+app = create_app(models, max_body=MAX_BODY, receive_timeout=RECEIVE_TIMEOUT)
