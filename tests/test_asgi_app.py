@@ -254,7 +254,7 @@ class OnlyDlpack:
     ("value", "declared", "datatype", "expected"),
     [
         ([1.5, 2], None, "FP64", [1.5, 2]),
-        ([1.5, 2], "FP16", "FP16", [1.5, 2]),
+        ([1.5, 2], "FP32", "FP32", [1.5, 2]),
         ([[1, 2], [3, 4]], None, "INT64", [[1, 2], [3, 4]]),
         ((1, 2), "UINT8", "UINT8", [1, 2]),
         ([True, False], None, "BOOL", [True, False]),

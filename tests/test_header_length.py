@@ -54,7 +54,9 @@ def test_header_length(headers: Any, expected: int | None) -> None:
     assert tw.header_length(headers) == expected
 
 
-@pytest.mark.parametrize("value", ["", " ", "abc", "-1", "+1", "0x5", "1.0", "9" * 30, "٣", ",", "1,", "1 1", ",1"])
+@pytest.mark.parametrize(
+    "value", ["", " ", "abc", "-1", "+1", "0x5", "1.0", "9" * 30, "٣", ",", "1,", "1 1", ",1"]
+)
 def test_invalid_header_length_is_rejected(value: str) -> None:
     places = [{LENGTH: value}]
     if value == value.strip():
@@ -64,7 +66,9 @@ def test_invalid_header_length_is_rejected(value: str) -> None:
             tw.header_length(headers)
 
 
-@pytest.mark.parametrize("value", [" 17", "17\t", " \t17 ", "17,17", "17, 017 ,17", b"17 ", b"17, 17"])
+@pytest.mark.parametrize(
+    "value", [" 17", "17\t", " \t17 ", "17,17", "17, 017 ,17", b"17 ", b"17, 17"]
+)
 def test_blanks_and_equal_items_of_a_list_are_accepted(value: str | bytes) -> None:
     assert tw.header_length([(LENGTH, value)]) == 17
 

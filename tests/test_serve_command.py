@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from tensorwire.server.serve import Options, load
 from tensorwire.cli import main
+from tensorwire.server.serve import Options, load
 
 pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
 

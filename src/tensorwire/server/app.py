@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorwire as tw
 
-from . import asgi, rsgi
+from . import asgi
 from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT
 from .model import Function, Model
 from .service import Service
@@ -22,6 +22,8 @@ class App(Service):
 
     async def __rsgi__(self, scope: Any, protocol: Any) -> None:
         """Respond to an RSGI request."""
+        from . import rsgi  # noqa: PLC0415 - it needs granian, which has been imported by now
+
         await rsgi.respond(self, scope, protocol)
 
 
@@ -51,8 +53,8 @@ def create_app(
     ----------
     models : mapping of str to callable or Model
         A callable takes an ``InferRequest``, and returns an ``InferResponse`` or a mapping of
-        output names to arrays, lists or numbers. An async function is awaited. Any other function is called in a
-        thread pool. A ``Model`` is a function with declared inputs and outputs.
+        output names to arrays, lists or numbers. An async function is awaited. Any other function
+        is called in a thread pool. A ``Model`` is a function with declared inputs and outputs.
     max_body : int, default 2**31 - 1
         Maximum length of a request body in bytes, after decompression.
     limits : Limits, optional

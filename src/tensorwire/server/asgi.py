@@ -6,7 +6,6 @@ without a framework. ``respond`` is the ASGI side of the application of ``create
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -15,7 +14,7 @@ from .._codec.decoder import decode_request
 from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame, InferRequest, TensorSpec
 from ..errors import TensorwireError
-from .body import DEFAULT_MAX_BODY, ClientDisconnected, finish_body, open_body, receive_timeout
+from .body import DEFAULT_MAX_BODY, ClientDisconnected, finish_body, open_body
 from .framing import Framing, frame_headers
 from .model import ServedModel
 from .service import RawHeaders, Reply, Service, error_reply
@@ -44,7 +43,6 @@ async def read_request(
     max_body: int = DEFAULT_MAX_BODY,
     limits: Limits = _DEFAULT_LIMITS,
     raw_input: TensorSpec | None = None,
-    timeout: float | None = None,
 ) -> InferRequest:
     """Read and decode the inference request of an ASGI scope.
 
@@ -60,8 +58,6 @@ async def read_request(
         The limits for ``decode_request``.
     raw_input : TensorSpec, optional
         The input that the model declares, which is required for raw binary requests (WIRE.md 5).
-    timeout : float, optional
-        Time in seconds in which the whole body must arrive. By default, there is no limit.
 
     Returns
     -------
@@ -74,8 +70,8 @@ async def read_request(
     ------
     DecodeError
         The body is not a valid request. The ``status`` of the exception is the HTTP status to
-        respond with: 400, 408 (``ReceiveTimeout``), 413 (longer than ``max_body``; raised before
-        the body is read if Content-Length is too large) or 415 (``UnsupportedEncoding``).
+        respond with: 400, 413 (longer than ``max_body``; raised before the body is read if
+        Content-Length is too large) or 415 (``UnsupportedEncoding``).
     ClientDisconnected
         The client closed the connection before the whole body had arrived.
 
@@ -95,24 +91,18 @@ async def read_request(
     ...         await send_frame(send, tw.encode_response(response, request))
     """
     framing = Framing(scope["headers"])
-    body = await receive_body(framing, receive, max_body, timeout)
+    body = await receive_body(framing, receive, max_body)
     return decode_request(body, framing.header_length, raw_input=raw_input, limits=limits)
 
 
-async def receive_body(
-    framing: Framing, receive: Receive, max_body: int | None, timeout: float | None
-) -> BodyBuffer:
+async def receive_body(framing: Framing, receive: Receive, max_body: int | None) -> BodyBuffer:
     """Receive the body of a request, and decompress it. Raises DecodeError, ClientDisconnected."""
     body = open_body(framing, max_body)
-    try:
-        async with asyncio.timeout(timeout):
-            more = True
-            while more:
-                message = await receive()
-                body.write(_body_of(message))
-                more = message.get("more_body", False)
-    except TimeoutError:
-        raise receive_timeout(timeout) from None
+    more = True
+    while more:
+        message = await receive()
+        body.write(_body_of(message))
+        more = message.get("more_body", False)
     return finish_body(body)
 
 
@@ -170,8 +160,7 @@ async def send_frame(
 
     Examples
     --------
-    >>> import asyncio
-    >>> import tensorwire as tw
+    >>>     >>> import tensorwire as tw
     >>> from tensorwire.asgi import send_frame
     >>> async def send(message):
     ...     print(message["type"], len(message.get("body", b"")))
@@ -213,8 +202,7 @@ async def send_error(send: Send, message: str, status: int, headers: RawHeaders 
 
     Examples
     --------
-    >>> import asyncio
-    >>> from tensorwire.asgi import send_error
+    >>>     >>> from tensorwire.asgi import send_error
     >>> async def send(message):
     ...     print(message.get("status") or message["body"])
     >>> asyncio.run(send_error(send, "the queue is full", 503))
@@ -259,7 +247,8 @@ async def _infer(
 ) -> None:
     try:
         framing = Framing(scope["headers"])
-        body = await receive_body(framing, receive, service.max_body, service.receive_timeout)
+        with service.receive_timeouts:
+            body = await receive_body(framing, receive, service.max_body)
     except ClientDisconnected:
         return
     except TensorwireError as error:  # a part of the body may not have been read

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
+from typing import Any
 
 from .._codec.memory import BodyBuffer
 from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError, plural
@@ -39,8 +41,66 @@ class ReceiveTimeout(DecodeError):
     status = 408
 
 
-def receive_timeout(seconds: float | None) -> ReceiveTimeout:
-    return ReceiveTimeout(f"the body did not arrive within {seconds:g} seconds")
+class ReceiveTimeouts:
+    """Limits the time in which tasks receive the bodies of requests.
+
+    It is a context manager for the current task, and raises ReceiveTimeout in it. One timer serves
+    all tasks. A timer for each request, as of ``asyncio.timeout``, costs up to 17 us of CPU time
+    (granian, 2026).
+
+    Parameters
+    ----------
+    seconds : float or None
+        The time for one body. None means no limit.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        if seconds is not None and not seconds > 0:
+            raise ValueError(f"receive_timeout must be positive or None, not {seconds}")
+        self.seconds = seconds
+        self._deadlines: dict[asyncio.Task[Any], float] = {}  # the oldest first
+        self._expired: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __enter__(self) -> None:
+        if self.seconds is None:
+            return
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        if self._timer is None or self._loop is not loop:
+            self._loop = loop
+            self._timer = loop.call_later(self.seconds, self._cancel_expired)
+        self._deadlines[task] = loop.time() + self.seconds
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self.seconds is None:
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._deadlines.pop(task, None)
+        if task in self._expired:
+            self._expired.discard(task)
+            task.uncancel()
+            raise self.error() from None
+
+    def error(self) -> ReceiveTimeout:
+        return ReceiveTimeout(f"the body did not arrive within {self.seconds:g} seconds")
+
+    def _cancel_expired(self) -> None:
+        assert self._loop is not None
+        assert self.seconds is not None
+        self._timer = None
+        now = self._loop.time()
+        for task, deadline in list(self._deadlines.items()):
+            if deadline > now:
+                self._timer = self._loop.call_at(deadline, self._cancel_expired)
+                return
+            del self._deadlines[task]
+            if not task.done():
+                self._expired.add(task)
+                task.cancel()
 
 
 class CompressedBody:

@@ -2,6 +2,8 @@ from collections.abc import Iterable
 
 from .._codec.messages import Frame
 
+FRAMING_HEADERS: tuple[str, ...]
+
 class Framing:
     def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None: ...
     @property

@@ -5,6 +5,11 @@ from .._codec.messages cimport Frame
 from ..errors import HeaderError
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE, header_length
 
+# The names of the headers that Framing uses.
+FRAMING_HEADERS = (
+    "content-length", "content-type", "content-encoding", "transfer-encoding", "expect",
+    HEADER_LENGTH.lower(),
+)
 cdef bytes HEADER_LENGTH_NAME = HEADER_LENGTH.lower().encode()
 # Media types that have the header length as a parameter are longer than this (WIRE.md 1).
 cdef Py_ssize_t PLAIN_TYPE_NBYTES = len(BINARY_TYPE)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
-from urllib.parse import unquote
+
+from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 
 from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame
 from ..errors import TensorwireError
-from .body import finish_body, open_body, receive_timeout
-from .framing import Framing, frame_headers
+from .body import finish_body, open_body
+from .framing import FRAMING_HEADERS, Framing
 from .model import ServedModel
-from .service import RawHeaders, Reply, Service, error_reply
+from .service import Reply, Service, error_reply
 
-# A body up to this size is received as one object, and a response is sent as one object.
-_MAX_JOINED_NBYTES = 1 << 20
+# A body up to this size is received as one object. For a larger one, another copy of all its bytes
+# costs more than a call for each chunk.
+_MAX_JOINED_NBYTES = 64 << 10
+# A frame up to this size is sent as one object.
+_MAX_SENT_NBYTES = 1 << 20
 _CHUNK_NBYTES = 1 << 20
+_FRAMING_HEADERS = [(name, name.encode()) for name in FRAMING_HEADERS]
 _MAX_DISCARDED_NBYTES = 16 << 20
 
 
@@ -25,17 +29,21 @@ async def respond(service: Service, scope: Any, protocol: Any) -> None:
     if scope.proto != "http":
         protocol.close(1000)
         return
-    path = unquote(scope.path)
-    model = service.infer_model(scope.method, path)
+    model = service.infer_model(scope.method, scope.path)
     if model is not None:
         await _infer(service, model, scope, protocol)
         return
-    await _reject(scope, protocol, service.reply(scope.method, path))
+    await _reject(scope, protocol, service.reply(scope.method, scope.path))
 
 
 async def _infer(service: Service, model: ServedModel, scope: Any, protocol: Any) -> None:
     try:
-        framing = Framing(_raw_headers(scope))
+        headers = scope.headers
+        framing = Framing(
+            (raw_name, value.encode("latin-1"))
+            for name, raw_name in _FRAMING_HEADERS
+            for value in headers.get_all(name)
+        )
         body = await _receive(framing, protocol, service)
     except TensorwireError as error:  # a part of the body may not have been read
         if error.status == 408:
@@ -54,15 +62,12 @@ async def _infer(service: Service, model: ServedModel, scope: Any, protocol: Any
 async def _receive(framing: Framing, protocol: Any, service: Service) -> BodyBuffer:
     """Receive the body of a request, and decompress it. Raises DecodeError."""
     body = open_body(framing, service.max_body)
-    try:
-        async with asyncio.timeout(service.receive_timeout):
-            if (framing.content_length or _MAX_JOINED_NBYTES + 1) <= _MAX_JOINED_NBYTES:
-                body.write(await protocol())
-            else:
-                async for chunk in protocol:
-                    body.write(chunk)
-    except TimeoutError:
-        raise receive_timeout(service.receive_timeout) from None
+    with service.receive_timeouts:
+        if (framing.content_length or _MAX_JOINED_NBYTES + 1) <= _MAX_JOINED_NBYTES:
+            body.write(await protocol())
+        else:
+            async for chunk in protocol:
+                body.write(chunk)
     return finish_body(body)
 
 
@@ -80,24 +85,18 @@ async def _reject(scope: Any, protocol: Any, reply: Reply) -> None:
 
 
 def _send(protocol: Any, reply: Reply) -> None:
-    protocol.response_bytes(reply.status, _text_headers(reply.headers), reply.body)
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in reply.headers]
+    protocol.response_bytes(reply.status, headers, reply.body)
 
 
 async def _send_frame(protocol: Any, frame: Frame) -> None:
-    headers = _text_headers(frame_headers(frame))
-    if len(frame) <= _MAX_JOINED_NBYTES:
+    headers = list(frame.headers.items())
+    if len(frame) <= _MAX_SENT_NBYTES:
         protocol.response_bytes(200, headers, bytes(frame))
         return
     stream = protocol.response_stream(200, headers)
-    for chunk in frame.pieces(_CHUNK_NBYTES):
-        await stream.send_bytes(bytes(chunk))
-
-
-def _raw_headers(scope: Any) -> list[tuple[bytes, bytes]]:
-    return [
-        (name.encode("latin-1"), value.encode("latin-1")) for name, value in scope.headers.items()
-    ]
-
-
-def _text_headers(headers: RawHeaders) -> list[tuple[str, str]]:
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+    try:
+        for chunk in frame.pieces(_CHUNK_NBYTES):
+            await stream.send_bytes(bytes(chunk))
+    except ProtocolClosed:  # the client closed the connection
+        return

@@ -63,7 +63,9 @@ def run(options: Options, *, http: str, **uvicorn_options: Any) -> int:
     try:
         uvicorn: Any = import_module("uvicorn")
     except ImportError:
-        raise InvalidArguments("uvicorn is not installed: pip install 'tensorwire[serve]'") from None
+        raise InvalidArguments(
+            "uvicorn is not installed: pip install 'tensorwire[serve]'"
+        ) from None
     app = load(options)
     reason = why_not_fast(app, uvicorn.__version__) if http == "fast" else "as requested"
     path = "InferProtocol" if reason is None else f"ASGI ({reason})"

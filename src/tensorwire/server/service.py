@@ -11,6 +11,7 @@ from urllib.parse import quote
 import tensorwire as tw
 
 from ..http import EXTENSION
+from .body import ReceiveTimeouts
 from .model import Function, Model, ServedModel
 
 VERSION = "1"  # the version of every model
@@ -59,17 +60,15 @@ class Service:
     ) -> None:
         if selection not in ("spec", "triton"):
             raise ValueError(f"selection must be 'spec' or 'triton', not {selection!r}")
-        if receive_timeout is not None and not receive_timeout > 0:
-            raise ValueError(f"receive_timeout must be positive or None, not {receive_timeout}")
         self.max_body = max_body
-        self.receive_timeout = receive_timeout
+        self.receive_timeouts = ReceiveTimeouts(receive_timeout)
         self.zero_copy = zero_copy
         self.routes: dict[str, Route] = {
             path: (endpoint, None) for path, endpoint in SERVER_ENDPOINTS.items()
         }
         for name, model in models.items():
-            is_model = isinstance(model, Model)
-            self._add(ServedModel(name, model if is_model else Model(model), limits, selection))
+            served = model if isinstance(model, Model) else Model(model)
+            self._add(ServedModel(name, served, limits, selection))
         self._infer_paths = {
             path: model for path, (endpoint, model) in self.routes.items() if endpoint == "infer"
         }

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from contextvars import Context
 from typing import Any
 from urllib.parse import unquote
@@ -29,7 +30,7 @@ from uvicorn.protocols.utils import get_client_addr
 from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame
 from ..errors import TensorwireError
-from .body import CompressedBody, finish_body, open_body, receive_timeout
+from .body import CompressedBody, finish_body, open_body
 from .framing import Framing, frame_head
 from .model import ServedModel
 from .service import Reply, Service, error_reply
@@ -240,7 +241,7 @@ class InferProtocol(HttpToolsProtocol):
         self.receive_timer: asyncio.TimerHandle | None = None
         self.unsent: InferExchange | None = None  # its response waits until the client reads
         self.is_rejecting = False  # no further request is accepted, because one was invalid
-        self.last_reply: bytes | None = None  # sent after the responses to earlier requests
+        self.last_reply = b""  # sent after the responses to earlier requests
         self.n_completed = 0  # responses whose successors have not been started
         self.is_starting_next = False
         self._default_headers: Any = None
@@ -257,24 +258,25 @@ class InferProtocol(HttpToolsProtocol):
 
     def _continue_receiving(self, nbytes: int) -> None:
         """Apply the limits to a request that has not arrived completely."""
-        if self.receive_timer is None and self.service.receive_timeout is not None:
+        if self.receive_timer is None and self.service.receive_timeouts.seconds is not None:
             self.receive_timer = self.loop.call_later(
-                self.service.receive_timeout, self.receive_timeout
+                self.service.receive_timeouts.seconds, self.receive_timeout
             )
         if self.is_head:
             self.n_head_nbytes += nbytes
             if self.n_head_nbytes > _MAX_HEAD_NBYTES:
-                self._close_with_error(
-                    f"the headers are longer than {_MAX_HEAD_NBYTES} bytes", 431
-                )
+                self._close_with_error(f"the headers are longer than {_MAX_HEAD_NBYTES} bytes", 431)
             return
-        exchange = self.cycle
+        exchange: Any = self.cycle
         if type(exchange) is not InferExchange or not exchange.has_turn:
             return
         body = exchange.body
-        if isinstance(body, BodyBuffer) and body.content_length is not None:
-            if body.content_length - len(body) >= _DIRECT_FROM_NBYTES:
-                self.transport.set_protocol(BodyReceiver(self, exchange, body))
+        if (
+            isinstance(body, BodyBuffer)
+            and body.content_length is not None
+            and body.content_length - len(body) >= _DIRECT_FROM_NBYTES
+        ):
+            self.transport.set_protocol(BodyReceiver(self, exchange, body))
 
     def resume_parsing(self) -> None:
         """Parse the next request: a BodyReceiver has received the rest of a body."""
@@ -318,7 +320,7 @@ class InferProtocol(HttpToolsProtocol):
         model = self.targets.get(self.url)
         if model is None and self.service is not None:
             path = httptools.parse_url(self.url).path
-            return self.service.infer_model("POST", unquote(path.decode("ascii")))
+            model = self.service.infer_model("POST", unquote(path.decode("ascii")))
         return model
 
     def _is_overloaded(self) -> bool:
@@ -327,15 +329,17 @@ class InferProtocol(HttpToolsProtocol):
         return limit is not None and (len(self.connections) >= limit or len(self.tasks) >= limit)
 
     def on_body(self, body: bytes) -> None:
-        if type(self.cycle) is InferExchange:
-            self.cycle.write(body)
+        cycle: Any = self.cycle
+        if type(cycle) is InferExchange:
+            cycle.write(body)
         else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._end_of_request()
-        if type(self.cycle) is InferExchange:
-            self.cycle.receive_end()
+        cycle: Any = self.cycle
+        if type(cycle) is InferExchange:
+            cycle.receive_end()
         else:
             super().on_message_complete()
 
@@ -348,14 +352,14 @@ class InferProtocol(HttpToolsProtocol):
     def receive_timeout(self) -> None:
         """Close the connection: a request did not arrive in time."""
         self.receive_timer = None
-        error = receive_timeout(self.service.receive_timeout)
+        cycle: Any = self.cycle
         if self.is_head:
             self._close_with_error("the headers did not arrive in time", 408)
-        elif type(self.cycle) is InferExchange:
-            if self.cycle.is_answered:
+        elif type(cycle) is InferExchange:
+            if cycle.is_answered:
                 self.transport.close()
             else:
-                self.cycle.reject(error)
+                cycle.reject(self.service.receive_timeouts.error())
 
     def send_400_response(self, msg: str) -> None:
         """Reply to a request that the HTTP parser rejected, and close the connection."""
@@ -386,7 +390,7 @@ class InferProtocol(HttpToolsProtocol):
         self.transport.write(self.last_reply)
         self.transport.close()
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override]
         """Return whether to keep the transport open: the response to a request is not sent yet."""
         cycle: Any = self.cycle
         if cycle is None or cycle.response_complete or self.scheme == "https":
@@ -440,10 +444,8 @@ class InferProtocol(HttpToolsProtocol):
         """Return a scope with the address of the client, which a proxy may have forwarded."""
         scope: Any = {"type": "http", "client": self.client, "headers": headers}
         if self.proxy_headers is not None:
-            try:
+            with suppress(StopIteration):
                 self.proxy_headers(scope, None, None).send(None)  # type: ignore[arg-type]
-            except StopIteration:
-                pass
         return scope
 
     def write(self, exchange: InferExchange, buffers: Sequence[Any]) -> None:
@@ -464,13 +466,13 @@ class InferProtocol(HttpToolsProtocol):
 
     def _check_progress(self, previous: int) -> None:
         """Abort the connection if the client has read nothing since the previous check."""
-        if self.unsent is None or self.service.receive_timeout is None:
+        seconds = self.service.receive_timeouts.seconds
+        if self.unsent is None or seconds is None:
             return
         unsent_nbytes = self.transport.get_write_buffer_size()
         if unsent_nbytes >= previous:
             self.transport.abort()
         else:
-            seconds = self.service.receive_timeout
             self.loop.call_later(seconds, self._check_progress, unsent_nbytes)
 
     def resume_writing(self) -> None:
@@ -503,7 +505,7 @@ class InferProtocol(HttpToolsProtocol):
                 super().on_response_complete()
         finally:
             self.is_starting_next = False
-        if self.last_reply is not None and self.cycle.response_complete:
+        if self.last_reply and self.cycle.response_complete:
             self._send_last_reply()
 
 

@@ -24,9 +24,9 @@ from mlserver.types import Parameters, ResponseOutput
 
 import tensorwire as tw
 
-from ...server.asgi import Receive, Scope, Send
 from ...errors import ElementError, LayoutError, plural, subject
 from ...http import EXTENSION
+from ...server.asgi import Receive, Scope, Send
 from ..patching import Function, Replacement
 from .convert import (
     ArrayData,
