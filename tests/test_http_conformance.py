@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from support import http_cases
-from support.http_cases import CASES, EXPECT, TOO_LONG, Case, encoded, get
+from support.http_cases import CASES, EXPECT, HYPER, TOO_LONG, Case, encoded, get
 from support.http_exchange import (
     TIMEOUT,
     Closed,
@@ -32,7 +33,7 @@ from support.http_exchange import (
 )
 from support.http_models import BIG_NBYTES, RECEIVE_TIMEOUT, SLEEP
 from support.http_servers import TRANSPORTS, Server, Transport, running
-from support.scale import SCALE, scaled
+from support.scale import SCALE
 
 pytestmark = [
     pytest.mark.thread_unsafe(reason="the tests share servers"),
@@ -41,7 +42,54 @@ pytestmark = [
 ]
 
 MB = 1_000_000
-UVICORN = ("asgi-h11", "asgi-httptools")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A test that a server does not pass, for a reason that the application cannot change."""
+
+    transports: tuple[str, ...]
+    test: str  # the beginning of the test's name, including its parameters
+    reason: str
+
+
+DIFFERENCES = (
+    Difference(
+        ("asgi-h11", "asgi-httptools"),
+        "test_half_closed",
+        "uvicorn closes the connection when the client closes its sending direction",
+    ),
+    Difference(
+        HYPER,
+        "test_half_closed",
+        "granian closes the connection when the client closes its sending direction",
+    ),
+    Difference(
+        ("asgi-httptools",),
+        "test_no_continue_for_http_1_0",
+        "uvicorn does not check the version",
+    ),
+    Difference(
+        ("hypercorn",),
+        "test_expect_continue_rejected",
+        "hypercorn sends 100 Continue before it calls the application",
+    ),
+    Difference(
+        ("asgi-httptools",),
+        "test_clients_that_pipeline_without_reading[asgi-httptools-100-echo]",
+        "uvicorn reads on after each response, although other requests are waiting",
+    ),
+    Difference(
+        ("hypercorn",),
+        "test_clients_that_pipeline_without_reading[hypercorn-100-echo]",
+        "hypercorn closes a connection after 1000 requests",
+    ),
+    Difference(
+        ("hypercorn",),
+        "test_clients_that_vanish_during_the_call_or_the_response[hypercorn-big",
+        "hypercorn keeps a response until the timeout of the connection",
+    ),
+)
 
 
 @pytest.fixture(scope="module", params=TRANSPORTS, ids=lambda transport: transport.name)
@@ -51,8 +99,11 @@ def started(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.fixture
-def server(started: Server) -> Iterator[Server]:
-    """A server that still answers after the test, and whose log has no unexpected exception."""
+def server(started: Server, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server that answers after the test, and whose log has no unexpected exception."""
+    for difference in DIFFERENCES:
+        if started.name in difference.transports and request.node.name.startswith(difference.test):
+            request.applymarker(pytest.mark.xfail(reason=difference.reason, strict=True))
     yield started
     check_new_connection(started)
     before, *others = started.new_log().split("Traceback (most recent call last):")
@@ -282,11 +333,13 @@ def test_requests_cut_at_every_position(server: Server) -> None:
     sent = post("echo", first) + (
         head("POST /v2/models/echo/infer HTTP/1.1", lines) + chunked(second.body, (9, 30))
     )
-    with Connection(server.port) as connection:
-        for cut in range(1, len(sent), scaled(10) if SCALE > 1 else max(1, round(1 / SCALE))):
-            connection.send_in_parts([sent[:cut], sent[cut:]], 0.0005)
-            first.check(connection.read())
-            second.check(connection.read())
+    cuts = range(1, len(sent), max(1, round(1 / SCALE)))
+    for start in range(0, len(cuts), 200):  # hypercorn closes a connection after 1000 requests
+        with Connection(server.port) as connection:
+            for cut in cuts[start : start + 200]:
+                connection.send_in_parts([sent[:cut], sent[cut:]], 0.0005)
+                first.check(connection.read())
+                second.check(connection.read())
 
 
 def test_one_byte_at_a_time(server: Server) -> None:
@@ -367,6 +420,22 @@ def test_pipelining(server: Server) -> None:
         check_next(connection)
 
 
+def test_pipelining_that_ends_in_a_head(server: Server) -> None:
+    """The server receives 200 KB of small requests, and half of a head, at once."""
+    slow = echo("slow")
+    requests = [echo(f"request {i}", (i,)) for i in range(600)]
+    last = post("echo", requests[-1])
+    with Connection(server.port) as connection:
+        connection.send(post("sleep", slow))
+        time.sleep(SLEEP / 5)
+        connection.send(b"".join(post("echo", request) for request in requests[:-1]) + last[:50])
+        slow.check(connection.read())
+        for request in requests[:-1]:
+            request.check(connection.read())
+        connection.send(last[50:])
+        requests[-1].check(connection.read())
+
+
 def test_pipelining_behind_slow_models(server: Server) -> None:
     """The responses have the order of the requests, although later models are faster."""
     models = ["sleep", "echo", "sleep_in_thread", "echo", "echo_in_thread"]
@@ -384,14 +453,10 @@ def test_garbage_after_a_request(server: Server, model: str) -> None:
     request = echo()
     with Connection(server.port) as connection:
         connection.send(post(model, request) + b"\0garbage\r\n\r\n")
-        response = connection.read()
         if server.name == "asgi-httptools":  # its 400 overtakes the response
-            assert response.status == 400
-        elif server.name == "asgi-h11" and model != "echo":
-            request.check(response)
-            return
+            assert connection.read().status == 400
         else:
-            request.check(response)
+            request.check(connection.read())
             rejected = connection.read()
             assert rejected.status == 400
             check_error(server, rejected, None)
@@ -415,7 +480,7 @@ def test_interleaved_connections(server: Server) -> None:
 # --- connections that end early ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", ["echo", "echo_in_thread", "sleep", "sleep_in_thread", "big"])
+@pytest.mark.parametrize("model", ["sleep", "sleep_in_thread", "big"])
 def test_half_closed(server: Server, model: str) -> None:
     """A client that closes its sending direction after the request gets the response."""
     request = echo()
@@ -452,7 +517,7 @@ CUTS = {
 @pytest.mark.parametrize("how", ["half-closed", "closed", "reset"])
 @pytest.mark.parametrize("cut", CUTS)
 def test_incomplete_requests(server: Server, cut: str, how: str) -> None:
-    """The server releases the connection. It may answer 400 first."""
+    """The server releases the connection. It may send an error response first."""
     n_before = n_idle_sockets(server)
     with several(server, 5) as connections:
         for connection in connections:
@@ -470,7 +535,7 @@ def test_incomplete_requests(server: Server, cut: str, how: str) -> None:
             if how == "half-closed":
                 while connection.receive():
                     continue
-                assert not connection.received or connection.received[9:10] == b"4"
+                assert not connection.received or connection.read().status >= 400
             connection.socket.close()
 
 
@@ -521,7 +586,7 @@ def test_slow_bodies(server: Server) -> None:
     in_chunks = head(start, [request.length_header, "Transfer-Encoding: chunked"])
     zipped = encoded("gzip", bytes(1000))[:-1000]
     large = head(start, ["Content-Length: 1000000"]) + bytes(500_000)
-    n_late = round(RECEIVE_TIMEOUT * 10) + 30
+    n_late = round(RECEIVE_TIMEOUT * 10) + 10
     slow = [bytes([byte]) for byte in request.body[:n_late]]
     errors: list[str] = []
 
@@ -600,25 +665,23 @@ MEMORY_FACTORS: dict[str, int] = {}
 
 
 @pytest.mark.parametrize("first", ["echo", "never"])
-@pytest.mark.parametrize("size", [1, 100_000])
+@pytest.mark.parametrize("size", [100, 100_000])
 def test_clients_that_pipeline_without_reading(server: Server, first: str, size: int) -> None:
-    """The server stops to read. Its memory does not grow with the number of requests."""
+    """The server stops reading, so its memory does not grow with the number of requests."""
     request = echo("request", tuple(range(size)))
     sent = post("echo", request)
     before = server.resident_nbytes()
-    n = 100 * MB // len(sent)
     with Connection(server.port, timeout=1.0, receive_nbytes=4096) as connection:
         connection.send(post(first, request))
-        peak, n_sent, view = 0, 0, memoryview(sent * max(1, (1 << 18) // len(sent)))
-        try:
-            while n_sent < n * len(sent):
+        n_sent, view = 0, memoryview(sent * max(1, (1 << 18) // len(sent)))
+        while True:
+            try:
                 n_sent += connection.socket.send(view[n_sent % len(view) :])
-                peak = max(peak, server.resident_nbytes() - before)
-        except TimeoutError:
-            pass
+            except TimeoutError:
+                break
+            assert server.resident_nbytes() - before < 40 * MB
+            assert n_sent < 25 * MB, "the server reads requests without sending responses"
         check_new_connection(server)
-        assert peak < 40 * MB, (n_sent, peak)
-        assert n_sent < 60 * MB, "the server reads requests although it cannot send the responses"
         if first == "never":
             return
         connection.socket.settimeout(TIMEOUT)

@@ -56,7 +56,7 @@ TRANSPORTS = (
     Transport(
         "hypercorn",
         "hypercorn",
-        f"-m hypercorn support.http_models:app --bind {HOST}:{{port}}",
+        f"-m hypercorn support.http_models:app --keep-alive 1 --bind {HOST}:{{port}}",
     ),
 )
 BY_NAME = {transport.name: transport for transport in TRANSPORTS}
