@@ -24,6 +24,7 @@ from .http_models import MAX_BODY, RECEIVE_TIMEOUT
 from .requirements import skip_or_fail
 
 TESTS = Path(__file__).parent.parent
+_LISTEN = "0A"  # a state in /proc/net/tcp
 
 
 @dataclass(frozen=True)
@@ -84,15 +85,13 @@ class Server:
         pages = (Path(f"/proc/{pid}/statm").read_text().split()[1] for pid in self.processes())
         return sum(map(int, pages)) * os.sysconf("SC_PAGE_SIZE")
 
-    def n_sockets(self) -> int:
-        """Return the number of open sockets."""
+    def n_connections(self) -> int:
+        """Return the number of connections that the server has not closed."""
         found = 0
-        for pid in self.processes():
-            for entry in Path(f"/proc/{pid}/fd").iterdir():
-                try:
-                    found += os.readlink(entry).startswith("socket:")
-                except FileNotFoundError:  # closed in the meantime
-                    continue
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            fields = line.split()
+            port, state, inode = int(fields[1].partition(":")[2], 16), fields[3], fields[9]
+            found += port == self.port and state != _LISTEN and inode != "0"
         return found
 
     def new_log(self) -> str:
@@ -105,7 +104,7 @@ class Server:
         if self.process.poll() is None:
             self.process.terminate()
         try:
-            self.process.wait(3)
+            self.process.wait(1)
         except subprocess.TimeoutExpired:  # a model that never returns
             for pid in reversed(self.processes()):
                 os.kill(pid, signal.SIGKILL)
