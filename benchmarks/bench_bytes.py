@@ -249,8 +249,8 @@ def other_thread(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("workload", marked(COUNTS, quick={"524,288 elements"}))
-def test_scan_beside_thread(benchmark: BenchmarkFixture, workload: str, other_thread: str) -> None:
+def test_scan(benchmark: BenchmarkFixture, workload: str, other_thread: str) -> None:
     n_elements = COUNTS[workload]
     wire = tw.encode_bytes(texts(n_elements, 0, 40))
-    with measuring(benchmark, "scan beside another thread", workload, other_thread):
+    with measuring(benchmark, "scan with and without another thread", workload, other_thread):
         benchmark(tw.decode_bytes, wire, n_elements)

@@ -138,7 +138,7 @@ def counted() -> dict[str, float]:
             check=False,
         )
         if run.returncode:
-            raise RuntimeError(f"valgrind ends with {run.returncode}:\n{run.stderr[-2000:]}")
+            raise RuntimeError(f"valgrind exited with {run.returncode}:\n{run.stderr[-2000:]}")
         totals = dict(total(path) for path in Path(folder).glob("out.*"))
     counts = {name: totals[name] / CALLS for name in CASES}
     for name, (_, few, many) in PER_ELEMENT.items():

@@ -213,7 +213,7 @@ def nbytes_text(nbytes: int) -> str:
 
 
 MEDIANS = "Medians ± half the interquartile range"
-PEAKS = "Peak memory beside the arguments"
+PEAKS = "Peak memory in addition to the arguments"
 
 
 def provenance(tables: Iterable[Table], of: str = MEDIANS) -> str:
@@ -235,13 +235,15 @@ def complete(*names: str, of: str = MEDIANS) -> Callable[[Tables], str]:
         parts: list[str] = []
         for table in found:
             columns = table.contenders()
-            apart = [contender for contender in columns if contender in {*OTHER_FORMATS, *LIMITS}]
+            separate = [
+                contender for contender in columns if contender in {*OTHER_FORMATS, *LIMITS}
+            ]
             parts.append(
-                markdown(table, [contender for contender in columns if contender not in apart])
+                markdown(table, [contender for contender in columns if contender not in separate])
             )
-            if apart:
+            if separate:
                 parts.append("For orientation, other formats and limits:")
-                parts.append(markdown(table, [OURS, *apart], f"{table.name} (orientation)"))
+                parts.append(markdown(table, [OURS, *separate], f"{table.name} (orientation)"))
             if remarks := table.remarks():
                 parts.append(remarks)
         return "\n\n".join([*parts, provenance(found, of)]) if found else ""
@@ -254,7 +256,7 @@ HEADLINES = {  # table and workload; the last one is measured with a client and 
     "decode one small tensor": ("decode", "128 B FP32"),
     "decode 100 MB FP32": ("decode", "100 MB FP32"),
     "decode 300,000 strings to objects": ("decode", "BYTES 300k x 0-40 B"),
-    "HTTP echo of 16 MB FP32, our server": ("HTTP echo", "16 MB FP32"),
+    "HTTP echo of 16 MB FP32, tensorwire server": ("HTTP echo", "16 MB FP32"),
 }
 
 
@@ -320,7 +322,7 @@ def echoes(tables: Tables) -> str:
 
 
 SERVER_TABLES = {  # and the servers in each table; the limit has the empty name
-    "HTTP echo, our server": {"uvicorn", "granian", ""},
+    "HTTP echo, tensorwire server": {"uvicorn", "granian", ""},
     "HTTP echo, Triton": {"Triton"},
     "HTTP echo, KServe": {"KServe"},
 }
@@ -497,7 +499,7 @@ PAGES: dict[Path, dict[str, Callable[[Tables], str]]] = {
         "decode by size": complete("by size: decode", "by size: decode and read"),
         "encode by size": complete("by size: encode"),
         "bytes": complete(*BYTES),
-        "busy thread": complete("scan beside another thread"),
+        "busy thread": complete("scan with and without another thread"),
         "http": echoes_by_server,
         "rates": complete(RATES, of=RATE_PROVENANCE),
         "integrations": complete(*(f"integration: {package}" for package in INTEGRATIONS)),

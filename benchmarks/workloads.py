@@ -207,7 +207,7 @@ def json_response(array: Array, datatype: str) -> bytes:
 
 @dataclass(frozen=True)
 class Envelope:
-    """The fields of a message besides its tensors."""
+    """The fields of a message other than its tensors."""
 
     id: str | None = None
     parameters: dict[str, Any] = field(default_factory=dict)

@@ -87,18 +87,24 @@ for thread in threads:
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("call", "name"),
     [
-        "tw.encode_request(request)",
-        "tw.encode_response(response)",
-        "tw.encode_response(response, tw.InferRequest([], [tw.RequestedOutput('x')]))",
-        "request['zz']",
-        "'zz' in response",
-        "tw.encode_response(tw.InferResponse([tensor]), asking)",
-        "tw.encode_request(tw.InferRequest([tensor], asking.outputs))",
+        ("tw.encode_request(request)", "inputs"),
+        ("tw.encode_response(response)", "outputs"),
+        (
+            "tw.encode_response(response, tw.InferRequest([], [tw.RequestedOutput('x')]))",
+            "outputs",
+        ),
+        ("request['zz']", "inputs"),
+        ("'zz' in response", "outputs"),
+        ("tw.encode_response(tw.InferResponse([tensor]), asking)", "the request's outputs"),
+        ("tw.encode_request(asking)", "outputs"),
+        ("tw.InferRequest(request.inputs)", "inputs"),
+        ("tw.InferRequest([tensor], asking.outputs)", "outputs"),
+        ("tw.InferResponse(response.outputs)", "outputs"),
     ],
 )
-def test_message_lists_reject_items_of_wrong_types(call: str) -> None:
+def test_message_lists_reject_items_of_wrong_types(call: str, name: str) -> None:
     run(f"""
 tensor = tw.Tensor("x", np.zeros(1))
 for item in (None, "x", np.zeros(1), tw.RequestedOutput("y"), tw.InferRequest([])):
@@ -111,7 +117,7 @@ for item in (None, "x", np.zeros(1), tw.RequestedOutput("y"), tw.InferRequest([]
     try:
         {call}
     except TypeError as error:
-        assert "puts[1] is " in str(error), error
+        assert str(error).startswith({f"{name}[1] is "!r}), error
     else:
         raise SystemExit("no error")
 """)
@@ -367,7 +373,7 @@ for _ in range(200_000):
     last = tw.encode_raw_request(tw.decode_request(last, 0, raw_input=spec)["x"]).buffers[0]
 """,
     "owners of other classes in between": """
-class Held:
+class Owner:
     def __init__(self, view):
         self.view = view
         self.__array_interface__ = {
@@ -377,7 +383,7 @@ class Held:
 spec = tw.TensorSpec("x", "UINT8", [-1])
 last = bytes(8)
 for _ in range(100_000):
-    last = np.asarray(Held(tw.decode_request(last, 0, raw_input=spec)["x"].as_numpy()))
+    last = np.asarray(Owner(tw.decode_request(last, 0, raw_input=spec)["x"].as_numpy()))
 """,
     "tensors": """
 last = None
@@ -442,9 +448,9 @@ def test_owners_and_views_collected_in_one_cycle() -> None:
     run("""
 import ctypes
 
-def cycle(*held):
-    held = list(held)
-    held.append(held)
+def cycle(*members):
+    members = list(members)
+    members.append(members)
 
 # If an owner were cleared before its views, the views would modify the memory after None.
 behind_none = ctypes.string_at(id(None) + 16, 112)
@@ -471,7 +477,7 @@ def test_integer_arguments_of_any_integer_type(integer: Any) -> None:
     assert len(body.remaining()) == 120
     body.advance(n)
     assert body.complete
-    assert len(list(tw.Frame((bytes(250),), None).pieces(n))) == 3
+    assert len(list(tw.Frame((bytes(250),), None).chunks(n))) == 3
     tensor = tw.decode_bytes(reference.elements([bytes([i]) for i in range(120)]), n)
     assert tensor.view(integer(119)) == bytes([119])
     assert tensor.reshape((n, integer(1))).shape == (120, 1)
@@ -502,8 +508,8 @@ def test_narrow_integers_do_not_wrap_around() -> None:
         (lambda: tw.BodyBuffer(10**5000), tw.HeaderError, "no memory for more than 2\\^64"),
         (lambda: tw.BodyBuffer(5).advance(2**63), ValueError, f"{2**63} bytes cannot have arrived"),
         (lambda: tw.BodyBuffer(5).advance(1.0), TypeError, "integer"),
-        (lambda: tw.Frame((b"ab",), None).pieces(-1), ValueError, "must be 1 or more, not -1"),
-        (lambda: tw.Frame((b"ab",), None).pieces(0), ValueError, "must be 1 or more, not 0"),
+        (lambda: tw.Frame((b"ab",), None).chunks(-1), ValueError, "must be 1 or more, not -1"),
+        (lambda: tw.Frame((b"ab",), None).chunks(0), ValueError, "must be 1 or more, not 0"),
         (lambda: tw.Frame((b"ab",), 3), ValueError, "must be 0 to 2, the size of the frame, not 3"),
         (lambda: tw.Frame((b"ab",), "2"), TypeError, "integer"),
         (lambda: tw.Frame(("ab",), None), TypeError, "bytes-like"),
@@ -596,7 +602,7 @@ def test_frame_length_is_in_bytes() -> None:
         frame = tw.Frame((b"{}", buffer), 2)
         assert len(frame) == 42
         assert frame.headers["Content-Length"] == "42"
-        assert bytes(frame) == b"{}" + items.tobytes() == b"".join(frame.pieces(3))
+        assert bytes(frame) == b"{}" + items.tobytes() == b"".join(frame.chunks(3))
         assert sum(map(len, frame)) == 42
     for strided in (items.data[::2], memoryview(b"abcd")[::2], items[::2]):
         with pytest.raises(BufferError, match="cannot be sent as bytes"):

@@ -420,8 +420,8 @@ def test_requests_for_impossible_outputs_give_status_400() -> None:
         400,
         "output 'y' is FP16, which can only be sent as binary data",
     )
-    asked = tw.InferRequest([X], [tw.RequestedOutput("q")])
-    missing = infer(APP, "double", tw.encode_request(asked))
+    request = tw.InferRequest([X], [tw.RequestedOutput("q")])
+    missing = infer(APP, "double", tw.encode_request(request))
     assert (missing.status, "asks for output 'q'" in missing.error) == (400, True)
 
 

@@ -69,7 +69,7 @@ def test_model_name_with_a_slash() -> None:
         with pytest.raises(ValueError, match="a model name must not be empty"):
             create_app({name: echo})
     for name in ("a/ready", "a/versions/1"):
-        with pytest.raises(ValueError, match="makes /v2/models/.* ambiguous"):
+        with pytest.raises(ValueError, match=r"makes /v2/models/a/.* ambiguous"):
             create_app({"a": echo, name: echo})
 
 

@@ -115,20 +115,20 @@ def test_limits() -> None:
         assert caught.value.status == 413
 
 
-@pytest.mark.parametrize("most", [0, 1, 1000, 65_536, 100_000])
-def test_body_up_to_the_limit(most: int) -> None:
+@pytest.mark.parametrize("max_nbytes", [0, 1, 1000, 65_536, 100_000])
+def test_body_up_to_the_limit(max_nbytes: int) -> None:
     """At the limit there is room for 1 more byte, so that a receiver notices a longer body."""
-    buffer = tw.BodyBuffer(None, max_nbytes=most)
-    while len(buffer) < most:
-        buffer.advance(len(buffer.remaining()[: most - len(buffer)]))
+    buffer = tw.BodyBuffer(None, max_nbytes=max_nbytes)
+    while len(buffer) < max_nbytes:
+        buffer.advance(len(buffer.remaining()[: max_nbytes - len(buffer)]))
     assert len(buffer.remaining()) == 1  # with which a receiver detects the end of the body
     buffer.advance(0)
-    words = f"{most + 1} bytes, at most {most} are accepted"
-    with pytest.raises(tw.HeaderError, match=words):
+    message = f"{max_nbytes + 1} bytes, at most {max_nbytes} are accepted"
+    with pytest.raises(tw.HeaderError, match=message):
         buffer.advance(1)
-    with pytest.raises(tw.HeaderError, match=words):
+    with pytest.raises(tw.HeaderError, match=message):
         buffer.write(b"x")
-    assert len(buffer) == most
+    assert len(buffer) == max_nbytes
 
 
 def resident_nbytes() -> int:

@@ -259,41 +259,50 @@ def test_arguments_of_wrong_types() -> None:
 # --- memory that another thread writes to ---
 
 
+def test_lengths_come_from_the_scan() -> None:
+    """Prefixes that change after the scan change neither the lengths nor the other elements."""
+    body = bytearray(WIRE)
+    tensor = tw.decode_bytes(body)
+    starts = [tensor.wire.nbytes - tensor[i:].nbytes for i in range(len(tensor))]
+    for start in starts:
+        body[start : start + 4] = b"\xff\xff\xff\x7f"
+    assert tensor.tolist() == WORDS
+    assert [bytes(tensor.view(i)) for i in range(len(tensor))] == WORDS
+    assert tensor[::2].tolist() == WORDS[::2]
+    assert tensor.as_strings().tolist() == [word.decode() for word in WORDS]
+
+
 @pytest.mark.thread_unsafe(reason="it starts threads")
-@pytest.mark.parametrize(
-    ("n_elements", "n_scans"), [(20_000, 200), (600_000, 5)], ids=["with GIL", "without GIL"]
-)
-def test_body_that_changes_during_the_scan(n_elements: int, n_scans: int) -> None:
+def test_body_that_changes_during_the_scan() -> None:
     """The scan stays within the body: the result is elements or a DecodeError."""
-    body = bytearray(reference.elements([b"x" * (i % 40) for i in range(n_elements)]))
+    n_words = 2 << 20  # so many elements are scanned without the GIL
+    body = bytearray(4 * n_words)
     done = threading.Event()
 
-    def scribble() -> None:
-        rng = np.random.default_rng(1)
-        view = np.frombuffer(body, np.uint8)
+    def rewrite() -> None:
+        """Make the elements empty or 4 bytes long, one after the other, and start again."""
+        words = np.frombuffer(body, np.uint32)
         while not done.is_set():
-            places = rng.integers(0, len(body), 2_000)
-            kept = view[places].copy()
-            view[places] = rng.integers(0, 256, 2_000, np.uint8)
-            view[places] = kept
+            words[::2] = 4
+            words[::2] = 0
 
-    thread = threading.Thread(target=scribble)
+    thread = threading.Thread(target=rewrite)
     thread.start()
+    n_rejected = 0
     try:
-        verdicts = set()
-        for _ in range(n_scans):
+        for _ in range(200):
             try:
                 tensor = tw.decode_bytes(body)
-            except tw.DecodeError:
-                verdicts.add("rejected")
+            except tw.DecodeError:  # the elements were counted before the change
+                n_rejected += 1
             else:
                 assert sum(map(len, tensor.tolist())) + 4 * len(tensor) == len(body)
-                assert tw.decode_bytes(tw.encode_bytes(tensor[::2])).shape == tensor[::2].shape
-                verdicts.add("accepted")
+            if n_rejected == 20:
+                break
     finally:
         done.set()
         thread.join()
-    assert verdicts
+    assert n_rejected > 0
 
 
 def longest_wait(work: Callable[[], Any]) -> float:

@@ -71,14 +71,14 @@ def test_frame_is_a_container_of_buffers() -> None:
     assert (len(empty), bool(empty)) == (0, True)
 
 
-def test_pieces() -> None:
+def test_chunks() -> None:
     for most in (1000, 280_000, 1 << 30):
-        pieces = list(FRAME.pieces(most))
-        assert b"".join(pieces) == bytes(FRAME)
-        assert max(map(len, pieces)) <= most
-    memory = [np.frombuffer(piece, np.uint8) for piece in FRAME.pieces(1000)]
+        chunks = list(FRAME.chunks(most))
+        assert b"".join(chunks) == bytes(FRAME)
+        assert max(map(len, chunks)) <= most
+    memory = [np.frombuffer(chunk, np.uint8) for chunk in FRAME.chunks(1000)]
     assert np.shares_memory(memory[1], np.frombuffer(FRAME.buffers[1], np.uint8))
-    assert list(tw.encode_raw_request(np.zeros(0, np.int8)).pieces(10)) == []
+    assert list(tw.encode_raw_request(np.zeros(0, np.int8)).chunks(10)) == []
 
 
 def test_buffers_are_read_only() -> None:

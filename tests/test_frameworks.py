@@ -12,7 +12,7 @@ import pytest
 import tensorwire as tw
 from tensorwire.asgi import read_request, send_frame
 
-pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
+pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 
 MISSING = "pip install '.[test]' for fastapi and httpx"
 if os.environ.get("CI"):
@@ -42,12 +42,12 @@ class FrameResponse(starlette.responses.Response):
 
 async def double(request: starlette.requests.Request) -> Any:
     try:
-        asked = await read_request(request.scope, request.receive, max_body=1 << 20)
+        infer_request = await read_request(request.scope, request.receive, max_body=1 << 20)
     except tw.DecodeError as error:
         answer = {"error": str(error)}
         return starlette.responses.JSONResponse(answer, status_code=error.status)
-    outputs = [tw.Tensor("y", asked["x"].as_numpy() * 2)]
-    return FrameResponse(tw.encode_response(tw.InferResponse(outputs), asked))
+    outputs = [tw.Tensor("y", infer_request["x"].as_numpy() * 2)]
+    return FrameResponse(tw.encode_response(tw.InferResponse(outputs), infer_request))
 
 
 def starlette_app() -> Any:

@@ -445,8 +445,8 @@ from fuzz import api
 gc.set_threshold(1, 1, 1)
 
 class Cycle:
-    def __init__(self, *held):
-        self.itself, self.held = self, held
+    def __init__(self, *members):
+        self.itself, self.members = self, members
 
     def __del__(self):
         tw.Tensor("x", [b"a"])
@@ -486,7 +486,7 @@ assert array.shape == (nbytes,) and array[-1] == ord("z")
 frame = tw.encode_request(request)
 assert len(frame) - frame.header_length == nbytes
 assert frame.headers["Content-Length"] == str(len(frame))
-assert sum(map(len, frame.pieces(2**30))) == len(frame)
+assert sum(map(len, frame.chunks(2**30))) == len(frame)
 raw = tw.encode_raw_request(array)
 spec = tw.TensorSpec("x", "UINT8", [-1])
 assert tw.decode_request(raw.buffers[0], 0, raw_input=spec)["x"].shape == (nbytes,)

@@ -75,7 +75,7 @@ def test_blanks_and_equal_items_of_a_list_are_accepted(value: str | bytes) -> No
 
 @pytest.mark.parametrize("value", ["17, 18", ", ".join(["17"] * 99)])
 def test_different_or_too_many_items_of_a_list_are_rejected(value: str) -> None:
-    with pytest.raises(tw.HeaderError, match="two header lengths|is not a number"):
+    with pytest.raises(tw.HeaderError, match=r"two header lengths|is not a number"):
         tw.header_length({LENGTH: value})
 
 

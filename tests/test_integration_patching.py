@@ -33,8 +33,8 @@ class Thing:
         return (cls, x)
 
     @staticmethod
-    def beside(x):
-        return ("beside", x)
+    def static(x):
+        return ("static", x)
 """
 
 
@@ -56,17 +56,17 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 def marked(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a replacement for a function of one argument, which marks the result."""
-    news: dict[str, Callable[..., Any]] = {
+    replacements_by_name: dict[str, Callable[..., Any]] = {
         "plain": lambda self, x: ("new", function(self, x)),
         "of": lambda cls, x: ("new", function(cls, x)),
-        "beside": lambda x: ("new", function(x)),
+        "static": lambda x: ("new", function(x)),
         "double": lambda x, times=2: ("new", function(x, times)),
     }
-    return news[function.__name__]
+    return replacements_by_name[function.__name__]
 
 
 def everything(peer: ModuleType) -> list[Replacement]:
-    methods = [Replacement(peer.Thing, name, marked) for name in ("plain", "of", "beside")]
+    methods = [Replacement(peer.Thing, name, marked) for name in ("plain", "of", "static")]
     return [Replacement(peer, "double", marked), *methods]
 
 
@@ -81,7 +81,7 @@ def test_functions_methods_and_properties_are_replaced(peer: ModuleType) -> None
     assert peer.double(3) == ("new", 6)
     assert thing.plain(1) == ("new", ("plain", 1))
     assert peer.Thing.of(1) == thing.of(1) == ("new", (peer.Thing, 1))
-    assert peer.Thing.beside(1) == thing.beside(1) == ("new", ("beside", 1))
+    assert peer.Thing.static(1) == thing.static(1) == ("new", ("static", 1))
     assert peer.double.__doc__ == "Docstring of the peer."
     patch.uninstall()
     assert not patch.installed
@@ -124,11 +124,11 @@ def test_inherited_method_is_replaced_on_one_class_only(peer: ModuleType) -> Non
     """The base class and its other subclasses keep the original."""
     patch, thing, before = Patch("peer", ("1.4", "1.5")), peer.Thing(), state(peer)
     child: Any = type("Child", (peer.Thing,), {})
-    names = ("plain", "of", "beside")
+    names = ("plain", "of", "static")
     patch.install(lambda: [Replacement(child, name, marked, inherited=True) for name in names])
     assert child().plain(1) == ("new", ("plain", 1))
     assert child.of(1) == child().of(1) == ("new", (child, 1))
-    assert child.beside(1) == ("new", ("beside", 1))
+    assert child.static(1) == ("new", ("static", 1))
     assert thing.plain(1) == ("plain", 1)
     assert all(now is then for now, then in zip(state(peer), before, strict=True))
     patch.uninstall()
@@ -138,7 +138,9 @@ def test_inherited_method_is_replaced_on_one_class_only(peer: ModuleType) -> Non
 
 def test_declared_inheritance_is_checked(peer: ModuleType) -> None:
     patch = Patch("peer", ("1.4", "1.5"))
-    with pytest.raises(tw.IntegrationError, match=r"has a peer\.Thing\.plain of its own"):
+    with pytest.raises(
+        tw.IntegrationError, match=r"defines peer\.Thing\.plain, which is expected to be inherited"
+    ):
         patch.install(lambda: [Replacement(peer.Thing, "plain", marked, inherited=True)])
     with pytest.raises(tw.IntegrationError, match=r"has no peer\.Thing\.nothing"):
         patch.install(lambda: [Replacement(peer.Thing, "nothing", marked, inherited=True)])
@@ -187,7 +189,7 @@ def test_tested_versions(peer: ModuleType, versions: tuple[str, str], is_known: 
         patch.uninstall()
     else:
         with pytest.raises(tw.IntegrationError) as caught:
-            patch.install(lambda: pytest.fail("asked before the version was checked"))
+            patch.install(lambda: pytest.fail("called before the version was checked"))
         tested = versions[0] if versions[0] == versions[1] else " to ".join(versions)
         assert str(caught.value) == (
             f"peer 1.5.2 is installed; tensorwire was tested with peer {tested}, and has changed "

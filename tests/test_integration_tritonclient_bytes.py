@@ -74,10 +74,10 @@ def test_serialize_rejects_other_objects(utils: ModuleType, value: Any) -> None:
 
 def test_type_of_the_serialized_array(utils: ModuleType, either: bool) -> None:
     """One `bytes` object in a 0-d array, or an empty array for 0 elements."""
-    held = utils.serialize_byte_tensor(object_array([b"ab", "\xe9", 7, None]))
-    assert (held.dtype, held.shape) == (np.dtype(object), ())
+    packed = utils.serialize_byte_tensor(object_array([b"ab", "\xe9", 7, None]))
+    assert (packed.dtype, packed.shape) == (np.dtype(object), ())
     wire = b"\2\0\0\0ab\2\0\0\0\xc3\xa9\1\0\0\0007\4\0\0\0None"
-    assert (type(held.item()), held.item()) == (bytes, wire)
+    assert (type(packed.item()), packed.item()) == (bytes, wire)
     empty = utils.serialize_byte_tensor(np.empty((3, 0), object))
     assert (empty.dtype, empty.shape) == (np.dtype(object), (0,))
     with pytest.raises(

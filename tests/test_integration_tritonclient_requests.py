@@ -199,7 +199,7 @@ def test_grpc_of_other_arrays(grpc: ModuleType, datatype: str, value: Any) -> No
     both(lambda: grpc.InferInput("x", [2], datatype).set_data_from_numpy(value)._get_content())
 
 
-# --- the extras ------------------------------------------------------------------------------
+# --- additional types ------------------------------------------------------------------------
 
 TEXT_ARRAYS = {
     "U": np.array([["a", "\xe9"], ["", "\U0001f600"]]),

@@ -29,7 +29,7 @@ MAX_DATA_DEPTH = 100
 MAX_NESTING = 128
 DEEPEST = 1000
 
-# --- asking ---------------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------
 
 
 def body(tensor: str, more: str = "") -> str:
@@ -131,12 +131,17 @@ DIFFERENCES: dict[bytes, tuple[bool, bool, bool, str]] = {  # reader, json, msgs
     b'"\\udc00\\ud800"': (False, True, False, "the same"),
     b"1e400": (False, True, False, "an infinity would change the value"),
     b"[" * 127 + b"]" * 127: (False, True, True, "two levels are the header's own; max_nesting"),
-    b"\xef\xbb\xbf1": (False, False, False, "JSON in transit has no byte order mark"),
-    b"9" * 4300: (True, True, True, "Python's own default bound"),
+    b"\xef\xbb\xbf1": (
+        False,
+        False,
+        False,
+        "RFC 8259 does not allow a byte order mark",
+    ),
+    b"9" * 4300: (True, True, True, "the default limit of Python"),
     b"9" * 4301: (False, False, False, "quadratic time"),
 }
 
-ALIKE = [
+SAME_AS_JSON = [
     *(
         b"0",
         b"-0",
@@ -212,7 +217,7 @@ ALIKE = [
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("text", ALIKE)
+@pytest.mark.parametrize("text", SAME_AS_JSON)
 def test_accepts_and_rejects_the_same_texts_as_json(place: str, text: bytes) -> None:
     expected = json_accepts(text)
     assert msgspec_accepts(text) == expected
@@ -260,7 +265,7 @@ def test_values_agree_with_json() -> None:
 def test_mutated_texts_are_accepted_or_rejected_as_by_json() -> None:
     """One byte of a valid text is replaced, removed or added."""
     chooser = random.Random(2)
-    judge = json.JSONDecoder(object_pairs_hook=reference._unique, parse_constant=int)
+    decoder = json.JSONDecoder(object_pairs_hook=reference._unique, parse_constant=int)
     n_accepted, n_texts = 0, scaled(20_000)
     for _ in range(n_texts):
         text = bytearray(random_json(chooser).encode())
@@ -269,7 +274,7 @@ def test_mutated_texts_are_accepted_or_rejected_as_by_json() -> None:
             b'"\\{}[],:0-.eEtfn \x00\x80\xe2u1'
         ).to_bytes()
         try:
-            value = judge.decode(text.decode())
+            value = decoder.decode(text.decode())
             json.dumps(value, ensure_ascii=False).encode()
             expected = repr(value)
         except (ValueError, UnicodeError):
@@ -297,7 +302,7 @@ def exact_decimal(value: Fraction) -> str:
     return ("-" if value < 0 else "") + whole + ("." + fraction if fraction else "")
 
 
-def beside(text: str) -> tuple[str, str, str]:
+def with_close_decimals(text: str) -> tuple[str, str, str]:
     """Return a decimal, and decimals that differ from it by very little."""
     text = text if "." in text else text + ".0"
     integer = int(text.replace(".", "")) * 10 - 1
@@ -325,7 +330,7 @@ def nearest(value: Fraction, bits: int, value_of: Callable[[int], Fraction]) -> 
 def halfway(bits: int, value_of: Callable[[int], Fraction]) -> Iterator[tuple[str, int]]:
     """Yield the midpoint of two adjacent floats and numbers next to it, with the nearest float."""
     middle = (value_of(bits) + value_of(bits + 1)) / 2
-    for text in beside(exact_decimal(middle)):
+    for text in with_close_decimals(exact_decimal(middle)):
         yield text, nearest(Fraction(text), bits, value_of)
 
 
@@ -885,7 +890,7 @@ def test_tensor_members_in_any_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("datatype", "data", "error", "words"),
+    ("datatype", "data", "error", "message"),
     [
         ("FP32", "[1,2,3]", tw.LayoutError, "needs 2 elements, its JSON data has 3"),
         ("FP32", "[[1]]", tw.LayoutError, "needs 2 elements, its JSON data has 1"),
@@ -899,13 +904,13 @@ def test_tensor_members_in_any_order() -> None:
     ],
 )
 def test_errors_do_not_depend_on_the_order_of_members(
-    datatype: str, data: str, error: type, words: str
+    datatype: str, data: str, error: type, message: str
 ) -> None:
     members = ['"name":"x"', '"shape":[2]', f'"datatype":"{datatype}"', f'"data":{data}']
     for order in itertools.permutations(members):
         for more in ("", ',"id":"1"', f',"outputs":[{{"name":"{"y" * 50}"}}]'):
             text = body(f"{{{','.join(order)}}},{PLAIN.replace('x', 'y')}", more)
-            with pytest.raises(error, match=words.replace("[", r"\[")) as caught:
+            with pytest.raises(error, match=message.replace("[", r"\[")) as caught:
                 decode(text)
             assert type(caught.value) is error
 
@@ -1214,7 +1219,7 @@ def at_edge(datatype: str, unit: str, last: str, shift: int, n_before: int) -> s
 
 @pytest.mark.parametrize("kind", TAILS)
 def test_data_across_block_boundaries(kind: str) -> None:
-    """Elements that end before, at or after the boundary are read as elsewhere."""
+    """Elements at a boundary give the same result as at other positions."""
     datatype, unit, _ = TAILS[kind]
     n_own = len(unit.encode()) + 1
     few = 10 * n_own + 60
@@ -1346,7 +1351,7 @@ def test_invalid_nested_data_in_peer_messages() -> None:
 
 
 def test_shape_must_be_a_list_of_integers() -> None:
-    for shape, words in (
+    for shape, message in (
         ("[-1,-]", "expected a digit"),
         ("[" + "1," * 64 + "1.]", "expected a digit"),
         ("[" + "1," * 64 + "01]", "leading zero"),
@@ -1356,9 +1361,9 @@ def test_shape_must_be_a_list_of_integers() -> None:
         ("{}", "not a list"),
         ("[1,]", "a value"),
     ):
-        with pytest.raises(tw.HeaderError, match=words):
+        with pytest.raises(tw.HeaderError, match=message):
             decode(body(PLAIN.replace('"shape":[1]', f'"shape":{shape}')))
-    for shape, words in (
+    for shape, message in (
         ("[-1]", "negative dimension"),
         ("[9223372036854775807]", "too large to address|needs"),
         ("[9223372036854775808]", "too large to address"),
@@ -1367,7 +1372,7 @@ def test_shape_must_be_a_list_of_integers() -> None:
         ("[" + "1," * 64 + "1]", "65 dimensions, at most 64"),
         ("[" + "1," * 99_999 + "1]", "100000 dimensions, at most 64"),
     ):
-        with pytest.raises(tw.LayoutError, match=words):
+        with pytest.raises(tw.LayoutError, match=message):
             decode(body(PLAIN.replace('"shape":[1]', f'"shape":{shape}')))
     for shape in ("[1,1,1]", "[ 1 ]", "[-0,1]"[:0] + "[" + "1," * 63 + "1]", "[]"):
         assert (

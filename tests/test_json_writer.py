@@ -67,10 +67,10 @@ def tensors(draw: st.DrawFn) -> list[tuple[tw.Tensor, dict[str, Any]]]:
     made = []
     for name in draw(st.lists(NAMES, min_size=1, max_size=4, unique=True)):
         parameters = draw(PARAMETERS)
-        how = draw(st.sampled_from(["binary", "JSON", "text", "elsewhere"]))
+        how = draw(st.sampled_from(["binary", "JSON", "text", "shared memory"]))
         own: dict[str, Any] = {}
         more: dict[str, Any] = {}
-        if how == "elsewhere":
+        if how == "shared memory":
             shape = draw(SHAPES)
             own = {"shared_memory_region": draw(TEXT)}
             parameters |= own
@@ -103,26 +103,26 @@ def test_random_messages(
 ) -> None:
     entries = [entry for _, entry in made]
     about = {"id": id, "model_name": model, "model_version": version}
-    said = {**about, "parameters": parameters or None}
+    members = {**about, "parameters": parameters or None}
     response = tw.InferResponse([tensor for tensor, _ in made], **about, parameters=parameters)
-    assert header_of(tw.encode_response(response)) == without_none(outputs=entries, **said)
+    assert header_of(tw.encode_response(response)) == without_none(outputs=entries, **members)
 
     names = data.draw(st.none() | st.lists(NAMES, max_size=3, unique=True))
     outputs, expected = None, None
     if names is not None:
-        asked = [
+        requested = [
             (name, data.draw(st.none() | st.booleans()), data.draw(PARAMETERS)) for name in names
         ]
-        outputs = [tw.RequestedOutput(n, binary=b, parameters=p) for n, b, p in asked]
+        outputs = [tw.RequestedOutput(n, binary=b, parameters=p) for n, b, p in requested]
         expected = [
             without_none(name=n, parameters={**p, **without_none(binary_data=b)} or None)
-            for n, b, p in asked
+            for n, b, p in requested
         ]
     request = tw.InferRequest(
         [tensor for tensor, _ in made], outputs, **about, parameters=parameters
     )
     assert header_of(tw.encode_request(request)) == without_none(
-        inputs=entries, outputs=expected, **said
+        inputs=entries, outputs=expected, **members
     )
 
 

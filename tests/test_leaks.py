@@ -15,11 +15,11 @@ import pytest
 import tensorwire as tw
 from stress import leaks
 from support import reference
-from support.lifetimes import Owned, assert_held_until_it_goes
+from support.lifetimes import Owned, assert_result_keeps_body_alive
 
 pytestmark = [
     pytest.mark.no_sanitizers(reason="it measures memory"),
-    pytest.mark.thread_unsafe(reason="it counts what the process has"),
+    pytest.mark.thread_unsafe(reason="it counts the objects of the process"),
 ]
 
 
@@ -40,7 +40,7 @@ def test_no_entry_point_leaks() -> None:
 
 
 ELEMENTS = reference.elements([b"a", b"bc", b"x" * 50])
-HOLDERS: dict[str, Callable[[Any], Any]] = {
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "BytesTensor": tw.decode_bytes,
     "reshaped": lambda b: tw.decode_bytes(b).reshape((3, 1)),
     "a row": lambda b: tw.decode_bytes(b).reshape((3, 1))[1],
@@ -49,9 +49,9 @@ HOLDERS: dict[str, Callable[[Any], Any]] = {
     "a frame's buffer": lambda b: tw.encode_request(
         tw.InferRequest([tw.Tensor("x", tw.decode_bytes(b))])
     ).buffers[1],
-    "a frame's pieces": lambda b: tw.encode_request(
+    "a frame's chunks": lambda b: tw.encode_request(
         tw.InferRequest([tw.Tensor("x", tw.decode_bytes(b))])
-    ).pieces(8),
+    ).chunks(8),
     "an iterator": lambda b: iter(tw.decode_bytes(b)),
     "Arrow's capsule": lambda b: tw.decode_bytes(b).__arrow_c_array__()[1],
     "a raw request": lambda b: tw.decode_request(b, 0, raw_input=tw.TensorSpec("x", "BYTES", [1])),
@@ -61,9 +61,9 @@ HOLDERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS.keys())
-def test_result_keeps_the_body_alive(hold: Callable[[Any], Any]) -> None:
-    assert_held_until_it_goes(ELEMENTS, hold)
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
+def test_result_keeps_the_body_alive(function: Callable[[Any], Any]) -> None:
+    assert_result_keeps_body_alive(ELEMENTS, function)
 
 
 BAD: dict[str, Callable[[Any], Any]] = {
@@ -84,7 +84,7 @@ BAD: dict[str, Callable[[Any], Any]] = {
 def test_error_does_not_keep_the_body_alive(work: Callable[[Any], Any]) -> None:
     """Only the frames of its traceback, whose arguments include the body, keep it alive."""
     body = Owned(ELEMENTS)
-    watch = weakref.ref(body)
+    weak_reference = weakref.ref(body)
     try:
         work(body)
     except (tw.TensorwireError, BufferError) as error:
@@ -95,5 +95,5 @@ def test_error_does_not_keep_the_body_alive(work: Callable[[Any], Any]) -> None:
     body.append(1)
     del body
     gc.collect()
-    assert watch() is None
+    assert weak_reference() is None
     assert caught.args

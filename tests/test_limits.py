@@ -135,7 +135,7 @@ HEAD = '{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[%s]}],'
 PLACES = {
     "unknown member": HEAD % 1 + '"z":%s}',
     "parameter": HEAD % 1 + '"parameters":%s}',
-    "beside a bare NaN": HEAD % "NaN" + '"z":%s}',
+    "after a bare NaN": HEAD % "NaN" + '"z":%s}',
     "after a string": HEAD % 1 + r'"id":"[[[\\\"]]]","z":%s}',
     "after an escape": HEAD % 1 + r'"id":"]]\\","z":%s}',
 }
@@ -143,21 +143,21 @@ PLACES = {
 
 @pytest.mark.parametrize("kind", ["[", "{"])
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
-@pytest.mark.parametrize("most", [3, 128, 500])
-def test_max_nesting(place: str, kind: str, most: int) -> None:
+@pytest.mark.parametrize("max_nesting", [3, 128, 500])
+def test_max_nesting(place: str, kind: str, max_nesting: int) -> None:
     if '"parameters"' in place and kind == "[":
         place = place.replace("%s", '{"p":%s}')
-        body = place % nested(most - 1), place % nested(most)
+        body = place % nested(max_nesting - 1), place % nested(max_nesting)
     else:
-        body = place % nested(most, kind), place % nested(most + 1, kind)
-    bound = limits(max_nesting=max(most, 3))
-    if most > 3:  # a tensor's shape is on the fourth level
+        body = place % nested(max_nesting, kind), place % nested(max_nesting + 1, kind)
+    bound = limits(max_nesting=max(max_nesting, 3))
+    if max_nesting > 3:  # a tensor's shape is on the fourth level
         assert tw.decode_request(body[0].encode(), limits=bound).inputs
-    with pytest.raises(tw.HeaderError, match=f"level {most + 1} begins at byte") as caught:
+    with pytest.raises(tw.HeaderError, match=f"level {max_nesting + 1} begins at byte") as caught:
         tw.decode_request(body[1].encode(), limits=bound)
     assert caught.value.offset is not None
     assert body[1].encode()[caught.value.offset : caught.value.offset + 1] == (
-        b"[" if most == 3 else kind.encode()
+        b"[" if max_nesting == 3 else kind.encode()
     )
 
 

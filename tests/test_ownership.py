@@ -14,7 +14,7 @@ import pytest
 
 import tensorwire as tw
 from support import reference
-from support.lifetimes import Owned, assert_held_until_it_goes
+from support.lifetimes import Owned, assert_result_keeps_body_alive
 
 
 def response(**arrays: Any) -> tw.Frame:
@@ -120,7 +120,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
 def test_view_keeps_the_body_alive(view: Callable[[tw.InferResponse], Any]) -> None:
-    assert_held_until_it_goes(
+    assert_result_keeps_body_alive(
         bytes(FRAME), lambda body: view(tw.decode_response(body, FRAME.header_length))
     )
 
@@ -137,13 +137,13 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("copy", COPIES.values(), ids=COPIES.keys())
 def test_copy_does_not_keep_the_body_alive(copy: Callable[[tw.InferResponse], Any]) -> None:
     body = Owned(bytes(FRAME))
-    watch = weakref.ref(body)
-    held = copy(tw.decode_response(body, FRAME.header_length))
+    weak_reference = weakref.ref(body)
+    result = copy(tw.decode_response(body, FRAME.header_length))
     body.append(1)
     del body
     gc.collect()
-    assert watch() is None
-    assert held is not None
+    assert weak_reference() is None
+    assert result is not None
 
 
 @pytest.mark.parametrize("cut", [3, 40, 200, -1])
@@ -158,15 +158,15 @@ def test_rejected_body_is_released_unchanged(cut: int) -> None:
 
 def test_frame_keeps_its_arrays_alive() -> None:
     array = np.zeros(8, np.float32)
-    watch = weakref.ref(array)
+    weak_reference = weakref.ref(array)
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", array)]))
     del array
     gc.collect()
-    assert watch() is not None
+    assert weak_reference() is not None
     assert bytes(frame).endswith(bytes(32))
     del frame
     gc.collect()
-    assert watch() is None
+    assert weak_reference() is None
 
 
 def test_as_numpy_copies_only_if_needed() -> None:
@@ -196,10 +196,10 @@ def test_writable_copies_a_readonly_view() -> None:
 def peak_nbytes(work: Callable[[], Any]) -> int:
     work()  # fill caches
     tracemalloc.start()
-    held = work()
+    result = work()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    del held
+    del result
     return peak
 
 

@@ -37,8 +37,8 @@ def test_round_trip(tensors: list[tuple[Any, bool]]) -> None:
     frame = tw.encode_request(request, nonfinite="literal")
     body = bytes(frame)
     back = tw.decode_request(body, frame.header_length)
-    said = reference.decode(body, frame.header_length, "request")["tensors"]
-    for (array, _), tensor, independent in zip(tensors, back.inputs, said, strict=True):
+    expected = reference.decode(body, frame.header_length, "request")["tensors"]
+    for (array, _), tensor, independent in zip(tensors, back.inputs, expected, strict=True):
         assert tensor.shape == array.shape == independent["shape"]
         assert repr(tensor.as_numpy().tolist()) == repr(array.tolist())
         assert repr(tensor.as_numpy().reshape(-1).tolist()) == repr(independent["values"])
@@ -98,11 +98,11 @@ def test_fixed_width_arrays_lose_trailing_nuls(array: Any) -> None:
     assert tw.encode_bytes(raw) == reference.elements(raw.tolist())
 
 
-def verdict(decode: Any, refusal: type[Exception]) -> Any:
+def outcome(decode: Any, error_class: type[Exception]) -> Any:
     """Return the flat values or the class of the error; other exceptions fail the test."""
     try:
         return decode()
-    except refusal as error:
+    except error_class as error:
         return type(error).__name__
 
 
@@ -110,8 +110,8 @@ def verdict(decode: Any, refusal: type[Exception]) -> Any:
 @given(st.binary(max_size=24), st.integers(0, 4))
 def test_random_bytes_decode_as_by_the_reference(data: bytes, count: int) -> None:
     """Any bytes decode to the same elements as with reference.py, or both raise an error."""
-    ours = verdict(lambda: tw.decode_bytes(data, count).tolist(), tw.DecodeError)
-    theirs = verdict(lambda: reference.unpack("BYTES", data, count), reference.WireError)
+    ours = outcome(lambda: tw.decode_bytes(data, count).tolist(), tw.DecodeError)
+    theirs = outcome(lambda: reference.unpack("BYTES", data, count), reference.WireError)
     assert isinstance(ours, str) == isinstance(theirs, str)
     if not isinstance(ours, str):
         assert ours == theirs
@@ -126,14 +126,14 @@ def test_changed_byte_is_decoded_or_rejected_as_by_the_reference(data: st.DataOb
     )
     body = bytearray(bytes(frame))
     body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
-    ours = verdict(
+    ours = outcome(
         lambda: [
             tensor.as_numpy().reshape(-1).tolist()
             for tensor in tw.decode_request(body, frame.header_length).inputs
         ],
         tw.DecodeError,
     )
-    theirs = verdict(
+    theirs = outcome(
         lambda: [
             tensor["values"]
             for tensor in reference.decode(bytes(body), frame.header_length, "request")["tensors"]

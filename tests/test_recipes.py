@@ -18,7 +18,7 @@ import tensorwire as tw
 from support.servers import uvicorn_server
 from tensorwire.asgi import create_app
 
-pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
+pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 
 # The frame, not iter(frame): requests uses chunked encoding for iterators without length.
 IDENTITY = {"Accept-Encoding": "identity"}
@@ -75,7 +75,7 @@ def with_http_client(
     while nbytes := answer.readinto(body.remaining()):
         body.advance(nbytes)
     if not body.complete:
-        raise OSError(f"the answer broke off: {body}")
+        raise OSError(f"the response is truncated: {body}")
     return tw.decode_response(body, header_length)
 
 

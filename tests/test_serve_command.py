@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import http.client
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorwire as tw
+from tensorwire.asgi import create_app
 from tensorwire.cli import main
-from tensorwire.server.serve import Options, load
+from tensorwire.server.serve import Options, echo, load, why_not_fast
 
-pytestmark = pytest.mark.thread_unsafe(reason="its server is one for all")
+pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 
 MODELS = """
 import numpy as np
@@ -115,3 +119,131 @@ def test_without_uvicorn(
     with pytest.raises(SystemExit):
         main(["serve", "--echo"])
     assert "pip install 'tensorwire[serve]'" in capsys.readouterr().err
+
+
+def serve_and_ask(
+    tmp_path: Path, arguments: list[str], ask: Callable[[subprocess.Popen[bytes]], Any]
+) -> str:
+    """Run `serve` while `ask` uses it, and return what it prints."""
+    (tmp_path / "served_here.py").write_text(MODELS)
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "tensorwire", "serve", *arguments],
+            cwd=tmp_path,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            ask(server)
+            server.send_signal(signal.SIGTERM)
+            server.wait(20)
+        finally:
+            server.kill()
+    return (tmp_path / "log").read_text()
+
+
+def infer_mean(connection: http.client.HTTPConnection) -> list[Any]:
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", np.arange(4, dtype=np.float32))]))
+    connection.request("POST", "/v2/models/mean/infer", body=bytes(frame), headers=frame.headers)
+    reply = connection.getresponse()
+    response = tw.decode_response(reply.read(), tw.header_length(reply.headers))
+    connection.close()
+    return list(response["mean"].as_numpy().tolist())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path"),
+    [
+        ([], "InferProtocol on uvicorn"),
+        (["--http", "asgi"], "ASGI (as requested) on uvicorn"),
+        (["--workers", "2", "--access-log", "--max-body", "1000"], "InferProtocol on uvicorn"),
+    ],
+)
+def test_start_message_and_options(tmp_path: Path, arguments: list[str], path: str) -> None:
+    number = free_port()
+
+    def ask(server: subprocess.Popen[bytes]) -> None:
+        wait_until_ready(number, server)
+        address = f"127.0.0.1:{number}"
+        assert infer_mean(http.client.HTTPConnection(address, timeout=10)) == [1.5]
+        if "--max-body" in arguments:
+            connection = http.client.HTTPConnection(address, timeout=10)
+            connection.request("POST", "/v2/models/mean/infer", body=bytes(1001))
+            assert connection.getresponse().status == 413
+            connection.close()
+
+    log = serve_and_ask(tmp_path, ["served_here:models", "--port", str(number), *arguments], ask)
+    processes = "2 processes" if "--workers" in arguments else "1 process"
+    first = f"tensorwire {tw.__version__} serves mean at http://127.0.0.1:{number} with {path}"
+    assert any(line.startswith(first) and line.endswith(processes) for line in log.splitlines()), (
+        log
+    )
+    assert ("POST /v2/models/mean/infer HTTP/1.1" in log) == ("--access-log" in arguments)
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """An HTTP connection to a Unix socket."""
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(10)
+        self.sock.connect(self.host)
+
+
+def test_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+
+    def ask(server: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + 20
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        connection = UnixConnection("x")
+        connection.host = str(path)
+        assert infer_mean(connection) == [1.5]
+
+    log = serve_and_ask(tmp_path, ["served_here:models", "--uds", str(path)], ask)
+    assert f"serves mean at unix:{path} with InferProtocol" in log
+
+
+def test_certificate(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    number, key, chain = free_port(), tmp_path / "key.pem", tmp_path / "chain.pem"
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=test"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(chain)]
+    subprocess.run([*make.split(), *names], check=True, capture_output=True)
+
+    def ask(server: subprocess.Popen[bytes]) -> None:
+        wait_until_ready(number, server)
+        context = ssl.create_default_context(cafile=str(chain))
+        address = f"127.0.0.1:{number}"
+        connection = http.client.HTTPSConnection(address, timeout=10, context=context)
+        assert infer_mean(connection) == [1.5]
+
+    certificate = ["--ssl-keyfile", str(key), "--ssl-certfile", str(chain)]
+    log = serve_and_ask(tmp_path, ["served_here:models", "--port", str(number), *certificate], ask)
+    assert f"serves mean at https://127.0.0.1:{number} with InferProtocol" in log
+
+
+@pytest.mark.parametrize(
+    ("app", "version", "reason"),
+    [
+        (create_app({"echo": echo}), "0.46.0", None),
+        (create_app({"echo": echo}), "0.54.0", None),
+        (
+            create_app({"echo": echo}),
+            "0.45.9",
+            "InferProtocol was tested with uvicorn 0.46 to 0.54",
+        ),
+        (create_app({"echo": echo}), "1.0", "InferProtocol was tested with uvicorn 0.46 to 0.54"),
+        (lambda scope, receive, send: None, "0.50.0", "not created by create_app"),
+    ],
+)
+def test_when_asgi_is_used(app: Any, version: str, reason: str | None) -> None:
+    found = why_not_fast(app, version)
+    assert found is None if reason is None else reason in str(found)
+
+
+def test_without_httptools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httptools", None)
+    assert why_not_fast(create_app({"echo": echo}), "0.50.0") == "httptools is not installed"

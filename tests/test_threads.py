@@ -18,7 +18,7 @@ import pytest
 import tensorwire as tw
 from support import reference
 
-pytestmark = pytest.mark.thread_unsafe(reason="it makes threads of its own, and looks at the GIL")
+pytestmark = pytest.mark.thread_unsafe(reason="it starts threads, and measures the GIL")
 
 N_THREADS = 8
 WORDS = [b"w" * (i % 11) for i in range(1000)]
@@ -149,7 +149,7 @@ def test_bool_elements_modified_during_decoding() -> None:
     assert all(v == "read" or "element 12345678 of input 'x'" in v for v in verdicts)
 
 
-# --- who waits ---
+# --- release of the GIL ---
 
 
 def ticks_during(work: Callable[[], Any], n_times: int) -> int:

@@ -70,8 +70,8 @@ def different_parameters(nbytes: int) -> Message:
 
 
 def outputs(nbytes: int) -> Message:
-    asked = ",".join(f'{{"name":"{i:06d}"}}' for i in range(nbytes // 18))
-    return request(ONE % ("INT8", 1), f',"outputs":[{asked}]')
+    entries = ",".join(f'{{"name":"{i:06d}"}}' for i in range(nbytes // 18))
+    return request(ONE % ("INT8", 1), f',"outputs":[{entries}]')
 
 
 def empty_tensors(nbytes: int) -> Message:
@@ -143,23 +143,23 @@ HOSTILE: dict[str, tuple[Callable[[int], Message], int]] = {
     "1,000,000 digits, a size": (lambda n: request(
         '{"name":"x","shape":[1],"datatype":"INT8","parameters":{"binary_data_size":%s}}'
         % ("9" * n)), MB),
-    "1,000,000 digits beside NaN": (number("FP64", lambda n: "NaN," + "9" * n), MB),
-    "a fraction of 1,000,000 digits beside NaN": (number("FP64", lambda n: "NaN,0." + "9" * n), MB),
+    "1,000,000 digits after NaN": (number("FP64", lambda n: "NaN," + "9" * n), MB),
+    "a fraction of 1,000,000 digits after NaN": (number("FP64", lambda n: "NaN,0." + "9" * n), MB),
     "integers of 4000 digits": (lambda n: data("9" * 4000, n), OBJECTS),
-    "integers of 4000 digits beside NaN": (lambda n: data("NaN," + "9" * 4000, n), OBJECTS),
+    "integers of 4000 digits after NaN": (lambda n: data("NaN," + "9" * 4000, n), OBJECTS),
     "empty lists": (lambda n: data("[]", n), OBJECTS),
     "lists of one item": (lambda n: data("[0]", n), OBJECTS),
     "nested lists": (lambda n: data(NESTED_LISTS[2:-2], n), OBJECTS),
     "nested lists, parameters": (lambda n: parameter(NESTED_LISTS, n), OBJECTS),
     "nested objects": (lambda n: parameter(NESTED_OBJECTS, n), OBJECTS),
     "objects of one member": (lambda n: parameter('{"":0}', n), OBJECTS),
-    "lists beside NaN": (lambda n: parameter(NESTED_LISTS, n, '"y":NaN,'), OBJECTS),
-    "objects beside NaN": (lambda n: parameter(NESTED_OBJECTS, n, '"y":NaN,'), OBJECTS),
-    "surrogates beside NaN": (lambda n: parameter('{"":0}', n, r'"y":NaN,"s":"\ud83d\ude00",'),
+    "lists after NaN": (lambda n: parameter(NESTED_LISTS, n, '"y":NaN,'), OBJECTS),
+    "objects after NaN": (lambda n: parameter(NESTED_OBJECTS, n, '"y":NaN,'), OBJECTS),
+    "surrogates after NaN": (lambda n: parameter('{"":0}', n, r'"y":NaN,"s":"\ud83d\ude00",'),
                               OBJECTS),
-    "a lone surrogate beside NaN": (lambda n: parameter('{"":0}', n, r'"y":NaN,"s":"\ud83d",'),
+    "a lone surrogate after NaN": (lambda n: parameter('{"":0}', n, r'"y":NaN,"s":"\ud83d",'),
                                     OBJECTS),
-    "wide letters beside NaN": (lambda n: parameter('"a"', n, '"y":NaN,"s":"\U0001f600",'),
+    "wide letters after NaN": (lambda n: parameter('"a"', n, '"y":NaN,"s":"\U0001f600",'),
                                 OBJECTS),
     "numbers in parameters": (lambda n: parameter("300", n), OBJECTS),
     "strings in parameters": (lambda n: parameter('"ab"', n), OBJECTS),
@@ -220,11 +220,11 @@ def test_decoding_time_is_linear_and_memory_bounded(hostile: tuple[Message, Mess
     quarter, whole, multiple = hostile
     gc.collect()
     tracemalloc.start()
-    _, words = decode(whole)
+    _, message = decode(whole)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak <= allowed_nbytes(whole, multiple) + SLACK_NBYTES
-    assert len(words) < 700  # the message does not repeat the input
+    assert len(message) < 700  # the message does not repeat the input
     gc.collect()
     with_resident_peak(whole, multiple)
     assert cpu_seconds(whole) < 4 * 2.5 * cpu_seconds(quarter) + 2e-3
@@ -344,7 +344,7 @@ def test_elements_without_a_count_are_scanned_twice() -> None:
 
 def test_default_limits_reject_large_counts() -> None:
     """Limits are checked before objects are created."""
-    refusals = {
+    messages = {
         "100,000 empty tensors": "the message has more than 4096 inputs, which is the limit",
         "2 MB of [": "the JSON is nested too deep: level 129 begins at byte 128",
         "a shape of 100,000 dimensions": "at most 64 are accepted",
@@ -352,9 +352,9 @@ def test_default_limits_reject_large_counts() -> None:
         "requested outputs": "the message has more than 4096 requested outputs",
         "a name of escapes": "is too long: 333333 bytes, at most 4096 are accepted",
     }
-    for name, words in refusals.items():
+    for name, message in messages.items():
         make, nbytes = HOSTILE[name]
-        assert words in decode(make(nbytes), tw.Limits())[1]
+        assert message in decode(make(nbytes), tw.Limits())[1]
 
 
 def test_raw_requests_and_responses() -> None:

@@ -133,11 +133,17 @@ def name_tensor(error: Exception, kind: str, name: str | None) -> None:
     An error whose message does not contain SUBJECT is not changed. ``kind`` is "input", "output" or
     "tensor", for example. If ``name`` is None, only the kind is inserted.
     """
+    if name_subject(error, subject(kind, name)) and isinstance(error, TensorwireError):
+        error.tensor = name
+
+
+def name_subject(error: Exception, text: str) -> bool:
+    """Replace SUBJECT in the message of an error by a text. Return whether it was there."""
     message = error.args[0] if error.args else None
-    if isinstance(message, str) and SUBJECT in message:
-        error.args = (message.replace(SUBJECT, subject(kind, name), 1), *error.args[1:])
-        if isinstance(error, TensorwireError):
-            error.tensor = name
+    if not isinstance(message, str) or SUBJECT not in message:
+        return False
+    error.args = (message.replace(SUBJECT, text, 1), *error.args[1:])
+    return True
 
 
 def subject(kind: str, name: str | None) -> str:

@@ -17,23 +17,23 @@ def bodybuffer(data: bytes) -> None:
 
     The input has the numbers for the constructor, one byte each, and then calls of two bytes each.
     """
-    front, calls = data[:4].ljust(4, b"\0"), data[4:]
-    announced = number(front[1]) if front[0] & 1 else None
-    header_length = number(front[2]) if front[0] & 2 else None
-    most = number(front[3]) if front[0] & 4 else None
+    options, calls = data[:4].ljust(4, b"\0"), data[4:]
+    content_length = number(options[1]) if options[0] & 1 else None
+    header_length = number(options[2]) if options[0] & 2 else None
+    max_nbytes = number(options[3]) if options[0] & 4 else None
     try:
-        buffer = tw.BodyBuffer(announced, header_length, max_nbytes=most)
+        buffer = tw.BodyBuffer(content_length, header_length, max_nbytes=max_nbytes)
     except tw.HeaderError as error:
         assert error.status == 413
-        assert announced is not None
-        assert announced >= 2**62 or (most is not None and announced > most)
+        assert content_length is not None
+        assert content_length >= 2**62 or (max_nbytes is not None and content_length > max_nbytes)
         return
-    assert announced is None or most is None or announced <= most
-    Run(buffer, announced, header_length or 0, most).calls(calls)
+    assert content_length is None or max_nbytes is None or content_length <= max_nbytes
+    Run(buffer, content_length, header_length or 0, max_nbytes).calls(calls)
 
 
 def number(byte: int) -> int:
-    """Return a small number, or one of SIZES or its next two."""
+    """Return the byte itself if it is below 128, otherwise one of SIZES plus 0 to 2."""
     return byte if byte < 128 else SIZES[byte % len(SIZES)] + byte % 3
 
 
@@ -41,13 +41,25 @@ class Run:
     """A buffer, and a plain bytearray with the expected content."""
 
     def __init__(
-        self, buffer: tw.BodyBuffer, announced: int | None, header_length: int, most: int | None
+        self,
+        buffer: tw.BodyBuffer,
+        content_length: int | None,
+        header_length: int,
+        max_nbytes: int | None,
     ) -> None:
         self.buffer, self.model, self.views = buffer, bytearray(), list[memoryview]()
-        self.announced, self.header_length, self.most = announced, header_length, most
+        self.content_length, self.max_nbytes = content_length, max_nbytes
+        self.header_length = header_length
 
     def calls(self, calls: bytes) -> None:
-        actions = (self.write, self.write, self.receive, self.hold, self.let_go, self.advance)
+        actions = (
+            self.write,
+            self.write,
+            self.receive,
+            self.create_view,
+            self.release_views,
+            self.advance,
+        )
         for i in range(0, min(len(calls), 2 * MAX_CALLS) - 1, 2):
             actions[calls[i] % len(actions)](number(calls[i + 1]) % len(CHUNK))
             self.check()
@@ -58,13 +70,13 @@ class Run:
     def check(self) -> None:
         assert len(self.buffer) == self.buffer.nbytes == len(self.model)
         assert bytes(memoryview(self.buffer)[-100:]) == self.model[-100:]
-        assert self.buffer.complete is (self.announced in (None, len(self.model)))
+        assert self.buffer.complete is (self.content_length in (None, len(self.model)))
         if self.model:
             address = np.frombuffer(memoryview(self.buffer), np.uint8).ctypes.data
             assert (address + self.header_length) % 64 == 0
 
     def fits(self, nbytes: int) -> bool:
-        bounds = [bound for bound in (self.announced, self.most) if bound is not None]
+        bounds = [bound for bound in (self.content_length, self.max_nbytes) if bound is not None]
         return len(self.model) + nbytes <= min(bounds, default=2**62)
 
     def write(self, nbytes: int) -> None:
@@ -73,46 +85,46 @@ class Run:
         try:
             self.buffer.write(exact(chunk))
         except tw.DecodeError as error:
-            check_error(error, len(self.model) + (self.announced or 0))
+            check_error(error, len(self.model) + (self.content_length or 0))
             assert not self.fits(nbytes)
         except BufferError:
             assert self.views
-            assert self.announced is None
+            assert self.content_length is None
         else:
             assert self.fits(nbytes)
             self.model += chunk
 
     def receive(self, nbytes: int) -> None:
         try:
-            room = self.buffer.remaining()
+            remaining = self.buffer.remaining()
         except BufferError:
             assert self.views
-            assert self.announced is None
+            assert self.content_length is None
             return
-        if self.announced is None:
-            assert len(room) > 0
+        if self.content_length is None:
+            assert len(remaining) > 0
         else:
-            assert len(room) == self.announced - len(self.model)
-        room[:nbytes] = arrived = CHUNK[: min(nbytes, len(room))]
+            assert len(remaining) == self.content_length - len(self.model)
+        remaining[:nbytes] = received = CHUNK[: min(nbytes, len(remaining))]
         try:
-            self.buffer.advance(len(arrived))
+            self.buffer.advance(len(received))
         except tw.HeaderError as error:
             assert error.status == 413
-            assert not self.fits(len(arrived))
+            assert not self.fits(len(received))
         else:
-            assert self.fits(len(arrived))
-            self.model += arrived
+            assert self.fits(len(received))
+            self.model += received
 
     def advance(self, nbytes: int) -> None:
-        """Check that `advance` rejects more bytes than there is room for."""
+        """Check that `advance` rejects more bytes than the buffer has room for."""
         try:
             self.buffer.advance(nbytes + 2**40)
         except ValueError:
             return
         raise AssertionError(nbytes)
 
-    def hold(self, _: int) -> None:
+    def create_view(self, _: int) -> None:
         self.views = [*self.views[-2:], memoryview(self.buffer)]
 
-    def let_go(self, _: int) -> None:
+    def release_views(self, _: int) -> None:
         self.views.clear()

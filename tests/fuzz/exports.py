@@ -51,7 +51,7 @@ def shaped(items: list[Any], shape: tuple[int, ...]) -> Any:
     return array.reshape(shape)
 
 
-# --- how a tensor comes to be --------------------------------------------------------------------
+# --- how a tensor is created ---------------------------------------------------------------------
 
 
 def whole(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
@@ -222,7 +222,7 @@ def text_or_error(convert: Callable[[], Any], items: list[bytes]) -> Any:
         check_error(error, sum(map(len, items)) + 4 * len(items) + 10)  # of `within`
         assert error.element == expected
         return None
-    assert isinstance(expected, list), f"element {expected} is no text"
+    assert isinstance(expected, list), f"element {expected} is not text"
     return made
 
 
@@ -306,10 +306,10 @@ def through_a_message(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -
     assert [one["values"] for one in decoded] == [items, items]
     read = tw.decode_request(body, frame.header_length)
     assert read["y"].data == tensor
-    spelt = tw.InferRequest([tw.Tensor("x", tensor, binary=False)])
+    json_request = tw.InferRequest([tw.Tensor("x", tensor, binary=False)])
     expected = texts(items)
     try:
-        frame = tw.encode_request(spelt)
+        frame = tw.encode_request(json_request)
     except tw.EncodeError as error:
         assert error.element == expected
         return

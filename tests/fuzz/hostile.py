@@ -1,8 +1,8 @@
 """Hostile objects for the target "api": arguments whose methods call tensorwire again.
 
-Each method of these classes first calls `meddle`, which the target sets to something that raises
-`Hostile`, runs any other operation on the objects in use, or does nothing. Then it returns what
-`answer` chooses: a sensible value in half of the cases, and junk otherwise.
+Each method of these classes first calls `side_effect`. The target sets it to a function that raises
+`Hostile`, runs any other operation on the objects in use, or does nothing. Then the method returns
+what `answer` chooses: a sensible value in half of the cases, and junk otherwise.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def _sensible(sensible: Any) -> Any:
     return sensible
 
 
-meddle: Callable[[], None] = _nothing
+side_effect: Callable[[], None] = _nothing
 answer: Callable[[Any], Any] = _sensible
 
 
-def connect(meddles: Callable[[], None], answers: Callable[[Any], Any]) -> None:
+def connect(new_side_effect: Callable[[], None], new_answer: Callable[[Any], Any]) -> None:
     """Set what all hostile objects call from now on."""
-    global meddle, answer
-    meddle, answer = meddles, answers
+    global side_effect, answer
+    side_effect, answer = new_side_effect, new_answer
 
 
 def disconnect() -> None:
@@ -44,14 +44,14 @@ class Index:
     """An object with `__index__`, which may return a different integer each time."""
 
     def __index__(self) -> int:
-        meddle()
+        side_effect()
         number: int = answer(1)
         return number
 
     __int__ = __index__
 
     def __float__(self) -> float:
-        meddle()
+        side_effect()
         number: float = answer(1.0)
         return number
 
@@ -60,22 +60,22 @@ class Compares:
     """Compares equal to everything, or has an arbitrary result. Its hash is constant."""
 
     def __eq__(self, other: object) -> bool:
-        meddle()
+        side_effect()
         equal: bool = answer(True)
         return equal
 
     def __hash__(self) -> int:
-        meddle()
+        side_effect()
         return 1
 
     def __lt__(self, other: object) -> bool:
-        meddle()
+        side_effect()
         return False
 
     __gt__ = __le__ = __ge__ = __lt__
 
     def __bool__(self) -> bool:
-        meddle()
+        side_effect()
         return True
 
 
@@ -92,17 +92,17 @@ class Iterates:
     """
 
     def __len__(self) -> int:
-        meddle()
+        side_effect()
         length = answer(2)
         return length if type(length) is int and 0 <= length < 2**63 else 5
 
     def __iter__(self) -> Iterator[Any]:
         for _ in range(3):
-            meddle()
+            side_effect()
             yield answer(b"item")
 
     def __getitem__(self, index: Any) -> Any:
-        meddle()
+        side_effect()
         return answer(b"item")
 
 
@@ -110,7 +110,7 @@ class HasArray:
     """An object with `__array__` only."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        meddle()
+        side_effect()
         return answer(np.arange(3, dtype=np.float32))
 
 
@@ -118,7 +118,7 @@ class HasArrow:
     """An object with `__arrow_c_array__`; what it returns comes from the objects in use."""
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
-        meddle()
+        side_effect()
         return answer(None)
 
 
@@ -126,7 +126,7 @@ class HasStream:
     """An object with `__arrow_c_stream__`."""
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        meddle()
+        side_effect()
         return answer(None)
 
 
@@ -134,11 +134,11 @@ class HasDlpack:
     """An object with `__dlpack__`."""
 
     def __dlpack__(self, **options: Any) -> Any:
-        meddle()
+        side_effect()
         return answer(np.arange(3, dtype=np.float32).__dlpack__())
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        meddle()
+        side_effect()
         device: tuple[int, int] = answer((1, 0))
         return device
 
@@ -149,22 +149,22 @@ class Getattr:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and not name.startswith(("__arrow", "__array", "__dlpack")):
             raise AttributeError(name)
-        meddle()
+        side_effect()
         return answer(name)
 
 
 class Deleted:
-    """Calls `meddle` when it is deleted. Python ignores exceptions of `__del__`."""
+    """Calls `side_effect` when it is deleted. Python ignores exceptions of `__del__`."""
 
     def __del__(self) -> None:
         try:
-            meddle()
+            side_effect()
         except Exception:
             return
 
 
 class Cycle(Deleted):
-    """A reference cycle, which calls `meddle` when it is collected."""
+    """A reference cycle, which calls `side_effect` when it is collected."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -174,16 +174,16 @@ class Keys(Mapping[Any, Any]):
     """A mapping, also of HTTP headers and of parameters."""
 
     def __getitem__(self, key: Any) -> Any:
-        meddle()
+        side_effect()
         return answer(b"1")
 
     def __iter__(self) -> Iterator[Any]:
         for key in ("Content-Type", "binary_data_size", "k"):
-            meddle()
+            side_effect()
             yield answer(key)
 
     def __len__(self) -> int:
-        meddle()
+        side_effect()
         return 2
 
 
@@ -191,33 +191,33 @@ class Str(str):
     """A str whose comparison, hash and conversions have side effects."""
 
     def __eq__(self, other: object) -> bool:
-        meddle()
+        side_effect()
         return str.__eq__(self, other)
 
     def __hash__(self) -> int:
-        meddle()
+        side_effect()
         return str.__hash__(self)
 
     def __str__(self) -> str:
-        meddle()
+        side_effect()
         return "another"
 
     def encode(self, *_: Any, **__: Any) -> bytes:
-        meddle()
+        side_effect()
         return b"another"
 
 
 class Bytes(bytes):
     def __len__(self) -> int:
-        meddle()
+        side_effect()
         return 2**31
 
     def __getitem__(self, index: Any) -> Any:
-        meddle()
+        side_effect()
         return 0
 
     def isdigit(self) -> bool:
-        meddle()
+        side_effect()
         return True
 
 
@@ -225,33 +225,33 @@ class Int(int):
     """An int whose arithmetic returns wrong results."""
 
     def __add__(self, other: Any) -> Any:
-        meddle()
+        side_effect()
         return answer(0)
 
     __radd__ = __sub__ = __mul__ = __rmul__ = __mod__ = __add__
 
     def __lt__(self, other: Any) -> bool:
-        meddle()
+        side_effect()
         return False
 
     __gt__ = __le__ = __ge__ = __lt__
 
     def __index__(self) -> int:
-        meddle()
+        side_effect()
         return 2**63 - 1
 
 
 class List(list[Any]):
     def __len__(self) -> int:
-        meddle()
+        side_effect()
         return 1000
 
     def __iter__(self) -> Iterator[Any]:
-        meddle()
+        side_effect()
         return list.__iter__(self)
 
     def __getitem__(self, index: Any) -> Any:
-        meddle()
+        side_effect()
         return list.__getitem__(self, index) if list.__len__(self) else b""
 
 
@@ -259,15 +259,15 @@ class Tuple(tuple[Any, ...]):
     __slots__ = ()
 
     def __len__(self) -> int:
-        meddle()
+        side_effect()
         return 1000
 
     def __iter__(self) -> Iterator[Any]:
-        meddle()
+        side_effect()
         return tuple.__iter__(self)
 
     def __eq__(self, other: object) -> bool:
-        meddle()
+        side_effect()
         return True
 
     def __hash__(self) -> int:
@@ -276,34 +276,34 @@ class Tuple(tuple[Any, ...]):
 
 class Dict(dict[Any, Any]):
     def get(self, *_: Any) -> Any:
-        meddle()
+        side_effect()
         return answer(None)
 
     def __contains__(self, key: object) -> bool:
-        meddle()
+        side_effect()
         return False
 
     def keys(self) -> Any:
-        meddle()
+        side_effect()
         return dict.keys(self)
 
     def __iter__(self) -> Iterator[Any]:
-        meddle()
+        side_effect()
         return dict.__iter__(self)
 
 
 class Array(np.ndarray[Any, Any]):
-    """An array that calls `meddle` whenever numpy creates a view of it."""
+    """An array that calls `side_effect` whenever numpy creates a view of it."""
 
     def __array_finalize__(self, obj: Any) -> None:
-        meddle()
+        side_effect()
 
     def reshape(self, *shape: Any, **options: Any) -> Any:
-        meddle()
+        side_effect()
         return answer(self)
 
     def astype(self, *arguments: Any, **options: Any) -> Any:
-        meddle()
+        side_effect()
         return answer(self)
 
 
@@ -327,9 +327,9 @@ class Buffer:
     """A buffer that is implemented in Python, which CPython supports from 3.12 on."""
 
     def __buffer__(self, flags: int, /) -> memoryview:
-        meddle()
+        side_effect()
         view: memoryview = answer(memoryview(bytearray(b"\1\0\0\0a")))
         return view
 
     def __release_buffer__(self, view: memoryview, /) -> None:
-        meddle()
+        side_effect()

@@ -2,7 +2,7 @@
 
    The generated C++ file of the module is included completely, so that its static functions can be
    called. An interpreter starts once, to initialise the tables of the module; no Python code runs
-   after that, except for `grow`, which resizes a bytes object.
+   after that, except for `grow_wire`, which resizes a bytes object.
 
    The first byte of an input chooses the check, the second one its options. The text is at the end
    of its memory block, and numbers are written to a block of the exact size, so that
@@ -18,22 +18,24 @@
 #include <vector>
 
 #define F(name) __pyx_f_10tensorwire_6_codec_11json_reader_##name
+/* The versions of a function for the types of `Float`: 0 is double, 1 is float. */
+#define FUSED(n, name) __pyx_fuse_##n##__pyx_f_10tensorwire_6_codec_11json_reader_##name
 #define E(name) __pyx_e_10tensorwire_6_codec_11json_reader_##name
-typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_Cursor Cursor;
+typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_ReadCursor ReadCursor;
 typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_Keys Keys;
 typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_Text Text;
 typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_Number Number;
-typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_Elements Elements;
+typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_ParsedElements ParsedElements;
 typedef enum __pyx_t_10tensorwire_6_codec_11json_reader_Fault Fault;
 typedef unsigned char byte;
 typedef std::u32string Points;
 
-static void check_line(bool holds, int line) {
-    if (holds) return;
-    fprintf(stderr, "json_kernels.cpp: the check of line %d does not hold\n", line);
+static void check_line(bool condition, int line) {
+    if (condition) return;
+    fprintf(stderr, "json_kernels.cpp: the check in line %d failed\n", line);
     abort();
 }
-#define CHECK(holds) check_line((holds), __LINE__)
+#define CHECK(condition) check_line((condition), __LINE__)
 
 /* --- the second reader: one byte at a time; values are decoded first and checked afterwards --- */
 
@@ -243,7 +245,7 @@ static std::string utf8(const Points &points) {
 /* --- cursors ----------------------------------------------------------------------------------- */
 
 struct Reading {
-    Cursor cursor;
+    ReadCursor cursor;
     Keys keys;
     Reading(const byte *text, Py_ssize_t nbytes, int max_level) {
         F(begin_reading)(&cursor, &keys, (const char *)text, nbytes, max_level);
@@ -260,8 +262,8 @@ struct Reading {
     }
 };
 
-static Cursor cut(const Reading &whole, size_t at) {
-    Cursor tried = whole.cursor;
+static ReadCursor cut(const Reading &whole, size_t at) {
+    ReadCursor tried = whole.cursor;
     if ((size_t)(tried.end - tried.position) > at) tried.end = tried.position + at;
     return tried;
 }
@@ -277,7 +279,7 @@ static void skips(const byte *text, size_t nbytes, byte option) {
     Fault fault = whole.seen(F(skip_value)(&whole.cursor));
     CHECK((fault == E(NO_FAULT)) == is_valid);
     if (is_valid) CHECK(whole.cursor.position == judge.p);
-    Cursor tried = cut(part, option);
+    ReadCursor tried = cut(part, option);
     Fault again = F(skip_value)(&tried);
     CHECK(part.cursor.start <= tried.position && tried.position <= tried.end);
     if (F(is_final)(&tried, &part.cursor, again)) {
@@ -376,10 +378,10 @@ static void numbers(const byte *text, size_t nbytes, byte option) {
     std::string copy((const char *)text, judge.p - text);
     double wide = 0, wide_expected = nearest<double>(copy);
     float narrow = 0, narrow_expected = nearest<float>(copy);
-    fault = F(double_of)(&number, text, judge.p, &wide);
+    fault = FUSED(0, nearest_float)(&number, text, judge.p, &wide);
     CHECK(fault == (std::isinf(wide_expected) ? E(OUT_OF_RANGE) : E(NO_FAULT)));
     if (fault == E(NO_FAULT)) CHECK(memcmp(&wide, &wide_expected, 8) == 0);
-    fault = F(single_of)(&number, text, judge.p, &narrow);
+    fault = FUSED(1, nearest_float)(&number, text, judge.p, &narrow);
     CHECK(fault == (std::isinf(narrow_expected) ? E(OUT_OF_RANGE) : E(NO_FAULT)));
     if (fault == E(NO_FAULT)) CHECK(memcmp(&narrow, &narrow_expected, 4) == 0);
 }
@@ -433,7 +435,7 @@ static bool element_value(int kind, const Token &token, std::string *made) {
 }
 
 struct Elements_ {
-    Elements elements;
+    ParsedElements elements;
     char *memory;
     Elements_(int kind, uint64_t n_expected, byte option) {
         int itemsize = ITEMSIZES[kind];
@@ -495,7 +497,7 @@ static void lists(const byte *text, size_t nbytes, byte option) {
     std::string values;
     size_t bad = 0;
     while (bad < tokens.size() && element_value(kind, tokens[bad], &values)) bad++;
-    Elements elements = read.elements;
+    ParsedElements elements = read.elements;
     Fault fault = whole.seen(elements.read_list(&whole.cursor, &elements));
     read.elements.wire = elements.wire;
     read.elements.capacity = elements.capacity;
@@ -523,8 +525,8 @@ static void lists(const byte *text, size_t nbytes, byte option) {
         }
     }
     /* Read a part of the text, then, unless that result is final, the whole text again. */
-    Cursor tried = cut(part, more);
-    Elements first = read.elements;
+    ReadCursor tried = cut(part, more);
+    ParsedElements first = read.elements;
     Fault again = first.read_list(&tried, &first);
     read.elements.wire = first.wire;
     read.elements.capacity = first.capacity;
@@ -534,7 +536,7 @@ static void lists(const byte *text, size_t nbytes, byte option) {
         CHECK(first.n_read == elements.n_read && first.nbytes == elements.nbytes);
     } else {
         part.keys.n_keys = 0;
-        Elements second = read.elements;
+        ParsedElements second = read.elements;
         CHECK(part.seen(second.read_list(&part.cursor, &second)) == fault);
         read.elements.wire = second.wire;
         CHECK(second.n_read == elements.n_read && second.nbytes == elements.nbytes);

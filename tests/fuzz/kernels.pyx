@@ -10,7 +10,7 @@ from libc.string cimport memcmp, memcpy
 
 from tensorwire._codec.utf8 cimport (
     ALL_VALID,
-    NO_UTF8,
+    NOT_ENCODABLE,
     CodeUnit,
     first_invalid,
     is_ascii,
@@ -57,8 +57,8 @@ cdef public int LLVMFuzzerTestOneInput(const uint8_t* data, size_t nbytes) noexc
     return 0
 
 
-cdef void check(bint holds) noexcept nogil:
-    if not holds:
+cdef void check(bint condition) noexcept nogil:
+    if not condition:
         abort()
 
 
@@ -157,7 +157,7 @@ cdef void encodes(const CodeUnit* text, Py_ssize_t n_characters) noexcept nogil:
     cdef uint32_t point
     for i in range(n_characters):
         if 0xD800 <= <uint32_t>text[i] <= 0xDFFF or <uint32_t>text[i] > 0x10FFFF:
-            check(nbytes == NO_UTF8)
+            check(nbytes == NOT_ENCODABLE)
             nbytes = n_characters  # as if the text had changed since it was measured
             written = <uint8_t*>malloc(nbytes)
             write_utf8(written, nbytes, text, n_characters)

@@ -41,15 +41,20 @@ SPECS = [
     for dims in DIMS
     for batching in (False, True)
 ]
-PLAIN, WORDS = tw.Limits(), tw.Limits(bf16_as_uint16=True)
+DEFAULT_LIMITS, BF16_LIMITS = tw.Limits(), tw.Limits(bf16_as_uint16=True)
 N_CHOICES = 4  # bytes before a body: form of the header length, its value (2 bytes), the spec
 
 
 def split(data: bytes) -> tuple[int, Any, tw.TensorSpec, bytes]:
     """Return the choices before a body, and the body."""
-    front = data[:N_CHOICES].ljust(N_CHOICES, b"\0")
-    length = int.from_bytes(front[1:3], "little")
-    return front[0], LENGTHS[front[0] % 8](length), SPECS[front[3] % len(SPECS)], data[N_CHOICES:]
+    prefix = data[:N_CHOICES].ljust(N_CHOICES, b"\0")
+    length = int.from_bytes(prefix[1:3], "little")
+    return (
+        prefix[0],
+        LENGTHS[prefix[0] % 8](length),
+        SPECS[prefix[3] % len(SPECS)],
+        data[N_CHOICES:],
+    )
 
 
 def request(data: bytes) -> None:
@@ -115,7 +120,7 @@ def prepared(choices: int, body: bytes) -> tuple[Any, Any, tw.Limits]:
     """Return the body in separate memory, the object that is decoded, and the limits."""
     source = exact(body)
     view = memoryview(source).toreadonly() if choices & 8 else source
-    return source, view, WORDS if choices & 16 else PLAIN
+    return source, view, BF16_LIMITS if choices & 16 else DEFAULT_LIMITS
 
 
 def decode_bytes(data: bytes) -> None:

@@ -78,15 +78,15 @@ class Difference:
     rewrite: Callable[[Message], Message] | None = None
     is_resent: bool = False
     is_lossless: bool = True  # our result is the same before and after
-    holds: Callable[[Members], bool] | None = None  # of one of the inputs
+    condition: Callable[[Members], bool] | None = None  # that one of the inputs meets
 
     def apply(self, message: Message) -> Message:
         return message if self.rewrite is None else self.rewrite(message)
 
-    def says(self, message: Message, mine: Verdict, theirs: Verdict) -> bool:
-        inputs = members(message.tree(), "inputs") if self.holds else []
-        is_there = self.holds is None or any(map(self.holds, inputs))
-        return is_there and matches(self.ours, mine) and matches(self.theirs, theirs)
+    def applies_to(self, message: Message, mine: Verdict, theirs: Verdict) -> bool:
+        inputs = members(message.tree(), "inputs") if self.condition else []
+        is_met = self.condition is None or any(map(self.condition, inputs))
+        return is_met and matches(self.ours, mine) and matches(self.theirs, theirs)
 
 
 def matches(pattern: str | None, verdict: Verdict) -> bool:
@@ -97,7 +97,7 @@ def matches(pattern: str | None, verdict: Verdict) -> bool:
     return verdict.what != "accepted" and re.search(pattern, verdict.text) is not None
 
 
-DEAD = "not healthy|the server ended"
+STOPPED = "not healthy|the server ended"
 
 DIFFERENCES = (
     # accepted by Triton
@@ -107,7 +107,7 @@ DIFFERENCES = (
                "Content-Length is .*, the body has", None, wrapped_length),
     Difference("a length of more than 20 digits", "no length needs so many (1)",
                "Content-Length is not a number", None, wrapped_length),
-    Difference("B8, B11, B12 no digits", "a typing error must not become a raw request (1)",
+    Difference("B8, B11, B12 no digits", "a typo must not change the meaning (1)",
                "Content-Length is not a number", None, raw_request_without_digits),
     Difference("R7 empty body", "0 must be explicit (1)", "header is empty", None, empty_body),
     Difference("J23 byte order mark", "not allowed in transmitted JSON (3)", "malformed", None,
@@ -121,11 +121,11 @@ DIFFERENCES = (
                tree(zero_for_nan)),
     Difference("J24 equal keys", "all readers must read the same message (3)", ANYTHING, ANYTHING,
                tree(first_of_equal_keys), is_lossless=False),
-    Difference("C39 model_name, model_version", "the protocol says string (3)", "does not fit",
+    Difference("C39 model_name, model_version", "a string is required (3)", "does not fit",
                None, tree(without_odd_model)),
-    Difference("X3 parameters of an input or output", "the protocol says object (3)",
+    Difference("X3 parameters of an input or output", "an object is required (3)",
                "does not fit", None, tree(without_odd_parameters)),
-    Difference("X6 NUL in a name", "two names could become one (3)", "contains a NUL", None,
+    Difference("X6 NUL in a name", "two names could become equal (3)", "contains a NUL", None,
                tree(truncated_names)),
     Difference("C25 duplicate output", "as newer versions of Triton (3)", "appears twice", None,
                tree(without_repeated_outputs)),
@@ -144,16 +144,16 @@ DIFFERENCES = (
     Difference("R14 BOOL bytes above 1", "invalid in numpy (2)", "is not a BOOL", None,
                lenient_bools),
     # accepted by Triton's front end; rejected by its backend, or the backend stops
-    Difference("Y4, Y6 truncated last element", "not left to the model (3)",
+    Difference("Y4, Y6 truncated last element", "must not depend on the model (3)",
                "is truncated: its prefix declares", "incomplete string data"),
-    Difference("a shape that overflows", "the tensor does not exist (3)", "", DEAD,
-               holds=lambda item: extent(item) >= 2**63),
+    Difference("a shape that overflows", "the tensor does not exist (3)", "", STOPPED,
+               condition=lambda item: extent(item) >= 2**63),
     Difference("C15 a shape that overflows to an empty one", "the tensor does not exist (3)",
-               "too large to address", None, holds=lambda item: extent(item) >= 2**63),
+               "too large to address", None, condition=lambda item: extent(item) >= 2**63),
     Difference("a shape beyond the memory, with data", "a declared shape allocates nothing (4)",
-               "its JSON data has", DEAD, holds=lambda item: 2**60 <= extent(item) < 2**63),
-    Difference("65 dimensions", "numpy has at most 64 (3)", "", DEAD,
-               holds=lambda item: n_dims(item) > 64),
+               "its JSON data has", STOPPED, condition=lambda item: 2**60 <= extent(item) < 2**63),
+    Difference("65 dimensions", "numpy has at most 64 (3)", "", STOPPED,
+               condition=lambda item: n_dims(item) > 64),
     # rejected by Triton
     Difference("X6 NUL in a parameter's name", "any name is accepted (3)", None,
                "non-existing object member", tree(without_nul_parameters), True),
@@ -172,7 +172,7 @@ DIFFERENCES = (
                tree(without_reserved_parameters), True),
     Difference("shared memory input", "looked up by the server, not the codec", None,
                "shared.memory",
-               holds=lambda item: parameter(item, "shared_memory_region") is not None),
+               condition=lambda item: parameter(item, "shared_memory_region") is not None),
     Difference("shared memory output",
                "looked up by the server, not the codec", None, "shared.memory",
                tree(without_shared_memory_outputs), True),

@@ -39,9 +39,9 @@ from support.case_types import same
 RAW = {message.model for message in raw_messages()}
 USED = [model for model in MODELS if model.name in RAW]
 BACKEND = ("incomplete string data", "Failed to process the request", "Stub process")
-DEAD = "is not healthy"
+UNHEALTHY = "is not healthy"
 REPLY_SECONDS = 5.0
-STOP_SECONDS = 0.5  # a server with a dead backend does not stop by itself
+STOP_SECONDS = 0.5  # a server whose backend has stopped does not stop by itself
 
 
 class Echoed(NamedTuple):
@@ -182,9 +182,9 @@ class LiveServer:
             return Verdict("backend", f"the server ended: {error!r}")
         if response.status != 200:
             text = json.loads(body.decode("utf-8", "replace"), strict=False)["error"]
-            if DEAD in text:
+            if UNHEALTHY in text:
                 self.close()
-            is_late = any(words in text for words in BACKEND)
+            is_late = any(message in text for message in BACKEND)
             return Verdict("backend" if is_late else "rejected", text)
         length = response.headers.get(HEADER_LENGTH)
         try:
@@ -265,7 +265,7 @@ def is_explained(
     message: Message, triton: LiveTriton, mine: Verdict, theirs: Verdict, rows: list[Difference]
 ) -> bool:
     """Return whether the results match a row, and agree after the message is rewritten."""
-    if not any(row.says(message, mine, theirs) for row in rows):
+    if not any(row.applies_to(message, mine, theirs) for row in rows):
         return False
     if all(row.rewrite is None for row in rows):
         return True
@@ -288,14 +288,14 @@ def is_explained(
 def is_settled(message: Message, mine: Verdict, theirs: Verdict) -> bool:
     """Return whether the results agree, or the difference needs no rewriting."""
     ends = (row for row in DIFFERENCES if row.rewrite is None)
-    return agree(mine, theirs) or any(row.says(message, mine, theirs) for row in ends)
+    return agree(mine, theirs) or any(row.applies_to(message, mine, theirs) for row in ends)
 
 
 @dataclass
 class Campaign:
     """The results for all messages."""
 
-    alike: Counter[str] = field(default_factory=Counter)
+    equal: Counter[str] = field(default_factory=Counter)
     explained: Counter[str] = field(default_factory=Counter)
     new: list[tuple[Message, Verdict, Verdict]] = field(default_factory=list)
 
@@ -304,7 +304,7 @@ class Campaign:
         if theirs.what == "backend" and mine.what == "accepted":
             theirs = triton.verdict(message)  # the previous message may have stopped it
         if agree(mine, theirs):
-            self.alike[mine.what] += 1
+            self.equal[mine.what] += 1
         elif ids := explain(message, triton, mine, theirs):
             self.explained.update(ids)
         else:
@@ -339,7 +339,7 @@ def main() -> None:
             campaign.add(message, triton)
             if len(campaign.new) > n_new:
                 print(described(*campaign.new[-1]), flush=True)
-    print(f"alike: {dict(campaign.alike)}, {triton.n_starts} starts of the server")
+    print(f"equal: {dict(campaign.equal)}, {triton.n_starts} starts of the server")
     for id, n in campaign.explained.most_common():
         print(f"{n:6} {id}")
     print(f"{len(campaign.new):6} new")

@@ -17,14 +17,14 @@ from kserve.utils import utils
 
 from interop import kserve_bodies as bodies
 from interop.kserve_bodies import NO_TEXT, ONE, WORDS, decoded, entry, wire
-from tensorwire.integrations import kserve as backend
+from tensorwire.integrations import kserve as integration
 from tensorwire.integrations.kserve import convert
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 installed = bodies.installed  # the fixture
 
 
-# --- what was wrong --------------------------------------------------------------------------
+# --- invalid bodies --------------------------------------------------------------------------
 
 NAMED = {"name": "x", "shape": [1], "datatype": "FP32"}
 INVALID: dict[str, tuple[Any, int]] = {
@@ -159,7 +159,7 @@ class TestBf16:
         assert InferResponse("1", "m", [output]).to_grpc().raw_output_contents == [self.X.tobytes()]
 
     def test_as_uint16(self) -> None:
-        backend.install(bf16_as_uint16=True)
+        integration.install(bf16_as_uint16=True)
         body = wire(entry("x", [2], "BF16", 4), tail=self.X.tobytes())
         words = decoded(*body).inputs[0].as_numpy()
         assert words.tolist() == self.X.view(np.uint16).tolist()

@@ -36,7 +36,7 @@ from interop.json_requests import (
     post,
 )
 from interop.json_requests import entry as json_entry
-from tensorwire.integrations import kserve as backend
+from tensorwire.integrations import kserve as integration
 from tensorwire.integrations.kserve import convert
 from tensorwire.integrations.kserve.convert import LazyTensor
 
@@ -135,7 +135,7 @@ def is_lazy(server: Server, body: bytes, content_type: str | None = "application
 
     server.model.predict = predict  # type: ignore[method-assign]
     try:
-        with installed(backend):
+        with installed(integration):
             server.infer(body, content_type)
     finally:
         del server.model.predict
@@ -146,7 +146,7 @@ def is_lazy(server: Server, body: bytes, content_type: str | None = "application
 def test_bodies_read_as_arrays_give_the_same_request(server: Server, case: str) -> None:
     plain = server.infer(READ_AS_ARRAYS[case])
     seen, headers = server.model.seen, server.model.headers
-    with installed(backend):
+    with installed(integration):
         ours = server.infer(READ_AS_ARRAYS[case])
     assert server.model.seen == seen
     assert server.model.headers == headers
@@ -159,7 +159,7 @@ def test_bodies_read_as_arrays_give_the_same_request(server: Server, case: str) 
 def test_bodies_left_to_kserve_give_the_same_request(server: Server, case: str) -> None:
     plain = server.infer(LEFT_TO_SERVER[case])
     seen, headers = server.model.seen, server.model.headers
-    with installed(backend):
+    with installed(integration):
         ours = server.infer(LEFT_TO_SERVER[case])
     assert server.model.seen == seen
     assert server.model.headers == headers
@@ -175,7 +175,7 @@ def test_content_types(server: Server, content_type: str | None) -> None:
     body = READ_AS_ARRAYS["flat"]
     plain = server.infer(body, content_type)
     seen = server.model.seen
-    with installed(backend):
+    with installed(integration):
         ours = server.infer(body, content_type)
     if plain[0] == 200:
         assert server.model.seen == seen
@@ -253,12 +253,12 @@ def test_responses_are_equal(case: str, where: str) -> None:
     plain_server = Server()
     plain_server.model.answer = RESPONSES[case]()
     plain = plain_server.infer(body)
-    server = Server(backend.BinaryDataPlane if where == "data plane" else DataPlane)
+    server = Server(integration.BinaryDataPlane if where == "data plane" else DataPlane)
     server.model.answer = RESPONSES[case]()
     if where == "data plane":
         ours = server.infer(body)
     else:
-        with installed(backend):
+        with installed(integration):
             ours = server.infer(body)
     assert_same_answer(plain, ours)
 
@@ -267,7 +267,7 @@ def test_response_is_written_without_lists(monkeypatch: pytest.MonkeyPatch) -> N
     server = Server()
     server.model.answer = response(made(RANDOM))
     monkeypatch.setattr(convert, "to_json_list", None)
-    with installed(backend):
+    with installed(integration):
         status, headers, body = server.infer(READ_AS_ARRAYS["flat"])
     assert status == 200
     assert json.loads(body)["outputs"][0]["data"] == RANDOM.tolist()
@@ -277,7 +277,7 @@ def test_response_is_written_without_lists(monkeypatch: pytest.MonkeyPatch) -> N
 def test_data_plane_encode_returns_the_json_tree() -> None:
     """Callers other than KServe's endpoint get the tree instead of text."""
     answer = InferResponse("1", "m", [made(RANDOM)])
-    with installed(backend):
+    with installed(integration):
         tree, headers = DataPlane(ModelRepository()).encode("m", answer, {}, {})
     assert tree["outputs"][0]["data"] == RANDOM.tolist()
     assert headers == {}
@@ -294,7 +294,7 @@ def test_custom_data_plane_gets_the_validated_request() -> None:
     found: list[Any] = []
     server = Server(Curious)
     plain = server.infer(READ_AS_ARRAYS["nested"])
-    with installed(backend):
+    with installed(integration):
         ours = server.infer(READ_AS_ARRAYS["nested"])
     assert_same_answer(plain, ours)
     assert found[0] == found[1]
@@ -311,16 +311,16 @@ def test_lazy_request_can_be_pickled_copied_and_compared() -> None:
     server = Server()
     server.model.predict = keep  # type: ignore[method-assign]
     server.infer(READ_AS_ARRAYS["nested"])
-    with installed(backend):
+    with installed(integration):
         server.infer(READ_AS_ARRAYS["nested"])
         server.infer(READ_AS_ARRAYS["nested"])
         plain, listed, lazy = kept
         assert listed.inputs[0].data == [[1, 2], [3, 4]]
         for request in (listed, lazy):
             copies = [pickle.loads(pickle.dumps(request)), copy.copy(request)]
-            for there in [*copies, copy.deepcopy(request)]:
-                assert there.inputs[0].as_numpy().tolist() == [[1, 2], [3, 4]]
-                assert there.inputs[0].data == plain.inputs[0].data
+            for copied in [*copies, copy.deepcopy(request)]:
+                assert copied.inputs[0].as_numpy().tolist() == [[1, 2], [3, 4]]
+                assert copied.inputs[0].data == plain.inputs[0].data
         array = lazy.inputs[0].as_numpy()
         array[:] = 0
         assert lazy.inputs[0].as_numpy().tolist() == [[1, 2], [3, 4]]
@@ -350,7 +350,7 @@ def test_documented_differences(server: Server, case: str) -> None:
     server.model.predict = predict  # type: ignore[method-assign]
     try:
         server.infer(body)
-        with installed(backend):
+        with installed(integration):
             server.infer(body)
     finally:
         del server.model.predict

@@ -21,7 +21,7 @@ from kserve import InferInput, InferOutput, InferResponse
 
 from interop import kserve_bodies as bodies
 from interop.kserve_bodies import AS_JSON, NO_TEXT, ONE, TEXT, WORDS, X, decoded, entry, wire
-from tensorwire.integrations import kserve as backend
+from tensorwire.integrations import kserve as integration
 
 installed = bodies.installed  # the fixture
 
@@ -100,7 +100,7 @@ def seen(request: Any) -> Any:
 @pytest.mark.parametrize("case", ACCEPTED)
 def test_request_has_the_same_values(case: str) -> None:
     plain = decoded(*ACCEPTED[case])
-    backend.install()
+    integration.install()
     try:
         ours = decoded(*ACCEPTED[case])
         assert ours == decoded(*ACCEPTED[case])
@@ -108,7 +108,7 @@ def test_request_has_the_same_values(case: str) -> None:
         assert plain == ours
         assert seen(decoded(*ACCEPTED[case])) == seen(plain)
     finally:
-        backend.uninstall()
+        integration.uninstall()
     assert ours == plain
 
 
@@ -118,11 +118,11 @@ def test_request_is_forwarded_as_json(case: str) -> None:
     body = wire(*json.loads(ACCEPTED[case][0][: ACCEPTED[case][1]])["inputs"], id="1")
     tail = ACCEPTED[case][0][ACCEPTED[case][1] :]
     plain = encoded(decoded(body[0] + tail, body[1]))
-    backend.install()
+    integration.install()
     try:
         assert encoded(decoded(body[0] + tail, body[1])) == plain
     finally:
-        backend.uninstall()
+        integration.uninstall()
 
 
 class Text(str):
@@ -183,13 +183,13 @@ def test_output_is_encoded_identically(i: int, is_binary: bool) -> None:
         return InferResponse("1", "m", [outputs()[i]], "2", use_binary_outputs=is_binary)
 
     plain = encoded(response())
-    backend.install()
+    integration.install()
     try:
         ours = response()
         assert encoded(ours) == plain
         assert encoded(ours) == plain  # a second call returns the same
     finally:
-        backend.uninstall()
+        integration.uninstall()
 
 
 def test_response_has_the_same_values() -> None:
@@ -206,7 +206,7 @@ def test_response_has_the_same_values() -> None:
     header = orjson.dumps(text)
     body = header + X.tobytes() + WORDS
     plain = InferResponse.from_bytes(body, len(header))
-    backend.install()
+    integration.install()
     try:
         ours = InferResponse.from_bytes(body, len(header))
         arrays = [output.as_numpy() for output in ours.outputs]
@@ -218,7 +218,7 @@ def test_response_has_the_same_values() -> None:
         ours._use_binary_outputs = True  # as in a gateway: the bytes are sent unchanged
         assert ours.to_rest()[0].endswith(X.tobytes() + np.float64(1.5).tobytes() + WORDS)
     finally:
-        backend.uninstall()
+        integration.uninstall()
 
 
 # --- lazy data ---
@@ -299,7 +299,7 @@ class TestLazyData:
 
     def test_request_is_usable_after_uninstall(self) -> None:
         request = decoded(*ONE)
-        backend.uninstall()
+        integration.uninstall()
         assert request.inputs[0].as_numpy().tolist() == X.tolist()
         assert request.inputs[0].data == X.ravel().tolist()
 
@@ -317,7 +317,7 @@ class TestLazyData:
 
 
 def test_option_writable() -> None:
-    backend.install(writable=True)
+    integration.install(writable=True)
     try:
         tensor = decoded(*ONE).inputs[0]
         array = tensor.as_numpy()
@@ -326,14 +326,14 @@ def test_option_writable() -> None:
         raw = InferInput("x", [2, 3], "FP32")
         raw._raw_data = X.tobytes()  # as from_grpc does
         raw.as_numpy()[0] = 5
-        backend.install()  # a second installation replaces the options
+        integration.install()  # a second installation replaces the options
         assert not decoded(*ONE).inputs[0].as_numpy().flags.writeable
     finally:
-        backend.uninstall()
+        integration.uninstall()
 
 
 def test_option_aligned() -> None:
-    backend.install(aligned=True)
+    integration.install(aligned=True)
     try:
         for blanks in range(8):
             body = ONE[0][: ONE[1]] + b" " * blanks + X.tobytes()
@@ -341,4 +341,4 @@ def test_option_aligned() -> None:
             assert array.flags.aligned
             assert array.tolist() == X.tolist()
     finally:
-        backend.uninstall()
+        integration.uninstall()

@@ -30,7 +30,7 @@ from kserve.utils import numpy_codec, utils
 
 import tensorwire as tw
 from interop.kserve_bodies import AS_JSON, ONE, X, decoded
-from tensorwire.integrations import kserve as backend
+from tensorwire.integrations import kserve as integration
 from tensorwire.integrations import patching
 from tensorwire.integrations.kserve import patches
 
@@ -45,15 +45,15 @@ def state() -> list[Any]:
 
 def test_install_twice_and_uninstall() -> None:
     before = state()
-    backend.install()
+    integration.install()
     once = state()
     assert utils.from_np_dtype is numpy_codec.from_np_dtype is infer_type.from_np_dtype
     assert once != before
-    backend.install()
+    integration.install()
     assert state() == once
-    backend.uninstall()
+    integration.uninstall()
     assert state() == before
-    backend.uninstall()
+    integration.uninstall()
     assert state() == before
 
 
@@ -62,9 +62,9 @@ def test_concurrent_install_and_uninstall() -> None:
 
     def work() -> None:
         for _ in range(5):
-            backend.install()
+            integration.install()
             assert decoded(*ONE).inputs[0].data == X.ravel().tolist()
-            backend.uninstall()
+            integration.uninstall()
 
     failures: list[Any] = []
     hook = threading.excepthook
@@ -85,11 +85,11 @@ def test_concurrent_install_and_uninstall() -> None:
 def test_unknown_version_is_rejected(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     before = state()
     monkeypatch.setattr(patching, "version", lambda name: version)
-    for attempt in (backend.install, lambda: backend.BinaryDataPlane):
+    for attempt in (integration.install, lambda: integration.BinaryDataPlane):
         with pytest.raises(tw.IntegrationError, match=rf"kserve {version}.*0\.17.*0\.21"):
             attempt()
     assert state() == before
-    assert not backend.is_installed()
+    assert not integration.is_installed()
 
 
 @pytest.mark.parametrize("method", ["from_bytes", "to_rest"])
@@ -97,18 +97,18 @@ def test_different_signature_is_rejected(monkeypatch: pytest.MonkeyPatch, method
     monkeypatch.setattr(InferResponse, method, lambda self, something: None)
     before = state()
     with pytest.raises(tw.IntegrationError, match=f"InferResponse.{method}"):
-        backend.install()
+        integration.install()
     assert state() == before
     monkeypatch.delattr(InferResponse, method)
     with pytest.raises(tw.IntegrationError, match=f"InferResponse.{method}"):
-        backend.install()
+        integration.install()
 
 
 def test_missing_module_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, patches.__name__)
     monkeypatch.setitem(sys.modules, "kserve.protocol.rest.multiprocess.server", None)
     with pytest.raises(tw.IntegrationError, match="not laid out as expected"):
-        backend.install()
+        integration.install()
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ LENGTH = "inference-header-content-length"
 
 def test_data_plane_patches_nothing() -> None:
     before = vars(InferRequest)["from_bytes"]
-    plane = backend.BinaryDataPlane(ModelRepository(), writable=True)
+    plane = integration.BinaryDataPlane(ModelRepository(), writable=True)
     assert isinstance(plane, DataPlane)
     request, _ = plane.decode(ONE[0], {LENGTH: str(ONE[1])}, "v2", "m")
     array = request.inputs[0].as_numpy()
@@ -157,13 +157,15 @@ def test_data_plane_patches_nothing() -> None:
     assert plane.decode(text, {}, "v2", "m")[0].inputs[0].data == [[1, 2], [3, 4]]
     with pytest.raises(InvalidInput, match="is Inference-Header-Content-Length missing"):
         plane.decode(ONE[0], {}, "v2", "m")
-    with pytest.raises(InvalidInput, match="is 0, a raw binary request of 24 bytes: model 'm'"):
+    with pytest.raises(
+        InvalidInput, match="body of 24 bytes is a raw binary request, but model 'm'"
+    ):
         plane.decode(bytes(24), {LENGTH: "0"}, "v2", "m")
     for bad in ({LENGTH: "abc"}, {LENGTH: "9999"}, {LENGTH: "-1"}, {}):
         with pytest.raises(InvalidInput):
             plane.decode(ONE[0], bad, "v2", "m")
     assert vars(InferRequest)["from_bytes"] is before
-    assert not backend.is_installed()
+    assert not integration.is_installed()
 
 
 # --- the README ---
@@ -176,9 +178,9 @@ def test_readme_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     """The examples are in `py` blocks; those in `python` blocks run without KServe."""
     install, serve = (compile(code, "README.md", "exec") for code in EXAMPLES if "kserve" in code)
     exec(install, {})
-    assert backend.is_installed()
-    backend.uninstall()
+    assert integration.is_installed()
+    integration.uninstall()
     planes = []
     monkeypatch.setattr(ModelServer, "start", lambda self, models: planes.append(self.dataplane))
     exec(serve, {"model": Model("m")})
-    assert [type(plane) for plane in planes] == [backend.BinaryDataPlane]
+    assert [type(plane) for plane in planes] == [integration.BinaryDataPlane]

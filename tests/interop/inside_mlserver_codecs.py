@@ -27,16 +27,16 @@ import tensorwire as tw
 from tensorwire.integrations import mlserver
 from tensorwire.integrations.mlserver.convert import ArrayData, array_of
 
-WITH_AND_WITHOUT = pytest.mark.parametrize("backend", [False, True], indirect=True)
+WITH_AND_WITHOUT = pytest.mark.parametrize("integration", [False, True], indirect=True)
 NUMBERS = ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
 
 
 @pytest.fixture
-def backend(request: pytest.FixtureRequest) -> Iterator[bool]:
-    is_in = getattr(request, "param", True)
-    if is_in:
+def integration(request: pytest.FixtureRequest) -> Iterator[bool]:
+    is_installed = getattr(request, "param", True)
+    if is_installed:
         mlserver.install()
-    yield is_in
+    yield is_installed
     mlserver.uninstall()
 
 
@@ -110,7 +110,7 @@ def test_missing_function_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
 @WITH_AND_WITHOUT
 @pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("shape", [(4,), (2, 2), (1, 2, 2), (0,), (2, 0), ()])
-def test_numeric_arrays(backend: bool, dtype: str, shape: tuple[int, ...]) -> None:
+def test_numeric_arrays(integration: bool, dtype: str, shape: tuple[int, ...]) -> None:
     """The encoded tensor has the same type, shape and data with and without the integration."""
     array = np.arange(np.prod(shape), dtype=np.int8).astype(dtype).reshape(shape)
     made = NumpyCodec.encode_output("y", array)
@@ -127,7 +127,7 @@ def test_numeric_arrays(backend: bool, dtype: str, shape: tuple[int, ...]) -> No
 
 @WITH_AND_WITHOUT
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-def test_nan_in_lists_and_json(backend: bool, dtype: str) -> None:
+def test_nan_in_lists_and_json(integration: bool, dtype: str) -> None:
     made = NumpyCodec.encode_output("y", np.array([1, np.nan, np.inf], dtype))
     assert made.model_dump()["data"] == [1, None, np.inf]
     assert made.data[1] is None
@@ -143,21 +143,21 @@ def test_nan_in_lists_and_json(backend: bool, dtype: str) -> None:
         (np.array([["a", "b"]], object), ["a", "b"]),
     ],
 )
-def test_text_arrays(backend: bool, array: Any, data: list[Any]) -> None:
+def test_text_arrays(integration: bool, array: Any, data: list[Any]) -> None:
     made = NumpyCodec.encode_output("y", array)
     assert len(made.data) == len(data)
     assert made.data.root == data
 
 
 @WITH_AND_WITHOUT
-def test_arrays_without_datatype_are_rejected(backend: bool) -> None:
+def test_arrays_without_datatype_are_rejected(integration: bool) -> None:
     for array in (np.array([1j]), np.array([1], ">i4"), np.array(["2020"], "M8[D]")):
         with pytest.raises(KeyError):
             NumpyCodec.encode_output("y", array)
 
 
 @WITH_AND_WITHOUT
-def test_encoding_copies_the_array(backend: bool) -> None:
+def test_encoding_copies_the_array(integration: bool) -> None:
     array = np.ones(3, np.float32)
     made = NumpyCodec.encode_output("y", array)
     array[:] = 0
@@ -165,7 +165,7 @@ def test_encoding_copies_the_array(backend: bool) -> None:
 
 
 @WITH_AND_WITHOUT
-def test_encoded_tensors_are_read_by_other_codecs(backend: bool) -> None:
+def test_encoded_tensors_are_read_by_other_codecs(integration: bool) -> None:
     response = NumpyRequestCodec.encode_response("m", np.arange(3, dtype=np.int32))
     assert NumpyRequestCodec.decode_response(response).ravel().tolist() == [0, 1, 2]
     column = NumpyCodec.encode_input("a", np.arange(3, dtype=np.int32))
@@ -173,7 +173,7 @@ def test_encoded_tensors_are_read_by_other_codecs(backend: bool) -> None:
     assert frame["a"].tolist() == [0, 1, 2]
 
 
-def test_decoded_array_is_a_view_of_the_body(backend: bool) -> None:
+def test_decoded_array_is_a_view_of_the_body(integration: bool) -> None:
     body = np.arange(4, dtype=np.float32)
     tensor = output(ArrayData.from_array(body), "FP32", [2, 2])
     assert np.shares_memory(NumpyCodec.decode_output(tensor), body)
@@ -185,7 +185,7 @@ def test_decoded_array_is_a_view_of_the_body(backend: bool) -> None:
     assert NumpyCodec.decode_output(output(ArrayData.from_array(odd), "FP32", [2])).flags.aligned
 
 
-def test_modified_list_becomes_the_data(backend: bool) -> None:
+def test_modified_list_becomes_the_data(integration: bool) -> None:
     made = NumpyCodec.encode_output("y", np.arange(3, dtype=np.int32))
     assert array_of(made.data) is not None
     made.data.root[0] = 7
@@ -197,25 +197,25 @@ def test_modified_list_becomes_the_data(backend: bool) -> None:
     assert list(made.data) == [1, 2, 3]
 
 
-def test_bytes_as_a_fixed_width_array(backend: bool) -> None:
+def test_bytes_as_a_fixed_width_array(integration: bool) -> None:
     words = tw.decode_bytes(tw.encode_bytes([b"ab", b"c"]))
     decoded = NumpyCodec.decode_output(output(ArrayData.from_array(words), "BYTES", [2, 1]))
     assert (decoded.dtype, decoded.tolist()) == (np.dtype("S2"), [[b"ab"], [b"c"]])
 
 
-@pytest.mark.parametrize("is_asked", [False, True])
-def test_pickle_copy_and_compare(backend: bool, is_asked: bool) -> None:
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_pickle_copy_and_compare(integration: bool, is_listed: bool) -> None:
     """MLServer pickles the data for its workers. It equals a plain TensorData."""
     for data in (np.array([1, np.nan], np.float32), tw.decode_bytes(tw.encode_bytes([b"a"]))):
         made = ArrayData.from_array(data, nan_as_none=True)
         plain = types.TensorData(list(ArrayData.from_array(data, nan_as_none=True)))
-        assert not is_asked or made.root
+        assert not is_listed or made.root
         copies = [pickle.loads(pickle.dumps(made, protocol)) for protocol in (2, 4, 5)]
-        for there in [made, copy.copy(made), copy.deepcopy(made), *copies]:
-            assert there == plain
-            assert plain == there
-            assert there.root == plain.root
-            assert there.model_dump() == plain.model_dump()
+        for copied in [made, copy.copy(made), copy.deepcopy(made), *copies]:
+            assert copied == plain
+            assert plain == copied
+            assert copied.root == plain.root
+            assert copied.model_dump() == plain.model_dump()
     assert "ArrayData" in repr(ArrayData.from_array(np.ones(1)))
 
 
@@ -225,7 +225,7 @@ def test_pickle_copy_and_compare(backend: bool, is_asked: bool) -> None:
 @WITH_AND_WITHOUT
 @pytest.mark.parametrize("texts", [[], ["a"], ["", "\xe9\u20ac", "a\0"]])
 @pytest.mark.parametrize("use_bytes", [False, True])
-def test_texts(backend: bool, texts: list[str], use_bytes: bool) -> None:
+def test_texts(integration: bool, texts: list[str], use_bytes: bool) -> None:
     made = StringCodec.encode_output("y", texts, use_bytes=use_bytes)
     assert (made.datatype, made.shape) == ("BYTES", [len(texts), 1])
     assert made.data.root == ([text.encode() for text in texts] if use_bytes else texts)
@@ -235,12 +235,12 @@ def test_texts(backend: bool, texts: list[str], use_bytes: bool) -> None:
 
 @WITH_AND_WITHOUT
 @pytest.mark.parametrize("texts", [[None], [5], [["a"]], ["\ud800"]])
-def test_invalid_texts_are_rejected(backend: bool, texts: list[Any]) -> None:
+def test_invalid_texts_are_rejected(integration: bool, texts: list[Any]) -> None:
     with pytest.raises((AttributeError, UnicodeEncodeError)):
         StringCodec.encode_output("y", texts)
 
 
-def test_bytes_that_are_not_utf8_are_rejected(backend: bool) -> None:
+def test_bytes_that_are_not_utf8_are_rejected(integration: bool) -> None:
     words = ArrayData.from_array(tw.decode_bytes(tw.encode_bytes([b"a", b"\xff"])))
     with pytest.raises(
         errors.MLServerError, match=r"tensor 'y': element 1 is not valid UTF-8"
@@ -261,7 +261,7 @@ def request_of(tensors: list[tuple[str, str, list[int]]], contents: list[bytes])
 
 @WITH_AND_WITHOUT
 @pytest.mark.parametrize("dtype", NUMBERS)
-def test_raw_numbers(backend: bool, dtype: str) -> None:
+def test_raw_numbers(integration: bool, dtype: str) -> None:
     array = np.arange(4, dtype=np.int8).astype(dtype).reshape(2, 2)
     made = NumpyCodec.encode_output("y", array)
     response = types.InferenceResponse(model_name="m", outputs=[made])
@@ -289,7 +289,7 @@ def test_raw_numbers(backend: bool, dtype: str) -> None:
         ("BYTES", []),
     ],
 )
-def test_raw_lists(backend: bool, datatype: str, values: list[Any]) -> None:
+def test_raw_lists(integration: bool, datatype: str, values: list[Any]) -> None:
     """A runtime without a codec returns such lists."""
     made = output(types.TensorData(values), datatype, [len(values)])
     [packed] = raw.extract_raw([made])[1]
@@ -303,24 +303,24 @@ def test_raw_lists(backend: bool, datatype: str, values: list[Any]) -> None:
     [("FP32", [None]), ("INT8", [128]), ("INT8", [1.0]), ("INT8", [1, 2])],
 )
 def test_raw_lists_of_invalid_values_are_rejected(
-    backend: bool, datatype: str, values: list[Any]
+    integration: bool, datatype: str, values: list[Any]
 ) -> None:
     with pytest.raises(struct.error):
         raw.pack(output(types.TensorData(values), datatype, [1]))
 
 
 @WITH_AND_WITHOUT
-def test_raw_bytes_in_one_element(backend: bool) -> None:
+def test_raw_bytes_in_one_element(integration: bool) -> None:
     """MLServer sends S arrays over gRPC as one element."""
     array = np.array([[b"ab", b"cd"], [b"ef", b"gh"]])
     made = NumpyCodec.encode_output("y", array)
     [packed] = raw.extract_raw([made])[1]
     assert packed == b"\x08\0\0\0abcdefgh"
-    [there] = request_of([("x", "BYTES", [2, 2])], [packed]).inputs
-    assert NumpyCodec.decode_input(there).tolist() == array.tolist()
+    [received] = request_of([("x", "BYTES", [2, 2])], [packed]).inputs
+    assert NumpyCodec.decode_input(received).tolist() == array.tolist()
 
 
-def test_raw_nan(backend: bool) -> None:
+def test_raw_nan(integration: bool) -> None:
     """Without the integration this raises struct.error, because the lists contain None."""
     array = np.array([1, np.nan], np.float32)
     assert raw.pack(NumpyCodec.encode_output("y", array)) == array.tobytes()
@@ -339,7 +339,7 @@ def test_raw_nan(backend: bool) -> None:
     ],
 )
 def test_invalid_raw_contents_are_rejected(
-    backend: bool, tensors: list[Any], contents: list[bytes], message: str
+    integration: bool, tensors: list[Any], contents: list[bytes], message: str
 ) -> None:
     with pytest.raises(errors.MLServerError, match=message) as caught:
         request_of(tensors, contents)
@@ -347,7 +347,7 @@ def test_invalid_raw_contents_are_rejected(
 
 
 @WITH_AND_WITHOUT
-def test_typed_contents(backend: bool) -> None:
+def test_typed_contents(integration: bool) -> None:
     made = NumpyCodec.encode_output("y", np.array([1, 2], np.float32))
     response = types.InferenceResponse(model_name="m", outputs=[made])
     message = converters.ModelInferResponseConverter.from_types(response)
@@ -373,7 +373,7 @@ class Model:
         )
 
 
-def test_grpc_server(backend: bool) -> None:
+def test_grpc_server(integration: bool) -> None:
     """Raw contents in both directions. An error has MLServer's status, and the server continues."""
     import grpc  # noqa: PLC0415
     from mlserver.grpc.dataplane_pb2_grpc import GRPCInferenceServiceStub  # noqa: PLC0415

@@ -34,7 +34,7 @@ from interop.json_requests import (
     post,
 )
 from interop.json_requests import entry as json_entry
-from tensorwire.integrations import mlserver as backend
+from tensorwire.integrations import mlserver as integration
 from tensorwire.integrations.mlserver.convert import ArrayData, array_of, read_json_request
 
 pytestmark = pytest.mark.usefixtures("no_logging")
@@ -153,7 +153,7 @@ def both(server: Server, body: bytes, *of_type: str | None, **more: str) -> tupl
     """Return the answer with the integration, after comparing it with the one without."""
     plain = server.infer(body, *of_type, **more)
     seen = server.model.seen
-    with installed(backend):
+    with installed(integration):
         ours = server.infer(body, *of_type, **more)
     assert server.model.seen == seen
     assert_same_answer(with_id(plain), with_id(ours))
@@ -264,7 +264,7 @@ def test_request_and_response_need_no_lists(
         return echo(payload)
 
     monkeypatch.setattr(server.model, "predict", predict)
-    with installed(backend):
+    with installed(integration):
         status, _, body = server.infer(message(json_entry([1.5, 2.5])))
     assert status == 200
     assert json.loads(body)["outputs"][0]["data"] == [1.5, 2.5]
@@ -273,15 +273,20 @@ def test_request_and_response_need_no_lists(
 def test_lazy_data_can_be_pickled_and_copied(server: Server) -> None:
     """MLServer pickles the data for its workers."""
     body = message(json_entry([[1, 2.5], [3, 4]], shape=[2, 2]))
-    with installed(backend):
+    with installed(integration):
         found = read_json_request(body)
         assert found is not None
         data = found.inputs[0].data
-        for there in [data, copy.copy(data), copy.deepcopy(data), pickle.loads(pickle.dumps(data))]:
-            assert isinstance(there, ArrayData)
-            assert array_of(there) is not None
-            assert len(there) == 2
-            assert copy.copy(there).root == [[1, 2.5], [3, 4]]
+        for copied in [
+            data,
+            copy.copy(data),
+            copy.deepcopy(data),
+            pickle.loads(pickle.dumps(data)),
+        ]:
+            assert isinstance(copied, ArrayData)
+            assert array_of(copied) is not None
+            assert len(copied) == 2
+            assert copy.copy(copied).root == [[1, 2.5], [3, 4]]
         tensor = found.inputs[0]
         first = NumpyCodec.decode_input(tensor)
         first[:] = 0
@@ -290,7 +295,7 @@ def test_lazy_data_can_be_pickled_and_copied(server: Server) -> None:
 
 def test_binary_outputs_of_a_json_request(server: Server) -> None:
     body = message(json_entry([1.5, 2.5]), parameters={"binary_data_output": True})
-    with installed(backend):
+    with installed(integration):
         status, headers, answer = server.infer(body)
     assert status == 200
     found = tw.decode_response(answer, tw.header_length(headers))

@@ -29,7 +29,7 @@ def array_of(datatype: str, elements: list[str]) -> Any:
     return array
 
 
-def hexed(value: Any) -> str:
+def to_hex(value: Any) -> str:
     if isinstance(value, str):
         return value.encode().hex()
     return (value if isinstance(value, bytes) else value.tobytes()).hex()
@@ -55,7 +55,7 @@ async def answer(client: InferenceRESTClient, call: dict[str, Any]) -> dict[str,
     except HTTPStatusError as error:
         return {"rejected": f"{error.response.status_code}: {error}"}
     return {
-        output.name: (output.datatype, [hexed(value) for value in output.as_numpy()])
+        output.name: (output.datatype, [to_hex(value) for value in output.as_numpy()])
         for output in response.outputs
     }
 

@@ -42,12 +42,12 @@ def described(response: Any) -> dict[str, Any]:
     found = {}
     for output in response.outputs:
         array = output.as_numpy()
-        values = [hexed(value) for value in array.ravel()]
+        values = [to_hex(value) for value in array.ravel()]
         found[output.name] = [output.datatype, list(array.shape), values]
     return found
 
 
-def hexed(value: Any) -> str:
+def to_hex(value: Any) -> str:
     if isinstance(value, str):
         return value.encode().hex()
     return (value if isinstance(value, bytes) else value.tobytes()).hex()
@@ -87,7 +87,7 @@ async def main(mode: str, http_port: str, grpc_port: str) -> None:
     found = await over_rest(f"http://{LOOPBACK}:{http_port}")
     found |= await over_grpc(f"{LOOPBACK}:{grpc_port}")
     sent = {
-        name: [datatype, list(array.shape), [hexed(value) for value in array.ravel()]]
+        name: [datatype, list(array.shape), [to_hex(value) for value in array.ravel()]]
         for name, (datatype, array) in ARRAYS.items()
     }
     print(json.dumps({"sent": sent, "found": found}))

@@ -52,7 +52,7 @@ def pytest_unconfigure():
     for process in multiprocessing.active_children():
         process.kill()
 """
-BACKEND = (
+PLUGIN = (
     "from tensorwire.integrations import kserve\nkserve.install()\nassert kserve.is_installed()\n"
 )
 
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def both(python: Path, work: Path, tests: list[str]) -> tuple[Outcomes, Outcomes]:
-    return run(python, work, tests), run(python, work, ["-p", "backend", *tests])
+    return run(python, work, tests), run(python, work, ["-p", "integration", *tests])
 
 
 def different(plain: Outcomes, ours: Outcomes) -> list[str]:
@@ -90,8 +90,8 @@ def different(plain: Outcomes, ours: Outcomes) -> list[str]:
 
 def unpack_tests(python: Path, work: Path) -> None:
     """Download the source archive of the installed version and unpack its tests."""
-    ask = "from importlib.metadata import version; print(version('kserve'))"
-    version = subprocess.check_output([str(python), "-c", ask], text=True).strip()
+    script = "from importlib.metadata import version; print(version('kserve'))"
+    version = subprocess.check_output([str(python), "-c", script], text=True).strip()
     command = [str(python), "-m", "pip", "download", "--quiet", "--no-binary=:all:", "--no-deps"]
     environment.run([*command, f"kserve=={version}", "--dest", str(work)])
     [archive] = work.glob("kserve-*.tar.gz")
@@ -101,7 +101,7 @@ def unpack_tests(python: Path, work: Path) -> None:
     (work / f"kserve-{version}" / "test").rename(tests)
     (tests / "__init__.py").touch()  # the tests import one another from the package `test`
     (tests / "conftest.py").write_text(CONFTEST)
-    (work / "backend.py").write_text(BACKEND)
+    (work / "integration.py").write_text(PLUGIN)
 
 
 def run(python: Path, work: Path, arguments: list[str]) -> Outcomes:
@@ -127,8 +127,8 @@ def report(plain: Outcomes, ours: Outcomes) -> int:
     """Print the differences. Return 1 if there are any, or no tests."""
     differing = different(plain, ours)
     for test in differing:
-        print(f"{test}: KServe's {plain.get(test)}, ours {ours.get(test)}")
-    for name, outcomes in (("KServe's code", plain), ("ours", ours)):
+        print(f"{test}: {plain.get(test)} without, {ours.get(test)} with the integration")
+    for name, outcomes in (("without", plain), ("with", ours)):
         kinds = sorted(set(outcomes.values()))
         counted = ", ".join(f"{list(outcomes.values()).count(kind)} {kind}" for kind in kinds)
         print(f"{name}: {counted}")

@@ -415,8 +415,8 @@ def mutated_blob(message: Message, rng: Random) -> Message:
 def mutated_length(message: Message, rng: Random) -> Message:
     n = len(message.parts()[0])
     numbers = [n - 1, n + 1, 0, -n, n + 2**32, n + 2**31, 2**64 + n, len(message.body)]
-    spelt = [f"{n}junk", f"{n}.0", f"+{n}", f" {n}", f"{n} ", f"0{n}", f"{n}, {n}", f"{n}e0"]
-    length = rng.choice([None, None, *map(str, numbers), *spelt, *WORDS])
+    variants = [f"{n}junk", f"{n}.0", f"+{n}", f" {n}", f"{n} ", f"0{n}", f"{n}, {n}", f"{n}e0"]
+    length = rng.choice([None, None, *map(str, numbers), *variants, *WORDS])
     return replace(message, header_length=length)
 
 
@@ -459,11 +459,13 @@ def messages(seed: int, n: int) -> Iterator[Message]:
         rng = Random(f"{seed} {i}")
         base = random_message(rng) if rng.random() < 0.4 else rng.choice(rng.choice([bases, valid]))
         message = base if base.id == "random" and rng.random() < 0.1 else mutated(base, rng)
-        if not asks_for_memory(message) and (rng.random() < 0.03 or not is_deadly(message)):
+        if not needs_too_much_memory(message) and (
+            rng.random() < 0.03 or not may_stop_triton(message)
+        ):
             yield replace(message, id=f"{base.id} ~{i}")
 
 
-def asks_for_memory(message: Message) -> bool:
+def needs_too_much_memory(message: Message) -> bool:
     """Return whether Triton, which allocates by the shape, would need too much memory."""
     tree = message.tree()
     entries = every(tree, "inputs") if isinstance(tree, Members) else ()
@@ -471,7 +473,7 @@ def asks_for_memory(message: Message) -> bool:
                for item in entries)  # fmt: skip
 
 
-def is_deadly(message: Message) -> bool:
+def may_stop_triton(message: Message) -> bool:
     """Return whether the message may stop Triton; a restart costs as much as 1000 messages."""
     return any(
         extent(item) >= 2**60 or n_dims(item) > 32 for item in members(message.tree(), "inputs")

@@ -26,11 +26,11 @@ EXPECTED = {
     "tests.grpc.test_servicers::test_server_metadata": "the metadata announces the extension",
     "tests.rest.test_endpoints::test_metadata": "the metadata announces the extension",
 }
-"""What ends differently, and why it should."""
+"""The tests whose outcome differs, and the reason."""
 
 # Its tests were written for numpy 1.
 PLAIN = "import numpy\n\nnumpy.NaN = numpy.nan\n"
-BACKEND = "import plain\nfrom tensorwire.integrations import mlserver\n\nmlserver.install()\n"
+INTEGRATION = "import plain\nfrom tensorwire.integrations import mlserver\n\nmlserver.install()\n"
 
 Outcomes = dict[str, str]
 
@@ -46,13 +46,13 @@ def main() -> None:
         shutil.copytree(Path(sys.argv[1], "tests"), work / "tests")
         shutil.copy2(Path(sys.argv[1], "pyproject.toml"), work)
         (work / "plain.py").write_text(PLAIN)
-        (work / "backend.py").write_text(BACKEND)
+        (work / "integration.py").write_text(INTEGRATION)
         python = environment.interpreter(folder)
         outcomes = [run(python, work, plugin, sys.argv[2:] or PATHS) for plugin in PLUGINS]
     sys.exit(report(*outcomes))
 
 
-PLUGINS = ("plain", "backend")
+PLUGINS = ("plain", "integration")
 
 
 def run(python: Path, work: Path, plugin: str, paths: list[str]) -> Outcomes:
@@ -67,7 +67,7 @@ def run(python: Path, work: Path, plugin: str, paths: list[str]) -> Outcomes:
     )
     return {
         f"{case.get('classname')}::{case.get('name')}": next(
-            (end.tag for end in case if end.tag in ("failure", "error", "skipped")), "passed"
+            (child.tag for child in case if child.tag in ("failure", "error", "skipped")), "passed"
         )
         for case in ElementTree.parse(result).iter("testcase")
     }
@@ -78,9 +78,9 @@ def report(without: Outcomes, found: Outcomes) -> int:
     names = sorted(without.keys() | found.keys())
     different = [name for name in names if without.get(name) != found.get(name)]
     for name in different:
-        why = EXPECTED.get(name, "NOT EXPECTED")
+        why = EXPECTED.get(name, "unexpected")
         print(f"{name}: {without.get(name)} without, {found.get(name)} with: {why}")
-    n_passed = sum(end == "passed" for end in found.values())
+    n_passed = sum(outcome == "passed" for outcome in found.values())
     print(f"{n_passed} of {len(found)} pass with tensorwire")
     return int(not n_passed or any(name not in EXPECTED for name in different))
 

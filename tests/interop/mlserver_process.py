@@ -24,7 +24,7 @@ COMMANDS = {
     "command": (["bin/python", "-m", "tensorwire.integrations.mlserver"], {}),
     "runtime": (["bin/mlserver"], {"TENSORWIRE_INSTALL": "1"}),
 }
-"""How the backend gets in: not at all, by our command, or by the runtime's own module."""
+"""How the integration is installed: not at all, by our command, or by the module of the runtime."""
 
 MODELS: dict[str, dict[str, Any]] = {
     "echo": {"implementation": "mlserver_runtime.Echo"},

@@ -44,7 +44,9 @@ def outcomes(paths: list[str], package: str) -> Outcomes:
         )
         return {
             f"{case.get('classname')}::{case.get('name')}": ", ".join(
-                f"{end.tag}: {end.get('message')}" for end in case if end.tag != "system-out"
+                f"{child.tag}: {child.get('message')}"
+                for child in case
+                if child.tag != "system-out"
             )
             or "passed"
             for case in ElementTree.parse(report).iter("testcase")
@@ -53,13 +55,14 @@ def outcomes(paths: list[str], package: str) -> Outcomes:
 
 def main(package: str, paths: list[str]) -> int:
     without, found = outcomes(paths, ""), outcomes(paths, package)
-    for name in sorted(without.keys() | found.keys()):
-        if without.get(name) != found.get(name):
-            print(f"{name}\n    without: {without.get(name)}\n    with: {found.get(name)}")
-    n_passed = sum(end == "passed" for end in found.values())
+    names = sorted(without.keys() | found.keys())
+    different = [name for name in names if without.get(name) != found.get(name)]
+    for name in different:
+        print(f"{name}\n    without: {without.get(name)}\n    with: {found.get(name)}")
+    n_passed = sum(outcome == "passed" for outcome in found.values())
     print(f"{package}: {n_passed} of {len(found)} tests pass with tensorwire")
-    print("every test ends as it does without" if without == found else "some end differently")
-    return int(without != found or not n_passed)
+    print(f"{len(different)} of {len(names)} tests have a different outcome without tensorwire")
+    return int(bool(different) or not n_passed)
 
 
 if __name__ == "__main__":

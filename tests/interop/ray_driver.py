@@ -232,24 +232,24 @@ def stored() -> dict[str, Any]:
     frame = tw.encode_request(tw.InferRequest(inputs))
     request = tw.decode_request(bytearray(bytes(frame)), frame.header_length)
     reference = ray.put(request)
-    task = ray.remote(num_cpus=0)(look)
-    actor = ray.remote(num_cpus=0)(Looker).remote()
-    looks = {
+    task = ray.remote(num_cpus=0)(describe)
+    actor = ray.remote(num_cpus=0)(Receiver).remote()
+    references = {
         "task": task.remote(reference),
-        "actor": actor.look.remote(reference),
+        "actor": actor.describe.remote(reference),
         "argument": task.remote(request),
     }
-    return {how: ray.get(seen, timeout=REPLY_SECONDS) for how, seen in looks.items()}
+    return {how: ray.get(seen, timeout=REPLY_SECONDS) for how, seen in references.items()}
 
 
-class Looker:
+class Receiver:
     """An actor that receives requests."""
 
-    def look(self, request: tw.InferRequest) -> dict[str, Any]:
-        return look(request)
+    def describe(self, request: tw.InferRequest) -> dict[str, Any]:
+        return describe(request)
 
 
-def look(request: tw.InferRequest) -> dict[str, Any]:
+def describe(request: tw.InferRequest) -> dict[str, Any]:
     """Return where the tensors of a request are in the memory of this process."""
     x, words = request["x"].as_numpy(), request["text"].data
     assert isinstance(words, tw.BytesTensor)

@@ -176,7 +176,7 @@ class KserveClient:
     def __call__(self, port: int, call: Call) -> Arrays:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        inputs = {name: (datatype_of(array), hexed(array)) for name, array in call.inputs.items()}
+        inputs = {name: (datatype_of(array), to_hex(array)) for name, array in call.inputs.items()}
         members = {**vars(call), "inputs": inputs, "json_inputs": sorted(call.json_inputs)}
         url = f"http://{LOOPBACK}:{port}"
         print(json.dumps({**members, "url": url}), file=self.process.stdin, flush=True)
@@ -185,15 +185,15 @@ class KserveClient:
         found = json.loads(line)
         if "rejected" in found:
             raise Rejected(found["rejected"])
-        return {name: unhexed(*array) for name, array in found.items()}
+        return {name: from_hex(*array) for name, array in found.items()}
 
 
-def hexed(array: Array) -> list[str]:
+def to_hex(array: Array) -> list[str]:
     values = array if array.dtype == object else [value.tobytes() for value in array]
     return [value.hex() for value in values]
 
 
-def unhexed(datatype: str, elements: list[str]) -> Array:
+def from_hex(datatype: str, elements: list[str]) -> Array:
     values = [bytes.fromhex(element) for element in elements]
     return (
         bytes_array(values)
@@ -276,7 +276,7 @@ BOTH = {"INPUT0": FLOATS, "INPUT1": WORDS}
 
 
 def assert_same(found: Arrays, sent: Arrays, names: Sequence[str]) -> None:
-    """Check that exactly these outputs are there, equal bit for bit to their inputs."""
+    """Check that there are only these outputs, equal bit for bit to their inputs."""
     assert {name: bits(array) for name, array in found.items()} == {
         name: bits(sent[name.replace("OUTPUT", "INPUT")]) for name in names
     }

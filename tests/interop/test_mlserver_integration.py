@@ -296,7 +296,7 @@ def test_other_errors(client: Client, server: Server) -> None:
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("t", bytes_array([NOT_TEXT]))]))
     status, answer = post(server, "raw", bytes(frame), headers=frame.headers)
     assert status == 400
-    assert "no JSON form" in answer["error"]
+    assert "cannot be sent as JSON" in answer["error"]
 
 
 # --- JSON requests ---
@@ -344,13 +344,13 @@ def plain(answer: tuple[int, Any]) -> tuple[int, Any]:
 def test_adaptive_batching(server: Server) -> None:
     """MLServer joins the lists of two requests into one for the model."""
 
-    def ask(value: float) -> list[Any]:
+    def infer(value: float) -> list[Any]:
         with Client(f"http://{server.http}") as client:
             sent = np.full((1, 3), value, np.float32)
             return client.infer("batched", {"x": sent})["x"].as_numpy().tolist()  # type: ignore[no-any-return]
 
     with ThreadPoolExecutor(2) as threads:
-        assert list(threads.map(ask, [1.0, 2.0])) == [[[1.0] * 3], [[2.0] * 3]]
+        assert list(threads.map(infer, [1.0, 2.0])) == [[[1.0] * 3], [[2.0] * 3]]
 
 
 @pytest.mark.parametrize("how", ["command", "runtime"])

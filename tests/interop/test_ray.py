@@ -64,9 +64,9 @@ def test_ray_listens_only_on_the_loopback(seen: dict[str, Any]) -> None:
 @pytest.mark.parametrize("how", ["task", "actor", "argument"])
 def test_request_in_the_object_store_is_not_copied(seen: dict[str, Any], how: str) -> None:
     """Tasks and actors read the shared memory of the store."""
-    there = seen["stored"][how]
-    assert all("plasma" in file for file in there["memory"]), there["memory"]
-    assert there["writable"] == [False, False]
-    assert there["aligned"]
-    assert there["sum"] == sum(range(1 << 20))
-    assert there["length"] == 1 << 20
+    stored = seen["stored"][how]
+    assert all("plasma" in file for file in stored["memory"]), stored["memory"]
+    assert stored["writable"] == [False, False]
+    assert stored["aligned"]
+    assert stored["sum"] == sum(range(1 << 20))
+    assert stored["length"] == 1 << 20

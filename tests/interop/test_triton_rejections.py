@@ -112,7 +112,7 @@ def test_both_reject_the_tensor(triton: TritonServer, row: Row) -> None:
         pytest.param(
             header([FP32], parameters={"binary_data_output": "true"}),
             "non-boolean",
-            "binary_data_output of the request is true or false",
+            "binary_data_output of the request is 'true', not true or false",
             id="C27 binary_data_output is a string",
         ),
         pytest.param(

@@ -248,7 +248,7 @@ def test_response_with_all_kinds_of_outputs(client: ModuleType) -> None:
     assert result.get_response()["parameters"] == {"p": True}
 
 
-# --- both ------------------------------------------------------------------------------------
+# --- requests and responses ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wanted", [None, [True, False], [False, True], [True, True]])

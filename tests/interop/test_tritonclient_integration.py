@@ -55,7 +55,7 @@ def by_http(triton: TritonServer, call: Call) -> list[Array]:
         return outputs_of(client.infer(call[0], inputs_of(http, call)), call)
 
 
-def by_http_in_the_background(triton: TritonServer, call: Call) -> list[Array]:
+def by_http_async_infer(triton: TritonServer, call: Call) -> list[Array]:
     http = module("http")
     with closing(http.InferenceServerClient(f"{triton.host}:{triton.port}")) as client:
         handle = client.async_infer(call[0], inputs_of(http, call))
@@ -80,7 +80,7 @@ def by_http_aio(triton: TritonServer, call: Call) -> list[Array]:
     return outputs_of(asyncio.run(infer()), call)
 
 
-def by_a_body_of_ones_own(triton: TritonServer, call: Call) -> list[Array]:
+def by_another_http_client(triton: TritonServer, call: Call) -> list[Array]:
     """The client creates and reads the bodies; another HTTP client sends them."""
     http = module("http")
     body, length = http.InferenceServerClient.generate_request_body(inputs_of(http, call))
@@ -112,13 +112,13 @@ def by_shared_memory(triton: TritonServer, call: Call) -> list[Array]:
     http, utils, shm = module("http"), module("utils"), module("utils.shared_memory")
     model, ((name, array),) = call[0], call[1].items()
     is_bytes = array.dtype == object
-    held = utils.serialize_byte_tensor(array) if is_bytes else array
-    nbytes = len(held.item()) if is_bytes else array.nbytes
+    packed = utils.serialize_byte_tensor(array) if is_bytes else array
+    nbytes = len(packed.item()) if is_bytes else array.nbytes
     region = f"tensorwire-{uuid4().hex}"
     handle = shm.create_shared_memory_region(region, f"/{region}", 2 * nbytes)
     with closing(http.InferenceServerClient(f"{triton.host}:{triton.port}")) as client:
         try:
-            shm.set_shared_memory_region(handle, [held])
+            shm.set_shared_memory_region(handle, [packed])
             client.register_system_shared_memory(region, f"/{region}", 2 * nbytes)
             tensor = http.InferInput(name, list(array.shape), tw.Tensor(name, array).datatype)
             tensor.set_shared_memory(region, nbytes)
@@ -136,10 +136,10 @@ def by_shared_memory(triton: TritonServer, call: Call) -> list[Array]:
 
 TRANSPORTS: dict[str, Transport] = {
     "http": by_http,
-    "http async_infer": by_http_in_the_background,
+    "http async_infer": by_http_async_infer,
     "http gzip": by_compressed_http,
     "http.aio": by_http_aio,
-    "bodies": by_a_body_of_ones_own,
+    "another HTTP client": by_another_http_client,
     "grpc": by_grpc,
     "grpc.aio": by_grpc_aio,
     "shared memory": by_shared_memory,
@@ -206,11 +206,11 @@ def test_text_types_that_only_the_integration_accepts(triton: TritonServer, tran
 def test_server_errors(triton: TritonServer, transport: str) -> None:
     """The shape of the tensor is wrong for the model. The exception has the server's message."""
     call = "matrix", {"INPUT0": np.ones((2, 4), np.float32)}
-    refused = module("utils").InferenceServerException
-    with pytest.raises(refused) as without:
+    error_class = module("utils").InferenceServerException
+    with pytest.raises(error_class) as without:
         TRANSPORTS[transport](triton, call)
     tritonclient.install()
-    with pytest.raises(refused, match="unexpected shape for input 'INPUT0'") as found:
+    with pytest.raises(error_class, match="unexpected shape for input 'INPUT0'") as found:
         TRANSPORTS[transport](triton, call)
     assert str(found.value) == str(without.value)
 

@@ -125,8 +125,8 @@ def free_port() -> int:
 
 def free_ports(n_ports: int) -> list[int]:
     """Return different free ports: each is bound until all are found."""
-    with ExitStack() as held:
-        listeners = [held.enter_context(socket.socket()) for _ in range(n_ports)]
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.socket()) for _ in range(n_ports)]
         for listener in listeners:
             listener.bind((LOOPBACK, 0))
         return [listener.getsockname()[1] for listener in listeners]

@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def set_up(root: Path) -> None:
-    """Install the system, unless it is there, with this machine's network settings."""
+    """Install the system, unless it is already installed, with this machine's network settings."""
     if os.geteuid() != 0:
         raise SetupError("only root can make a system and change into it")
     if shutil.which("debootstrap") is None:

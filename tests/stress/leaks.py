@@ -64,11 +64,11 @@ def encoding() -> Iterator[Case]:
     yield "literal", lambda: tw.encode_request(tw.InferRequest([nan]), nonfinite="literal")
     yield "NaN rejected", lambda: tw.encode_request(tw.InferRequest([nan]), nonfinite="error")
     response = tw.InferResponse([tensor, words], model_name="m")
-    asked = tw.InferRequest([tensor], [tw.RequestedOutput("x", binary=False)])
+    request = tw.InferRequest([tensor], [tw.RequestedOutput("x", binary=False)])
     missing = tw.InferRequest([tensor], [tw.RequestedOutput("y")])
     yield "response", lambda: list(tw.encode_response(response))
-    yield "as requested", lambda: tw.encode_response(response, asked)
-    yield "as Triton", lambda: tw.encode_response(response, asked, selection="triton")
+    yield "as requested", lambda: tw.encode_response(response, request)
+    yield "as Triton", lambda: tw.encode_response(response, request, selection="triton")
     yield "unknown requested output", lambda: tw.encode_response(response, missing)
     yield "raw", lambda: tw.encode_raw_request(x)
     yield "raw request of two elements", lambda: tw.encode_raw_request(tw.Tensor("w", ["a", "b"]))
@@ -82,7 +82,7 @@ def encoding() -> Iterator[Case]:
     yield "changed data", lambda: tw.encode_request(tw.InferRequest([moved]))
     yield "a surrogate", lambda: tw.encode_request(tw.InferRequest([tensor], id="\ud800"))
     frame = tw.encode_request(tw.InferRequest([tensor, words]))
-    yield "pieces", lambda: [bytes(piece) for piece in frame.pieces(7)]
+    yield "chunks", lambda: [bytes(chunk) for chunk in frame.chunks(7)]
     yield "headers", lambda: (frame.headers, len(frame), list(frame))
     for data in (x[::-1], x.astype(">f4"), x.astype("c8"), [[1], [1, 2]], [b"a", 1], ["\ud800"],
                  5, None, np.array([b"a", None]), np.array(["a", "bc"]), np.array([b"x"]),
@@ -167,14 +167,14 @@ def buffers() -> Iterator[Case]:
     yield "no bytes", partial(filled, 5, "text")
     yield "advance", lambda: tw.BodyBuffer(5).advance(6)
 
-    def held() -> None:
+    def grow_with_view() -> None:
         buffer = tw.BodyBuffer(None)
         buffer.write(b"1")
         view = memoryview(buffer)
         buffer.write(bytes(1 << 17))
         del view
 
-    yield "views held", held
+    yield "grow with a view", grow_with_view
 
 
 def lengths() -> Iterator[Case]:

@@ -77,8 +77,11 @@ async def valid(connection: Connection, name: str, rng: random.Random) -> str:
     x, words = np.full(n, number, np.int32), [name.encode(), b"\xff" * (n % 7)]
     is_binary = rng.random() < 0.8
     tensors = [tw.Tensor("x", x, binary=is_binary), tw.Tensor("w", words)]
-    asked = [tw.RequestedOutput("w", binary=True), tw.RequestedOutput("x", binary=is_binary)]
-    frame = tw.encode_request(tw.InferRequest(tensors, asked, id=name))
+    requested_outputs = [
+        tw.RequestedOutput("w", binary=True),
+        tw.RequestedOutput("x", binary=is_binary),
+    ]
+    frame = tw.encode_request(tw.InferRequest(tensors, requested_outputs, id=name))
     answer = await connection.post(bytes(frame), frame.header_length)
     if connection.status != 200:
         return f"{name}: status {connection.status}, {answer[:200]!r}"

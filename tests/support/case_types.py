@@ -9,7 +9,7 @@ Kind = Literal["request", "response"]
 Requested = tuple[str, bool | None, dict[str, Any]]
 
 KINDS: tuple[Kind, ...] = ("request", "response")
-hexed = bytes.fromhex
+from_hex = bytes.fromhex
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from support.case_types import (
     RawValid,
     Requested,
     Valid,
-    hexed,
+    from_hex,
     output,
     same,
 )
@@ -132,24 +132,24 @@ X = as_json("x", "FP32", [1], [1.5])
 DOCUMENTS = (
     valid("9 Triton request", tensor("input0", "UINT32", [2, 2], [1, 2, 3, 4]),
           tensor("input1", "BOOL", [3], [True, False, True]), indent=2, model_name="mymodel",
-          blob=hexed("01000000 02000000 03000000 04000000 010001"),
+          blob=from_hex("01000000 02000000 03000000 04000000 010001"),
           outputs=[output("output0", binary_data=True)]),
     valid("9 Triton response", tensor("output0", "FP32", [3, 2], [0.0, 1.0, -2.0, 0.5, inf, -0.0]),
           kind="response", indent=2, why="the documents' responses have no model_name",
-          blob=hexed("00000000 0000803f 000000c0 0000003f 0000807f 00000080")),
+          blob=from_hex("00000000 0000803f 000000c0 0000003f 0000807f 00000080")),
     valid("9 Triton response to the raw request",
           tensor("output0", "FP32", [3, 1], [1.0, 2.0, 3.0]),
           tensor("output1", "FP32", [3, 1], [-1.0, -2.0, -3.0]), kind="response", indent=2,
-          blob=hexed("0000803f 00000040 00004040 000080bf 000000c0 000040c0")),
+          blob=from_hex("0000803f 00000040 00004040 000080bf 000000c0 000040c0")),
     valid("9 KServe request, size corrected",
           tensor("input0", "FP16", [2, 2], [1.0, 2.0, 3.0, 4.0]),
           as_json("input1", "UINT32", [2, 2], [1, 2, 3, 4]),
           tensor("input2", "BOOL", [3], [True, False, True]), model_name="mymodel",
           outputs=[output("output0", binary_data=True), output("output1")],
-          text=KSERVE_REQUEST % 8, blob=hexed("003c 0040 0042 0044 010001")),
+          text=KSERVE_REQUEST % 8, blob=from_hex("003c 0040 0042 0044 010001")),
     valid("9 KServe response, size corrected", tensor("output0", "FP16", [3, 2], SIX),
           as_json("output1", "FP32", [2, 2], rounded(1.203, 5.403, 3.434, 34.234)), kind="response",
-          text=KSERVE_RESPONSE % 12, blob=hexed("003c 0040 0042 0044 0045 0046")),
+          text=KSERVE_RESPONSE % 12, blob=from_hex("003c 0040 0042 0044 0045 0046")),
     valid("9 KServe binary_data_output request, comma corrected",
           as_json("input_tensor", "FP32", [1, 2], rounded(32.045, 399.043)),
           text=KSERVE_ALL_BINARY % "", model_name="my_model", parameters=ALL_BINARY),
@@ -160,7 +160,8 @@ DOCUMENTS = (
 
 # Section 2: the smallest, the largest and special values of every datatype
 BINARY = tuple(
-    valid(f"{datatype} binary", tensor("x", datatype, [len(values)], values), blob=hexed(literal))
+    valid(f"{datatype} binary", tensor("x", datatype, [len(values)], values),
+          blob=from_hex(literal))
     for datatype, literal, values in (
         ("BOOL", "00 01 01", [False, True, True]),
         ("UINT8", "00 01 ff", [0, 1, 2**8 - 1]),
@@ -240,7 +241,7 @@ TRITON = (
     valid("B4 header length, only empty tensors", tensor("IN0", "FP32", [0], []), declare=True),
     valid("B15 header padded to 64", IN0, align=64),
     valid("X13 header length of the whole body", as_json("x", "INT8", [1], [1]), declare=True),
-    valid("C17 rank 0", tensor("x", "FP32", [], [1.0]), blob=hexed("0000803f"),
+    valid("C17 rank 0", tensor("x", "FP32", [], [1.0]), blob=from_hex("0000803f"),
           why="section 3: one element; Triton has no scalars"),
     valid("C38 id", IN0, id='é"1'),
     valid("K1 K2 classification requested", IN0, outputs=[
@@ -256,9 +257,9 @@ TRITON = (
     valid("shared memory output", tensor("OUT0", "FP32", [2], None, **REGION), kind="response",
           model_name="m"),
     valid("Y1 BYTES, last element empty", tensor("x", "BYTES", [2], [b"ab", b""]),
-          blob=hexed("02000000 6162 00000000")),
+          blob=from_hex("02000000 6162 00000000")),
     valid("Y7 BYTES that are not UTF-8", tensor("x", "BYTES", [2], [b"a\0b", b"\xff\xfe"]),
-          blob=hexed("03000000 610062 02000000 fffe")),
+          blob=from_hex("03000000 610062 02000000 fffe")),
     valid("Y9 BYTES without elements", tensor("x", "BYTES", [0], [])),
     valid("parameters of every type", tensor("x", "INT8", [1], [1], a="s", b=1, c=True, d=0.5),
           parameters={"sequence_id": 7, "s": "t", "f": -1.5, "b": False}),
@@ -269,23 +270,23 @@ PEERS = (
     valid("KServe R1 JSON, BYTES and FP16", as_json("i", "INT32", [3], [1, 2, 3]),
           tensor("b", "BYTES", [1], [b"test"], own="kept"),
           tensor("h", "FP16", [3], [0x4CD * 2.0**-10, 0x466 * 2.0**-9, 0x666 * 2.0**-9]),
-          blob=hexed("04000000 74657374 cd3c 6640 6642"), id="4be4e82f", model_name="m",
+          blob=from_hex("04000000 74657374 cd3c 6640 6642"), id="4be4e82f", model_name="m",
           outputs=[output("o0", p="q"), output("o1", binary_data=True, n=1)]),
     valid("KServe S3 two binary of three", tensor("o1", "FP16", [1], [1.0]),
           tensor("o2", "INT32", [1], [1]), as_json("o3", "BYTES", [1], [b"test"]), kind="response",
-          blob=hexed("003c 01000000"), id="1", model_name="m", model_version="v1"),
+          blob=from_hex("003c 01000000"), id="1", model_name="m", model_version="v1"),
     valid("KServe S4 all binary", tensor("o1", "FP16", [1], [1.0]),
           tensor("o2", "FP16", [1], [1.0]), tensor("o3", "BYTES", [1], [b"test"]), kind="response",
-          blob=hexed("003c 003c 04000000 74657374"), model_name="m", parameters={"x": 1}),
+          blob=from_hex("003c 003c 04000000 74657374"), model_name="m", parameters={"x": 1}),
     valid("KServe S9 JSON with blanks", tensor("o", "BYTES", [3], [b"cat", b"dog", b"bird"]),
           kind="response", indent=0, model_name="m"),
     valid("KServe null data with size 0", tensor("x", "FP32", [0], []),
           text='{"inputs":[{"name":"x","shape":[0],"datatype":"FP32","data":null,'
           '"parameters":{"binary_data_size":0}}]}'),
-    valid("OVMS INT8 [1, 4]", tensor("x", "INT8", [1, 4], [0, 1, 4, 2]), blob=hexed("00010402")),
+    valid("OVMS INT8 [1, 4]", tensor("x", "INT8", [1, 4], [0, 1, 4, 2]), blob=from_hex("00010402")),
     valid("OVMS two elements in 20 bytes", tensor("x", "BYTES", [2], [b"abcd", b"abcdefgh"])),
     valid("OVMS zero dimension", tensor("x", "INT8", [1, 0], [])),
-    valid("OVMS scalar", tensor("x", "INT16", [], [5]), blob=hexed("0500")),
+    valid("OVMS scalar", tensor("x", "INT16", [], [5]), blob=from_hex("0500")),
     valid("OVMS white space around the JSON", tensor("x", "BYTES", [1], [b"abcd"]),
           text='\n\t {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1],\r\n'
           '"parameters": {"binary_data_size": 8}}]} \n\n'),
@@ -293,7 +294,7 @@ PEERS = (
           text='{\n    "model_name": "m",\n    "outputs": [{"name": "o", "shape": [1, 0],'
           '\n        "datatype": "FP32"}]\n}', model_name="m", encodable=False,
           why="section 3; an encoder writes binary_data_size 0"),
-    valid("OVMS empty output without data, beside binary data", tensor("e", "BYTES", [0], []),
+    valid("OVMS empty output without data, with a binary output", tensor("e", "BYTES", [0], []),
           tensor("f", "INT8", [1], [5]), kind="response", encodable=False,
           text='{"outputs":[{"name":"e","shape":[0],"datatype":"BYTES"},{"name":"f","shape":[1],'
           '"datatype":"INT8","parameters":{"binary_data_size":1}}]}'),
@@ -304,7 +305,7 @@ EDGES = (
     valid("64 dimensions", tensor("x", "UINT8", [1] * 64, [9])),
     valid("five dimensions", tensor("x", "INT16", [1, 2, 1, 3, 1], [1, 2, 3, 4, 5, 6])),
     valid("rank 0 BYTES", tensor("x", "BYTES", [], [b"one"])),
-    valid("dimension 0 beside the largest FP32 dimension", tensor("x", "FP32", [0, 2**61 - 1], [])),
+    valid("dimension 0 before the largest FP32 dimension", tensor("x", "FP32", [0, 2**61 - 1], [])),
     valid("dimension 0 after the largest UINT8 dimension",
           tensor("x", "UINT8", [2**63 - 1, 0], [])),
     valid("empty FP16", tensor("x", "FP16", [1, 0], [])),
@@ -331,7 +332,7 @@ EDGES = (
     valid("null in a requested output", X, outputs=[output("o"), output("p")],
           text=f'{{"inputs":[{JSON_X}],"outputs":[{{"name":"o","parameters":null}},'
           '{"name":"p","parameters":{"binary_data":null}}]}'),
-    valid("null size and region beside data", X,
+    valid("null size and region with data", X,
           text='{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1.5],"parameters":'
           '{"binary_data_size":null}}]}'),
     valid("unknown members", X, text='{"new":[{"a":[1,null]}],"inputs":[{"unit":"m","name":"x",'
@@ -371,8 +372,8 @@ RAW_VALID = tuple(
         ("R12 own prefix", b"\1\0\0\0a", "BYTES", (1,), False, (1,), [b"\1\0\0\0a"]),
         ("R13 empty BYTES", b"", "BYTES", (1,), False, (1,), [b""]),
         ("R14 BOOL", b"\0\1", "BOOL", (-1,), False, (2,), [False, True]),
-        ("R15 FP16", hexed("003c 007e"), "FP16", (-1,), False, (2,), [1.0, nan]),
-        ("R16 BF16", hexed("803f 00c0"), "BF16", (-1,), False, (2,), [1.0, -2.0]),
+        ("R15 FP16", from_hex("003c 007e"), "FP16", (-1,), False, (2,), [1.0, nan]),
+        ("R16 BF16", from_hex("803f 00c0"), "BF16", (-1,), False, (2,), [1.0, -2.0]),
         ("a body that looks like JSON", b"{}", "UINT8", (-1,), False, (2,), [123, 125]),
     )
 )

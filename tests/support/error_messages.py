@@ -33,7 +33,7 @@ MESSAGES: dict[str, str] = {
     "X6 NUL in a name": "the name of input 'x\\x00y' contains a NUL",
     "C23 two inputs with the same name": "input 'x' appears twice",
     "C26 binary_data 1": "binary_data of output 'o' is 1, not true or false",
-    "C27 binary_data_output 1": "binary_data_output of the request is true or false, not 1",
+    "C27 binary_data_output 1": "binary_data_output of the request is 1, not true or false",
     "error response": "the body is a server's error, not a message: no such model",
     "C6 data and size": "input 'x' must have exactly one of data, binary_data_size and shared_memory_region, it has data and binary_data_size",
     "C6 data and region": "input 'x' must have exactly one of data, binary_data_size and shared_memory_region, it has data and shared_memory_region",

@@ -14,17 +14,17 @@ class Owned(bytearray):
     """A bytearray that supports weak references."""
 
 
-def assert_held_until_it_goes(content: bytes, hold: Callable[[Any], Any]) -> None:
-    """Check that the result of `hold` keeps its body alive and unchanged, and nothing else does."""
+def assert_result_keeps_body_alive(content: bytes, function: Callable[[Any], Any]) -> None:
+    """Check that only the result of `function` keeps the body alive, and keeps it unchanged."""
     body = Owned(content)
-    watch = weakref.ref(body)
-    held = hold(body)
+    weak_reference = weakref.ref(body)
+    result = function(body)
     with pytest.raises(BufferError):
         body.append(1)  # BufferError: a view exists
     assert bytes(body) == content
     del body
     gc.collect()
-    assert watch() is not None
-    del held
+    assert weak_reference() is not None
+    del result
     gc.collect()
-    assert watch() is None
+    assert weak_reference() is None

@@ -79,8 +79,8 @@ def binary(
     return case(id, error, sized(len(blob), datatype=datatype, shape=shape), body=blob, **more)
 
 
-STRICT = "Triton reads the digits in front (section 1)"
-RAW = "Triton reads 0 and takes the body for a raw request"
+STRICT = "Triton reads the leading digits (section 1)"
+RAW = "Triton reads 0 and treats the body as a raw request"
 LENGTHS = tuple(
     Malformed(f"{id} header length {value!r:.20}", "request", GOOD, value, HEADER, "", differs)
     for id, differs, values in (
@@ -101,18 +101,18 @@ LENGTHS = tuple(
     for value in values
 )
 
-TWICE = "Triton takes the first"
+TWICE = "Triton uses the first"
 BASE = json.dumps({"inputs": [one()]})
-FLOATS = BASE.replace("INT32", "FP32").replace("7", "NaN")  # takes the second parser, if any
+FLOATS = BASE.replace("INT32", "FP32").replace("7", "NaN")  # with a NaN, which is not JSON
 DEEP = "[" * 128 + "]" * 128  # in a member of the root, which is the first level
-UNBOUNDED = "Triton bounds the nesting of data alone"
+UNBOUNDED = "Triton limits only the nesting of data"
 PARSED = (
     text("B1 no header length, the bytes begin with NUL", HEADER, GOOD),
     text("B2 no header length, the bytes begin with A", HEADER, GOOD[:N] + b"ABCDEFGH"),
     text("B16 padded with NUL", HEADER, BASE + "\0\0", "RapidJSON stops at a NUL"),
     text("C30 truncated JSON", HEADER, BASE[:-1]),
     *(text(f"C31 root {root}", HEADER, root) for root in ("[]", "1", '"inputs"', "null")),
-    text("R7 empty body, no header length", HEADER, "", "Triton: a raw request, by accident"),
+    text("R7 empty body, no header length", HEADER, "", "Triton treats it as a raw request"),
     Malformed("header length 0 in a response", "response", GOOD, 0, HEADER),
     text("only white space", HEADER, " \n"),
     text("OVMS empty object", HEADER, "{}"),
@@ -143,7 +143,7 @@ PARSED = (
     Malformed("J24 binary_data_size twice", "request",
               b'{"inputs":[{"name":"x","datatype":"INT8","shape":[2],"parameters":'
               b'{"binary_data_size":2,"binary_data_size":2}}]}12', 111, HEADER, differs=TWICE),
-    *(text(f"NaN in {place}", HEADER, body, "RapidJSON takes it") for place, body in (
+    *(text(f"NaN in {place}", HEADER, body, "RapidJSON accepts it") for place, body in (
         ("an unknown member", BASE[:-1] + ',"z":NaN}'),
         ("a parameter", BASE[:-1] + ',"parameters":{"p":NaN}}'),
         ("a shape", BASE.replace("[1]", "[NaN]")),
@@ -157,7 +157,7 @@ PARSED = (
     text("129 levels in parameters", HEADER, BASE[:-1] + f',"parameters":{{"p":{DEEP[1:-1]}}}}}',
          UNBOUNDED),
     text("129 levels, a bare NaN", HEADER, FLOATS[:-1] + f',"z":{DEEP}}}', UNBOUNDED),
-    *(data(f"J5 {token}", HEADER, "FP32", 1, f"[{token}]", differs="RapidJSON takes it")
+    *(data(f"J5 {token}", HEADER, "FP32", 1, f"[{token}]", differs="RapidJSON accepts it")
       for token in ("Inf", "-Inf", "-NaN")),
     *(data(f"invalid number: {token}", HEADER, "FP32", 1, f"[{token}]")
       for token in ("nan", "01", "+1", ".5", "1.", "0x1", "-")),
@@ -166,7 +166,7 @@ PARSED = (
 REGION_ONLY = {"shared_memory_region": "in"}
 EMPTY = "Triton ignores the data of an empty tensor"
 LONG = "Triton compares it with the model's"
-CUT = "Triton cuts the name there"
+CUT = "Triton truncates the name there"
 NO_SIZES: tuple[object, ...] = ("8", 8.0, None, True, "4, 4", [8], {})
 NO_SHAPES: tuple[object, ...] = ([1.0], [True], ["1"], [[1]], [None], [nan], "1", {})
 NO_LISTS: tuple[object, ...] = ({}, ["o"], [{}], "o", True)
@@ -199,10 +199,10 @@ MEMBERS = (
     *(case(f"C27 binary_data_output {value!r}", HEADER, one(),
            parameters={"binary_data_output": value}) for value in (1, "true", "")),
     *(case(f"outputs {value}", HEADER, one(), outputs=value) for value in NO_LISTS),
-    case("X3 parameters []", HEADER, one(parameters=[]), differs="Triton takes it for absent"),
+    case("X3 parameters []", HEADER, one(parameters=[]), differs="Triton treats it as absent"),
     case("X4 parameters [] of the request", HEADER, one(), parameters=[]),
     case("X3 parameters [] of an output", HEADER, one(), outputs=[{"name": "o", "parameters": []}],
-         differs="Triton takes it for absent"),
+         differs="Triton treats it as absent"),
     case("error response", HEADER, kind="response", outputs=..., error="no such model"),
     case("outputs null in a response", HEADER, kind="response", outputs=None),
     case("C6 data and size", HEADER, sized(8, data=[1.0, 2.0]), body=BLOB),
@@ -349,7 +349,7 @@ RAW_MALFORMED = tuple(
         ("fixed, too long", BLOB * 2, "FP32", (2,), True, LAYOUT),
         ("fixed, empty body", b"", "FP32", (1,), False, LAYOUT),
         ("fixed zero, 8 bytes", BLOB, "FP32", (0,), False, LAYOUT),
-        ("fixed zero beside a variable, 8 bytes", BLOB, "FP32", (-1, 0), False, LAYOUT),
+        ("fixed zero and a variable, 8 bytes", BLOB, "FP32", (-1, 0), False, LAYOUT),
         ("fixed factors wrap to 2", bytes(2), "UINT8", (-1, 3, THIRD), False, LAYOUT),
         ("fixed factors wrap to 0", b"", "UINT8", (-1, 2**32, 2**32), False, LAYOUT),
         ("fixed factors over 2^63 bytes", b"", "FP64", (-1, 2**60), False, LAYOUT),

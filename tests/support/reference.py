@@ -108,13 +108,13 @@ def _bool(byte: int) -> bool:
 
 def _walk(data: bytes, count: int) -> list[bytes]:
     if count > len(data) // 4:
-        raise LayoutError(f"{count} BYTES elements cannot be held by {len(data)} bytes")
+        raise LayoutError(f"{count} BYTES elements do not fit in {len(data)} bytes")
     items: list[bytes] = []
     position = 0
     while position < len(data):
         payload = position + 4
         if payload > len(data):
-            raise ElementError(f"the prefix of element {len(items)} is cut")
+            raise ElementError(f"the prefix of element {len(items)} is truncated")
         position = payload + int.from_bytes(data[payload - 4 : payload], "little")
         if position > len(data):
             raise ElementError(f"element {len(items)} ends at {position} of {len(data)}")
@@ -136,7 +136,7 @@ def element_count(datatype: str, shape: Sequence[int]) -> int:
     return math.prod(shape)
 
 
-# --- messages out --------------------------------------------------------------------------------
+# --- write messages -------------------------------------------------------------------------------
 
 
 class Entry(NamedTuple):
@@ -198,7 +198,7 @@ def response(
     return message(header, b"".join(item.blob for item in entries), align=align, indent=indent)
 
 
-# --- messages in ---------------------------------------------------------------------------------
+# --- read messages --------------------------------------------------------------------------------
 
 
 def decode(body: bytes, header_length: int | str | bytes | None, kind: str) -> dict[str, Any]:
@@ -282,7 +282,7 @@ def _parse(text: bytes) -> dict[str, Any]:
     if _depth(decoded) > MAX_LEVEL:
         raise HeaderError("nested too deep")
     if type(header) is not dict:
-        raise HeaderError("the JSON is no object")
+        raise HeaderError("the JSON is not an object")
     return header
 
 
@@ -304,7 +304,7 @@ class Bare(float):
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        raise ValueError("an object has a key twice")
+        raise ValueError("an object has a duplicate key")
     return made
 
 
@@ -403,12 +403,12 @@ def _entries(header: dict[str, Any], key: str) -> list[dict[str, Any]]:
     if type(entries) is not list:
         raise HeaderError(f"{key} is missing, or not a list")
     if any(type(item) is not dict for item in entries):
-        raise HeaderError(f"{key} has an entry that is no object")
+        raise HeaderError(f"{key} has an entry that is not an object")
     names = [_get(item, "name", str) for item in entries]
     if any("\0" in name for name in names):  # X6: a C string ends at a NUL
         raise HeaderError("NUL in a name")
     if len(set(names)) < len(names):
-        raise HeaderError(f"{key} has a name twice")
+        raise HeaderError(f"{key} has a duplicate name")
     return entries
 
 
@@ -501,7 +501,7 @@ def _scalar(datatype: str, item: Any) -> Any:
         try:  # struct checks the range
             return struct.unpack(code, struct.pack(code, int(item.text)))[0]
         except (struct.error, ValueError) as error:
-            raise ElementError(f"{item.text:.40} is no {datatype}") from error
+            raise ElementError(f"{item.text:.40} is not a valid {datatype}") from error
     raise ElementError(f"{item!r:.40} in a {datatype} tensor")
 
 

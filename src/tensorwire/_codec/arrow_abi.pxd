@@ -5,6 +5,10 @@ from libc.stdint cimport int32_t, int64_t
 
 cdef enum:
     INLINE_NBYTES = 12  # maximum size of an element that is stored in its view
+    # A view array has these buffers besides its data: validity, views, sizes of the data.
+    N_VIEW_BUFFERS = 3
+    # An array with offsets has these buffers: validity, offsets, data.
+    N_OFFSET_BUFFERS = 3
 
 
 cdef struct ArrowSchema:

@@ -17,7 +17,7 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from .arrow_abi cimport INLINE_NBYTES, ArrowArray, ArrowSchema, View
+from .arrow_abi cimport INLINE_NBYTES, N_VIEW_BUFFERS, ArrowArray, ArrowSchema, View
 from .memory cimport Body
 from .npystring cimport (
     NpyString_acquire_allocator,
@@ -47,8 +47,6 @@ cdef enum:
     # multiple of the size of the wire bytes.
     MAX_PADDED_NBYTES = 64 << 20
     MAX_PADDED_MULTIPLE = 64
-    # An Arrow view array has these buffers besides its data: validity, views, sizes of the data.
-    N_FIXED_BUFFERS = 3
 
 
 # --- scanning ---
@@ -204,13 +202,13 @@ def elements_as_str(Body body not None, cnp.ndarray starts not None, Py_ssize_t 
     try:
         for i in range(n_elements):
             element = element_at(body, offsets, n_elements, end, i)
-            store_item(items + i, string_of(element.data, element.nbytes))
+            store_item(items + i, decode_utf8(element.data, element.nbytes))
     except UnicodeDecodeError:
         raise not_utf8(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes) from None
     return array
 
 
-cdef inline str string_of(const unsigned char* data, Py_ssize_t nbytes):
+cdef inline str decode_utf8(const unsigned char* data, Py_ssize_t nbytes):
     """Decode UTF-8. The check for ASCII reads a copy, which no other thread can change."""
     cdef str text
     if nbytes > 1:  # shorter strings are shared objects of CPython, which must not be written to
@@ -240,8 +238,8 @@ cdef not_utf8(Body body, element, offset, nbytes):
 
 cdef enum PackFault:
     PACKED
-    NOT_UTF8
-    NO_MEMORY
+    ELEMENT_NOT_UTF8
+    ELEMENT_NOT_ALLOCATED
 
 
 cdef struct PackResult:
@@ -263,13 +261,13 @@ cdef PackResult pack_strings(
         result.element = i
         element = element_in(data, offsets, n_elements, end, i)
         if first_invalid(element.data, element.nbytes) != ALL_VALID:
-            result.fault = NOT_UTF8
+            result.fault = ELEMENT_NOT_UTF8
             break
         if NpyString_pack(
             allocator, <npy_packed_static_string*>(packed + i * itemsize),
             <const char*>element.data, element.nbytes,
         ) != 0:
-            result.fault = NO_MEMORY
+            result.fault = ELEMENT_NOT_ALLOCATED
             break
     return result
 
@@ -297,7 +295,7 @@ def elements_as_stringdtype(Body body not None, cnp.ndarray starts not None, Py_
     if result.fault == PACKED:
         return array
     element = element_at(body, offsets, n_elements, end, result.element)
-    if result.fault == NOT_UTF8:
+    if result.fault == ELEMENT_NOT_UTF8:
         raise not_utf8(
             body, result.element, offsets[result.element] + PREFIX_NBYTES, element.nbytes)
     raise MemoryError(
@@ -429,7 +427,7 @@ def arrow_array(Body body not None, cnp.ndarray starts not None, Py_ssize_t end)
     capsule = PyCapsule_New(array, "arrow_array", free_array)
     exported.build(starts, end)
     array.length = starts.shape[0]
-    array.n_buffers = N_FIXED_BUFFERS + exported.n_data
+    array.n_buffers = N_VIEW_BUFFERS + exported.n_data
     array.buffers = exported.buffers
     array.private_data = <void*>exported
     array.release = release_array
@@ -484,7 +482,7 @@ cdef class ExportedArray:
         # 2^31 - 1 bytes, which limits their number.
         cdef Py_ssize_t room = 2 + 2 * ((end - begin) // INT32_MAX)
         self.views = <View*>PyMem_RawCalloc(max(n_elements, 1), sizeof(View))
-        self.buffers = <const void**>PyMem_RawCalloc(N_FIXED_BUFFERS + room, sizeof(void*))
+        self.buffers = <const void**>PyMem_RawCalloc(N_VIEW_BUFFERS + room, sizeof(void*))
         self.data_nbytes = <int64_t*>PyMem_RawCalloc(room, sizeof(int64_t))
         if self.views == NULL or self.buffers == NULL or self.data_nbytes == NULL:
             raise MemoryError

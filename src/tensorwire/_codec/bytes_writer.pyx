@@ -47,7 +47,15 @@ from libc.stdint cimport (
 )
 from libc.string cimport memcpy, memmove, memset
 
-from .arrow_abi cimport INLINE_NBYTES, ArrowArray, ArrowArrayStream, ArrowSchema, View
+from .arrow_abi cimport (
+    INLINE_NBYTES,
+    N_OFFSET_BUFFERS,
+    N_VIEW_BUFFERS,
+    ArrowArray,
+    ArrowArrayStream,
+    ArrowSchema,
+    View,
+)
 from .npystring cimport (
     NpyString_acquire_allocator,
     NpyString_load,
@@ -57,12 +65,12 @@ from .npystring cimport (
     npy_static_string,
     npy_string_allocator,
 )
-from .utf8 cimport NO_UTF8, utf8_nbytes, write_utf8
+from .utf8 cimport NOT_ENCODABLE, utf8_nbytes, write_utf8
 from .wire cimport PREFIX_NBYTES
 
 import numpy as np
 
-from ..errors import SUBJECT, EncodeError, plural
+from ..errors import SUBJECT, EncodeError, name_subject, plural
 
 cnp.import_array()
 
@@ -72,11 +80,8 @@ cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
 
 cdef enum:
-    WRONG_TYPE = -2  # neither bytes-like nor str
+    NOT_BYTES_OR_STR = -2
     UNREADABLE = -3  # a memoryview that is released or not contiguous
-    N_OFFSET_BUFFERS = 3  # of an Arrow array with offsets: validity, offsets, data
-    # An Arrow view array has these buffers besides its data: validity, views, sizes of the data.
-    N_VIEW_BUFFERS = 3
 
 
 cdef class Source:
@@ -204,7 +209,7 @@ cdef class Objects(Source):
             target = begin_element(writer, nbytes)  # NULL if negative: huge as an unsigned number
             if target == NULL:
                 raise changed()
-            write_value(target, value, nbytes)
+            pack_value(target, value, nbytes)
         return 0
 
     cdef bint overlaps(self, const void* begin, const void* end) except -1:
@@ -286,7 +291,7 @@ cdef Py_ssize_t buffer_nbytes(object value) except -4:
     cdef Py_buffer buffer
     cdef Py_ssize_t nbytes
     if not PyMemoryView_Check(value):  # other objects with buffers are arrays or numbers
-        return WRONG_TYPE
+        return NOT_BYTES_OR_STR
     try:
         PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
     except (BufferError, ValueError):
@@ -307,22 +312,22 @@ cdef Py_ssize_t text_nbytes(object text) noexcept:
     return utf8_nbytes(<const uint32_t*>data, n_characters)
 
 
-cdef inline int write_value(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
+cdef inline int pack_value(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
     if PyBytes_Check(value):
         memcpy(target, PyBytes_AS_STRING(value), nbytes)
     elif PyUnicode_Check(value):
         if PyUnicode_IS_ASCII(value):
             memcpy(target, PyUnicode_DATA(value), nbytes)
         else:
-            write_text(target, nbytes, value)
+            pack_text(target, nbytes, value)
     elif PyByteArray_Check(value):
         memcpy(target, PyByteArray_AS_STRING(value), nbytes)
     else:
-        write_buffer(target, value, nbytes)
+        pack_buffer(target, value, nbytes)
     return 0
 
 
-cdef void write_text(unsigned char* target, Py_ssize_t nbytes, object text) noexcept:
+cdef void pack_text(unsigned char* target, Py_ssize_t nbytes, object text) noexcept:
     cdef Py_ssize_t n_characters = PyUnicode_GET_LENGTH(text)
     cdef void* data = PyUnicode_DATA(text)
     cdef int kind = PyUnicode_KIND(text)
@@ -334,7 +339,7 @@ cdef void write_text(unsigned char* target, Py_ssize_t nbytes, object text) noex
         write_utf8(target, nbytes, <const uint32_t*>data, n_characters)
 
 
-cdef int write_buffer(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
+cdef int pack_buffer(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
     cdef Py_buffer buffer
     PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
     if buffer.len > 0:  # the address of an empty buffer may be NULL
@@ -739,10 +744,12 @@ def arrow_source(values):
     """
     cdef int64_t n_elements = 0
     cdef Chunk chunk
-    if hasattr(values, "__arrow_c_array__"):
-        layout, chunks = chunks_of_array(values)
-    else:
-        layout, chunks = chunks_of_stream(values)
+    is_array = hasattr(values, "__arrow_c_array__")
+    try:
+        layout, chunks = chunks_of_array(values) if is_array else chunks_of_stream(values)
+    except TypeError as error:
+        name_subject(error, "__arrow_c_array__" if is_array else "__arrow_c_stream__")
+        raise
     for item in chunks:
         chunk = <Chunk?>item
         if chunk.array.length > INT64_MAX - n_elements:
@@ -753,11 +760,14 @@ def arrow_source(values):
     return source
 
 
-cdef void* pointer_of(capsule, const char* kind, method) except NULL:
-    """Return the pointer of a capsule with the name `kind`. Raises TypeError otherwise."""
+cdef void* pointer_of(capsule, const char* kind) except NULL:
+    """Return the pointer of a capsule with the name `kind`. Raises TypeError otherwise.
+
+    This error and the one of `chunks_of_array` have SUBJECT in place of the producer's method.
+    """
     if not PyCapsule_IsValid(capsule, kind):
         raise TypeError(
-            f"{method} must return an {(<bytes>kind).decode()!r} capsule, not "
+            f"{SUBJECT} must return an {(<bytes>kind).decode()!r} capsule, not "
             f"{type(capsule).__name__}")
     return PyCapsule_GetPointer(capsule, kind)
 
@@ -770,11 +780,10 @@ cdef tuple chunks_of_array(values):
     capsules = values.__arrow_c_array__()
     if not isinstance(capsules, tuple) or len(capsules) != 2:
         raise TypeError(
-            f"__arrow_c_array__ must return a tuple of two capsules, not "
-            f"{type(capsules).__name__}")
+            f"{SUBJECT} must return a tuple of two capsules, not {type(capsules).__name__}")
     schema_capsule, array_capsule = capsules
-    schema = <ArrowSchema*>pointer_of(schema_capsule, "arrow_schema", "__arrow_c_array__")
-    array = <ArrowArray*>pointer_of(array_capsule, "arrow_array", "__arrow_c_array__")
+    schema = <ArrowSchema*>pointer_of(schema_capsule, "arrow_schema")
+    array = <ArrowArray*>pointer_of(array_capsule, "arrow_array")
     layout = layout_of(schema)
     if array.release == NULL:
         raise consumed("array")
@@ -792,7 +801,7 @@ cdef tuple chunks_of_stream(values):
     cdef int status
     cdef Stream owner = Stream()
     capsule = values.__arrow_c_stream__()
-    stream = <ArrowArrayStream*>pointer_of(capsule, "arrow_array_stream", "__arrow_c_stream__")
+    stream = <ArrowArrayStream*>pointer_of(capsule, "arrow_array_stream")
     if stream.release == NULL:
         raise consumed("stream")
     owner.stream = stream[0]
@@ -832,7 +841,9 @@ cdef int check_chunk(Chunk chunk, ArrowLayout layout) except -1:
     # No address overflows: a view takes 16 bytes, and there is one offset more than elements.
     if array.length >= (INT64_MAX >> 4) - array.offset:
         raise invalid_arrow(
-            f"its offset {array.offset} and length {array.length} are more than memory has")
+            f"its offset {array.offset} and length {array.length} add up to "
+            f"{<object>array.offset + array.length} elements, at most {(INT64_MAX >> 4) - 1} are "
+            f"possible")
     if array.null_count < -1 or array.null_count > array.length:
         raise invalid_arrow(f"its null count is {array.null_count}, its length {array.length}")
     if array.n_children != 0 or array.dictionary != NULL:
@@ -908,7 +919,7 @@ cdef element_text(element, tuple shape):
 
 cdef invalid_value(value, problem, element, tuple shape):
     what = f"is {type(value).__name__}, not bytes or str"
-    if problem == NO_UTF8:
+    if problem == NOT_ENCODABLE:
         # The characters are read from memory, because a subclass of str may override its methods.
         at = next(i for i in range(PyUnicode_GET_LENGTH(value)) if is_not_encodable(value, i))
         what = not_encodable_text(PyUnicode_READ_CHAR(value, at), at)

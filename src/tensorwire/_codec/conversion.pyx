@@ -43,9 +43,9 @@ cnp.import_array()
 cdef dict SOURCES = {"O": Objects, "S": FixedWidth, "U": Unicode, "T": Strings}  # by dtype.kind
 
 cdef enum ScalarFault:
-    NO_FAULT
-    WRONG_TYPE
-    OUT_OF_RANGE
+    STORED
+    WRONG_SCALAR_TYPE
+    SCALAR_OUT_OF_RANGE
 
 
 cdef tuple convert_data(data, datatype, shape):
@@ -360,7 +360,7 @@ cdef cnp.ndarray array_of_scalars(list scalars, Datatype datatype):
             fault = store_bool(target, value)
         else:
             fault = store_float(target, itemsize, value)
-        if fault != NO_FAULT:
+        if fault != STORED:
             raise invalid_scalar(fault, value, i, datatype)
         target += itemsize
     return array
@@ -368,27 +368,27 @@ cdef cnp.ndarray array_of_scalars(list scalars, Datatype datatype):
 
 cdef ScalarFault store_integer(
     char* target, int itemsize, int64_t low, int64_t high, bint is_unsigned, object value
-) except? OUT_OF_RANGE:
+) except? SCALAR_OUT_OF_RANGE:
     cdef int overflow = 0
     cdef long long number
     cdef unsigned long long large
     if not PyLong_CheckExact(value):  # not a bool or another subclass of int
-        return WRONG_TYPE
+        return WRONG_SCALAR_TYPE
     number = PyLong_AsLongLongAndOverflow(value, &overflow)
     if overflow == 0 and low <= number <= high:
         memcpy(target, &number, itemsize)  # little-endian: the low bytes come first
-        return NO_FAULT
+        return STORED
     if overflow > 0 and is_unsigned and itemsize == 8:
         try:
             large = PyLong_AsUnsignedLongLong(value)
         except OverflowError:
-            return OUT_OF_RANGE
+            return SCALAR_OUT_OF_RANGE
         memcpy(target, &large, itemsize)
-        return NO_FAULT
-    return OUT_OF_RANGE
+        return STORED
+    return SCALAR_OUT_OF_RANGE
 
 
-cdef ScalarFault store_float(char* target, int itemsize, object value) except? OUT_OF_RANGE:
+cdef ScalarFault store_float(char* target, int itemsize, object value) except? SCALAR_OUT_OF_RANGE:
     cdef double number
     cdef float single
     if PyFloat_CheckExact(value):
@@ -397,29 +397,29 @@ cdef ScalarFault store_float(char* target, int itemsize, object value) except? O
         try:
             number = PyLong_AsDouble(value)
         except OverflowError:
-            return OUT_OF_RANGE
+            return SCALAR_OUT_OF_RANGE
     else:
-        return WRONG_TYPE
+        return WRONG_SCALAR_TYPE
     if itemsize == 8:
         memcpy(target, &number, 8)
-        return NO_FAULT
+        return STORED
     single = <float>number
     if isinf(single) and not isinf(number):
-        return OUT_OF_RANGE
+        return SCALAR_OUT_OF_RANGE
     memcpy(target, &single, 4)
-    return NO_FAULT
+    return STORED
 
 
 cdef ScalarFault store_bool(char* target, object value) noexcept:
     if value is not True and value is not False:
-        return WRONG_TYPE
+        return WRONG_SCALAR_TYPE
     target[0] = value is True
-    return NO_FAULT
+    return STORED
 
 
 cdef invalid_scalar(ScalarFault fault, value, element, Datatype datatype):
     dtype = <object>datatype.dtype
-    if fault == WRONG_TYPE:
+    if fault == WRONG_SCALAR_TYPE:
         accepted = {"b": "booleans", "f": "numbers"}.get(dtype.kind, "integers")
     elif dtype.kind == "f":
         accepted = f"magnitudes up to {np.finfo(dtype).max}"

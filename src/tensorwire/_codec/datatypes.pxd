@@ -49,5 +49,5 @@ cdef inline bint set_counts(Layout* layout, uint64_t itemsize) noexcept nogil:
     return True
 
 
-cdef int measure(Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_rank) except -1
+cdef int fill_layout(Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_rank) except -1
 cdef tuple shape_to_send(tuple shape, Datatype datatype)

@@ -1,7 +1,7 @@
 """Datatypes, the limits of a decode call, and the sizes that follow from a datatype and a shape.
 
 The table of datatypes is that of WIRE.md 2. The rules for shapes are the same in both directions
-(WIRE.md 3): `measure` checks a received shape, and `shape_to_send` checks a shape from a user.
+(WIRE.md 3): `fill_layout` checks a received shape, and `shape_to_send` checks a shape from a user.
 """
 
 cimport cython
@@ -196,7 +196,7 @@ cdef bint checked_option(name, value) except -1:
 # --- shapes ---
 
 
-cdef int measure(Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_rank) except -1:
+cdef int fill_layout(Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_rank) except -1:
     """Fill `layout` from the shape of a received tensor. Raises LayoutError.
 
     `max_rank` is at most 64, because `Limits` allows no more. A Layout has room for 64 dimensions.
@@ -225,7 +225,7 @@ cdef int measure(Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_
 
 
 cdef tuple shape_to_send(tuple shape, Datatype datatype):
-    """Check the shape of a tensor to send by the rules of `measure`, and return it as exact ints.
+    """Return the shape of a tensor to send as exact ints. The rules are those of `fill_layout`.
 
     Raises EncodeError, or TypeError if `shape` is None or a dimension is not an integer.
     """

@@ -25,7 +25,7 @@ from libc.string cimport memcmp, memcpy
 
 from .bytes_reader cimport scan_elements
 from .bytes_tensor cimport new_tensor, tensor_of_element, tensor_of_wire
-from .datatypes cimport Datatype, Layout, Limits, measure, set_counts
+from .datatypes cimport Datatype, Layout, Limits, fill_layout, set_counts
 from .json_reader cimport (
     DATA_TOO_DEEP,
     DUPLICATE_KEY,
@@ -33,9 +33,9 @@ from .json_reader cimport (
     NO_FAULT,
     OUT_OF_RANGE,
     WRONG_TYPE,
-    Cursor,
     Fault,
     Keys,
+    ReadCursor,
     Text,
     begin_reading,
     count_work,
@@ -60,7 +60,7 @@ from .json_reader cimport (
     skip_data,
     skip_literal,
     skip_value_or_raise,
-    string_of,
+    text_to_str,
     utf8_nbytes_of,
 )
 from .memory cimport Body
@@ -273,7 +273,7 @@ cdef class MessageReader:
 
     cdef Body body
     cdef object text  # keeps the memory of the header alive
-    cdef Cursor cursor
+    cdef ReadCursor cursor
     cdef Keys keys  # keys of skipped members and objects; `cursor` points to this struct
     cdef Limits limits
     cdef str kind  # the kind of the tensors: "input" or "output"
@@ -281,6 +281,14 @@ cdef class MessageReader:
     cdef Py_ssize_t offset  # of the next binary tensor in the body; at most the size of the body
     cdef object n_elements  # of all tensors so far; only counted if there is a limit
     cdef str server_error  # the "error" of a server's error response, or None
+    cdef Text key  # the key of the member that is being read, for error messages
+    # The members of the message; None if they are missing.
+    cdef list tensors
+    cdef list requested  # the outputs that a request selects
+    cdef str id
+    cdef str model_name
+    cdef str model_version
+    cdef dict message_parameters
     # Whether to accept what KServe and MLServer accept; see `read_peer_message`.
     cdef bint is_lenient
     cdef bint needs_arrays
@@ -314,68 +322,65 @@ cdef class MessageReader:
 
     cdef InferRequest read_request(self):
         cdef InferRequest request = InferRequest.__new__(InferRequest)
-        cdef Text key
-        cdef int seen = 0
-        cdef Cursor* cursor = &self.cursor
-        self.kind = "input"
-        self.open_header()
-        while next_member(cursor, &key, seen == 0):
-            if equals(&key, b"inputs", 6):
-                self.mark_member(&seen, TENSORS, &key)
-                if not self.skip_null():
-                    request.inputs = self.read_tensors()
-            elif equals(&key, b"id", 2):
-                self.mark_member(&seen, ID, &key)
-                request.id = self.read_text("id")
-            elif equals(&key, b"outputs", 7):
-                self.mark_member(&seen, OUTPUTS, &key)
-                if not self.skip_null():
-                    request.outputs = self.read_outputs()
-            elif equals(&key, b"parameters", 10):
-                self.mark_member(&seen, PARAMETERS, &key)
-                request._parameters = self.read_parameters()
-            elif equals(&key, b"model_name", 10):
-                self.mark_member(&seen, MODEL_NAME, &key)
-                request.model_name = self.read_text("model_name")
-            elif equals(&key, b"model_version", 13):
-                self.mark_member(&seen, MODEL_VERSION, &key)
-                request.model_version = self.read_text("model_version")
-            else:
-                self.skip_member(&seen, &key)
-        self.close_header(request.inputs)
-        if not request.inputs and not self.is_lenient:
+        self.read_header("input")
+        if not self.tensors and not self.is_lenient:
             raise HeaderError("the request has no inputs")
-        check_flag(request._parameters, "binary_data_output")
+        value = None
+        if self.message_parameters is not None:
+            value = self.message_parameters.get("binary_data_output")
+        if value is not None and type(value) is not bool:
+            raise HeaderError(
+                f"binary_data_output of the request is {value!r:.40}, not true or false")
+        request.inputs = self.tensors
+        request.outputs = self.requested
+        request.id = self.id
+        request.model_name = self.model_name
+        request.model_version = self.model_version
+        request._parameters = self.message_parameters
         return request
 
     cdef InferResponse read_response(self):
         cdef InferResponse response = InferResponse.__new__(InferResponse)
+        self.read_header("output")
+        response.outputs = self.tensors
+        response.model_name = self.model_name
+        response.model_version = self.model_version
+        response.id = self.id
+        response._parameters = self.message_parameters
+        return response
+
+    cdef int read_header(self, str kind) except -1:
+        """Read the header of a message whose tensors are of this kind: "input" or "output"."""
+        cdef bint is_request = kind == "input"
         cdef Text key
         cdef int seen = 0
-        cdef Cursor* cursor = &self.cursor
-        self.kind = "output"
+        cdef ReadCursor* cursor = &self.cursor
+        self.kind = kind
         self.open_header()
         while next_member(cursor, &key, seen == 0):
-            if equals(&key, b"outputs", 7):
+            if equals(&key, b"inputs", 6) if is_request else equals(&key, b"outputs", 7):
                 self.mark_member(&seen, TENSORS, &key)
                 if not self.skip_null():
-                    response.outputs = self.read_tensors()
+                    self.tensors = self.read_tensors()
             elif equals(&key, b"model_name", 10):
                 self.mark_member(&seen, MODEL_NAME, &key)
-                response.model_name = self.read_text("model_name")
+                self.model_name = self.read_text()
             elif equals(&key, b"model_version", 13):
                 self.mark_member(&seen, MODEL_VERSION, &key)
-                response.model_version = self.read_text("model_version")
+                self.model_version = self.read_text()
             elif equals(&key, b"id", 2):
                 self.mark_member(&seen, ID, &key)
-                response.id = self.read_text("id")
+                self.id = self.read_text()
             elif equals(&key, b"parameters", 10):
                 self.mark_member(&seen, PARAMETERS, &key)
-                response._parameters = self.read_parameters()
+                self.message_parameters = self.read_parameters()
+            elif is_request and equals(&key, b"outputs", 7):
+                self.mark_member(&seen, OUTPUTS, &key)
+                if not self.skip_null():
+                    self.requested = self.read_outputs()
             else:
                 self.skip_member(&seen, &key)
-        self.close_header(response.outputs)
-        return response
+        return self.close_header()
 
     cdef int open_header(self) except -1:
         if self.header_nbytes == 0:
@@ -406,11 +411,11 @@ cdef class MessageReader:
                 f"{plural('more byte', n_following)}{hint} (byte {offset})", offset=offset)
         return 0
 
-    cdef int close_header(self, list tensors) except -1:
+    cdef int close_header(self) except -1:
         """Check that the header has tensors, and that they cover the whole body."""
         self.close_keys(0)
         self.check_end()
-        if tensors is None:
+        if self.tensors is None:
             if self.server_error is not None:
                 raise HeaderError(
                     f"the body is a server's error, not a message: {self.server_error[:500]}")
@@ -420,7 +425,7 @@ cdef class MessageReader:
             n_following = self.body.nbytes - self.offset
             raise LayoutError(
                 f"the body has {plural('byte', n_following)} after its last tensor: the header of "
-                f"{self.header_nbytes} bytes and {plural('tensor', len(tensors))} end at byte "
+                f"{self.header_nbytes} bytes and {plural('tensor', len(self.tensors))} end at byte "
                 f"{self.offset} of {self.body.nbytes}",
                 offset=self.offset, expected=self.offset, actual=self.body.nbytes)
         return 0
@@ -428,7 +433,8 @@ cdef class MessageReader:
     # --- members ---
 
     cdef inline int mark_member(self, int* seen, int member, const Text* key) except -1:
-        """Mark a member as read. Raises HeaderError if it was read before."""
+        """Mark a member as read before its value is read. Raises HeaderError for a second one."""
+        self.key = key[0]
         if seen[0] & member:
             self.cursor.position = key.begin - 1
             raise_fault(&self.cursor, DUPLICATE_KEY)
@@ -453,7 +459,7 @@ cdef class MessageReader:
             self.cursor.position = begin
             if next_is(&self.cursor, c'"'):
                 scan_string(&self.cursor, &text)
-                self.server_error = string_of(&text)
+                self.server_error = text_to_str(&text)
             self.cursor.position = end
         return 0
 
@@ -480,30 +486,30 @@ cdef class MessageReader:
             raise_fault(&self.cursor, fault)
         return True
 
-    cdef int scan_text(self, Text* text, str member) except -1:
+    cdef int scan_text(self, Text* text) except -1:
         """Set `text` to the string at the cursor. Raises HeaderError for another value."""
         cdef Fault fault
         if not next_is(&self.cursor, c'"'):
-            raise self.unexpected_value(member, "a string")
+            raise self.unexpected_member("a string")
         fault = scan_string(&self.cursor, text)
         if fault != NO_FAULT:
             raise_fault(&self.cursor, fault)
         return 0
 
-    cdef str read_text(self, str member):
+    cdef str read_text(self):
         """Return a member that is a string or null."""
         cdef Text text
         if self.skip_null():
             return None
-        self.scan_text(&text, member)
-        return string_of(&text)
+        self.scan_text(&text)
+        return text_to_str(&text)
 
     cdef dict read_parameters(self):
         """Return the parameters of the message; None if there are none."""
         if self.skip_null():
             return None
         if not next_is(&self.cursor, c"{"):
-            raise self.unexpected_value("parameters", "an object")
+            raise self.unexpected_member("an object")
         return read_object(&self.cursor)
 
     cdef dict read_entry_parameters(
@@ -515,7 +521,7 @@ cdef class MessageReader:
         empty object. `value` is set to the text of the reserved parameter, unless that is missing
         or null. If it is an integer, `entry.nbytes` is set to it.
         """
-        cdef Cursor* cursor = &self.cursor
+        cdef ReadCursor* cursor = &self.cursor
         cdef dict members = None
         cdef Text key
         cdef bint is_first = True
@@ -523,7 +529,7 @@ cdef class MessageReader:
         if self.skip_null():
             return None
         if not next_is(cursor, c"{"):
-            raise self.unexpected_value("parameters", "an object")
+            raise self.unexpected_member("an object")
         open_level_or_raise(cursor)
         if self.is_lenient:
             members = {}
@@ -546,12 +552,19 @@ cdef class MessageReader:
                     skip_value_or_raise(cursor)
         return members
 
-    cdef unexpected_value(self, str member, str expected):
-        """Return the error for a valid JSON value at the cursor that has the wrong type."""
+    cdef unexpected_member(self, str expected):
+        """Return the error for the value of the current member, which has the wrong type."""
+        return self.unexpected_value(text_to_str(&self.key), expected)
+
+    cdef unexpected_value(self, str what, str expected):
+        """Return the error for a value of the wrong type. `what` says what the value is.
+
+        The cursor is at the value. If the value is not valid JSON, that error is raised.
+        """
         offset = self.cursor.position - self.cursor.start
         of = f" of {self.item_kind} {self.index}" if self.index >= 0 else ""
         return HeaderError(
-            f"the JSON header does not fit the protocol: {member}{of} is {excerpt(&self.cursor)}, "
+            f"the JSON header does not fit the protocol: {what}{of} is {excerpt(&self.cursor)}, "
             f"not {expected} (byte {offset})", offset=offset)
 
     # --- tensors ---
@@ -562,7 +575,7 @@ cdef class MessageReader:
         cdef const unsigned char* entry_end
         cdef int level
         if not next_is(&self.cursor, c"["):
-            raise self.unexpected_value(f"{self.kind}s", "a list")
+            raise self.unexpected_member("a list")
         open_level_or_raise(&self.cursor)
         level = self.cursor.level
         self.item_kind = self.kind
@@ -582,7 +595,9 @@ cdef class MessageReader:
                 raise
         self.index = -1
         if len(tensors) > 1 and not self.is_lenient:
-            check_unique([(<Tensor>tensor).name for tensor in tensors], self.kind)
+            name = first_duplicate([(<Tensor>tensor).name for tensor in tensors])
+            if name is not None:
+                raise HeaderError(f"{subject(self.kind, name)} appears twice", tensor=name)
         return tensors
 
     cdef int check_rest(self) except -1:
@@ -600,7 +615,7 @@ cdef class MessageReader:
 
     cdef int read_entry(self) except -1:
         """Read the members of an entry, and set `entry` and the attributes that belong to it."""
-        cdef Cursor* cursor = &self.cursor
+        cdef ReadCursor* cursor = &self.cursor
         cdef Entry* entry = &self.entry
         cdef Py_ssize_t first_key = cursor.keys.n_keys
         cdef Text key, text
@@ -615,8 +630,8 @@ cdef class MessageReader:
         while next_member(cursor, &key, seen == 0):
             if equals(&key, b"name", 4):
                 self.mark_member(&seen, NAME, &key)
-                self.scan_text(&text, "name")
-                self.name = string_of(&text)
+                self.scan_text(&text)
+                self.name = text_to_str(&text)
                 entry.name_nbytes = utf8_nbytes_of(&text)
                 entry.has_nul = text.has_escapes and "\0" in self.name
             elif equals(&key, b"datatype", 8):
@@ -644,27 +659,28 @@ cdef class MessageReader:
         cdef Text text
         cdef uint64_t word = 0
         cdef int i
-        self.scan_text(&text, "datatype")
+        self.scan_text(&text)
         if text.nbytes <= 8:
             memcpy(&word, text.begin, text.nbytes)
             for i in range(N_DATATYPES):
                 if word == NAMED_DATATYPES[i].name:
                     self.datatype = <Datatype>NAMED_DATATYPES[i].datatype
                     return 0
-        self.datatype_text = string_of(&text)  # an unknown name, or one with escapes or lower case
+        # An unknown name, or one with escapes or lower-case letters.
+        self.datatype_text = text_to_str(&text)
         self.datatype = DATATYPES_BY_NAME.get(
             self.datatype_text.upper() if self.is_lenient else self.datatype_text)
         return 0
 
     cdef int read_shape(self) except -1:
         """Read the dimensions to `layout`. Dimensions that it cannot store are only counted."""
-        cdef Cursor* cursor = &self.cursor
+        cdef ReadCursor* cursor = &self.cursor
         cdef Entry* entry = &self.entry
         cdef Py_ssize_t n_dims = 0
         cdef long long dim = 0
         cdef Fault fault
         if not next_is(cursor, c"["):
-            raise self.unexpected_value("shape", "a list of integers")
+            raise self.unexpected_member("a list of integers")
         entry.shape = cursor.position
         entry.is_measurable = True
         open_level_or_raise(cursor)
@@ -687,7 +703,7 @@ cdef class MessageReader:
 
     cdef tuple shape(self):
         """Return the dimensions as a tuple. Raises LayoutError if there are too many."""
-        cdef Cursor cursor
+        cdef ReadCursor cursor
         cdef int axis
         cdef tuple dims
         if not self.entry.is_measurable:
@@ -714,7 +730,7 @@ cdef class MessageReader:
             check_n_elements(self.n_elements, self.limits)
         if not (entry.is_measurable and set_counts(&entry.layout, itemsize)):
             # One of the next two calls raises the error.
-            measure(&entry.layout, self.shape(), self.datatype, self.limits.max_rank)
+            fill_layout(&entry.layout, self.shape(), self.datatype, self.limits.max_rank)
         return 0
 
     cdef Tensor tensor(self):
@@ -749,7 +765,7 @@ cdef class MessageReader:
     cdef Py_ssize_t declared_nbytes(self) except -1:
         """Return the value of binary_data_size; 0 if there is none."""
         cdef Entry* entry = &self.entry
-        cdef Cursor cursor
+        cdef ReadCursor cursor
         if entry.size == NULL:
             return 0
         if entry.size_fault == NO_FAULT and entry.nbytes >= 0:
@@ -799,7 +815,7 @@ cdef class MessageReader:
         `is_described` is True if the name and the shape have been read.
         """
         cdef Entry* entry = &self.entry
-        cdef Cursor* cursor = &self.cursor
+        cdef ReadCursor* cursor = &self.cursor
         entry.data = cursor.position
         entry.is_list = next_is(cursor, c"[")
         if not entry.is_list:
@@ -821,10 +837,10 @@ cdef class MessageReader:
         cdef int level = self.cursor.level
         self.entry.is_tried = True
         if not self.is_lenient or self.needs_arrays:
-            self.read_elements()
+            self.parse_elements()
             return True
         try:
-            self.read_elements()
+            self.parse_elements()
         except DecodeError:
             self.data = None
             self.cursor.position, self.cursor.level = position, level
@@ -845,12 +861,12 @@ cdef class MessageReader:
                 f"the JSON data of {SUBJECT} is {excerpt(&self.cursor)}, not a list "
                 f"(byte {offset})", offset=offset)
         try:
-            self.read_elements()
+            self.parse_elements()
         finally:
             self.cursor.position, self.cursor.level = position, level
         return 0
 
-    cdef int read_elements(self) except -1:
+    cdef int parse_elements(self) except -1:
         """Set `data` to the elements of the lists at the cursor, in new memory (WIRE.md 4).
 
         An element takes at least two bytes of the text. Memory is only allocated if the text has
@@ -918,7 +934,7 @@ cdef class MessageReader:
     cdef list read_outputs(self):
         cdef list outputs = []
         if not next_is(&self.cursor, c"["):
-            raise self.unexpected_value("outputs", "a list")
+            raise self.unexpected_member("a list")
         open_level_or_raise(&self.cursor)
         self.item_kind = "requested output"
         while next_item(&self.cursor, self.index < 0):
@@ -932,11 +948,13 @@ cdef class MessageReader:
                 raise
         self.index = -1
         if len(outputs) > 1:
-            check_unique([(<RequestedOutput>output).name for output in outputs], "output")
+            name = first_duplicate([(<RequestedOutput>output).name for output in outputs])
+            if name is not None:
+                raise HeaderError(f"{subject('output', name)} appears twice", tensor=name)
         return outputs
 
     cdef RequestedOutput read_output(self):
-        cdef Cursor* cursor = &self.cursor
+        cdef ReadCursor* cursor = &self.cursor
         cdef Py_ssize_t first_key = cursor.keys.n_keys
         cdef RequestedOutput output = RequestedOutput.__new__(RequestedOutput)
         cdef const unsigned char* binary = NULL
@@ -950,8 +968,8 @@ cdef class MessageReader:
         while next_member(cursor, &key, seen == 0):
             if equals(&key, b"name", 4):
                 self.mark_member(&seen, NAME, &key)
-                self.scan_text(&text, "name")
-                output.name = string_of(&text)
+                self.scan_text(&text)
+                output.name = text_to_str(&text)
                 name_nbytes = utf8_nbytes_of(&text)
                 has_nul = text.has_escapes and "\0" in output.name
             elif equals(&key, b"parameters", 10):
@@ -1117,7 +1135,7 @@ cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Lim
     if row is None:
         raise unknown_datatype(datatype)
     dtype = row.dtype
-    measure(&layout, shape, row, limits.max_rank)
+    fill_layout(&layout, shape, row, limits.max_rank)
     if dtype is None and row.itemsize == 0:
         starts = scan_elements(source, layout.n_elements, 0, source.nbytes)
         data = new_tensor(source, starts, 0, source.nbytes, shape)
@@ -1184,7 +1202,7 @@ cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
         raise LayoutError(
             f"{SUBJECT} is one BYTES element of {source.nbytes} bytes, its length must be below "
             f"2^32", expected=(1 << 32) - 1, actual=source.nbytes)
-    measure(&layout, shape, datatype, limits.max_rank)
+    fill_layout(&layout, shape, datatype, limits.max_rank)
     data = tensor_of_element(source, shape)
     return make_tensor(spec.name, spec.datatype, shape, data, None, True)
 
@@ -1252,22 +1270,16 @@ cdef product_of(tuple shape):
     return product
 
 
-cdef int check_unique(list names, str kind) except -1:
+cdef str first_duplicate(list names):
+    """Return the first name that appeared before in the list; None if all are different."""
     cdef set seen = set()
     cdef Py_ssize_t n = 0
     for name in names:
         PySet_Add(seen, name)
         n += 1
         if PySet_GET_SIZE(seen) < n:
-            raise HeaderError(f"{subject(kind, name)} appears twice", tensor=name)
-    return 0
-
-
-cdef int check_flag(dict parameters, str key) except -1:
-    value = None if parameters is None else parameters.get(key)
-    if value is not None and type(value) is not bool:
-        raise HeaderError(f"{key} of the request is true or false, not {value!r:.40}")
-    return 0
+            return name
+    return None
 
 
 cdef wrong_size(Datatype datatype, tuple shape, expected, nbytes):

@@ -18,8 +18,8 @@ from .json_writer cimport (
     AS_NULL,
     JsonWriter,
     Nonfinite,
-    literal,
     reserve,
+    write_literal,
 )
 from .memory cimport array_bytes, check_array
 from .messages cimport (
@@ -28,11 +28,11 @@ from .messages cimport (
     InferResponse,
     RequestedOutput,
     Tensor,
-    checked_list,
     has_nul,
     new_frame,
     output_at,
     tensor_at,
+    tensors_of,
 )
 
 from operator import index
@@ -41,7 +41,7 @@ import numpy as np
 
 from .datatypes import DATATYPES, RAW_BF16, bf16_dtype
 
-from ..errors import SUBJECT, EncodeError, name_tensor, number_text
+from ..errors import SUBJECT, EncodeError, name_subject, name_tensor, number_text
 
 cnp.import_array()
 
@@ -97,24 +97,19 @@ def encode_request(
     >>> frame.header_length % 64, len(frame) - frame.header_length
     (0, 16)
     """
-    cdef list inputs = checked_list(request.inputs, "inputs")
+    cdef list inputs = tensors_of(request)
     if not inputs:
         raise EncodeError("a request has at least one input")
     cdef Draft draft = new_draft("input", nonfinite)
     cdef JsonWriter writer = draft.writer
-    cdef Tensor tensor
-    cdef Py_ssize_t i = 0
-    literal(writer, b'{"inputs":[')
-    while i < len(inputs):  # writing an item may run code that changes the length
-        tensor = tensor_at(inputs, i, "inputs")
-        draft.add(tensor, tensor.binary)
-        i += 1
+    write_literal(writer, b'{"inputs":[')
+    add_inputs(draft, inputs)
     writer.close(c"]")
     default = binary_data_output(request._parameters)
-    write_text(writer, b'"id":', request.id)
-    write_text(writer, b'"model_name":', request.model_name)
-    write_text(writer, b'"model_version":', request.model_version)
-    write_parameters(writer, request._parameters)
+    write_text_member(writer, b'"id":', request.id)
+    write_text_member(writer, b'"model_name":', request.model_name)
+    write_text_member(writer, b'"model_version":', request.model_version)
+    write_message_parameters(writer, request._parameters)
     if request.outputs is not None:
         write_requested(writer, request.outputs, default)
     return draft.finish(align)
@@ -171,15 +166,15 @@ def encode_response(
         raise ValueError(f"selection must be 'spec' or 'triton', not {selection!r}")
     cdef Draft draft = new_draft("output", nonfinite)
     cdef JsonWriter writer = draft.writer
-    literal(writer, b'{"outputs":[')
+    write_literal(writer, b'{"outputs":[')
     add_outputs(draft, response, request, selection)
     writer.close(c"]")
-    write_text(writer, b'"model_name":', response.model_name)
-    write_text(writer, b'"model_version":', response.model_version)
-    write_text(
+    write_text_member(writer, b'"model_name":', response.model_name)
+    write_text_member(writer, b'"model_version":', response.model_version)
+    write_text_member(
         writer, b'"id":',
         request.id if response.id is None and request is not None else response.id)
-    write_parameters(writer, response._parameters)
+    write_message_parameters(writer, response._parameters)
     return draft.finish(align)
 
 
@@ -326,23 +321,23 @@ cdef class Draft:
                     f"{SUBJECT} is {row.name}, which can only be sent as binary data", status=400)
         if data is not None and parameters:
             check_reserved(parameters)
-        literal(writer, b'{"name":')
-        writer.string(name)
-        literal(writer, b'"datatype":')
-        writer.string(row.name)
-        literal(writer, b'"shape":')
-        writer.dimensions(shape)
+        write_literal(writer, b'{"name":')
+        writer.write_string(name)
+        write_literal(writer, b'"datatype":')
+        writer.write_string(row.name)
+        write_literal(writer, b'"shape":')
+        writer.write_shape(shape)
         if parameters or nbytes >= 0:
-            literal(writer, b'"parameters":{')
+            write_literal(writer, b'"parameters":{')
             if parameters:
-                writer.parameters(parameters, TENSOR_DEPTH)
+                writer.write_parameters(parameters, TENSOR_DEPTH)
             if nbytes >= 0:
-                literal(writer, b'"binary_data_size":')
-                writer.integer(nbytes)
+                write_literal(writer, b'"binary_data_size":')
+                writer.write_int64(nbytes)
             writer.close(c"}")
         if in_json:
-            literal(writer, b'"data":')
-            write_elements(writer, data, self.nonfinite)
+            write_literal(writer, b'"data":')
+            write_data(writer, data, self.nonfinite)
         return writer.close(c"}")
 
     cdef int check_unique(self, str name) except -1:
@@ -395,20 +390,20 @@ cdef Nonfinite nonfinite_of(str nonfinite) except *:
     raise ValueError(f"nonfinite must be 'null', 'literal' or 'error', not {nonfinite!r}")
 
 
-cdef int write_text(JsonWriter writer, const char* name, str value) except -1:
-    """Write a member of the header, unless it is None. `name` includes quotes and colon."""
+cdef int write_text_member(JsonWriter writer, const char* name, str value) except -1:
+    """Write a string member of the header, unless it is None. `name` has its quotes and colon."""
     if value is None:
         return 0
-    literal(writer, name)
-    return writer.string(value)
+    write_literal(writer, name)
+    return writer.write_string(value)
 
 
-cdef int write_parameters(JsonWriter writer, dict parameters) except -1:
+cdef int write_message_parameters(JsonWriter writer, dict parameters) except -1:
     """Write the parameters of a message, if it has any."""
     if not parameters:
         return 0
-    literal(writer, b'"parameters":{')
-    writer.parameters(parameters, MESSAGE_DEPTH)
+    write_literal(writer, b'"parameters":{')
+    writer.write_parameters(parameters, MESSAGE_DEPTH)
     return writer.close(c"}")
 
 
@@ -461,19 +456,19 @@ cdef int check_reserved(dict parameters) except -1:
     return 0
 
 
-cdef int write_elements(JsonWriter writer, data, Nonfinite nonfinite) except -1:
+cdef int write_data(JsonWriter writer, data, Nonfinite nonfinite) except -1:
     """Write the elements of an array or a BytesTensor as a flat list."""
     cdef BytesTensor texts
     cdef Py_ssize_t element
     if isinstance(data, BytesTensor):
         texts = data
-        element = writer.texts(texts.body, texts.offsets(), texts.end)
+        element = writer.write_strings(texts.body, texts.offsets(), texts.end)
         if element >= 0:
             raise EncodeError(
                 f"element {element} of {SUBJECT} is not valid UTF-8, and can only be sent as "
                 f"binary data", element=element, status=400)
         return 0
-    element = writer.elements(data, nonfinite)
+    element = writer.write_array(data, nonfinite)
     if element >= 0:
         raise EncodeError(
             f"element {element} of {SUBJECT} is {np.asarray(data).reshape(-1)[element]}, which "
@@ -487,45 +482,59 @@ cdef int write_elements(JsonWriter writer, data, Nonfinite nonfinite) except -1:
 cdef int write_tree(JsonWriter writer, tree, Nonfinite nonfinite, int depth) except -1:
     """Write a value, which is nested in `depth` lists and objects, and a comma."""
     if isinstance(tree, cnp.ndarray):
-        return write_array(writer, tree, nonfinite)
+        return write_peer_array(writer, tree, nonfinite)
     if isinstance(tree, BytesTensor):
-        return write_elements(writer, tree, nonfinite)
+        return write_data(writer, tree, nonfinite)
     if type(tree) is bytes:
         reserve(writer, len(<bytes>tree) + 1)
         memcpy(writer.cursor.position, PyBytes_AS_STRING(tree), len(<bytes>tree))
         writer.cursor.position += len(<bytes>tree)
-        return literal(writer, b",")
+        return write_literal(writer, b",")
     if type(tree) is dict:
         if depth < MAX_TREE_DEPTH:
-            literal(writer, b"{")
+            write_literal(writer, b"{")
             for key, value in (<dict>tree).items():
                 if type(key) is not str:
                     raise TypeError(
                         f"the keys of a JSON object must be str, not {type(key).__name__}")
-                writer.string(key)
+                writer.write_string(key)
                 writer.cursor.position[-1] = c":"
                 write_tree(writer, value, nonfinite, depth + 1)
             return writer.close(c"}")
     elif type(tree) is list:
         if depth < MAX_TREE_DEPTH:
-            literal(writer, b"[")
+            write_literal(writer, b"[")
             for value in <list>tree:
                 write_tree(writer, value, nonfinite, depth + 1)
             return writer.close(c"]")
-    return writer.value(tree, depth)
+    return writer.write_value(tree, depth)
 
 
-cdef int write_array(JsonWriter writer, cnp.ndarray array, Nonfinite nonfinite) except -1:
+cdef int write_peer_array(JsonWriter writer, cnp.ndarray array, Nonfinite nonfinite) except -1:
     if array.descr.kind == c"f":
         array = np.ascontiguousarray(array, np.float64)
     elif array.descr.kind in (c"b", c"i", c"u"):
         array = np.ascontiguousarray(array)
     else:
         raise TypeError(f"JSON cannot represent an array of {array.dtype}")
-    return write_elements(writer, array, nonfinite)
+    return write_data(writer, array, nonfinite)
 
 
-# --- requested outputs -----------------------------------------------------------------
+# --- the lists of a message --------------------------------------------------------------------
+
+
+cdef int add_inputs(Draft draft, list inputs) except -1:
+    cdef Tensor tensor
+    cdef Py_ssize_t i = 0
+    try:
+        while i < len(inputs):  # writing an item may run code that changes the length
+            tensor = tensor_at(inputs, i)
+            draft.add(tensor, tensor.binary)
+            i += 1
+    except TypeError as error:
+        name_subject(error, "inputs")
+        raise
+    return 0
 
 
 cdef binary_data_output(dict parameters):
@@ -538,35 +547,44 @@ cdef binary_data_output(dict parameters):
 
 cdef int write_requested(JsonWriter writer, list outputs, default) except -1:
     """Write the requested outputs. `default` is binary_data_output of the request, or None."""
-    cdef RequestedOutput output
-    cdef dict parameters
     cdef Py_ssize_t i = 0
-    cdef str name
     cdef set names = set()
-    literal(writer, b'"outputs":[')
-    while i < len(outputs):  # writing an item may run code that changes the length
-        output = output_at(outputs, i, "outputs")
-        i += 1
-        name = checked_output_name(output)
-        PySet_Add(names, name)
-        if PySet_GET_SIZE(names) < i:
-            raise EncodeError(f"requested output {name!r} appears twice", tensor=name)
-        binary = checked_binary(output, default)
-        parameters = output._parameters
-        if binary is not None:
-            parameters = {**(parameters or {}), "binary_data": binary}
-        elif parameters and not isinstance(parameters.get("binary_data"), (bool, type(None))):
-            raise EncodeError(
-                f"binary_data of requested output {name!r} must be True or False, not "
-                f"{type(parameters['binary_data']).__name__}")
-        literal(writer, b'{"name":')
-        writer.string(name)
-        if parameters:
-            literal(writer, b'"parameters":{')
-            writer.parameters(parameters, TENSOR_DEPTH)
-            writer.close(c"}")
-        writer.close(c"}")
+    write_literal(writer, b'"outputs":[')
+    try:
+        while i < len(outputs):  # writing an item may run code that changes the length
+            write_requested_output(writer, output_at(outputs, i), names, default)
+            i += 1
+    except TypeError as error:
+        name_subject(error, "outputs")
+        raise
     return writer.close(c"]")
+
+
+cdef int write_requested_output(
+    JsonWriter writer, RequestedOutput output, set names, default
+) except -1:
+    """Write a requested output, and add its name to those of the outputs before it."""
+    cdef dict parameters
+    cdef Py_ssize_t n_before = PySet_GET_SIZE(names)
+    cdef str name = checked_output_name(output)
+    PySet_Add(names, name)
+    if PySet_GET_SIZE(names) == n_before:
+        raise EncodeError(f"requested output {name!r} appears twice", tensor=name)
+    binary = checked_binary(output, default)
+    parameters = output._parameters
+    if binary is not None:
+        parameters = {**(parameters or {}), "binary_data": binary}
+    elif parameters and not isinstance(parameters.get("binary_data"), (bool, type(None))):
+        raise EncodeError(
+            f"binary_data of requested output {name!r} must be True or False, not "
+            f"{type(parameters['binary_data']).__name__}")
+    write_literal(writer, b'{"name":')
+    writer.write_string(name)
+    if parameters:
+        write_literal(writer, b'"parameters":{')
+        writer.write_parameters(parameters, TENSOR_DEPTH)
+        writer.close(c"}")
+    return writer.close(c"}")
 
 
 cdef str checked_output_name(RequestedOutput output):
@@ -588,35 +606,51 @@ cdef int add_outputs(
     Draft draft, InferResponse response, InferRequest request, str selection,
 ) except -1:
     """Add the outputs that the request selects (WIRE.md 7)."""
-    cdef list outputs = checked_list(response.outputs, "outputs")
+    cdef list outputs = tensors_of(response)
     cdef Tensor tensor
     cdef dict listed = None
     cdef Py_ssize_t i = 0
     default = None if request is None else bool(binary_data_output(request._parameters))
     if request is not None and request.outputs:
-        listed = listed_outputs(outputs, request, default if selection == "spec" else False)
-    while i < len(outputs):  # writing an item may run code that changes the length
-        tensor = tensor_at(outputs, i, "outputs")
-        if listed is None:
-            draft.add(tensor, tensor.binary if default is None else default)
-        elif tensor.name in listed:
-            draft.add(tensor, listed[tensor.name])
-        i += 1
+        listed = listed_outputs(request, default if selection == "spec" else False)
+    try:
+        if listed is not None:
+            check_listed(listed, outputs)
+        while i < len(outputs):  # writing an item may run code that changes the length
+            tensor = tensor_at(outputs, i)
+            if listed is None:
+                draft.add(tensor, tensor.binary if default is None else default)
+            elif tensor.name in listed:
+                draft.add(tensor, listed[tensor.name])
+            i += 1
+    except TypeError as error:
+        name_subject(error, "outputs")
+        raise
     return 0
 
 
-cdef dict listed_outputs(list outputs, InferRequest request, bint default):
+cdef dict listed_outputs(InferRequest request, bint default):
     """Return the names of the requested outputs, and whether each is sent as binary data."""
     cdef RequestedOutput output
     cdef dict binary = {}
     cdef Py_ssize_t i
-    for i in range(len(request.outputs)):
-        output = output_at(request.outputs, i, "the request's outputs")
-        binary[checked_output_name(output)] = checked_binary(output, default)
-    names = [tensor_at(outputs, i, "outputs").name for i in range(len(outputs))]
-    missing = binary.keys() - set(names)
+    try:
+        for i in range(len(request.outputs)):
+            output = output_at(request.outputs, i)
+            binary[checked_output_name(output)] = checked_binary(output, default)
+    except TypeError as error:
+        name_subject(error, "the request's outputs")
+        raise
+    return binary
+
+
+cdef int check_listed(dict listed, list outputs) except -1:
+    """Raise EncodeError unless the response has all outputs that the request lists."""
+    cdef Py_ssize_t i
+    names = [tensor_at(outputs, i).name for i in range(len(outputs))]
+    missing = listed.keys() - set(names)
     if missing:
         raise EncodeError(
             f"the request asks for output {min(missing)!r}, the response has {names}",
             tensor=min(missing), status=400)
-    return binary
+    return 0

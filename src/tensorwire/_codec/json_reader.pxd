@@ -55,7 +55,7 @@ cdef struct Keys:
     Py_ssize_t capacity
 
 
-cdef struct Cursor:
+cdef struct ReadCursor:
     const unsigned char* start
     const unsigned char* position  # always start <= position <= end
     const unsigned char* end
@@ -74,7 +74,7 @@ cdef struct Text:
     bint has_escapes
 
 
-cdef inline void skip_blanks(Cursor* cursor) noexcept nogil:
+cdef inline void skip_blanks(ReadCursor* cursor) noexcept nogil:
     """Advance past white space."""
     cdef const unsigned char* position = cursor.position
     while position < cursor.end and position[0] <= 0x20 and (
@@ -85,13 +85,13 @@ cdef inline void skip_blanks(Cursor* cursor) noexcept nogil:
     cursor.position = position
 
 
-cdef inline bint next_is(Cursor* cursor, unsigned char byte) noexcept nogil:
+cdef inline bint next_is(ReadCursor* cursor, unsigned char byte) noexcept nogil:
     """Skip white space. Return whether the next byte is `byte`."""
     skip_blanks(cursor)
     return cursor.position < cursor.end and cursor.position[0] == byte
 
 
-cdef inline bint take(Cursor* cursor, unsigned char byte) noexcept nogil:
+cdef inline bint take(ReadCursor* cursor, unsigned char byte) noexcept nogil:
     """Skip white space, and then `byte` if it is next. Return whether `byte` was skipped."""
     if not next_is(cursor, byte):
         return False
@@ -99,7 +99,7 @@ cdef inline bint take(Cursor* cursor, unsigned char byte) noexcept nogil:
     return True
 
 
-cdef inline Fault scan_string(Cursor* cursor, Text* text) noexcept nogil:
+cdef inline Fault scan_string(ReadCursor* cursor, Text* text) noexcept nogil:
     """Validate the string at the cursor, and advance past its closing quote.
 
     Later reads of `text` need no checks: it is valid UTF-8, and its escapes are valid. Short ASCII
@@ -122,7 +122,7 @@ cdef inline Fault scan_string(Cursor* cursor, Text* text) noexcept nogil:
     return scan_any_string(cursor, text)
 
 
-cdef inline Fault unexpected(Cursor* cursor, const char* expected) noexcept nogil:
+cdef inline Fault unexpected(ReadCursor* cursor, const char* expected) noexcept nogil:
     """Store what was expected at the cursor, and return TEXT_ENDED or UNEXPECTED."""
     cursor.expected = expected
     return TEXT_ENDED if cursor.position == cursor.end else UNEXPECTED
@@ -138,30 +138,30 @@ cdef inline bint equals(const Text* text, const char* word, Py_ssize_t nbytes) n
 # --- kernels: no Python objects ------------------------------------------------------------------
 
 cdef bint equals_escaped(const Text* text, const char* word, Py_ssize_t nbytes) noexcept nogil
-cdef Fault scan_any_string(Cursor* cursor, Text* text) noexcept nogil
-cdef Fault scan_int64(Cursor* cursor, long long* value) noexcept nogil
-cdef Fault skip_literal(Cursor* cursor, const char* literal) noexcept nogil
-cdef Fault push_key(Cursor* cursor, const unsigned char* begin) noexcept nogil
-cdef Fault pop_keys(Cursor* cursor, Py_ssize_t first) noexcept nogil
+cdef Fault scan_any_string(ReadCursor* cursor, Text* text) noexcept nogil
+cdef Fault scan_int64(ReadCursor* cursor, long long* value) noexcept nogil
+cdef Fault skip_literal(ReadCursor* cursor, const char* literal) noexcept nogil
+cdef Fault push_key(ReadCursor* cursor, const unsigned char* begin) noexcept nogil
+cdef Fault pop_keys(ReadCursor* cursor, Py_ssize_t first) noexcept nogil
 
 # --- with the GIL --------------------------------------------------------------------------------
 
 cdef void begin_reading(
-    Cursor* cursor, Keys* keys, const char* text, Py_ssize_t nbytes, int max_level) noexcept
+    ReadCursor* cursor, Keys* keys, const char* text, Py_ssize_t nbytes, int max_level) noexcept
 cdef void end_reading(Keys* keys) noexcept
-cdef void count_work(Cursor* cursor, Py_ssize_t n) noexcept
-cdef int raise_fault(Cursor* cursor, Fault fault) except -1
-cdef str excerpt(Cursor* cursor)
-cdef int open_level_or_raise(Cursor* cursor) except -1
-cdef bint next_item(Cursor* cursor, bint is_first) except -1
-cdef bint next_member(Cursor* cursor, Text* key, bint is_first) except -1
-cdef str string_of(const Text* text)
+cdef void count_work(ReadCursor* cursor, Py_ssize_t n) noexcept
+cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1
+cdef str excerpt(ReadCursor* cursor)
+cdef int open_level_or_raise(ReadCursor* cursor) except -1
+cdef bint next_item(ReadCursor* cursor, bint is_first) except -1
+cdef bint next_member(ReadCursor* cursor, Text* key, bint is_first) except -1
+cdef str text_to_str(const Text* text)
 cdef Py_ssize_t utf8_nbytes_of(const Text* text) noexcept nogil
-cdef object read_value(Cursor* cursor)
-cdef dict read_object(Cursor* cursor)
-cdef int set_member(Cursor* cursor, dict members, const Text* key, value) except -1
-cdef int skip_value_or_raise(Cursor* cursor) except -1
-cdef int skip_data(Cursor* cursor) except -1
+cdef object read_value(ReadCursor* cursor)
+cdef dict read_object(ReadCursor* cursor)
+cdef int set_member(ReadCursor* cursor, dict members, const Text* key, value) except -1
+cdef int skip_value_or_raise(ReadCursor* cursor) except -1
+cdef int skip_data(ReadCursor* cursor) except -1
 cdef Fault read_numbers(
-    Cursor* cursor, dtype dtype, char* target, uint64_t n_expected, uint64_t* n_read)
-cdef bytes read_strings(Cursor* cursor, uint64_t n_expected, uint64_t* n_read, Fault* fault)
+    ReadCursor* cursor, dtype dtype, char* target, uint64_t n_expected, uint64_t* n_read)
+cdef bytes read_strings(ReadCursor* cursor, uint64_t n_expected, uint64_t* n_read, Fault* fault)

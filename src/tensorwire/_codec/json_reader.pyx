@@ -5,13 +5,13 @@
 There is one extension: `data` of a tensor may contain NaN, Infinity and -Infinity. Duplicate keys,
 deep nesting and numbers out of range are errors.
 
-The first part of this file contains kernels that work on a `Cursor`. They use no Python objects;
-the only exception is `grow`, which acquires the GIL. On an error they return a `Fault`, and leave
-the cursor at the byte that caused it. Bounds: every read of a byte follows a comparison of
-`position` with `end`, or of the number of bytes between them with the number that is read, and
-nothing moves `position` past `end`. Only functions that read a validated string again need no such
-comparison: they stop at its end. The text must not change while it is read, so the caller copies it
-if another thread could write to it.
+The first part of this file contains kernels that work on a `ReadCursor`. They use no Python
+objects; the only exception is `grow_wire`, which acquires the GIL. On an error they return a
+`Fault`, and leave the cursor at the byte that caused it. Bounds: every read of a byte follows a
+comparison of `position` with `end`, or of the number of bytes between them with the number that is
+read, and nothing moves `position` past `end`. Only functions that read a validated string again
+need no such comparison: they stop at its end. The text must not change while it is read, so the
+caller copies it if another thread could write to it.
 
 The second part creates Python objects, and raises a HeaderError for a fault. The numbers and
 strings in the `data` of a tensor do not become objects: `read_numbers` writes numbers to the memory
@@ -187,13 +187,15 @@ cdef extern from *:
     int MAX_EXPONENT_OF_5
     void fill_reciprocals() noexcept nogil
     double nearest_double(unsigned long long digits, int exponent) noexcept nogil
-    int parse_double "parse_float<double>"(
-        const unsigned char* first, const unsigned char* last, double* value) noexcept nogil
-    int parse_single "parse_float<float>"(
-        const unsigned char* first, const unsigned char* last, float* value) noexcept nogil
+    int parse_float[T](
+        const unsigned char* first, const unsigned char* last, T* value) noexcept nogil
+
+ctypedef fused Float:
+    double
+    float
 
 cdef enum:
-    SHORT_NBYTES = 128 << 10  # any JSON of this size is read in up to about 1 ms
+    SHORT_NBYTES = 128 << 10  # reading any JSON of this size takes at most about 1 ms
     WORK_PER_TURN = 10_000  # until the GIL is released briefly; a Python object counts as 1
     BYTES_PER_WORK = 16  # bytes of JSON that count as 1 if no objects are created
     MAX_DIGITS = 19  # any number of 19 digits fits in 64 bits
@@ -248,7 +250,7 @@ cdef inline uint64_t mark_special(uint64_t word) noexcept nogil:
     ) & (ONES * 0x80)
 
 
-cdef Fault scan_any_string(Cursor* cursor, Text* text) noexcept nogil:
+cdef Fault scan_any_string(ReadCursor* cursor, Text* text) noexcept nogil:
     """Do the work of `scan_string` for any string, 8 bytes at a time."""
     cdef const unsigned char* position
     cdef const unsigned char* end = cursor.end
@@ -299,7 +301,7 @@ cdef Fault scan_any_string(Cursor* cursor, Text* text) noexcept nogil:
     return NO_FAULT
 
 
-cdef Fault scan_escape(Cursor* cursor) noexcept nogil:
+cdef Fault scan_escape(ReadCursor* cursor) noexcept nogil:
     """Validate the escape at the cursor, or both of a surrogate pair, and advance past it."""
     cdef const unsigned char* position = cursor.position
     cdef Py_ssize_t remaining = cursor.end - position
@@ -342,12 +344,12 @@ cdef inline int hex_unit(const unsigned char* digits) noexcept nogil:
     return value
 
 
-cdef inline uint32_t next_character(const unsigned char** at_byte) noexcept nogil:
+cdef inline uint32_t next_character(const unsigned char** position) noexcept nogil:
     """Return the next code point of a validated string, escaped or not, and advance past it."""
-    cdef const unsigned char* raw = at_byte[0]
+    cdef const unsigned char* raw = position[0]
     cdef uint32_t unit = raw[0]
     if unit == c"\\":
-        at_byte[0] = raw + 2
+        position[0] = raw + 2
         unit = raw[1]
         if unit == c"b":
             return 8
@@ -361,22 +363,22 @@ cdef inline uint32_t next_character(const unsigned char** at_byte) noexcept nogi
             return 9
         if unit != c"u":
             return unit
-        at_byte[0] = raw + 6
+        position[0] = raw + 6
         unit = hex_unit(raw + 2)
         if 0xD800 <= unit <= 0xDBFF:
-            at_byte[0] = raw + 12
+            position[0] = raw + 12
             unit = 0x10000 + ((unit - 0xD800) << 10) + (hex_unit(raw + 8) - 0xDC00)
         return unit
     if unit < 0x80:
-        at_byte[0] = raw + 1
+        position[0] = raw + 1
     elif unit < 0xE0:
-        at_byte[0] = raw + 2
+        position[0] = raw + 2
         unit = (unit & 0x1F) << 6 | (raw[1] & 0x3F)
     elif unit < 0xF0:
-        at_byte[0] = raw + 3
+        position[0] = raw + 3
         unit = (unit & 0x0F) << 12 | (raw[1] & 0x3F) << 6 | (raw[2] & 0x3F)
     else:
-        at_byte[0] = raw + 4
+        position[0] = raw + 4
         unit = (unit & 0x07) << 18 | (raw[1] & 0x3F) << 12 | (raw[2] & 0x3F) << 6 | (raw[3] & 0x3F)
     return unit
 
@@ -433,7 +435,7 @@ cdef bint equals_escaped(const Text* text, const char* word, Py_ssize_t nbytes) 
 # --- keys of objects that are skipped ------------------------------------------------------------
 
 
-cdef Fault push_key(Cursor* cursor, const unsigned char* begin) noexcept nogil:
+cdef Fault push_key(ReadCursor* cursor, const unsigned char* begin) noexcept nogil:
     """Push a pointer to the first byte of a key, after its opening quote."""
     cdef Keys* keys = cursor.keys
     cdef Py_ssize_t capacity
@@ -449,7 +451,7 @@ cdef Fault push_key(Cursor* cursor, const unsigned char* begin) noexcept nogil:
     return NO_FAULT
 
 
-cdef Fault pop_keys(Cursor* cursor, Py_ssize_t first) noexcept nogil:
+cdef Fault pop_keys(ReadCursor* cursor, Py_ssize_t first) noexcept nogil:
     """Pop the keys of an object, which are those from index `first` on.
 
     Returns DUPLICATE_KEY if two of them are equal; the cursor is then at the later one.
@@ -542,7 +544,7 @@ cdef inline int append_digits(
     return n
 
 
-cdef Fault scan_number(Cursor* cursor, Number* number) noexcept nogil:
+cdef Fault scan_number(ReadCursor* cursor, Number* number) noexcept nogil:
     """Validate the number at the cursor, and advance past it.
 
     No overflow: `n_digits` is at most MAX_DIGITS, so that `digits` fits in 64 bits. `exponent` is
@@ -625,7 +627,7 @@ cdef Fault scan_number(Cursor* cursor, Number* number) noexcept nogil:
     return NO_FAULT
 
 
-cdef inline bint scan_decimal(Cursor* cursor, Number* number) noexcept nogil:
+cdef inline bint scan_decimal(ReadCursor* cursor, Number* number) noexcept nogil:
     """Do the work of `scan_number` for the usual form: digits, a point, digits, and no exponent.
 
     Returns False for any other form, and if fewer than DECIMAL_NBYTES of text are left. The caller
@@ -665,7 +667,7 @@ cdef inline bint scan_decimal(Cursor* cursor, Number* number) noexcept nogil:
     return True
 
 
-cdef Fault scan_int64(Cursor* cursor, long long* value) noexcept nogil:
+cdef Fault scan_int64(ReadCursor* cursor, long long* value) noexcept nogil:
     """Read an integer. Return WRONG_TYPE for any other value, OUT_OF_RANGE for 2^63 and above.
 
     OUT_OF_RANGE applies to the magnitude, so -2^63 is out of range too. The cursor advances past an
@@ -703,9 +705,9 @@ cdef Fault scan_int64(Cursor* cursor, long long* value) noexcept nogil:
 
 @cython.cdivision(True)  # no divisor is zero
 cdef inline bint exact_double(const Number* number, double* value) noexcept nogil:
-    """Compute the double nearest to a scanned number. Return False if this needs `parse_double`.
+    """Compute the double nearest to a scanned number. Return False if this needs `parse_float`.
 
-    `parse_double` is needed if digits were dropped, or if the exponent is too large or too small. A
+    `parse_float` is needed if digits were dropped, or if the exponent is too large or too small. A
     product or quotient of two exact doubles is correct, because it is rounded only once.
     """
     cdef int64_t exponent = number.exponent
@@ -735,28 +737,8 @@ cdef inline bint is_large(const Number* number) noexcept nogil:
     return number.n_digits + number.exponent > 0
 
 
-cdef inline Fault double_of(
-    const Number* number, const unsigned char* begin, const unsigned char* end, double* value
-) noexcept nogil:
-    """Compute the double nearest to a scanned number. Return OUT_OF_RANGE if it is too large.
-
-    A number that is too small becomes zero. The text of the number is from `begin` to `end`.
-    """
-    cdef int parsed
-    if exact_double(number, value):
-        return NO_FAULT
-    parsed = parse_double(begin, end, value)
-    if parsed < 0:
-        return NO_MEMORY
-    if parsed == 0:
-        if is_large(number):
-            return OUT_OF_RANGE
-        value[0] = -0.0 if number.is_negative else 0.0
-    return NO_FAULT
-
-
 cdef inline bint exact_single(const Number* number, float* value) noexcept nogil:
-    """Compute the float nearest to a scanned number. Return False if this needs `parse_single`.
+    """Compute the float nearest to a scanned number. Return False if this needs `parse_float`.
 
     The nearest double rounds to the nearest float, unless the double is halfway between two floats:
     the number itself may then be above, below or exactly halfway. The 29 bits that a float does not
@@ -773,17 +755,22 @@ cdef inline bint exact_single(const Number* number, float* value) noexcept nogil
     return False
 
 
-cdef inline Fault single_of(
-    const Number* number, const unsigned char* begin, const unsigned char* end, float* value
+cdef inline Fault nearest_float(
+    const Number* number, const unsigned char* begin, const unsigned char* end, Float* value
 ) noexcept nogil:
-    """Compute the float nearest to a scanned number. Return OUT_OF_RANGE if it is too large.
+    """Compute the double or float nearest to a scanned number, whose text is `begin` to `end`.
 
-    A number that is too small becomes zero. The text of the number is from `begin` to `end`.
+    Returns OUT_OF_RANGE if the number is too large. A number that is too small becomes zero.
     """
     cdef int parsed
-    if exact_single(number, value):
+    cdef bint is_exact
+    if Float is double:
+        is_exact = exact_double(number, value)
+    else:
+        is_exact = exact_single(number, value)
+    if is_exact:
         return NO_FAULT
-    parsed = parse_single(begin, end, value)
+    parsed = parse_float(begin, end, value)
     if parsed < 0:
         return NO_MEMORY
     if parsed == 0:
@@ -796,7 +783,7 @@ cdef inline Fault single_of(
 # --- skipping ------------------------------------------------------------------------------------
 
 
-cdef Fault skip_literal(Cursor* cursor, const char* literal) noexcept nogil:
+cdef Fault skip_literal(ReadCursor* cursor, const char* literal) noexcept nogil:
     """Advance past `literal`, which is expected at the cursor."""
     cdef Py_ssize_t nbytes = strlen(literal)
     if cursor.end - cursor.position < nbytes or memcmp(cursor.position, literal, nbytes) != 0:
@@ -805,7 +792,7 @@ cdef Fault skip_literal(Cursor* cursor, const char* literal) noexcept nogil:
     return NO_FAULT
 
 
-cdef Fault open_level(Cursor* cursor) noexcept nogil:
+cdef Fault open_level(ReadCursor* cursor) noexcept nogil:
     """Advance past the opening bracket at the cursor. Return TOO_DEEP if that is not allowed."""
     if cursor.level == cursor.max_level:
         return TOO_DEEP
@@ -814,7 +801,7 @@ cdef Fault open_level(Cursor* cursor) noexcept nogil:
     return NO_FAULT
 
 
-cdef Fault scan_key(Cursor* cursor, Text* key) noexcept nogil:
+cdef Fault scan_key(ReadCursor* cursor, Text* key) noexcept nogil:
     """Validate the key at the cursor, and advance past it and its colon."""
     cdef Fault fault = scan_string(cursor, key)
     if fault == NO_FAULT and not take(cursor, c":"):
@@ -822,7 +809,7 @@ cdef Fault scan_key(Cursor* cursor, Text* key) noexcept nogil:
     return fault
 
 
-cdef Fault skip_value(Cursor* cursor) noexcept nogil:
+cdef Fault skip_value(ReadCursor* cursor) noexcept nogil:
     """Validate the value at the cursor, and advance past it."""
     cdef Text text
     cdef Number number
@@ -848,7 +835,7 @@ cdef Fault skip_value(Cursor* cursor) noexcept nogil:
     return unexpected(cursor, "a value")
 
 
-cdef Fault skip_list(Cursor* cursor) noexcept nogil:
+cdef Fault skip_list(ReadCursor* cursor) noexcept nogil:
     cdef Fault fault = open_level(cursor)
     if fault != NO_FAULT:
         return fault
@@ -865,7 +852,7 @@ cdef Fault skip_list(Cursor* cursor) noexcept nogil:
     return NO_FAULT
 
 
-cdef Fault skip_object(Cursor* cursor) noexcept nogil:
+cdef Fault skip_object(ReadCursor* cursor) noexcept nogil:
     cdef Py_ssize_t first = cursor.keys.n_keys
     cdef Text key
     cdef Fault fault = open_level(cursor)
@@ -891,9 +878,9 @@ cdef Fault skip_object(Cursor* cursor) noexcept nogil:
 # --- the data of a tensor ------------------------------------------------------------------------
 
 
-cdef struct Elements:
+cdef struct ParsedElements:
     # How the elements of a tensor are read, and where they are written.
-    Fault (*read_list)(Cursor* cursor, Elements* elements) noexcept nogil
+    Fault (*read_list)(ReadCursor* cursor, ParsedElements* elements) noexcept nogil
     char* target  # where the next element is written
     Py_ssize_t itemsize
     int max_depth  # maximum number of nested lists
@@ -909,16 +896,18 @@ cdef struct Elements:
     Py_ssize_t nbytes
 
 
-ctypedef Fault (*ReadElement)(Cursor* cursor, Elements* elements) noexcept nogil
+ctypedef Fault (*ReadElement)(ReadCursor* cursor, ParsedElements* elements) noexcept nogil
 
 
-cdef inline Fault read_list(Cursor* cursor, Elements* elements, ReadElement read) noexcept nogil:
+cdef inline Fault read_list(
+    ReadCursor* cursor, ParsedElements* elements, ReadElement read
+) noexcept nogil:
     """Read nested lists of elements in row-major order. The cursor is at the first bracket.
 
     `read` reads one element to `target`. It is a constant in each caller, so that the compiler
     generates a separate loop for each kind of element.
 
-    Elements beyond `n_expected` are validated and counted. They are all written to the same 8
+    ParsedElements beyond `n_expected` are validated and counted. They are all written to the same 8
     bytes, which are aligned for any element. If an element causes a fault, `n_read` is its index.
     """
     cdef int depth = 0
@@ -954,7 +943,7 @@ cdef inline Fault read_list(Cursor* cursor, Elements* elements, ReadElement read
         may_close = False
 
 
-cdef inline Fault wrong_type_or_unexpected(Cursor* cursor, const char* expected) noexcept nogil:
+cdef inline Fault wrong_type_or_unexpected(ReadCursor* cursor, const char* expected) noexcept nogil:
     """Return WRONG_TYPE if another value may begin at the cursor, else UNEXPECTED or TEXT_ENDED."""
     if cursor.position < cursor.end and (
         cursor.position[0] == c"-" or c"0" <= cursor.position[0] <= c"9"
@@ -964,7 +953,7 @@ cdef inline Fault wrong_type_or_unexpected(Cursor* cursor, const char* expected)
     return unexpected(cursor, expected)
 
 
-cdef inline Fault read_integer(Cursor* cursor, Elements* elements) noexcept nogil:
+cdef inline Fault read_integer(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
     """Read an integer in the range of the datatype."""
     cdef const unsigned char* position = cursor.position
     cdef const unsigned char* end = cursor.end
@@ -1015,7 +1004,7 @@ cdef inline Fault read_integer(Cursor* cursor, Elements* elements) noexcept nogi
     return NO_FAULT
 
 
-cdef Fault out_of_range_or_wrong_type(Cursor* cursor) noexcept nogil:
+cdef Fault out_of_range_or_wrong_type(ReadCursor* cursor) noexcept nogil:
     """Return the fault of a number that is too long, or that may have a fraction or an exponent.
 
     The cursor stays at the beginning of the number, unless the number is malformed.
@@ -1029,62 +1018,47 @@ cdef Fault out_of_range_or_wrong_type(Cursor* cursor) noexcept nogil:
     return OUT_OF_RANGE if number.is_integer else WRONG_TYPE
 
 
-cdef inline Fault read_double(Cursor* cursor, Elements* elements) noexcept nogil:
-    """Read a number in the usual form, or else call `read_any_double`."""
-    cdef const unsigned char* begin = cursor.position
-    cdef Number number
-    if scan_decimal(cursor, &number) and exact_double(&number, <double*>elements.target):
-        return NO_FAULT
-    cursor.position = begin
-    return read_any_double(cursor, elements)
-
-
-cdef Fault read_any_double(Cursor* cursor, Elements* elements) noexcept nogil:
-    """Read a number in any form, NaN, an infinity or null."""
+cdef inline Fault read_double(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
+    """Read a number in the usual form, or else call `read_any_float`."""
     cdef const unsigned char* begin = cursor.position
     cdef double* target = <double*>elements.target
     cdef Number number
-    cdef Fault fault
-    if not begins_number(cursor):
-        return read_nonfinite(cursor, target)
-    fault = scan_number(cursor, &number)
-    if fault == NO_FAULT:
-        fault = double_of(&number, begin, cursor.position, target)
-        if fault != NO_FAULT:
-            cursor.position = begin
-    return fault
-
-
-cdef inline Fault read_single(Cursor* cursor, Elements* elements) noexcept nogil:
-    """Read a number in the usual form, or else call `read_any_single`."""
-    cdef const unsigned char* begin = cursor.position
-    cdef Number number
-    if scan_decimal(cursor, &number) and exact_single(&number, <float*>elements.target):
+    if scan_decimal(cursor, &number) and exact_double(&number, target):
         return NO_FAULT
     cursor.position = begin
-    return read_any_single(cursor, elements)
+    return read_any_float(cursor, target)
 
 
-cdef Fault read_any_single(Cursor* cursor, Elements* elements) noexcept nogil:
-    """Read a number in any form, NaN, an infinity or null."""
+cdef inline Fault read_single(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
+    """Read a number in the usual form, or else call `read_any_float`."""
     cdef const unsigned char* begin = cursor.position
     cdef float* target = <float*>elements.target
+    cdef Number number
+    if scan_decimal(cursor, &number) and exact_single(&number, target):
+        return NO_FAULT
+    cursor.position = begin
+    return read_any_float(cursor, target)
+
+
+cdef Fault read_any_float(ReadCursor* cursor, Float* target) noexcept nogil:
+    """Read a number in any form, NaN, an infinity or null."""
+    cdef const unsigned char* begin = cursor.position
     cdef double special = 0
     cdef Number number
     cdef Fault fault
     if not begins_number(cursor):
         fault = read_nonfinite(cursor, &special)
-        target[0] = <float>special
+        target[0] = <Float>special
         return fault
     fault = scan_number(cursor, &number)
     if fault == NO_FAULT:
-        fault = single_of(&number, begin, cursor.position, target)
+        fault = nearest_float(&number, begin, cursor.position, target)
         if fault != NO_FAULT:
             cursor.position = begin
     return fault
 
 
-cdef inline bint begins_number(const Cursor* cursor) noexcept nogil:
+cdef inline bint begins_number(const ReadCursor* cursor) noexcept nogil:
     """Return whether a number begins at the cursor. -Infinity does not count as a number."""
     cdef const unsigned char* position = cursor.position
     if position < cursor.end and position[0] == c"-":
@@ -1092,7 +1066,7 @@ cdef inline bint begins_number(const Cursor* cursor) noexcept nogil:
     return is_digit(position, cursor.end)
 
 
-cdef Fault read_nonfinite(Cursor* cursor, double* value) noexcept nogil:
+cdef Fault read_nonfinite(ReadCursor* cursor, double* value) noexcept nogil:
     """Read NaN, Infinity or -Infinity, which some servers write, or null, which means NaN."""
     if cursor.position < cursor.end:
         if cursor.position[0] == c"n":
@@ -1110,7 +1084,7 @@ cdef Fault read_nonfinite(Cursor* cursor, double* value) noexcept nogil:
     return wrong_type_or_unexpected(cursor, "a number")
 
 
-cdef inline Fault read_bool(Cursor* cursor, Elements* elements) noexcept nogil:
+cdef inline Fault read_bool(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
     """Read true or false."""
     if cursor.position < cursor.end and cursor.position[0] == c"t":
         elements.target[0] = 1
@@ -1121,7 +1095,7 @@ cdef inline Fault read_bool(Cursor* cursor, Elements* elements) noexcept nogil:
     return wrong_type_or_unexpected(cursor, "true or false")
 
 
-cdef inline Fault skip_element(Cursor* cursor, Elements* elements) noexcept nogil:
+cdef inline Fault skip_element(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
     """Validate an element of any datatype, NaN and Infinity included, and advance past it."""
     cdef double special
     if cursor.position < cursor.end and cursor.position[0] in b"NI-" and not begins_number(cursor):
@@ -1129,7 +1103,7 @@ cdef inline Fault skip_element(Cursor* cursor, Elements* elements) noexcept nogi
     return skip_value(cursor)
 
 
-cdef inline Fault read_string(Cursor* cursor, Elements* elements) noexcept nogil:
+cdef inline Fault read_string(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
     """Read a string, and write it as a BYTES element: a length prefix and the unescaped text."""
     cdef Text text
     cdef Py_ssize_t nbytes
@@ -1141,7 +1115,7 @@ cdef inline Fault read_string(Cursor* cursor, Elements* elements) noexcept nogil
     if fault != NO_FAULT:
         return fault
     if PREFIX_NBYTES + text.nbytes > elements.capacity - elements.nbytes:
-        if not grow(elements, PREFIX_NBYTES + text.nbytes):
+        if not grow_wire(elements, PREFIX_NBYTES + text.nbytes):
             return NO_MEMORY
     target = <unsigned char*>address_of(elements.wire) + elements.nbytes
     nbytes = text.nbytes
@@ -1163,31 +1137,31 @@ cdef extern from "Python.h":
     char* address_of "PyBytes_AS_STRING"(PyObject* bytes) noexcept nogil
 
 
-cdef Fault read_doubles(Cursor* cursor, Elements* elements) noexcept nogil:
+cdef Fault read_doubles(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
     return read_list(cursor, elements, read_double)
 
 
-cdef Fault read_singles(Cursor* cursor, Elements* elements) noexcept nogil:
+cdef Fault read_singles(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
     return read_list(cursor, elements, read_single)
 
 
-cdef Fault read_integers(Cursor* cursor, Elements* elements) noexcept nogil:
+cdef Fault read_integers(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
     return read_list(cursor, elements, read_integer)
 
 
-cdef Fault read_bools(Cursor* cursor, Elements* elements) noexcept nogil:
+cdef Fault read_bools(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
     return read_list(cursor, elements, read_bool)
 
 
-cdef Fault skip_elements(Cursor* cursor, Elements* elements) noexcept nogil:
+cdef Fault skip_elements(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
     return read_list(cursor, elements, skip_element)
 
 
-cdef Fault read_texts(Cursor* cursor, Elements* elements) noexcept nogil:
+cdef Fault read_texts(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
     return read_list(cursor, elements, read_string)
 
 
-cdef bint grow(Elements* elements, Py_ssize_t n_more) noexcept with gil:
+cdef bint grow_wire(ParsedElements* elements, Py_ssize_t n_more) noexcept with gil:
     """Make room for `n_more` bytes. Return False if there is no memory.
 
     No overflow: every term is the size of something in memory, or half of such a size.
@@ -1205,7 +1179,7 @@ cdef bint grow(Elements* elements, Py_ssize_t n_more) noexcept with gil:
 # --- with the GIL: values ------------------------------------------------------------------------
 
 
-cdef int raise_fault(Cursor* cursor, Fault fault) except -1:
+cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1:
     """Raise HeaderError for a fault at the cursor, or MemoryError for NO_MEMORY."""
     cdef Py_ssize_t offset = cursor.position - cursor.start
     if fault == NO_MEMORY:
@@ -1234,7 +1208,7 @@ cdef int raise_fault(Cursor* cursor, Fault fault) except -1:
     raise HeaderError(f"the JSON header is malformed: {what} (byte {offset})", offset=offset)
 
 
-cdef str describe_next_byte(Cursor* cursor):
+cdef str describe_next_byte(ReadCursor* cursor):
     """Return a description of the byte at the cursor for an error message."""
     if cursor.position == cursor.end:
         return "its end"
@@ -1242,12 +1216,12 @@ cdef str describe_next_byte(Cursor* cursor):
     return repr(chr(byte)) if 0x20 <= byte < 0x7F else f"the byte 0x{byte:02X}"
 
 
-cdef str excerpt(Cursor* cursor):
+cdef str excerpt(ReadCursor* cursor):
     """Return the JSON text of the value at the cursor, abbreviated. The cursor does not move.
 
     Raises HeaderError if the value is not valid JSON.
     """
-    cdef Cursor ahead = cursor[0]
+    cdef ReadCursor ahead = cursor[0]
     cdef Py_ssize_t n_keys = cursor.keys.n_keys
     cdef Fault fault
     with nogil:
@@ -1261,7 +1235,7 @@ cdef str excerpt(Cursor* cursor):
     return cursor.position[:MAX_EXCERPT_NBYTES].decode("utf-8", "ignore") + f"... ({nbytes} bytes)"
 
 
-cdef str string_of(const Text* text):
+cdef str text_to_str(const Text* text):
     """Return a validated string as a Python str."""
     cdef const unsigned char* raw = text.begin
     cdef const unsigned char* end = raw + text.nbytes
@@ -1292,7 +1266,7 @@ cdef str string_of(const Text* text):
     return result
 
 
-cdef object read_value(Cursor* cursor):
+cdef object read_value(ReadCursor* cursor):
     """Return the value at the cursor as Python's `json` would, and advance past it."""
     cdef Text text
     cdef Fault fault
@@ -1304,7 +1278,7 @@ cdef object read_value(Cursor* cursor):
         fault = scan_string(cursor, &text)
         if fault != NO_FAULT:
             raise_fault(cursor, fault)
-        return string_of(&text)
+        return text_to_str(&text)
     if first == c"-" or c"0" <= first <= c"9":
         return read_number_value(cursor)
     if first == c"{":
@@ -1317,7 +1291,7 @@ cdef object read_value(Cursor* cursor):
     return True if first == c"t" else False if first == c"f" else None
 
 
-cdef object read_number_value(Cursor* cursor):
+cdef object read_number_value(ReadCursor* cursor):
     """Return the number at the cursor as an int or a float."""
     cdef const unsigned char* begin = cursor.position
     cdef Number number
@@ -1326,7 +1300,7 @@ cdef object read_number_value(Cursor* cursor):
     if fault != NO_FAULT:
         raise_fault(cursor, fault)
     if not number.is_integer:
-        fault = double_of(&number, begin, cursor.position, &value)
+        fault = nearest_float(&number, begin, cursor.position, &value)
         if fault != NO_FAULT:
             cursor.position = begin
             raise_fault(cursor, fault)
@@ -1343,7 +1317,7 @@ cdef object read_number_value(Cursor* cursor):
     raise_fault(cursor, TOO_MANY_DIGITS)
 
 
-cdef int open_level_or_raise(Cursor* cursor) except -1:
+cdef int open_level_or_raise(ReadCursor* cursor) except -1:
     """Advance past the opening bracket at the cursor. Raises HeaderError if it is too deep."""
     cdef Fault fault = open_level(cursor)
     if fault != NO_FAULT:
@@ -1351,7 +1325,7 @@ cdef int open_level_or_raise(Cursor* cursor) except -1:
     return 0
 
 
-cdef bint next_item(Cursor* cursor, bint is_first) except -1:
+cdef bint next_item(ReadCursor* cursor, bint is_first) except -1:
     """Advance to the next item of a list. Return False if the list has ended.
 
     The cursor is then after its closing bracket.
@@ -1364,7 +1338,7 @@ cdef bint next_item(Cursor* cursor, bint is_first) except -1:
     return True
 
 
-cdef bint next_member(Cursor* cursor, Text* key, bint is_first) except -1:
+cdef bint next_member(ReadCursor* cursor, Text* key, bint is_first) except -1:
     """Advance to the value of the next member, and store its key. Return False if there is none.
 
     The cursor is then after the closing bracket of the object.
@@ -1381,7 +1355,7 @@ cdef bint next_member(Cursor* cursor, Text* key, bint is_first) except -1:
     return True
 
 
-cdef list read_list_value(Cursor* cursor):
+cdef list read_list_value(ReadCursor* cursor):
     """Return the list at the cursor. The cursor is at its opening bracket."""
     cdef list items = []
     open_level_or_raise(cursor)
@@ -1390,7 +1364,7 @@ cdef list read_list_value(Cursor* cursor):
     return items
 
 
-cdef dict read_object(Cursor* cursor):
+cdef dict read_object(ReadCursor* cursor):
     """Return the object at the cursor as a dict. The cursor is at its opening bracket."""
     cdef dict members = {}
     cdef Text key
@@ -1400,10 +1374,10 @@ cdef dict read_object(Cursor* cursor):
     return members
 
 
-cdef int set_member(Cursor* cursor, dict members, const Text* key, value) except -1:
+cdef int set_member(ReadCursor* cursor, dict members, const Text* key, value) except -1:
     """Add a member. Raises HeaderError if there already is a member of that name."""
     cdef Py_ssize_t before = len(members)
-    members[string_of(key)] = value
+    members[text_to_str(key)] = value
     if len(members) == before:
         cursor.position = key.begin - 1
         raise_fault(cursor, DUPLICATE_KEY)
@@ -1413,15 +1387,17 @@ cdef int set_member(Cursor* cursor, dict members, const Text* key, value) except
 # --- with the GIL, or without it if this takes long ----------------------------------------------
 
 
-cdef inline Cursor begin_attempt(const Cursor* cursor) noexcept nogil:
+cdef inline ReadCursor begin_attempt(const ReadCursor* cursor) noexcept nogil:
     """Return a copy of the cursor for an attempt: it ends after at most SHORT_NBYTES."""
-    cdef Cursor attempt = cursor[0]
+    cdef ReadCursor attempt = cursor[0]
     if attempt.end - attempt.position > SHORT_NBYTES:
         attempt.end = attempt.position + SHORT_NBYTES
     return attempt
 
 
-cdef inline bint is_final(const Cursor* attempt, const Cursor* cursor, Fault fault) noexcept nogil:
+cdef inline bint is_final(
+    const ReadCursor* attempt, const ReadCursor* cursor, Fault fault
+) noexcept nogil:
     """Return whether the result of an attempt is also the result for the whole text.
 
     It may differ if the attempt stopped at its own end, or if it returned a fault, because that end
@@ -1433,14 +1409,14 @@ cdef inline bint is_final(const Cursor* attempt, const Cursor* cursor, Fault fau
     )
 
 
-cdef inline void accept(Cursor* cursor, const Cursor* attempt) noexcept:
+cdef inline void accept(ReadCursor* cursor, const ReadCursor* attempt) noexcept:
     """Advance the cursor to where an attempt ended, and count its work."""
     count_work(cursor, (attempt.position - cursor.position) // BYTES_PER_WORK)
     cursor.position, cursor.level = attempt.position, attempt.level
     cursor.expected = attempt.expected
 
 
-cdef void count_work(Cursor* cursor, Py_ssize_t n) noexcept:
+cdef void count_work(ReadCursor* cursor, Py_ssize_t n) noexcept:
     """Count work that was done with the GIL held, and release the GIL briefly after much of it."""
     cursor.work += n
     if cursor.work >= WORK_PER_TURN:
@@ -1449,9 +1425,9 @@ cdef void count_work(Cursor* cursor, Py_ssize_t n) noexcept:
             pass
 
 
-cdef int skip_value_or_raise(Cursor* cursor) except -1:
+cdef int skip_value_or_raise(ReadCursor* cursor) except -1:
     """Validate the value at the cursor, of any type, and advance past it. Raises HeaderError."""
-    cdef Cursor attempt = begin_attempt(cursor)
+    cdef ReadCursor attempt = begin_attempt(cursor)
     cdef Py_ssize_t n_keys = cursor.keys.n_keys
     cdef Fault fault = skip_value(&attempt)
     if is_final(&attempt, cursor, fault):
@@ -1465,12 +1441,12 @@ cdef int skip_value_or_raise(Cursor* cursor) except -1:
     return 0
 
 
-cdef int skip_data(Cursor* cursor) except -1:
+cdef int skip_data(ReadCursor* cursor) except -1:
     """Validate the nested lists at the cursor, and advance past them. Raises HeaderError.
 
     They are the `data` of a tensor whose datatype is not known yet.
     """
-    cdef Elements elements
+    cdef ParsedElements elements
     elements.read_list = skip_elements
     elements.target = NULL
     elements.itemsize, elements.max_depth = 0, cursor.max_level
@@ -1481,13 +1457,13 @@ cdef int skip_data(Cursor* cursor) except -1:
     return 0
 
 
-cdef Fault read_elements(Cursor* cursor, Elements* elements):
+cdef Fault read_elements(ReadCursor* cursor, ParsedElements* elements):
     """Read nested lists of elements, without the GIL if this takes long."""
-    cdef Cursor attempt = begin_attempt(cursor)
+    cdef ReadCursor attempt = begin_attempt(cursor)
     cdef char* target = elements.target
     cdef Py_ssize_t n_keys = cursor.keys.n_keys
     cdef Fault fault = elements.read_list(&attempt, elements)
-    if fault == NO_MEMORY or is_final(&attempt, cursor, fault):
+    if is_final(&attempt, cursor, fault):
         accept(cursor, &attempt)
         return fault
     elements.target, elements.n_read, elements.nbytes = target, 0, 0
@@ -1498,7 +1474,7 @@ cdef Fault read_elements(Cursor* cursor, Elements* elements):
 
 
 cdef Fault read_numbers(
-    Cursor* cursor, cnp.dtype dtype, char* target, uint64_t n_expected, uint64_t* n_read
+    ReadCursor* cursor, cnp.dtype dtype, char* target, uint64_t n_expected, uint64_t* n_read
 ):
     """Read the nested lists of numbers or booleans at the cursor to aligned memory.
 
@@ -1507,7 +1483,7 @@ cdef Fault read_numbers(
     `n_read`, but not stored. For WRONG_TYPE and OUT_OF_RANGE, the cursor is at an element, and
     `n_read` is its index.
     """
-    cdef Elements elements
+    cdef ParsedElements elements
     cdef char kind = dtype.kind
     elements.itemsize = dtype.itemsize
     if kind == c"f":
@@ -1528,20 +1504,20 @@ cdef Fault read_numbers(
     return fault
 
 
-cdef bytes read_strings(Cursor* cursor, uint64_t n_expected, uint64_t* n_read, Fault* fault):
+cdef bytes read_strings(ReadCursor* cursor, uint64_t n_expected, uint64_t* n_read, Fault* fault):
     """Read the nested lists of strings at the cursor. Return the wire bytes of a BYTES tensor.
 
     If there is a `fault`, the result is None. The faults are those of `read_numbers`; OUT_OF_RANGE
     means a string of 2^32 bytes or more. The caller has checked that the text is long enough for
     `n_expected` elements.
     """
-    cdef Elements elements
+    cdef ParsedElements elements
     cdef bytes wire
     elements.read_list = read_texts
     elements.target = NULL
     elements.itemsize, elements.max_depth = 0, MAX_DATA_DEPTH
     elements.n_read, elements.n_expected, elements.nbytes = 0, n_expected, 0
-    # An estimate, which `grow` corrects. It is not 0, because the object b"" is shared.
+    # An estimate, which `grow_wire` corrects. It is not 0, because the object b"" is shared.
     elements.capacity = 64 + PREFIX_NBYTES * <Py_ssize_t>n_expected
     elements.wire = owned_bytes(NULL, elements.capacity)
     if elements.wire == NULL:
@@ -1562,7 +1538,7 @@ def read_json(bytes text not None, int max_level):
 
     `max_level` is the maximum number of nested lists and objects.
     """
-    cdef Cursor cursor
+    cdef ReadCursor cursor
     cdef Keys keys
     begin_reading(&cursor, &keys, PyBytes_AS_STRING(text), len(text), max_level)
     try:
@@ -1576,7 +1552,7 @@ def read_json(bytes text not None, int max_level):
 
 
 cdef void begin_reading(
-    Cursor* cursor, Keys* keys, const char* text, Py_ssize_t nbytes, int max_level
+    ReadCursor* cursor, Keys* keys, const char* text, Py_ssize_t nbytes, int max_level
 ) noexcept:
     """Set the cursor to the beginning of a text, and `keys` to an empty stack.
 

@@ -16,13 +16,13 @@ cdef enum Nonfinite:
     AS_ERROR
 
 
-cdef struct Cursor:
+cdef struct WriteCursor:
     char* position  # where the next byte is written
     char* end  # of the memory
 
 
 cdef class JsonWriter:
-    cdef Cursor cursor
+    cdef WriteCursor cursor
     cdef char* start  # of the text
     cdef PyObject* grown  # a bytes object with the text; NULL while it is in `inline_memory`
     cdef char[INLINE_CAPACITY] inline_memory
@@ -30,14 +30,14 @@ cdef class JsonWriter:
 
     cdef int grow(self, Py_ssize_t nbytes) except -1
     cdef int close(self, char bracket) except -1
-    cdef int string(self, str value) except -1
-    cdef int integer(self, int64_t value) except -1
-    cdef int dimensions(self, tuple shape) except -1
-    cdef int value(self, value, int depth) except -1
-    cdef int members(self, dict members, int depth) except -1
-    cdef int parameters(self, dict parameters, int depth) except -1
-    cdef Py_ssize_t elements(self, ndarray array, Nonfinite nonfinite) except -2
-    cdef Py_ssize_t texts(self, Body body, ndarray starts, Py_ssize_t end) except -2
+    cdef int write_string(self, str value) except -1
+    cdef int write_int64(self, int64_t value) except -1
+    cdef int write_shape(self, tuple shape) except -1
+    cdef int write_value(self, value, int depth) except -1
+    cdef int write_members(self, dict members, int depth) except -1
+    cdef int write_parameters(self, dict parameters, int depth) except -1
+    cdef Py_ssize_t write_array(self, ndarray array, Nonfinite nonfinite) except -2
+    cdef Py_ssize_t write_strings(self, Body body, ndarray starts, Py_ssize_t end) except -2
     cdef bytes finish(self, Py_ssize_t align)
 
 
@@ -48,7 +48,7 @@ cdef inline int reserve(JsonWriter writer, Py_ssize_t nbytes) except -1:
     return 0
 
 
-cdef inline int literal(JsonWriter writer, const char* text) except -1:
+cdef inline int write_literal(JsonWriter writer, const char* text) except -1:
     """Write text without escaping it."""
     cdef Py_ssize_t nbytes = <Py_ssize_t>strlen(text)
     reserve(writer, nbytes)

@@ -100,7 +100,7 @@ fill_tables()
 @cython.final
 @cython.freelist(8)
 cdef class JsonWriter:
-    """JSON text under construction. The methods that are named after a value append that value."""
+    """JSON text under construction. The `write` methods append a value and a comma."""
 
     def __cinit__(self):
         self.start = self.cursor.position = self.inline_memory
@@ -164,33 +164,33 @@ cdef class JsonWriter:
         self.cursor.position += 2
         return 0
 
-    cdef int string(self, str value) except -1:
+    cdef int write_string(self, str value) except -1:
         """Write a string. Raises EncodeError for a lone surrogate."""
         if PyUnicode_IS_ASCII(value):
-            return write_string(self, PyUnicode_1BYTE_DATA(value), PyUnicode_GET_LENGTH(value))
+            return write_quoted(self, PyUnicode_1BYTE_DATA(value), PyUnicode_GET_LENGTH(value))
         try:
             utf8 = PyUnicode_AsUTF8String(value)
         except UnicodeEncodeError as error:
             raise EncodeError(
                 f"the header has a lone surrogate at character {error.start} of {value[:40]!r}, "
                 f"which UTF-8 cannot represent") from None
-        return write_string(
+        return write_quoted(
             self, <const unsigned char*>PyBytes_AS_STRING(utf8), PyBytes_GET_SIZE(utf8))
 
-    cdef int integer(self, int64_t value) except -1:
+    cdef int write_int64(self, int64_t value) except -1:
         """Write an integer."""
         reserve(self, MAX_ELEMENT_NBYTES)
         end_element(&self.cursor, write_integer(self.cursor.position, value))
         return 0
 
-    cdef int dimensions(self, tuple shape) except -1:
+    cdef int write_shape(self, tuple shape) except -1:
         """Write a shape, whose dimensions fit in 64 bits."""
-        literal(self, b"[")
+        write_literal(self, b"[")
         for dim in shape:
-            self.integer(dim)
+            self.write_int64(dim)
         return self.close(c"]")
 
-    cdef int value(self, value, int depth) except -1:
+    cdef int write_value(self, value, int depth) except -1:
         """Write a value of any type that JSON supports. `depth` lists and objects are open.
 
         Subclasses are written like the type that they extend, and numpy scalars like Python's.
@@ -200,41 +200,41 @@ cdef class JsonWriter:
         cdef char* end
         cdef double number
         if value is None:
-            return literal(self, b"null,")
+            return write_literal(self, b"null,")
         if value is True:
-            return literal(self, b"true,")
+            return write_literal(self, b"true,")
         if value is False:
-            return literal(self, b"false,")
+            return write_literal(self, b"false,")
         if isinstance(value, str):
-            return self.string(value if type(value) is str else str.__str__(value))
+            return self.write_string(value if type(value) is str else str.__str__(value))
         if isinstance(value, int):
-            return write_int(self, value)
+            return write_any_int(self, value)
         if isinstance(value, float):
             number = PyFloat_AS_DOUBLE(value)
             reserve(self, MAX_ELEMENT_NBYTES)
             end = write_float(self.cursor.position, powers_of_ten, number)
             if end == NULL:
-                return literal(self, b"null,")
+                return write_literal(self, b"null,")
             end_element(&self.cursor, end)
             return 0
         if isinstance(value, dict):
             check_depth(self, depth)
-            literal(self, b"{")
-            self.members(<dict>value if type(value) is dict else dict(value), depth)
+            write_literal(self, b"{")
+            self.write_members(<dict>value if type(value) is dict else dict(value), depth)
             return self.close(c"}")
         if isinstance(value, (list, tuple)):
             check_depth(self, depth)
-            literal(self, b"[")
+            write_literal(self, b"[")
             for item in value if type(value) in (list, tuple) else list(value):
-                self.value(item, depth + 1)
+                self.write_value(item, depth + 1)
             return self.close(c"]")
         if isinstance(value, np.bool_ | np.integer | np.float16 | np.float32):
-            return self.value(value.item(), depth)
+            return self.write_value(value.item(), depth)
         raise TypeError(
             f"parameter {self.parameter!r} contains an object of type {type(value).__name__}, "
             f"which JSON cannot represent")
 
-    cdef int members(self, dict members, int depth) except -1:
+    cdef int write_members(self, dict members, int depth) except -1:
         """Write the members of an object without its braces.
 
         `depth` is the number of lists and objects that contain the object.
@@ -244,12 +244,12 @@ cdef class JsonWriter:
                 raise TypeError(
                     f"the keys of a JSON object are str, parameter {self.parameter!r} contains "
                     f"{type(key).__name__}")
-            self.string(key if type(key) is str else str.__str__(key))
+            self.write_string(key if type(key) is str else str.__str__(key))
             self.cursor.position[-1] = c":"
-            self.value(value, depth + 1)
+            self.write_value(value, depth + 1)
         return 0
 
-    cdef int parameters(self, dict parameters, int depth) except -1:
+    cdef int write_parameters(self, dict parameters, int depth) except -1:
         """Write the parameters of a message or tensor without braces. Errors name the parameter.
 
         `depth` is the number of open lists and objects, including the object of the parameters.
@@ -258,21 +258,21 @@ cdef class JsonWriter:
             if not isinstance(key, str):
                 raise TypeError(f"the name of a parameter is a str, not {type(key).__name__}")
             self.parameter = key
-            self.string(key if type(key) is str else str.__str__(key))
+            self.write_string(key if type(key) is str else str.__str__(key))
             self.cursor.position[-1] = c":"
-            self.value(value, depth)
+            self.write_value(value, depth)
         return 0
 
     # --- tensors ---
 
-    cdef Py_ssize_t elements(self, cnp.ndarray array, Nonfinite nonfinite) except -2:
+    cdef Py_ssize_t write_array(self, cnp.ndarray array, Nonfinite nonfinite) except -2:
         """Write the elements of a C-contiguous little-endian array as one flat list.
 
         The array may be misaligned. `nonfinite` determines how floating-point numbers that are not
-        finite are written. Returns the index of the first element for which that is an error, or
-        -1.
+        finite are written. If it is AS_ERROR, the index of the first such number is returned.
+        Returns -1 if all elements were written.
         """
-        cdef Elements elements
+        cdef ArrayElements elements
         cdef Status status = FULL
         cdef Py_ssize_t n_before
         elements.data = <const char*>cnp.PyArray_DATA(array)
@@ -281,7 +281,7 @@ cdef class JsonWriter:
         elements.itemsize = <int>cnp.PyArray_ITEMSIZE(array)
         elements.nonfinite = nonfinite
         elements.i = 0
-        literal(self, b"[")
+        write_literal(self, b"[")
         n_before = self.cursor.position - self.start
         while status == FULL:
             reserve(self, room_for_elements(
@@ -296,10 +296,10 @@ cdef class JsonWriter:
         self.close(c"]")
         return -1
 
-    cdef Py_ssize_t texts(self, Body body, cnp.ndarray starts, Py_ssize_t end) except -2:
+    cdef Py_ssize_t write_strings(self, Body body, cnp.ndarray starts, Py_ssize_t end) except -2:
         """Write scanned BYTES elements (see bytes_reader.pyx) as one flat list of strings.
 
-        Returns the index of the first element that is not UTF-8, or -1.
+        Returns the index of the first element that is not valid UTF-8, or -1 if all are.
         """
         cdef Texts texts
         cdef Status status = FULL
@@ -309,7 +309,7 @@ cdef class JsonWriter:
         texts.end = end
         texts.i = 0
         texts.position = BEFORE_TEXT
-        literal(self, b"[")
+        write_literal(self, b"[")
         while status == FULL:
             reserve(self, MAX_PIECE_NBYTES + 3)
             if end < RELEASE_GIL_FROM_NBYTES:
@@ -332,13 +332,13 @@ cdef inline PyObject* new_reference(object text) noexcept:
     return <PyObject*>text
 
 
-cdef inline void end_element(Cursor* cursor, char* end) noexcept nogil:
+cdef inline void end_element(WriteCursor* cursor, char* end) noexcept nogil:
     """Write the comma after a value that ends at `end`. Room for both was reserved."""
     end[0] = c","
     cursor.position = end + 1
 
 
-cdef int write_string(JsonWriter writer, const unsigned char* text, Py_ssize_t nbytes) except -1:
+cdef int write_quoted(JsonWriter writer, const unsigned char* text, Py_ssize_t nbytes) except -1:
     """Write valid UTF-8 as a string."""
     cdef Py_ssize_t i = 0, stop
     reserve(writer, nbytes + 3)
@@ -348,28 +348,28 @@ cdef int write_string(JsonWriter writer, const unsigned char* text, Py_ssize_t n
         writer.cursor.position[nbytes + 1] = c'"'
         end_element(&writer.cursor, writer.cursor.position + nbytes + 2)
         return 0
-    literal(writer, b'"')
+    write_literal(writer, b'"')
     while i < nbytes:
         stop = min(nbytes, i + PIECE_NBYTES)
         reserve(writer, 6 * (stop - i + 7))
         i = escape(&writer.cursor.position, text, nbytes, i, stop)
         assert i >= 0  # the text is valid UTF-8
-    return literal(writer, b'",')
+    return write_literal(writer, b'",')
 
 
-cdef int write_int(JsonWriter writer, value) except -1:
+cdef int write_any_int(JsonWriter writer, value) except -1:
     """Write an integer of any size. Raises EncodeError if Python cannot convert it to decimal."""
     cdef int overflow = 0
     cdef long long number = PyLong_AsLongLongAndOverflow(value, &overflow)
     if overflow == 0:
-        return writer.integer(number)
+        return writer.write_int64(number)
     try:
         digits = int.__repr__(value).encode()
     except ValueError as error:  # the limit of sys.set_int_max_str_digits()
         raise EncodeError(
             f"parameter {writer.parameter!r} contains an integer of {value.bit_length()} bits: "
             f"{error}") from None
-    return literal(writer, digits + b",")
+    return write_literal(writer, digits + b",")
 
 
 cdef int check_depth(JsonWriter writer, int depth) except -1:
@@ -385,7 +385,7 @@ cdef int check_depth(JsonWriter writer, int depth) except -1:
 # --- numbers: kernels ------------------------------------------------------------------------
 
 
-cdef struct Elements:
+cdef struct ArrayElements:
     const char* data
     Py_ssize_t n
     Py_ssize_t i  # index of the next element
@@ -394,11 +394,13 @@ cdef struct Elements:
     Nonfinite nonfinite
 
 
-cdef Py_ssize_t room_for_elements(const Elements* elements, Py_ssize_t n_written) noexcept nogil:
+cdef Py_ssize_t room_for_elements(
+    const ArrayElements* elements, Py_ssize_t n_written
+) noexcept nogil:
     """Return the number of bytes to reserve: enough for a batch, and probably for all elements.
 
-    The latter is an estimate by the mean length of the elements so far. No overflow: there are
-    fewer than 2^48 elements, because each takes at least 1 byte of memory.
+    The room for all elements is estimated from the mean length of the elements so far. No overflow:
+    there are fewer than 2^48 elements, because each takes at least 1 byte of memory.
     """
     cdef Py_ssize_t n_left = elements.n - elements.i
     cdef Py_ssize_t room = min(n_left, MIN_BATCH) * MAX_ELEMENT_NBYTES
@@ -407,7 +409,7 @@ cdef Py_ssize_t room_for_elements(const Elements* elements, Py_ssize_t n_written
     return room
 
 
-cdef Status write_elements(Cursor* cursor, Elements* elements) noexcept nogil:
+cdef Status write_elements(WriteCursor* cursor, ArrayElements* elements) noexcept nogil:
     """Write elements from the next one on, while there is room.
 
     Bounds: no value takes more than MAX_ELEMENT_NBYTES with its comma, and the size of a batch is
@@ -424,7 +426,9 @@ cdef Status write_elements(Cursor* cursor, Elements* elements) noexcept nogil:
     return status
 
 
-cdef Status write_batch(Cursor* cursor, Elements* elements, Py_ssize_t stop) noexcept nogil:
+cdef Status write_batch(
+    WriteCursor* cursor, ArrayElements* elements, Py_ssize_t stop
+) noexcept nogil:
     """Write the elements from the next one on, up to index `stop`. There is room for them."""
     if elements.kind == c"f":
         if elements.itemsize == 4:
@@ -452,7 +456,7 @@ cdef Status write_batch(Cursor* cursor, Elements* elements, Py_ssize_t stop) noe
     return DONE
 
 
-cdef void write_flags(Cursor* cursor, Elements* elements, Py_ssize_t stop) noexcept nogil:
+cdef void write_flags(WriteCursor* cursor, ArrayElements* elements, Py_ssize_t stop) noexcept nogil:
     """Write booleans. For each, 8 bytes are stored: its text, a comma, and bytes to overwrite.
 
     There is no branch, because the values cannot be predicted.
@@ -473,7 +477,7 @@ cdef void write_flags(Cursor* cursor, Elements* elements, Py_ssize_t stop) noexc
 
 
 cdef void write_integers(
-    Cursor* cursor, Elements* elements, Py_ssize_t stop, Integer number
+    WriteCursor* cursor, ArrayElements* elements, Py_ssize_t stop, Integer number
 ) noexcept nogil:
     """Write integers. The argument `number` only determines their type; its value is not used."""
     cdef char* target = cursor.position
@@ -489,11 +493,11 @@ cdef void write_integers(
 
 
 cdef Status write_floats(
-    Cursor* cursor, Elements* elements, Py_ssize_t stop, Float number
+    WriteCursor* cursor, ArrayElements* elements, Py_ssize_t stop, Float number
 ) noexcept nogil:
     """Write floating-point numbers. The argument `number` only determines their type.
 
-    Returns INVALID if the next element is not finite, and this is an error.
+    Returns INVALID if the next element is not finite and `nonfinite` is AS_ERROR.
     """
     cdef char* target = cursor.position
     cdef char* end
@@ -536,7 +540,7 @@ cdef struct Texts:
     Py_ssize_t position  # of the next byte in the text of that element, or BEFORE_TEXT
 
 
-cdef Status write_texts(Cursor* cursor, Texts* texts) noexcept nogil:
+cdef Status write_texts(WriteCursor* cursor, Texts* texts) noexcept nogil:
     """Write elements as strings while there is room, from the next piece of the next element on.
 
     Bounds: before each piece, there is room for MAX_PIECE_NBYTES, a quote before it, and a quote

@@ -56,30 +56,28 @@ cdef Tensor make_tensor(
     str name, str datatype, tuple shape, data, dict parameters, bint binary)
 
 
-# Users can put any object into the lists of a message, and Cython accepts None for typed variables.
-# Items are therefore read by these functions, which raise TypeError with the list and the index.
+# Users can set a list of a message to None, and put any object into it, and Cython accepts None for
+# typed variables. Lists and items are therefore read by these functions, which raise TypeError. The
+# error for an item has SUBJECT in place of the name of the list. The caller replaces SUBJECT.
 
-cdef inline list checked_list(list items, str attribute):
-    if items is None:
-        raise TypeError(f"{attribute} must be a list, not None")
-    return items
+cdef list tensors_of(message)
 
 
-cdef inline Tensor tensor_at(list tensors, Py_ssize_t i, str attribute):
+cdef inline Tensor tensor_at(list tensors, Py_ssize_t i):
     item = tensors[i]
     if type(item) is not Tensor:  # a final class
-        raise wrong_item(item, i, attribute, "Tensor")
+        raise wrong_item(item, i, "Tensor")
     return <Tensor>item
 
 
-cdef inline RequestedOutput output_at(list outputs, Py_ssize_t i, str attribute):
+cdef inline RequestedOutput output_at(list outputs, Py_ssize_t i):
     item = outputs[i]
     if type(item) is not RequestedOutput:
-        raise wrong_item(item, i, attribute, "RequestedOutput")
+        raise wrong_item(item, i, "RequestedOutput")
     return <RequestedOutput>item
 
 
-cdef wrong_item(item, i, attribute, kind)
+cdef wrong_item(item, i, kind)
 
 
 cdef class Frame:

@@ -16,7 +16,15 @@ from operator import index
 
 from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16
 
-from ..errors import EncodeError, TensorwireError, name_tensor, number_text, shape_text
+from ..errors import (
+    SUBJECT,
+    EncodeError,
+    TensorwireError,
+    name_subject,
+    name_tensor,
+    number_text,
+    shape_text,
+)
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
 cnp.import_array()
@@ -62,21 +70,24 @@ cdef dict copy_parameters(parameters):
     return dict(parameters)
 
 
-cdef list checked_items(kind, items, attribute):
-    """Return the items as a list. Raises TypeError if the class of an item is not `kind`."""
+cdef list checked_items(kind, items):
+    """Return the items as a list. Raises TypeError if the class of an item is not `kind`.
+
+    The error has SUBJECT in place of the name of the argument.
+    """
     # list() would allocate memory for the length that an object with __len__ declares.
     cdef list checked = []
     for item in items:
         if type(item) is not kind:
-            raise wrong_item(item, len(checked), attribute, kind.__name__)
+            raise wrong_item(item, len(checked), kind.__name__)
         checked.append(item)
     return checked
 
 
-cdef wrong_item(item, i, attribute, kind):
-    """Return the TypeError for item `i` of a list. The item must be a `kind`."""
+cdef wrong_item(item, i, kind):
+    """Return the TypeError for item `i` of a list, which is not a `kind`."""
     what = "None" if item is None else f"of type {type(item).__name__}"
-    return TypeError(f"{attribute}[{i}] is {what}, not a {kind}")
+    return TypeError(f"{SUBJECT}[{i}] is {what}, not a {kind}")
 
 
 @cython.final
@@ -286,30 +297,48 @@ cdef Tensor make_tensor(
     return tensor
 
 
-cdef bint has_tensor(list tensors, name, str attribute) except -1:
-    """Return whether a tensor has the name."""
-    checked_list(tensors, attribute)
-    return isinstance(name, str) and search_tensor(tensors, str(name), 0, attribute) >= 0
+cdef list tensors_of(message):
+    """Return the inputs of a request, or the outputs of a response. Raises TypeError for None."""
+    cdef list tensors
+    if type(message) is InferRequest:
+        tensors = (<InferRequest>message).inputs
+    else:
+        tensors = (<InferResponse>message).outputs
+    if tensors is None:
+        raise TypeError(f"{list_name(message)} must be a list, not None")
+    return tensors
 
 
-cdef Py_ssize_t find_tensor(list tensors, name, Py_ssize_t expected, str attribute) except -1:
-    """Return the index of the tensor with a name, or raise KeyError.
+cdef str list_name(message):
+    """Return the name of the attribute that `tensors_of` returns."""
+    return "inputs" if type(message) is InferRequest else "outputs"
 
-    The search begins at index `expected`. `attribute` is the name of the list for error messages.
+
+cdef Tensor get_tensor(message, name, Py_ssize_t* next_index):
+    """Return the tensor with a name, or raise KeyError.
+
+    The search begins at `next_index`, which is then set to the index after that tensor.
     """
-    cdef Py_ssize_t at
-    checked_list(tensors, attribute)
+    cdef list tensors = tensors_of(message)
+    cdef Py_ssize_t i
     if not isinstance(name, str):
         raise KeyError(f"the name of a tensor is a str, not {type(name).__name__}")
-    name = str(name)  # may run the code of a subclass, so that the length is read afterwards
-    at = search_tensor(tensors, name, min(expected, len(tensors)), attribute)
-    if at < 0:
+    name = str(name)  # may run the code of a subclass, which may change the list
+    i = find_tensor(message, tensors, name, next_index[0])
+    if i < 0:
         raise KeyError(f"no tensor {name!r}: there are {[tensor.name for tensor in tensors]}")
-    return at
+    next_index[0] = i + 1
+    return tensors[i]
 
 
-cdef Py_ssize_t search_tensor(
-    list tensors, str name, Py_ssize_t first, str attribute
+cdef bint has_tensor(message, name) except -1:
+    """Return whether a tensor has the name."""
+    cdef list tensors = tensors_of(message)
+    return isinstance(name, str) and find_tensor(message, tensors, str(name), 0) >= 0
+
+
+cdef Py_ssize_t find_tensor(
+    message, list tensors, str name, Py_ssize_t first
 ) except -2:
     """Return the index of the tensor with a name, or -1.
 
@@ -318,10 +347,15 @@ cdef Py_ssize_t search_tensor(
     """
     cdef Tensor tensor
     cdef Py_ssize_t i, n = len(tensors)
-    for i in range(first, n + first):
-        tensor = tensor_at(tensors, i if i < n else i - n, attribute)
-        if tensor.name == name:
-            return i if i < n else i - n
+    first = min(first, n)
+    try:
+        for i in range(first, n + first):
+            tensor = tensor_at(tensors, i if i < n else i - n)
+            if tensor.name == name:
+                return i if i < n else i - n
+    except TypeError as error:
+        name_subject(error, list_name(message))
+        raise
     return -1
 
 
@@ -427,10 +461,16 @@ cdef class InferRequest:
         self, inputs, outputs=None, *,
         id=None, model_name=None, model_version=None, parameters=None,
     ):
-        self.inputs = checked_items(Tensor, inputs, "inputs")
-        self.outputs = None
-        if outputs is not None:
-            self.outputs = checked_items(RequestedOutput, outputs, "outputs")
+        try:
+            self.inputs = checked_items(Tensor, inputs)
+        except TypeError as error:
+            name_subject(error, "inputs")
+            raise
+        try:
+            self.outputs = None if outputs is None else checked_items(RequestedOutput, outputs)
+        except TypeError as error:
+            name_subject(error, "outputs")
+            raise
         self.id = id
         self.model_name = model_name
         self.model_version = model_version
@@ -447,15 +487,13 @@ cdef class InferRequest:
         self._parameters = parameters
 
     def __getitem__(self, name):
-        cdef Py_ssize_t at = find_tensor(self.inputs, name, self.next_index, "inputs")
-        self.next_index = at + 1
-        return self.inputs[at]
+        return get_tensor(self, name, &self.next_index)
 
     def __iter__(self):
-        return iter(checked_list(self.inputs, "inputs"))
+        return iter(tensors_of(self))
 
     def __contains__(self, name):
-        return has_tensor(self.inputs, name, "inputs")
+        return has_tensor(self, name)
 
     def __reduce__(self):
         return _new_message, (InferRequest,), (
@@ -511,7 +549,11 @@ cdef class InferResponse:
     def __init__(
         self, outputs, *, model_name=None, model_version=None, id=None, parameters=None,
     ):
-        self.outputs = checked_items(Tensor, outputs, "outputs")
+        try:
+            self.outputs = checked_items(Tensor, outputs)
+        except TypeError as error:
+            name_subject(error, "outputs")
+            raise
         self.model_name = model_name
         self.model_version = model_version
         self.id = id
@@ -528,15 +570,13 @@ cdef class InferResponse:
         self._parameters = parameters
 
     def __getitem__(self, name):
-        cdef Py_ssize_t at = find_tensor(self.outputs, name, self.next_index, "outputs")
-        self.next_index = at + 1
-        return self.outputs[at]
+        return get_tensor(self, name, &self.next_index)
 
     def __iter__(self):
-        return iter(checked_list(self.outputs, "outputs"))
+        return iter(tensors_of(self))
 
     def __contains__(self, name):
-        return has_tensor(self.outputs, name, "outputs")
+        return has_tensor(self, name)
 
     def __reduce__(self):
         return _new_message, (InferResponse,), (
@@ -739,12 +779,12 @@ cdef class Frame:
     def __iter__(self):
         return iter(self.buffers)
 
-    def pieces(self, most):
+    def chunks(self, max_nbytes):
         """Iterate over the body as memoryviews of limited size. The body is not copied.
 
         Parameters
         ----------
-        most : int
+        max_nbytes : int
             Maximum size of a memoryview in bytes.
 
         Returns
@@ -755,21 +795,21 @@ cdef class Frame:
         Raises
         ------
         ValueError
-            ``most`` is less than 1.
+            ``max_nbytes`` is less than 1.
         TypeError
-            ``most`` is not an integer.
+            ``max_nbytes`` is not an integer.
 
         Examples
         --------
         >>> import tensorwire as tw
-        >>> [bytes(piece) for piece in tw.encode_raw_request(b"abcde").pieces(2)]
+        >>> [bytes(chunk) for chunk in tw.encode_raw_request(b"abcde").chunks(2)]
         [b'ab', b'cd', b'e']
         """
-        most = int(index(most))
-        if most < 1:
-            raise ValueError(f"the size of a piece must be 1 or more, not {number_text(most)}")
+        size = int(index(max_nbytes))
+        if size < 1:
+            raise ValueError(f"max_nbytes must be 1 or more, not {number_text(size)}")
         views = [memoryview(buffer) for buffer in self.buffers]
-        return (view[start:start + most] for view in views for start in range(0, len(view), most))
+        return (view[start:start + size] for view in views for start in range(0, len(view), size))
 
     def __bytes__(self):
         return b"".join(self.buffers)

@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 cdef enum:
-    NO_UTF8 = -1
+    NOT_ENCODABLE = -1
     ALL_VALID = -1
 
 ctypedef fused CodeUnit:
@@ -87,7 +87,7 @@ cdef inline Py_ssize_t first_invalid(const unsigned char* text, Py_ssize_t nbyte
 
 
 cdef inline Py_ssize_t utf8_nbytes(const CodeUnit* text, Py_ssize_t n_characters) noexcept nogil:
-    """Return the size of `text` as UTF-8, or NO_UTF8 if a character has no UTF-8 form."""
+    """Return the size of `text` as UTF-8, or NOT_ENCODABLE if a character has no UTF-8 form."""
     cdef Py_ssize_t nbytes = n_characters
     cdef Py_ssize_t i
     cdef CodeUnit c
@@ -96,11 +96,11 @@ cdef inline Py_ssize_t utf8_nbytes(const CodeUnit* text, Py_ssize_t n_characters
         nbytes += c >= 0x80
         if CodeUnit is not uint8_t:
             if 0xD800 <= c <= 0xDFFF:
-                return NO_UTF8
+                return NOT_ENCODABLE
             nbytes += c >= 0x800
         if CodeUnit is uint32_t:
             if c > 0x10FFFF:
-                return NO_UTF8
+                return NOT_ENCODABLE
             nbytes += c >= 0x10000
     return nbytes
 

@@ -77,7 +77,7 @@ class Request(NamedTuple):
             return None
         if len(self.frame) <= _MAX_JOINED_NBYTES:
             return bytes(self.frame)
-        return self.frame.pieces(CHUNK_NBYTES)
+        return self.frame.chunks(CHUNK_NBYTES)
 
 
 class ResponseBody(NamedTuple):

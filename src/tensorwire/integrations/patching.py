@@ -2,9 +2,9 @@
 
 The *original* is the function, method or class of the other package. The *replacement* is called
 instead of it while an integration is installed. All integrations create replacements in the same
-way: a factory named ``replace_<name>`` takes the original and returns the
-replacement, which has the same name and parameters. A replacement calls the original for all
-arguments that it does not handle itself.
+way: a factory named ``replace_<name>`` takes the original and returns the replacement, which has
+the same name and parameters. A replacement calls the original for all arguments that it does not
+handle itself.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Patch:
         if found is ABSENT:
             raise self._layout_error(f"has no {where}")
         if inherited and old is not ABSENT:
-            raise self._layout_error(f"has a {where} of its own")
+            raise self._layout_error(f"defines {where}, which is expected to be inherited")
         is_wrapped = isinstance(found, classmethod | staticmethod)
         original = found.__func__ if is_wrapped else found
         new = factory(original)

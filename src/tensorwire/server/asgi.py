@@ -160,7 +160,8 @@ async def send_frame(
 
     Examples
     --------
-    >>>     >>> import tensorwire as tw
+    >>> import asyncio
+    >>> import tensorwire as tw
     >>> from tensorwire.asgi import send_frame
     >>> async def send(message):
     ...     print(message["type"], len(message.get("body", b"")))
@@ -179,7 +180,7 @@ async def send_frame(
         await send({"type": "http.response.body", "body": bytes(frame)})
         return
     last: bytes | memoryview = b""
-    for chunk in frame.pieces(_CHUNK_NBYTES):
+    for chunk in frame.chunks(_CHUNK_NBYTES):
         if last:
             await send({"type": "http.response.body", "body": last, "more_body": True})
         last = chunk if zero_copy else bytes(chunk)
@@ -202,7 +203,8 @@ async def send_error(send: Send, message: str, status: int, headers: RawHeaders 
 
     Examples
     --------
-    >>>     >>> from tensorwire.asgi import send_error
+    >>> import asyncio
+    >>> from tensorwire.asgi import send_error
     >>> async def send(message):
     ...     print(message.get("status") or message["body"])
     >>> asyncio.run(send_error(send, "the queue is full", 503))

@@ -1,9 +1,12 @@
 from collections.abc import Iterable
 
+from typing_extensions import disjoint_base
+
 from .._codec.messages import Frame
 
 FRAMING_HEADERS: tuple[str, ...]
 
+@disjoint_base
 class Framing:
     def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None: ...
     @property

@@ -96,7 +96,7 @@ async def _send_frame(protocol: Any, frame: Frame) -> None:
         return
     stream = protocol.response_stream(200, headers)
     try:
-        for chunk in frame.pieces(_CHUNK_NBYTES):
+        for chunk in frame.chunks(_CHUNK_NBYTES):
             await stream.send_bytes(bytes(chunk))
     except ProtocolClosed:  # the client closed the connection
         return

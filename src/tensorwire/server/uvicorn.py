@@ -237,7 +237,7 @@ class InferProtocol(HttpToolsProtocol):
         self.targets = app.infer_targets() if isinstance(app, Service) else {}
         self.is_receiving = False  # a part of a request has arrived
         self.is_head = False  # the part ends in its head
-        self.n_head_nbytes = 0
+        self.n_head_nbytes: int | None = None  # received after the chunk in which the head begins
         self.receive_timer: asyncio.TimerHandle | None = None
         self.unsent: InferExchange | None = None  # its response waits until the client reads
         self.is_rejecting = False  # no further request is accepted, because one was invalid
@@ -263,7 +263,8 @@ class InferProtocol(HttpToolsProtocol):
                 self.service.receive_timeouts.seconds, self.receive_timeout
             )
         if self.is_head:
-            self.n_head_nbytes += nbytes
+            # The chunk in which the head begins may also contain other requests.
+            self.n_head_nbytes = 0 if self.n_head_nbytes is None else self.n_head_nbytes + nbytes
             if self.n_head_nbytes > _MAX_HEAD_NBYTES:
                 self._close_with_error(f"the headers are longer than {_MAX_HEAD_NBYTES} bytes", 431)
             return
@@ -292,7 +293,7 @@ class InferProtocol(HttpToolsProtocol):
         self.headers = []
         self.expect_100_continue = False
         self.is_receiving = self.is_head = True
-        self.n_head_nbytes = 0
+        self.n_head_nbytes = None
 
     def on_headers_complete(self) -> None:
         self.is_head = False

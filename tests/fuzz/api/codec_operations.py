@@ -298,11 +298,15 @@ def options_of(world: World) -> dict[str, Any]:
 @operation
 def encode_request(world: World) -> Any:
     request = world.or_junk(lambda: world.pick(tw.InferRequest))
-    options, before = options_of(world), world.n_meddled
+    options, before = options_of(world), world.n_side_effects
     frame = world.call(tw.encode_request, request, **options)
-    if frame is not None and world.n_meddled == before and all(map(is_unchanged, request.inputs)):
+    if (
+        frame is not None
+        and world.n_side_effects == before
+        and all(map(is_unchanged, request.inputs))
+    ):
         sent = list(request.inputs)
-        unless_meddled(world, check_frame, frame, sent, tw.decode_request, "request")
+        unless_side_effects(world, check_frame, frame, sent, tw.decode_request, "request")
         keep_frame(world, frame, "request")
     return frame
 
@@ -318,32 +322,36 @@ def is_unchanged(item: Any) -> bool:
     return bytes(data.wire) == reference.elements([bytes(data.view(i)) for i in range(data.size)])
 
 
-def unless_meddled(world: World, check: Callable[..., None], *arguments: Any) -> None:
+def unless_side_effects(world: World, check: Callable[..., None], *arguments: Any) -> None:
     """Run a check, unless a hostile object has acted meanwhile, such as during a collection."""
-    before = world.n_meddled
+    before = world.n_side_effects
     try:
         check(*arguments)
     except Exception:
-        if world.n_meddled == before:
+        if world.n_side_effects == before:
             raise
 
 
 @operation
 def encode_response(world: World) -> Any:
     response = world.or_junk(lambda: world.pick(tw.InferResponse))
-    options, before = options_of(world), world.n_meddled
+    options, before = options_of(world), world.n_side_effects
     request = None
     if world.choices.one_in(2):
         request = world.or_junk(lambda: world.pick(tw.InferRequest))
     if world.choices.one_in(4):
         options["selection"] = world.or_junk(lambda: world.choices.of(("spec", "triton")))
     frame = world.call(tw.encode_response, response, request, **options)
-    if frame is not None and world.n_meddled == before and all(map(is_unchanged, response.outputs)):
+    if (
+        frame is not None
+        and world.n_side_effects == before
+        and all(map(is_unchanged, response.outputs))
+    ):
         sent = list(response.outputs)
         if request is not None and request.outputs:
             listed = {output.name for output in request.outputs}
             sent = [tensor for tensor in sent if tensor.name in listed]
-        unless_meddled(world, check_frame, frame, sent, tw.decode_response, "response")
+        unless_side_effects(world, check_frame, frame, sent, tw.decode_response, "response")
         keep_frame(world, frame, "response")
     return frame
 
@@ -355,10 +363,10 @@ def keep_frame(world: World, frame: tw.Frame, kind: str) -> None:
 
 @operation
 def encode_raw_request(world: World) -> Any:
-    before = world.n_meddled
+    before = world.n_side_effects
     item = world.pick(tw.Tensor) if world.choices.one_in(2) else values(world)
     frame = world.call(tw.encode_raw_request, item)
-    if frame is None or world.n_meddled != before:
+    if frame is None or world.n_side_effects != before:
         return frame
     assert frame.header_length == 0
     if isinstance(item, tw.Tensor):
@@ -381,7 +389,7 @@ def check_frame(frame: tw.Frame, sent: list[tw.Tensor], decode: Any, kind: str) 
     """Check that tensorwire and the reference decode the frame to the encoded message."""
     joined = bytes(frame)
     assert len(joined) == len(frame) == int(frame.headers["Content-Length"])
-    assert joined == b"".join(frame.pieces(7))
+    assert joined == b"".join(frame.chunks(7))
     back = list(decode(joined, frame.header_length, limits=ANYTHING))
     assert [(t.name, t.datatype, t.shape) for t in back] == [
         (t.name, t.datatype, tuple(t.shape)) for t in sent
@@ -401,12 +409,12 @@ def check_frame(frame: tw.Frame, sent: list[tw.Tensor], decode: Any, kind: str) 
 
 @operation
 def encode_bytes(world: World) -> Any:
-    item, before = values(world), world.n_meddled
+    item, before = values(world), world.n_side_effects
     made = world.call(tw.encode_bytes, item)
     if made is None:
         return None
     assert type(made) is bytes
-    if world.n_meddled == before and is_unchanged(item):
+    if world.n_side_effects == before and is_unchanged(item):
         tw.decode_bytes(made)
         reference.unpack("BYTES", made, len(tw.decode_bytes(made)))
     return made

@@ -240,7 +240,7 @@ def use_frame(world: World) -> Any:
         return world.call(bytes, frame)
     if form == 1:
         most = world.or_junk(lambda: number(world))
-        parts = world.call(lambda: list(islice(frame.pieces(most), 9)))
+        parts = world.call(lambda: list(islice(frame.chunks(most), 9)))
         return world.choices.of(parts) if parts else None
     if form == 2:
         headers = world.call(lambda: frame.headers)
@@ -468,21 +468,21 @@ def pickle_item(world: World) -> Any:
     buffers: list[Any] = []
     options = {"buffer_callback": buffers.append} if protocol == 5 else {}
 
-    def there_and_back() -> Any:
+    def round_trip() -> Any:
         data = pickle.dumps(item, protocol, **options)  # type: ignore[arg-type]
         return pickle.loads(data, buffers=[bytearray(b) for b in buffers])
 
-    return apart(world, there_and_back)
+    return call_if_supported(world, round_trip)
 
 
 @operation
 def copy_item(world: World) -> Any:
     item = world.pick(*PUBLIC)
-    return apart(world, lambda: world.choices.of((copy.copy, copy.deepcopy))(item))
+    return call_if_supported(world, lambda: world.choices.of((copy.copy, copy.deepcopy))(item))
 
 
-def apart(world: World, function: Callable[[], Any]) -> Any:
-    """Pickle or copy an object. It may contain objects that do not support this."""
+def call_if_supported(world: World, function: Callable[[], Any]) -> Any:
+    """Call a function that pickles or copies. Return None if an object does not support this."""
     try:
         made = world.call(function)
     except (AttributeError, RuntimeError, pickle.PicklingError, AssertionError):
@@ -563,6 +563,6 @@ def drop(world: World) -> None:
 def drop_garbage(world: World) -> None:
     """Create a cycle of an object in use and one that calls back when it is collected."""
     cycle: Any = hostile.Cycle()
-    cycle.held = world.pick(tw.Tensor, tw.InferRequest)
-    if isinstance(cycle.held, tw.InferRequest) and isinstance(cycle.held.parameters, dict):
-        cycle.held.parameters["k"] = cycle
+    cycle.member = world.pick(tw.Tensor, tw.InferRequest)
+    if isinstance(cycle.member, tw.InferRequest) and isinstance(cycle.member.parameters, dict):
+        cycle.member.parameters["k"] = cycle

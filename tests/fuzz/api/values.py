@@ -354,7 +354,7 @@ class Cached:
             self.pair = producer.__arrow_c_array__()
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
-        hostile.meddle()
+        hostile.side_effect()
         return self.pair
 
 
@@ -362,7 +362,7 @@ class CachedStream:
     stream: Any
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        hostile.meddle()
+        hostile.side_effect()
         return self.stream
 
 
@@ -418,7 +418,7 @@ def body(world: World) -> Message:
         at = world.choices.below(256) * len(data) // 256
         data = data[:at] + bytes([world.choices.below(256)]) + data[at + 1 :]
     memory = world.choices.of(
-        (bytes, bytearray, memoryview, lambda d: np.frombuffer(d, "u1"), buffered, misplaced)
+        (bytes, bytearray, memoryview, lambda d: np.frombuffer(d, "u1"), buffered, at_odd_address)
     )
     return Message(memory(data), length, kind)
 
@@ -429,7 +429,7 @@ def buffered(data: bytes) -> tw.BodyBuffer:
     return buffer
 
 
-def misplaced(data: bytes) -> memoryview:
+def at_odd_address(data: bytes) -> memoryview:
     return memoryview(bytearray(b"x" + data))[1:]
 
 

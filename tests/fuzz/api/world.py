@@ -59,13 +59,13 @@ class World:
         self.kept: list[Any] = []  # owners of memory that capsules refer to
         self.depth = 0
         self.n_steps = 0
-        self.n_meddled = 0
+        self.n_side_effects = 0
         self.trace: Callable[[str], None] | None = None
 
     # --- steps ---
 
     def run(self) -> None:
-        hostile.connect(self.meddle, self.answer)
+        hostile.connect(self.side_effect, self.answer)
         try:
             while not self.choices.is_over:
                 self.step()
@@ -123,9 +123,9 @@ class World:
 
     # --- called by hostile objects ---
 
-    def meddle(self) -> None:
+    def side_effect(self) -> None:
         """Do nothing, raise an exception, or run further steps within the step."""
-        self.n_meddled += 1
+        self.n_side_effects += 1
         if self.depth >= MAX_DEPTH or self.choices.is_over:
             return
         action = self.choices.below(8)

@@ -41,8 +41,9 @@ def decode_body(body: bytes, headers: dict[str, str], model_name: str, options: 
         json_length = len(body)
     if json_length == 0 and body:
         raise InvalidInput(
-            f"Inference-Header-Content-Length is 0, a raw binary request of {len(body)} bytes: "
-            f"model '{model_name}' of KServe declares no input to read it by"
+            f"Inference-Header-Content-Length is 0, so the body of {len(body)} bytes is a raw "
+            f"binary request, but model '{model_name}' of KServe declares no inputs; send a JSON "
+            f"header, and its length in Inference-Header-Content-Length"
         )
     return read_request(InferRequest, body, json_length, model_name, options)
 

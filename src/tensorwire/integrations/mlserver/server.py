@@ -205,4 +205,7 @@ def json_for_binary_request(response: InferenceResponse) -> Response:
         return Response(response.model_dump())
     except (TypeError, UnicodeDecodeError) as error:  # raised by orjson and json
         cause = error.__cause__ or error
-        raise MLServerError(f"the outputs have no JSON form, ask for binary: {cause}") from error
+        raise MLServerError(
+            f"the outputs cannot be sent as JSON ({cause}); to get them as binary data, set the "
+            f"parameter binary_data_output of the request to true"
+        ) from error

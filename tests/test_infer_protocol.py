@@ -1,0 +1,525 @@
+"""`InferProtocol` on uvicorn: its own behaviour, and what it shares with uvicorn's supervision.
+
+The cases that every server must pass are in test_http_conformance.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import logging
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+import tensorwire as tw
+from support.servers import uvicorn_server
+from tensorwire.asgi import Model, create_app
+from tensorwire.server.serve import echo
+from tensorwire.server.uvicorn import InferProtocol
+
+pytestmark = [
+    pytest.mark.thread_unsafe(reason="the tests share a server"),
+    pytest.mark.no_sanitizers(reason="it tests sockets and event loops"),
+]
+
+MiB = 1 << 20
+BINARY = {"binary_data_output": True}
+asgi_paths: list[str] = []  # of the requests that reached the ASGI application
+released = threading.Event()  # the model "wait" returns when it is set
+started = threading.Event()
+
+
+async def async_echo(request: tw.InferRequest) -> tw.InferResponse:
+    await asyncio.sleep(0.001)
+    return tw.InferResponse(request.inputs)
+
+
+def wait(request: tw.InferRequest) -> tw.InferResponse:
+    started.set()
+    assert released.wait(20)
+    return tw.InferResponse(request.inputs)
+
+
+def returns_coroutine(request: tw.InferRequest) -> Any:
+    return async_echo(request)
+
+
+def fail(request: tw.InferRequest) -> Any:
+    raise RuntimeError("a secret")
+
+
+class RecordingApp(type(create_app({}))):  # type: ignore[misc]
+    """The application of `create_app`, which records the requests that pass through ASGI."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            asgi_paths.append(scope["path"])
+        await super().__call__(scope, receive, send)
+
+
+def make_app(**options: Any) -> Any:
+    models: dict[str, Any] = {
+        "echo": Model(echo, in_event_loop=True),
+        "async": async_echo,
+        "thread": echo,
+        "wait": wait,
+        "coroutine": Model(returns_coroutine, in_event_loop=True),
+        "fail": Model(fail, in_event_loop=True),
+        "a b/ü%20": echo,
+    }
+    app = create_app(models, **options)
+    app.__class__ = RecordingApp
+    return app
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with uvicorn_server(make_app(max_body=64 * MiB), http=InferProtocol) as address:
+        yield address
+
+
+def connect(address: str) -> socket.socket:
+    host, _, port = address.partition(":")
+    connection = socket.create_connection((host, int(port)), 20)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def request_bytes(model: str, x: Any, headers: str = "", id: str = "") -> bytes:
+    request = tw.InferRequest([tw.Tensor("x", x)], id=id or None, parameters=BINARY)
+    frame = tw.encode_request(request)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in frame.headers.items())
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\n{lines}{headers}\r\n"
+    return head.encode() + bytes(frame)
+
+
+class Answer:
+    """A response that is read from a file."""
+
+    def __init__(self, file: Any) -> None:
+        line = file.readline().split(b" ", 2)
+        assert line[0] == b"HTTP/1.1", line
+        self.status = int(line[1])
+        self.headers = http.client.parse_headers(file)
+        self.body = file.read(int(self.headers["content-length"]))
+
+    @property
+    def response(self) -> tw.InferResponse:
+        assert self.status == 200, self.body
+        return tw.decode_response(self.body, tw.header_length(self.headers))
+
+    @property
+    def error(self) -> str:
+        return str(json.loads(self.body)["error"])
+
+
+class Stream:
+    """Reads the responses of one connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.file = connection.makefile("rb")
+
+    def answer(self) -> Answer:
+        return Answer(self.file)
+
+    def at_end(self) -> bool:
+        """Return whether the server closes the connection."""
+        return self.file.read(1) == b""
+
+
+@pytest.mark.parametrize("model", ["echo", "async", "thread", "coroutine"])
+@pytest.mark.parametrize("n", [0, 1, 100_000, 2_000_000])
+def test_infer_request_does_not_pass_through_asgi(address: str, model: str, n: int) -> None:
+    asgi_paths.clear()
+    x = np.arange(n, dtype=np.float32)
+    with connect(address) as connection:
+        stream = Stream(connection)
+        for _ in range(3):
+            connection.sendall(request_bytes(model, x, id="7"))
+            response = stream.answer().response
+            assert np.array_equal(response["x"].as_numpy(), x)
+            assert (response.model_name, response.id) == (model, "7")
+    assert asgi_paths == []
+
+
+def test_other_requests_pass_through_asgi(address: str) -> None:
+    asgi_paths.clear()
+    connection = http.client.HTTPConnection(address, timeout=20)
+    for method, path, status in (
+        ("GET", "/v2/health/live", 200),
+        ("GET", "/v2/models/echo", 200),
+        ("GET", "/v2/models/echo/infer", 405),
+        ("POST", "/v2/models/nobody/infer", 404),
+    ):
+        connection.request(method, path)
+        reply = connection.getresponse()
+        reply.read()
+        assert reply.status == status
+    assert asgi_paths == [
+        "/v2/health/live",
+        "/v2/models/echo",
+        "/v2/models/echo/infer",
+        "/v2/models/nobody/infer",
+    ]
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/v2/models/a%20b/%C3%BC%2520/infer",
+        "/v2/models/a%20b%2F%c3%bc%2520/infer?x=1",
+        "/v2/models/%61%20b/%C3%BC%2520/versions/1/infer",
+        "http://other/v2/models/a%20b/%C3%BC%2520/infer",
+    ],
+)
+def test_spellings_of_a_target(address: str, target: str) -> None:
+    asgi_paths.clear()
+    message = request_bytes("echo", np.arange(3)).replace(
+        b"/v2/models/echo/infer", target.encode(), 1
+    )
+    with connect(address) as connection:
+        connection.sendall(message)
+        assert Stream(connection).answer().response.model_name == "a b/ü%20"
+    assert asgi_paths == []
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 65_536])
+def test_body_in_pieces_with_pipelined_successor(address: str, pieces: int) -> None:
+    """The bytes after a body that is received directly belong to the next request."""
+    big, small = np.arange(1_000_000, dtype=np.float32), np.arange(5, dtype=np.float32)
+    text = request_bytes("echo", big) + request_bytes("async", small) + request_bytes("echo", big)
+    with connect(address) as connection:
+        stream = Stream(connection)
+        starts = [0, *(len(text) * i // pieces for i in range(1, min(pieces, 40))), len(text)]
+
+        def send() -> None:
+            for start, end in pairwise(starts):
+                connection.sendall(text[start:end])
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        for expected in (big, small, big):
+            assert np.array_equal(stream.answer().response["x"].as_numpy(), expected)
+        sender.join()
+
+
+def test_order_of_pipelined_requests(address: str) -> None:
+    """Responses have the order of the requests, whichever model is ready first."""
+    kinds = ["async", "echo", "thread", "GET", "echo", "nobody", "coroutine", "fail"] * 100
+    text = b"".join(
+        b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+        if kind == "GET"
+        else request_bytes(kind, np.arange(3), id=str(i))
+        for i, kind in enumerate(kinds)
+    )
+    with connect(address) as connection:
+        stream = Stream(connection)
+        sender = threading.Thread(target=connection.sendall, args=(text,))
+        sender.start()
+        for i, kind in enumerate(kinds):
+            answer = stream.answer()
+            if kind == "GET":
+                assert json.loads(answer.body) == {"live": True}
+            elif kind == "nobody":
+                assert answer.error == "model 'nobody' is not known"
+            elif kind == "fail":
+                assert (answer.status, answer.error) == (500, "model 'fail' failed")
+            else:
+                assert answer.response.id == str(i)
+        sender.join()
+
+
+def test_thousands_of_queued_requests(address: str) -> None:
+    """Requests that wait for an earlier one are answered without recursion."""
+    n = 3000
+    released.clear()
+    with connect(address) as connection:
+        stream = Stream(connection)
+        text = request_bytes("echo", np.arange(1))
+        connection.sendall(request_bytes("wait", np.arange(2)))
+        sender = threading.Thread(target=connection.sendall, args=(text * n,))
+        sender.start()
+        time.sleep(0.2)
+        released.set()
+        assert stream.answer().response["x"].shape == (2,)
+        assert all(stream.answer().response["x"].shape == (1,) for _ in range(n))
+        sender.join()
+
+
+def test_garbage_after_a_request_is_answered_after_it(address: str) -> None:
+    released.clear()
+    with connect(address) as connection:
+        stream = Stream(connection)
+        connection.sendall(request_bytes("wait", np.arange(2)) + b"\x00garbage\r\n\r\n")
+        time.sleep(0.1)
+        released.set()
+        assert stream.answer().response["x"].shape == (2,)
+        answer = stream.answer()
+        assert (answer.status, answer.headers["connection"]) == (400, "close")
+        assert answer.error == "Invalid HTTP request received."
+        assert connection.recv(1) == b""
+
+
+def test_invalid_chunk_ends_the_request(address: str) -> None:
+    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connect(address) as connection:
+        connection.sendall(head + b"4\r\nabcd\r\nzz\r\n")
+        answer = Stream(connection).answer()
+        assert (answer.status, answer.headers["connection"]) == (400, "close")
+        assert connection.recv(1) == b""
+
+
+def test_too_long_body_is_rejected_before_it_arrives(address: str) -> None:
+    with connect(address) as connection:
+        head = "POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n"
+        connection.sendall(head.encode())
+        answer = Stream(connection).answer()
+        assert (answer.status, answer.headers["connection"]) == (413, "close")
+        connection.sendall(b"a" * 30_000_000)  # the client may still send: there is no reset
+        connection.sendall(b"a" * 69_999_999)
+        assert connection.recv(1) == b""
+
+
+def test_body_after_an_error_is_discarded_and_the_connection_kept(address: str) -> None:
+    x = np.arange(500_000, dtype=np.float32)
+    with connect(address) as connection:
+        stream = Stream(connection)
+        connection.sendall(request_bytes("echo", x).replace(b"header-length", b"header-length", 1))
+        assert stream.answer().status == 200
+        broken = request_bytes("echo", x, headers="Content-Encoding: br\r\n")
+        connection.sendall(broken + request_bytes("echo", x[:3]))
+        assert stream.answer().status == 415
+        assert stream.answer().response["x"].shape == (3,)
+
+
+def test_header_flood() -> None:
+    with uvicorn_server(make_app(), http=InferProtocol) as address, connect(address) as connection:
+        connection.sendall(b"POST /v2/models/echo/infer HTTP/1.1\r\n")
+        with contextlib.suppress(OSError):
+            for i in range(100_000):
+                connection.sendall(b"X-%d: 1\r\n" % i)
+        with contextlib.suppress(ConnectionResetError):
+            assert Stream(connection).answer().status == 431
+
+
+@pytest.mark.parametrize(
+    ("sent", "error"),
+    [
+        (b"POST /v2/mod", "the headers did not arrive in time"),
+        (
+            b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\nabc",
+            "the body did not arrive within 0.3 seconds",
+        ),
+        (
+            b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc",
+            "the body did not arrive within 0.3 seconds",
+        ),
+    ],
+)
+def test_slow_request_is_cut_off(sent: bytes, error: str) -> None:
+    app = make_app(receive_timeout=0.3)
+    with uvicorn_server(app, http=InferProtocol) as address, connect(address) as connection:
+        connection.sendall(sent)
+        for _ in range(2):
+            time.sleep(0.1)
+            connection.sendall(b"a")  # a byte now and then does not extend the time
+        answer = Stream(connection).answer()
+        assert (answer.status, answer.error) == (408, error)
+        assert connection.recv(1) == b""
+
+
+def test_client_that_does_not_read_is_disconnected() -> None:
+    app = make_app(receive_timeout=0.5)
+    x = np.zeros(8 * MiB, np.float32)
+    with uvicorn_server(app, http=InferProtocol) as address, connect(address) as connection:
+        connection.sendall(request_bytes("echo", x))
+        time.sleep(1.6)
+        with pytest.raises(ConnectionError):  # the rest of the response is lost
+            while connection.recv(1 << 20):
+                pass
+            raise ConnectionResetError
+
+
+def test_half_closed_connection(address: str) -> None:
+    released.clear()
+    started.clear()
+    with connect(address) as connection:
+        connection.sendall(request_bytes("wait", np.arange(2)))
+        connection.shutdown(socket.SHUT_WR)
+        assert started.wait(10)
+        time.sleep(0.1)
+        released.set()
+        answer = Stream(connection).answer()
+        assert answer.response["x"].shape == (2,)
+        assert connection.recv(1) == b""
+
+
+def test_keep_alive_timeout() -> None:
+    app = make_app()
+    with (
+        uvicorn_server(app, http=InferProtocol, timeout_keep_alive=1) as address,
+        connect(address) as connection,
+    ):
+        connection.sendall(request_bytes("echo", np.arange(2)))
+        stream = Stream(connection)
+        stream.answer()
+        begin = time.monotonic()
+        assert connection.recv(1) == b""
+        assert 0.5 < time.monotonic() - begin < 10
+
+
+def test_limit_concurrency() -> None:
+    released.clear()
+    with (
+        uvicorn_server(make_app(), http=InferProtocol, limit_concurrency=2) as address,
+        connect(address) as first,
+    ):
+        first.sendall(request_bytes("wait", np.arange(2)))
+        assert started.wait(10)
+        with connect(address) as second, connect(address) as third:
+            third.sendall(request_bytes("echo", np.arange(2)))
+            assert Stream(third).answer().status == 503
+            second.close()
+        released.set()
+        assert Stream(first).answer().status == 200
+
+
+def test_graceful_shutdown_answers_requests_in_flight() -> None:
+    released.clear()
+    started.clear()
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(uvicorn_server(make_app(), http=InferProtocol))
+        in_flight, idle = connect(address), connect(address)
+        with in_flight, idle:
+            stream = Stream(idle)
+            idle.sendall(request_bytes("echo", np.arange(2)))
+            stream.answer()
+            in_flight.sendall(request_bytes("wait", np.arange(2)))
+            assert started.wait(10)
+            closing = threading.Thread(target=stack.close)
+            closing.start()
+            assert idle.recv(1) == b""  # an idle connection is closed at once
+            released.set()
+            answer = Stream(in_flight).answer()
+            assert answer.response["x"].shape == (2,)
+            assert answer.headers["connection"] == "close"
+            closing.join(10)
+
+
+def test_access_log_with_proxy_headers(caplog: pytest.LogCaptureFixture) -> None:
+    options = {"access_log": True, "proxy_headers": True, "forwarded_allow_ips": "127.0.0.1"}
+    logger = logging.getLogger("uvicorn.access")
+    with uvicorn_server(make_app(), http=InferProtocol, **options) as address:
+        logger.addHandler(caplog.handler)
+        caplog.set_level("INFO", "uvicorn.access")
+        with connect(address) as connection:
+            headers = "X-Forwarded-For: 192.0.2.7\r\n"
+            connection.sendall(request_bytes("echo", np.arange(2), headers))
+            assert Stream(connection).answer().status == 200
+        logger.removeHandler(caplog.handler)
+    lines = [record.getMessage() for record in caplog.records]
+    assert '192.0.2.7:0 - "POST /v2/models/echo/infer HTTP/1.1" 200' in lines
+
+
+def test_application_of_another_framework() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await receive()
+            await send({"type": "http.response.start", "status": 202, "headers": []})
+            await send({"type": "http.response.body", "body": b"other"})
+
+    with (
+        uvicorn_server(app, http=InferProtocol, lifespan="off") as address,
+        connect(address) as connection,
+    ):
+        connection.sendall(request_bytes("echo", np.arange(2)))
+        assert connection.recv(100).startswith(b"HTTP/1.1 202 ")
+
+
+def test_root_path() -> None:
+    app = make_app()
+    with (
+        uvicorn_server(app, http=InferProtocol, root_path="/prefix") as address,
+        connect(address) as connection,
+    ):
+        connection.sendall(request_bytes("echo", np.arange(2)))
+        assert Stream(connection).answer().status == 200
+
+
+def test_middleware_of_proxy_headers_is_the_only_one_that_is_passed_over() -> None:
+    asgi_paths.clear()
+    wrapped = ProxyHeadersMiddleware(ProxyHeadersMiddleware(make_app()))
+    with uvicorn_server(wrapped, http=InferProtocol) as address, connect(address) as connection:
+        connection.sendall(request_bytes("echo", np.arange(2)))
+        assert Stream(connection).answer().status == 200
+    assert asgi_paths == ["/v2/models/echo/infer"]
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[str, str]:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=test"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    out = ["-keyout", key, "-out", certificate]
+    subprocess.run([*make.split(), *names, *out], check=True, capture_output=True)
+    return key, certificate
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("model", ["echo", "thread"])
+def test_tls(certificate: tuple[str, str], model: str, loop: str) -> None:
+    key, chain = certificate
+    options = {"ssl_keyfile": key, "ssl_certfile": chain, "loop": loop}
+    x = np.arange(2_000_000, dtype=np.float32)
+    with uvicorn_server(make_app(), http=InferProtocol, **options) as address:
+        context = ssl.create_default_context(cafile=chain)
+        connection = http.client.HTTPSConnection(address, timeout=20, context=context)
+        for sent in (x, x[:3], x):
+            frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", sent)], parameters=BINARY))
+            path = f"/v2/models/{model}/infer"
+            connection.request("POST", path, bytes(frame), headers=frame.headers)
+            reply = connection.getresponse()
+            length = tw.header_length(reply.headers)
+            found = tw.decode_response(reply.read(), length)["x"].as_numpy()
+            assert np.array_equal(found, sent)
+        connection.close()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_arrays_are_writable_views_of_one_aligned_buffer(loop: str) -> None:
+    seen: list[Any] = []
+
+    def look(request: tw.InferRequest) -> Any:
+        seen.append(request["x"].as_numpy())
+        return {"y": np.zeros(1, np.float32)}
+
+    app = create_app({"m": Model(look, in_event_loop=True)})
+    with (
+        uvicorn_server(app, http=InferProtocol, loop=loop) as address,
+        connect(address) as connection,
+    ):
+        stream = Stream(connection)
+        for n in (3, 1_000_000):
+            connection.sendall(request_bytes("m", np.arange(n, dtype=np.float32)))
+            assert stream.answer().status == 200
+    for array in seen:
+        assert array.flags.writeable
+        assert array.ctypes.data % 64 == 0
+        assert np.array_equal(array, np.arange(len(array)))
