@@ -231,11 +231,12 @@ class Echo:
         """Raise AssertionError unless the response belongs to this request."""
         assert response.status == 200, (self.id, response.status, response.body[:300])
         found = tw.decode_response(response.body, tw.header_length(response.headers))
-        assert found.id == self.id
-        (tensor,) = found.outputs
-        assert tensor.name == "x"
-        assert tensor.shape == (len(self.numbers),)
-        assert np.array_equal(tensor.as_numpy(), np.array(self.numbers, np.int64))
+        assert found.id == self.id, (self.id, found.id)
+        names = [tensor.name for tensor in found.outputs]
+        assert names == ["x"], (self.id, names)
+        values = found["x"].as_numpy()
+        assert values.shape == (len(self.numbers),), (self.id, values.shape)
+        assert np.array_equal(values, np.array(self.numbers, np.int64)), (self.id, values)
 
 
 def echo(id: str = "one", numbers: tuple[int, ...] = (1, -2, 3)) -> Echo:
