@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
-import ssl
-import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import pytest
 
+import tensorwire as tw
 from support import client_fixtures
-from support.client_fixtures import BODY, GOOD, HEADERS, Connect, MiB, X, app, free_port, seen
+from support.client_fixtures import (
+    BODY,
+    GOOD,
+    HEADERS,
+    Certificate,
+    Connect,
+    MiB,
+    TlsScripted,
+    X,
+    app,
+    free_port,
+    seen,
+)
 from support.servers import Scripted, http, uvicorn_server
-from tensorwire.client import AsyncClient, Client, InferenceServerError
+from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
 server, client = client_fixtures.server, client_fixtures.client
+certificate = client_fixtures.certificate
 
 
 def test_connection_is_reused(client: Any) -> None:
@@ -32,27 +43,107 @@ def test_connection_is_reused(client: Any) -> None:
         client.infer("echo", {"x": X})
         client.server_metadata()
         with pytest.raises(InferenceServerError):
-            client.infer("fail", {"x": X})
+            client.infer("nobody", {"x": X})
     assert len({call["peer"] for call in seen[before:]}) == 1
 
 
 def test_connection_closed_by_the_server_is_replaced(connect: Connect) -> None:
     with Scripted([GOOD, GOOD]) as server, connect(server.address, connections=1) as client:
-        for _ in range(5):
+        for _ in range(101):  # at once, so that the client has not noticed it in most cases
             client.infer("m", {"x": X})
-            time.sleep(0.05)  # until the client notices that the connection was closed
+        assert server.n_connections == 51
+
+
+def test_kept_connection_that_is_closed_before_a_response(connect: Connect) -> None:
+    """The request is sent once more, also if the server has read it."""
+    with Scripted([GOOD, b""]) as server, connect(server.address, connections=1) as client:
+        for _ in range(3):
+            assert client.infer("m", {"x": X})["x"].shape == X.shape
         assert server.n_connections == 3
+        assert len(server.heads) == 5
 
 
-def test_threads_share_a_client(server: str) -> None:
+def test_kept_connection_that_is_closed_during_a_response(connect: Connect) -> None:
+    with Scripted([GOOD, b"HTTP/1.1 2"]) as server, connect(server.address) as client:
+        client.infer("m", {"x": X})
+        with pytest.raises(ConnectionError, match="before the head of the response was complete"):
+            client.infer("m", {"x": X})
+        assert len(server.heads) == 2
+
+
+def test_bytes_on_an_idle_connection_are_not_taken_for_a_response(connect: Connect) -> None:
+    timeout = GOOD + http(b"", status="408 Request Timeout")
+    separate = threading.Event()
+
+    def late(connection: socket.socket) -> None:
+        connection.sendall(GOOD)
+        separate.wait(5)
+        connection.sendall(http(b"", status="408 Request Timeout"))
+
+    for answer in (timeout, late):
+        with Scripted([answer, GOOD]) as server, connect(server.address) as client:
+            for _ in range(4):
+                assert client.infer("m", {"x": X})["x"].shape == X.shape
+                separate.set()
+                time.sleep(0.03)
+                separate.clear()
+
+
+SERVER_ERROR = http(b'{"error": "no"}', status="500 Internal Server Error")
+KEEPING = http(b'{"error": "no"}', {"Connection": "Keep-Alive"}, "500 Internal Server Error")
+
+
+@pytest.mark.parametrize(("answer", "n_connections"), [(SERVER_ERROR, 2), (KEEPING, 1)])
+def test_connection_after_a_server_error(
+    connect: Connect, answer: bytes, n_connections: int
+) -> None:
+    """It is not used again, unless the server says so."""
+    with Scripted([answer, GOOD]) as server, connect(server.address) as client:
+        for _ in range(2):
+            with pytest.raises(InferenceServerError, match="no"):
+                client.infer("m", {"x": X})
+            if n_connections == 1:
+                assert client.infer("m", {"x": X})["x"].shape == X.shape
+                break
+        assert server.n_connections == n_connections
+
+
+def test_server_that_closes_the_connection_after_an_error(connect: Connect) -> None:
+    def fail_and_close(connection: socket.socket) -> None:
+        connection.sendall(SERVER_ERROR)
+        time.sleep(0.0005)  # the next call may begin before or after the connection is closed
+
+    with Scripted([fail_and_close]) as server, connect(server.address) as client:
+        for _ in range(200):
+            with pytest.raises(InferenceServerError, match="no"):
+                client.infer("m", {"x": X})
+
+
+def test_16_threads_share_4_connections(server: str) -> None:
     with Client(server, connections=4) as client, ThreadPoolExecutor(16) as threads:
         before = len(seen)
-        sizes = [1, 1000, 300_000] * 20
+        sizes = [1, 1000, 300_000] * 40
         answers = threads.map(lambda n: client.infer("echo", {"x": np.full(n, n)}), sizes)
         for n, answer in zip(sizes, answers, strict=True):
             assert (answer["x"].as_numpy() == n).all()
             assert answer["x"].shape == (n,)
     assert len({call["peer"] for call in seen[before:]}) <= 4
+
+
+def test_64_tasks_share_4_connections(server: str) -> None:
+    async def main() -> None:
+        async with AsyncClient(server, connections=4) as client:
+            sizes = [1, 1000, 100_000, 300_000] * 16
+            answers = await asyncio.gather(
+                *(client.infer("echo", {"x": np.full(n, n)}) for n in sizes)
+            )
+            for n, answer in zip(sizes, answers, strict=True):
+                assert answer["x"].shape == (n,)
+                assert (answer["x"].as_numpy() == n).all()
+
+    before = len(seen)
+    asyncio.run(main())
+    assert 1 < len({call["peer"] for call in seen[before:]}) <= 4
 
 
 def test_tasks_run_concurrently(server: str) -> None:
@@ -81,6 +172,73 @@ def test_client_is_usable_after_a_cancelled_call(server: str) -> None:
     asyncio.run(main())
 
 
+def test_cancelled_calls_release_their_connections(server: str) -> None:
+    """Calls are cancelled while they send, receive, and wait for a connection."""
+    large = np.zeros(4 * MiB, np.float32)
+
+    async def main() -> None:
+        async with AsyncClient(server, connections=2) as client:
+            for delay in (0, 0.0005, 0.002, 0.01, 0.03):
+                calls = [
+                    asyncio.ensure_future(client.infer("echo", {"x": large})) for _ in range(6)
+                ]
+                await asyncio.sleep(delay)
+                for call in calls:
+                    call.cancel()
+                done = await asyncio.gather(*calls, return_exceptions=True)
+                assert any(isinstance(result, asyncio.CancelledError) for result in done)
+                assert all(
+                    isinstance(result, asyncio.CancelledError | tw.InferResponse) for result in done
+                )
+            answers = await asyncio.gather(
+                *(client.infer("echo", {"x": np.full(1000, i)}) for i in range(6))
+            )
+            for i, answer in enumerate(answers):
+                assert (answer["x"].as_numpy() == i).all()
+
+    asyncio.run(main())
+
+
+def test_closing_an_async_client_ends_its_calls(server: str) -> None:
+    async def main() -> None:
+        client = AsyncClient(server, connections=1)
+        calls = [asyncio.ensure_future(client.infer("slow", {"x": X})) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        await client.close()
+        sending, waiting = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(sending, ConnectionError)
+        assert "the client was closed" in str(sending)
+        assert isinstance(waiting, RuntimeError)
+
+    asyncio.run(main())
+
+
+def test_closing_a_client_ends_the_wait_for_a_connection(server: str) -> None:
+    client = Client(server, connections=1)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(client.infer, "slow", {"x": X})
+        time.sleep(0.1)
+        second = threads.submit(client.infer, "slow", {"x": X})
+        time.sleep(0.05)
+        client.close()
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            second.result(0.1)
+        assert first.result()["x"].shape == X.shape
+
+
+def test_async_client_belongs_to_one_event_loop(server: str) -> None:
+    client = AsyncClient(server)
+
+    async def call() -> None:
+        await client.infer("echo", {"x": X})
+
+    with asyncio.Runner() as runner:
+        runner.run(call())
+        with asyncio.Runner() as other, pytest.raises(RuntimeError, match="another event loop"):
+            other.run(call())
+        runner.run(client.close())
+
+
 def test_closed_client_raises(connect: Connect, server: str) -> None:
     with connect(server) as client:
         assert client.is_ready()
@@ -97,22 +255,29 @@ def test_invalid_urls_are_rejected(connect: Connect, url: str) -> None:
         (Client if connect is Client else AsyncClient)(url)
 
 
-def test_tls(connect: Connect, tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificate")
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=test"
-    name = ["-addext", "subjectAltName=IP:127.0.0.1"]
-    out = ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run([*make.split(), *name, *out], check=True, capture_output=True)
-    options = {"ssl_keyfile": str(key), "ssl_certfile": str(certificate)}
+def test_tls(connect: Connect, certificate: Certificate) -> None:
+    options = {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file}
     with uvicorn_server(app, **options) as address:
-        trusting = ssl.create_default_context(cafile=str(certificate))
-        with connect(f"https://{address}", ssl_context=trusting) as client:
-            assert np.array_equal(client.infer("echo", {"x": X})["x"].as_numpy(), X)
+        before = len(seen)
+        large = np.arange(3 * MiB, dtype=np.float32)
+        with connect(f"https://{address}", ssl_context=certificate.trusting()) as client:
+            for array in (X, large, X):
+                assert np.array_equal(client.infer("echo", {"x": array})["x"].as_numpy(), array)
+        assert len({call["peer"] for call in seen[before:]}) == 1
         fails = pytest.raises(ConnectionError, match=r"(?i)certificate")
         with connect(f"https://{address}") as client, fails:
             client.infer("echo", {"x": X})
+
+
+def test_tls_connection_closed_by_the_server_is_replaced(
+    connect: Connect, certificate: Certificate
+) -> None:
+    server = TlsScripted([GOOD, GOOD], certificate)
+    trusting = certificate.trusting()
+    with server, connect(f"https://{server.address}", ssl_context=trusting) as client:
+        for _ in range(5):
+            assert client.infer("m", {"x": X})["x"].shape == X.shape
+    assert server.n_connections == 3
 
 
 def test_inference_requests_are_not_retried(connect: Connect) -> None:
@@ -122,7 +287,7 @@ def test_inference_requests_are_not_retried(connect: Connect) -> None:
         assert server.n_connections == 1
         with pytest.raises(ConnectionError):
             client.server_metadata()
-        assert server.n_connections == (2 if connect is Client else 3)  # aiohttp repeats a GET
+        assert server.n_connections == 2
 
 
 def test_cookies_are_not_kept(connect: Connect) -> None:
@@ -169,19 +334,103 @@ def test_timeouts(connect: Connect, answer: Any) -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
 def test_timeout_must_be_positive(connect: Connect, seconds: float) -> None:
-    """aiohttp interprets 0 as no timeout."""
     message = f"a positive number of seconds or None, not {seconds}"
     with pytest.raises(ValueError, match=message), connect("127.0.0.1:1", timeout=seconds):
         pass
     with connect("127.0.0.1:1") as client, pytest.raises(ValueError, match=message):
         client.infer("m", {"x": X}, timeout=seconds)
+    for name in ("connect", "read", "total"):
+        with pytest.raises(ValueError, match=message):
+            Timeout(**{name: seconds})
 
 
-def test_number_of_connections_must_be_positive(connect: Connect) -> None:
-    """urllib3 would wait for a connection forever."""
-    fails = pytest.raises(ValueError, match="connections must be 1 or more, not 0")
-    with fails, connect("127.0.0.1:1", connections=0):
+@pytest.mark.parametrize("name", ["connections", "retries", "max_body"])
+def test_invalid_options_are_rejected(connect: Connect, name: str) -> None:
+    fails = pytest.raises(ValueError, match=f"{name} must be [01] or more, not -1")
+    with fails, connect("127.0.0.1:1", **{name: -1}):
         pass
+
+
+def drip(connection: socket.socket) -> None:
+    """Send a response with 1 byte per 100 ms."""
+    for i in range(100):
+        connection.sendall(GOOD[i : i + 1])
+        time.sleep(0.1)
+
+
+def test_total_timeout(connect: Connect) -> None:
+    fails = pytest.raises(TimeoutError, match=r"longer than 0.5 seconds \(total timeout\)")
+    with Scripted([drip]) as server, connect(server.address) as client, fails:
+        started = time.perf_counter()
+        try:
+            client.infer("m", {"x": X}, timeout=Timeout(read=5, total=0.5))
+        finally:
+            assert 0.4 < time.perf_counter() - started < 1.5
+    fails = pytest.raises(TimeoutError, match=r"for 0.05 seconds \(read timeout\)")
+    with Scripted([drip]) as server, connect(server.address) as client, fails:
+        client.infer("m", {"x": X}, timeout=Timeout(read=0.05, total=5))
+
+
+def test_total_timeout_while_sending(connect: Connect) -> None:
+    """A server that reads slowly does not exceed the read timeout."""
+
+    class ReadsSlowly(Scripted):
+        def read(self, connection: socket.socket) -> bool:
+            while connection.recv(1 << 20):
+                time.sleep(0.02)
+            return False
+
+    options = {"timeout": Timeout(read=2, total=0.4)}
+    fails = pytest.raises(TimeoutError, match="total timeout")
+    with ReadsSlowly([b""]) as server, connect(server.address, **options) as client, fails:
+        client.infer("m", {"x": np.zeros(128 * MiB, np.int8)})
+
+
+def test_total_timeout_includes_the_wait_for_a_connection(server: str) -> None:
+    timeout = Timeout(total=0.1)
+    with Client(server, connections=1) as client, ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(client.infer, "slow", {"x": X})
+        time.sleep(0.05)
+        with pytest.raises(TimeoutError, match="total timeout"):
+            client.infer("echo", {"x": X}, timeout=timeout)
+        assert slow.result()["x"].shape == X.shape
+        assert client.infer("echo", {"x": X})["x"].shape == X.shape
+
+    async def main() -> None:
+        async with AsyncClient(server, connections=1) as client:
+            slow = asyncio.ensure_future(client.infer("slow", {"x": X}))
+            await asyncio.sleep(0.05)
+            with pytest.raises(TimeoutError, match="total timeout"):
+                await client.infer("echo", {"x": X}, timeout=timeout)
+            assert (await slow)["x"].shape == X.shape
+            assert (await client.infer("echo", {"x": X}))["x"].shape == X.shape
+
+    asyncio.run(main())
+
+
+def test_connect_timeout(connect: Connect) -> None:
+    """The queue of a listening socket is full, so that connecting takes forever."""
+    with socket.socket() as listening, ExitStack() as opened:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        host, port = listening.getsockname()
+        for _ in range(3):
+            waiting = opened.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex((host, port))
+        started = time.perf_counter()
+        fails = pytest.raises(TimeoutError, match=r"after 0.2 seconds \(connect timeout\)")
+        with connect(f"{host}:{port}", timeout=Timeout(connect=0.2)) as client, fails:
+            client.infer("m", {"x": X})
+        assert time.perf_counter() - started < 2
+
+
+def test_connect_timeout_includes_tls(connect: Connect) -> None:
+    fails = pytest.raises(TimeoutError, match="connect timeout")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        with connect(url, timeout=Timeout(connect=0.2)) as client, fails:
+            client.infer("m", {"x": X})
 
 
 def test_timeout_applies_to_each_read(connect: Connect) -> None:

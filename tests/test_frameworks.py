@@ -1,4 +1,4 @@
-"""Starlette and FastAPI: a route that decodes the ASGI request and returns a frame."""
+"""Starlette, FastAPI and Litestar: routes with frames, and mounts of the application."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from tensorwire.asgi import read_request, send_frame
+from tensorwire.asgi import create_app, read_request, send_frame
 
 pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 
-MISSING = "pip install '.[test]' for fastapi and httpx"
+MISSING = "pip install '.[test]' for fastapi, httpx and litestar"
 if os.environ.get("CI"):
     import fastapi
     import httpx
+    import litestar
     import starlette.applications
     import starlette.requests
     import starlette.responses
@@ -25,6 +26,7 @@ if os.environ.get("CI"):
 else:
     fastapi = pytest.importorskip("fastapi", reason=MISSING)
     httpx = pytest.importorskip("httpx", reason=MISSING)
+    litestar = pytest.importorskip("litestar", reason=MISSING)
     starlette = pytest.importorskip("starlette", reason=MISSING)
     pytest.importorskip("starlette.applications", reason=MISSING)
 
@@ -65,10 +67,10 @@ def fastapi_app() -> Any:
     return app
 
 
-async def post(app: Any, body: bytes, headers: dict[str, str]) -> Any:
+async def post(app: Any, body: bytes, headers: dict[str, str], path: str = "/double") -> Any:
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        return await client.post("/double", content=body, headers=headers)
+        return await client.post(path, content=body, headers=headers)
 
 
 @pytest.mark.parametrize("make", [starlette_app, fastapi_app])
@@ -86,3 +88,33 @@ def test_route_decodes_request_and_sends_frame(make: Any) -> None:
     assert np.array_equal(response["y"].as_numpy(), np.arange(30_000) * 2)
     broken = asyncio.run(post(app, bytes(frame)[:-4], frame.headers | {"Content-Length": "120188"}))
     assert (broken.status_code, "error" in broken.json()) == (400, True)
+
+
+def echo(request: tw.InferRequest) -> tw.InferResponse:
+    return tw.InferResponse(request.inputs)
+
+
+def starlette_mount(models: Any) -> Any:
+    return starlette.applications.Starlette(routes=[starlette.routing.Mount("/models", models)])
+
+
+def fastapi_mount(models: Any) -> Any:
+    app = fastapi.FastAPI()
+    app.mount("/models", models)
+    return app
+
+
+def litestar_mount(models: Any) -> Any:
+    return litestar.Litestar([litestar.asgi("/models", is_mount=True, copy_scope=False)(models)])
+
+
+@pytest.mark.parametrize("mount", [starlette_mount, fastapi_mount, litestar_mount])
+def test_mounted_application(mount: Any) -> None:
+    app = mount(create_app({"echo": echo}))
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", np.arange(3))]))
+    path = "/models/v2/models/echo/infer"
+    reply = asyncio.run(post(app, bytes(frame), frame.headers, path))
+    response = tw.decode_response(reply.content, tw.header_length(reply.headers))
+    assert response["x"].as_numpy().tolist() == [0, 1, 2]
+    reply = asyncio.run(post(app, bytes(frame), frame.headers, path.replace("echo", "nobody")))
+    assert (reply.status_code, reply.json()["error"]) == (404, "model 'nobody' is not known")

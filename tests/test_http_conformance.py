@@ -26,6 +26,7 @@ from support.http_exchange import (
     TIMEOUT,
     Closed,
     Connection,
+    Echo,
     Response,
     chunked,
     echo,
@@ -372,7 +373,8 @@ def test_large_bodies_among_small_ones(server: Server) -> None:
 def test_pipelining(server: Server) -> None:
     """500 requests in one packet are answered in their order."""
     n = 500
-    sent, checks = b"", []
+    sent = b""
+    checks: list[tuple[int, str, Echo | None]] = []
     for i in range(n):
         kind = i % 10
         if kind == 3:

@@ -35,13 +35,16 @@ LAYERS = [
     ["server.app"],
     ["asgi"],
     ["server", "server.serve", "client.calls"],
+    ["client.responses"],
     ["client.sync", "client.aio"],
     [f"integrations.{peer}.convert" for peer in ("tritonclient", "kserve", "mlserver")],
     ["integrations.kserve.server", "integrations.mlserver.server"],
     [f"integrations.{peer}.patches" for peer in ("tritonclient", "kserve", "mlserver")],
     ["integrations.tritonclient", "integrations.kserve", "integrations.mlserver"],
     ["integrations.mlserver.__main__"],
-    ["client", "integrations", "cli"],
+    ["client"],
+    ["cli.infer", "cli.serve"],
+    ["integrations", "cli"],
     ["__main__"],
 ]
 LAYER = {module: n for n, layer in enumerate(LAYERS) for module in layer}

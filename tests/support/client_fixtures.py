@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
+import ssl
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import uvloop
 
 import tensorwire as tw
-from support.servers import http, uvicorn_server
+from support.servers import Scripted, http, uvicorn_server
 from tensorwire.asgi import Model, create_app
 from tensorwire.client import AsyncClient, Client
 
@@ -69,8 +74,10 @@ def server() -> Iterator[str]:
 class Awaited:
     """An AsyncClient with blocking methods, so that a test can run with both clients."""
 
+    loop_factory: Any = None
+
     def __init__(self, url: str, **options: Any) -> None:
-        self.runner = asyncio.Runner()
+        self.runner = asyncio.Runner(loop_factory=self.loop_factory)
         self.client = AsyncClient(url, **options)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -84,16 +91,20 @@ class Awaited:
 
     def __exit__(self, *_: object) -> None:
         self.runner.run(self.client.close())
-        self.runner.run(asyncio.sleep(0.01))  # asyncio closes the sockets in this time
         self.runner.close()
 
 
+class AwaitedOnUvloop(Awaited):
+    loop_factory = staticmethod(uvloop.new_event_loop)
+
+
 Connect = Callable[..., Any]
+CONNECT: dict[str, Connect] = {"sync": Client, "asyncio": Awaited, "uvloop": AwaitedOnUvloop}
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=CONNECT)
 def connect(request: pytest.FixtureRequest) -> Connect:
-    return Client if request.param == "sync" else Awaited
+    return CONNECT[request.param]
 
 
 @pytest.fixture
@@ -105,3 +116,42 @@ def client(connect: Connect, server: str) -> Iterator[Any]:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
+
+
+class Certificate:
+    """A certificate for 127.0.0.1, which is signed by itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self.key, self.file = str(folder / "key.pem"), str(folder / "cert.pem")
+        make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=test"
+        name = ["-addext", "subjectAltName=IP:127.0.0.1"]
+        out = ["-keyout", self.key, "-out", self.file]
+        subprocess.run([*make.split(), *name, *out], check=True, capture_output=True)
+
+    def trusting(self) -> ssl.SSLContext:
+        """Return a context for a client that trusts the certificate."""
+        return ssl.create_default_context(cafile=self.file)
+
+    def serving(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.file, self.key)
+        return context
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    return Certificate(tmp_path_factory.mktemp("certificate"))
+
+
+class TlsScripted(Scripted):
+    """A scripted server with TLS. Its answers must not be callables that use the socket's fd."""
+
+    def __init__(self, answers: Any, certificate: Certificate) -> None:
+        super().__init__(answers)
+        self.context = certificate.serving()
+
+    def serve(self, connection: socket.socket) -> None:
+        with self.context.wrap_socket(connection, server_side=True) as wrapped:
+            super().serve(wrapped)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ async def raw(request: tw.InferRequest) -> tw.InferResponse:
     return tw.InferResponse(request.inputs)
 
 
-models = {
+models: dict[str, Callable[..., Any] | Model] = {
     "echo": echo,
     "echo_in_thread": echo_in_thread,
     "raises": raises,

@@ -1,30 +1,42 @@
 """Clients for servers of the Open Inference Protocol.
 
-``Client`` uses urllib3, and ``AsyncClient`` uses aiohttp. Each library is imported when its client
-is first used.
+``Client`` is blocking, and ``AsyncClient`` is for asyncio and uvloop. Both parse the heads of
+responses with httptools. Each client is imported when it is first used.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .calls import DEFAULT_MAX_BODY, DEFAULT_TIMEOUT, InferenceServerError
+from .calls import (
+    AUTO_ID,
+    DEFAULT_MAX_BODY,
+    DEFAULT_TIMEOUT,
+    RESPONSE_LIMITS,
+    InferenceServerError,
+    Progress,
+    Timeout,
+)
 
 if TYPE_CHECKING:
     from .aio import AsyncClient
     from .sync import Client
 
 __all__ = [
+    "AUTO_ID",
     "DEFAULT_MAX_BODY",
     "DEFAULT_TIMEOUT",
+    "RESPONSE_LIMITS",
     "AsyncClient",
     "Client",
     "InferenceServerError",
+    "Progress",
+    "Timeout",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on demand, so that programs that use only Client never load aiohttp.
+    # Imported on demand, so that programs that use only Client never load asyncio.
     if name == "Client":
         from .sync import Client  # noqa: PLC0415
 

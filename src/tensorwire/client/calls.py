@@ -1,28 +1,53 @@
-"""The parts of the clients that perform no I/O: requests, response bodies and errors."""
+"""The parts of the clients that perform no I/O: options, requests, retries and errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+import enum
+import itertools
+import os
+import random
+import re
+import time
+import weakref
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Union
 from urllib.parse import quote, urlsplit
+
+import numpy as np
 
 import tensorwire as tw
 
 from .._codec.json_reader import read_json
 from ..errors import plural
+from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
 DEFAULT_TIMEOUT = 60.0
 """Default timeout in seconds, as in tritonclient."""
 
 DEFAULT_MAX_BODY = 2**31 - 1
-"""Default limit of a response body in bytes."""
+"""Default limit of a response body in bytes, after decompression."""
 
-ERROR_NBYTES = 64 << 10  # maximum number of bytes read from the body of an error response
-CHUNK_NBYTES = 1 << 20  # the timeout applies to sending each chunk, not to a whole tensor
+RESPONSE_LIMITS = tw.Limits(
+    max_header_nbytes=2**31 - 1, max_tensors=2**31 - 1, max_name_nbytes=2**31 - 1
+)
+"""Default limits of the clients for ``decode_response``.
+
+``max_body`` limits the bytes of a response, and thereby the header, the names and the number of
+tensors.
+"""
+
+PIECE_NBYTES = 1 << 20  # the read timeout applies to sending each piece, not to a whole tensor
+_MAX_PIECES = 64  # maximum number of buffers that are sent with one system call
+MAX_JOINED_NBYTES = 64 << 10  # one send is faster than several for frames up to this size
 _MAX_MESSAGE_LENGTH = 2000
 _MAX_REASON_LENGTH = 500
-_MAX_JOINED_NBYTES = 64 << 10  # one send is faster than several for frames up to this size
-_DEFAULT_LIMITS = tw.Limits()
+_MAX_CACHED = 1000  # entries of each cache of a client
+_FIRST_DELAY_SECONDS = 0.1
+_MAX_DELAY_SECONDS = 10.0
+_MAX_RETRY_AFTER_SECONDS = 60
+_RETRIED_STATUSES = (429, 502, 503, 504)
 _RESERVED_HEADERS = {
     "accept-encoding",
     "content-encoding",
@@ -31,10 +56,57 @@ _RESERVED_HEADERS = {
     "inference-header-content-length",
     "transfer-encoding",
 }
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110 5.6.2
+_NOT_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_PATH_CHARACTERS = "/%:@!$&'()*+,;=~"
 
-Inputs = Iterable[tw.Tensor] | Mapping[str, Any]
+
+class AutoId(enum.Enum):
+    """The type of ``AUTO_ID``."""
+
+    AUTO_ID = "AUTO_ID"
+
+    def __repr__(self) -> str:
+        return "AUTO_ID"
+
+
+AUTO_ID: Literal[AutoId.AUTO_ID] = AutoId.AUTO_ID
+"""The default ``id`` of a request: the client numbers its requests, beginning with ``"1"``."""
+
+Inputs = tw.Frame | Mapping[str, Any] | Iterable[Any]
 Outputs = Iterable[str | tw.RequestedOutput]
 Headers = Mapping[str, str]
+Id = str | Literal[AutoId.AUTO_ID] | None
+Algorithm = Literal["gzip", "deflate"]
+
+
+class Progress(NamedTuple):
+    """How much of a call has been transferred, for ``on_progress``.
+
+    Attributes
+    ----------
+    sent_nbytes, request_nbytes : int
+        Number of bytes of the request body that have been sent, and its size.
+    received_nbytes : int
+        Number of bytes of the response body that have been received.
+    response_nbytes : int or None
+        The size of the response body; None if it is not known yet, or the server does not send it.
+
+    Examples
+    --------
+    >>> from tensorwire.client import Progress
+    >>> progress = Progress(1 << 20, 64 << 20, 0, None)
+    >>> f"{progress.sent_nbytes / progress.request_nbytes:.1%} sent"
+    '1.6% sent'
+    """
+
+    sent_nbytes: int
+    request_nbytes: int
+    received_nbytes: int
+    response_nbytes: int | None
+
+
+OnProgress = Callable[[Progress], object]
 
 
 class InferenceServerError(tw.TensorwireError):
@@ -44,6 +116,8 @@ class InferenceServerError(tw.TensorwireError):
     ----------
     status : int
         The HTTP status of the response.
+    retry_after : float or None
+        The number of seconds in the Retry-After header of the response. None if there is none.
 
     Notes
     -----
@@ -61,23 +135,216 @@ class InferenceServerError(tw.TensorwireError):
     404 model 'no such model' is not known
     """
 
+    retry_after: float | None = None
+
+
+# --- timeouts ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeout:
+    """The timeouts of a call, in seconds. None means no timeout.
+
+    Parameters
+    ----------
+    connect : float or None, default 60.0
+        Maximum duration of establishing a connection, including TLS.
+    read : float or None, default 60.0
+        Maximum duration of each single send or receive operation: how long the server may neither
+        accept nor send any data.
+    total : float or None, default None
+        Maximum duration of the whole call, including the wait for a free connection, retries and
+        the pauses between them. It does not include encoding, compressing and decoding.
+
+    Raises
+    ------
+    ValueError
+        A timeout is not a positive number.
+
+    Examples
+    --------
+    >>> from tensorwire.client import Client, Timeout
+    >>> client = Client("localhost:8000", timeout=Timeout(connect=1, total=30))
+    >>> client.timeout
+    Timeout(connect=1, read=60.0, total=30)
+    """
+
+    connect: float | None = DEFAULT_TIMEOUT
+    read: float | None = DEFAULT_TIMEOUT
+    total: float | None = None
+
+    def __post_init__(self) -> None:
+        for seconds in (self.connect, self.read, self.total):
+            _check_seconds(seconds)
+
+
+def _check_seconds(seconds: float | None) -> float | None:
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"timeout must be a positive number of seconds or None, not {seconds}")
+    return seconds
+
+
+def as_timeout(timeout: float | Timeout | None) -> Timeout:
+    if isinstance(timeout, Timeout):
+        return timeout
+    return Timeout(connect=timeout, read=timeout)
+
+
+class Deadline:
+    """The timeouts of one call, with the time at which its total timeout expires."""
+
+    __slots__ = ("at", "timeout")
+
+    def __init__(self, timeout: Timeout) -> None:
+        self.timeout = timeout
+        self.at = None if timeout.total is None else time.monotonic() + timeout.total
+
+    def limit(self, seconds: float | None) -> float | None:
+        """Return ``seconds``, or the remaining time of the call if it is shorter.
+
+        Raises TimeoutError if no time remains.
+        """
+        if self.at is None:
+            return seconds
+        remaining = self.at - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError(self.expired())
+        return remaining if seconds is None else min(seconds, remaining)
+
+    def remaining(self) -> float:
+        """Return the remaining seconds of a call with a total timeout."""
+        assert self.at is not None
+        return self.at - time.monotonic()
+
+    def expired(self, phase: str = "") -> str:
+        """Return the error message for a timeout while connecting ("connect") or later ("read")."""
+        if self.at is not None and (not phase or time.monotonic() >= self.at):
+            return f"the call took longer than {self.timeout.total} seconds (total timeout)"
+        if phase == "connect":
+            return f"no connection after {self.timeout.connect} seconds (connect timeout)"
+        return f"no data was transferred for {self.timeout.read} seconds (read timeout)"
+
+
+# --- retries -------------------------------------------------------------------------------------
+
+
+def retry_delay(error: Exception, attempt: int, deadline: Deadline) -> float | None:
+    """Return how many seconds to wait before a call is repeated. None if the error is final.
+
+    ``attempt`` counts the retries from 0.
+    """
+    delay: float
+    retry_after = error.retry_after if isinstance(error, InferenceServerError) else None
+    if isinstance(error, InferenceServerError) and error.status not in _RETRIED_STATUSES:
+        return None
+    if retry_after is not None:
+        delay = retry_after
+        if delay > _MAX_RETRY_AFTER_SECONDS:
+            return None
+    else:
+        delay = min(_FIRST_DELAY_SECONDS * 2.0**attempt, _MAX_DELAY_SECONDS)
+        delay *= random.uniform(0.5, 1.0)
+    if deadline.at is not None and time.monotonic() + delay >= deadline.at:
+        return None
+    return delay
+
+
+class ReadinessWait:
+    """The state of ``wait_until_ready``: the remaining time, and what was last seen."""
+
+    def __init__(self, model: str | None, timeout: float) -> None:
+        self.subject = "the server" if model is None else f"model {model[:80]!r}"
+        self.seconds = timeout
+        if not timeout > 0:
+            raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
+        self.end = time.monotonic() + self.seconds
+        self.delay = 0.02
+
+    def timeout(self, timeout: Timeout) -> Timeout:
+        """Return the timeouts of the next attempt."""
+        remaining = max(self.end - time.monotonic(), 0.001)
+        total = remaining if timeout.total is None else min(timeout.total, remaining)
+        return Timeout(connect=timeout.connect, read=timeout.read, total=total)
+
+    def next_delay(self, error: Exception) -> float:
+        """Return the pause before the next attempt. Raises TimeoutError if no time remains."""
+        remaining = self.end - time.monotonic()
+        if remaining <= self.delay / 2:
+            seen = str(error)
+            if isinstance(error, InferenceServerError):
+                seen = f"status {error.status}: {seen}"
+            raise TimeoutError(
+                f"{self.subject} is not ready after {self.seconds} seconds; last seen: {seen}"
+            ) from error
+        delay = min(self.delay, remaining)
+        self.delay = min(self.delay * 2, 1.0)
+        return delay * random.uniform(0.5, 1.0)
+
+
+# --- requests ------------------------------------------------------------------------------------
+
 
 class Request(NamedTuple):
-    """An HTTP request without the address of the server."""
+    """An HTTP request: the bytes of its head and the buffers of its body."""
 
     method: str
     path: str
-    headers: dict[str, str]
-    frame: tw.Frame | None = None
+    head: bytes
+    buffers: tuple[Any, ...] = ()
+    nbytes: int = 0
 
-    @property
-    def body(self) -> bytes | Iterator[Any] | None:
-        """Return the frame in chunks, or joined if it is small. None if there is no frame."""
-        if self.frame is None:
-            return None
-        if len(self.frame) <= _MAX_JOINED_NBYTES:
-            return bytes(self.frame)
-        return self.frame.chunks(CHUNK_NBYTES)
+    def joined(self) -> bytes:
+        """Return head and body as one buffer."""
+        return b"".join((self.head, *self.buffers))
+
+    def windows(self, most: int = PIECE_NBYTES) -> Iterator[list[Any]]:
+        """Iterate over lists of views of head and body, for ``sendmsg``.
+
+        The views in a list have at most ``most`` bytes in total. The body is not copied.
+        """
+        window: list[Any] = [self.head]
+        room = most
+        for buffer in self.buffers:
+            view = memoryview(buffer)
+            while len(view) > 0:
+                if room == 0 or len(window) == _MAX_PIECES:
+                    yield window
+                    window, room = [], most
+                window.append(view[:room])
+                view = view[room:]
+                room -= len(window[-1])
+        yield window
+
+
+class ProgressReporter:
+    """Calls ``on_progress`` about once per MiB, and at the end of each direction."""
+
+    def __init__(self, callback: OnProgress, request_nbytes: int) -> None:
+        self.callback = callback
+        self.request_nbytes = request_nbytes
+        self.error: BaseException | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        self.last = Progress(0, self.request_nbytes, 0, None)
+
+    def sent(self, nbytes: int) -> None:
+        last = self.last
+        if nbytes - last.sent_nbytes >= PIECE_NBYTES or nbytes == self.request_nbytes:
+            self._report(last._replace(sent_nbytes=nbytes))
+
+    def received(self, nbytes: int, content_length: int | None, complete: bool) -> None:
+        last = self.last
+        if complete or nbytes - last.received_nbytes >= PIECE_NBYTES:
+            self._report(last._replace(received_nbytes=nbytes, response_nbytes=content_length))
+
+    def _report(self, progress: Progress) -> None:
+        self.last = progress
+        try:
+            self.callback(progress)
+        except BaseException as error:
+            self.error = error  # an OSError of the callback is not an error of the connection
+            raise
 
 
 class ResponseBody(NamedTuple):
@@ -108,76 +375,221 @@ class ResponseBody(NamedTuple):
         return metadata
 
 
+_clients: weakref.WeakSet[BaseClient] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client._forget_connections()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+InputSpecs = list[tuple[str, str]]
+"""The names and datatypes of the inputs of a model."""
+
+
+ReadInputs = Union[tw.Frame, Mapping[str, Any], list[tw.Tensor], "Positional"]
+
+
 class BaseClient:
-    """Base class of the clients: stores their options, and builds requests and response bodies."""
+    """Base class of the clients: stores their options, and builds requests."""
 
     def __init__(
         self,
         url: str,
         *,
-        timeout: float | None,
+        timeout: float | Timeout | None,
         max_body: int | None,
         limits: tw.Limits | None,
         headers: Headers | None,
         connections: int,
+        retries: int,
+        ssl_context: Any,
     ) -> None:
-        # With 0, urllib3 would wait for a connection forever, and aiohttp would open any number.
         if connections < 1:
             raise ValueError(f"connections must be 1 or more, not {connections}")
-        self.origin, self.prefix = parse_url(url)
-        self.timeout = check_timeout(timeout)
+        if retries < 0:
+            raise ValueError(f"retries must be 0 or more, not {retries}")
+        if max_body is not None and max_body < 0:
+            raise ValueError(f"max_body must be 0 or more, not {max_body}")
+        self._options = {
+            "url": url,
+            "timeout": timeout,
+            "max_body": max_body,
+            "limits": limits,
+            "headers": headers,
+            "connections": connections,
+            "retries": retries,
+            "ssl_context": ssl_context,
+        }
+        self.server = parse_url(url)
+        self.timeout = as_timeout(timeout)
         self.max_body = max_body
-        self.limits = limits or _DEFAULT_LIMITS
+        self.limits = RESPONSE_LIMITS if limits is None else limits
         self.headers = {"User-Agent": f"tensorwire/{tw.__version__}"} | check_headers(headers)
+        self.retries = retries
+        self._default_deadline = Deadline(self.timeout) if self.timeout.total is None else None
+        self._ids = itertools.count(1)
+        self._heads: dict[tuple[str, str | None], tuple[str, bytes]] = {}
+        self._specs: dict[tuple[str, str | None], InputSpecs] = {}
+        _clients.add(self)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self.origin}{self.prefix}>"
+        return f"<{type(self).__name__} of {self.server.origin}{self.server.prefix}>"
 
-    def _request(
-        self, method: str, path: str, headers: Headers | None = None, frame: tw.Frame | None = None
-    ) -> Request:
-        # identity: compressing a response takes Triton more time than it saves (WIRE.md 8)
-        all_headers = {
-            **self.headers,
-            **check_headers(headers),
-            **({} if frame is None else frame.headers),
-            "Accept-Encoding": "identity",
-        }
-        return Request(method, self.prefix + path, all_headers, frame)
+    def _forget_connections(self) -> None:
+        """Start without connections in a child process, which must not use those of its parent."""
+        raise NotImplementedError
 
-    def _infer_request(
-        self, model: str, version: str | None, headers: Headers | None, frame: tw.Frame
-    ) -> Request:
-        return self._request("POST", f"{model_path(model, version)}/infer", headers, frame)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _new_client, (type(self), self._options)
+
+    def _deadline(self, timeout: float | Timeout | None) -> Deadline:
+        if timeout is not None:
+            return Deadline(as_timeout(timeout))
+        return self._default_deadline or Deadline(self.timeout)
+
+    def _head(self, method: str, path: str, headers: Headers | None, accept: str) -> bytes:
+        """Return the head of a request without the headers of the body."""
+        by_name = {"host": ("Host", self.server.host_header)}
+        for name, value in (*self.headers.items(), *check_headers(headers).items()):
+            by_name[name.lower()] = (name, value)
+        by_name["accept-encoding"] = ("Accept-Encoding", accept)
+        lines = [f"{method} {path} HTTP/1.1", *(f"{n}: {v}" for n, v in by_name.values()), ""]
+        return "\r\n".join(lines).encode("latin-1")
+
+    def _request(self, path: str, headers: Headers | None = None) -> Request:
+        """Return a GET request."""
+        path = self.server.prefix + path
+        return Request("GET", path, self._head("GET", path, headers, "identity") + b"\r\n")
 
     def _readiness_request(self, model: str | None, version: str | None) -> Request:
         if model is None:
-            return self._request("GET", "/v2/health/ready")
-        return self._request("GET", f"{model_path(model, version)}/ready")
+            return self._request("/v2/health/ready")
+        return self._request(f"{model_path(model, version)}/ready")
 
-    def _response_body(
-        self, content_length: int | None, headers: Iterable[tuple[str, str]]
-    ) -> ResponseBody:
-        """Return a ResponseBody with an empty buffer, aligned for the tensors of the body.
+    def _infer_request(
+        self,
+        model: str,
+        version: str | None,
+        headers: Headers | None,
+        frame: tw.Frame,
+        compressed: Compressed | None = None,
+        response_compression: Algorithm | None = None,
+    ) -> Request:
+        key = (model, version)
+        cached = self._heads.get(key)
+        if cached is None:
+            path = f"{self.server.prefix}{model_path(model, version)}/infer"
+            # identity: compressing a response takes Triton more time than it saves (WIRE.md 8)
+            cached = path, self._head("POST", path, None, "identity")
+            if len(self._heads) >= _MAX_CACHED:
+                self._heads.clear()
+            self._heads[key] = cached
+        path, head = cached
+        if headers or response_compression:
+            accept = response_compression or "identity"
+            head = self._head("POST", path, headers, accept)
+        buffers: tuple[Any, ...] = frame.buffers
+        nbytes = len(frame)
+        header_length = frame.header_length
+        if compressed is not None:
+            head += b"Content-Encoding: %b\r\n" % compressed.algorithm.encode()
+            buffers = (compressed.body,)
+            nbytes = len(compressed.body)
+        if header_length is None:
+            head += b"Content-Type: %b\r\nContent-Length: %d\r\n\r\n" % (_JSON_TYPE, nbytes)
+        else:
+            head += _BINARY_HEADERS % (header_length, nbytes)
+        return Request("POST", path, head, buffers, nbytes)
 
-        Raises HeaderError if the body is compressed, or ``content_length`` exceeds ``max_body``.
+    def _error(self, reader: Any) -> InferenceServerError:
+        """Return the exception for the error response that a ResponseReader has read."""
+        reason = reader.reason.decode("latin-1")
+        error = server_error(reader.status, reason, reader.error_body)
+        if reader.retry_after and reader.retry_after.isdigit() and len(reader.retry_after) < 10:
+            error.retry_after = float(reader.retry_after)
+        return error
+
+    def _encode(
+        self,
+        inputs: ReadInputs,
+        specs: InputSpecs | None,
+        outputs: Outputs | None,
+        binary_outputs: bool,
+        id: Id,
+        parameters: Mapping[str, Any] | None,
+    ) -> tw.Frame:
+        """Encode the arguments of ``infer``.
+
+        ``specs`` are required for Positional inputs. A ``binary_data_output`` in ``parameters``
+        takes precedence over ``binary_outputs``.
         """
-        pairs = list(headers)
-        for key, value in pairs:
-            if key.lower() == "content-encoding" and value.strip().lower() not in ("", "identity"):
-                raise tw.HeaderError(
-                    f"the response has Content-Encoding {value[:40]!r}, which was not requested"
+        if isinstance(inputs, tw.Frame):
+            if outputs is not None or parameters is not None or isinstance(id, str):
+                raise TypeError(
+                    "the inputs are an encoded Frame: outputs, id and parameters must be passed "
+                    "to encode_request"
                 )
-        header_length = tw.header_length(pairs)
-        buffer = tw.BodyBuffer(content_length, header_length, max_nbytes=self.max_body)
-        return ResponseBody(buffer, header_length)
+            return inputs
+        tensors: Iterable[tw.Tensor]
+        if isinstance(inputs, Positional):
+            tensors = inputs.tensors(specs or [])
+        elif isinstance(inputs, Mapping):
+            tensors = [
+                value if isinstance(value, tw.Tensor) else tw.Tensor(name, value)
+                for name, value in inputs.items()
+            ]
+        else:
+            tensors = inputs
+        if isinstance(outputs, str):
+            raise TypeError("outputs must be a list of names, not a str")
+        requested = None
+        if outputs is not None:
+            requested = [tw.RequestedOutput(o) if isinstance(o, str) else o for o in outputs]
+        all_parameters: dict[str, Any] = {"binary_data_output": True} if binary_outputs else {}
+        if parameters:
+            all_parameters.update(parameters)
+        request = tw.InferRequest(
+            tensors,
+            requested,
+            id=str(next(self._ids)) if id is AUTO_ID else id,
+            parameters=all_parameters,
+        )
+        return tw.encode_request(request)
+
+    def _cache_specs(self, model: str, version: str | None, metadata: dict[str, Any]) -> InputSpecs:
+        specs = input_specs(model, metadata)
+        if len(self._specs) >= _MAX_CACHED:
+            self._specs.clear()
+        self._specs[model, version] = specs
+        return specs
 
 
-# --- requests ------------------------------------------------------------------------------------
+_JSON_TYPE = JSON_TYPE.encode()
+_BINARY_HEADERS = (
+    f"Content-Type: {BINARY_TYPE}\r\n{HEADER_LENGTH}: %d\r\nContent-Length: %d\r\n\r\n"
+).encode()
 
 
-def parse_url(url: str) -> tuple[str, str]:
-    """Split the URL of a server into its origin and the path before ``/v2``. Raises ValueError."""
+def _new_client(kind: type[BaseClient], options: dict[str, Any]) -> BaseClient:
+    return kind(**options)
+
+
+class Server(NamedTuple):
+    """The address of a server."""
+
+    is_tls: bool
+    host: str
+    port: int
+    host_header: str
+    origin: str
+    prefix: str  # the path before /v2
+
+
+def parse_url(url: str) -> Server:
+    """Split the URL of a server. Raises ValueError."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"the URL of a server must be http or https, and have a host: {url!r}")
@@ -185,7 +597,27 @@ def parse_url(url: str) -> tuple[str, str]:
         raise ValueError("the URL of a server must not have a query, a fragment or credentials")
     if parts.port == 0:
         raise ValueError(f"the URL of a server must not have port 0: {url!r}")
-    return f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    try:
+        host = parts.hostname if parts.hostname.isascii() else _idna(parts.hostname)
+    except UnicodeError:
+        host = ""
+    if not re.fullmatch(r"[A-Za-z0-9._~%:-]+", host):
+        raise ValueError(f"the host of a URL is invalid: {url!r}")
+    is_tls = parts.scheme == "https"
+    bracketed = f"[{host}]" if ":" in host else host
+    netloc = bracketed if parts.port is None else f"{bracketed}:{parts.port}"
+    return Server(
+        is_tls,
+        host,
+        parts.port or (443 if is_tls else 80),
+        netloc,
+        f"{parts.scheme}://{netloc}",
+        quote(parts.path.rstrip("/"), safe=_PATH_CHARACTERS),
+    )
+
+
+def _idna(host: str) -> str:
+    return host.encode("idna").decode("ascii")
 
 
 def model_path(model: str, version: str | None = None) -> str:
@@ -194,58 +626,100 @@ def model_path(model: str, version: str | None = None) -> str:
 
 
 def check_headers(headers: Headers | None) -> dict[str, str]:
-    """Return a copy of the headers. Raises ValueError for headers that the client itself sets."""
-    for name in headers or ():
+    """Return a copy of the headers.
+
+    Raises ValueError for headers that the client itself sets, and for invalid names and values.
+    """
+    for name, value in (headers or {}).items():
         if name.lower() in _RESERVED_HEADERS:
             raise ValueError(f"{name} is set by the client itself")
+        if not _TOKEN.fullmatch(name):
+            raise ValueError(f"the name of an HTTP header is invalid: {name[:80]!r}")
+        if _NOT_IN_VALUE.search(value) or not all(ord(c) < 256 for c in value):
+            raise ValueError(f"the value of the HTTP header {name} is invalid: {value[:80]!r}")
     return dict(headers or {})
 
 
-def check_timeout(seconds: float | None) -> float | None:
-    """Return the timeout. Raises ValueError for 0, which means no timeout in aiohttp."""
-    if seconds is not None and not seconds > 0:
-        raise ValueError(f"timeout must be a positive number of seconds or None, not {seconds}")
-    return seconds
+def check_algorithm(algorithm: str | None) -> None:
+    if algorithm not in (None, "gzip", "deflate"):
+        raise ValueError(
+            f"the compression algorithm must be 'gzip', 'deflate' or None, not {algorithm!r}"
+        )
 
 
-def encode(
-    inputs: Inputs,
-    outputs: Outputs | None,
-    binary_outputs: bool,
-    id: str | None,
-    parameters: Mapping[str, Any] | None,
-) -> tw.Frame:
-    """Encode the arguments of ``infer``.
+class Compressed(NamedTuple):
+    """A compressed request body."""
 
-    A ``binary_data_output`` in ``parameters`` takes precedence over ``binary_outputs``.
-    """
-    if isinstance(inputs, Mapping):
-        inputs = [
-            value if isinstance(value, tw.Tensor) else tw.Tensor(name, value)
-            for name, value in inputs.items()
+    algorithm: Algorithm
+    body: bytes
+
+
+def compress(frame: tw.Frame, algorithm: Algorithm) -> Compressed:
+    wbits = zlib.MAX_WBITS | (16 if algorithm == "gzip" else 0)  # 16: with the header of gzip
+    deflater = zlib.compressobj(wbits=wbits)
+    chunks = [deflater.compress(piece) for piece in frame.chunks(PIECE_NBYTES)]
+    return Compressed(algorithm, b"".join((*chunks, deflater.flush())))
+
+
+class Positional(NamedTuple):
+    """Inputs without names."""
+
+    arrays: list[Any]
+
+    def tensors(self, specs: InputSpecs) -> list[tw.Tensor]:
+        """Return the inputs with the names and datatypes of the model's inputs."""
+        if len(self.arrays) != len(specs):
+            names = ", ".join(repr(name[:80]) for name, _ in specs[:20])
+            raise ValueError(
+                f"{plural('input', len(self.arrays))} passed, but the model takes {len(specs)}"
+                + (f": {names}" if specs else "")
+            )
+        return [
+            tw.Tensor(name, array, datatype=datatype)
+            for array, (name, datatype) in zip(self.arrays, specs, strict=True)
         ]
-    if isinstance(outputs, str):
-        raise TypeError("outputs must be a list of names, not a str")
-    requested = None
-    if outputs is not None:
-        requested = [tw.RequestedOutput(o) if isinstance(o, str) else o for o in outputs]
-    default = {"binary_data_output": True} if binary_outputs else {}
-    request = tw.InferRequest(
-        inputs, requested, id=id, parameters={**default, **(parameters or {})}
-    )
-    return tw.encode_request(request)
+
+
+def read_inputs(inputs: Inputs) -> ReadInputs:
+    """Return inputs without names as Positional, and other inputs unchanged."""
+    if isinstance(inputs, dict | tw.Frame | Mapping):
+        return inputs
+    if isinstance(inputs, np.ndarray | str | bytes | tw.Tensor | tw.BytesTensor):
+        raise TypeError(
+            f"inputs must be a mapping, a list or a Frame, not {type(inputs).__name__}: "
+            "pass a single input as [array] or {name: array}"
+        )
+    found = list(inputs)
+    n_tensors = sum(isinstance(value, tw.Tensor) for value in found)
+    if n_tensors == len(found):
+        return found
+    if n_tensors > 0:
+        raise TypeError("inputs must be either all Tensors or all arrays without names")
+    return Positional(found)
+
+
+def input_specs(model: str, metadata: dict[str, Any]) -> InputSpecs:
+    """Return the inputs that the metadata of a model declares. Raises HeaderError."""
+    try:
+        specs = [(spec["name"], spec["datatype"]) for spec in metadata["inputs"]]
+        if not all(isinstance(name, str) and isinstance(kind, str) for name, kind in specs):
+            raise TypeError
+    except (TypeError, LookupError):
+        raise tw.HeaderError(
+            f"the metadata of model {model[:80]!r} does not have the names and datatypes of its "
+            "inputs: pass the inputs as {name: array}"
+        ) from None
+    return specs
 
 
 # --- errors --------------------------------------------------------------------------------------
 
 
-def connection_error_text(request: Request, origin: str, error: Exception) -> str:
-    """Return the message of the exception for a failed exchange.
-
-    The message of the HTTP library is shortened, because it may contain a whole response.
-    """
+def connection_error(request: Request, server: Server, error: OSError) -> OSError:
+    """Return the ConnectionError or TimeoutError for a failed exchange."""
+    kind = TimeoutError if isinstance(error, TimeoutError) else ConnectionError
     reason = str(error)[:_MAX_REASON_LENGTH] or type(error).__name__
-    return f"{request.method} {origin}{request.path}: {reason}"
+    return kind(f"{request.method} {server.origin}{request.path}: {reason}")
 
 
 def server_error(status: int, reason: str | None, body: bytes) -> InferenceServerError:
@@ -254,7 +728,7 @@ def server_error(status: int, reason: str | None, body: bytes) -> InferenceServe
     The Content-Type is ignored, because Triton sends JSON errors as ``text/plain`` (WIRE.md 8).
     """
     try:
-        message = read_json(body, _DEFAULT_LIMITS.max_nesting)["error"]
+        message = read_json(body, RESPONSE_LIMITS.max_nesting)["error"]
         if not isinstance(message, str):
             raise TypeError
     except (ValueError, TypeError, LookupError):

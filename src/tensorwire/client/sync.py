@@ -1,70 +1,433 @@
-"""The blocking client, which uses urllib3."""
+"""The blocking client: a pool of sockets."""
 
 from __future__ import annotations
 
+import select
+import socket
 import ssl
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import struct
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
 import tensorwire as tw
 
-try:
-    import urllib3
-except ImportError:
-    raise ImportError("Client needs urllib3: pip install 'tensorwire[client]'") from None
-
 from .calls import (
+    AUTO_ID,
     DEFAULT_MAX_BODY,
     DEFAULT_TIMEOUT,
-    ERROR_NBYTES,
+    MAX_JOINED_NBYTES,
+    PIECE_NBYTES,
+    Algorithm,
     BaseClient,
+    Deadline,
     Headers,
+    Id,
     InferenceServerError,
     Inputs,
+    InputSpecs,
+    OnProgress,
     Outputs,
+    Positional,
+    ProgressReporter,
+    ReadinessWait,
     Request,
     ResponseBody,
-    check_timeout,
-    connection_error_text,
-    encode,
+    Server,
+    Timeout,
+    check_algorithm,
+    compress,
+    connection_error,
     model_path,
-    server_error,
+    read_inputs,
+    retry_delay,
 )
+from .responses import ResponseReader
 
-_READ_NBYTES = 256 << 10  # small enough that a chunk stays in the CPU cache until it is copied
+_IN, _OUT = select.POLLIN, select.POLLOUT
+_DONTWAIT = socket.MSG_DONTWAIT
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_MAX_SECONDS = 2_000_000  # poll accepts at most 2^31 milliseconds
+_TLS_PIECE_NBYTES = 256 << 10  # OpenSSL encrypts a whole piece before it returns
+
+
+class Connection:
+    """An open connection to the server. It is used by one thread at a time.
+
+    While a request is sent, every wait is a ``poll`` with a timeout, so that a response is noticed
+    before everything was sent. When everything was sent, a plain socket blocks in ``recv`` with the
+    timeout SO_RCVTIMEO, which takes one system call less than ``poll`` and ``recv``. A TLS socket
+    never blocks.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "both",
+        "is_tls",
+        "readable",
+        "reader",
+        "receive_timeout",
+        "socket",
+    )
+
+    def __init__(self, sock: socket.socket, is_tls: bool, reader: ResponseReader) -> None:
+        self.socket = sock
+        self.is_tls = is_tls
+        self.receive_timeout: float | None = None  # the current SO_RCVTIMEO
+        self.reader = reader
+        self.readable = select.poll()
+        self.readable.register(sock, _IN)
+        self.both = select.poll()
+        self.both.register(sock, _IN | _OUT)
+
+    def close(self) -> None:
+        self.reader.close()
+        self.socket.close()
+
+    def is_open(self) -> bool:
+        """Return whether an idle connection can be used: it is open and no bytes have arrived."""
+        if not self.readable.poll(0):
+            return True
+        if not self.is_tls:
+            return False
+        try:  # TLS messages, such as session tickets, may have arrived
+            self.socket.recv(1)
+        except ssl.SSLWantReadError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    def exchange(
+        self, request: Request, deadline: Deadline, progress: ProgressReporter | None
+    ) -> ResponseReader:
+        """Send a request, and receive the response. Raises OSError and DecodeError.
+
+        The connection must be closed if an exception is raised, or if the response is not
+        ``reusable``.
+        """
+        reader = self.reader
+        reader.start()
+        if progress is not None:
+            progress.restart()
+        error: OSError | None = None
+        is_sent = False
+        try:
+            if request.nbytes <= MAX_JOINED_NBYTES:
+                is_sent = self._send_joined(request, deadline, progress)
+            else:
+                nbytes = _TLS_PIECE_NBYTES if self.is_tls else PIECE_NBYTES
+                is_sent = self._send(request.windows(nbytes), request, 0, deadline, progress)
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLError) as failure:
+            if progress is not None and progress.error is not None:
+                raise
+            error = failure  # the server may have responded before it closed the connection
+        try:
+            while not reader.complete:
+                self._receive(deadline, progress)
+        except OSError:
+            if error is None or (progress is not None and progress.error is not None):
+                raise
+            raise error from None
+        if not is_sent:
+            reader.reusable = False
+        return reader
+
+    def _send_joined(
+        self, request: Request, deadline: Deadline, progress: ProgressReporter | None
+    ) -> bool:
+        """Send a small request, usually with one system call. See ``_send``."""
+        data = request.joined()
+        try:
+            n_sent = self.socket.send(data, 0 if self.is_tls else _DONTWAIT)
+        except _WOULD_BLOCK:
+            n_sent = 0
+        if n_sent < len(data):
+            rest = [memoryview(data)[n_sent:]]
+            return self._send([rest], request, n_sent, deadline, progress)
+        if progress is not None:
+            progress.sent(request.nbytes)
+        return True
+
+    def _send(
+        self,
+        windows: Iterable[list[Any]],
+        request: Request,
+        n_sent: int,
+        deadline: Deadline,
+        progress: ProgressReporter | None,
+    ) -> bool:
+        """Send the rest of a request. Returns False if the server has responded before its end."""
+        reader = self.reader
+        for window in windows:
+            while window:
+                if self._wait(self.both, deadline) & ~_OUT:
+                    self._receive_available(progress)
+                    # A server that refuses the request does not read the rest of it.
+                    if reader.complete or reader.status >= 300:
+                        return False
+                n_sent += self._send_window(window)
+                if progress is not None:
+                    progress.sent(max(n_sent - len(request.head), 0))
+        return True
+
+    def _send_window(self, window: list[Any]) -> int:
+        """Send as much as possible, and remove it from the window. Returns the number of bytes."""
+        try:
+            if self.is_tls:
+                n_sent = self.socket.send(window[0])
+            else:
+                n_sent = self.socket.sendmsg(window, (), _DONTWAIT)
+        except _WOULD_BLOCK:
+            return 0
+        n_left = n_sent
+        while window and n_left >= len(window[0]):
+            n_left -= len(window.pop(0))
+        if n_left > 0:
+            window[0] = memoryview(window[0])[n_left:]
+        return n_sent
+
+    def _receive(self, deadline: Deadline, progress: ProgressReporter | None) -> None:
+        """Wait for bytes of the response, and process them. Raises TimeoutError."""
+        if self.is_tls:  # TLS may have decrypted bytes that poll does not know of
+            if not self._receive_available(progress):
+                self._wait(self.readable, deadline)
+            return
+        seconds = (
+            deadline.timeout.read if deadline.at is None else deadline.limit(deadline.timeout.read)
+        )
+        if seconds != self.receive_timeout:
+            self._set_receive_timeout(seconds)
+        try:
+            n_received = self.socket.recv_into(self.reader.get_buffer())
+        except BlockingIOError:
+            raise TimeoutError(deadline.expired("read")) from None
+        self._process(n_received, progress)
+
+    def _set_receive_timeout(self, seconds: float | None) -> None:
+        microseconds = 0 if seconds is None else max(int(min(seconds, _MAX_SECONDS) * 1e6), 1)
+        option = struct.pack("@ll", *divmod(microseconds, 1_000_000))  # 0: no timeout
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, option)
+        self.receive_timeout = seconds
+
+    def _receive_available(self, progress: ProgressReporter | None) -> bool:
+        """Process the bytes that have arrived. Returns False if there are none."""
+        memory = self.reader.get_buffer()
+        try:
+            if self.is_tls:
+                n_received = self.socket.recv_into(memory)
+            else:
+                n_received = self.socket.recv_into(memory, 0, _DONTWAIT)
+        except _WOULD_BLOCK:
+            return False
+        self._process(n_received, progress)
+        return True
+
+    def _process(self, n_received: int, progress: ProgressReporter | None) -> None:
+        reader = self.reader
+        if n_received == 0:
+            reader.eof()
+        else:
+            reader.received(n_received)
+        if progress is not None and reader.status:
+            progress.received(reader.body_nbytes, reader.content_length, reader.complete)
+
+    def _wait(self, poller: select.poll, deadline: Deadline) -> int:
+        """Return the events that ``poller`` waited for. Raises TimeoutError."""
+        seconds = deadline.limit(deadline.timeout.read)
+        found = poller.poll(None if seconds is None else min(seconds, _MAX_SECONDS) * 1000)
+        if not found:
+            raise TimeoutError(deadline.expired("read"))
+        return found[0][1]
+
+
+def connect(server: Server, context: ssl.SSLContext | None, deadline: Deadline) -> socket.socket:
+    """Return a connected socket, which blocks unless it is a TLS socket. Raises OSError."""
+    error: OSError | None = None
+    for family, kind, protocol, _, address in socket.getaddrinfo(
+        server.host, server.port, type=socket.SOCK_STREAM
+    ):
+        seconds = deadline.limit(deadline.timeout.connect)
+        end = None if seconds is None else time.monotonic() + seconds
+        sock = None
+        try:
+            sock = socket.socket(family, kind, protocol)
+            sock.settimeout(seconds)
+            sock.connect(address)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setblocking(context is None)
+            if context is not None:
+                sock = context.wrap_socket(
+                    sock,
+                    server_hostname=server.host,
+                    do_handshake_on_connect=False,
+                    suppress_ragged_eofs=False,
+                )
+                _shake_hands(sock, end)
+            return sock
+        except TimeoutError:
+            error = TimeoutError(deadline.expired("connect"))
+        except OSError as failure:
+            error = failure
+        except BaseException:
+            if sock is not None:
+                sock.close()
+            raise
+        if sock is not None:
+            sock.close()
+    raise error or OSError("the host has no address")
+
+
+def _shake_hands(sock: ssl.SSLSocket, end: float | None) -> None:
+    while True:
+        try:
+            sock.do_handshake()
+            return
+        except ssl.SSLWantReadError:
+            event = _IN
+        except ssl.SSLWantWriteError:
+            event = _OUT
+        poller = select.poll()
+        poller.register(sock, event)
+        remaining = None if end is None else max(end - time.monotonic(), 0)
+        if not poller.poll(None if remaining is None else min(remaining, _MAX_SECONDS) * 1000):
+            raise TimeoutError
+
+
+class Pool:
+    """Up to ``size`` connections. The idle connection that was used last is used first.
+
+    A thread that calls ``acquire`` gets a slot, with or without a connection. If there is none, it
+    waits in a queue.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.lock = threading.Lock()
+        self.idle: list[Connection] = []
+        self.n_free = size  # number of slots that are neither in use nor have an idle connection
+        self.waiting: deque[_Waiter] = deque()
+        self.is_closed = False
+        self.opened: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+    def acquire(self, deadline: Deadline) -> Connection | None:
+        """Take a slot. Returns its idle connection, or None if the caller must connect."""
+        with self.lock:
+            if self.is_closed:
+                raise RuntimeError("the client is closed")
+            if self.idle:
+                return self.idle.pop()
+            if self.n_free > 0:
+                self.n_free -= 1
+                return None
+            waiter = _Waiter()
+            self.waiting.append(waiter)
+        try:
+            seconds = deadline.limit(None)
+            if not waiter.ready.acquire(timeout=-1 if seconds is None else seconds):
+                raise TimeoutError(deadline.expired())
+            if self.is_closed:
+                raise RuntimeError("the client is closed")
+        except BaseException:
+            self._leave(waiter)
+            raise
+        return waiter.connection
+
+    def _leave(self, waiter: _Waiter) -> None:
+        """Remove a thread from the queue, or release the slot that it has already got."""
+        with self.lock:
+            if waiter in self.waiting:
+                self.waiting.remove(waiter)
+                return
+        self.release(waiter.connection)
+
+    def release(self, connection: Connection | None) -> None:
+        """Return a slot with its connection, or without one if it was closed."""
+        with self.lock:
+            if connection is not None and self.is_closed:
+                connection.close()
+                connection = None
+            if self.waiting:
+                waiter = self.waiting.popleft()
+                waiter.connection = connection
+                waiter.ready.release()
+            elif connection is None:
+                self.n_free += 1
+            else:
+                self.idle.append(connection)
+
+    def close(self) -> None:
+        with self.lock:
+            self.is_closed = True
+            while self.idle:
+                self.idle.pop().close()
+                self.n_free += 1
+            while self.waiting:
+                self.n_free -= 1  # the waiting thread releases a slot
+                self.waiting.popleft().ready.release()
+
+    def forget(self) -> None:
+        """Close all sockets in a child process, which does not affect those of its parent."""
+        # Another thread of the parent process may have had the lock, so it cannot be used here.
+        for connection in list(self.opened):
+            connection.close()
+
+    def __del__(self) -> None:
+        for connection in self.idle:
+            connection.close()
+
+
+class _Waiter:
+    __slots__ = ("connection", "ready")
+
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self.ready = threading.Lock()
+        self.ready.acquire()
 
 
 class Client(BaseClient):
     """A client for a server of the Open Inference Protocol.
 
-    It keeps a pool of connections, and is thread-safe. Requests are not retried, and redirects are
-    not followed.
+    It keeps a pool of connections, and is thread-safe. Large requests are sent without being
+    joined, and responses are received into the memory that their arrays refer to. Redirects are not
+    followed. There is no support for proxies: the environment variables for proxies are ignored.
 
     Parameters
     ----------
     url : str
         The address of the server: ``http://host:8000``, ``https://host`` or ``host:8000``. If it
         has a path, the path is inserted before ``/v2``.
-    timeout : float or None, default 60.0
+    timeout : float, Timeout or None, default 60.0
         Timeout in seconds for connecting, and for each single send or receive operation. It does
-        not limit the duration of a whole call. None means no timeout.
+        not limit the duration of a whole call. A ``Timeout`` sets each timeout, including one for
+        the whole call. None means no timeout.
     max_body : int or None, default 2**31 - 1
-        Maximum length of a response body in bytes. None means no limit.
+        Maximum length of a response body in bytes, after decompression. None means no limit.
     limits : Limits, optional
-        The limits for ``decode_response``. They also apply to metadata.
+        The limits for ``decode_response``. They also apply to metadata. By default, the size of the
+        JSON header, the length of names and the number of tensors are only limited by
+        ``max_body``.
     headers : mapping of str to str, optional
         Headers that are sent with every request.
     connections : int, default 32
         Maximum number of open connections. If all of them are in use, further calls wait.
+    retries : int, default 0
+        How often a call is repeated after a ConnectionError or a response with status 429, 502, 503
+        or 504. The pause before each retry is random and becomes longer, from 0.1 to at most 10
+        seconds. If the response has a Retry-After header with a number of seconds, the pause has
+        this length; if it is more than 60 seconds, the error is raised at once. A model may run
+        more than once for a call.
     ssl_context : ssl.SSLContext, optional
         The TLS settings for an ``https`` URL. Certificates are verified by default.
 
     Raises
     ------
     ValueError
-        The URL, ``timeout``, ``connections`` or a header is invalid.
+        The URL, ``timeout``, ``max_body``, ``connections``, ``retries`` or a header is invalid.
 
     Notes
     -----
@@ -79,7 +442,17 @@ class Client(BaseClient):
 
     For an InferenceServerError, ConnectionError or TimeoutError, ``is_ready`` returns False instead
     of raising the exception. The ``__cause__`` of a ConnectionError or TimeoutError is the
-    exception of urllib3.
+    exception of the socket.
+
+    A server may close an idle connection at any time. If this happens when a call has just begun to
+    use the connection, and no byte of a response has arrived, the call sends its request once more
+    on a new connection. This is independent of ``retries``.
+
+    A connection is not used again after a response with status 500 or higher, unless the response
+    has the header ``Connection: keep-alive``.
+
+    After a fork, the client of the child process opens connections of its own. A pickled client has
+    the same options and no connections.
 
     Examples
     --------
@@ -98,11 +471,12 @@ class Client(BaseClient):
         self,
         url: str,
         *,
-        timeout: float | None = DEFAULT_TIMEOUT,
+        timeout: float | Timeout | None = DEFAULT_TIMEOUT,
         max_body: int | None = DEFAULT_MAX_BODY,
         limits: tw.Limits | None = None,
         headers: Headers | None = None,
         connections: int = 32,
+        retries: int = 0,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__(
@@ -112,12 +486,13 @@ class Client(BaseClient):
             limits=limits,
             headers=headers,
             connections=connections,
+            retries=retries,
+            ssl_context=ssl_context,
         )
-        secure = {"ssl_context": ssl_context} if self.origin.startswith("https:") else {}
-        self._pool = urllib3.connection_from_url(
-            self.origin, maxsize=connections, block=True, **secure
-        )
-        self._closed = False
+        self._ssl_context: ssl.SSLContext | None = None
+        if self.server.is_tls:
+            self._ssl_context = ssl_context or ssl.create_default_context()
+        self._pool = Pool(connections)
 
     def infer(
         self,
@@ -127,10 +502,13 @@ class Client(BaseClient):
         *,
         binary_outputs: bool = True,
         version: str | None = None,
-        id: str | None = None,
+        id: Id = AUTO_ID,
         parameters: Mapping[str, Any] | None = None,
         headers: Headers | None = None,
-        timeout: float | None = None,
+        timeout: float | Timeout | None = None,
+        request_compression_algorithm: Algorithm | None = None,
+        response_compression_algorithm: Algorithm | None = None,
+        on_progress: OnProgress | None = None,
     ) -> tw.InferResponse:
         """Run inference.
 
@@ -138,9 +516,16 @@ class Client(BaseClient):
         ----------
         model : str
             The name of the model.
-        inputs : mapping of str to array, or iterable of Tensor
+        inputs : mapping of str to array, iterable of Tensor, iterable of arrays, or Frame
             The inputs. Large inputs are not copied. Their memory must not change until the call
-            returns.
+            returns. Arrays without names have the names and datatypes, in order, that the metadata
+            of the model declares. The client requests the metadata once per model and version. A
+            list of numbers is converted to the declared datatype.
+
+            A Frame is a request that ``encode_request`` returned. It can be sent any number of
+            times, and is not encoded again. ``outputs``, ``id``, ``parameters`` and
+            ``binary_outputs`` do not apply: set them in the InferRequest. (To receive all outputs
+            as binary data, set its parameter ``binary_data_output``.)
         outputs : iterable of str or RequestedOutput, optional
             The outputs to return. By default, the server returns all outputs.
         binary_outputs : bool, default True
@@ -148,14 +533,25 @@ class Client(BaseClient):
             a ``binary_data_output`` in ``parameters`` take precedence.
         version : str, optional
             The version of the model. By default, the server chooses one.
-        id : str, optional
-            The id of the request. The server returns it in the response.
+        id : str or None, default AUTO_ID
+            The id of the request. The server returns it in the response. By default, the client
+            numbers its requests: the ids are "1", "2" and so on. If it is None, the request has no
+            id; models that copy the id to the response then fail on some servers.
         parameters : mapping, optional
             The parameters of the request.
         headers : mapping of str to str, optional
             Additional headers for this request.
-        timeout : float, optional
-            Timeout in seconds for this call. By default, the timeout of the client applies.
+        timeout : float or Timeout, optional
+            Timeouts for this call. By default, the timeouts of the client apply.
+        request_compression_algorithm : {"gzip", "deflate"}, optional
+            Compress the request. By default, it is not compressed.
+        response_compression_algorithm : {"gzip", "deflate"}, optional
+            Ask the server to compress the response, which is then decompressed. By default, the
+            server is asked not to compress it.
+        on_progress : callable, optional
+            A function that is called with a ``Progress`` about once per MiB, and at the end of each
+            direction. If it raises an exception, the call is aborted: the connection is closed and
+            the exception is raised. If the request is sent again, the numbers begin at 0 again.
 
         Returns
         -------
@@ -170,7 +566,8 @@ class Client(BaseClient):
         EncodeError
             The request cannot be encoded.
         ValueError
-            ``timeout`` or a header is invalid.
+            ``timeout``, a header or a compression algorithm is invalid, or the number of arrays
+            without names is not that of the inputs that the model declares.
         TypeError
             An argument has the wrong type.
 
@@ -182,10 +579,34 @@ class Client(BaseClient):
         ...     response = client.infer("add", {"x": np.ones(2), "y": np.ones(2)}, ["sum"])
         >>> response["sum"].as_numpy()                                   # doctest: +SKIP
         array([2., 2.])
+
+        Arrays without names, and a request that is encoded once and sent twice:
+
+        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
+        ...     client.infer("add", [[1, 2], [3, 4]])["sum"].as_numpy()
+        array([4., 6.])
+        >>> import tensorwire as tw
+        >>> inputs = [tw.Tensor("x", np.ones(2)), tw.Tensor("y", np.ones(2))]
+        >>> request = tw.InferRequest(inputs, parameters={"binary_data_output": True})
+        >>> frame = tw.encode_request(request)
+        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
+        ...     responses = [client.infer("add", frame) for _ in range(2)]
         """
-        frame = encode(inputs, outputs, binary_outputs, id, parameters)
-        request = self._infer_request(model, version, headers, frame)
-        return self._exchange(request, timeout).decode(self.limits)
+        check_algorithm(request_compression_algorithm)
+        check_algorithm(response_compression_algorithm)
+        deadline = self._deadline(timeout)
+        found = read_inputs(inputs)
+        specs = None
+        if isinstance(found, Positional):
+            specs = self._input_specs(model, version, headers, deadline)
+        frame = self._encode(found, specs, outputs, binary_outputs, id, parameters)
+        compressed = None
+        if request_compression_algorithm:
+            compressed = compress(frame, request_compression_algorithm)
+        request = self._infer_request(
+            model, version, headers, frame, compressed, response_compression_algorithm
+        )
+        return self._exchange(request, deadline, on_progress).decode(self.limits)
 
     def infer_raw(
         self,
@@ -194,7 +615,8 @@ class Client(BaseClient):
         *,
         version: str | None = None,
         headers: Headers | None = None,
-        timeout: float | None = None,
+        timeout: float | Timeout | None = None,
+        on_progress: OnProgress | None = None,
     ) -> tw.InferResponse:
         """Run inference with a raw binary request, on a model with one input (WIRE.md 5).
 
@@ -208,7 +630,7 @@ class Client(BaseClient):
         array : array_like, bytes or str
             The input; see ``encode_raw_request``. Its memory must not change until the call
             returns.
-        version, headers, timeout
+        version, headers, timeout, on_progress
             See ``infer``.
 
         Returns
@@ -230,8 +652,9 @@ class Client(BaseClient):
         >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
         ...     response = client.infer_raw("mean", np.ones(1000, np.float32))
         """
+        deadline = self._deadline(timeout)
         request = self._infer_request(model, version, headers, tw.encode_raw_request(array))
-        return self._exchange(request, timeout).decode(self.limits)
+        return self._exchange(request, deadline, on_progress).decode(self.limits)
 
     def server_metadata(self) -> dict[str, Any]:
         """Return the metadata of the server.
@@ -253,7 +676,8 @@ class Client(BaseClient):
         ...     client.server_metadata()["extensions"]
         ['binary_tensor_data']
         """
-        return self._exchange(self._request("GET", "/v2")).parse_metadata(self.limits)
+        body = self._exchange(self._request("/v2"), self._deadline(None))
+        return body.parse_metadata(self.limits)
 
     def model_metadata(self, model: str, version: str | None = None) -> dict[str, Any]:
         """Return the metadata of a model.
@@ -283,8 +707,8 @@ class Client(BaseClient):
         ...     client.model_metadata("resnet")["inputs"]
         [{'name': 'image', 'datatype': 'FP32', 'shape': [-1, 3, 224, 224]}]
         """
-        request = self._request("GET", model_path(model, version))
-        return self._exchange(request).parse_metadata(self.limits)
+        body = self._exchange(self._request(model_path(model, version)), self._deadline(None))
+        return body.parse_metadata(self.limits)
 
     def is_ready(self, model: str | None = None, version: str | None = None) -> bool:
         """Return whether the server, or one of its models, is ready.
@@ -314,14 +738,50 @@ class Client(BaseClient):
         True
         """
         try:
-            self._exchange(self._readiness_request(model, version))
+            self._exchange(self._readiness_request(model, version), self._deadline(None))
         except (InferenceServerError, ConnectionError, TimeoutError):
             return False
         return True
 
+    def wait_until_ready(
+        self, timeout: float, model: str | None = None, version: str | None = None
+    ) -> None:
+        """Wait until the server, or one of its models, is ready.
+
+        Parameters
+        ----------
+        timeout : float
+            Maximum duration of the wait in seconds.
+        model, version
+            See ``is_ready``.
+
+        Raises
+        ------
+        TimeoutError
+            The server or the model is not ready in time. The message contains the last error.
+        DecodeError, RuntimeError
+            See ``Client``.
+        ValueError
+            ``timeout`` is not a positive number.
+
+        Examples
+        --------
+        >>> from tensorwire.client import Client
+        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
+        ...     client.wait_until_ready(30, "resnet")
+        """
+        request = self._readiness_request(model, version)
+        wait = ReadinessWait(model, timeout)
+        while True:
+            try:
+                self._attempt(request, Deadline(wait.timeout(self.timeout)), None)
+                return
+            except (InferenceServerError, ConnectionError, TimeoutError) as error:
+                delay = wait.next_delay(error)
+            time.sleep(delay)
+
     def close(self) -> None:
         """Close the idle connections. The other connections are closed when their calls return."""
-        self._closed = True
         self._pool.close()
 
     def __enter__(self) -> Client:
@@ -335,64 +795,100 @@ class Client(BaseClient):
     ) -> None:
         self.close()
 
-    def _exchange(self, request: Request, timeout: float | None = None) -> ResponseBody:
-        if self._closed:
-            raise RuntimeError("the client is closed")
-        seconds = self.timeout if timeout is None else check_timeout(timeout)
-        with _standard_exceptions(request, self.origin):
-            response = self._pool.urlopen(
-                request.method,
-                request.path,
-                body=request.body,
-                headers=request.headers,
-                timeout=urllib3.Timeout(connect=seconds, read=seconds),
-                retries=False,
-                redirect=False,
-                preload_content=False,
-                decode_content=False,
-            )
+    def _input_specs(
+        self, model: str, version: str | None, headers: Headers | None, deadline: Deadline
+    ) -> InputSpecs:
+        specs = self._specs.get((model, version))
+        if specs is None:
+            request = self._request(model_path(model, version), headers)
+            metadata = self._exchange(request, deadline).parse_metadata(self.limits)
+            specs = self._cache_specs(model, version, metadata)
+        return specs
+
+    def _exchange(
+        self, request: Request, deadline: Deadline, on_progress: OnProgress | None = None
+    ) -> ResponseBody:
+        """Send a request, and repeat it up to ``retries`` times if that may help."""
+        progress = None if on_progress is None else ProgressReporter(on_progress, request.nbytes)
+        n_retries = 0
+        while True:
             try:
-                body = self._read(response)
-            except BaseException:
-                response.close()  # do not reuse a connection with unread data
+                return self._attempt(request, deadline, progress)
+            except (ConnectionError, InferenceServerError) as error:
+                if n_retries >= self.retries or (progress and progress.error is error):
+                    raise
+                delay = retry_delay(error, n_retries, deadline)
+                if delay is None:
+                    raise
+            n_retries += 1
+            time.sleep(delay)
+
+    def _attempt(
+        self, request: Request, deadline: Deadline, progress: ProgressReporter | None
+    ) -> ResponseBody:
+        """Send a request on a connection of the pool.
+
+        If a connection that was used before turns out to be closed, and no byte of a response has
+        arrived, the request is sent once more on a new connection.
+        """
+        pool = self._pool
+        try:
+            connection = pool.acquire(deadline)
+        except TimeoutError as error:
+            raise connection_error(request, self.server, error) from error
+        is_reusable = False
+        try:
+            if connection is not None and not connection.is_open():
+                connection.close()
+                connection = None
+            reader = None
+            if connection is not None:
+                reader = self._exchange_on_kept(connection, request, deadline, progress)
+            if reader is None:
+                if connection is not None:
+                    connection.close()
+                connection = self._connect(deadline)
+                reader = connection.exchange(request, deadline, progress)
+            is_reusable = reader.reusable
+            if reader.buffer is None:
+                raise self._error(reader)
+            return ResponseBody(reader.take_buffer(), reader.header_length)
+        except OSError as error:
+            if progress is not None and progress.error is error:
                 raise
-            finally:
-                response.release_conn()
-        return body
+            raise connection_error(request, self.server, error) from error
+        finally:
+            if connection is not None and not is_reusable:
+                connection.close()
+                connection = None
+            pool.release(connection)
 
-    def _read(self, response: urllib3.BaseHTTPResponse) -> ResponseBody:
-        if not 200 <= response.status < 300:
-            raise server_error(response.status, response.reason, _read_error(response))
-        content_length = getattr(response, "length_remaining", None)
-        body = self._response_body(content_length, response.headers.items())
-        while chunk := response.read(_READ_NBYTES):
-            body.buffer.write(chunk)
-        return body
+    def _exchange_on_kept(
+        self,
+        connection: Connection,
+        request: Request,
+        deadline: Deadline,
+        progress: ProgressReporter | None,
+    ) -> ResponseReader | None:
+        """Return None if the connection turns out to be closed before any byte of the response."""
+        try:
+            return connection.exchange(request, deadline, progress)
+        except OSError as error:
+            if (
+                isinstance(error, TimeoutError)
+                or connection.reader.n_received > 0
+                or (progress is not None and progress.error is not None)
+            ):
+                raise
+            return None
 
+    def _connect(self, deadline: Deadline) -> Connection:
+        sock = connect(self.server, self._ssl_context, deadline)
+        connection = Connection(sock, self.server.is_tls, ResponseReader(self.max_body))
+        self._pool.opened.add(connection)
+        return connection
 
-def _read_error(response: urllib3.BaseHTTPResponse) -> bytes:
-    """Return the start of the body of an error response; empty if the connection breaks."""
-    try:
-        return response.read(ERROR_NBYTES)
-    except urllib3.exceptions.HTTPError:
-        return b""
-
-
-@contextmanager
-def _standard_exceptions(request: Request, origin: str) -> Iterator[None]:
-    """Raise ConnectionError and TimeoutError instead of urllib3's exceptions."""
-    try:
-        yield
-    except urllib3.exceptions.HTTPError as error:
-        kind = TimeoutError if _is_timeout(error) else ConnectionError
-        raise kind(connection_error_text(request, origin, error)) from error
-
-
-def _is_timeout(error: urllib3.exceptions.HTTPError) -> bool:
-    # This class is a subclass of a timeout class, but is raised for a refused connection.
-    if isinstance(error, urllib3.exceptions.NewConnectionError):
-        return False
-    if isinstance(error, urllib3.exceptions.TimeoutError):
-        return True
-    # If sending times out, urllib3 raises a ProtocolError whose arguments contain the timeout.
-    return any(isinstance(cause, TimeoutError) for cause in error.args)
+    def _forget_connections(self) -> None:
+        """Start without connections in a child process, which must not use those of its parent."""
+        self._pool.forget()
+        self._pool = Pool(self._options["connections"])

@@ -72,6 +72,8 @@ class Service:
         self._infer_paths = {
             path: model for path, (endpoint, model) in self.routes.items() if endpoint == "infer"
         }
+        # The models by the usual form of the request target, which needs no parsing.
+        self.infer_targets = {quote(path).encode(): m for path, m in self._infer_paths.items()}
 
     def _add(self, model: ServedModel) -> None:
         name = model.name
@@ -83,15 +85,6 @@ class Service:
                 if path in self.routes:
                     raise ValueError(f"the name of model {name!r} makes {path} ambiguous")
                 self.routes[path] = endpoint, model
-
-    def infer_targets(self) -> dict[bytes, ServedModel]:
-        """Return the models by the request targets of their infer endpoints."""
-        return {
-            quoted.encode(): model
-            for path, model in self._infer_paths.items()
-            if model is not None
-            for quoted in (quote(path), quote(path, safe="/!$&'()*+,;=:@"))
-        }
 
     def infer_model(self, method: str, path: str) -> ServedModel | None:
         """Return the model of an inference request; None for any other request."""

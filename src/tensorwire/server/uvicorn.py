@@ -234,7 +234,7 @@ class InferProtocol(HttpToolsProtocol):
             self.proxy_headers = ProxyHeadersMiddleware(_no_app, config.forwarded_allow_ips)
             app = app.app
         self.service: Any = app if isinstance(app, Service) else None
-        self.targets = app.infer_targets() if isinstance(app, Service) else {}
+        self.targets = app.infer_targets if isinstance(app, Service) else {}
         self.is_receiving = False  # a part of a request has arrived
         self.is_head = False  # the part ends in its head
         self.n_head_nbytes: int | None = None  # received after the chunk in which the head begins

@@ -1,0 +1,719 @@
+"""``python -m tensorwire infer URL MODEL``: call a model, and print, save or measure the answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import ssl
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+import tensorwire as tw
+
+from .._codec.datatypes import DATATYPES, RAW_BF16, bf16_dtype, datatype_of
+from ..client import DEFAULT_TIMEOUT, RESPONSE_LIMITS, InferenceServerError
+from ..errors import shape_text
+from .inspect import escape_name
+
+if TYPE_CHECKING:
+    from ..client import Client, Progress
+
+PROGRAM = "python -m tensorwire infer"
+INTERRUPTED = 130  # the exit status of a program that Ctrl-C ends
+LARGE_NBYTES = 8_000_000  # bodies of this size or more get a progress bar
+BAR_WIDTH = 30
+DRAW_SECONDS = 0.1  # minimum time between two updates of the progress bar
+MAX_NAMED = 10  # maximum number of inputs that an error message names
+MAX_PADDING = 4  # an S array may be this many times as large as its elements
+LIMITS = tw.Limits(  # those of the client, but BF16 needs no ml_dtypes
+    max_header_nbytes=RESPONSE_LIMITS.max_header_nbytes,
+    max_tensors=RESPONSE_LIMITS.max_tensors,
+    max_name_nbytes=RESPONSE_LIMITS.max_name_nbytes,
+    bf16_as_uint16=True,
+)
+
+DESCRIPTION = """\
+Call a model with arrays from files, JSON or random data, and print its outputs.
+
+An input is NAME=VALUE or NAME:DATATYPE=VALUE. VALUE is one of these:
+
+  FILE.npy   an array; DATATYPE converts it
+  @FILE      the content of a file, as one BYTES element
+  JSON       a number, a string (BYTES) or nested lists of them; the default of DATATYPE is the
+             datatype in the metadata of the model
+  null       leaves out an optional input
+
+A single number, string or file becomes a tensor with one element and as many dimensions as the
+model declares.
+"""
+
+EPILOG = """\
+examples:
+  python -m tensorwire infer localhost:8000 resnet --input image=cat.npy --save outputs
+  python -m tensorwire infer localhost:8000 add --input 'x=[[1, 2], [3, 4]]' --input y=0.5
+  python -m tensorwire infer localhost:8000 bert --input 'text=["a cat", "a dog"]' --output scores
+  python -m tensorwire infer localhost:8000 jpeg --input image=@cat.jpg
+  python -m tensorwire infer localhost:8000 resnet --random --shape image=8,3,224,224
+  python -m tensorwire infer localhost:8000 echo --random --shape x:FP32=1000 \\
+      --repeat 1000 --concurrency 8
+
+exit status:
+  0    success
+  1    the server responded with an error or not at all, or its answer is invalid; with --repeat,
+       at least one request failed
+  2    the arguments are invalid
+  130  interrupted with Ctrl-C; --repeat prints what was measured until then
+"""
+
+SAVE_HELP = """\
+write each output to FOLDER/NAME.npy instead of printing it. BYTES become an array of dtype S. If
+that array would not be exact (an element ends with NUL) or would be very large, NAME.npy is an
+array of uint8 with the length-prefixed elements, which tensorwire.decode_bytes reads. BF16 becomes
+uint16 with the same bits
+"""
+
+RANDOM_HELP = """\
+fill the inputs that are not given with random data, which is the same in each run: floats from 0 to
+1, integers from 0 to 9, strings of 16 letters. Dimensions of -1 become 1
+"""
+
+
+class UsageError(Exception):
+    """The command-line arguments are invalid, or do not match the model."""
+
+
+class Assignment(NamedTuple):
+    """The argument of ``--input`` or ``--shape``, before the value is parsed."""
+
+    name: str
+    datatype: str | None
+    value: str
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command to the subparsers of the main parser."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "infer",
+        usage="%(prog)s URL MODEL [--input NAME=VALUE ...] [options]",
+        help="call a model on a server, and measure it",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("url", metavar="URL", help="http://host:8000, https://host or host:8000")
+    add("model", metavar="MODEL", type=unicode, help="name of the model")
+    add("--input", metavar="NAME=VALUE", type=assignment, action="append", default=[],
+        dest="inputs", help="an input, see above; can be repeated")  # fmt: skip
+    add("--random", action="store_true", help=RANDOM_HELP)
+    add("--shape", metavar="NAME=DIMS", type=assignment, action="append", default=[],
+        dest="shapes", help="shape of a random input, for example x=1,3,224,224; with "
+        "NAME:DATATYPE=DIMS, the model need not declare the input; can be repeated")  # fmt: skip
+    add("--output", metavar="NAME", action="append", dest="outputs",
+        help="an output to return (default: all); can be repeated")  # fmt: skip
+    add("--save", metavar="FOLDER", type=Path, help=SAVE_HELP)
+    add("--json", action="store_true", help="send and receive the tensors as JSON")
+    add("--repeat", metavar="N", type=positive, help="send the request N times, and print "
+        "latencies and throughput instead of the outputs")  # fmt: skip
+    add("--concurrency", metavar="C", type=positive, default=1,
+        help="number of threads that send the requests of --repeat (default: 1)")  # fmt: skip
+    add("--warmup", metavar="N", type=positive, default=0,
+        help="number of requests to send before those that are measured (default: 0)")  # fmt: skip
+    add("--timeout", metavar="SECONDS", type=float, default=DEFAULT_TIMEOUT,
+        help="timeout for connecting and for each send or receive operation (default: "
+        "%(default)g)")  # fmt: skip
+    add("--header", metavar="'NAME: VALUE'", type=header, action="append", default=[],
+        dest="headers", help="an additional HTTP header; can be repeated")  # fmt: skip
+    add("--ca-file", metavar="FILE", help="certificates to verify an https server with")
+    add("--insecure", action="store_true", help="do not verify the certificate of the server")
+    return parser
+
+
+def unicode(text: str) -> str:
+    """Return the argument. Raises ArgumentTypeError if it was not valid UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not valid UTF-8") from None
+    return text
+
+
+def assignment(text: str) -> Assignment:
+    """Parse ``NAME=VALUE`` or ``NAME:DATATYPE=VALUE``. Other colons are part of the name."""
+    target, equals, value = text.partition("=")
+    name, colon, datatype = target.rpartition(":")
+    has_datatype = colon and datatype in DATATYPES
+    found = Assignment(name, datatype, value) if has_datatype else Assignment(target, None, value)
+    if not equals or not found.name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return found
+
+
+def positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)
+
+
+def header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError(f"{text!r} is not 'NAME: VALUE'")
+    return name, value.strip()
+
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+def unique(option: str, pairs: Iterable[tuple[Key, Value]]) -> dict[Key, Value]:
+    """Return a dict of the pairs. Raises UsageError if a key occurs twice."""
+    found: dict[Key, Value] = {}
+    for key, value in pairs:
+        if key in found:
+            raise UsageError(f"{option} {key} is given twice")
+        found[key] = value
+    return found
+
+
+def check_combinations(options: argparse.Namespace) -> None:
+    """Raise UsageError for options that contradict each other."""
+    if options.repeat is None and (options.concurrency > 1 or options.warmup):
+        raise UsageError("--concurrency and --warmup need --repeat")
+    if options.repeat is not None and options.save is not None:
+        raise UsageError("--save and --repeat cannot be combined")
+    if options.shapes and not options.random:
+        raise UsageError("--shape needs --random")
+    if options.insecure and options.ca_file is not None:
+        raise UsageError("--insecure and --ca-file cannot be combined")
+
+
+def make_client(options: argparse.Namespace) -> Client:
+    """Return a client with the options. Raises UsageError."""
+    try:
+        from ..client import Client  # noqa: PLC0415 - the other commands work without its libraries
+
+        return Client(
+            options.url,
+            timeout=options.timeout,
+            headers=unique("--header", options.headers),
+            connections=options.concurrency,
+            ssl_context=make_ssl_context(options),
+            limits=LIMITS,
+        )
+    except (ImportError, ValueError) as error:  # ValueError: the URL, a header or the timeout
+        raise UsageError(str(error)) from None
+
+
+def make_ssl_context(options: argparse.Namespace) -> ssl.SSLContext | None:
+    if not options.insecure and options.ca_file is None:
+        return None
+    if not options.url.lower().startswith("https://"):
+        raise UsageError("--insecure and --ca-file need an https:// URL")
+    try:
+        context = ssl.create_default_context(cafile=options.ca_file)
+    except OSError as error:
+        raise UsageError(f"--ca-file {options.ca_file}: {error}") from None
+    if options.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+# --- inputs --------------------------------------------------------------------------------------
+
+
+def declared_inputs(metadata: dict[str, Any]) -> dict[str, tw.TensorSpec]:
+    """Return the inputs that the metadata of a model declares. Raises DecodeError."""
+    try:
+        specs = [
+            tw.TensorSpec(entry["name"], entry["datatype"], entry["shape"])
+            for entry in metadata.get("inputs") or ()
+        ]
+    except (TypeError, ValueError, LookupError) as error:
+        raise tw.DecodeError(f"the inputs in the metadata of the model: {error!r}") from None
+    return {spec.name: spec for spec in specs}
+
+
+def make_inputs(options: argparse.Namespace, specs: dict[str, tw.TensorSpec]) -> list[tw.Tensor]:
+    """Return the inputs of the request.
+
+    Raises
+    ------
+    UsageError
+        An argument is invalid, an input is missing, or the model does not declare an input.
+    """
+    given = unique("--input", ((one.name, one) for one in options.inputs))
+    shapes = unique("--shape", ((one.name, one) for one in options.shapes))
+    for name in {**given, **shapes}:
+        if specs and name not in specs:
+            raise UsageError(f"the model has no input {name!r}; it has {spec_text(specs.values())}")
+        if name in given and name in shapes:
+            raise UsageError(f"input {name!r} is given: --shape is for random inputs")
+    absent = [spec for name, spec in specs.items() if name not in given]
+    if absent and not options.random:
+        raise UsageError(f"missing {spec_text(absent)}: use --input, or --random")
+    if not {**specs, **given, **shapes}:
+        raise UsageError("the model declares no inputs; use --input, or --random with --shape")
+    tensors = []
+    rng = np.random.default_rng(0)
+    for name in {**specs, **given, **shapes}:
+        spec = specs.get(name)
+        try:
+            if name in given:
+                tensor = given_input(given[name], spec, not options.json)
+            else:
+                array, datatype = random_data(rng, name, shapes.get(name), spec)
+                tensor = tw.Tensor(name, array, datatype=datatype, binary=not options.json)
+        except (tw.EncodeError, TypeError) as error:
+            raise UsageError(str(error)) from None
+        if tensor is not None:
+            tensors.append(tensor)
+    return tensors
+
+
+def spec_text(specs: Iterable[tw.TensorSpec]) -> str:
+    """Describe the first inputs: ``input 'x' (FP32 [-1, 3]), ...``."""
+    texts = [f"input {s.name!r} ({s.datatype} {shape_text(s.shape)})" for s in specs]
+    more = f" and {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
+    return ", ".join(texts[:MAX_NAMED]) + more
+
+
+def given_input(given: Assignment, spec: tw.TensorSpec | None, binary: bool) -> tw.Tensor | None:
+    """Return the tensor of an ``--input``, or None if it is ``null``.
+
+    Raises UsageError, EncodeError and TypeError.
+    """
+    name, datatype, text = given
+    if datatype is None and spec is not None:
+        datatype = spec.datatype
+    if text.endswith(".npy") and not text.startswith("@"):
+        array = load_array(text)
+        if datatype is not None:
+            array = in_datatype(array, datatype, given)
+        return tw.Tensor(name, array, datatype=datatype, binary=binary)
+    value = read_file(text[1:]) if text.startswith("@") else parse_json(name, text)
+    if value is None:
+        return None
+    shape = None
+    if not isinstance(value, list):
+        value, shape = [value], [1] * (1 if spec is None else len(spec.shape))
+    if datatype is None and not holds_strings(value):
+        raise UsageError(f"the model does not declare input {name!r}: use --input {name}:DATATYPE=")
+    return tw.Tensor(name, value, datatype=datatype, shape=shape, binary=binary)
+
+
+def read_file(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(str(error)) from None
+
+
+def parse_json(name: str, text: str) -> Any:
+    """Parse the value of an ``--input``. Raises UsageError."""
+    shown = text if len(text) <= 60 else f"{text[:57]}..."
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise UsageError(
+            f"--input {name}: {shown!r} is not JSON; write text as {name}='\"...\"', "
+            f"and files as {name}=FILE.npy or {name}=@FILE"
+        ) from None
+    if isinstance(value, dict):
+        raise UsageError(f"--input {name}: a JSON object is not a tensor: {shown!r}")
+    return value
+
+
+def holds_strings(value: Any) -> bool:
+    while isinstance(value, list) and value:
+        value = value[0]
+    return isinstance(value, str | bytes)
+
+
+def load_array(path: str) -> NDArray[Any]:
+    """Read a .npy file, which must not contain Python objects. Raises UsageError."""
+    try:
+        with open(path, "rb") as file:
+            array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    except OSError as error:
+        raise UsageError(str(error)) from None
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
+    return array
+
+
+def in_datatype(array: NDArray[Any], datatype: str, given: Assignment) -> NDArray[Any]:
+    """Return the array in the given datatype. Raises UsageError if it must not be converted."""
+    if datatype == "BF16" and array.dtype in (np.dtype("V2"), RAW_BF16):
+        return array.view(RAW_BF16)  # numpy saves bfloat16 as V2, and this command as uint16
+    own = datatype_of(array.dtype)
+    if own is None or datatype in (own.name, "BYTES"):
+        return array  # if it is not a valid array for the datatype, Tensor says so
+    if given.datatype is None:
+        raise UsageError(
+            f"{given.value} has datatype {own.name}, but the model declares {datatype}; "
+            f"to convert it, use --input {given.name}:{datatype}={given.value}"
+        )
+    dtype = DATATYPES[datatype].dtype if datatype != "BF16" else bf16_dtype()
+    if dtype is None:
+        raise UsageError("converting an array to BF16 needs ml_dtypes")
+    with np.errstate(all="ignore"):
+        converted = array.astype(dtype)
+        is_exact = dtype.kind not in "iub" or np.array_equal(converted, array)
+    if not is_exact:  # floats are rounded, but integers must not change
+        raise UsageError(f"{given.value} has values that {datatype} does not have")
+    return converted
+
+
+def random_data(
+    rng: np.random.Generator, name: str, given: Assignment | None, spec: tw.TensorSpec | None
+) -> tuple[NDArray[Any], str]:
+    """Return random data and its datatype. Raises UsageError."""
+    datatype = given.datatype if given is not None else None
+    if datatype is None:
+        if spec is None:
+            raise UsageError(
+                f"the model does not declare input {name!r}: use --shape {name}:DATATYPE=DIMS"
+            )
+        datatype = spec.datatype
+    if given is not None:
+        shape = parse_shape(given)
+    else:
+        assert spec is not None
+        shape = tuple(1 if dim == -1 else dim for dim in spec.shape)
+    try:
+        return random_array(rng, datatype, shape), datatype
+    except (ValueError, MemoryError) as error:
+        raise UsageError(f"input {name!r} of shape {list(shape)}: {error}") from None
+
+
+def parse_shape(given: Assignment) -> tuple[int, ...]:
+    dims = [dim.strip() for dim in given.value.split(",")] if given.value else []
+    if not all(dim.isascii() and dim.isdigit() for dim in dims):
+        raise UsageError(f"--shape {given.name}: {given.value!r} is not a list such as 1,3,224,224")
+    return tuple(int(dim) for dim in dims)
+
+
+def random_array(rng: np.random.Generator, datatype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    if datatype == "BYTES":
+        letters = rng.integers(ord("a"), ord("z") + 1, (math.prod(shape), 16), np.uint8)
+        return letters.view("S16").reshape(shape)
+    if datatype == "BF16":
+        return (rng.random(shape, np.float32).view(np.uint32) >> 16).astype(RAW_BF16)
+    dtype = DATATYPES[datatype].dtype
+    assert dtype is not None
+    if dtype.kind == "f":
+        return rng.random(shape, np.float64 if dtype.itemsize == 8 else np.float32).astype(dtype)
+    return rng.integers(0, 2 if dtype.kind == "b" else 10, shape, dtype)
+
+
+# --- outputs -------------------------------------------------------------------------------------
+
+
+def print_outputs(outputs: Iterable[tw.Tensor]) -> None:
+    for tensor in outputs:
+        print(f"{escape_name(tensor.name)}  {tensor.datatype}  {list(tensor.shape)}")
+        print(values_text(tensor))
+
+
+def values_text(tensor: tw.Tensor) -> str:
+    """Return the values as numpy prints them, without the middle of a large array."""
+    if tensor.data is None:
+        return "(in shared memory)"
+    array = tensor.as_numpy()
+    if tensor.datatype == "BF16":
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    if array.ndim > 4:
+        array = array.reshape(-1)
+    return np.array2string(
+        array,
+        threshold=100,
+        edgeitems=3 if array.ndim <= 2 else 1,
+        formatter={"object": element_text},  # type: ignore[arg-type]
+    )
+
+
+def element_text(element: bytes) -> str:
+    return repr(element) if len(element) <= 60 else f"{element[:60]!r}..."
+
+
+def save_outputs(outputs: Iterable[tw.Tensor], folder: Path) -> None:
+    """Write each output to a .npy file, whose name has no special characters."""
+    for tensor in outputs:
+        if tensor.data is None:
+            print_outputs([tensor])
+            continue
+        path = folder / f"{quote(tensor.name, safe=':')}.npy"
+        array, form = array_to_save(tensor)
+        np.save(path, array, allow_pickle=False)
+        print(f"{path}  {tensor.datatype}  {list(tensor.shape)}{form}")
+
+
+def array_to_save(tensor: tw.Tensor) -> tuple[NDArray[Any], str]:
+    """Return an array that contains no Python objects, and a note on its form."""
+    if not isinstance(tensor.data, tw.BytesTensor):
+        return tensor.as_numpy(), "  (as uint16)" if tensor.datatype == "BF16" else ""
+    elements = tensor.data.reshape((tensor.data.size,))
+    longest, is_exact = 0, True
+    for element in elements:
+        longest = max(longest, len(element))
+        is_exact = is_exact and not element.endswith(b"\0")
+    if is_exact and longest * tensor.data.size <= MAX_PADDING * tensor.data.nbytes:
+        return tensor.data.as_numpy("S"), ""
+    return np.frombuffer(tensor.data.wire, np.uint8), "  (for tensorwire.decode_bytes)"
+
+
+# --- progress ------------------------------------------------------------------------------------
+
+
+class ProgressBar:
+    """A line on stderr that is overwritten, if stderr is a terminal."""
+
+    def __init__(self) -> None:
+        self.is_terminal = sys.stderr.isatty()
+        self.drawn_at: float | None = None  # None: nothing is drawn
+
+    def draw(self, label: str, done: float, total: float | None, unit: str) -> None:
+        """Draw the bar, unless it was drawn shortly before. ``total`` is None if unknown."""
+        now = time.monotonic()
+        recently = self.drawn_at is not None and now - self.drawn_at < DRAW_SECONDS
+        if not self.is_terminal or (recently and done != total):
+            return
+        self.drawn_at = now
+        text = f"{label} {done:,.0f} {unit}"
+        if total is not None:
+            filled = "#" * int(BAR_WIDTH * done / total)
+            text = f"{label} [{filled:<{BAR_WIDTH}}] {done:,.0f} of {total:,.0f} {unit}"
+        print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def draw_call(self, progress: Progress) -> None:
+        """Draw the progress of one call, if its bodies are large."""
+        label, done = "sending", progress.sent_nbytes
+        total: int | None = progress.request_nbytes
+        if progress.received_nbytes:
+            label, done, total = "receiving", progress.received_nbytes, progress.response_nbytes
+        if (done if total is None else total) >= LARGE_NBYTES:
+            self.draw(label, done / 1e6, None if total is None else total / 1e6, "MB")
+
+    def clear(self) -> None:
+        if self.drawn_at is not None:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self.drawn_at = None
+
+
+# --- measurement ---------------------------------------------------------------------------------
+
+
+class Measurement:
+    """Calls that are made in threads: the latencies in seconds, and the errors by kind."""
+
+    def __init__(self, n_calls: int) -> None:
+        self.n_calls = n_calls
+        self.n_started = 0
+        self.latencies: list[float] = []
+        self.received_nbytes = 0
+        self.errors: Counter[str] = Counter()
+        self.messages: dict[str, str] = {}  # the first message of each kind of error
+        self.seconds = 0.0
+        self.is_stopped = False
+        self.failure: BaseException | None = None  # an exception that is not an error of a call
+        self._lock = threading.Lock()
+
+    @property
+    def n_done(self) -> int:
+        return len(self.latencies) + self.errors.total()
+
+    def run(
+        self, call: Callable[[], tw.InferResponse], concurrency: int, bar: ProgressBar, label: str
+    ) -> None:
+        """Make the calls. Raises KeyboardInterrupt after it has stopped the measurement."""
+        threads = [
+            threading.Thread(target=self._work, args=(call,), daemon=True)
+            for _ in range(min(concurrency, self.n_calls))
+        ]
+        start = time.perf_counter()
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(DRAW_SECONDS)
+                    bar.draw(label, self.n_done, self.n_calls, "requests")
+        finally:
+            with self._lock:  # calls that have not returned are not counted
+                self.is_stopped = True
+                self.seconds = time.perf_counter() - start
+            bar.clear()
+        if self.failure is not None:
+            raise self.failure
+
+    def _work(self, call: Callable[[], tw.InferResponse]) -> None:
+        while self._take():
+            try:
+                start = time.perf_counter()
+                response = call()
+                seconds = time.perf_counter() - start
+                self._add(seconds, data_nbytes(response.outputs))
+            except CALL_ERRORS as error:
+                self._add_error(error)
+            except BaseException as error:
+                self.failure = error
+                self.is_stopped = True
+
+    def _take(self) -> bool:
+        """Return whether to make another call."""
+        with self._lock:
+            if self.is_stopped or self.n_started == self.n_calls:
+                return False
+            self.n_started += 1
+            return True
+
+    def _add(self, seconds: float, nbytes: int) -> None:
+        with self._lock:
+            if not self.is_stopped:
+                self.latencies.append(seconds)
+                self.received_nbytes += nbytes
+
+    def _add_error(self, error: Exception) -> None:
+        with self._lock:
+            if not self.is_stopped:
+                self.errors[error_kind(error)] += 1
+                self.messages.setdefault(error_kind(error), error_text(error))
+
+
+def data_nbytes(tensors: Iterable[tw.Tensor]) -> int:
+    return sum(tensor.data.nbytes for tensor in tensors if tensor.data is not None)
+
+
+def print_measurement(measurement: Measurement, concurrency: int, sent_nbytes: int) -> None:
+    """Print the results. ``sent_nbytes`` is the size of the tensor data of one request."""
+    n_done, seconds = measurement.n_done, measurement.seconds
+    if n_done < measurement.n_calls:
+        print(f"interrupted after {n_done:,} of {measurement.n_calls:,} requests")
+    print(f"requests     {n_done:,} in {seconds:.3f} s, {concurrency} at a time")
+    n_succeeded = len(measurement.latencies)
+    if n_succeeded:
+        # inverted_cdf: each percentile is a latency that was measured, not one between two of them
+        points = np.percentile(measurement.latencies, [50, 90, 99, 100], method="inverted_cdf")
+        names = ("p50", "p90", "p99", "max")
+        texts = [f"{name} {point * 1e3:.3f} ms" for name, point in zip(names, points, strict=True)]
+        print(f"latency      {', '.join(texts)}")
+        sent = n_succeeded * sent_nbytes / seconds / 1e6
+        received = measurement.received_nbytes / seconds / 1e6
+        print(f"throughput   {n_succeeded / seconds:,.1f} requests/s")
+        print(f"tensor data  {sent:,.2f} MB/s sent, {received:,.2f} MB/s received")
+    print(f"errors       {measurement.errors.total():,}")
+    for kind, number in measurement.errors.most_common():
+        print(f"  {number:,} x {kind}; the first: {measurement.messages[kind]}")
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+CALL_ERRORS = (InferenceServerError, tw.DecodeError, ConnectionError, TimeoutError)
+
+
+def error_kind(error: Exception) -> str:
+    """Return what errors are counted by."""
+    if isinstance(error, InferenceServerError):
+        return f"status {error.status}"
+    return type(error).__name__
+
+
+def error_text(error: Exception) -> str:
+    """Return the message of an error on one line, without terminal control characters."""
+    text = " ".join(str(error).split())
+    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    if isinstance(error, InferenceServerError):
+        return f"the server responded with status {error.status}: {text}"
+    if isinstance(error, tw.DecodeError):
+        return f"the response is invalid: {text}"
+    return text
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command, and return the exit status. Raises UsageError."""
+    check_combinations(options)
+    try:
+        with make_client(options) as client:
+            return call_model(client, options)
+    except CALL_ERRORS as error:
+        print(f"{PROGRAM}: {error_text(error)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def call_model(client: Client, options: argparse.Namespace) -> int:
+    """Build the request, and send it once or repeatedly. Return the exit status."""
+    specs = declared_inputs(client.model_metadata(options.model))
+    inputs = make_inputs(options, specs)
+    frame = make_frame(inputs, options)
+    if options.repeat is not None:
+        return measure(client, options, frame, data_nbytes(inputs))
+    if options.save is not None:
+        try:
+            options.save.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(str(error)) from None
+    bar = ProgressBar()
+    try:
+        response = client.infer(options.model, frame, on_progress=bar.draw_call)
+    finally:
+        bar.clear()
+    if options.save is None:
+        print_outputs(response.outputs)
+        return 0
+    try:
+        save_outputs(response.outputs, options.save)
+    except OSError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def make_frame(inputs: list[tw.Tensor], options: argparse.Namespace) -> tw.Frame:
+    outputs = None
+    if options.outputs is not None:
+        outputs = [tw.RequestedOutput(name) for name in options.outputs]
+    parameters = {} if options.json else {"binary_data_output": True}
+    # Some models of KServe need an id.
+    request = tw.InferRequest(inputs, outputs, id="1", parameters=parameters)
+    try:
+        return tw.encode_request(request, nonfinite="literal")  # Triton rejects null
+    except tw.EncodeError as error:
+        raise UsageError(str(error)) from None
+
+
+def measure(client: Client, options: argparse.Namespace, frame: tw.Frame, sent_nbytes: int) -> int:
+    """Send the request repeatedly, and print the measurement. Return the exit status."""
+    bar = ProgressBar()
+
+    def call() -> tw.InferResponse:
+        return client.infer(options.model, frame)
+
+    if options.warmup:
+        Measurement(options.warmup).run(call, options.concurrency, bar, "warming up")
+    measurement = Measurement(options.repeat)
+    try:
+        measurement.run(call, options.concurrency, bar, "measuring")
+    finally:  # also after Ctrl-C
+        print_measurement(measurement, options.concurrency, sent_nbytes)
+    return 1 if measurement.errors else 0

@@ -1,0 +1,75 @@
+"""``python -m tensorwire serve``: serve models over HTTP with uvicorn."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command. Options of uvicorn have the names that they have in uvicorn."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "serve", help="serve models over HTTP with uvicorn"
+    )
+    parser.add_argument(
+        "models", nargs="?", help="module:name of a mapping of models or of an ASGI application"
+    )
+    parser.add_argument("--echo", action="store_true", help="also serve a model 'echo'")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--uds", metavar="PATH", help="listen on a Unix socket instead of a port")
+    parser.add_argument("--workers", type=int, metavar="N", help="number of processes (default: 1)")
+    parser.add_argument("--ssl-certfile", metavar="FILE")
+    parser.add_argument("--ssl-keyfile", metavar="FILE")
+    parser.add_argument(
+        "--http",
+        choices=("fast", "asgi"),
+        default="fast",
+        help="fast: inference requests do not pass through ASGI, nor through its middleware",
+    )
+    parser.add_argument(
+        "--max-body", type=int, metavar="N", help="maximum size of a request body in bytes"
+    )
+    parser.add_argument(
+        "--receive-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="time in which a request must arrive (default: 300)",
+    )
+    parser.add_argument(
+        "--limit-concurrency",
+        type=int,
+        metavar="N",
+        help="reply with status 503 if there are more connections or requests",
+    )
+    parser.add_argument("--access-log", action="store_true", help="log every request")
+    parser.add_argument(
+        "--log-level", choices=("critical", "error", "warning", "info", "debug"), default="info"
+    )
+    return parser
+
+
+def run(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Run the server until it is interrupted, and return the exit status.
+
+    Invalid arguments raise SystemExit.
+    """
+    from ..server import serve  # noqa: PLC0415 - the other commands do not need it
+
+    options = serve.Options(chosen.models, chosen.echo, chosen.max_body, chosen.receive_timeout)
+    try:
+        return serve.run(
+            options,
+            http=chosen.http,
+            host=chosen.host,
+            port=chosen.port,
+            uds=chosen.uds,
+            workers=chosen.workers,
+            ssl_certfile=chosen.ssl_certfile,
+            ssl_keyfile=chosen.ssl_keyfile,
+            limit_concurrency=chosen.limit_concurrency,
+            access_log=chosen.access_log,
+            log_level=chosen.log_level,
+        )
+    except serve.InvalidArguments as error:
+        parser.error(str(error))

@@ -1,0 +1,329 @@
+"""Read HTTP responses without performing I/O.
+
+A ``ResponseReader`` belongs to one connection. The connection receives into ``get_buffer()`` and
+calls ``received(n)``, or ``eof()`` at the end of the stream, until ``complete`` is true. llhttp
+(httptools) parses the head. The rest of a body whose length is known, and which is not compressed,
+does not go through the parser: ``get_buffer()`` is then the free memory of the BodyBuffer, so that
+the socket receives into the memory that the arrays will refer to. Every other body goes through
+the parser, and through zlib if it is compressed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+try:
+    from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+except ImportError:
+    raise ImportError("the clients need httptools: pip install 'tensorwire[client]'") from None
+
+import tensorwire as tw
+
+from ..errors import plural
+
+ERROR_NBYTES = 64 << 10
+"""Maximum number of bytes that are read from the body of an error response."""
+
+_SCRATCH_NBYTES = 64 << 10
+# The limit of a head including interim responses. Chunk extensions and trailers between two parts
+# of a body have the same limit.
+_MAX_HEAD_NBYTES = 256 << 10
+# Decompress in steps, so that a body that expands beyond max_body is rejected early.
+_INFLATE_NBYTES = 1 << 20
+_WHITESPACE = b" \t"  # of HTTP headers; bytes.strip() without arguments removes more
+_HEADERS = {  # the headers that are read
+    b"connection",
+    b"content-encoding",
+    b"content-length",
+    b"content-type",
+    b"inference-header-content-length",
+    b"retry-after",
+    b"transfer-encoding",
+}
+
+
+class ResponseReader:
+    """Reads the responses of one connection, one after another.
+
+    Attributes
+    ----------
+    status : int
+        The HTTP status; 0 until the head of the final response is complete.
+    reason : bytes
+        The reason phrase.
+    header_length : int or None
+        Size of the JSON header of a successful response, from the HTTP headers.
+    retry_after : bytes or None
+        The value of Retry-After.
+    buffer : BodyBuffer
+        The body of a successful response, decompressed.
+    error_body : bytes
+        The start of the body of any other response, decompressed.
+    content_length : int or None
+        Content-Length.
+    body_nbytes : int
+        Number of bytes of the body that have arrived, before decompression.
+    n_received : int
+        Number of bytes of the response that have arrived, including the head.
+    complete : bool
+        Whether the response is complete.
+    reusable : bool
+        Whether the connection can be used again after this response.
+    """
+
+    __slots__ = (
+        "_direct",
+        "_error",
+        "_headers",
+        "_inflater",
+        "_max_body",
+        "_n_unparsed",
+        "_parser",
+        "_scratch",
+        "_until_eof",
+        "body_nbytes",
+        "buffer",
+        "complete",
+        "content_length",
+        "error_body",
+        "header_length",
+        "n_received",
+        "reason",
+        "retry_after",
+        "reusable",
+        "status",
+    )
+
+    def __init__(self, max_body: int | None) -> None:
+        self._max_body = max_body
+        self._scratch = memoryview(bytearray(_SCRATCH_NBYTES))
+        self._parser: Any = None
+        self.start()
+
+    def start(self) -> None:
+        """Prepare for the response to the next request."""
+        if self._parser is None:
+            self._parser = HttpResponseParser(self)
+        self._headers: dict[bytes, list[bytes]] = {}
+        self._error: Exception | None = None
+        self._inflater: Any = None
+        self._direct = self._until_eof = False
+        self._n_unparsed = self.n_received = self.body_nbytes = 0
+        self.status = 0
+        self.reason = self.error_body = b""
+        self.retry_after: bytes | None = None
+        self.content_length: int | None = None
+        self.header_length: int | None = None
+        self.buffer: Any = None
+        self.complete = self.reusable = False
+
+    def take_buffer(self) -> tw.BodyBuffer:
+        """Return the body, and remove the reference to it."""
+        buffer: tw.BodyBuffer = self.buffer
+        self.buffer = None
+        return buffer
+
+    def close(self) -> None:
+        """Remove the parser, which has references to this object."""
+        self._parser = None
+
+    # --- bytes that arrive ---
+
+    def get_buffer(self) -> memoryview:
+        """Return the memory to receive into. Release it before the next call of any method."""
+        if self._direct:
+            remaining: memoryview = self.buffer.remaining()
+            return remaining
+        return self._scratch
+
+    def received(self, nbytes: int) -> None:
+        """Process bytes that were received into ``get_buffer()``.
+
+        Raises ConnectionError if they are not HTTP, and DecodeError if the body cannot be accepted.
+        """
+        self.n_received += nbytes
+        if self._direct:
+            self.buffer.advance(nbytes)
+            self.body_nbytes += nbytes
+            if self.buffer.complete:
+                self.complete, self._direct = True, False
+        else:
+            self._parse(nbytes)
+
+    def eof(self) -> None:
+        """Process the end of the stream. Raises ConnectionError if the response is incomplete."""
+        self.reusable = False
+        if self.complete:
+            return
+        if self.n_received == 0:
+            raise ConnectionError("the server closed the connection before it responded")
+        if self.status >= 300:
+            self.complete = True  # the start of an error message is better than none
+        elif self._until_eof:
+            self._finish()
+        elif self.status == 0:
+            raise ConnectionError(
+                "the server closed the connection before the head of the response was complete"
+            )
+        else:
+            raise ConnectionError(
+                "the server closed the connection before the body of the response was complete: "
+                f"{plural('byte', self.body_nbytes)} arrived"
+                + ("" if self.content_length is None else f" of {self.content_length}")
+            )
+
+    def _parse(self, nbytes: int) -> None:
+        body_nbytes = self.body_nbytes
+        try:
+            self._parser.feed_data(self._scratch[:nbytes])
+        except (HttpParserError, HttpParserUpgrade) as error:
+            self._parser = None
+            self.reusable = False
+            if self._error is not None:
+                raise self._error from None
+            if self.complete:  # the bytes after the response are invalid
+                return
+            raise ConnectionError(f"the response is not valid HTTP: {error}") from error
+        if self.complete:
+            if not self.reusable:
+                self._parser = None
+            return
+        self._n_unparsed = self._n_unparsed + nbytes if body_nbytes == self.body_nbytes else 0
+        if self._n_unparsed > _MAX_HEAD_NBYTES:
+            part = "the head" if self.status == 0 else "a chunk header or the trailer section"
+            raise ConnectionError(f"{part} of the response is longer than {_MAX_HEAD_NBYTES} bytes")
+        if self.buffer is not None and self.content_length is not None and not self._inflater:
+            self._direct = True
+            self._parser = None  # it does not see the rest of this response
+
+    # --- callbacks of the parser ---
+
+    def on_message_begin(self) -> None:
+        if self.complete:  # of a response that was not requested
+            self.reusable = False
+
+    def on_status(self, reason: bytes) -> None:
+        if not self.complete:
+            self.reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        key = name.lower()
+        if key in _HEADERS and self.status == 0:  # later headers are trailers
+            self._headers.setdefault(key, []).append(value.strip(_WHITESPACE))
+
+    def on_headers_complete(self) -> None:
+        if self.complete:
+            return
+        status = self._parser.get_status_code()
+        if 100 <= status < 200 and status != 101:  # an interim response
+            self._headers.clear()
+            self.reason = b""
+            return
+        self.status = status
+        try:
+            self._read_head()
+        except Exception as error:
+            self._error = error
+            raise
+
+    def on_body(self, chunk: bytes) -> None:
+        if self.complete:
+            return
+        self.body_nbytes += len(chunk)
+        try:
+            if self._inflater is None:
+                self._write(chunk)
+            else:
+                self._inflate(chunk)
+        except Exception as error:
+            self._error = error
+            raise
+        if self.buffer is None and self.body_nbytes >= ERROR_NBYTES:
+            self.complete, self.reusable = True, False  # the rest of the message is not read
+
+    def on_message_complete(self) -> None:
+        if self.status == 0 or self.complete:
+            return
+        try:
+            self._finish()
+        except Exception as error:
+            self._error = error
+            raise
+
+    # --- the head and the body ---
+
+    def _read_head(self) -> None:
+        headers = self._headers
+        self.reusable = self._parser.should_keep_alive()
+        if self.status >= 500 and self.reusable:
+            # Many servers close the connection after such a response without announcing it.
+            values = b",".join(headers.get(b"connection", ())).lower().split(b",")
+            self.reusable = b"keep-alive" in [value.strip(_WHITESPACE) for value in values]
+        if b"content-length" in headers:  # the parser has checked it
+            self.content_length = int(headers[b"content-length"][0])
+        if b"transfer-encoding" in headers:
+            coding = b",".join(headers[b"transfer-encoding"])
+            if coding.lower() != b"chunked":
+                raise tw.HeaderError(
+                    f"the response has Transfer-Encoding {_shown(coding)}, which is not supported"
+                )
+        elif self.content_length is None:
+            self._until_eof = True
+        if b"content-encoding" in headers:
+            self._start_inflating(b",".join(headers[b"content-encoding"]).lower())
+        if 200 <= self.status < 300:
+            names = (b"inference-header-content-length", b"content-type")
+            self.header_length = tw.header_length(
+                [(name, value) for name in names for value in headers.get(name, ())]
+            )
+            length = None if self._inflater else self.content_length
+            self.buffer = tw.BodyBuffer(length, self.header_length, max_nbytes=self._max_body)
+        elif b"retry-after" in headers:
+            self.retry_after = headers[b"retry-after"][0]
+
+    def _start_inflating(self, encoding: bytes) -> None:
+        if encoding in (b"gzip", b"x-gzip", b"deflate"):
+            # 32: detect whether the data has the header of zlib or of gzip
+            self._inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+        elif encoding not in (b"", b"identity"):
+            raise tw.HeaderError(
+                f"the response has Content-Encoding {_shown(encoding)}, which is not supported"
+            )
+
+    def _write(self, chunk: bytes) -> None:
+        if self.buffer is None:
+            self.error_body += chunk[: ERROR_NBYTES - len(self.error_body)]
+        else:
+            self.buffer.write(chunk)
+
+    def _inflate(self, chunk: bytes) -> None:
+        # zlib copies the unconsumed rest of its input at every step. A chunk is at most as large as
+        # the scratch memory, so the copies stay small.
+        inflater = self._inflater
+        try:
+            while chunk:
+                self._write(inflater.decompress(chunk, _INFLATE_NBYTES))
+                chunk = inflater.unconsumed_tail
+                if self.buffer is None and len(self.error_body) >= ERROR_NBYTES:
+                    return
+        except zlib.error as error:
+            if self.buffer is None:  # the status of the error is more important
+                self._inflater = None
+                return
+            raise tw.HeaderError(f"the compressed response is invalid: {error}") from None
+        if inflater.unused_data:
+            raise tw.HeaderError("the compressed response is followed by other data")
+
+    def _finish(self) -> None:
+        inflater = self._inflater
+        if inflater and not inflater.eof and self.buffer is not None and self.body_nbytes > 0:
+            raise tw.HeaderError(
+                f"the compressed response is truncated after {plural('byte', self.body_nbytes)} "
+                f"({plural('byte', len(self.buffer))} decompressed)"
+            )
+        self.complete = True
+
+
+def _shown(value: bytes) -> str:
+    return repr(value[:40].decode("latin-1"))

@@ -1,0 +1,797 @@
+"""The command `python -m tensorwire infer`, against a server on the loopback interface."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pty
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support.servers import Scripted, http, uvicorn_server
+from tensorwire import TensorSpec
+from tensorwire.asgi import Model, create_app
+from tensorwire.cli import infer, main
+
+pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server, sys.stdout and sys.stderr")
+
+COMMAND = [sys.executable, "-m", "tensorwire", "infer"]
+DATATYPES = [
+    *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
+    *("FP16", "FP32", "FP64", "BF16", "BYTES"),
+]
+MB = 1_000_000
+SHARED = {"shared_memory_region": "r"}
+
+requests: list[tw.InferRequest] = []
+headers: list[dict[str, str]] = []
+responses: dict[str, tw.Tensor] = {}  # the outputs of the model "outputs"
+n_flaky = 0
+
+
+def echo(request: tw.InferRequest) -> tw.InferResponse:
+    requests.append(request)
+    return tw.InferResponse(request.inputs)
+
+
+def slow(request: tw.InferRequest) -> tw.InferResponse:
+    time.sleep(0.1)
+    return echo(request)
+
+
+def flaky(request: tw.InferRequest) -> tw.InferResponse:
+    """Fail in every second call."""
+    global n_flaky  # noqa: PLW0603
+    n_flaky += 1
+    if n_flaky % 2:
+        raise RuntimeError("no")
+    return tw.InferResponse(request.inputs)
+
+
+def outputs(_: tw.InferRequest) -> tw.InferResponse:
+    return tw.InferResponse(responses.values())
+
+
+_app = create_app(
+    {
+        "echo": echo,
+        "slow": slow,
+        "flaky": flaky,
+        "outputs": outputs,
+        "two": Model(echo, [TensorSpec("x", "FP32", [-1, 2]), TensorSpec("y", "INT64", [1])]),
+        "text": Model(echo, [TensorSpec("text", "BYTES", [-1, 1])]),
+        "input:0": Model(echo, [TensorSpec("input:0", "FP16", [-1])]),
+        "all": Model(echo, [TensorSpec(name, name, [-1, 3]) for name in DATATYPES]),
+    }
+)
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "http":
+        headers.append({k.decode(): v.decode() for k, v in scope["headers"]})
+    await _app(scope, receive, send)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with uvicorn_server(app) as address:
+        yield address
+
+
+@pytest.fixture(autouse=True)
+def _nothing_received() -> None:
+    requests.clear()
+    headers.clear()
+
+
+Call = Callable[..., str]
+
+
+@pytest.fixture
+def call(server: str, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Return a function that runs the command in this process, and returns what it prints."""
+
+    def run(*arguments: str) -> str:
+        assert main(["infer", server, *arguments]) == 0
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        return printed.out
+
+    return run
+
+
+@pytest.fixture
+def rejected(server: str, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Return a function that runs the command with invalid arguments, and returns the error."""
+
+    def run(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as caught:
+            main(["infer", server, *arguments])
+        assert caught.value.code == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        usage, error = printed.err.splitlines()
+        assert len(error) < 500
+        assert usage.startswith("usage: python -m tensorwire infer URL MODEL")
+        prefix = "python -m tensorwire infer: error: "
+        assert error.startswith(prefix)
+        return error.removeprefix(prefix)
+
+    return run
+
+
+def received() -> dict[str, tuple[str, tuple[int, ...], Any]]:
+    """Return the name, datatype, shape and values of the inputs of the only request."""
+    (request,) = requests
+    return {
+        tensor.name: (tensor.datatype, tensor.shape, tensor.data.tolist())
+        for tensor in request
+        if tensor.data is not None
+    }
+
+
+def file(folder: Path, array: Any) -> str:
+    path = folder / "array.npy"
+    np.save(path, array)
+    return str(path)
+
+
+def test_examples_of_the_help_are_valid() -> None:
+    parser = infer.add_parser(argparse.ArgumentParser().add_subparsers())
+    examples = infer.EPILOG.replace("\\\n", "").split("exit status:")[0]
+    commands = re.findall(r"python -m tensorwire infer (.*)", examples)
+    assert len(commands) == 6
+    for command in commands:
+        assert parser.parse_args(shlex.split(command)).model
+
+
+# --- inputs ---
+
+
+@pytest.mark.parametrize(
+    ("model", "argument", "expected"),
+    [
+        ("input:0", "input:0=[1, 2.5]", ("FP16", (2,), [1, 2.5])),  # the declared datatype
+        ("input:0", "input:0:FP16=1", ("FP16", (1,), [1])),
+        ("echo", "x:UINT8=[[1], [2]]", ("UINT8", (2, 1), [[1], [2]])),
+        ("echo", "BOOL:BOOL=[true, false]", ("BOOL", (2,), [True, False])),
+        ("echo", 'BOOL="a"', ("BYTES", (1,), [b"a"])),
+        ("echo", "x:FP32=[]", ("FP32", (0,), [])),
+        ("echo", "x:FP32=3", ("FP32", (1,), [3])),
+        ("echo", "x:FP32=[Infinity]", ("FP32", (1,), [np.inf])),
+        ("echo", 'x=["a", "ü"]', ("BYTES", (2,), [b"a", "ü".encode()])),
+        ("echo", 'x="a=b"', ("BYTES", (1,), [b"a=b"])),
+        ("text", 'text="a"', ("BYTES", (1, 1), [[b"a"]])),  # as many dimensions as declared
+        ("text", 'text=[["a"], ["b"]]', ("BYTES", (2, 1), [[b"a"], [b"b"]])),
+    ],
+)
+def test_json_input(call: Call, model: str, argument: str, expected: Any) -> None:
+    call(model, "--input", argument)
+    (found,) = received().values()
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "array", "expected"),
+    [
+        ("echo", "x", np.array([[1, 2]], ">i2"), ("INT16", (1, 2), [[1, 2]])),
+        ("echo", "x", np.array(["a", "ü"]), ("BYTES", (2,), [b"a", "ü".encode()])),
+        ("echo", "x", np.array([b"a", b"bc"]), ("BYTES", (2,), [b"a", b"bc"])),
+        ("echo", "x:FP32", np.array([0.1]), ("FP32", (1,), [np.float32(0.1)])),
+        ("echo", "x:FP32", np.array([1, 2]), ("FP32", (2,), [1, 2])),
+        ("echo", "x:INT8", np.array([1.0, -2]), ("INT8", (2,), [1, -2])),
+        ("echo", "x:BF16", np.array([0x3FC0], "u2"), ("BF16", (1,), [1.5])),
+        ("echo", "x:BF16", np.array([0x3FC0], "u2").view("V2"), ("BF16", (1,), [1.5])),
+        ("echo", "x:BF16", np.array([1.5]), ("BF16", (1,), [1.5])),
+        ("input:0", "input:0", np.array([2], "f2"), ("FP16", (1,), [2])),
+    ],
+)
+def test_npy_input(
+    call: Call, tmp_path: Path, model: str, target: str, array: Any, expected: Any
+) -> None:
+    call(model, "--input", f"{target}={file(tmp_path, array)}")
+    (found,) = received().values()
+    assert found == expected
+
+
+def test_file_as_bytes_element(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "image.npy"  # the @ decides, not the name
+    path.write_bytes(b"\xff\0")
+    call("text", "--input", f"text=@{path}")
+    assert received() == {"text": ("BYTES", (1, 1), [[b"\xff\0"]])}
+
+
+def test_several_inputs(call: Call) -> None:
+    call("two", "--input", "y=7", "--input", "x=[[1, 2]]")
+    assert received() == {"x": ("FP32", (1, 2), [[1, 2]]), "y": ("INT64", (1,), [7])}
+
+
+def test_optional_input_is_left_out(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["two", "--input", "y=null", "--input", "x=[[1, 2]]"]
+    assert main(["infer", server, *arguments]) == 1  # this model has no optional inputs
+    assert "status 400: input 'y' is missing" in capsys.readouterr().err
+
+
+def test_request_is_binary_and_has_an_id(call: Call) -> None:
+    call("echo", "--input", "x:FP32=[1]")
+    (request,) = requests
+    assert request["x"].binary
+    assert request.id
+    assert request.outputs is None
+    assert request.parameters == {"binary_data_output": True}
+
+
+def test_json_request(call: Call) -> None:
+    printed = call("echo", "--json", "--input", "x:FP32=[1]")
+    (request,) = requests
+    assert not request["x"].binary
+    assert request.parameters == {}
+    assert "inference-header-content-length" not in headers[-1]
+    assert printed == "x  FP32  [1]\n[1.]\n"
+
+
+def test_random_json_request(call: Call) -> None:
+    call("echo", "--json", "--random", "--shape", "x:FP32=2")
+    assert not requests[0]["x"].binary
+
+
+def test_json_request_with_infinity(call: Call) -> None:
+    call("echo", "--json", "--input", "x:FP32=[-Infinity, 1]")
+    assert received() == {"x": ("FP32", (2,), [-np.inf, 1])}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["two"], "missing input 'x' (FP32 [-1, 2]), input 'y' (INT64 [1]): use --input, or"),
+        (["two", "--input", "x=[]"], "missing input 'y' (INT64 [1]): use"),
+        (["all"], "input 'FP16' (FP16 [-1, 3]) and 4 more: use --input"),
+        (["text", "--input", "t=1"], "the model has no input 't'; it has input 'text' (BYTES [-1,"),
+        (["text", "--random", "--shape", "t=1"], "the model has no input 't'"),
+        (["echo"], "the model declares no inputs; use --input, or --random with --shape"),
+        (["echo", "--input", "x=1"], "does not declare input 'x': use --input x:DATATYPE="),
+        (["echo", "--input", "x=[]"], "does not declare input 'x': use --input x:DATATYPE="),
+        (["echo", "--input", "x=null"], "a request has at least one input"),
+        (
+            ["echo", "--input", "x=a"],
+            """--input x: 'a' is not JSON; write text as x='"..."', and""",
+        ),
+        (["echo", "--input", f"x={'[' * 99_999}"], "is not JSON"),
+        (["echo", "--input", "x={}"], "--input x: a JSON object is not a tensor: '{}'"),
+        (["echo", "--input", "x:INT8=[300]"], "INT8 accepts -128 to 127, the value is 300"),
+        (["echo", "--input", "x:INT9=[3]"], "does not declare input 'x:INT9'"),
+        (["echo", "--input", 'x=["\\ud800"]'], "cannot be encoded as UTF-8"),
+        (["echo", "--input", "\udcff:FP32=1"], "UTF-8"),
+        (["\udcff"], "argument MODEL: '\\udcff' is not valid UTF-8"),
+        (["echo", "--input", "x:FP16=1", "--json"], "which can only be sent as binary data"),
+        (["echo", "--input", "x"], "argument --input: 'x' is not NAME=VALUE"),
+        (["echo", "--input", "=1"], "argument --input: '=1' is not NAME=VALUE"),
+        (["echo", "--input", f"x:FP32=@{__file__}"], "FP32 accepts numbers, the value is bytes"),
+        (["echo", "--input", "x=1", "--input", "x=2"], "--input x is given twice"),
+        (["echo", "--input", "x=@/no/file"], "No such file or directory: '/no/file'"),
+        (["echo", "--input", "x=/no/file.npy"], "No such file or directory: '/no/file.npy'"),
+    ],
+)
+def test_invalid_inputs(rejected: Call, arguments: list[str], message: str) -> None:
+    assert message in rejected(*arguments)
+    assert not requests
+
+
+@pytest.mark.parametrize(
+    ("array", "target", "message"),
+    [
+        (np.array([1.5]), "input:0", "has datatype FP64, but the model declares FP16; to convert"),
+        (np.array([1.5]), "input:0:INT8", "has values that INT8 does not have"),
+        (np.array([300]), "input:0:UINT8", "has values that UINT8 does not have"),
+        (np.array([1]), "input:0:BYTES", "is given as BYTES, its data is INT64"),
+        (np.array(["1"]), "input:0", "is given as FP16"),
+        (np.array([1j]), "input:0", "complex128, which has no datatype"),
+        (np.array([None]), "input:0", "Object arrays cannot be loaded"),
+    ],
+)
+def test_invalid_arrays(
+    rejected: Call, tmp_path: Path, array: Any, target: str, message: str
+) -> None:
+    assert message in rejected("input:0", "--input", f"{target}={file(tmp_path, array)}")
+
+
+@pytest.mark.parametrize("content", [b"", b"what?", b"PK\3\4" + bytes(100)])
+def test_invalid_npy_file(rejected: Call, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "array.npy"
+    path.write_bytes(content)
+    assert rejected("echo", "--input", f"x={path}").startswith(f"{path}: ")
+
+
+# --- random data ---
+
+
+def test_random_inputs(call: Call) -> None:
+    call("all", "--random", "--shape", "FP32=20,3", "--shape", "BYTES=20,3")
+    (request,) = requests
+    assert [tensor.datatype for tensor in request] == DATATYPES
+    for tensor in request:
+        assert tensor.name == tensor.datatype
+        assert tensor.shape == ((20, 3) if tensor.name in ("FP32", "BYTES") else (1, 3))
+        if isinstance(tensor.data, tw.BytesTensor):
+            assert all(re.fullmatch(b"[a-z]{16}", word) for word in tensor.data.reshape((60,)))
+            assert len(set(tensor.data.reshape((60,)))) == 60
+        else:
+            values = tensor.as_numpy().astype("f8")
+            assert values.min() >= 0
+            assert values.max() <= (1 if tensor.datatype[0] in "FB" else 9)
+    assert len(np.unique(request["FP32"].as_numpy())) > 50
+    call("all", "--random", "--shape", "FP32=20,3", "--shape", "BYTES=20,3")
+    for first, second in zip(*requests, strict=True):
+        assert np.array_equal(first.as_numpy(), second.as_numpy())  # the same in each run
+
+
+def test_random_input_that_is_not_declared(call: Call) -> None:
+    call("echo", "--random", "--shape", "x:INT32=2,0", "--shape", "y:BYTES=")
+    assert [(t.name, t.datatype, t.shape) for t in requests[0]] == [
+        ("x", "INT32", (2, 0)),
+        ("y", "BYTES", ()),
+    ]
+
+
+def test_random_beside_given_input(call: Call) -> None:
+    call("two", "--random", "--input", "y=7")
+    found = received()
+    assert found["y"] == ("INT64", (1,), [7])
+    assert found["x"][:2] == ("FP32", (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["echo", "--random"], "the model declares no inputs"),
+        (["echo", "--random", "--shape", "x=1"], "input 'x': use --shape x:DATATYPE=DIMS"),
+        (["two", "--shape", "x=1"], "--shape needs --random"),
+        (["two", "--random", "--shape", "x=1,-1"], "--shape x: '1,-1' is not a list such as"),
+        (["two", "--random", "--shape", "x=1,,2"], "--shape x: '1,,2' is not a list such as"),
+        (["two", "--random", "--shape", "x=1", "--shape", "x=1"], "--shape x is given twice"),
+        (["two", "--random", "--shape", "x=1", "--input", "x=1"], "--shape is for random inputs"),
+        (["two", "--random", "--shape", f"x={'9' * 12},{'9' * 4}"], "Unable to allocate"),
+        (["text", "--random", "--shape", f"text={'9' * 17},{'9' * 17}"], "Maximum allowed dim"),
+    ],
+)
+def test_invalid_random_inputs(rejected: Call, arguments: list[str], message: str) -> None:
+    assert message in rejected(*arguments)
+
+
+# --- outputs ---
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expected"),
+    [
+        (tw.Tensor("y", np.array([[1, 2], [3, 4]], "f4")), "y  FP32  [2, 2]\n[[1. 2.]\n [3. 4.]]"),
+        (tw.Tensor("y", np.arange(999)), "y  INT64  [999]\n[  0   1   2 ... 996 997 998]"),
+        (tw.Tensor("y", np.zeros((1, 3, 9, 9), "u1")), "y  UINT8  [1, 3, 9, 9]\n[[[[0 ... 0]"),
+        (tw.Tensor("y", np.zeros([3] * 9, "u1")), f"y  UINT8  {[3] * 9}\n[0 0 0 ... 0 0 0]"),
+        (tw.Tensor("y", np.array([0x3FC0], "u2"), datatype="BF16"), "y  BF16  [1]\n[1.5]"),
+        (tw.Tensor("y", ["a", b"\xff", "\x1b"]), "y  BYTES  [3]\n[b'a' b'\\xff' b'\\x1b']"),
+        (tw.Tensor("y", ["x" * 99]), f"y  BYTES  [1]\n[b'{'x' * 60}'...]"),
+        (tw.Tensor("\x1b[2J", [b"a"]), "'\\x1b[2J'  BYTES  [1]\n[b'a']"),
+        (
+            tw.Tensor("y", None, datatype="FP32", shape=[2], parameters=SHARED),
+            "y  FP32  [2]\n(in shared memory)",
+        ),
+    ],
+)  # fmt: skip
+def test_printed_output(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tensor: tw.Tensor, expected: str
+) -> None:
+    monkeypatch.setitem(responses, "y", tensor)
+    printed = call("outputs", "--input", "x:FP32=1")
+    assert printed.startswith(expected)
+    assert len(printed) < 500
+    assert "\x1b" not in printed
+
+
+def test_selected_outputs(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        monkeypatch.setitem(responses, name, tw.Tensor(name, [1], datatype="INT8"))
+    printed = call("outputs", "--input", "x:FP32=1", "--output", "c", "--output", "a")
+    assert printed.count("INT8") == 2
+    assert "b  INT8" not in printed
+
+
+def test_many_outputs(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default of Limits would reject them."""
+    for name in map(str, range(5000)):
+        monkeypatch.setitem(responses, name, tw.Tensor(name, [1], datatype="INT8"))
+    assert call("outputs", "--input", "x:FP32=1").count("INT8") == 5000
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expected", "form"),
+    [
+        (tw.Tensor("y", np.array([[1, 2]], "f4")), np.array([[1, 2]], "f4"), ""),
+        (tw.Tensor("y", [["a", b"\xff\0b"]]), np.array([["a", b"\xff\0b"]], "S"), ""),
+        (tw.Tensor("y", [], datatype="BYTES"), np.array([], "S1"), ""),
+        (
+            tw.Tensor("y", np.array([0x3FC0], "u2"), datatype="BF16"),
+            np.array([0x3FC0], "u2"),
+            "  (as uint16)",
+        ),
+        (
+            tw.Tensor("y", [b"ends with NUL\0", b""]),
+            np.frombuffer(tw.encode_bytes([b"ends with NUL\0", b""]), np.uint8),
+            "  (for tensorwire.decode_bytes)",
+        ),
+        (
+            tw.Tensor("y", [b"x" * 1000, *[b""] * 1000]),  # 1 MB as an S array
+            np.frombuffer(tw.encode_bytes([b"x" * 1000, *[b""] * 1000]), np.uint8),
+            "  (for tensorwire.decode_bytes)",
+        ),
+    ],
+)
+def test_saved_output(
+    call: Call,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tensor: tw.Tensor,
+    expected: Any,
+    form: str,
+) -> None:
+    monkeypatch.setitem(responses, "y", tensor)
+    folder = tmp_path / "new" / "folder"
+    printed = call("outputs", "--input", "x:FP32=1", "--save", str(folder))
+    assert printed == f"{folder}/y.npy  {tensor.datatype}  {list(tensor.shape)}{form}\n"
+    saved = np.load(folder / "y.npy")  # without pickle
+    assert saved.dtype == expected.dtype
+    assert np.array_equal(saved, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("../../up", "..%2F..%2Fup.npy"), ("..", "...npy"), ("a:0", "a:0.npy"), ("\x1b", "%1B.npy")],
+)
+def test_saved_output_stays_in_the_folder(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, expected: str
+) -> None:
+    monkeypatch.setitem(responses, name, tw.Tensor(name, [1], datatype="INT8"))
+    folder = tmp_path / "a" / "b" / "c"
+    call("outputs", "--input", "x:FP32=1", "--save", str(folder))
+    assert [str(p.relative_to(folder)) for p in tmp_path.rglob("*.npy")] == [expected]
+
+
+def test_output_in_shared_memory_is_not_saved(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensor = tw.Tensor("y", None, datatype="FP32", shape=[2], parameters=SHARED)
+    monkeypatch.setitem(responses, "y", tensor)
+    printed = call("outputs", "--input", "x:FP32=1", "--save", str(tmp_path))
+    assert printed == "y  FP32  [2]\n(in shared memory)\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_folder_that_cannot_be_created(rejected: Call, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    arguments = ["--input", "x:FP32=1", "--save", str(tmp_path / "taken")]
+    assert "File exists" in rejected("echo", *arguments)
+    assert not requests
+
+
+def test_output_that_cannot_be_saved(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(responses, "y", tw.Tensor("y", [1], datatype="INT8"))
+    (tmp_path / "y.npy").mkdir()
+    arguments = ["--input", "x:FP32=1", "--save", str(tmp_path)]
+    assert main(["infer", server, "outputs", *arguments]) == 1
+    assert "infer: [Errno 21] Is a directory" in capsys.readouterr().err
+
+
+# --- connection ---
+
+
+def test_headers(call: Call) -> None:
+    call(
+        "echo", "--input", "x:FP32=1", "--header", "Authorization: Bearer a:b", "--header", "x-y:1"
+    )
+    for sent in headers:  # also with the metadata
+        assert sent["authorization"] == "Bearer a:b"
+        assert sent["x-y"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--header", "abc"], "argument --header: 'abc' is not 'NAME: VALUE'"),
+        (["--header", "a b: c"], "the name of an HTTP header is invalid: 'a b'"),
+        (["--header", "a: b\r\nc: d"], "the value of the HTTP header a is invalid"),
+        (["--header", "a: 1", "--header", "a: 2"], "--header a is given twice"),
+        (["--header", "Content-Length: 3"], "Content-Length is set by the client itself"),
+        (["--timeout", "0"], "timeout must be a positive number of seconds"),
+        (["--insecure"], "--insecure and --ca-file need an https:// URL"),
+        (["--insecure", "--ca-file", "x"], "--insecure and --ca-file cannot be combined"),
+        (["--repeat", "0"], "argument --repeat: '0' is not a positive integer"),
+        (["--repeat", "1", "--save", "x"], "--save and --repeat cannot be combined"),
+        (["--concurrency", "2"], "--concurrency and --warmup need --repeat"),
+        (["--warmup", "2"], "--concurrency and --warmup need --repeat"),
+    ],
+)
+def test_invalid_options(rejected: Call, arguments: list[str], message: str) -> None:
+    assert message in rejected("echo", "--input", "x:FP32=1", *arguments)
+    assert not headers
+
+
+def test_invalid_url(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["infer", "ftp://x", "echo"])
+    assert caught.value.code == 2
+    assert "the URL of a server must be http or https" in capsys.readouterr().err
+
+
+def test_ca_file_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["infer", "https://127.0.0.1:1", "echo", "--ca-file", "/no/file"])
+    assert caught.value.code == 2
+    assert "--ca-file /no/file: [Errno 2]" in capsys.readouterr().err
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the error of a call that ends with status 1."""
+    assert main(["infer", *arguments]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    prefix = "python -m tensorwire infer: "
+    assert line.startswith(prefix)
+    return line.removeprefix(prefix)
+
+
+def test_tls(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=test"
+    name = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    out = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*make.split(), *name, *out], check=True, capture_output=True)
+    options = {"ssl_keyfile": str(key), "ssl_certfile": str(certificate)}
+    with uvicorn_server(app, **options) as address:
+        arguments = [f"https://{address}", "echo", "--input", "x:FP32=1"]
+        assert "certificate" in fails(capsys, *arguments).lower()
+        assert main(["infer", *arguments, "--insecure"]) == 0
+        assert main(["infer", *arguments, "--ca-file", str(certificate)]) == 0
+        assert capsys.readouterr().out == "x  FP32  [1]\n[1.]\n" * 2
+
+
+def test_server_errors(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    error = fails(capsys, server, "none", "--random")
+    assert error == "the server responded with status 404: model 'none' is not known"
+    error = fails(capsys, server, "echo", "--input", "x:FP32=1", "--output", "y")
+    assert error.startswith("the server responded with status 400: the request asks for output 'y'")
+
+
+def test_connection_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "GET http://127.0.0.1:1/v2/models/echo: " in fails(capsys, "127.0.0.1:1", "echo")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda _: time.sleep(0.5), "GET http://"),
+        (http(b"{"), "the response is invalid: the metadata is invalid"),
+        (http(b'{"inputs": [{}]}'), "the response is invalid: the inputs in the metadata"),
+        (http(b'{"inputs": 3}'), "the response is invalid: the inputs in the metadata"),
+        (http(b"a\n\x1b[2Jb", status="500 No"), "status 500: a \\x1b[2Jb"),
+    ],
+)
+def test_invalid_answers(capsys: pytest.CaptureFixture[str], answer: Any, message: str) -> None:
+    with Scripted([answer]) as server:
+        error = fails(capsys, server.address, "m", "--random", "--timeout", "0.2")
+    assert message in error
+
+
+# --- measurement ---
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def lines(printed: str) -> dict[str, str]:
+    return {line[:12].strip(): line[12:].strip() for line in printed.splitlines()}
+
+
+def test_repeat(call: Call) -> None:
+    arguments = ["--repeat", "50", "--concurrency", "4", "--warmup", "7"]
+    printed = lines(call("echo", "--input", "x:FP32=[1, 2, 3]", *arguments))
+    assert len(requests) == 57
+    assert len([sent for sent in headers if "content-type" not in sent]) == 1  # the metadata
+    assert list(printed) == ["requests", "latency", "throughput", "tensor data", "errors"]
+    seconds = re.fullmatch(r"50 in ([\d.]+) s, 4 at a time", printed["requests"])
+    assert seconds
+    latency = re.fullmatch(
+        r"p50 ([\d.]+) ms, p90 ([\d.]+) ms, p99 ([\d.]+) ms, max ([\d.]+) ms", printed["latency"]
+    )
+    assert latency
+    points = [float(point) for point in latency.groups()]
+    assert 0 < points[0] <= points[1] <= points[2] <= points[3] <= float(seconds[1]) * 1000
+    rate = float(printed["throughput"].removesuffix(" requests/s").replace(",", ""))
+    assert rate == pytest.approx(50 / float(seconds[1]), rel=0.1)
+    assert printed["errors"] == "0"
+
+
+def test_repeat_measures_latency_and_data(call: Call) -> None:
+    arguments = ["--random", "--shape", "x:FP32=250000", "--repeat", "8", "--concurrency", "4"]
+    printed = lines(call("slow", *arguments))
+    median = re.match(r"p50 ([\d.]+) ms", printed["latency"])
+    assert median and 100 <= float(median[1]) < 1000
+    rate = float(printed["throughput"].removesuffix(" requests/s"))
+    assert 10 < rate <= 40  # each thread sends up to 10 requests per second
+    sent, received_rate = re.findall(r"([\d.]+) MB/s", printed["tensor data"])
+    assert float(sent) == float(received_rate) == pytest.approx(rate, rel=0.01)  # 1 MB per request
+
+
+def test_errors_are_counted_by_kind(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["flaky", "--input", "x:FP32=1", "--repeat", "10"]
+    assert main(["infer", server, *arguments]) == 1
+    printed = capsys.readouterr().out
+    assert "requests     10 in " in printed
+    assert "p50" in printed
+    assert printed.endswith(
+        "errors       5\n"
+        "  5 x status 500; the first: the server responded with status 500: model 'flaky' failed\n"
+    )
+
+
+def test_connection_errors_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    with Scripted([http(b'{"inputs": []}'), b""]) as server:
+        arguments = ["m", "--input", "x:FP32=1", "--repeat", "3", "--timeout", "0.2"]
+        assert main(["infer", server.address, *arguments]) == 1
+    printed = capsys.readouterr().out
+    assert re.search(r"errors       3\n  [123] x \w+; the first: .*", printed)
+    assert "latency" not in printed
+
+
+def test_unexpected_exception_ends_the_measurement(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(infer, "data_nbytes", lambda tensors: len(tensors) // 0 if requests else 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["infer", server, "echo", "--input", "x:FP32=1", "--repeat", "100"])
+    assert len(requests) == 1
+
+
+def test_calls_that_return_after_an_interrupt_are_not_counted() -> None:
+    class InterruptingBar(infer.ProgressBar):
+        def draw(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    go_on = threading.Event()
+    n_returned = 0
+
+    def call() -> tw.InferResponse:
+        nonlocal n_returned
+        assert go_on.wait(20)
+        n_returned += 1
+        return tw.InferResponse([])
+
+    measurement = infer.Measurement(10)
+    with pytest.raises(KeyboardInterrupt):
+        measurement.run(call, 1, InterruptingBar(), "measuring")
+    go_on.set()
+    wait_for(lambda: n_returned == 1)
+    time.sleep(0.05)
+    assert (measurement.n_started, measurement.n_done, n_returned) == (1, 0, 1)
+
+
+# --- in a process of its own ---
+
+
+def test_exit_status_and_streams(server: str) -> None:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [*COMMAND, server, *arguments], capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    assert run("echo", "--input", "x:INT8=[1]") == (0, "x  INT8  [1]\n[1]\n", "")
+    status, printed, error = run("none", "--input", "x:INT8=[1]")
+    assert (status, printed, error.count("\n")) == (1, "", 1)
+    status, printed, error = run("echo")
+    assert (status, printed) == (2, "")
+    assert "usage" in error
+
+
+def test_interrupted_measurement(server: str) -> None:
+    arguments = ["slow", "--input", "x:FP32=1", "--repeat", "1000", "--concurrency", "3"]
+    process = subprocess.Popen([*COMMAND, server, *arguments], stdout=-1, stderr=-1, text=True)
+    wait_for(lambda: len(requests) >= 7)
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    printed, error = process.communicate(timeout=20)
+    assert time.monotonic() - started < 5
+    assert process.returncode == 130
+    assert error == ""
+    n_done = re.match(r"interrupted after (\d+) of 1,000 requests\nrequests +(\d+) in", printed)
+    assert n_done and n_done[1] == n_done[2]
+    assert 4 <= int(n_done[1]) <= len(requests)
+    assert "p99" in printed
+
+
+def test_interrupted_call() -> None:
+    received_call = threading.Event()
+
+    def silent(_: Any) -> None:
+        received_call.set()
+        time.sleep(30)
+
+    with Scripted([http(b'{"inputs": []}'), silent]) as server:
+        arguments = ["m", "--input", "x:FP32=1"]
+        process = subprocess.Popen(
+            [*COMMAND, server.address, *arguments], stdout=-1, stderr=-1, text=True
+        )
+        assert received_call.wait(20)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=20) == ("", "")
+        assert process.returncode == 130
+
+
+def on_terminal(*arguments: str) -> str:
+    """Return what a successful call writes to stderr, if that is a terminal."""
+    main_end, terminal = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            [*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=terminal
+        )
+        os.close(terminal)
+        written = b""
+        while True:
+            try:
+                written += os.read(main_end, 4096)
+            except OSError:  # the process has ended
+                break
+        assert process.wait(20) == 0
+    finally:
+        os.close(main_end)
+    return written.decode()
+
+
+def test_progress_of_a_large_call(server: str) -> None:
+    written = on_terminal(server, "echo", "--random", "--shape", f"x:FP32={5 * MB}")
+    assert re.search(r"\rsending \[#* *\] \d+ of 20 MB", written)
+    assert re.search(r"\rreceiving \[#{30}\] 20 of 20 MB", written)
+    assert written.endswith("\r\x1b[K")  # it is removed
+    assert on_terminal(server, "echo", "--random", "--shape", "x:FP32=1000") == ""
+
+
+def test_progress_of_repeated_calls(server: str) -> None:
+    arguments = ["--random", "--shape", "x:FP32=1", "--repeat", "10", "--warmup", "4"]
+    written = on_terminal(server, "slow", *arguments)
+    assert re.search(r"\rwarming up \[#* *\] \d of 4 requests", written)
+    assert re.search(r"\rmeasuring \[#+ +\] \d of 10 requests", written)
+    assert written.endswith("\r\x1b[K")
+
+
+def test_other_commands_do_not_load_the_client() -> None:
+    script = (
+        "import sys; sys.modules['httptools'] = sys.modules['urllib3'] = None;"
+        "from tensorwire.cli import main; main(['infer', 'localhost', 'm'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "pip install 'tensorwire[client]'" in done.stderr
