@@ -1,0 +1,286 @@
+"""Send valid and malformed HTTP requests from several processes, and check every response.
+
+`PYTHONPATH=tests python -m stress.http_soak [REQUESTS [PROCESSES [TRANSPORT ...]]]` sends 1,000,000
+requests from 4 processes to each server; the default servers are `fast` and `granian-rsgi`
+(support/http_servers.py). Each request has its own payload, which its response must contain. The
+memory of the server must not grow after the first fifth of the requests. The exit code is 1 if a
+check failed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import multiprocessing
+import random
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import tensorwire as tw
+from support import cases, http_cases
+from support.http_exchange import (
+    Closed,
+    Connection,
+    Echo,
+    InvalidResponse,
+    chunked,
+    echo,
+    head,
+    post,
+)
+from support.http_servers import BY_NAME, Server, running
+
+N_REQUESTS, N_PROCESSES = 1_000_000, 4
+DEFAULT_TRANSPORTS = ("fast", "granian-rsgi")
+GROWTH_NBYTES = 8 << 20
+N_SAMPLES = 50
+MAX_WRONG = 20  # descriptions that a process collects before it stops
+
+START = "POST /v2/models/echo/infer HTTP/1.1"
+MALFORMED = [
+    case
+    for case in cases.MALFORMED
+    if case.kind == "request"
+    and len(case.body) < 5000
+    and (case.header_length is None or re.fullmatch("[0-9]+", str(case.header_length)))
+]
+
+
+@dataclass
+class Tally:
+    """The numbers of requests by kind, and descriptions of wrong responses."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def n_all(self) -> int:
+        return self.counts.total()
+
+
+class Client:
+    """Sends random requests over one connection, and opens another one when it is closed."""
+
+    def __init__(self, transport: str, port: int, name: str) -> None:
+        self.port, self.name = port, name
+        self.rng = random.Random(name)
+        self.n_sent = 0
+        self.connection = Connection(port)
+        # Without models that fail, which write to the log, and requests that the server waits for
+        self.exchanges = [
+            (case, expected)
+            for case in http_cases.CASES
+            for expected in [case.expected(transport)]
+            if expected.stays_open is not None and max(case.outcome.statuses) < 500
+        ]
+        self.kinds: list[tuple[int, Callable[[], int]]] = [
+            (30, self.valid),
+            (8, self.in_chunks),
+            (5, self.compressed),
+            (5, self.in_parts),
+            (12, self.pipelined),
+            (25, self.malformed_message),
+            (12, self.exchange),
+            (3, self.vanishing),
+        ]
+
+    def reconnect(self) -> None:
+        self.connection.socket.close()
+        self.connection = Connection(self.port)
+
+    def run(self) -> tuple[str, int]:
+        """Send one or more requests, and check the responses. Return their kind and number."""
+        weights = [weight for weight, _ in self.kinds]
+        kind = self.rng.choices(self.kinds, weights)[0][1]
+        return kind.__name__, kind()
+
+    def request(self) -> Echo:
+        self.n_sent += 1
+        n = self.rng.choice([1, 1, 1, 10, 10, 100, 1000, 20_000])
+        first = self.rng.getrandbits(40)
+        return echo(f"{self.name}, request {self.n_sent}", tuple(range(first, first + n)))
+
+    def valid(self) -> int:
+        request = self.request()
+        self.connection.send(post("echo", request))
+        request.check(self.connection.read())
+        return 1
+
+    def in_chunks(self) -> int:
+        request = self.request()
+        sizes = tuple(self.rng.choices(range(1, 40), k=3))
+        lines = [request.length_header, http_cases.CHUNKED]
+        self.connection.send(head(START, lines) + chunked(request.body, sizes))
+        request.check(self.connection.read())
+        return 1
+
+    def compressed(self) -> int:
+        request = self.request()
+        body = gzip.compress(request.body, 1)
+        lines = [request.length_header, "Content-Encoding: gzip", f"Content-Length: {len(body)}"]
+        self.connection.send(head(START, lines) + body)
+        request.check(self.connection.read())
+        return 1
+
+    def in_parts(self) -> int:
+        request = self.request()
+        sent = post("echo", request)
+        cuts = sorted(self.rng.choices(range(len(sent)), k=4))
+        parts = [sent[a:b] for a, b in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
+        self.connection.send_in_parts(parts, 0.0005)
+        request.check(self.connection.read())
+        return 1
+
+    def pipelined(self) -> int:
+        n = self.rng.randrange(2, 20)
+        requests = [self.request() if self.rng.random() < 0.8 else None for _ in range(n)]
+        path = f"/v2/models/unknown-{self.n_sent}"
+        other = http_cases.get(path)
+        sent = [other if request is None else post("echo", request) for request in requests]
+        if sum(map(len, sent)) > 100_000:  # the server stops reading: do not block here
+            sent, requests = sent[:1], requests[:1]
+        self.connection.send(b"".join(sent))
+        for request in requests:
+            response = self.connection.read()
+            if request is not None:
+                request.check(response)
+            else:
+                assert response.status == 404, response
+                assert path.rpartition("/")[2] in json.loads(response.body)["error"], response
+        return len(requests)
+
+    def malformed_message(self) -> int:
+        """Send a malformed message in a valid HTTP request."""
+        case = self.rng.choice(MALFORMED)
+        lines = [f"Content-Length: {len(case.body)}"]
+        length = None if case.header_length is None else str(case.header_length)
+        if length is not None:
+            lines.append(f"Inference-Header-Content-Length: {length}")
+        self.connection.send(head(START, lines) + case.body)
+        response = self.connection.read()
+        try:
+            tw.decode_request(case.body, length)
+        except tw.DecodeError as error:
+            assert response.status == error.status, (case.id, response)
+            assert json.loads(response.body)["error"] == str(error), (case.id, response)
+        else:
+            raise AssertionError(f"{case.id} is valid")
+        return 1
+
+    def exchange(self) -> int:
+        """Send a case of support/http_cases.py."""
+        case, expected = self.rng.choice(self.exchanges)
+        self.connection.send(case.sent)
+        responses = [self.connection.read(case.method) for _ in expected.statuses]
+        statuses = tuple(response.status for response in responses)
+        assert statuses == expected.statuses, (case.id, responses)
+        if not expected.stays_open:
+            assert self.connection.is_closed(5), case.id
+            self.reconnect()
+        return 1
+
+    def vanishing(self) -> int:
+        """Send a part of a request, or read no response, and close the connection."""
+        sent = post("echo", self.request())
+        self.connection.send(sent[: self.rng.randrange(len(sent) + 1)])
+        if self.rng.random() < 0.5:
+            self.connection.reset()
+        self.reconnect()
+        return 1
+
+
+def run_client(transport: str, port: int, number: int, n_requests: int, n_done: Any) -> Tally:
+    """Send the requests of one process. `n_done` is an array of the progress of all processes."""
+    tally = Tally()
+    client = Client(transport, port, f"client {number}")
+    while tally.n_all < n_requests and len(tally.wrong) < MAX_WRONG:
+        try:
+            kind, n = client.run()
+        except (AssertionError, Closed, InvalidResponse, OSError, tw.TensorwireError) as error:
+            tally.wrong.append(f"{client.name} after {tally.n_all}: {error!r}"[:1000])
+            kind, n = "wrong", 1
+            client.reconnect()
+        tally.counts[kind] += n
+        n_done[number] = tally.n_all
+    client.connection.socket.close()
+    return tally
+
+
+_n_done: Any = None  # in a client process, the array of the progress
+
+
+def _start_process(n_done: Any) -> None:
+    global _n_done  # noqa: PLW0603 - shared memory can only be passed when a process starts
+    _n_done = n_done
+
+
+def _run_in_process(transport: str, port: int, number: int, n_requests: int) -> Tally:
+    return run_client(transport, port, number, n_requests, _n_done)
+
+
+def run(server: Server, n_requests: int, n_processes: int) -> Tally:
+    """Send the requests from several processes, and check the memory of the server."""
+    spawn = multiprocessing.get_context("spawn")
+    n_done = spawn.Array("q", n_processes, lock=False)
+    share = n_requests // n_processes
+    samples: list[tuple[int, int]] = []
+    started = time.perf_counter()
+    with spawn.Pool(n_processes, _start_process, (n_done,)) as pool:
+        arguments = [(server.name, server.port, i, share) for i in range(n_processes)]
+        result = pool.starmap_async(_run_in_process, arguments)
+        while not result.ready():
+            result.wait(0.05)
+            if sum(n_done) >= len(samples) * n_requests / N_SAMPLES:
+                samples.append((sum(n_done), server.resident_nbytes()))
+        tallies = result.get()
+    tally = Tally()
+    for part in tallies:
+        tally.counts += part.counts
+        tally.wrong += part.wrong
+    rate = tally.n_all / (time.perf_counter() - started)
+    samples.append((tally.n_all, server.resident_nbytes()))
+    steady = [sample for sample in samples if sample[0] >= tally.n_all / 5]
+    numbers, sizes = np.array(steady, np.float64).T
+    growth = int(sizes[-1] - sizes[0])
+    slope = np.polyfit(numbers, sizes, 1)[0] if len(steady) > 2 else 0.0
+    print(
+        f"{server.name}: {tally.n_all} requests, {rate:.0f}/s; memory {sizes[0] / 1e6:.1f} to "
+        f"{sizes[-1] / 1e6:.1f} MB, at most {sizes.max() / 1e6:.1f} MB, {slope:.2f} bytes per "
+        f"request; allowed growth {GROWTH_NBYTES / 1e6:.1f} MB",
+        flush=True,
+    )
+    print("  " + ", ".join(f"{n} {kind}" for kind, n in sorted(tally.counts.items())), flush=True)
+    if growth > GROWTH_NBYTES:
+        tally.wrong.append(f"the server has grown by {growth} bytes")
+    return tally
+
+
+def soak(transport: str, n_requests: int, n_processes: int) -> Tally:
+    """Start a server, send the requests, stop it, and count its error output as wrong."""
+    with running(BY_NAME[transport]) as server:
+        tally = run(server, n_requests, n_processes)
+        printed = server.new_log()
+    if "Traceback" in printed:
+        tally.wrong.append(printed[printed.index("Traceback") :][:2000])
+    return tally
+
+
+def main() -> None:
+    numbers = [int(argument) for argument in sys.argv[1:3]]
+    n_requests, n_processes = numbers + [N_REQUESTS, N_PROCESSES][len(numbers) :]
+    wrong = []
+    for transport in sys.argv[3:] or DEFAULT_TRANSPORTS:
+        tally = soak(transport, n_requests, n_processes)
+        wrong += [f"{transport}: {text}" for text in tally.wrong]
+    sys.exit("\n".join(wrong[:20]) or None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""HTTP over a raw socket: send exact bytes, and read responses strictly.
+
+A client library neither sends malformed requests nor notices malformed responses. ``Connection``
+does both. It raises ``InvalidResponse`` if a server sends anything that RFC 9112 does not allow.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+
+import tensorwire as tw
+
+HOST = "127.0.0.1"
+TIMEOUT = 5.0  # seconds
+
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9]) [\t -~\x80-\xff]*")
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(rb"[\t -~\x80-\xff]*")
+_CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}")
+
+
+class InvalidResponse(Exception):
+    """The server sent bytes that are not an HTTP/1.1 response."""
+
+
+class Closed(Exception):
+    """The server closed or reset the connection before a response, or within one."""
+
+
+@dataclass
+class Response:
+    """A complete response."""
+
+    status: int
+    headers: dict[str, str]  # names in lower case
+    body: bytes
+    n_interim: int = 0  # the number of 100 Continue before it
+    version: int = 1  # of HTTP/1.x
+
+    @property
+    def closes(self) -> bool:
+        """Whether the server announces that it closes the connection."""
+        return self.headers.get("connection", "").lower() == "close"
+
+
+class Connection:
+    """A connection to a server on the loopback interface."""
+
+    def __init__(self, port: int, timeout: float = TIMEOUT, receive_nbytes: int = 0) -> None:
+        self.socket = socket.socket()
+        if receive_nbytes:  # a small receive buffer, for clients that do not read
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_nbytes)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.settimeout(timeout)
+        try:
+            self.socket.connect((HOST, port))
+        except OSError:
+            self.socket.close()
+            raise
+        self.received = bytearray()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.socket.close()
+
+    # --- sending -------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        """Send bytes. A server may respond and close the connection before it has read them."""
+        try:
+            self.socket.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+    def send_in_parts(self, parts: list[bytes], pause: float) -> None:
+        """Send each part in a packet of its own."""
+        for part in parts:
+            self.send(part)
+            time.sleep(pause)
+
+    def shut_down(self) -> None:
+        """Close the sending direction."""
+        self.socket.shutdown(socket.SHUT_WR)
+
+    def reset(self) -> None:
+        """Close the connection with a TCP reset."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+    # --- receiving -----------------------------------------------------------------------------
+
+    def receive(self) -> bool:
+        """Receive more bytes. Returns False at the end of the stream."""
+        try:
+            data = self.socket.recv(1 << 18)
+        except ConnectionResetError:
+            return False
+        self.received += data
+        return bool(data)
+
+    def read_until(self, end: bytes) -> bytes:
+        """Read up to `end`, and return the bytes before it."""
+        start = 0
+        while (found := self.received.find(end, start)) < 0:
+            start = max(0, len(self.received) - len(end))
+            if not self.receive():
+                raise Closed(f"after {bytes(self.received[:200])!r}")
+        data = bytes(self.received[:found])
+        del self.received[: found + len(end)]
+        return data
+
+    def read_exactly(self, nbytes: int) -> bytes:
+        while len(self.received) < nbytes:
+            if not self.receive():
+                raise Closed(f"after {len(self.received)} of {nbytes} bytes of a body")
+        data = bytes(self.received[:nbytes])
+        del self.received[:nbytes]
+        return data
+
+    def read(self, method: str = "POST") -> Response:
+        """Read the response to a request. Interim responses are counted and dropped."""
+        n_interim = 0
+        while True:
+            version, status, headers = self._read_head()
+            if status >= 200:
+                break
+            if status != 100:
+                raise InvalidResponse(f"unexpected interim response {status}")
+            n_interim += 1
+        return Response(
+            status, headers, self._read_body(method, status, headers), n_interim, version
+        )
+
+    def _read_head(self) -> tuple[int, int, dict[str, str]]:
+        start, *lines = self.read_until(b"\r\n\r\n").split(b"\r\n")
+        matched = _STATUS_LINE.fullmatch(start)
+        if matched is None:
+            raise InvalidResponse(f"status line {start[:200]!r}")
+        headers: dict[str, str] = {}
+        for line in lines:
+            name, colon, value = line.partition(b":")
+            if not (colon and _NAME.fullmatch(name) and _VALUE.fullmatch(value)):
+                raise InvalidResponse(f"header line {line[:200]!r}")
+            key = name.decode().lower()
+            if key in headers:
+                raise InvalidResponse(f"header {key} twice")
+            headers[key] = value.strip(b" \t").decode("latin-1")
+        return int(matched[1]), int(matched[2]), headers
+
+    def _read_body(self, method: str, status: int, headers: dict[str, str]) -> bytes:
+        length, coding = headers.get("content-length"), headers.get("transfer-encoding")
+        if length is not None and coding is not None:
+            raise InvalidResponse("both Content-Length and Transfer-Encoding")
+        if length is not None and not (length.isascii() and length.isdigit()):
+            raise InvalidResponse(f"Content-Length {length!r}")
+        if method == "HEAD" or status in (204, 304):
+            return b""
+        if coding is not None:
+            if coding.lower() != "chunked":
+                raise InvalidResponse(f"Transfer-Encoding {coding!r}")
+            return self._read_chunks()
+        if length is None:
+            if headers.get("connection", "").lower() != "close":
+                raise InvalidResponse("a body without a length")
+            while self.receive():  # the body ends with the connection
+                continue
+            return self.read_exactly(len(self.received))
+        return self.read_exactly(int(length))
+
+    def _read_chunks(self) -> bytes:
+        body = bytearray()
+        while True:
+            size = self.read_until(b"\r\n")
+            if not _CHUNK_SIZE.fullmatch(size):
+                raise InvalidResponse(f"chunk size {size[:50]!r}")
+            body += self.read_exactly(int(size, 16))
+            if self.read_exactly(2) != b"\r\n":
+                raise InvalidResponse("a chunk without CRLF at its end")
+            if int(size, 16) == 0:
+                return bytes(body)
+
+    def is_closed(self, timeout: float) -> bool:
+        """Wait for the end of the stream. Raises InvalidResponse if other bytes arrive."""
+        if self.received:
+            raise InvalidResponse(f"bytes after the response: {bytes(self.received[:200])!r}")
+        previous = self.socket.gettimeout()
+        self.socket.settimeout(timeout)
+        try:
+            ended = not self.receive()
+        except TimeoutError:
+            return False
+        finally:
+            self.socket.settimeout(previous)
+        if not ended:
+            raise InvalidResponse(f"bytes after the response: {bytes(self.received[:200])!r}")
+        return True
+
+
+# --- requests --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Echo:
+    """An inference request whose response must contain the same id and numbers."""
+
+    id: str
+    numbers: tuple[int, ...]
+    body: bytes
+    header_length: int
+
+    @property
+    def headers(self) -> list[str]:
+        return [self.length_header, f"Content-Length: {len(self.body)}"]
+
+    @property
+    def length_header(self) -> str:
+        return f"Inference-Header-Content-Length: {self.header_length}"
+
+    def check(self, response: Response) -> None:
+        """Raise AssertionError unless the response belongs to this request."""
+        assert response.status == 200, (self.id, response.status, response.body[:300])
+        found = tw.decode_response(response.body, tw.header_length(response.headers))
+        assert found.id == self.id, (self.id, found.id)
+        names = [tensor.name for tensor in found.outputs]
+        assert names == ["x"], (self.id, names)
+        values = found["x"].as_numpy()
+        assert values.shape == (len(self.numbers),), (self.id, values.shape)
+        assert np.array_equal(values, np.array(self.numbers, np.int64)), (self.id, values)
+
+
+def echo(id: str = "one", numbers: tuple[int, ...] = (1, -2, 3)) -> Echo:
+    frame = tw.encode_request(
+        tw.InferRequest(
+            [tw.Tensor("x", np.array(numbers, np.int64))],
+            id=id,
+            parameters={"binary_data_output": True},
+        )
+    )
+    assert frame.header_length is not None
+    return Echo(id, numbers, bytes(frame), frame.header_length)
+
+
+def head(start: str, headers: list[str] | None = None) -> bytes:
+    """Return a request head: the first line, a Host header, and `headers`."""
+    return "\r\n".join([start, "Host: tests", *(headers or []), "", ""]).encode("latin-1")
+
+
+def post(model: str, request: Echo, headers: list[str] | None = None) -> bytes:
+    """Return the bytes of an inference request. `headers` replaces its own headers."""
+    start = f"POST /v2/models/{model}/infer HTTP/1.1"
+    return head(start, request.headers if headers is None else headers) + request.body
+
+
+def chunked(body: bytes, sizes: tuple[int, ...] = (), end: bytes = b"0\r\n\r\n") -> bytes:
+    """Return `body` in chunks of the given sizes; the last chunk contains the rest."""
+    parts, start = [], 0
+    for size in (*sizes, len(body) - sum(sizes)):
+        parts.append(b"%x\r\n%b\r\n" % (size, body[start : start + size]))
+        start += size
+    return b"".join(parts) + end

@@ -1,0 +1,97 @@
+"""The models of tests/test_http_conformance.py, which every server of http_servers.py serves."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import tensorwire as tw
+from tensorwire.asgi import Model, create_app
+
+from .scale import scaled
+
+MAX_BODY = 8 << 20
+RECEIVE_TIMEOUT = 2.0  # seconds
+BIG_NBYTES = scaled(100_000_000)
+SLEEP = 0.5  # seconds
+
+
+async def echo(request: tw.InferRequest) -> tw.InferResponse:
+    return tw.InferResponse(request.inputs)
+
+
+def echo_in_thread(request: tw.InferRequest) -> tw.InferResponse:
+    assert threading.current_thread() is not threading.main_thread()
+    return tw.InferResponse(request.inputs)
+
+
+async def raises(_: tw.InferRequest) -> tw.InferResponse:
+    raise ValueError("an internal detail that clients must not see")
+
+
+def raises_in_thread(_: tw.InferRequest) -> tw.InferResponse:
+    raise ValueError("an internal detail that clients must not see")
+
+
+async def cancelled(_: tw.InferRequest) -> tw.InferResponse:
+    """Fail like a model that waits for a task of its own, which something has cancelled."""
+    raise asyncio.CancelledError
+
+
+async def nonsense(_: tw.InferRequest) -> Any:
+    return "not a response"
+
+
+async def nonsense_output(_: tw.InferRequest) -> Any:
+    return {"y": np.array([object()])}
+
+
+async def big(_: tw.InferRequest) -> dict[str, np.ndarray[Any, Any]]:
+    """Return an array that no other response shares."""
+    return {"y": np.full(BIG_NBYTES, 7, np.uint8)}
+
+
+async def sleep(request: tw.InferRequest) -> tw.InferResponse:
+    await asyncio.sleep(SLEEP)
+    return tw.InferResponse(request.inputs)
+
+
+def sleep_in_thread(request: tw.InferRequest) -> tw.InferResponse:
+    time.sleep(SLEEP)
+    return tw.InferResponse(request.inputs)
+
+
+async def never(_: tw.InferRequest) -> tw.InferResponse:
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+async def raw(request: tw.InferRequest) -> tw.InferResponse:
+    return tw.InferResponse(request.inputs)
+
+
+models: dict[str, Callable[..., Any] | Model] = {
+    "echo": echo,
+    "echo_in_thread": echo_in_thread,
+    "raises": raises,
+    "raises_in_thread": raises_in_thread,
+    "cancelled": cancelled,
+    "nonsense": nonsense,
+    "nonsense_output": nonsense_output,
+    "big": big,
+    "sleep": sleep,
+    "sleep_in_thread": sleep_in_thread,
+    "never": never,
+    "raw": Model(raw, [tw.TensorSpec("x", "INT64", [-1])]),
+    "a b": echo,
+    "a/b": echo,
+    "50%": echo,
+    "größe": echo,
+}
+
+app = create_app(models, max_body=MAX_BODY, receive_timeout=RECEIVE_TIMEOUT)

@@ -1,0 +1,758 @@
+"""HTTP as clients really send it: malformed, slow, pipelined, interrupted; for every server.
+
+Each test runs against a process of each server of ``support/http_servers.py``. The requests are
+exact bytes. ``support/http_cases.py`` has the cases that are one exchange.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from stress import http_soak
+from support import http_cases
+from support.http_cases import CASES, EXPECT, HYPER, TOO_LONG, Case, encoded, get
+from support.http_exchange import (
+    TIMEOUT,
+    Closed,
+    Connection,
+    Echo,
+    Response,
+    chunked,
+    echo,
+    head,
+    post,
+)
+from support.http_models import BIG_NBYTES, RECEIVE_TIMEOUT, SLEEP
+from support.http_servers import TRANSPORTS, Server, Transport, running
+from support.scale import SCALE
+
+pytestmark = [
+    pytest.mark.thread_unsafe(reason="the tests share servers"),
+    pytest.mark.no_sanitizers(reason="it measures the memory of processes"),
+    pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux' /proc"),
+]
+
+MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A test that a server does not pass, for a reason that the application cannot change."""
+
+    transports: tuple[str, ...]
+    test: str  # the beginning of the test's name, including its parameters
+    reason: str
+
+
+DIFFERENCES = (
+    Difference(
+        ("asgi-h11", "asgi-httptools"),
+        "test_half_closed",
+        "uvicorn closes the connection when the client closes its sending direction",
+    ),
+    Difference(
+        HYPER,
+        "test_half_closed",
+        "granian closes the connection when the client closes its sending direction",
+    ),
+    Difference(
+        ("asgi-httptools",),
+        "test_no_continue_for_http_1_0",
+        "uvicorn does not check the version",
+    ),
+    Difference(
+        ("hypercorn",),
+        "test_expect_continue_rejected",
+        "hypercorn sends 100 Continue before it calls the application",
+    ),
+    Difference(
+        ("asgi-httptools",),
+        "test_clients_that_pipeline_without_reading[asgi-httptools-100-echo]",
+        "uvicorn reads on after each response, although other requests are waiting",
+    ),
+    Difference(
+        ("hypercorn",),
+        "test_clients_that_pipeline_without_reading[hypercorn-100-echo]",
+        "hypercorn closes a connection after 1000 requests",
+    ),
+)
+
+
+@pytest.fixture(scope="module", params=TRANSPORTS, ids=lambda transport: transport.name)
+def started(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with running(request.param) as server:
+        check_new_connection(server)
+        assert has_connections(server, 0)
+        yield server
+
+
+@pytest.fixture
+def server(started: Server, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server that answers after the test, and whose log has no unexpected exception."""
+    for difference in DIFFERENCES:
+        if started.name in difference.transports and request.node.name.startswith(difference.test):
+            request.applymarker(pytest.mark.xfail(reason=difference.reason, strict=True))
+    yield started
+    check_new_connection(started)
+    before, *others = started.new_log().split("Traceback (most recent call last):")
+    for traceback in others:
+        assert before.rstrip().endswith("failed"), f"{before[-500:]}{traceback}"
+        before = traceback
+
+
+def check_new_connection(server: Server) -> None:
+    with Connection(server.port) as connection:
+        check_next(connection)
+
+
+def check_next(connection: Connection) -> None:
+    """Check that the connection can be used for another request."""
+    request = echo(f"next {random.getrandbits(40)}", (random.getrandbits(60),))
+    connection.send(post("echo", request))
+    request.check(connection.read())
+
+
+def check_error(server: Server, response: Response, text: str | None) -> None:
+    """Check the message of an error, if it comes from the application."""
+    if text is None and server.name != "fast":  # the server's own parser has rejected the request
+        return
+    assert response.headers["content-type"] == "application/json"
+    message = json.loads(response.body)["error"]
+    assert (text or "") in message, message
+
+
+def wait_until(condition: Callable[[], bool], timeout: float = 10.0) -> bool:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@contextmanager
+def several(server: Server, n: int, receive_nbytes: int = 0) -> Iterator[list[Connection]]:
+    """Open `n` connections, and close those that are still open at the end."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(Connection(server.port, receive_nbytes=receive_nbytes))
+            for _ in range(n)
+        ]
+
+
+def has_connections(server: Server, n: int) -> bool:
+    return wait_until(lambda: server.n_connections() == n)
+
+
+# --- one exchange --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_case(server: Server, case: Case) -> None:
+    expected = case.expected(server.name)
+    with Connection(server.port) as connection:
+        connection.send(case.sent)
+        responses = [connection.read(case.method) for _ in expected.statuses]
+        assert tuple(response.status for response in responses) == expected.statuses
+        for response in responses:
+            if response.status >= 400 and case.method != "HEAD":
+                check_error(server, response, expected.error)
+            elif "inference-header-content-length" in response.headers:
+                http_cases.ONE.check(response)
+        if expected.stays_open:
+            check_next(connection)
+        elif expected.stays_open is not None:
+            assert connection.is_closed(2)
+
+
+def test_case_ids_are_unique() -> None:
+    assert len({case.id for case in CASES}) == len(CASES)
+
+
+# --- Expect: 100-continue ------------------------------------------------------------------------
+
+
+def test_expect_continue(server: Server) -> None:
+    """The server asks for the body."""
+    request = echo()
+    with Connection(server.port) as connection:
+        connection.send(head("POST /v2/models/echo/infer HTTP/1.1", [*request.headers, EXPECT]))
+        assert connection.read_until(b"\r\n\r\n").startswith(b"HTTP/1.1 100")
+        connection.send(request.body)
+        response = connection.read()
+        assert response.n_interim == 0
+        request.check(response)
+        check_next(connection)
+
+
+def test_expect_continue_with_a_chunked_body(server: Server) -> None:
+    request = echo()
+    lines = [request.length_header, "Transfer-Encoding: chunked", EXPECT]
+    with Connection(server.port) as connection:
+        connection.send(head("POST /v2/models/echo/infer HTTP/1.1", lines))
+        assert connection.read_until(b"\r\n\r\n").startswith(b"HTTP/1.1 100")
+        connection.send(chunked(request.body, (5, 7)))
+        request.check(connection.read())
+        check_next(connection)
+
+
+def test_expect_continue_without_waiting(server: Server) -> None:
+    """A client may send the body at once. 100 Continue is optional then."""
+    request = echo()
+    with Connection(server.port) as connection:
+        connection.send(post("echo", request, [*request.headers, EXPECT]))
+        response = connection.read()
+        assert response.n_interim <= 1
+        request.check(response)
+        check_next(connection)
+
+
+def test_no_continue_for_http_1_0(server: Server) -> None:
+    """An HTTP/1.0 client would take 100 Continue for the response (RFC 9110 10.1.1)."""
+    request = echo()
+    sent = post("echo", request, [*request.headers, EXPECT])
+    with Connection(server.port) as connection:
+        connection.send(sent.replace(b"HTTP/1.1", b"HTTP/1.0"))
+        response = connection.read()
+        request.check(response)
+        assert response.n_interim == 0
+
+
+@pytest.mark.parametrize(
+    ("start", "lines", "status"),
+    [
+        ("POST /v2/models/echo/infer HTTP/1.1", [TOO_LONG], 413),
+        ("POST /v2/models/echo/infer HTTP/1.1", ["Content-Length: 9", "Content-Encoding: br"], 415),
+        (
+            "POST /v2/models/echo/infer HTTP/1.1",
+            ["Content-Length: 9", "Inference-Header-Content-Length: x"],
+            400,
+        ),
+        ("POST /v2/models/nobody/infer HTTP/1.1", ["Content-Length: 9"], 404),
+        ("PUT /v2/models/echo/infer HTTP/1.1", ["Transfer-Encoding: chunked"], 405),
+        ("POST /nothing HTTP/1.1", ["Content-Length: 9"], 404),
+    ],
+)
+def test_expect_continue_rejected(
+    server: Server, start: str, lines: list[str], status: int
+) -> None:
+    """The server rejects the request without asking for the body, and closes the connection."""
+    with Connection(server.port) as connection:
+        connection.send(head(start, [*lines, EXPECT]))
+        response = connection.read()
+        assert (response.status, response.n_interim) == (status, 0)
+        check_error(server, response, "")
+        assert response.closes
+        assert connection.is_closed(2)
+
+
+# --- rejections before the body ------------------------------------------------------------------
+
+
+def test_a_body_that_is_too_long_is_rejected_before_it_is_sent(server: Server) -> None:
+    with Connection(server.port) as connection:
+        connection.send(head("POST /v2/models/echo/infer HTTP/1.1", [TOO_LONG]))
+        response = connection.read()
+        assert response.status == 413
+        check_error(server, response, "too long")
+
+
+@pytest.mark.parametrize(
+    ("start", "lines", "status"),
+    [
+        ("POST /v2/models/echo/infer HTTP/1.1", [], 413),
+        ("POST /v2/models/nobody/infer HTTP/1.1", [], 404),
+        ("PUT /v2/models/echo/infer HTTP/1.1", [], 405),
+        ("POST /v2/models/echo/infer HTTP/1.1", ["Content-Encoding: br"], 415),
+        (
+            "POST /v2/models/echo/infer HTTP/1.1",
+            ["Inference-Header-Content-Length: 1", "Inference-Header-Content-Length: 2"],
+            400,
+        ),
+    ],
+    ids=["413", "404", "405", "415", "400"],
+)
+@pytest.mark.parametrize("framing", ["Content-Length", "chunked"])
+def test_a_rejection_while_the_body_is_sent(
+    server: Server, start: str, lines: list[str], status: int, framing: str
+) -> None:
+    """A client that sends the whole body first can read the response.
+
+    Afterwards the server has either closed the connection or skipped the body.
+    """
+    body = bytes(12 << 20)
+    if framing == "chunked":
+        sent = head(start, [*lines, "Transfer-Encoding: chunked"]) + chunked(body, (1 << 20,) * 11)
+    else:
+        sent = head(start, [*lines, f"Content-Length: {len(body)}"]) + body
+    with Connection(server.port) as connection:
+        connection.send(sent)
+        response = connection.read()
+        assert response.status == status
+        check_error(server, response, "")
+        if response.closes:
+            assert connection.is_closed(2)
+            return
+        check_next_or_closed(connection)
+
+
+def check_next_or_closed(connection: Connection) -> None:
+    request = echo("next")
+    connection.send(post("echo", request))
+    try:
+        response = connection.read()
+    except Closed:
+        return
+    request.check(response)
+
+
+# --- data in several parts, and pipelining -------------------------------------------------------
+
+
+def test_requests_cut_at_every_position(server: Server) -> None:
+    """The server receives two requests in two parts, which are cut at each position."""
+    first, second = echo("first", (1, 2, 3)), echo("second", (4,))
+    lines = [second.length_header, "Transfer-Encoding: chunked"]
+    sent = post("echo", first) + (
+        head("POST /v2/models/echo/infer HTTP/1.1", lines) + chunked(second.body, (9, 30))
+    )
+    cuts = range(1, len(sent), max(1, round(1 / SCALE)))
+    for start in range(0, len(cuts), 200):  # hypercorn closes a connection after 1000 requests
+        with Connection(server.port) as connection:
+            for cut in cuts[start : start + 200]:
+                connection.send_in_parts([sent[:cut], sent[cut:]], 0.0005)
+                first.check(connection.read())
+                second.check(connection.read())
+
+
+def test_one_byte_at_a_time(server: Server) -> None:
+    request = echo()
+    sent = post("echo", request)
+    with Connection(server.port) as connection:
+        connection.send_in_parts([sent[i : i + 1] for i in range(len(sent))], 0.0002)
+        request.check(connection.read())
+        check_next(connection)
+
+
+def test_large_bodies_among_small_ones(server: Server) -> None:
+    """Pipelined requests of up to 3 MB arrive in parts whose ends are anywhere."""
+    rng = random.Random(5)
+    requests, sent = [], b""
+    for i in range(12):
+        n = rng.choice([1, 1000, 100_000, 400_000])
+        request = echo(f"request {i}", tuple(range(i, i + n)))
+        requests.append(request)
+        if i % 3 == 2:
+            lines = [request.length_header, "Transfer-Encoding: chunked"]
+            body = chunked(request.body, (len(request.body) // 3, 1))
+            sent += head("POST /v2/models/echo/infer HTTP/1.1", lines) + body
+        else:
+            sent += post("echo", request)
+    cuts = sorted(rng.sample(range(1, len(sent)), 40))
+    parts = [sent[a:b] for a, b in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
+    with Connection(server.port) as connection:
+        sender = threading.Thread(target=connection.send_in_parts, args=(parts, 0.001))
+        sender.start()
+        for request in requests:
+            request.check(connection.read())
+        sender.join()
+        check_next(connection)
+
+
+def test_pipelining(server: Server) -> None:
+    """500 requests in one packet are answered in their order."""
+    n = 500
+    sent = b""
+    checks: list[tuple[int, str, Echo | None]] = []
+    for i in range(n):
+        kind = i % 10
+        if kind == 3:
+            sent += get(f"/v2/models/nobody-{i}", "GET")
+            checks.append((404, f"nobody-{i}", None))
+        elif kind == 5:
+            sent += get("/v2/models/echo", "HEAD")
+            checks.append((200, "", None))
+        elif kind == 7:
+            sent += (
+                head(
+                    "POST /v2/models/echo/infer HTTP/1.1",
+                    [f"Inference-Header-Content-Length: x{i}", "Content-Length: 3"],
+                )
+                + b"abc"
+            )
+            checks.append((400, f"x{i}", None))
+        elif kind == 8:
+            request = echo(f"request {i}", (i, i * i))
+            lines = [request.length_header, "Transfer-Encoding: chunked"]
+            sent += head("POST /v2/models/echo/infer HTTP/1.1", lines) + chunked(request.body, (4,))
+            checks.append((200, "", request))
+        else:
+            request = echo(f"request {i}", (i, i * i))
+            sent += post("echo" if i % 20 else "echo_in_thread", request)
+            checks.append((200, "", request))
+    with Connection(server.port) as connection:
+        sender = threading.Thread(target=connection.send, args=(sent,))
+        sender.start()
+        for i, (status, text, echoed) in enumerate(checks):
+            response = connection.read("HEAD" if i % 10 == 5 else "POST")
+            assert response.status == status, i
+            if echoed is not None:
+                echoed.check(response)
+            elif text:
+                assert text in json.loads(response.body)["error"]
+        sender.join()
+        check_next(connection)
+
+
+def test_pipelining_that_ends_in_a_head(server: Server) -> None:
+    """After a slow request, the server receives 100 KB of small ones and half of a head at once."""
+    requests = [echo(f"request {i}", (i,)) for i in range(320)]
+    sent = [post("sleep" if i == 0 else "echo", request) for i, request in enumerate(requests)]
+    with Connection(server.port) as connection:
+        connection.send(b"".join(sent[:2]))
+        time.sleep(SLEEP / 5)  # the server waits for the model
+        connection.send(b"".join(sent[2:-1]) + sent[-1][:50])
+        for request in requests[:-1]:
+            request.check(connection.read())
+        connection.send(sent[-1][50:])
+        requests[-1].check(connection.read())
+
+
+def test_pipelining_behind_slow_models(server: Server) -> None:
+    """The responses have the order of the requests, although later models are faster."""
+    models = ["sleep", "echo", "sleep_in_thread", "echo", "echo_in_thread"]
+    requests = [echo(f"request {i}", (i,)) for i in range(len(models))]
+    with Connection(server.port) as connection:
+        connection.send(b"".join(map(post, models, requests)))
+        for request in requests:
+            request.check(connection.read())
+        check_next(connection)
+
+
+@pytest.mark.parametrize("model", ["echo", "sleep", "sleep_in_thread"])
+def test_garbage_after_a_request(server: Server, model: str) -> None:
+    """The request is answered first, then the garbage, and the connection is closed."""
+    request = echo()
+    with Connection(server.port) as connection:
+        connection.send(post(model, request) + b"\0garbage\r\n\r\n")
+        if server.name == "asgi-httptools":  # its 400 overtakes the response
+            assert connection.read().status == 400
+        else:
+            request.check(connection.read())
+            rejected = connection.read()
+            assert rejected.status == 400
+            check_error(server, rejected, None)
+        assert connection.is_closed(2)
+
+
+def test_interleaved_connections(server: Server) -> None:
+    """100 connections, each of which sends its request in four parts."""
+    n = 100
+    requests = [echo(f"connection {i}", (i,) * (i + 1)) for i in range(n)]
+    with several(server, n) as connections:
+        for part in range(4):
+            for connection, request in zip(connections, requests, strict=True):
+                sent = post("echo", request)
+                size = len(sent) // 4 + 1
+                connection.send(sent[part * size : (part + 1) * size])
+        for connection, request in reversed(list(zip(connections, requests, strict=True))):
+            request.check(connection.read())
+
+
+# --- connections that end early ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["sleep", "sleep_in_thread", "big"])
+def test_half_closed(server: Server, model: str) -> None:
+    """A client that closes its sending direction after the request gets the response."""
+    request = echo()
+    with Connection(server.port) as connection:
+        connection.send(post(model, request))
+        connection.shut_down()
+        response = connection.read()
+        if model == "big":
+            assert len(response.body) > BIG_NBYTES
+        else:
+            request.check(response)
+        assert connection.is_closed(2)
+
+
+CUT = echo("cut", tuple(range(100)))
+CUT_SENT = post("echo", CUT)
+CUTS = {
+    "before the first byte": b"",
+    "in the first line": CUT_SENT[:10],
+    "in the headers": CUT_SENT[:60],
+    "after the headers": CUT_SENT[: -len(CUT.body)],
+    "in the body": CUT_SENT[: -len(CUT.body) // 2],
+    "before the last byte": CUT_SENT[:-1],
+    "in a large body": head(
+        "POST /v2/models/echo/infer HTTP/1.1",
+        ["Content-Length: 1000000", "Inference-Header-Content-Length: 100"],
+    )
+    + bytes(600_000),
+    "in a chunk": head("POST /v2/models/echo/infer HTTP/1.1", ["Transfer-Encoding: chunked"])
+    + b"64\r\nabc",
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_incomplete_requests(server: Server, cut: str) -> None:
+    """The server releases the connection. It may send an error response first."""
+    assert has_connections(server, 0)
+    with several(server, 9) as connections:
+        for connection in connections:
+            connection.send(CUTS[cut])
+        assert has_connections(server, 9)
+        for half_closed, closed, reset in zip(*[iter(connections)] * 3, strict=True):
+            half_closed.shut_down()
+            closed.socket.close()
+            reset.reset()
+        assert has_connections(server, 0)
+        for connection in connections[::3]:
+            while connection.receive():
+                continue
+            assert not connection.received or connection.read().status >= 400
+
+
+@pytest.mark.parametrize("model", ["sleep", "sleep_in_thread", "big"])
+def test_clients_that_vanish_during_the_call_or_the_response(server: Server, model: str) -> None:
+    assert has_connections(server, 0)
+    before = server.resident_nbytes()
+    with several(server, 4, receive_nbytes=4096) as connections:
+        for connection in connections:
+            connection.send(post(model, echo()))
+        if model == "big":
+            for connection in connections:
+                assert connection.read_until(b"\r\n\r\n").startswith(b"HTTP/1.1 200")
+        else:
+            time.sleep(SLEEP / 4)
+        for closed, reset in zip(*[iter(connections)] * 2, strict=True):
+            closed.socket.close()
+            reset.reset()
+        assert has_connections(server, 0)
+        assert wait_until(lambda: server.resident_nbytes() < before + 60 * MB, 5)
+
+
+def test_models_that_never_return(server: Server) -> None:
+    """Other requests are answered meanwhile, and the connections are released at the end."""
+    assert has_connections(server, 0)
+    with several(server, 50) as connections:
+        for connection in connections:
+            connection.send(post("never", echo()))
+        for _ in range(20):
+            check_new_connection(server)
+        for connection in connections:
+            connection.reset()
+        assert has_connections(server, 0)
+
+
+# --- slow clients --------------------------------------------------------------------------------
+
+
+def test_slow_bodies(server: Server) -> None:
+    """A client that needs too long for the body gets 408. One that is slow, but in time, 200."""
+    request = echo()
+    start = "POST /v2/models/echo/infer HTTP/1.1"
+    length = head(start, request.headers)
+    in_chunks = head(start, [request.length_header, "Transfer-Encoding: chunked"])
+    zipped = encoded("gzip", bytes(1000))[:-1000]
+    large = head(start, ["Content-Length: 1000000"]) + bytes(500_000)
+    n_late = round(RECEIVE_TIMEOUT * 10) + 5
+    slow = [bytes([byte]) for byte in request.body[:n_late]]
+    errors: list[str] = []
+
+    def late(sent: bytes, parts: list[bytes]) -> None:
+        with Connection(server.port) as connection:
+            connection.send(sent)
+            started = time.monotonic()
+            sender = threading.Thread(target=connection.send_in_parts, args=(parts, 0.1))
+            sender.start()
+            try:
+                response = connection.read()
+                duration = time.monotonic() - started
+                if response.status != 408 or not response.closes:
+                    errors.append(f"{sent[:400]!r}: {response}")
+                if not 0.9 * RECEIVE_TIMEOUT < duration < RECEIVE_TIMEOUT + 2:
+                    errors.append(f"{sent[:400]!r}: after {duration} s")
+                check_error(server, response, "")
+                if not connection.is_closed(2):
+                    errors.append(f"{sent[:400]!r}: not closed")
+            except (Closed, OSError, AssertionError) as error:
+                errors.append(f"{sent[:400]!r}: {error!r}")
+            finally:
+                sender.join()
+
+    def in_time() -> None:
+        size = len(request.body) // 8 + 1
+        parts = [request.body[i : i + size] for i in range(0, len(request.body), size)]
+        with Connection(server.port) as connection:
+            connection.send(length)
+            connection.send_in_parts(parts, 0.1)
+            try:
+                request.check(connection.read())
+                check_next(connection)
+            except (Closed, OSError, AssertionError) as error:
+                errors.append(f"in time: {error!r}")
+
+    threads = [
+        threading.Thread(target=late, args=(length, slow)),
+        threading.Thread(target=late, args=(length, [])),
+        threading.Thread(target=late, args=(large, slow)),
+        threading.Thread(target=late, args=(in_chunks, [b"1\r\n%b\r\n" % part for part in slow])),
+        threading.Thread(
+            target=late, args=(zipped, [bytes([b]) for b in http_cases.ZIPPED[:n_late]])
+        ),
+        threading.Thread(target=in_time),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_clients_that_do_not_read_a_large_response(server: Server) -> None:
+    """The server holds one copy of each response, and others are answered."""
+    before = server.resident_nbytes()
+    n = 8
+    with (
+        several(server, n - 1, receive_nbytes=4096) as connections,
+        Connection(server.port) as reader,
+    ):
+        for connection in (*connections, reader):
+            connection.send(post("big", echo()))
+        for connection in (*connections, reader):
+            connection.socket.recv(1, socket.MSG_PEEK)
+        peak, deadline = 0, time.monotonic() + RECEIVE_TIMEOUT / 2
+        while time.monotonic() < deadline:
+            peak = max(peak, server.resident_nbytes() - before)
+            time.sleep(0.02)
+        check_new_connection(server)
+        assert peak < n * BIG_NBYTES + 80 * MB
+        response = reader.read()
+        assert response.body[-BIG_NBYTES:].count(7) == BIG_NBYTES
+    assert wait_until(lambda: server.resident_nbytes() - before < 60 * MB)
+
+
+@pytest.mark.parametrize("first", ["echo", "never"])
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_clients_that_pipeline_without_reading(server: Server, first: str, size: int) -> None:
+    """The server stops reading, so its memory does not grow with the number of requests."""
+    request = echo("request", tuple(range(size)))
+    sent = post("echo", request)
+    before = server.resident_nbytes()
+    with Connection(server.port, timeout=0.5, receive_nbytes=4096) as connection:
+        connection.send(post(first, request))
+        n_sent, view = 0, memoryview(sent * max(1, (1 << 18) // len(sent)))
+        while True:
+            try:
+                n_sent += connection.socket.send(view[n_sent % len(view) :])
+            except TimeoutError:
+                break
+            assert server.resident_nbytes() - before < 40 * MB
+            assert n_sent < 25 * MB, "the server reads requests without sending responses"
+        check_new_connection(server)
+        if first == "never":
+            return
+        connection.socket.settimeout(TIMEOUT)
+        rest = -n_sent % len(sent)
+        sender = threading.Thread(target=connection.send, args=(sent[len(sent) - rest :],))
+        sender.start()
+        for _ in range(1 + (n_sent + rest) // len(sent)):
+            request.check(connection.read())
+        sender.join()
+        check_next(connection)
+
+
+# --- floods --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A: b\r\n" * 200_000,
+        "A: " + "b" * 1_000_000 + "\r\n",
+        "a" * 1_000_000 + ": b\r\n",
+        "".join(f"name-{i}: value\r\n" for i in range(80_000)),
+    ],
+    ids=["200,000 headers", "a value of 1 MB", "a name of 1 MB", "80,000 names"],
+)
+def test_large_heads(server: Server, text: str) -> None:
+    request = echo()
+    sent = post("echo", request).replace(b"\r\n\r\n", b"\r\n" + text.encode() + b"\r\n", 1)
+    with Connection(server.port) as connection:
+        connection.send(sent)
+        response = connection.read()
+        if server.name == "asgi-httptools":  # llhttp has no limit
+            request.check(response)
+            return
+        assert response.status in (400, 431)
+        check_error(server, response, None)
+        assert connection.is_closed(2)
+
+
+@pytest.mark.parametrize("repeated", [b"A: b\r\n", b"a", b"\r\n"], ids=["headers", "name", "lines"])
+def test_heads_without_an_end(server: Server, repeated: bytes) -> None:
+    before = server.resident_nbytes()
+    part = repeated * (65536 // len(repeated))
+    peak = n_sent = 0
+    with Connection(server.port) as connection:
+        if repeated != b"\r\n":
+            connection.send(b"GET / HTTP/1.1\r\n")
+        try:
+            while n_sent < 20 * MB:
+                n_sent += connection.socket.send(part)
+                peak = max(peak, server.resident_nbytes() - before)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        assert peak < 10 * MB or server.name == "asgi-httptools"  # llhttp has no limit
+
+
+# --- the end of the server -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS, ids=lambda transport: transport.name)
+def test_sigterm(transport: Transport) -> None:
+    """The server answers what it has begun, refuses connections, and ends by itself."""
+    models = ["sleep", "sleep_in_thread", "sleep", "sleep_in_thread"]
+    requests = [echo(f"request {i}", (i,)) for i in range(len(models))]
+    with running(transport) as server:
+        with Connection(server.port) as idle, several(server, len(models)) as connections:
+            check_next(idle)
+            for connection, model, request in zip(connections, models, requests, strict=True):
+                connection.send(post(model, request))
+            time.sleep(SLEEP / 4)
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(SLEEP / 4)
+            with pytest.raises((ConnectionError, Closed)), Connection(server.port, 1) as late:
+                late.send(get("/v2"))
+                late.read()
+            for connection, request in zip(connections, requests, strict=True):
+                request.check(connection.read())
+                assert connection.is_closed(5)
+            assert idle.is_closed(5)
+        assert server.process.wait(10) == transport.exit_status
+
+
+# --- many requests -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", ["fast", "granian-rsgi"])
+def test_short_soak(transport: str) -> None:
+    """A short run of `stress/http_soak.py`: correct responses, bounded memory."""
+    tally = http_soak.soak(transport, 5000, 2)
+    assert tally.wrong == []
+    assert tally.n_all >= 5000
+    assert min(tally.counts.values()) > 50
