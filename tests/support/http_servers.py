@@ -51,7 +51,7 @@ TRANSPORTS = (
     # uvicorn ends with the signal that stopped it, after the graceful shutdown
     Transport("asgi-h11", "uvicorn", f"{_UVICORN} --http h11", -signal.SIGTERM),
     Transport("asgi-httptools", "uvicorn", f"{_UVICORN} --http httptools", -signal.SIGTERM),
-    Transport("fast", "uvicorn", _SERVE),
+    Transport("fast", "uvicorn", _SERVE, -signal.SIGTERM),
     Transport("granian-asgi", "granian", f"{_GRANIAN} --interface asgi"),
     Transport("granian-rsgi", "granian", f"{_GRANIAN} --interface rsgi"),
     Transport(

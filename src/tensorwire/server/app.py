@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import tensorwire as tw
@@ -20,11 +21,12 @@ class App(Service):
         """Respond to an ASGI event."""
         await asgi.respond(self, scope, receive, send)
 
-    async def __rsgi__(self, scope: Any, protocol: Any) -> None:
-        """Respond to an RSGI request."""
+    @property
+    def __rsgi__(self) -> Callable[[Any, Any], Awaitable[None]]:
+        """The function that responds to an RSGI request."""
         from . import rsgi  # noqa: PLC0415 - it needs granian, which has been imported by now
 
-        await rsgi.respond(self, scope, protocol)
+        return partial(rsgi.respond, self)
 
 
 def create_app(

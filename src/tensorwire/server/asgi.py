@@ -14,7 +14,13 @@ from .._codec.decoder import decode_request
 from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame, InferRequest, TensorSpec
 from ..errors import TensorwireError
-from .body import DEFAULT_MAX_BODY, ClientDisconnected, finish_body, open_body
+from .body import (
+    DEFAULT_MAX_BODY,
+    ClientDisconnected,
+    ReceiveTimeout,
+    finish_body,
+    open_body,
+)
 from .framing import Framing, frame_headers
 from .model import ServedModel
 from .service import RawHeaders, Reply, Service, error_reply
@@ -233,15 +239,23 @@ async def respond(service: Service, scope: Scope, receive: Receive, send: Send) 
             await _infer(service, model, scope, receive, send)
             return
         reply = service.reply(scope["method"], path)
-        if _expects_continue(scope):
+        if _expects_continue(scope) or not await _discard_in_time(service, receive):
             reply.headers.append(_CLOSE)
-        else:
-            await discard_body(receive)
         await send_reply(send, reply)
     elif scope["type"] == "lifespan":
         await _lifespan(receive, send)
     elif scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1000})
+
+
+async def _discard_in_time(service: Service, receive: Receive) -> bool:
+    """Discard the body of a request. Returns whether it arrived in time."""
+    try:
+        with service.receive_timeouts:
+            await discard_body(receive)
+    except ReceiveTimeout:
+        return False
+    return True
 
 
 async def _infer(

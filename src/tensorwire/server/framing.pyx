@@ -58,7 +58,7 @@ cdef class Framing:
         cdef bint has_transfer_encoding = False
         for name, value in headers:
             if name == b"content-length":
-                self.content_length = parse_digits(value)
+                self.content_length = parse_digits(value.strip(b" \t"))
                 if self.content_length is None:
                     shown = value[:40].decode("latin-1")
                     raise HeaderError(f"Content-Length is not a number: {shown!r}")

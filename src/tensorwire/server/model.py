@@ -116,11 +116,7 @@ class ServedModel:
     async def infer(self, body: tw.BodyBuffer, header_length: int | None) -> tw.Frame:
         """Run the model, in the thread pool if it is synchronous."""
         request = self.decode(body, header_length)
-        try:
-            result = await self._run(request)
-        except Exception as error:
-            raise self.failure(error) from None
-        return self.encode(result, request)
+        return await self._encode_awaited(self._run(request), request)
 
     async def _run(self, request: tw.InferRequest) -> Any:
         model = self.model
@@ -146,7 +142,7 @@ class ServedModel:
         request = self.decode(body, header_length)
         try:
             result = self.model.function(request)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             raise self.failure(error) from None
         if inspect.isawaitable(result):
             return self._encode_awaited(result, request)
@@ -155,6 +151,11 @@ class ServedModel:
     async def _encode_awaited(self, result: Awaitable[Any], request: tw.InferRequest) -> tw.Frame:
         try:
             awaited = await result
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling() > 0:  # the server cancels the request
+                raise
+            raise self.failure(error) from None
         except Exception as error:
             raise self.failure(error) from None
         return self.encode(awaited, request)
@@ -202,7 +203,7 @@ class ServedModel:
         outputs = [as_tensor(name, value, declared) for name, value in result.items()]
         return tw.InferResponse(outputs, model_name=self.name, id=request.id)
 
-    def failure(self, error: Exception) -> InvalidOutput:
+    def failure(self, error: BaseException) -> InvalidOutput:
         """Log the exception of the model, and return the error that the client receives."""
         if isinstance(error, InvalidOutput):
             log.error("model %r: %s", self.name, error)

@@ -6,22 +6,19 @@ from typing import Any
 
 from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 
-from .._codec.memory import BodyBuffer
-from .._codec.messages import Frame
 from ..errors import TensorwireError
-from .body import finish_body, open_body
+from .body import ReceiveTimeout, finish_body, open_body
 from .framing import FRAMING_HEADERS, Framing
 from .model import ServedModel
 from .service import Reply, Service, error_reply
 
 # A body up to this size is received as one object. For a larger one, another copy of all its bytes
-# costs more than a call for each chunk.
+# costs more than a call for each chunk. A response is always sent as one object, because granian
+# does not wait for the client between the chunks of a response.
 _MAX_JOINED_NBYTES = 64 << 10
-# A frame up to this size is sent as one object.
-_MAX_SENT_NBYTES = 1 << 20
-_CHUNK_NBYTES = 1 << 20
-_FRAMING_HEADERS = [(name, name.encode()) for name in FRAMING_HEADERS]
 _MAX_DISCARDED_NBYTES = 16 << 20
+_CLOSE = (b"connection", b"close")
+_FRAMING_HEADERS = [(name, name.encode()) for name in FRAMING_HEADERS]
 
 
 async def respond(service: Service, scope: Any, protocol: Any) -> None:
@@ -33,70 +30,66 @@ async def respond(service: Service, scope: Any, protocol: Any) -> None:
     if model is not None:
         await _infer(service, model, scope, protocol)
         return
-    await _reject(scope, protocol, service.reply(scope.method, scope.path))
+    reply = service.reply(scope.method, scope.path)
+    if not await _discard_body(service, scope, protocol):
+        reply.headers.append(_CLOSE)
+    _send(protocol, reply)
 
 
 async def _infer(service: Service, model: ServedModel, scope: Any, protocol: Any) -> None:
     try:
         headers = scope.headers
         framing = Framing(
-            (raw_name, value.encode("latin-1"))
-            for name, raw_name in _FRAMING_HEADERS
-            for value in headers.get_all(name)
+            [
+                (raw_name, value.encode("latin-1"))
+                for name, raw_name in _FRAMING_HEADERS
+                for value in headers.get_all(name)
+            ]
         )
-        body = await _receive(framing, protocol, service)
-    except TensorwireError as error:  # a part of the body may not have been read
-        if error.status == 408:
-            _send(protocol, error_reply(str(error), 408, [(b"connection", b"close")]))
-        else:
-            await _reject(scope, protocol, error_reply(str(error), error.status))
+        body = open_body(framing, service.max_body)
+    except TensorwireError as error:
+        is_discarded = error.status != 413 and await _discard_body(service, scope, protocol)
+        _send(protocol, error_reply(str(error), error.status, [] if is_discarded else [_CLOSE]))
         return
     try:
-        frame = await model.infer(body, framing.header_length)
+        with service.receive_timeouts:
+            if (framing.content_length or _MAX_JOINED_NBYTES + 1) <= _MAX_JOINED_NBYTES:
+                body.write(await protocol())
+            else:
+                # If granian finds an error in a chunked body, the iteration ends as after the last
+                # chunk. A truncated message is invalid by its own lengths.
+                async for chunk in protocol:
+                    body.write(chunk)
+        frame = await model.infer(finish_body(body), framing.header_length)
+    except ProtocolClosed:  # the client closed the connection before the body was complete
+        return
     except TensorwireError as error:
-        _send(protocol, error_reply(str(error), error.status))
+        close = [_CLOSE] if error.status == 408 else []
+        _send(protocol, error_reply(str(error), error.status, close))
     else:
-        await _send_frame(protocol, frame)
+        protocol.response_bytes(200, list(frame.headers.items()), bytes(frame))
 
 
-async def _receive(framing: Framing, protocol: Any, service: Service) -> BodyBuffer:
-    """Receive the body of a request, and decompress it. Raises DecodeError."""
-    body = open_body(framing, service.max_body)
-    with service.receive_timeouts:
-        if (framing.content_length or _MAX_JOINED_NBYTES + 1) <= _MAX_JOINED_NBYTES:
-            body.write(await protocol())
-        else:
+async def _discard_body(service: Service, scope: Any, protocol: Any) -> bool:
+    """Discard a body that has not been read.
+
+    Returns False if the client waits for ``100 Continue``, or the body is large or does not arrive
+    in time.
+    """
+    if scope.headers.get("expect") is not None:
+        return False
+    n_read = 0
+    try:
+        with service.receive_timeouts:
             async for chunk in protocol:
-                body.write(chunk)
-    return finish_body(body)
-
-
-async def _reject(scope: Any, protocol: Any, reply: Reply) -> None:
-    """Reply to a request whose body has not been read."""
-    if scope.headers.get("expect") is None:
-        n_read = 0
-        async for chunk in protocol:
-            n_read += len(chunk)
-            if n_read > _MAX_DISCARDED_NBYTES:
-                break
-    else:
-        reply.headers.append((b"connection", b"close"))
-    _send(protocol, reply)
+                n_read += len(chunk)
+                if n_read > _MAX_DISCARDED_NBYTES:
+                    return False
+    except ReceiveTimeout:
+        return False
+    return True
 
 
 def _send(protocol: Any, reply: Reply) -> None:
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in reply.headers]
     protocol.response_bytes(reply.status, headers, reply.body)
-
-
-async def _send_frame(protocol: Any, frame: Frame) -> None:
-    headers = list(frame.headers.items())
-    if len(frame) <= _MAX_SENT_NBYTES:
-        protocol.response_bytes(200, headers, bytes(frame))
-        return
-    stream = protocol.response_stream(200, headers)
-    try:
-        for chunk in frame.chunks(_CHUNK_NBYTES):
-            await stream.send_bytes(bytes(chunk))
-    except ProtocolClosed:  # the client closed the connection
-        return

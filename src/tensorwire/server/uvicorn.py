@@ -93,7 +93,7 @@ class InferExchange:
         self.has_turn = True
         if self.is_received or (self.error is not None and not self.keep_alive):
             self.run()
-        elif self.expects_continue and self.error is None:
+        elif self.expects_continue and self.error is None and self.http_version != "1.0":
             self.protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def write(self, chunk: bytes) -> None:
@@ -506,6 +506,8 @@ class InferProtocol(HttpToolsProtocol):
                 super().on_response_complete()
         finally:
             self.is_starting_next = False
+        if self.pipeline:  # the base class resumes reading although requests are waiting
+            self.flow.pause_reading()
         if self.last_reply and self.cycle.response_complete:
             self._send_last_reply()
 
