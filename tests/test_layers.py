@@ -32,7 +32,7 @@ LAYERS = [
     ["asgi.exchange"],
     ["asgi.app"],
     ["asgi"],
-    ["asgi.serve", "client.calls"],
+    ["asgi.serve", "client.calls", "client.responses"],
     ["client.sync", "client.aio"],
     [f"integrations.{peer}.convert" for peer in ("tritonclient", "kserve", "mlserver")],
     ["integrations.kserve.server", "integrations.mlserver.server"],

@@ -47,6 +47,7 @@ _MAX_CACHED = 1000  # entries of each cache of a client
 _FIRST_DELAY_SECONDS = 0.1
 _MAX_DELAY_SECONDS = 10.0
 _MAX_RETRY_AFTER_SECONDS = 60
+_LAST_ATTEMPT_SECONDS = 0.02  # minimum duration of an attempt of wait_until_ready
 _RETRIED_STATUSES = (429, 502, 503, 504)
 _RESERVED_HEADERS = {
     "accept-encoding",
@@ -259,6 +260,7 @@ class ReadinessWait:
             raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
         self.end = time.monotonic() + self.seconds
         self.delay = 0.02
+        self.last_seen: Exception | None = None
 
     def timeout(self, timeout: Timeout) -> Timeout:
         """Return the timeouts of the next attempt."""
@@ -268,17 +270,19 @@ class ReadinessWait:
 
     def next_delay(self, error: Exception) -> float:
         """Return the pause before the next attempt. Raises TimeoutError if no time remains."""
-        remaining = self.end - time.monotonic()
-        if remaining <= self.delay / 2:
-            seen = str(error)
-            if isinstance(error, InferenceServerError):
-                seen = f"status {error.status}: {seen}"
+        if self.last_seen is None or not isinstance(error, TimeoutError):
+            self.last_seen = error
+        remaining = self.end - time.monotonic() - _LAST_ATTEMPT_SECONDS
+        if remaining <= 0:
+            seen = str(self.last_seen)
+            if isinstance(self.last_seen, InferenceServerError):
+                seen = f"status {self.last_seen.status}: {seen}"
             raise TimeoutError(
                 f"{self.subject} is not ready after {self.seconds} seconds; last seen: {seen}"
-            ) from error
-        delay = min(self.delay, remaining)
+            ) from self.last_seen
+        delay = min(self.delay * random.uniform(0.5, 1.0), remaining)
         self.delay = min(self.delay * 2, 1.0)
-        return delay * random.uniform(0.5, 1.0)
+        return delay
 
 
 # --- requests ------------------------------------------------------------------------------------
@@ -671,8 +675,8 @@ class Positional(NamedTuple):
         if len(self.arrays) != len(specs):
             names = ", ".join(repr(name[:80]) for name, _ in specs[:20])
             raise ValueError(
-                f"{plural('input', len(self.arrays))} passed, but the model takes {len(specs)}"
-                + (f": {names}" if specs else "")
+                f"{plural('array', len(self.arrays))} passed, but the model takes "
+                f"{plural('input', len(specs))}: {names}"
             )
         return [
             tw.Tensor(name, array, datatype=datatype)
@@ -702,7 +706,7 @@ def input_specs(model: str, metadata: dict[str, Any]) -> InputSpecs:
     """Return the inputs that the metadata of a model declares. Raises HeaderError."""
     try:
         specs = [(spec["name"], spec["datatype"]) for spec in metadata["inputs"]]
-        if not all(isinstance(name, str) and isinstance(kind, str) for name, kind in specs):
+        if not specs or not all(isinstance(value, str) for spec in specs for value in spec):
             raise TypeError
     except (TypeError, LookupError):
         raise tw.HeaderError(
