@@ -361,6 +361,33 @@ def test_child_process_closes_the_connections_of_its_parent(connect: Connect) ->
         os.waitpid(child, 0)
 
 
+def test_child_process_closes_the_connections_of_calls_in_other_threads() -> None:
+    closed = threading.Event()
+
+    def silent(connection: Any) -> None:
+        if not connection.recv(1):
+            closed.set()
+
+    with Scripted([silent]) as server, Client(server.address, timeout=0.5) as client:
+
+        def call() -> None:
+            with pytest.raises(TimeoutError):
+                client.infer("m", {"x": X})
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        time.sleep(0.2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # there are threads
+            child = os.fork()
+        if child == 0:
+            time.sleep(2)
+            os._exit(0)
+        thread.join()
+        assert closed.wait(1)
+        os.waitpid(child, 0)
+
+
 def test_pickled_client_has_the_same_options(connect: Connect) -> None:
     with Scripted([http(BODY, HEADERS)]) as server:
         options: Any = {"timeout": Timeout(total=9), "headers": {"X-A": "1"}, "max_body": 10_000}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import socket
 import threading
 import time
@@ -27,7 +28,7 @@ from support.client_fixtures import (
     seen,
 )
 from support.servers import Scripted, http
-from tensorwire.client import InferenceServerError, Progress
+from tensorwire.client import Client, InferenceServerError, Progress, aio, responses, sync
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -61,18 +62,13 @@ def closes(connection: socket.socket) -> None:
     connection.sendall(REFUSAL)
 
 
-def stays_open(connection: socket.socket) -> None:
-    connection.sendall(REFUSAL)
-    time.sleep(0.3)
-
-
 def sends_slowly(connection: socket.socket) -> None:
     connection.sendall(REFUSAL[:-10])
     time.sleep(0.1)
     connection.sendall(REFUSAL[-10:])
 
 
-@pytest.mark.parametrize("answer", [closes, stays_open, sends_slowly])
+@pytest.mark.parametrize("answer", [closes, sends_slowly])
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_refusal_while_the_request_is_sent(
     connect: Connect, answer: Any, tls: bool, certificate: Certificate
@@ -87,6 +83,57 @@ def test_refusal_while_the_request_is_sent(
                 client.infer("m", {"x": LARGE})
             assert caught.value.status == 413
             assert server.n_connections == n + 1
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_refusal_by_a_server_that_continues_to_read(
+    connect: Connect, tls: bool, certificate: Certificate
+) -> None:
+    """The client stops sending, and closes the connection."""
+    n_read = []
+
+    def refuse_and_read(connection: socket.socket) -> None:
+        connection.sendall(REFUSAL)
+        connection.settimeout(3)
+        nbytes = 0
+        try:
+            while chunk := connection.recv(1 << 20):
+                nbytes += len(chunk)
+        except TimeoutError:
+            nbytes = -1  # the client has not closed the connection
+        except OSError:
+            pass
+        n_read.append(nbytes)
+
+    server = RefusesWithTls([refuse_and_read], certificate) if tls else Refuses([refuse_and_read])
+    url = f"{'https' if tls else 'http'}://{server.address}"
+    options = {"ssl_context": certificate.trusting()} if tls else {}
+    with server, connect(url, timeout=5, **options) as client:
+        with pytest.raises(InferenceServerError, match="too long"):
+            client.infer("m", {"x": LARGE})
+        client.is_ready()  # an event loop closes connections only while it runs
+    assert 0 <= n_read[0] < 32 * MiB
+
+
+def test_refusal_that_is_only_noticed_when_sending_fails(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has sent its response and closed the connection between two windows."""
+
+    def wait(self: Any, *arguments: Any) -> Any:
+        time.sleep(0.1)
+        return send_window(self, *arguments)
+
+    async def block(self: Any) -> None:
+        time.sleep(0.1)  # the event loop does not receive the response
+
+    send_window = sync.Connection._send_window
+    monkeypatch.setattr(sync.Connection, "_send_window", wait)
+    monkeypatch.setattr(aio.Connection, "_drain", block)
+    with Refuses([closes]) as server, connect(server.address, timeout=5) as client:
+        with pytest.raises(InferenceServerError, match="too long") as caught:
+            client.infer("m", {"x": LARGE})
+        assert caught.value.status == 413
 
 
 def test_success_before_the_end_of_the_request(connect: Connect) -> None:
@@ -268,10 +315,15 @@ def test_exception_of_the_progress_function(client: Any, error: Any, when: str) 
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_large_messages_are_not_joined(
-    connect: Connect, tls: bool, certificate: Certificate
+@pytest.mark.parametrize("direction", ["request", "response"])
+def test_large_messages_are_not_copied(
+    connect: Connect,
+    tls: bool,
+    direction: str,
+    certificate: Certificate,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With 64 MiB in both directions, only the response body is allocated."""
+    """For a message of 64 MiB, only the memory of a response is allocated."""
     head, *payload = tw.encode_response(tw.InferResponse([tw.Tensor("x", LARGE)])).buffers
     nbytes = len(head) + LARGE.nbytes
     headers = {"Inference-Header-Content-Length": str(len(head))}
@@ -280,7 +332,17 @@ def test_large_messages_are_not_joined(
         connection.sendall(http(b"", headers, length=nbytes) + bytes(head))
         connection.sendall(payload[0])
 
-    server = TlsScripted([answer] * 2, certificate) if tls else Scripted([answer] * 2)
+    n_parsed = 0
+
+    def on_body(self: Any, chunk: bytes) -> None:
+        nonlocal n_parsed
+        n_parsed += len(chunk)
+        parse(self, chunk)
+
+    parse = responses.ResponseReader.on_body
+    monkeypatch.setattr(responses.ResponseReader, "on_body", on_body)
+    answers = [GOOD, answer if direction == "response" else GOOD]
+    server = TlsScripted(answers, certificate) if tls else Scripted(answers)
     options = {"ssl_context": certificate.trusting()} if tls else {}
     url = f"{'https' if tls else 'http'}://{server.address}"
     inputs = [tw.Tensor(f"{i}", LARGE[: MiB * 16]) for i in range(4)]
@@ -288,22 +350,30 @@ def test_large_messages_are_not_joined(
         client.infer("m", {"x": X})
         tracemalloc.start()
         try:
-            response = client.infer("m", inputs)
+            response = client.infer("m", {"x": X} if direction == "response" else inputs)
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert response["x"].shape == LARGE.shape
-        assert server.body_nbytes[-1] > 64 * MiB
-    assert peak < nbytes + 6 * MiB
+        if direction == "response":
+            assert response["x"].shape == LARGE.shape
+            peak -= nbytes
+        else:
+            assert server.body_nbytes[-1] > 64 * MiB
+    assert peak < 6 * MiB
+    assert n_parsed < 256 << 10
 
 
 def test_frame_of_many_buffers(client: Any) -> None:
     """More buffers than one system call accepts, of many sizes."""
-    inputs = [tw.Tensor(f"{i}", np.full(i, i, np.int32)) for i in range(1, 1500)]
-    response = client.infer("echo", inputs)
-    assert len(response.outputs) == len(inputs)
-    for tensor, output in zip(inputs, response.outputs, strict=True):
-        assert np.array_equal(output.as_numpy(), tensor.as_numpy())
+    array = np.random.default_rng(1).integers(0, 255, MiB, np.uint8)
+    parameters = {"binary_data_output": True}
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", array)], parameters=parameters))
+    body = memoryview(bytes(frame))
+    cuts = [0, *sorted({i * i % len(body) for i in range(5000)} - {0}), len(body)]
+    pieces = tuple(body[i:j] for i, j in itertools.pairwise(cuts))
+    response = client.infer("echo", tw.Frame(pieces, frame.header_length))
+    assert len(pieces) > 2048
+    assert np.array_equal(response["x"].data, array)
 
 
 def test_slow_reader_and_slow_sender(connect: Connect) -> None:
@@ -314,8 +384,8 @@ def test_slow_reader_and_slow_sender(connect: Connect) -> None:
         def read(self, connection: socket.socket) -> bool:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             while len(received) < expected:
-                received.extend(connection.recv(30_000))
-                if len(received) % 7 == 0:
+                received.extend(connection.recv(100_000))
+                if len(received) % 5 == 0:
                     time.sleep(0.001)
             return True
 
@@ -324,7 +394,7 @@ def test_slow_reader_and_slow_sender(connect: Connect) -> None:
                 for start in range(0, len(GOOD), 61):
                     connection.sendall(GOOD[start : start + 61])
 
-    array = np.random.default_rng(1).integers(0, 255, 3 * MiB, np.uint8)
+    array = np.random.default_rng(1).integers(0, 255, 24 * MiB, np.uint8)
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", array)]))
     expected = len(frame)
     server = Slow([b""])
@@ -344,8 +414,6 @@ def client_head(client: Any, frame: tw.Frame) -> bytes:
 
 def test_concurrent_large_calls(server: str) -> None:
     """Threads do not mix up their messages."""
-    from tensorwire.client import Client  # noqa: PLC0415
-
     failures: list[str] = []
 
     def work(client: Any, value: int) -> None:
