@@ -351,7 +351,7 @@ def test_timeouts(connect: Connect, answer: Any) -> None:
         client.infer("m", {"x": X}, timeout=0.2)
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
 def test_timeout_must_be_positive(connect: Connect, seconds: float) -> None:
     message = f"a positive number of seconds or None, not {seconds}"
     with pytest.raises(ValueError, match=message), connect("127.0.0.1:1", timeout=seconds):

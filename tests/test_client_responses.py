@@ -68,6 +68,8 @@ def test_output_without_json_form(client: Any) -> None:
         (http(b"[" * 9000, {}, "400 Bad"), 400, "[[["),
         (http(b"\xff" * 200_000, {}, "500 Oh"), 500, "\ufffd" * 2000),
         (http(b'{"error": "cut', {}, "500 Oh", length=900), 500, ""),
+        (http(b"\x01", {"Content-Encoding": "br"}, "502 Bad"), 502, "HTTP status 502 Bad"),
+        (http(b"\x01", {"Content-Encoding": "gzip"}, "502 Bad"), 502, "HTTP status 502 Bad"),
         (http(b"", {"Location": "/elsewhere"}, "307 Moved"), 307, "HTTP status 307 Moved"),
     ],
 )

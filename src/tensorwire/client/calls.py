@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import math
 import os
 import random
 import re
@@ -149,10 +150,10 @@ class Timeout:
     Parameters
     ----------
     connect : float or None, default 60.0
-        Maximum duration of establishing a connection, including TLS.
+        Maximum duration of establishing a connection, including TLS, for each address of the host.
     read : float or None, default 60.0
-        Maximum duration of each single send or receive operation: how long the server may neither
-        accept nor send any data.
+        Maximum duration of each single send or receive operation. A request is sent in pieces of at
+        most 1 MiB.
     total : float or None, default None
         Maximum duration of the whole call, including the wait for a free connection, retries and
         the pauses between them. It does not include encoding, compressing and decoding.
@@ -180,7 +181,7 @@ class Timeout:
 
 
 def _check_seconds(seconds: float | None) -> float | None:
-    if seconds is not None and not seconds > 0:
+    if seconds is not None and not 0 < seconds < math.inf:
         raise ValueError(f"timeout must be a positive number of seconds or None, not {seconds}")
     return seconds
 
@@ -379,11 +380,12 @@ class ResponseBody(NamedTuple):
         return metadata
 
 
-_clients: weakref.WeakSet[BaseClient] = weakref.WeakSet()
+clients: weakref.WeakSet[BaseClient] = weakref.WeakSet()
+"""All clients, for ``_after_fork``."""
 
 
 def _after_fork() -> None:
-    for client in list(_clients):
+    for client in list(clients):
         client._forget_connections()
 
 
@@ -437,7 +439,6 @@ class BaseClient:
         self._ids = itertools.count(1)
         self._heads: dict[tuple[str, str | None], tuple[str, bytes]] = {}
         self._specs: dict[tuple[str, str | None], InputSpecs] = {}
-        _clients.add(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.server.origin}{self.server.prefix}>"
