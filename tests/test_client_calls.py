@@ -117,7 +117,7 @@ def test_retries(connect: Connect, status: str) -> None:
     with Scripted(answers) as server, connect(server.address, retries=2) as client:
         started = time.perf_counter()
         assert client.infer("m", {"x": X})["x"].shape == X.shape
-        assert 0.1 < time.perf_counter() - started < 1  # the pauses: 0.05 to 0.1, 0.1 to 0.2 s
+        assert 0.1 < time.perf_counter() - started < 3  # the pauses: 0.05 to 0.1, 0.1 to 0.2 s
         assert len(server.heads) == 3
     with Scripted(answers) as server, connect(server.address, retries=1) as client:
         with pytest.raises(InferenceServerError, match="try again") as caught:
@@ -170,7 +170,7 @@ def test_retry_after(connect: Connect) -> None:
     with Scripted(answers) as server, connect(server.address, retries=1) as client:
         started = time.perf_counter()
         assert client.infer("m", {"x": X})["x"].shape == X.shape
-        assert 0.95 < time.perf_counter() - started < 2
+        assert 0.95 < time.perf_counter() - started < 5
     for value, seconds in [("61", 61.0), ("Sat, 21 Nov 2026 21:00:00 GMT", None)]:
         answers = [failing("503 Busy", kept | {"Retry-After": value}), GOOD]
         with Scripted(answers) as server, connect(server.address, retries=1) as client:
@@ -185,13 +185,13 @@ def test_retry_after(connect: Connect) -> None:
 
 def test_total_timeout_limits_retries(connect: Connect) -> None:
     answers = [failing("503 Busy")]
-    options = {"timeout": Timeout(total=0.5), "retries": 1000}
+    options = {"timeout": Timeout(total=1), "retries": 1000}
     with Scripted(answers) as server, connect(server.address, **options) as client:
         started = time.perf_counter()
         with pytest.raises(InferenceServerError, match="try again"):
             client.infer("m", {"x": X})
-        assert time.perf_counter() - started < 0.6
-        assert 2 <= len(server.heads) <= 5
+        assert time.perf_counter() - started < 1.2
+        assert 2 <= len(server.heads) <= 6
 
 
 # --- waiting ---
@@ -236,7 +236,7 @@ def test_wait_until_ready_reports_what_was_last_seen(connect: Connect) -> None:
         started = time.perf_counter()
         with pytest.raises(TimeoutError, match=message):
             client.wait_until_ready(0.3, "m")
-        assert 0.2 < time.perf_counter() - started < 0.6
+        assert 0.2 < time.perf_counter() - started < 2
         assert len(server.heads) < 12
 
     def silent(_: Any) -> None:

@@ -384,7 +384,7 @@ def test_total_timeout(connect: Connect) -> None:
         try:
             client.infer("m", {"x": X}, timeout=Timeout(read=5, total=0.5))
         finally:
-            assert 0.4 < time.perf_counter() - started < 1.5
+            assert 0.4 < time.perf_counter() - started < 3
     fails = pytest.raises(TimeoutError, match=r"for 0.05 seconds \(read timeout\)")
     with Scripted([drip]) as server, connect(server.address) as client, fails:
         client.infer("m", {"x": X}, timeout=Timeout(read=0.05, total=5))
