@@ -30,6 +30,8 @@ from support.client_fixtures import (
 )
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
+from tensorwire.client.aio import Pool
+from tensorwire.client.calls import Deadline
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -87,6 +89,7 @@ def test_bytes_on_an_idle_connection_are_not_taken_for_a_response(connect: Conne
                 separate.set()
                 time.sleep(0.03)
                 separate.clear()
+            assert server.n_connections == 4
 
 
 SERVER_ERROR = http(b'{"error": "no"}', status="500 Internal Server Error")
@@ -195,6 +198,22 @@ def test_cancelled_calls_release_their_connections(server: str) -> None:
             )
             for i, answer in enumerate(answers):
                 assert (answer["x"].as_numpy() == i).all()
+
+    asyncio.run(main())
+
+
+def test_cancelled_wait_releases_a_slot_that_it_has_just_got() -> None:
+    async def main() -> None:
+        pool = Pool(1, asyncio.get_running_loop())
+        deadline = Deadline(Timeout())
+        assert await pool.acquire(deadline) is None
+        waiting = asyncio.ensure_future(pool.acquire(deadline))
+        await asyncio.sleep(0)
+        pool.release(None)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert pool.n_free == 1
 
     asyncio.run(main())
 
@@ -332,7 +351,7 @@ def test_timeouts(connect: Connect, answer: Any) -> None:
         client.infer("m", {"x": X}, timeout=0.2)
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
 def test_timeout_must_be_positive(connect: Connect, seconds: float) -> None:
     message = f"a positive number of seconds or None, not {seconds}"
     with pytest.raises(ValueError, match=message), connect("127.0.0.1:1", timeout=seconds):
@@ -365,7 +384,7 @@ def test_total_timeout(connect: Connect) -> None:
         try:
             client.infer("m", {"x": X}, timeout=Timeout(read=5, total=0.5))
         finally:
-            assert 0.4 < time.perf_counter() - started < 1.5
+            assert 0.4 < time.perf_counter() - started < 3
     fails = pytest.raises(TimeoutError, match=r"for 0.05 seconds \(read timeout\)")
     with Scripted([drip]) as server, connect(server.address) as client, fails:
         client.infer("m", {"x": X}, timeout=Timeout(read=0.05, total=5))
@@ -429,8 +448,10 @@ def test_connect_timeout_includes_tls(connect: Connect) -> None:
     fails = pytest.raises(TimeoutError, match="connect timeout")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        started = time.perf_counter()
         with connect(url, timeout=Timeout(connect=0.2)) as client, fails:
             client.infer("m", {"x": X})
+        assert time.perf_counter() - started < 2
 
 
 def test_timeout_applies_to_each_read(connect: Connect) -> None:

@@ -50,7 +50,7 @@ PROGRAMS = {
             *("mlserver==1.7.1", "fastapi==0.115.14", "pandas==2.3.3", "uvloop==0.21.0"),
             *("pytest==7.4.4", "pytest-asyncio==0.21.1", "pytest-cases==3.8.5"),
             *("pytest-lazy-fixture==0.6.3", "pytest-mock==3.12.0", "httpx==0.27.0"),
-            *("httpx-sse==0.4.3", "aiohttp-retry==2.9.1", "filelock", "pyyaml"),
+            *("httpx-sse==0.4.3", "httptools>=0.6", "aiohttp-retry==2.9.1", "filelock", "pyyaml"),
         ),
         "mlserver",
     ),

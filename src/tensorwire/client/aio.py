@@ -39,6 +39,7 @@ from .calls import (
     Server,
     Timeout,
     check_algorithm,
+    clients,
     compress,
     connection_error,
     model_path,
@@ -113,12 +114,12 @@ class Connection(asyncio.BufferedProtocol):
         reader.start()
         if progress is not None:
             progress.restart()
+        if self.lost.done():  # since the connection was established, or found to be open
+            reader.eof()
         self.progress = progress
         self.error = None
         self.done = self.loop.create_future()
         self.is_active = True
-        if self.lost.done():  # since the connection was established
-            self._read_eof()
         self._start_timer(deadline)
         try:
             is_sent = await self._send(request, progress)
@@ -427,6 +428,7 @@ class AsyncClient(BaseClient):
             self._ssl_context = ssl_context or ssl.create_default_context()
         self._pool: Pool | None = None
         self._closed = False
+        clients.add(self)
 
     async def infer(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import math
 import os
 import random
 import re
@@ -47,6 +48,7 @@ _MAX_CACHED = 1000  # entries of each cache of a client
 _FIRST_DELAY_SECONDS = 0.1
 _MAX_DELAY_SECONDS = 10.0
 _MAX_RETRY_AFTER_SECONDS = 60
+_LAST_ATTEMPT_SECONDS = 0.02  # minimum duration of an attempt of wait_until_ready
 _RETRIED_STATUSES = (429, 502, 503, 504)
 _RESERVED_HEADERS = {
     "accept-encoding",
@@ -148,10 +150,10 @@ class Timeout:
     Parameters
     ----------
     connect : float or None, default 60.0
-        Maximum duration of establishing a connection, including TLS.
+        Maximum duration of establishing a connection, including TLS, for each address of the host.
     read : float or None, default 60.0
-        Maximum duration of each single send or receive operation: how long the server may neither
-        accept nor send any data.
+        Maximum duration of each single send or receive operation. A request is sent in pieces of at
+        most 1 MiB.
     total : float or None, default None
         Maximum duration of the whole call, including the wait for a free connection, retries and
         the pauses between them. It does not include encoding, compressing and decoding.
@@ -179,7 +181,7 @@ class Timeout:
 
 
 def _check_seconds(seconds: float | None) -> float | None:
-    if seconds is not None and not seconds > 0:
+    if seconds is not None and not 0 < seconds < math.inf:
         raise ValueError(f"timeout must be a positive number of seconds or None, not {seconds}")
     return seconds
 
@@ -259,6 +261,7 @@ class ReadinessWait:
             raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
         self.end = time.monotonic() + self.seconds
         self.delay = 0.02
+        self.last_seen: Exception | None = None
 
     def timeout(self, timeout: Timeout) -> Timeout:
         """Return the timeouts of the next attempt."""
@@ -268,17 +271,19 @@ class ReadinessWait:
 
     def next_delay(self, error: Exception) -> float:
         """Return the pause before the next attempt. Raises TimeoutError if no time remains."""
-        remaining = self.end - time.monotonic()
-        if remaining <= self.delay / 2:
-            seen = str(error)
-            if isinstance(error, InferenceServerError):
-                seen = f"status {error.status}: {seen}"
+        if self.last_seen is None or not isinstance(error, TimeoutError):
+            self.last_seen = error
+        remaining = self.end - time.monotonic() - _LAST_ATTEMPT_SECONDS
+        if remaining <= 0:
+            seen = str(self.last_seen)
+            if isinstance(self.last_seen, InferenceServerError):
+                seen = f"status {self.last_seen.status}: {seen}"
             raise TimeoutError(
                 f"{self.subject} is not ready after {self.seconds} seconds; last seen: {seen}"
-            ) from error
-        delay = min(self.delay, remaining)
+            ) from self.last_seen
+        delay = min(self.delay * random.uniform(0.5, 1.0), remaining)
         self.delay = min(self.delay * 2, 1.0)
-        return delay * random.uniform(0.5, 1.0)
+        return delay
 
 
 # --- requests ------------------------------------------------------------------------------------
@@ -375,11 +380,12 @@ class ResponseBody(NamedTuple):
         return metadata
 
 
-_clients: weakref.WeakSet[BaseClient] = weakref.WeakSet()
+clients: weakref.WeakSet[BaseClient] = weakref.WeakSet()
+"""All clients, for ``_after_fork``."""
 
 
 def _after_fork() -> None:
-    for client in list(_clients):
+    for client in list(clients):
         client._forget_connections()
 
 
@@ -433,7 +439,6 @@ class BaseClient:
         self._ids = itertools.count(1)
         self._heads: dict[tuple[str, str | None], tuple[str, bytes]] = {}
         self._specs: dict[tuple[str, str | None], InputSpecs] = {}
-        _clients.add(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.server.origin}{self.server.prefix}>"
@@ -671,8 +676,8 @@ class Positional(NamedTuple):
         if len(self.arrays) != len(specs):
             names = ", ".join(repr(name[:80]) for name, _ in specs[:20])
             raise ValueError(
-                f"{plural('input', len(self.arrays))} passed, but the model takes {len(specs)}"
-                + (f": {names}" if specs else "")
+                f"{plural('array', len(self.arrays))} passed, but the model takes "
+                f"{plural('input', len(specs))}: {names}"
             )
         return [
             tw.Tensor(name, array, datatype=datatype)
@@ -702,7 +707,7 @@ def input_specs(model: str, metadata: dict[str, Any]) -> InputSpecs:
     """Return the inputs that the metadata of a model declares. Raises HeaderError."""
     try:
         specs = [(spec["name"], spec["datatype"]) for spec in metadata["inputs"]]
-        if not all(isinstance(name, str) and isinstance(kind, str) for name, kind in specs):
+        if not specs or not all(isinstance(value, str) for spec in specs for value in spec):
             raise TypeError
     except (TypeError, LookupError):
         raise tw.HeaderError(

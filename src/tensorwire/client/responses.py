@@ -77,6 +77,7 @@ class ResponseReader:
         "_error",
         "_headers",
         "_inflater",
+        "_is_readable",
         "_max_body",
         "_n_unparsed",
         "_parser",
@@ -109,6 +110,7 @@ class ResponseReader:
         self._error: Exception | None = None
         self._inflater: Any = None
         self._direct = self._until_eof = False
+        self._is_readable = True  # whether the body of an error response can be decompressed
         self._n_unparsed = self.n_received = self.body_nbytes = 0
         self.status = 0
         self.reason = self.error_body = b""
@@ -125,8 +127,8 @@ class ResponseReader:
         return buffer
 
     def close(self) -> None:
-        """Remove the parser, which has references to this object."""
-        self._parser = None
+        """Remove the parser and the last error, which have references to this object."""
+        self._parser = self._error = None
 
     # --- bytes that arrive ---
 
@@ -271,7 +273,17 @@ class ResponseReader:
         elif self.content_length is None:
             self._until_eof = True
         if b"content-encoding" in headers:
-            self._start_inflating(b",".join(headers[b"content-encoding"]).lower())
+            encoding = b",".join(headers[b"content-encoding"]).lower()
+            if encoding in (b"gzip", b"x-gzip", b"deflate"):
+                # 32: detect whether the data has the header of zlib or of gzip
+                self._inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+            elif encoding not in (b"", b"identity"):
+                if 200 <= self.status < 300:
+                    raise tw.HeaderError(
+                        f"the response has Content-Encoding {_shown(encoding)}, which is not "
+                        "supported"
+                    )
+                self._is_readable = False
         if 200 <= self.status < 300:
             names = (b"inference-header-content-length", b"content-type")
             self.header_length = tw.header_length(
@@ -282,20 +294,11 @@ class ResponseReader:
         elif b"retry-after" in headers:
             self.retry_after = headers[b"retry-after"][0]
 
-    def _start_inflating(self, encoding: bytes) -> None:
-        if encoding in (b"gzip", b"x-gzip", b"deflate"):
-            # 32: detect whether the data has the header of zlib or of gzip
-            self._inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-        elif encoding not in (b"", b"identity"):
-            raise tw.HeaderError(
-                f"the response has Content-Encoding {_shown(encoding)}, which is not supported"
-            )
-
     def _write(self, chunk: bytes) -> None:
-        if self.buffer is None:
-            self.error_body += chunk[: ERROR_NBYTES - len(self.error_body)]
-        else:
+        if self.buffer is not None:
             self.buffer.write(chunk)
+        elif self._is_readable:
+            self.error_body += chunk[: ERROR_NBYTES - len(self.error_body)]
 
     def _inflate(self, chunk: bytes) -> None:
         # zlib copies the unconsumed rest of its input at every step. A chunk is at most as large as
@@ -310,6 +313,7 @@ class ResponseReader:
         except zlib.error as error:
             if self.buffer is None:  # the status of the error is more important
                 self._inflater = None
+                self._is_readable = False
                 return
             raise tw.HeaderError(f"the compressed response is invalid: {error}") from None
         if inflater.unused_data:

@@ -40,6 +40,7 @@ from .calls import (
     Server,
     Timeout,
     check_algorithm,
+    clients,
     compress,
     connection_error,
     model_path,
@@ -197,9 +198,9 @@ class Connection:
             if not self._receive_available(progress):
                 self._wait(self.readable, deadline)
             return
-        seconds = (
-            deadline.timeout.read if deadline.at is None else deadline.limit(deadline.timeout.read)
-        )
+        seconds = deadline.timeout.read
+        if deadline.at is not None:
+            seconds = deadline.limit(seconds)
         if seconds != self.receive_timeout:
             self._set_receive_timeout(seconds)
         try:
@@ -256,7 +257,7 @@ def connect(server: Server, context: ssl.SSLContext | None, deadline: Deadline) 
         sock = None
         try:
             sock = socket.socket(family, kind, protocol)
-            sock.settimeout(seconds)
+            sock.settimeout(None if seconds is None else min(seconds, _MAX_SECONDS))
             sock.connect(address)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setblocking(context is None)
@@ -327,7 +328,9 @@ class Pool:
             self.waiting.append(waiter)
         try:
             seconds = deadline.limit(None)
-            if not waiter.ready.acquire(timeout=-1 if seconds is None else seconds):
+            if not waiter.ready.acquire(
+                timeout=-1 if seconds is None else min(seconds, _MAX_SECONDS)
+            ):
                 raise TimeoutError(deadline.expired())
             if self.is_closed:
                 raise RuntimeError("the client is closed")
@@ -493,6 +496,7 @@ class Client(BaseClient):
         if self.server.is_tls:
             self._ssl_context = ssl_context or ssl.create_default_context()
         self._pool = Pool(connections)
+        clients.add(self)
 
     def infer(
         self,

@@ -1,0 +1,408 @@
+"""What the clients do for a call: ids, inputs without names, encoded requests, retries, waiting."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support import client_fixtures
+from support.client_fixtures import BODY, GOOD, HEADERS, Connect, X, app, free_port, seen
+from support.servers import Scripted, http, uvicorn_server
+from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout
+
+pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
+connect = client_fixtures.connect
+server, client = client_fixtures.server, client_fixtures.client
+
+
+# --- ids ---
+
+
+def test_requests_are_numbered(client: Any) -> None:
+    ids = [client.infer("echo", {"x": X}).id for _ in range(3)]
+    assert ids == ["1", "2", "3"]
+    assert client.infer("echo", {"x": X}, id="mine").id == "mine"
+    assert client.infer("echo", {"x": X}, id=None).id is None
+    assert client.infer("echo", {"x": X}, id=AUTO_ID).id == "4"
+    assert repr(AUTO_ID) == "AUTO_ID"
+
+
+# --- inputs without names ---
+
+
+def test_names_and_datatypes_from_the_metadata(client: Any) -> None:
+    before = len(seen)
+    assert np.array_equal(client.infer("declared", [X])["y"].data, X * 2)
+    response = client.infer("declared", [[1, 2, 3]])  # the model declares FP32
+    assert response["y"].as_numpy().tolist() == [2, 4, 6]
+    paths = [call["path"] for call in seen[before:]]
+    assert paths == ["/v2/models/declared", *["/v2/models/declared/infer"] * 2]
+    client.infer("declared", iter([X]), version="1")
+    assert seen[-2]["path"] == "/v2/models/declared/versions/1"
+
+
+def test_headers_are_sent_with_the_request_for_metadata(client: Any) -> None:
+    client.infer("declared", [X], headers={"Authorization": "Bearer 9"})
+    assert [call["authorization"] for call in seen[-2:]] == ["Bearer 9"] * 2
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "error", "message"),
+    [
+        ("declared", [X, X], ValueError, "2 arrays passed, but the model takes 1 input: 'x'"),
+        ("declared", [X.astype("f8")], tw.EncodeError, "'x' is given as FP32, its data is FP64"),
+        ("declared", [tw.Tensor("x", X), X], TypeError, "all Tensors or all arrays"),
+        ("declared", X, TypeError, "not ndarray: pass a single input as"),
+        ("declared", "abc", TypeError, "not str: pass a single input as"),
+        ("echo", [X], tw.HeaderError, "does not have the names and datatypes of its inputs"),
+        ("nobody", [X], InferenceServerError, "not known"),
+    ],
+)
+def test_inputs_that_do_not_fit(
+    client: Any, model: str, inputs: Any, error: Any, message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        client.infer(model, inputs)
+
+
+@pytest.mark.parametrize(
+    "inputs", [b"{}", b'{"inputs":3}', b'{"inputs":[{"name":"x"}]}', b'{"inputs":[[]]}']
+)
+def test_metadata_without_inputs(connect: Connect, inputs: bytes) -> None:
+    fails = pytest.raises(tw.HeaderError, match="does not have the names and datatypes")
+    with Scripted([http(inputs)]) as server, connect(server.address) as client, fails:
+        client.infer("m", [X])
+
+
+# --- encoded requests ---
+
+
+def test_frame_is_sent_repeatedly(client: Any) -> None:
+    request = tw.InferRequest([tw.Tensor("x", X)], id="7", parameters={"binary_data_output": True})
+    frame = tw.encode_request(request)
+    for _ in range(3):
+        response = client.infer("echo", frame)
+        assert np.array_equal(response["x"].data, X)
+        assert (response.id, response["x"].binary) == ("7", True)
+    X2 = np.zeros((2, 3), np.float32)
+    json = tw.encode_request(tw.InferRequest([tw.Tensor("x", X2, binary=False)]))
+    assert client.infer("echo", json)["x"].shape == (2, 3)
+    refused: list[dict[str, Any]] = [{"id": "8"}, {"outputs": ["x"]}, {"parameters": {}}]
+    for options in refused:
+        with pytest.raises(TypeError, match="must be passed to encode_request"):
+            client.infer("echo", frame, **options)
+
+
+# --- retries ---
+
+
+def failing(status: str, headers: dict[str, str] | None = None) -> bytes:
+    return http(b'{"error": "try again"}', headers, status)
+
+
+@pytest.mark.parametrize("status", ["429 Busy", "502 Bad", "503 Busy", "504 Late"])
+def test_retries(connect: Connect, status: str) -> None:
+    answers = [failing(status, {"Connection": "keep-alive"})] * 2 + [GOOD]
+    with Scripted(answers) as server, connect(server.address, retries=2) as client:
+        started = time.perf_counter()
+        assert client.infer("m", {"x": X})["x"].shape == X.shape
+        assert 0.1 < time.perf_counter() - started < 3  # the pauses: 0.05 to 0.1, 0.1 to 0.2 s
+        assert len(server.heads) == 3
+    with Scripted(answers) as server, connect(server.address, retries=1) as client:
+        with pytest.raises(InferenceServerError, match="try again") as caught:
+            client.infer("m", {"x": X})
+        assert (caught.value.status, caught.value.retry_after) == (int(status[:3]), None)
+        assert len(server.heads) == 2
+    with Scripted(answers) as server, connect(server.address) as client:
+        with pytest.raises(InferenceServerError, match="try again"):
+            client.infer("m", {"x": X})
+        assert len(server.heads) == 1
+
+
+@pytest.mark.parametrize("status", ["400 Bad", "404 Not Found", "500 No"])
+def test_other_errors_are_not_retried(connect: Connect, status: str) -> None:
+    with Scripted([failing(status)]) as server, connect(server.address, retries=3) as client:
+        with pytest.raises(InferenceServerError, match="try again"):
+            client.infer("m", {"x": X})
+        assert len(server.heads) == 1
+
+
+def test_connection_errors_are_retried(connect: Connect) -> None:
+    class FailsTwice(Scripted):
+        def serve(self, connection: Any) -> None:
+            if self.n_connections > 2:
+                super().serve(connection)
+
+    with FailsTwice([GOOD]) as server, connect(server.address, retries=2) as client:
+        assert client.infer("m", {"x": X})["x"].shape == X.shape
+        assert server.n_connections == 3
+    with FailsTwice([GOOD]) as server, connect(server.address, retries=1) as client:
+        with pytest.raises(ConnectionError):
+            client.infer("m", {"x": X})
+        assert server.n_connections == 2
+
+
+def test_timeouts_are_not_retried(connect: Connect) -> None:
+    def silent(_: Any) -> None:
+        time.sleep(0.3)
+
+    options = {"timeout": 0.1, "retries": 3}
+    with Scripted([silent]) as server, connect(server.address, **options) as client:
+        with pytest.raises(TimeoutError):
+            client.infer("m", {"x": X})
+        assert len(server.heads) == 1
+
+
+def test_retry_after(connect: Connect) -> None:
+    kept = {"Connection": "keep-alive"}
+    answers = [failing("503 Busy", kept | {"Retry-After": "1"}), GOOD]
+    with Scripted(answers) as server, connect(server.address, retries=1) as client:
+        started = time.perf_counter()
+        assert client.infer("m", {"x": X})["x"].shape == X.shape
+        assert 0.95 < time.perf_counter() - started < 5
+    for value, seconds in [("61", 61.0), ("Sat, 21 Nov 2026 21:00:00 GMT", None)]:
+        answers = [failing("503 Busy", kept | {"Retry-After": value}), GOOD]
+        with Scripted(answers) as server, connect(server.address, retries=1) as client:
+            if seconds is None:  # a date is ignored
+                assert client.infer("m", {"x": X})["x"].shape == X.shape
+                continue
+            with pytest.raises(InferenceServerError) as caught:
+                client.infer("m", {"x": X})
+            assert caught.value.retry_after == seconds
+            assert pickle.loads(pickle.dumps(caught.value)).retry_after == seconds
+
+
+def test_total_timeout_limits_retries(connect: Connect) -> None:
+    answers = [failing("503 Busy")]
+    options = {"timeout": Timeout(total=1), "retries": 1000}
+    with Scripted(answers) as server, connect(server.address, **options) as client:
+        started = time.perf_counter()
+        with pytest.raises(InferenceServerError, match="try again"):
+            client.infer("m", {"x": X})
+        assert time.perf_counter() - started < 1.2
+        assert 2 <= len(server.heads) <= 6
+
+
+# --- waiting ---
+
+
+def test_wait_until_ready(client: Any) -> None:
+    client.wait_until_ready(5)
+    client.wait_until_ready(5, "echo", "1")
+    assert seen[-1]["path"] == "/v2/models/echo/versions/1/ready"
+
+
+def test_wait_for_a_server_that_starts(connect: Connect) -> None:
+    port = free_port()
+    with connect(f"127.0.0.1:{port}") as client:
+        server = Scripted([http(b"{}")])
+        server.listening.close()
+
+        def start() -> None:
+            import socket  # noqa: PLC0415
+
+            time.sleep(0.3)
+            server.listening = socket.create_server(("127.0.0.1", port))
+            server.__enter__()
+
+        thread = threading.Thread(target=start)
+        thread.start()
+        started = time.perf_counter()
+        client.wait_until_ready(10)
+        assert 0.25 < time.perf_counter() - started < 3
+        thread.join()
+        server.__exit__()
+
+
+def test_wait_until_ready_reports_what_was_last_seen(connect: Connect) -> None:
+    with connect(f"127.0.0.1:{free_port()}") as client:
+        message = r"^the server is not ready after 0.3 seconds; last seen: GET .*Errno 111"
+        with pytest.raises(TimeoutError, match=message):
+            client.wait_until_ready(0.3)
+    loading = http(b'{"error": "loading"}', status="503 Service Unavailable")
+    with Scripted([loading]) as server, connect(server.address) as client:
+        message = r"^model 'm' is not ready after 0.3 seconds; last seen: status 503: loading$"
+        started = time.perf_counter()
+        with pytest.raises(TimeoutError, match=message):
+            client.wait_until_ready(0.3, "m")
+        assert 0.2 < time.perf_counter() - started < 2
+        assert len(server.heads) < 12
+
+    def silent(_: Any) -> None:
+        time.sleep(0.5)
+
+    with Scripted([silent]) as server, connect(server.address) as client:
+        with pytest.raises(TimeoutError, match=r"last seen: GET .* took longer than"):
+            client.wait_until_ready(0.2)
+        with pytest.raises(ValueError, match="a positive number of seconds, not 0"):
+            client.wait_until_ready(0)
+
+
+# --- headers and URLs ---
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        ({"X": "a\r\nY: b"}, "the value of the HTTP header X is invalid"),
+        ({"X": "\u20ac"}, "the value of the HTTP header X is invalid"),
+        ({"X\n": "a"}, "the name of an HTTP header is invalid"),
+        ({"": "a"}, "the name of an HTTP header is invalid"),
+    ],
+)
+def test_invalid_headers_are_rejected(
+    connect: Connect, headers: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message), connect("127.0.0.1:1", headers=headers):
+        pass
+    with connect("127.0.0.1:1") as client, pytest.raises(ValueError, match=message):
+        client.infer("m", {"x": X}, headers=headers)
+
+
+def test_request_line_and_host(connect: Connect) -> None:
+    with Scripted([GOOD, GOOD]) as server:
+        url = server.address.replace("127.0.0.1", "LOCALHOST") + "/a b/\u00fc%20/"
+        with connect(url, headers={"x-a": "1"}) as client:
+            client.infer("m", {"x": X}, headers={"X-A": "2"})
+            client.infer("m", {"x": X}, headers={"Host": "other"})
+    first, second = (head.splitlines() for head in server.heads)
+    assert first[0] == "post /a%20b/%c3%bc%20/v2/models/m/infer http/1.1"
+    assert f"host: {server.address.replace('127.0.0.1', 'localhost')}" in first
+    assert [line for line in first if line.startswith("x-a")] == ["x-a: 2"]
+    assert [line for line in second if line.startswith("host")] == ["host: other"]
+
+
+def test_proxies_of_the_environment_are_ignored(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = f"http://127.0.0.1:{free_port()}"
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, proxy)
+    with Scripted([GOOD]) as server, connect(server.address) as client:
+        assert client.infer("m", {"x": X})["x"].shape == X.shape
+
+
+# --- processes ---
+
+FORK = """
+import asyncio, os, sys
+import numpy as np
+from tensorwire.client import AsyncClient, Client
+
+address, kind = sys.argv[1:]
+x = np.zeros(3, np.float32)
+client = (Client if kind == "sync" else AsyncClient)(address)
+
+def call(runner):
+    if kind == "sync":
+        client.infer("echo", {"x": x})
+    else:
+        runner.run(client.infer("echo", {"x": x}))
+
+runner = asyncio.Runner()
+call(runner)
+child = os.fork()
+if child == 0:
+    call(asyncio.Runner())
+    os._exit(0)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+call(runner)
+os._exit(status)
+"""
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_fork(server: str, kind: str) -> None:
+    """The child process opens its own connection, and the parent process keeps its connection."""
+    before = len(seen)
+    path = os.pathsep.join([str(Path(tw.__file__).parent.parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, server, kind],
+        env=os.environ | {"PYTHONPATH": path},
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0
+    parent, child, parent_again = (call["peer"] for call in seen[before:])
+    assert parent == parent_again != child
+
+
+def test_child_process_closes_the_connections_of_its_parent(connect: Connect) -> None:
+    """Otherwise the server would not notice that the parent process has closed them."""
+    closed = threading.Event()
+
+    class Waits(Scripted):
+        def serve(self, connection: Any) -> None:
+            super().serve(connection)
+            if not connection.recv(1):
+                closed.set()
+
+    with Waits([GOOD]) as server:
+        with connect(server.address) as client:
+            client.infer("m", {"x": X})
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # there are threads
+                child = os.fork()
+            if child == 0:
+                time.sleep(2)
+                os._exit(0)
+        assert closed.wait(1)
+        os.waitpid(child, 0)
+
+
+def test_child_process_closes_the_connections_of_calls_in_other_threads() -> None:
+    closed = threading.Event()
+
+    def silent(connection: Any) -> None:
+        if not connection.recv(1):
+            closed.set()
+
+    with Scripted([silent]) as server, Client(server.address, timeout=0.5) as client:
+
+        def call() -> None:
+            with pytest.raises(TimeoutError):
+                client.infer("m", {"x": X})
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        time.sleep(0.2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # there are threads
+            child = os.fork()
+        if child == 0:
+            time.sleep(2)
+            os._exit(0)
+        thread.join()
+        assert closed.wait(1)
+        os.waitpid(child, 0)
+
+
+def test_pickled_client_has_the_same_options(connect: Connect) -> None:
+    with Scripted([http(BODY, HEADERS)]) as server:
+        options: Any = {"timeout": Timeout(total=9), "headers": {"X-A": "1"}, "max_body": 10_000}
+        kind = Client if connect is Client else AsyncClient
+        client = pickle.loads(pickle.dumps(kind(server.address, **options)))
+        assert (client.timeout, client.max_body) == (Timeout(total=9), 10_000)
+        if isinstance(client, Client):
+            with client:
+                client.infer("m", {"x": X})
+            assert "x-a: 1" in server.heads[0]
+
+
+def test_client_that_is_not_closed() -> None:
+    """Its connections are closed without a warning when it is released."""
+    with uvicorn_server(app) as address:
+        client = Client(address)
+        client.infer("echo", {"x": X})
+        del client

@@ -1,0 +1,436 @@
+"""Large requests and responses of the clients: early responses, compression, progress, memory."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import socket
+import ssl
+import threading
+import time
+import tracemalloc
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support import client_fixtures
+from support.client_fixtures import (
+    BODY,
+    GOOD,
+    HEADERS,
+    Certificate,
+    Connect,
+    MiB,
+    TlsScripted,
+    X,
+    seen,
+)
+from support.servers import Scripted, http
+from tensorwire.client import Client, InferenceServerError, Progress, aio, responses, sync
+
+pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
+connect = client_fixtures.connect
+server, client = client_fixtures.server, client_fixtures.client
+certificate = client_fixtures.certificate
+
+LARGE = np.zeros(64 * MiB, np.int8)
+
+
+# --- responses before the end of the request ---
+
+REFUSAL = http(b'{"error": "too long"}', status="413 Content Too Large")
+
+
+class Refuses(Scripted):
+    """Reads the head and the first bytes of the body, and then sends the answer."""
+
+    def read(self, connection: socket.socket) -> bool:
+        # Otherwise the kernel may keep the answer back, and discard it when the socket is closed.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.recv(1 << 16)
+        time.sleep(0.02)
+        return True
+
+
+class RefusesWithTls(Refuses, TlsScripted):
+    pass
+
+
+def closes(connection: socket.socket) -> None:
+    connection.sendall(REFUSAL)
+    if isinstance(connection, ssl.SSLSocket):
+        # asyncio drops a response that it has not received when it notices the reset connection.
+        time.sleep(0.05)
+
+
+def sends_slowly(connection: socket.socket) -> None:
+    connection.sendall(REFUSAL[:-10])
+    time.sleep(0.1)
+    connection.sendall(REFUSAL[-10:])
+
+
+@pytest.mark.parametrize("answer", [closes, sends_slowly])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_refusal_while_the_request_is_sent(
+    connect: Connect, answer: Any, tls: bool, certificate: Certificate
+) -> None:
+    """The status and the message of the server are reported, and the connection is closed."""
+    server = RefusesWithTls([answer], certificate) if tls else Refuses([answer])
+    url = f"{'https' if tls else 'http'}://{server.address}"
+    options = {"ssl_context": certificate.trusting()} if tls else {}
+    with server, connect(url, timeout=5, **options) as client:
+        for n in range(3):
+            with pytest.raises(InferenceServerError, match="too long") as caught:
+                client.infer("m", {"x": LARGE})
+            assert caught.value.status == 413
+            assert server.n_connections == n + 1
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_refusal_by_a_server_that_continues_to_read(
+    connect: Connect, tls: bool, certificate: Certificate
+) -> None:
+    """The client stops sending, and closes the connection."""
+    n_read = []
+
+    def refuse_and_read(connection: socket.socket) -> None:
+        connection.sendall(REFUSAL)
+        connection.settimeout(3)
+        nbytes = 0
+        try:
+            while chunk := connection.recv(1 << 20):
+                nbytes += len(chunk)
+        except TimeoutError:
+            nbytes = -1  # the client has not closed the connection
+        except OSError:
+            pass
+        n_read.append(nbytes)
+
+    server = RefusesWithTls([refuse_and_read], certificate) if tls else Refuses([refuse_and_read])
+    url = f"{'https' if tls else 'http'}://{server.address}"
+    options = {"ssl_context": certificate.trusting()} if tls else {}
+    with server, connect(url, timeout=5, **options) as client:
+        with pytest.raises(InferenceServerError, match="too long"):
+            client.infer("m", {"x": LARGE})
+        client.is_ready()  # an event loop closes connections only while it runs
+    assert 0 <= n_read[0] < 32 * MiB
+
+
+def test_refusal_that_is_only_noticed_when_sending_fails(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has sent its response and closed the connection between two windows."""
+
+    def wait(self: Any, *arguments: Any) -> Any:
+        time.sleep(0.1)
+        return send_window(self, *arguments)
+
+    async def block(self: Any) -> None:
+        time.sleep(0.1)  # the event loop does not receive the response
+
+    send_window = sync.Connection._send_window
+    monkeypatch.setattr(sync.Connection, "_send_window", wait)
+    monkeypatch.setattr(aio.Connection, "_drain", block)
+    with Refuses([closes]) as server, connect(server.address, timeout=5) as client:
+        with pytest.raises(InferenceServerError, match="too long") as caught:
+            client.infer("m", {"x": LARGE})
+        assert caught.value.status == 413
+
+
+def test_success_before_the_end_of_the_request(connect: Connect) -> None:
+    """The rest of the request is sent: the server may still read it."""
+
+    class Early(Scripted):
+        def read(self, connection: socket.socket) -> bool:
+            connection.recv(1 << 16)
+            connection.sendall(GOOD[:1000])
+            n_left = 8 * MiB - (1 << 16)
+            while n_left > 0:
+                n_left -= len(connection.recv(1 << 20))
+            return True
+
+    with Early([GOOD[1000:]]) as server, connect(server.address, timeout=5) as client:
+        assert np.array_equal(client.infer("m", {"x": LARGE[: 8 * MiB]})["x"].data, X)
+
+
+def test_server_that_closes_the_connection_while_the_request_is_sent(connect: Connect) -> None:
+    with Refuses([b""]) as server, connect(server.address) as client:
+        with pytest.raises(ConnectionError, match="POST http://"):
+            client.infer("m", {"x": LARGE})
+        assert server.n_connections == 1
+
+
+# --- compression ---
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_compressed_requests(client: Any, algorithm: str) -> None:
+    large = np.arange(MiB, dtype=np.float32) // 7
+    for array in (X, large):
+        response = client.infer("echo", {"x": array}, request_compression_algorithm=algorithm)
+        assert np.array_equal(response["x"].data, array)
+        assert seen[-1]["content-encoding"] == algorithm
+        assert int(seen[-1]["content-length"]) < array.nbytes
+        assert seen[-1]["accept-encoding"] == "identity"
+
+
+def compress(body: bytes, algorithm: str) -> bytes:
+    return gzip.compress(body) if algorithm == "gzip" else zlib.compress(body)
+
+
+def in_chunks(body: bytes) -> bytes:
+    parts = [body[i : i + 100] for i in range(0, len(body), 100)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+@pytest.mark.parametrize("framing", ["length", "chunked", "close"])
+def test_compressed_responses(connect: Connect, algorithm: str, framing: str) -> None:
+    body = compress(BODY, algorithm)
+    headers = HEADERS | {"Content-Encoding": algorithm}
+    if framing == "chunked":
+        answer = http(in_chunks(body), headers | {"Transfer-Encoding": "chunked"}, length="")
+    else:
+        answer = http(body, headers, length="" if framing == "close" else None)
+    error = http(
+        compress(b'{"error": "busy"}', algorithm), {"Content-Encoding": algorithm}, "429 Busy"
+    )
+    options = {"response_compression_algorithm": algorithm}
+    with Scripted([answer]) as server, connect(server.address) as client:
+        array = client.infer("m", {"x": X}, **options)["x"].data
+        assert np.array_equal(array, X)
+        assert array.ctypes.data % 64 == 0
+        assert f"\r\naccept-encoding: {algorithm}\r\n" in server.heads[0] + "\r\n"
+    fails = pytest.raises(InferenceServerError, match=r"^busy$")
+    with Scripted([error]) as server, connect(server.address) as client, fails:
+        client.infer("m", {"x": X}, **options)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (gzip.compress(BODY)[:-9], "is truncated after"),
+        (gzip.compress(BODY) + b"x", "is followed by other data"),
+        (gzip.compress(BODY)[:-8] + bytes(8), "is invalid: .*incorrect data check"),
+    ],
+)
+def test_invalid_compressed_responses(connect: Connect, body: bytes, message: str) -> None:
+    answer = http(body, HEADERS | {"Content-Encoding": "gzip"})
+    fails = pytest.raises(tw.HeaderError, match=message)
+    with Scripted([answer]) as server, connect(server.address) as client, fails:
+        client.infer("m", {"x": X})
+
+
+def test_response_that_expands_beyond_max_body(connect: Connect) -> None:
+    bomb = gzip.compress(bytes(256 * MiB), 1)
+    answer = http(bomb, HEADERS | {"Content-Encoding": "gzip"})
+    server = Scripted([answer])
+    with server, connect(server.address, max_body=2 * MiB) as client:
+        tracemalloc.start()
+        try:
+            with pytest.raises(tw.HeaderError, match="the body is too long") as caught:
+                client.infer("m", {"x": X})
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert caught.value.status == 413
+    assert peak < 12 * MiB
+
+
+def test_error_that_expands(connect: Connect) -> None:
+    bomb = gzip.compress(b"no " * (64 * MiB), 1)
+    answer = http(bomb, {"Content-Encoding": "gzip"}, "500 No")
+    fails = pytest.raises(InferenceServerError)
+    with Scripted([answer]) as server, connect(server.address) as client, fails as caught:
+        client.infer("m", {"x": X})
+    assert (caught.value.status, len(str(caught.value))) == (500, 2000)
+
+
+@pytest.mark.parametrize("name", ["request", "response"])
+def test_unknown_compression_algorithm(client: Any, name: str) -> None:
+    options = {f"{name}_compression_algorithm": "br"}
+    with pytest.raises(ValueError, match="must be 'gzip', 'deflate' or None, not 'br'"):
+        client.infer("echo", {"x": X}, **options)
+
+
+# --- progress ---
+
+
+def test_progress(client: Any) -> None:
+    calls: list[Progress] = []
+    array = np.zeros(8 * MiB, np.int8)
+    client.infer("echo", {"x": array}, on_progress=calls.append)
+    request_nbytes = int(seen[-1]["content-length"])
+    sending = [call for call in calls if call.received_nbytes == 0]
+    receiving = calls[len(sending) :]
+    assert 8 <= len(sending) <= 20
+    assert 3 <= len(receiving) <= 20
+    assert sending[-1] == Progress(request_nbytes, request_nbytes, 0, None)
+    assert receiving[-1].received_nbytes == receiving[-1].response_nbytes
+    assert receiving[-1].received_nbytes > array.nbytes
+    assert all(call.sent_nbytes == call.request_nbytes == request_nbytes for call in receiving)
+    for numbers in ([c.sent_nbytes for c in sending], [c.received_nbytes for c in receiving]):
+        assert numbers == sorted(set(numbers))
+
+
+def test_progress_of_small_messages(client: Any) -> None:
+    calls: list[Progress] = []
+    response = client.infer_raw("declared", X, on_progress=calls.append)
+    assert response["y"].shape == X.shape
+    assert calls[0] == Progress(X.nbytes, X.nbytes, 0, None)
+    assert len(calls) == 2
+    assert calls[1].received_nbytes == calls[1].response_nbytes
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("error", [Stop, BrokenPipeError, TimeoutError])
+@pytest.mark.parametrize("when", ["sending", "sent", "receiving", "received"])
+def test_exception_of_the_progress_function(client: Any, error: Any, when: str) -> None:
+    """It is raised unchanged, the call is not repeated, and the connection is closed."""
+    array = np.zeros(8 * MiB, np.int8)
+
+    def stop(progress: Progress) -> None:
+        is_sent = progress.sent_nbytes == progress.request_nbytes
+        is_received = progress.received_nbytes == progress.response_nbytes
+        if when == {
+            (False, False): "sending",
+            (True, False): "receiving" if progress.received_nbytes else "sent",
+            (True, True): "received",
+        }.get((is_sent, is_received)):
+            raise error("stop")
+
+    client.infer("echo", {"x": X})
+    peer, before = seen[-1]["peer"], len(seen)
+    with pytest.raises(error, match=r"^stop$"):
+        client.infer("echo", {"x": array}, on_progress=stop)
+    time.sleep(0.05)
+    assert len(seen) <= before + 1
+    assert client.infer("echo", {"x": X})["x"].shape == X.shape
+    assert seen[-1]["peer"] != peer
+
+
+# --- memory ---
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("direction", ["request", "response"])
+def test_large_messages_are_not_copied(
+    connect: Connect,
+    tls: bool,
+    direction: str,
+    certificate: Certificate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For a message of 64 MiB, only the memory of a response is allocated."""
+    head, *payload = tw.encode_response(tw.InferResponse([tw.Tensor("x", LARGE)])).buffers
+    nbytes = len(head) + LARGE.nbytes
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(http(b"", headers, length=nbytes) + bytes(head))
+        connection.sendall(payload[0])
+
+    n_parsed = 0
+
+    def on_body(self: Any, chunk: bytes) -> None:
+        nonlocal n_parsed
+        n_parsed += len(chunk)
+        parse(self, chunk)
+
+    parse = responses.ResponseReader.on_body
+    monkeypatch.setattr(responses.ResponseReader, "on_body", on_body)
+    answers = [GOOD, answer if direction == "response" else GOOD]
+    server = TlsScripted(answers, certificate) if tls else Scripted(answers)
+    options = {"ssl_context": certificate.trusting()} if tls else {}
+    url = f"{'https' if tls else 'http'}://{server.address}"
+    inputs = [tw.Tensor(f"{i}", LARGE[: MiB * 16]) for i in range(4)]
+    with server, connect(url, **options) as client:
+        client.infer("m", {"x": X})
+        tracemalloc.start()
+        try:
+            response = client.infer("m", {"x": X} if direction == "response" else inputs)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        if direction == "response":
+            assert response["x"].shape == LARGE.shape
+            peak -= nbytes
+        else:
+            assert server.body_nbytes[-1] > 64 * MiB
+    assert peak < 6 * MiB
+    assert n_parsed < 256 << 10
+
+
+def test_frame_of_many_buffers(client: Any) -> None:
+    """More buffers than one system call accepts, of many sizes."""
+    array = np.random.default_rng(1).integers(0, 255, MiB, np.uint8)
+    parameters = {"binary_data_output": True}
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", array)], parameters=parameters))
+    body = memoryview(bytes(frame))
+    cuts = [0, *sorted({i * i % len(body) for i in range(5000)} - {0}), len(body)]
+    pieces = tuple(body[i:j] for i, j in itertools.pairwise(cuts))
+    response = client.infer("echo", tw.Frame(pieces, frame.header_length))
+    assert len(pieces) > 2048
+    assert np.array_equal(response["x"].data, array)
+
+
+def test_slow_reader_and_slow_sender(connect: Connect) -> None:
+    """The socket buffers are full most of the time, and pieces are sent in part."""
+    received = bytearray()
+
+    class Slow(Scripted):
+        def read(self, connection: socket.socket) -> bool:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            while len(received) < expected:
+                received.extend(connection.recv(100_000))
+                if len(received) % 5 == 0:
+                    time.sleep(0.001)
+            return True
+
+        def serve(self, connection: socket.socket) -> None:
+            if self.read(connection):
+                for start in range(0, len(GOOD), 61):
+                    connection.sendall(GOOD[start : start + 61])
+
+    array = np.random.default_rng(1).integers(0, 255, 24 * MiB, np.uint8)
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", array)]))
+    expected = len(frame)
+    server = Slow([b""])
+    server.listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    with server, connect(server.address, timeout=20) as client:
+        head_nbytes = len(client_head(client, frame))
+        expected += head_nbytes
+        assert np.array_equal(client.infer("m", frame)["x"].data, X)
+    assert bytes(received[head_nbytes:]) == bytes(frame)
+
+
+def client_head(client: Any, frame: tw.Frame) -> bytes:
+    base = getattr(client, "client", client)
+    head: bytes = base._infer_request("m", None, None, frame).head
+    return head
+
+
+def test_concurrent_large_calls(server: str) -> None:
+    """Threads do not mix up their messages."""
+    failures: list[str] = []
+
+    def work(client: Any, value: int) -> None:
+        array = np.full(MiB + value, value, np.uint8)
+        for _ in range(5):
+            found = client.infer("echo", {"x": array})["x"].data
+            if not np.array_equal(found, array):
+                failures.append(f"{value}")
+
+    with Client(server, connections=3) as client:
+        threads = [threading.Thread(target=work, args=(client, value)) for value in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
