@@ -7,10 +7,8 @@ echo is measured for every size, client and server. ``wrk`` measures requests pe
 from __future__ import annotations
 
 import asyncio
-import re
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
@@ -39,8 +37,9 @@ from .contenders import (
     module,
 )
 from .measure import Slow, is_same_array, marked, measure, measuring, noting
-from .servers import LOOPBACK, Servers, receive_into
+from .servers import LOOPBACK, Server, Servers, receive_into
 from .workloads import floats, texts
+from .wrk import Turn, WrongResponse, options_of, take_turn
 
 Array = NDArray[Any]
 Echo = Callable[[], Array]
@@ -190,18 +189,18 @@ Client = Callable[[int, Array], AbstractContextManager[Echo]]
 # --- echoes ---
 
 ECHOES: dict[str, tuple[Client, str]] = {  # the client and the name of the server
+    "tensorwire, tensorwire serve": (by_our_client, "tensorwire serve"),
+    "tensorwire async, tensorwire serve": (by_our_async_client, "tensorwire serve"),
+    "http.client, tensorwire serve": (by_http_client, "tensorwire serve"),
+    "tritonclient, tensorwire serve": (by_tritonclient, "tensorwire serve"),
+    "tritonclient on tensorwire, tensorwire serve": (
+        by_tritonclient_on_tensorwire,
+        "tensorwire serve",
+    ),
     "tensorwire, uvicorn": (by_our_client, "uvicorn"),
     "tensorwire, granian": (by_our_client, "granian"),
-    "tensorwire async, uvicorn": (by_our_async_client, "uvicorn"),
-    "http.client, uvicorn": (by_http_client, "uvicorn"),
-    "http.client, granian": (by_http_client, "granian"),
-    "tritonclient, uvicorn": (by_tritonclient, "uvicorn"),
-    "tritonclient on tensorwire, uvicorn": (by_tritonclient_on_tensorwire, "uvicorn"),
     "tensorwire, Triton": (by_our_client, "Triton"),
-    "http.client, Triton": (by_http_client, "Triton"),
     "tritonclient, Triton": (by_tritonclient, "Triton"),
-    "tritonclient on tensorwire, Triton": (by_tritonclient_on_tensorwire, "Triton"),
-    "tensorwire, KServe": (by_our_client, "KServe"),
     "tensorwire, KServe on tensorwire": (by_our_client, "KServe on tensorwire"),
     "kserve, KServe": (by_kserve, "KServe"),
     "kserve on tensorwire, KServe on tensorwire": (by_kserve_on_tensorwire, "KServe on tensorwire"),
@@ -209,14 +208,13 @@ ECHOES: dict[str, tuple[Client, str]] = {  # the client and the name of the serv
 }
 KSERVE_CLIENTS = {name for name in ECHOES if name.startswith("kserve")}
 ARRAYS: dict[str, Callable[[], Array]] = {
-    "1 KB FP32": lambda: floats(256),
+    "128 B FP32": lambda: floats(32),
     "1 MB FP32": lambda: floats(250_000),
     "16 MB FP32": lambda: floats(4_000_000),
     "64 MB FP32": lambda: floats(16_000_000),
-    "100 MB FP32": lambda: floats(25_000_000),
     "BYTES 200k x 0-40 B": lambda: texts(200_000, 0, 40),
 }
-QUICK_ARRAYS = {"1 KB FP32", "16 MB FP32", "BYTES 200k x 0-40 B"}
+QUICK_ARRAYS = {"128 B FP32", "16 MB FP32", "BYTES 200k x 0-40 B"}
 # KServe takes 20 s or more to create lists of 64 MB. Its client on tensorwire still takes seconds.
 KSERVE_MAX_NBYTES = 16_000_000
 
@@ -226,11 +224,16 @@ KSERVE_MAX_NBYTES = 16_000_000
 def test_echo(benchmark: BenchmarkFixture, servers: Servers, workload: str, contender: str) -> None:
     array, (client, server) = ARRAYS[workload](), ECHOES[contender]
     with measuring(benchmark, "HTTP echo", workload, contender):
-        is_slow = server == "KServe" or contender in KSERVE_CLIENTS
-        if is_slow and array.nbytes > KSERVE_MAX_NBYTES:
-            raise Unsupported(f"not measured above {KSERVE_MAX_NBYTES // 10**6} MB")
+        if server == "KServe" or contender in KSERVE_CLIENTS:
+            require_kserve_size(array.nbytes)
         with client(servers.port(server), array) as echo:
             measure(benchmark, lambda found: check_echo(found, array), echo)
+
+
+def require_kserve_size(nbytes: int) -> None:
+    """Raise Unsupported if a tensor is too large to be measured with KServe."""
+    if nbytes > KSERVE_MAX_NBYTES:
+        raise Unsupported(f"not measured above {KSERVE_MAX_NBYTES // 10**6} MB")
 
 
 def check_echo(found: Array, sent: Array) -> None:
@@ -243,47 +246,38 @@ def check_echo(found: Array, sent: Array) -> None:
 # --- requests per second ---
 
 # ``wrk`` sends one FP32 tensor, which is binary in both directions. In each round every server has
-# a turn, so that changes in the load of the machine affect all of them. A rate is the median of the
-# rounds, and a ratio is the median of the ratios to the bare app in the same round.
+# a turn, so that changes in the load of the machine affect all of them. Rates, latencies and CPU
+# times are medians of the rounds. A ratio is the median of the ratios to the bare app in the same
+# round.
 TABLE = "requests per second"
 BASE = "bare app, uvicorn"
 RATED = {  # the contenders and the names of their servers
     **{name: name for name in ("KServe", "KServe on tensorwire", "Triton", BASE)},
+    "tensorwire serve": "tensorwire serve",
     "tensorwire, uvicorn": "uvicorn",
     "bare app, granian": "bare app, granian",
     "tensorwire, granian": "granian",
+    "tensorwire, granian RSGI": "granian RSGI",
 }
 LOADS = {
     f"{n_floats:,} floats, {n} connection{'s' * (n > 1)}": (n_floats, n)
-    for n_floats in (32, 250_000)
-    for n in (1, 8, 32)
+    for n_floats, connections in ((32, (1, 8, 64)), (250_000, (1, 8, 64)), (16_000_000, (1, 8)))
+    for n in connections
 }
 QUICK_LOADS = {name for name in LOADS if name.endswith(" 8 connections")}
-TURN_SECONDS, MAX_TURN_SECONDS = 1.0, 10.0  # wrk takes whole seconds
-MIN_RESPONSES = 3  # on each connection in a turn
+FLOAT_NBYTES = 4
+TURN_SECONDS, MAX_TURN_SECONDS = 1.0, 15.0  # wrk takes whole seconds
+MIN_RESPONSES = 5  # on each connection in a turn
 PATH = "/v2/models/identity_fp32/infer"
-
-SCRIPT = """\
-local file = io.open("{body}", "rb")
-wrk.method = "POST"
-wrk.body = file:read("*a")
-file:close()
-"""
-RATE = re.compile(r"^Requests/sec:\s+([\d.]+)$", re.MULTILINE)
-WRK_ERROR = re.compile(r"^ *(?:Non-2xx or 3xx responses|Socket errors):.*$", re.MULTILINE)
-
-
-class WrongResponse(Exception):
-    """A server does not return the tensor that it has received."""
 
 
 @dataclass
 class Turns:
-    """The server of one contender, the duration of a turn, and the rate of each turn."""
+    """The server of one contender, the duration of a turn, and the finished turns."""
 
-    port: int
+    server: Server
     seconds: float
-    rates: list[float] = field(default_factory=list)
+    finished: list[Turn] = field(default_factory=list)
 
 
 @pytest.mark.parametrize("workload", marked(LOADS, quick=QUICK_LOADS))
@@ -298,24 +292,27 @@ def test_requests_per_second(benchmark: BenchmarkFixture, servers: Servers, work
     running: dict[str, Turns] = {}
     for contender, server in RATED.items():
         with noting(benchmark, TABLE, workload, contender):
-            port = servers.port(server)
-            latency = seconds_per_request(contender, port, frame, n_floats)
+            if server == "KServe":
+                require_kserve_size(FLOAT_NBYTES * n_floats)
+            started = servers.get(server)
+            latency = seconds_per_request(contender, started.port, frame, n_floats)
             seconds = MIN_RESPONSES * n_connections * latency
             if seconds > MAX_TURN_SECONDS:
                 wait = f"{n_connections * latency:.0f} s"
                 raise Unsupported(f"{wait} until each connection has a response")
-            running[contender] = Turns(port, max(seconds, TURN_SECONDS))
+            running[contender] = Turns(started, max(seconds, TURN_SECONDS))
     if benchmark.disabled:  # the check above does not need wrk
         benchmark(lambda: None)
         return
     with TemporaryDirectory(prefix="tensorwire-wrk-") as scratch:
-        options = [f"-c{n_connections}", *wrk_options(frame, Path(scratch))]
+        options = [f"-c{n_connections}", *options_of(frame, Path(scratch))]
 
         def take_turns() -> None:
             for contender, turns in list(running.items()):
                 with noting(benchmark, TABLE, workload, contender):
                     del running[contender]  # a server that fails has no turn in the next rounds
-                    turns.rates.append(rate(options, turns))
+                    turn = take_turn(turns.server, PATH, turns.seconds, options)
+                    turns.finished.append(turn)
                     running[contender] = turns
 
         benchmark.pedantic(take_turns, rounds=Slow.rounds)  # type: ignore[no-untyped-call]
@@ -324,10 +321,14 @@ def test_requests_per_second(benchmark: BenchmarkFixture, servers: Servers, work
 
 
 def rate_row(running: dict[str, Turns], contender: str) -> dict[str, float]:
-    rates = running[contender].rates
-    row: dict[str, float] = {"rate": median(rates), "rounds": len(rates)}
+    turns = running[contender].finished
+    row: dict[str, float] = {
+        name: median(getattr(turn, name) for turn in turns) for name in Turn._fields
+    }
+    row["rounds"] = len(turns)
     if BASE in running:
-        row["ratio"] = median(r / b for r, b in zip(rates, running[BASE].rates, strict=True))
+        pairs = zip(turns, running[BASE].finished, strict=True)
+        row["ratio"] = median(turn.rate / base.rate for turn, base in pairs)
     return row
 
 
@@ -355,25 +356,3 @@ def seconds_per_request(contender: str, port: int, frame: tw.Frame, n_floats: in
             if not is_right:
                 raise WrongResponse(f"{contender} does not return what it was sent")
     return seconds
-
-
-def wrk_options(frame: tw.Frame, folder: Path) -> list[str]:
-    """Return the options that make wrk send the frame. wrk adds Content-Length itself."""
-    body, script = folder / "body", folder / "post.lua"
-    body.write_bytes(bytes(frame))
-    script.write_text(SCRIPT.format(body=body))
-    headers = [(k, v) for k, v in frame.headers.items() if k != "Content-Length"]
-    return ["-s", str(script), *(word for k, v in headers for word in ("-H", f"{k}: {v}"))]
-
-
-def rate(options: list[str], turns: Turns) -> float:
-    """Return requests per second. Raises WrongResponse unless all of them succeeded."""
-    url = f"http://{LOOPBACK}:{turns.port}{PATH}"
-    limits = [f"-d{turns.seconds:.0f}s", f"--timeout={TIMEOUT_SECONDS:.0f}s"]
-    command = ["wrk", "-t1", *limits, *options, url]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
-    if errors := WRK_ERROR.search(run.stdout):
-        raise WrongResponse(errors[0].strip())
-    found = RATE.search(run.stdout)
-    assert found is not None, run.stdout
-    return float(found[1])

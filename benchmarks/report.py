@@ -22,8 +22,10 @@ from .workloads import BYTES
 HERE = Path(__file__).resolve().parent
 RESULTS, PLOTS = HERE / "results", HERE / "plots"
 OURS = "tensorwire"
-OURS_HTTP = "tensorwire, uvicorn"
+SERVE = "tensorwire serve"
+OURS_HTTP = f"{OURS}, {SERVE}"
 LIMIT = "limit"
+ECHO, RATES = "HTTP echo", "requests per second"
 
 Row = dict[str, Any]
 
@@ -36,7 +38,8 @@ class Results:
 
     The keys of ``versions`` are environments; the empty name is the one that ran the benchmarks.
     ``left_out`` has the reasons why contenders are not installed. ``notes`` has the reasons for
-    cells without a measurement. ``rows`` has the measured cells: times in seconds, rates or memory.
+    cells without a measurement. ``rows`` has the measured cells: times in seconds, rates with
+    latencies and CPU times, or memory.
     """
 
     command: str
@@ -161,21 +164,6 @@ def tables_of(measured: Mapping[str, Results]) -> dict[str, Table]:
     return tables
 
 
-def markdown(table: Table, columns: Sequence[str], title: str | None = None) -> str:
-    """Return the table, with ratios to the first of the columns that were measured."""
-    present = [c for c in columns if any(c in row for row in table.rows.values())]
-    title = table.name if title is None else title
-    lines = [f"| {title} | {' | '.join(present)} |", "|---" * (len(present) + 1) + "|"]
-    for workload, row in table.rows.items():
-        base = row.get(present[0])
-        cells = [
-            cell(row[contender], base) if contender in row else table.note(workload, contender)
-            for contender in present
-        ]
-        lines.append(f"| {workload} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def cell(row: Row, base: Row | None) -> str:
     """Format a rate, memory, or a time with its spread and its ratio to the base."""
     if "rate" in row:
@@ -191,6 +179,30 @@ def cell(row: Row, base: Row | None) -> str:
     if row["rounds"] > 1:
         text += f" ±{100 * row['iqr'] / 2 / time:.0f}%"
     return text if base is None or row is base else f"{text} ({ratio_text(time / base['median'])})"
+
+
+def markdown(
+    table: Table,
+    columns: Sequence[str],
+    title: str | None = None,
+    cell: Callable[[Row, Row | None], str] = cell,
+) -> str:
+    """Return the table.
+
+    ``cell`` formats a row of the results. Its second argument is the row of the first of the
+    columns that were measured.
+    """
+    present = [c for c in columns if any(c in row for row in table.rows.values())]
+    title = table.name if title is None else title
+    lines = [f"| {title} | {' | '.join(present)} |", "|---" * (len(present) + 1) + "|"]
+    for workload, row in table.rows.items():
+        base = row.get(present[0])
+        cells = [
+            cell(row[contender], base) if contender in row else table.note(workload, contender)
+            for contender in present
+        ]
+        lines.append(f"| {workload} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def ratio_text(ratio: float) -> str:
@@ -256,7 +268,7 @@ HEADLINES = {  # table and workload; the last one is measured with a client and 
     "decode one small tensor": ("decode", "128 B FP32"),
     "decode 100 MB FP32": ("decode", "100 MB FP32"),
     "decode 300,000 strings to objects": ("decode", "BYTES 300k x 0-40 B"),
-    "HTTP echo of 16 MB FP32, tensorwire server": ("HTTP echo", "16 MB FP32"),
+    "HTTP echo of 16 MB FP32, tensorwire server": (ECHO, "16 MB FP32"),
 }
 
 
@@ -264,7 +276,7 @@ def headline(tables: Tables) -> str:
     rows = {}
     for title, (name, workload) in HEADLINES.items():
         found = tables[name].rows.get(workload, {}) if name in tables else {}
-        suffix = ", uvicorn" if name == "HTTP echo" else ""
+        suffix = f", {SERVE}" if name == ECHO else ""
         row = {
             contender: found[contender + suffix]
             for contender in HEADLINE_COLUMNS
@@ -272,7 +284,7 @@ def headline(tables: Tables) -> str:
         }
         if OURS in row:
             rows[title] = row
-    return short_table("", rows, HEADLINE_COLUMNS, tables, "decode", "HTTP echo")
+    return short_table("", rows, HEADLINE_COLUMNS, tables, "decode", ECHO)
 
 
 def json_headline(tables: Tables) -> str:
@@ -308,10 +320,10 @@ ECHO_COLUMNS = {
 
 def echoes(tables: Tables) -> str:
     """Return the echoes of large bodies by our client and server, sockets, and other packages."""
-    if "HTTP echo" not in tables:
+    whole = tables.get(ECHO)
+    if whole is None or OURS_HTTP not in whole.contenders():
         return ""
-    whole = tables["HTTP echo"]
-    table = whole.chosen("HTTP echo", {name: name for name in ("16 MB FP32", "64 MB FP32")})
+    table = whole.chosen(ECHO, {name: name for name in ("16 MB FP32", "64 MB FP32")})
     table.rows = {
         workload: {
             name: row[contender] for contender, name in ECHO_COLUMNS.items() if contender in row
@@ -321,8 +333,9 @@ def echoes(tables: Tables) -> str:
     return f"{markdown(table, list(ECHO_COLUMNS.values()))}\n\n{provenance([table])}"
 
 
+OUR_SERVERS = (SERVE, "uvicorn", "granian")
 SERVER_TABLES = {  # and the servers in each table; the limit has the empty name
-    "HTTP echo, tensorwire server": {"uvicorn", "granian", ""},
+    "HTTP echo, tensorwire server": {*OUR_SERVERS, ""},
     "HTTP echo, Triton": {"Triton"},
     "HTTP echo, KServe": {"KServe"},
 }
@@ -330,9 +343,9 @@ SERVER_TABLES = {  # and the servers in each table; the limit has the empty name
 
 def echoes_by_server(tables: Tables) -> str:
     """Return one table for our server, one for Triton and one for KServe, all including ours."""
-    if "HTTP echo" not in tables:
+    table = tables.get(ECHO)
+    if table is None or OURS_HTTP not in table.contenders():
         return ""
-    table = tables["HTTP echo"]
     servers = {
         contender: contender.partition(", ")[2].removesuffix(f" on {OURS}")
         for contender in table.contenders()
@@ -345,7 +358,6 @@ def echoes_by_server(tables: Tables) -> str:
     return "\n\n".join([*parts, *remarks, provenance([table])])
 
 
-RATES = "requests per second"
 RATE_PROVENANCE = "Medians; in brackets, the ratio to the bare app"
 
 
@@ -353,11 +365,97 @@ def rates_headline(tables: Tables) -> str:
     """Return the rates with 8 connections."""
     if RATES not in tables:
         return ""
-    names = {name: name.partition(",")[0] for name in ("32 floats", "250,000 floats")}
+    names = ("32 floats", "250,000 floats", "16,000,000 floats")
     suffix = ", 8 connections"
     table = tables[RATES].chosen(RATES + suffix, {name + suffix: name for name in names})
     columns = table.contenders()
     return f"{markdown(table, columns)}\n\n{provenance([table], RATE_PROVENANCE)}"
+
+
+def latency_cell(row: Row, base: Row | None) -> str:
+    return " / ".join(time_text(row[f"{name}_seconds"]) for name in ("p50", "p99"))
+
+
+def cpu_cell(row: Row, base: Row | None) -> str:
+    return time_text(row["cpu_seconds"])
+
+
+RATE_DETAILS = {  # the keys that a row needs, and the function that formats it
+    "latency, p50 / p99": ({"p50_seconds", "p99_seconds"}, latency_cell),
+    "CPU time per request": ({"cpu_seconds"}, cpu_cell),
+}
+
+
+def rates(tables: Tables) -> str:
+    """Return the rates, latencies and CPU times of all loads."""
+    if RATES not in tables:
+        return ""
+    table = tables[RATES]
+    parts = [markdown(table, table.contenders())]
+    for title, (keys, format_cell) in RATE_DETAILS.items():
+        if all(keys <= set(row) for rows in table.rows.values() for row in rows.values()):
+            parts.append(markdown(table, table.contenders(), title, format_cell))
+    remarks = [table.remarks()] if table.notes else []
+    return "\n\n".join([*parts, *remarks, provenance([table], RATE_PROVENANCE)])
+
+
+# --- the speeds over HTTP that tensorwire should reach ---
+
+
+@dataclass
+class Goal:
+    """How fast ``ours`` should be in a workload, relative to ``other``.
+
+    ``bar`` is the lowest acceptable ratio of the speeds, and ``aim`` is the desired one.
+    """
+
+    table: str
+    workload: str
+    ours: str
+    other: str
+    bar: float
+    aim: float
+
+    def ratio(self, tables: Tables) -> float | None:
+        """Return the measured ratio, or None if one of the two was not measured."""
+        rows = tables[self.table].rows.get(self.workload, {}) if self.table in tables else {}
+        ours, other = rows.get(self.ours), rows.get(self.other)
+        if ours is None or other is None:
+            return None
+        if self.table == RATES:  # both have a ratio to the bare app, unless that was not measured
+            return float(ours["ratio"] / other["ratio"]) if "ratio" in ours else None
+        return float(other["median"] / ours["median"])
+
+    def line(self, tables: Tables) -> str:
+        """Return the line of the table."""
+        ratio = self.ratio(tables)
+        measured = "" if ratio is None else f"{ratio:.2f}"
+        what = f"{self.table}, {self.workload} | {self.ours} | {self.other}"
+        return f"| {what} | {self.bar} | {self.aim} | {measured} |"
+
+
+SMALL, LARGE = "32 floats, 8 connections", "250,000 floats, 8 connections"
+BARE, GRANIAN, TRITONCLIENT = "bare app, uvicorn", f"{OURS}, granian", f"tritonclient, {SERVE}"
+GOALS = (
+    Goal(RATES, SMALL, SERVE, BARE, 1.1, 1.4),
+    Goal(RATES, LARGE, SERVE, BARE, 1.3, 1.8),
+    Goal(RATES, SMALL, f"{GRANIAN} RSGI", GRANIAN, 1.4, 1.8),
+    Goal(ECHO, "128 B FP32", OURS_HTTP, TRITONCLIENT, 1.0, 1.6),
+    Goal(ECHO, "1 MB FP32", OURS_HTTP, TRITONCLIENT, 5.0, 8.0),
+    Goal(ECHO, "64 MB FP32", OURS_HTTP, TRITONCLIENT, 5.0, 8.0),
+    Goal(ECHO, "64 MB FP32", OURS_HTTP, LIMIT, 0.7, 0.85),
+)
+GOAL_PROVENANCE = "Ratios of the speeds in the tables above"
+
+
+def http_goals(tables: Tables) -> str:
+    """Return the goals with the measured ratios."""
+    if all(goal.ratio(tables) is None for goal in GOALS):
+        return ""
+    lines = ["| HTTP: what to reach | speed of | relative to | bar | aim | measured |"]
+    lines += ["|---" * 6 + "|", *(goal.line(tables) for goal in GOALS)]
+    sources = [tables[name] for name in (ECHO, RATES) if name in tables]
+    return "\n".join([*lines, "", provenance(sources, GOAL_PROVENANCE)])
 
 
 INTEGRATIONS = {
@@ -440,10 +538,10 @@ def counterparts(contender: str, row: Mapping[str, Row]) -> list[str]:
     if contender == "kserve, KServe":
         return [OURS_HTTP, *found]
     if server in ("Triton", "KServe"):
-        return [f"{client}, uvicorn", *found]
+        return [f"{client}, {SERVE}", *found]
     if has_tensorwire or contender in {*OTHER_FORMATS, *LIMITS} or contender.startswith(LIMIT):
         return found
-    return [f"{OURS}, {server}" if server in ("uvicorn", "granian") else OURS, *found]
+    return [f"{OURS}, {server}" if server in OUR_SERVERS else OURS, *found]
 
 
 def without_tensorwire(contender: str) -> str:
@@ -501,7 +599,8 @@ PAGES: dict[Path, dict[str, Callable[[Tables], str]]] = {
         "bytes": complete(*BYTES),
         "busy thread": complete("scan with and without another thread"),
         "http": echoes_by_server,
-        "rates": complete(RATES, of=RATE_PROVENANCE),
+        "rates": rates,
+        "http goals": http_goals,
         "integrations": complete(*(f"integration: {package}" for package in INTEGRATIONS)),
         "memory": complete("peak memory: decode", "peak memory: encode", of=PEAKS),
         "receive": complete("receive a body"),
@@ -660,15 +759,15 @@ def plot_bytes(plt: Any, tables: Tables) -> Any:
 PLOTTED_ECHOES = {
     f"{client}, {server}"
     for client in (OURS, "tritonclient", f"tritonclient on {OURS}")
-    for server in ("uvicorn", "Triton")
+    for server in (SERVE, "Triton")
 } | {LIMIT}
-UNITS = {"KB": 1e3, "MB": 1e6}
+UNITS = {"B": 1, "KB": 1e3, "MB": 1e6}
 
 
 def plot_http(plt: Any, tables: Tables) -> Any:
     """Plot the time of an HTTP echo against the size of the body."""
-    table = tables.get("HTTP echo")
-    if table is None:
+    table = tables.get(ECHO)
+    if table is None or OURS_HTTP not in table.contenders():
         return None
     sizes = {}
     for workload in table.rows:

@@ -14,21 +14,32 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from functools import cache, partial
 from http.client import HTTPConnection, HTTPException
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorwire as tw
 from tensorwire.asgi import Model, create_app
+from tensorwire.server.serve import why_not_fast
 
 from .contenders import Missing
 
-__all__ = ["LOOPBACK", "Missing", "Servers", "free_port", "interpreter", "receive_into"]
+__all__ = [
+    "LOOPBACK",
+    "Missing",
+    "Server",
+    "Servers",
+    "cpu_seconds",
+    "free_port",
+    "interpreter",
+    "receive_into",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOPBACK = "127.0.0.1"
@@ -185,11 +196,21 @@ def serve_kserve(mode: str, port: int) -> None:
 # --- starting and stopping ---
 
 
+class Server(NamedTuple):
+    """A running server. ``pid`` is the id of its process, and of the session of all its processes.
+
+    The session is known because `running` and `running_triton` start each server in a new one.
+    """
+
+    port: int
+    pid: int
+
+
 class Servers:
     """Servers by name. Each is started on first use, and all are stopped at the end."""
 
     def __init__(self) -> None:
-        self._ports: dict[str, int] = {}
+        self._servers: dict[str, Server] = {}
         self._failures: dict[str, Exception] = {}
         self._running = ExitStack()
 
@@ -199,33 +220,59 @@ class Servers:
     def __exit__(self, *exception: object) -> None:
         self._running.close()
 
-    def port(self, name: str) -> int:
-        """Return the port of the server. Raises Missing; a failed start is not tried again."""
+    def get(self, name: str) -> Server:
+        """Return the server. Raises Missing; a failed start is not tried again."""
         if name in self._failures:
             raise self._failures[name]
-        if name not in self._ports:
+        if name not in self._servers:
             try:
-                self._ports[name] = self._running.enter_context(SERVERS[name]())
+                self._servers[name] = self._running.enter_context(SERVERS[name]())
             except Exception as error:
                 self._failures[name] = error
                 raise
-        return self._ports[name]
+        return self._servers[name]
+
+    def port(self, name: str) -> int:
+        """Return the port of the server. Raises Missing, like ``get``."""
+        return self.get(name).port
 
     def versions(self) -> dict[str, str]:
         """Return the versions of the running servers that are not Python packages."""
-        return {"Triton": version_of(self._ports["Triton"])} if "Triton" in self._ports else {}
+        triton = self._servers.get("Triton")
+        return {} if triton is None else {"Triton": version_of(triton.port)}
 
 
-def asgi_command(server: str, name: str, port: int) -> list[str]:
-    """Return the command for one worker that serves ``name`` of this module."""
-    options = {
-        "uvicorn": ["--no-access-log", "--log-level=warning"],
-        "granian": ["--interface=asgi", "--http=1", "--no-ws", "--log-level=warning"],
-    }[server]
-    if find_spec(server) is None:
-        raise Missing(f"{server} is not installed")
+def cpu_seconds(server: Server) -> float:
+    """Return the CPU time that all processes of the server have used, including ended ones."""
+    n_ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # the process has ended
+            # The name is in parentheses, and may contain any character.
+            fields = path.read_text(errors="replace").rpartition(")")[2].split()
+            if int(fields[3]) == server.pid:  # the session
+                n_ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+    return n_ticks / os.sysconf("SC_CLK_TCK")
+
+
+GRANIAN = ["granian", "--http=1", "--no-ws", "--log-level=warning"]
+PROGRAMS = {  # Python modules with their arguments; each runs one worker
+    "tensorwire serve": ["tensorwire", "serve", "--log-level=warning"],
+    "uvicorn": ["uvicorn", "--no-access-log", "--log-level=warning"],
+    "granian": [*GRANIAN, "--interface=asgi"],
+    "granian RSGI": [*GRANIAN, "--interface=rsgi"],
+}
+
+
+def serve_command(program: str, name: str, port: int) -> list[str]:
+    """Return the command that serves ``name`` of this module."""
+    module, *options = PROGRAMS[program]
+    package = "uvicorn" if module == "tensorwire" else module
+    if find_spec(package) is None:
+        raise Missing(f"{package} is not installed")
+    if module == "tensorwire" and (reason := why_not_fast(app, version(package))):
+        raise Missing(f"it would serve with ASGI: {reason}")
     target = f"benchmarks.servers:{name}"
-    return [sys.executable, "-m", server, *options, "--host", LOOPBACK, "--port", str(port), target]
+    return [sys.executable, "-m", module, *options, "--host", LOOPBACK, "--port", str(port), target]
 
 
 def kserve_command(mode: str, port: int) -> list[str]:
@@ -238,8 +285,8 @@ def sockets_command(port: int) -> list[str]:
 
 
 @contextmanager
-def running(command: Callable[[int], list[str]], is_up: Callable[[int], bool]) -> Iterator[int]:
-    """Start a server and yield its port."""
+def running(command: Callable[[int], list[str]], is_up: Callable[[int], bool]) -> Iterator[Server]:
+    """Start a server and yield it."""
     tools = interop("triton_server")
     with TemporaryDirectory(prefix="tensorwire-server-") as scratch:
         port, log = free_port(), Path(scratch, "server.log")
@@ -250,7 +297,7 @@ def running(command: Callable[[int], list[str]], is_up: Callable[[int], bool]) -
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that workers end with their parent
+                start_new_session=True,  # so that its processes can be found and stopped
             )
         try:
             deadline = time.monotonic() + START_SECONDS
@@ -258,7 +305,7 @@ def running(command: Callable[[int], list[str]], is_up: Callable[[int], bool]) -
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError(f"{process.args!r} did not start:\n{tools.tail(log)}")
                 time.sleep(0.05)
-            yield port
+            yield Server(port, process.pid)
         finally:
             tools.stop(process)
 
@@ -296,26 +343,28 @@ def version_of(port: int) -> str:
 
 
 @contextmanager
-def running_triton() -> Iterator[int]:
-    """Start Triton from the folder that triton_setup.py has created, and yield its port."""
+def running_triton() -> Iterator[Server]:
+    """Start Triton from the folder that triton_setup.py has created, and yield it."""
     setup = interop("triton_setup")
     folder = Path(os.environ.get("TENSORWIRE_TRITON") or setup.DEFAULT_FOLDER)
     if setup.read_marker(folder) is None:
         raise Missing(f"Triton is not installed; to install it: python {setup.__file__}")
     with interop("triton_server").running_triton(folder) as triton:
-        yield triton.port
+        yield Server(triton.port, triton.pid)
 
 
-def asgi(server: str, name: str) -> AbstractContextManager[int]:
-    return running(partial(asgi_command, server, name), is_ready)
+def serving(program: str, name: str) -> AbstractContextManager[Server]:
+    return running(partial(serve_command, program, name), is_ready)
 
 
-SERVERS: dict[str, Callable[[], AbstractContextManager[int]]] = {
+SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
     "raw sockets": partial(running, sockets_command, accepts),
-    "bare app, uvicorn": partial(asgi, "uvicorn", "bare"),
-    "bare app, granian": partial(asgi, "granian", "bare"),
-    "uvicorn": partial(asgi, "uvicorn", "uvicorn_app"),
-    "granian": partial(asgi, "granian", "app"),
+    "bare app, uvicorn": partial(serving, "uvicorn", "bare"),
+    "bare app, granian": partial(serving, "granian", "bare"),
+    "tensorwire serve": partial(serving, "tensorwire serve", "MODELS"),
+    "uvicorn": partial(serving, "uvicorn", "uvicorn_app"),
+    "granian": partial(serving, "granian", "app"),
+    "granian RSGI": partial(serving, "granian RSGI", "app"),
     "Triton": running_triton,
     "KServe": partial(running, partial(kserve_command, "plain"), is_ready),
     "KServe on tensorwire": partial(running, partial(kserve_command, "installed"), is_ready),

@@ -1,12 +1,16 @@
-"""The tables of the benchmarks: their text, and that the pages have the stored results."""
+"""The tables of the benchmarks, that the pages have the stored results, and rates over HTTP."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from typing import Any
 
 import pytest
 
-from benchmarks import report
+from benchmarks import report, wrk
+from benchmarks.servers import Server, cpu_seconds
 
 pytestmark = pytest.mark.no_sanitizers(reason="it reads the repository")
 
@@ -45,16 +49,170 @@ def test_wrong_result_has_no_number() -> None:
 
 
 def test_rates_have_a_ratio_to_the_bare_app() -> None:
-    place = {"table": report.RATES, "workload": "32 floats, 8 connections", "rounds": 3}
-    bare = {**place, "contender": "bare app, uvicorn", "rate": 8000.0, "ratio": 1.0}
-    ours = {**place, "contender": "tensorwire, uvicorn", "rate": 12.34, "ratio": 0.0015}
+    bare = rate_row("bare app, uvicorn", 8000.0, 1.0)
+    ours = rate_row("tensorwire, uvicorn", 12.34, 0.0015)
     text = report.rates_headline(tables(bare, ours))
     assert "| 32 floats | 8,000 (1.00) | 12.3 (0.00) |" in text
+
+
+def rate_row(contender: str, rate: float, ratio: float, **other: float) -> dict[str, Any]:
+    place = {"table": report.RATES, "workload": "32 floats, 8 connections", "rounds": 3}
+    return {**place, "contender": contender, "rate": rate, "ratio": ratio, **other}
+
+
+def test_rates_have_latencies_and_cpu_times() -> None:
+    measured = {"p50_seconds": 2.5e-4, "p99_seconds": 1.25e-3, "cpu_seconds": 3.1e-5}
+    text = report.rates(tables(rate_row("tensorwire serve", 20000.0, 1.5, **measured)))
+    assert [line for line in text.splitlines() if "32 floats" in line] == [
+        "| 32 floats, 8 connections | 20,000 (1.50) |",
+        "| 32 floats, 8 connections | 250 us / 1.25 ms |",
+        "| 32 floats, 8 connections | 31 us |",
+    ]
+    assert "| latency, p50 / p99 | tensorwire serve |" in text
+    assert "| CPU time per request | tensorwire serve |" in text
+
+
+def test_rates_without_latencies_are_one_table() -> None:
+    text = report.rates(tables(rate_row("tensorwire serve", 20000.0, 1.5)))
+    assert "20,000 (1.50)" in text
+    assert "latency" not in text
+    assert "CPU time" not in text
+
+
+def goal_lines(*rows: dict[str, Any]) -> list[str]:
+    lines = report.http_goals(tables(*rows)).splitlines()
+    return [line for line in lines if not line.endswith("|  |")][2:-2]
+
+
+def test_goals_for_servers_are_ratios_of_rates() -> None:
+    rows = [
+        rate_row("bare app, uvicorn", 9000.0, 1.0),
+        rate_row("tensorwire serve", 12000.0, 1.3),
+        rate_row("tensorwire, granian", 3000.0, 0.4),
+        rate_row("tensorwire, granian RSGI", 6000.0, 0.6),
+    ]
+    place = "requests per second, 32 floats, 8 connections"
+    assert goal_lines(*rows) == [
+        f"| {place} | tensorwire serve | bare app, uvicorn | 1.1 | 1.4 | 1.30 |",
+        f"| {place} | tensorwire, granian RSGI | tensorwire, granian | 1.4 | 1.8 | 1.50 |",
+    ]
+
+
+def test_goals_for_clients_are_ratios_of_speeds() -> None:
+    medians = {report.OURS_HTTP: 0.05, "tritonclient, tensorwire serve": 0.3, "limit (x)": 0.04}
+    rows = [
+        {**row(name, median, "HTTP echo"), "workload": "64 MB FP32"}
+        for name, median in medians.items()
+    ]
+    ours, place = report.OURS_HTTP, "HTTP echo, 64 MB FP32"
+    assert goal_lines(*rows) == [
+        f"| {place} | {ours} | tritonclient, tensorwire serve | 5.0 | 8.0 | 6.00 |",
+        f"| {place} | {ours} | limit | 0.7 | 0.85 | 0.80 |",
+    ]
+
+
+def test_http_regions_without_results_of_our_server_are_empty() -> None:
+    found = tables(row("tensorwire, uvicorn", 1e-3, "HTTP echo"), row("tensorwire", 1e-6))
+    assert report.http_goals(found) == ""
+    assert report.echoes(found) == ""
+    assert report.echoes_by_server(found) == ""
+    assert report.plot_http(None, found) is None
+
+
+def test_headline_has_the_echo_of_tensorwire_serve() -> None:
+    for server, is_shown in (("tensorwire serve", True), ("uvicorn", False)):
+        echo = row(f"tensorwire, {server}", 0.02, "HTTP echo")
+        text = report.headline(tables(row("tensorwire", 1e-6), {**echo, "workload": "16 MB FP32"}))
+        assert ("| HTTP echo of 16 MB FP32, tensorwire server | 20 ms ±5% |" in text) is is_shown
+
+
+def test_servers_are_compared_with_ours_by_the_same_client() -> None:
+    medians = {
+        report.OURS_HTTP: 4e-3,
+        "tritonclient, tensorwire serve": 3e-3,
+        "tensorwire, uvicorn": 1e-3,
+        "tensorwire, Triton": 2e-3,
+        "tritonclient, Triton": 2.5e-3,
+    }
+    rows = [row(name, median, "HTTP echo") for name, median in medians.items()]
+    assert loss_lines(*rows) == [
+        "| HTTP echo, w | 4 ms | tensorwire, Triton: 2 ms (0.5x) |",
+        "| HTTP echo, w | 4 ms | tritonclient, tensorwire serve: 3 ms (0.75x) |",
+        "| HTTP echo, w | tritonclient, tensorwire serve: 3 ms | tritonclient, Triton: 2.5 ms "
+        "(0.83x) |",
+    ]
 
 
 def loss_lines(*rows: dict[str, Any]) -> list[str]:
     lines = report.losses_text()(tables(*rows)).splitlines()
     return lines[2 : lines.index("")]
+
+
+WRK = """\
+Running 2s test @ http://127.0.0.1:1/v2/models/identity_fp32/infer
+  1 threads and 8 connections
+  Thread Stats   Avg      Stdev     Max   +/- Stdev
+    Latency   914.51ms  256.61ms   1.37s    72.73%
+    Req/Sec    16.00     27.40    57.00     75.00%
+  Latency Distribution
+     50%  778.19ms
+     75%    1.16s 
+     90%    1.24s 
+     99%    1.37s 
+  10 requests in 2.04s, 857.86MB read
+{error}Requests/sec:      5.38
+Transfer/sec:    419.53MB
+"""  # noqa: W291 - wrk pads its units
+
+
+def test_output_of_wrk_is_parsed() -> None:
+    turn = wrk.finished_turn(WRK.format(error=""), 0.5)
+    assert turn == pytest.approx((5.38, 0.77819, 1.37, 0.05))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "  Non-2xx or 3xx responses: 3\n",
+        "  Socket errors: connect 0, read 1, write 0, timeout 0\n",
+    ],
+    ids=["status", "socket"],
+)
+def test_failed_requests_have_no_rate(error: str) -> None:
+    with pytest.raises(wrk.WrongResponse, match=error.strip()):
+        wrk.finished_turn(WRK.format(error=error), 0.5)
+
+
+# The child uses CPU time until the parent's input ends. Both stay alive until the test ends them.
+BUSY_CHILD = """\
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+print(flush=True)
+sys.stdin.read()
+child.kill()
+child.wait()
+"""
+
+
+def test_cpu_time_includes_child_processes() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", BUSY_CHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        server = Server(0, process.pid)
+        start = cpu_seconds(server)
+        deadline = time.monotonic() + 60
+        while cpu_seconds(server) < start + 0.3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        used = cpu_seconds(server) - start
+        process.stdin.close()
+    assert used >= 0.3
+    assert cpu_seconds(Server(0, process.pid)) == 0
 
 
 def test_losses_are_listed() -> None:

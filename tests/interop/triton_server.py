@@ -39,11 +39,15 @@ class Reply(NamedTuple):
 
 @dataclass(frozen=True)
 class TritonServer:
-    """A running server: ``port`` for HTTP, ``grpc_port`` for gRPC."""
+    """A running server: ``port`` for HTTP, ``grpc_port`` for gRPC.
+
+    ``pid`` is the id of its process, and of the session of all its processes.
+    """
 
     host: str
     port: int
     grpc_port: int
+    pid: int
 
     def post(self, path: str, body_buffers: Iterable[Buffer], headers: Mapping[str, str]) -> Reply:
         """Send the buffers one after the other; Content-Length is added unless it is given."""
@@ -98,9 +102,11 @@ def running_triton(
     ):
         repository, log = Path(scratch, "models"), Path(scratch, "server.log")
         write_models(repository, models)
-        server = TritonServer(LOOPBACK, *free_ports(2))
-        command = [str(server_program(folder)), *options(folder, server, repository, shared_memory)]
+        port, grpc_port = free_ports(2)
+        program = str(server_program(folder))
+        command = [program, *options(folder, port, grpc_port, repository, shared_memory)]
         process = start(command, folder, recipe, log)
+        server = TritonServer(LOOPBACK, port, grpc_port, process.pid)
         try:
             wait_until_ready(server, process, log)
             yield server
@@ -132,15 +138,17 @@ def free_ports(n_ports: int) -> list[int]:
         return [listener.getsockname()[1] for listener in listeners]
 
 
-def options(folder: Path, server: TritonServer, repository: Path, shared_memory: str) -> list[str]:
+def options(
+    folder: Path, port: int, grpc_port: int, repository: Path, shared_memory: str
+) -> list[str]:
     """Return the command line: HTTP and gRPC on loopback, little shared memory per model."""
     return [
         f"--model-repository={repository}",
         f"--backend-directory={folder / 'backends'}",
-        f"--http-address={server.host}",
-        f"--http-port={server.port}",
-        f"--grpc-address={server.host}",
-        f"--grpc-port={server.grpc_port}",
+        f"--http-address={LOOPBACK}",
+        f"--http-port={port}",
+        f"--grpc-address={LOOPBACK}",
+        f"--grpc-port={grpc_port}",
         "--allow-metrics=false",
         # The configurations are complete. Autocompletion would start every stub once more.
         "--disable-auto-complete-config",
