@@ -312,7 +312,7 @@ def test_a_rejected_body_without_an_end(server: Server) -> None:
     lines = ["Inference-Header-Content-Length: x", "Transfer-Encoding: chunked"]
     sent = head("POST /v2/models/echo/infer HTTP/1.1", lines)
     sent += chunked(bytes(24 << 20), (1 << 20,) * 23, end=b"")
-    with Connection(server.port) as connection:
+    with Connection(server.port, timeout=0.9 * RECEIVE_TIMEOUT) as connection:
 
         def send() -> None:
             with suppress(OSError):  # the server may stop reading
