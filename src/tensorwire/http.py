@@ -20,7 +20,7 @@ _GATEWAY_TYPES = (
 )
 _WHITESPACE = " \t"  # of HTTP headers; str.strip() without arguments removes more
 _MAX_DIGITS = 20  # 2^64 has 20 digits
-_MAX_ITEMS = 8  # of a list; the rest is one item, which is not a number
+_MAX_ITEMS = 9  # of a list
 
 
 class HasItems(Protocol):
@@ -124,7 +124,7 @@ def parse_header_length(value: int | str | bytes) -> int:
         return int(value)
     if isinstance(value, str | bytes):
         found: int | None = None
-        for item in _text(value).split(",", _MAX_ITEMS):
+        for item in _text(value).split(",", _MAX_ITEMS - 1):
             found = _same_length(found, _parse_digits(item.strip(_WHITESPACE)))
         assert found is not None  # split returns at least one item
         return found

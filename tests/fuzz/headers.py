@@ -12,6 +12,7 @@ MEDIA_TYPES = tuple(
     f"application/vnd.{gateway}-triton.binary+json" for gateway in ("sagemaker", "vertex-ai")
 )
 MAX_DIGITS = 20
+MAX_ITEMS = 9
 LOWER = {ord(c): ord(c) + 32 for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 
 
@@ -42,12 +43,15 @@ def header_length(data: bytes) -> None:
 
 
 def announced(headers: list[tuple[str, str]]) -> set[int | None]:
-    """Return every announced length (WIRE.md 1). None represents a length that is not a number."""
+    """Return every declared length (WIRE.md 1). None represents a length that is not a number."""
     lengths: set[int | None] = set()
     for name, value in headers:
         key = lowered(name)
         if key == NAME:
-            lengths.add(number(value))
+            items = value.split(",")
+            lengths |= {number(item.strip(" \t")) for item in items}
+            if len(items) > MAX_ITEMS:
+                lengths.add(None)
         elif key == "content-type":
             media_type, *parameters = value.split(";")
             if lowered(media_type.strip(" \t")) in MEDIA_TYPES:

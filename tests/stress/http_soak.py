@@ -248,7 +248,9 @@ def run(server: Server, n_requests: int, n_processes: int) -> Tally:
     samples.append((tally.n_all, server.resident_nbytes()))
     steady = [sample for sample in samples if sample[0] >= tally.n_all / 5]
     numbers, sizes = np.array(steady, np.float64).T
-    growth = int(sizes[-1] - sizes[0])
+    # The smallest sizes: a sample may include the memory of requests in progress.
+    n_compared = max(1, len(sizes) // 4)
+    growth = int(sizes[-n_compared:].min() - sizes[:n_compared].min())
     slope = np.polyfit(numbers, sizes, 1)[0] if len(steady) > 2 else 0.0
     print(
         f"{server.name}: {tally.n_all} requests, {rate:.0f}/s; memory {sizes[0] / 1e6:.1f} to "

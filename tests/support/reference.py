@@ -38,6 +38,7 @@ MAX_RANK = 64  # as in numpy
 MAX_NESTING = 100  # of lists in data: section 4
 MAX_LEVEL = 128  # of lists and objects anywhere: section 11
 MAX_DIGITS = 20  # section 1
+MAX_ITEMS = 9
 REFERENCE_SIZE = 16  # bytes per BYTES element in the largest array that a user can request
 
 REQUIRED: Any = object()
@@ -261,10 +262,15 @@ def _split(header_length: int | str | bytes | None, body_length: int) -> int:
         header_length = header_length.decode("latin-1")
     if isinstance(header_length, str):
         # isdigit accepts digits of other scripts; int accepts signs, white space and underscores.
-        is_number = header_length.isascii() and header_length.isdigit()
-        if not is_number or len(header_length) > MAX_DIGITS:
+        items = [item.strip(" \t") for item in header_length.split(",")]
+        if len(items) > MAX_ITEMS or not all(
+            item.isascii() and item.isdigit() and len(item) <= MAX_DIGITS for item in items
+        ):
             raise HeaderError(f"header length {header_length[:20]!r}")
-        header_length = int(header_length)
+        lengths = {int(item) for item in items}
+        if len(lengths) > 1:
+            raise HeaderError(f"header lengths {lengths}")
+        header_length = lengths.pop()
     if not 0 <= header_length <= body_length:
         raise HeaderError(f"header length {header_length} of a body of {body_length}")
     return header_length
