@@ -17,7 +17,6 @@ from .http_models import MAX_BODY
 H11 = ("asgi-h11", "hypercorn")  # servers that use the parser h11
 LLHTTP = ("asgi-httptools", "fast")  # servers that use the parser llhttp
 HYPER = ("granian-asgi", "granian-rsgi")  # servers that use the parser of hyper
-OTHERS = ("asgi-h11", "asgi-httptools", "granian-asgi", "granian-rsgi", "hypercorn")
 
 
 @dataclass(frozen=True)
