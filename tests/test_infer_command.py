@@ -786,9 +786,9 @@ def test_progress_of_repeated_calls(server: str) -> None:
     assert written.endswith("\r\x1b[K")
 
 
-def test_other_commands_do_not_load_the_client() -> None:
+def test_infer_without_httptools_says_what_to_install() -> None:
     script = (
-        "import sys; sys.modules['httptools'] = sys.modules['urllib3'] = None;"
+        "import sys; sys.modules['httptools'] = None;"
         "from tensorwire.cli import main; main(['infer', 'localhost', 'm'])"
     )
     done = subprocess.run(
