@@ -115,7 +115,7 @@ def by_our_client(port: int, array: Array) -> Iterator[Echo]:
 
 @contextmanager
 def by_our_async_client(port: int, array: Array) -> Iterator[Echo]:
-    """Use our asynchronous client with one event loop. The time to start a task is included."""
+    """Use ``AsyncClient`` with one event loop. The time to start a task is included."""
     model, url = model_of(array), f"http://{LOOPBACK}:{port}"
     with asyncio.Runner() as loop:
         client = module("tensorwire.client").AsyncClient(url)

@@ -452,7 +452,7 @@ def http_goals(tables: Tables) -> str:
     """Return the goals with the measured ratios."""
     if all(goal.ratio(tables) is None for goal in GOALS):
         return ""
-    lines = ["| HTTP: what to reach | speed of | relative to | bar | aim | measured |"]
+    lines = ["| HTTP goals | speed of | relative to | bar | aim | measured |"]
     lines += ["|---" * 6 + "|", *(goal.line(tables) for goal in GOALS)]
     sources = [tables[name] for name in (ECHO, RATES) if name in tables]
     return "\n".join([*lines, "", provenance(sources, GOAL_PROVENANCE)])

@@ -177,7 +177,7 @@ SHORT = gzip.compress(BODY)[:-1]
         (b"what?", "gzip", "compressed body is invalid after 0 decomp", 400),
         (raw_deflate(BODY), "deflate", "compressed body is invalid after 0 decomp", 400),
         (b"", "gzip", "truncated after 0 bytes (0 bytes decompressed)", 400),
-        (BODY, "br", "Content-Encoding 'br' is not known", 415),
+        (BODY, "br", "Content-Encoding 'br' is not supported", 415),
         (gzip.compress(bytes(200_000)), "gzip", "at most 100000 are accepted", 413),
     ],
 )

@@ -98,8 +98,8 @@ def test_frame_is_sent_repeatedly(client: Any) -> None:
     X2 = np.zeros((2, 3), np.float32)
     json = tw.encode_request(tw.InferRequest([tw.Tensor("x", X2, binary=False)]))
     assert client.infer("echo", json)["x"].shape == (2, 3)
-    refused: list[dict[str, Any]] = [{"id": "8"}, {"outputs": ["x"]}, {"parameters": {}}]
-    for options in refused:
+    invalid: list[dict[str, Any]] = [{"id": "8"}, {"outputs": ["x"]}, {"parameters": {}}]
+    for options in invalid:
         with pytest.raises(TypeError, match="must be passed to encode_request"):
             client.infer("echo", frame, **options)
 

@@ -299,7 +299,7 @@ def test_tls_connection_closed_by_the_server_is_replaced(
     assert server.n_connections == 3
 
 
-def test_inference_requests_are_not_retried(connect: Connect) -> None:
+def test_calls_are_not_repeated_by_default(connect: Connect) -> None:
     with Scripted([b""]) as server, connect(server.address) as client:
         with pytest.raises(ConnectionError):
             client.infer("m", {"x": X})

@@ -41,44 +41,44 @@ LARGE = np.zeros(64 * MiB, np.int8)
 
 # --- responses before the end of the request ---
 
-REFUSAL = http(b'{"error": "too long"}', status="413 Content Too Large")
+REJECTION = http(b'{"error": "too long"}', status="413 Content Too Large")
 
 
-class Refuses(Scripted):
+class RejectsEarly(Scripted):
     """Reads the head and the first bytes of the body, and then sends the answer."""
 
     def read(self, connection: socket.socket) -> bool:
-        # Otherwise the kernel may keep the answer back, and discard it when the socket is closed.
+        # Otherwise the kernel may delay the answer, and discard it when the socket is closed.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.recv(1 << 16)
         time.sleep(0.02)
         return True
 
 
-class RefusesWithTls(Refuses, TlsScripted):
+class RejectsEarlyWithTls(RejectsEarly, TlsScripted):
     pass
 
 
 def closes(connection: socket.socket) -> None:
-    connection.sendall(REFUSAL)
+    connection.sendall(REJECTION)
     if isinstance(connection, ssl.SSLSocket):
         # asyncio drops a response that it has not received when it notices the reset connection.
         time.sleep(0.05)
 
 
 def sends_slowly(connection: socket.socket) -> None:
-    connection.sendall(REFUSAL[:-10])
+    connection.sendall(REJECTION[:-10])
     time.sleep(0.1)
-    connection.sendall(REFUSAL[-10:])
+    connection.sendall(REJECTION[-10:])
 
 
 @pytest.mark.parametrize("answer", [closes, sends_slowly])
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_refusal_while_the_request_is_sent(
+def test_rejection_while_the_request_is_sent(
     connect: Connect, answer: Any, tls: bool, certificate: Certificate
 ) -> None:
     """The status and the message of the server are reported, and the connection is closed."""
-    server = RefusesWithTls([answer], certificate) if tls else Refuses([answer])
+    server = RejectsEarlyWithTls([answer], certificate) if tls else RejectsEarly([answer])
     url = f"{'https' if tls else 'http'}://{server.address}"
     options = {"ssl_context": certificate.trusting()} if tls else {}
     with server, connect(url, timeout=5, **options) as client:
@@ -90,14 +90,14 @@ def test_refusal_while_the_request_is_sent(
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_refusal_by_a_server_that_continues_to_read(
+def test_rejection_by_a_server_that_continues_to_read(
     connect: Connect, tls: bool, certificate: Certificate
 ) -> None:
     """The client stops sending, and closes the connection."""
     n_read = []
 
-    def refuse_and_read(connection: socket.socket) -> None:
-        connection.sendall(REFUSAL)
+    def reject_and_read(connection: socket.socket) -> None:
+        connection.sendall(REJECTION)
         connection.settimeout(3)
         nbytes = 0
         try:
@@ -109,7 +109,11 @@ def test_refusal_by_a_server_that_continues_to_read(
             pass
         n_read.append(nbytes)
 
-    server = RefusesWithTls([refuse_and_read], certificate) if tls else Refuses([refuse_and_read])
+    server = (
+        RejectsEarlyWithTls([reject_and_read], certificate)
+        if tls
+        else RejectsEarly([reject_and_read])
+    )
     url = f"{'https' if tls else 'http'}://{server.address}"
     options = {"ssl_context": certificate.trusting()} if tls else {}
     with server, connect(url, timeout=5, **options) as client:
@@ -119,10 +123,10 @@ def test_refusal_by_a_server_that_continues_to_read(
     assert 0 <= n_read[0] < 32 * MiB
 
 
-def test_refusal_that_is_only_noticed_when_sending_fails(
+def test_rejection_that_is_only_noticed_when_sending_fails(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server has sent its response and closed the connection between two windows."""
+    """The server has sent its response and closed the connection between two send operations."""
 
     def wait(self: Any, *arguments: Any) -> Any:
         time.sleep(0.1)
@@ -134,7 +138,7 @@ def test_refusal_that_is_only_noticed_when_sending_fails(
     send_window = sync.Connection._send_window
     monkeypatch.setattr(sync.Connection, "_send_window", wait)
     monkeypatch.setattr(aio.Connection, "_drain", block)
-    with Refuses([closes]) as server, connect(server.address, timeout=5) as client:
+    with RejectsEarly([closes]) as server, connect(server.address, timeout=5) as client:
         with pytest.raises(InferenceServerError, match="too long") as caught:
             client.infer("m", {"x": LARGE})
         assert caught.value.status == 413
@@ -157,7 +161,7 @@ def test_success_before_the_end_of_the_request(connect: Connect) -> None:
 
 
 def test_server_that_closes_the_connection_while_the_request_is_sent(connect: Connect) -> None:
-    with Refuses([b""]) as server, connect(server.address) as client:
+    with RejectsEarly([b""]) as server, connect(server.address) as client:
         with pytest.raises(ConnectionError, match="POST http://"):
             client.infer("m", {"x": LARGE})
         assert server.n_connections == 1

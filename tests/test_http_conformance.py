@@ -1,7 +1,7 @@
-"""HTTP as clients really send it: malformed, slow, pipelined, interrupted; for every server.
+"""Unusual HTTP for every server: malformed, slow, pipelined and interrupted requests.
 
 Each test runs against a process of each server of ``support/http_servers.py``. The requests are
-exact bytes. ``support/http_cases.py`` has the cases that are one exchange.
+exact bytes. ``support/http_cases.py`` has the cases that need only one exchange.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MB = 1_000_000
 
 
 @dataclass(frozen=True)
-class Difference:
+class ExpectedFailure:
     """A test that a server does not pass, for a reason that the application cannot change."""
 
     transports: tuple[str, ...]
@@ -55,33 +55,33 @@ class Difference:
     reason: str
 
 
-DIFFERENCES = (
-    Difference(
+EXPECTED_FAILURES = (
+    ExpectedFailure(
         ("asgi-h11", "asgi-httptools"),
         "test_half_closed",
         "uvicorn closes the connection when the client closes its sending direction",
     ),
-    Difference(
+    ExpectedFailure(
         HYPER,
         "test_half_closed",
         "granian closes the connection when the client closes its sending direction",
     ),
-    Difference(
+    ExpectedFailure(
         ("asgi-httptools",),
         "test_no_continue_for_http_1_0",
         "uvicorn does not check the version",
     ),
-    Difference(
+    ExpectedFailure(
         ("hypercorn",),
         "test_expect_continue_rejected",
         "hypercorn sends 100 Continue before it calls the application",
     ),
-    Difference(
+    ExpectedFailure(
         ("asgi-httptools",),
         "test_clients_that_pipeline_without_reading[asgi-httptools-echo-300]",
         "uvicorn reads on after each response, although other requests are waiting",
     ),
-    Difference(
+    ExpectedFailure(
         ("hypercorn",),
         "test_clients_that_pipeline_without_reading[hypercorn-echo-300]",
         "hypercorn closes a connection after 1000 requests",
@@ -99,10 +99,10 @@ def started(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 @pytest.fixture
 def server(started: Server, request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server that answers after the test, and whose log has no unexpected exception."""
-    for difference in DIFFERENCES:
-        if started.name in difference.transports and request.node.name.startswith(difference.test):
-            request.applymarker(pytest.mark.xfail(reason=difference.reason, strict=True))
+    """The server. After the test, it must answer, and its log has no unexpected exception."""
+    for failure in EXPECTED_FAILURES:
+        if started.name in failure.transports and request.node.name.startswith(failure.test):
+            request.applymarker(pytest.mark.xfail(reason=failure.reason, strict=True))
     yield started
     check_new_connection(started)
     before, *others = started.new_log().split("Traceback (most recent call last):")
@@ -184,7 +184,7 @@ def test_case_ids_are_unique() -> None:
 
 
 def test_expect_continue(server: Server) -> None:
-    """The server asks for the body."""
+    """The server sends 100 Continue before it receives the body."""
     request = echo()
     with Connection(server.port) as connection:
         connection.send(head("POST /v2/models/echo/infer HTTP/1.1", [*request.headers, EXPECT]))
@@ -368,7 +368,7 @@ def test_one_byte_at_a_time(server: Server) -> None:
 
 
 def test_large_bodies_among_small_ones(server: Server) -> None:
-    """Pipelined requests of up to 3 MB arrive in parts whose ends are anywhere."""
+    """Pipelined requests of up to 3 MB arrive in parts that are cut at random positions."""
     rng = random.Random(5)
     requests, sent = [], b""
     for i in range(12):
@@ -393,7 +393,7 @@ def test_large_bodies_among_small_ones(server: Server) -> None:
 
 
 def test_pipelining(server: Server) -> None:
-    """500 requests in one packet are answered in their order."""
+    """500 requests that are sent at once are answered in order."""
     n = 500
     sent = b""
     checks: list[tuple[int, str, Echo | None]] = []
@@ -464,7 +464,7 @@ def test_pipelining_behind_slow_models(server: Server) -> None:
 
 @pytest.mark.parametrize("model", ["echo", "sleep", "sleep_in_thread"])
 def test_garbage_after_a_request(server: Server, model: str) -> None:
-    """The request is answered first, then the garbage, and the connection is closed."""
+    """The server responds to the request, then rejects the garbage and closes the connection."""
     request = echo()
     with Connection(server.port) as connection:
         connection.send(post(model, request) + b"\0garbage\r\n\r\n")
@@ -576,7 +576,7 @@ def test_clients_that_vanish_during_the_call_or_the_response(server: Server, mod
 
 
 def test_models_that_never_return(server: Server) -> None:
-    """Other requests are answered meanwhile, and the connections are released at the end."""
+    """Meanwhile, other requests are answered. Connections that clients reset are released."""
     assert has_connections(server, 0)
     with several(server, 50) as connections:
         for connection in connections:
@@ -592,7 +592,7 @@ def test_models_that_never_return(server: Server) -> None:
 
 
 def test_slow_bodies(server: Server) -> None:
-    """A client that needs too long for the body gets 408. One that is slow, but in time, 200."""
+    """A client that sends the body too slowly gets 408. A slow client that is in time gets 200."""
     request = echo()
     start = "POST /v2/models/echo/infer HTTP/1.1"
     length = head(start, request.headers)
@@ -675,7 +675,7 @@ def test_other_timeouts_of_the_fast_path() -> None:
 
 
 def test_clients_that_do_not_read_a_large_response(server: Server) -> None:
-    """The server holds one copy of each response, and others are answered."""
+    """The memory of the server has one copy of each response, and other clients are answered."""
     before = server.resident_nbytes()
     n = 8
     with (
@@ -777,7 +777,7 @@ def test_heads_without_an_end(server: Server, repeated: bytes) -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS, ids=lambda transport: transport.name)
 def test_sigterm(transport: Transport) -> None:
-    """The server answers what it has begun, refuses connections, and ends by itself."""
+    """The server finishes the requests in flight, accepts no new connections, and exits."""
     models = ["sleep", "sleep_in_thread", "sleep", "sleep_in_thread"]
     requests = [echo(f"request {i}", (i,)) for i in range(len(models))]
     with running(transport) as server:

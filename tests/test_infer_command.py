@@ -143,7 +143,8 @@ def received() -> dict[str, tuple[str, tuple[int, ...], Any]]:
     }
 
 
-def file(folder: Path, array: Any) -> str:
+def save_array(folder: Path, array: Any) -> str:
+    """Write a .npy file, and return its path."""
     path = folder / "array.npy"
     np.save(path, array)
     return str(path)
@@ -202,7 +203,7 @@ def test_json_input(call: Call, model: str, argument: str, expected: Any) -> Non
 def test_npy_input(
     call: Call, tmp_path: Path, model: str, target: str, array: Any, expected: Any
 ) -> None:
-    call(model, "--input", f"{target}={file(tmp_path, array)}")
+    call(model, "--input", f"{target}={save_array(tmp_path, array)}")
     (found,) = received().values()
     assert found == expected
 
@@ -294,8 +295,8 @@ def test_invalid_inputs(rejected: Call, arguments: list[str], message: str) -> N
     ("array", "target", "message"),
     [
         (np.array([1.5]), "input:0", "has datatype FP64, but the model declares FP16; to convert"),
-        (np.array([1.5]), "input:0:INT8", "has values that INT8 does not have"),
-        (np.array([300]), "input:0:UINT8", "has values that UINT8 does not have"),
+        (np.array([1.5]), "input:0:INT8", "has values that INT8 cannot represent"),
+        (np.array([300]), "input:0:UINT8", "has values that UINT8 cannot represent"),
         (np.array([1]), "input:0:BYTES", "is given as BYTES, its data is INT64"),
         (np.array(["1"]), "input:0", "is given as FP16"),
         (np.array([1j]), "input:0", "complex128, which has no datatype"),
@@ -305,7 +306,7 @@ def test_invalid_inputs(rejected: Call, arguments: list[str], message: str) -> N
 def test_invalid_arrays(
     rejected: Call, tmp_path: Path, array: Any, target: str, message: str
 ) -> None:
-    assert message in rejected("input:0", "--input", f"{target}={file(tmp_path, array)}")
+    assert message in rejected("input:0", "--input", f"{target}={save_array(tmp_path, array)}")
 
 
 @pytest.mark.parametrize("content", [b"", b"what?", b"PK\3\4" + bytes(100)])
@@ -346,7 +347,7 @@ def test_random_input_that_is_not_declared(call: Call) -> None:
     ]
 
 
-def test_random_beside_given_input(call: Call) -> None:
+def test_random_and_given_inputs(call: Call) -> None:
     call("two", "--random", "--input", "y=7")
     found = received()
     assert found["y"] == ("INT64", (1,), [7])
@@ -557,7 +558,7 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_tls(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificate")
+        pytest.skip("openssl is not installed")
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=test"
     name = ["-addext", "subjectAltName=IP:127.0.0.1"]
@@ -785,9 +786,9 @@ def test_progress_of_repeated_calls(server: str) -> None:
     assert written.endswith("\r\x1b[K")
 
 
-def test_other_commands_do_not_load_the_client() -> None:
+def test_infer_without_httptools_says_what_to_install() -> None:
     script = (
-        "import sys; sys.modules['httptools'] = sys.modules['urllib3'] = None;"
+        "import sys; sys.modules['httptools'] = None;"
         "from tensorwire.cli import main; main(['infer', 'localhost', 'm'])"
     )
     done = subprocess.run(

@@ -207,7 +207,7 @@ def test_unix_socket(tmp_path: Path) -> None:
 
 def test_certificate(tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificate")
+        pytest.skip("openssl is not installed")
     number, key, chain = free_port(), tmp_path / "key.pem", tmp_path / "chain.pem"
     make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=test"
     names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(chain)]

@@ -292,7 +292,7 @@ def test_other_errors(client: Client, server: Server) -> None:
     assert caught.value.status == 400
     headers = {**BINARY, LENGTH: "9", "Content-Encoding": "br"}
     status, answer = post(server, "echo", b"x" * 9, headers=headers)
-    assert (status, answer) == (415, {"error": "Content-Encoding 'br' is not known"})
+    assert (status, answer) == (415, {"error": "Content-Encoding 'br' is not supported"})
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("t", bytes_array([NOT_TEXT]))]))
     status, answer = post(server, "raw", bytes(frame), headers=frame.headers)
     assert status == 400

@@ -73,7 +73,8 @@ class Client:
         self.rng = random.Random(name)
         self.n_sent = 0
         self.connection = Connection(port)
-        # Without models that fail, which write to the log, and requests that the server waits for
+        # Without models that fail, because they write to the log, and without cases after which a
+        # connection may be open or closed.
         self.exchanges = [
             (case, expected)
             for case in http_cases.CASES
@@ -144,7 +145,7 @@ class Client:
         path = f"/v2/models/unknown-{self.n_sent}"
         other = http_cases.get(path)
         sent = [other if request is None else post("echo", request) for request in requests]
-        if sum(map(len, sent)) > 100_000:  # the server stops reading: do not block here
+        if sum(map(len, sent)) > 100_000:  # the server may stop reading, and send would block
             sent, requests = sent[:1], requests[:1]
         self.connection.send(b"".join(sent))
         for request in requests:

@@ -119,7 +119,7 @@ def free_port() -> int:
 
 
 class Certificate:
-    """A certificate for 127.0.0.1, which is signed by itself."""
+    """A self-signed certificate for 127.0.0.1."""
 
     def __init__(self, folder: Path) -> None:
         self.key, self.file = str(folder / "key.pem"), str(folder / "cert.pem")
@@ -141,7 +141,7 @@ class Certificate:
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificate")
+        pytest.skip("openssl is not installed")
     return Certificate(tmp_path_factory.mktemp("certificate"))
 
 

@@ -1,8 +1,8 @@
 """HTTP requests as exact bytes, and what a server must respond.
 
-A case is sent on a connection of its own. If the connection stays open, the same connection must
-answer another request. Where a server differs for a reason that the application cannot change, the
-case says so in ``differs``.
+Each case is sent on a new connection. If the connection stays open, the server must answer another
+request on it. ``differs`` lists the servers that respond in another way, for a reason that the
+application cannot change.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from .http_models import MAX_BODY
 H11 = ("asgi-h11", "hypercorn")  # servers that use the parser h11
 LLHTTP = ("asgi-httptools", "fast")  # servers that use the parser llhttp
 HYPER = ("granian-asgi", "granian-rsgi")  # servers that use the parser of hyper
-OTHERS = ("asgi-h11", "asgi-httptools", "granian-asgi", "granian-rsgi", "hypercorn")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Responses to a case."""
+    """The responses to a case."""
 
     statuses: tuple[int, ...]
     stays_open: bool | None  # None: either is allowed
-    error: str | None = None  # the application's error message contains it; None: not its error
+    error: str | None = None  # part of the application's error message; None: the server's error
 
 
 @dataclass(frozen=True)
 class Difference:
+    """The outcome with some servers, and why it is not that of the other servers."""
+
     transports: tuple[str, ...]
     outcome: Outcome
     reason: str

@@ -129,7 +129,7 @@ class Connection:
         return data
 
     def read(self, method: str = "POST") -> Response:
-        """Read the response to a request. Interim responses are counted and dropped."""
+        """Read the response to a request. Interim responses are only counted."""
         n_interim = 0
         while True:
             version, status, headers = self._read_head()

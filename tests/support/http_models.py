@@ -71,10 +71,6 @@ async def never(_: tw.InferRequest) -> tw.InferResponse:
     raise AssertionError("unreachable")
 
 
-async def raw(request: tw.InferRequest) -> tw.InferResponse:
-    return tw.InferResponse(request.inputs)
-
-
 models: dict[str, Callable[..., Any] | Model] = {
     "echo": echo,
     "echo_in_thread": echo_in_thread,
@@ -87,7 +83,7 @@ models: dict[str, Callable[..., Any] | Model] = {
     "sleep": sleep,
     "sleep_in_thread": sleep_in_thread,
     "never": never,
-    "raw": Model(raw, [tw.TensorSpec("x", "INT64", [-1])]),
+    "raw": Model(echo, [tw.TensorSpec("x", "INT64", [-1])]),
     "a b": echo,
     "a/b": echo,
     "50%": echo,

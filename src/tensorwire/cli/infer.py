@@ -1,4 +1,4 @@
-"""``python -m tensorwire infer URL MODEL``: call a model, and print, save or measure the answer."""
+"""``python -m tensorwire infer URL MODEL``: call a model, and print or save its outputs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ examples:
 
 exit status:
   0    success
-  1    the server responded with an error or not at all, or its answer is invalid; with --repeat,
+  1    the server responded with an error or not at all, or its response is invalid; with --repeat,
        at least one request failed
   2    the arguments are invalid
   130  interrupted with Ctrl-C; --repeat prints what was measured until then
@@ -115,7 +115,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("url", metavar="URL", help="http://host:8000, https://host or host:8000")
-    add("model", metavar="MODEL", type=unicode, help="name of the model")
+    add("model", metavar="MODEL", type=utf8_text, help="name of the model")
     add("--input", metavar="NAME=VALUE", type=assignment, action="append", default=[],
         dest="inputs", help="an input, see above; can be repeated")  # fmt: skip
     add("--random", action="store_true", help=RANDOM_HELP)
@@ -142,7 +142,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     return parser
 
 
-def unicode(text: str) -> str:
+def utf8_text(text: str) -> str:
     """Return the argument. Raises ArgumentTypeError if it was not valid UTF-8."""
     try:
         text.encode()
@@ -244,7 +244,9 @@ def declared_inputs(metadata: dict[str, Any]) -> dict[str, tw.TensorSpec]:
             for entry in metadata.get("inputs") or ()
         ]
     except (TypeError, ValueError, LookupError) as error:
-        raise tw.DecodeError(f"the inputs in the metadata of the model: {error!r}") from None
+        raise tw.DecodeError(
+            f"the inputs in the metadata of the model are invalid: {error!r}"
+        ) from None
     return {spec.name: spec for spec in specs}
 
 
@@ -262,7 +264,7 @@ def make_inputs(options: argparse.Namespace, specs: dict[str, tw.TensorSpec]) ->
         if specs and name not in specs:
             raise UsageError(f"the model has no input {name!r}; it has {spec_text(specs.values())}")
         if name in given and name in shapes:
-            raise UsageError(f"input {name!r} is given: --shape is for random inputs")
+            raise UsageError(f"input {name!r} has an --input: --shape is for random inputs")
     absent = [spec for name, spec in specs.items() if name not in given]
     if absent and not options.random:
         raise UsageError(f"missing {spec_text(absent)}: use --input, or --random")
@@ -375,7 +377,7 @@ def in_datatype(array: NDArray[Any], datatype: str, given: Assignment) -> NDArra
         converted = array.astype(dtype)
         is_exact = dtype.kind not in "iub" or np.array_equal(converted, array)
     if not is_exact:  # floats are rounded, but integers must not change
-        raise UsageError(f"{given.value} has values that {datatype} does not have")
+        raise UsageError(f"{given.value} has values that {datatype} cannot represent")
     return converted
 
 
@@ -607,7 +609,7 @@ def print_measurement(measurement: Measurement, concurrency: int, sent_nbytes: i
     print(f"requests     {n_done:,} in {seconds:.3f} s, {concurrency} at a time")
     n_succeeded = len(measurement.latencies)
     if n_succeeded:
-        # inverted_cdf: each percentile is a latency that was measured, not one between two of them
+        # inverted_cdf: each percentile is a measured latency, and is not interpolated
         points = np.percentile(measurement.latencies, [50, 90, 99, 100], method="inverted_cdf")
         names = ("p50", "p90", "p99", "max")
         texts = [f"{name} {point * 1e3:.3f} ms" for name, point in zip(names, points, strict=True)]
@@ -628,7 +630,7 @@ CALL_ERRORS = (InferenceServerError, tw.DecodeError, ConnectionError, TimeoutErr
 
 
 def error_kind(error: Exception) -> str:
-    """Return what errors are counted by."""
+    """Return the kind by which an error is counted, for example ``status 503``."""
     if isinstance(error, InferenceServerError):
         return f"status {error.status}"
     return type(error).__name__

@@ -12,23 +12,39 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "serve", help="serve models over HTTP with uvicorn"
     )
     parser.add_argument(
-        "models", nargs="?", help="module:name of a mapping of models or of an ASGI application"
+        "models",
+        nargs="?",
+        help="module:name of a mapping of models or of an ASGI application (default name: models)",
     )
-    parser.add_argument("--echo", action="store_true", help="also serve a model 'echo'")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument(
+        "--echo", action="store_true", help="also serve a model 'echo', which returns its inputs"
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=8000, help="port to listen on (default: %(default)s)"
+    )
     parser.add_argument("--uds", metavar="PATH", help="listen on a Unix socket instead of a port")
     parser.add_argument("--workers", type=int, metavar="N", help="number of processes (default: 1)")
-    parser.add_argument("--ssl-certfile", metavar="FILE")
-    parser.add_argument("--ssl-keyfile", metavar="FILE")
+    parser.add_argument(
+        "--ssl-certfile", metavar="FILE", help="serve https with this certificate chain (PEM)"
+    )
+    parser.add_argument(
+        "--ssl-keyfile", metavar="FILE", help="private key (default: in the --ssl-certfile)"
+    )
     parser.add_argument(
         "--http",
         choices=("fast", "asgi"),
         default="fast",
-        help="fast: inference requests do not pass through ASGI, nor through its middleware",
+        help="fast (the default): inference requests do not pass through ASGI and its middleware; "
+        "asgi: all requests pass through ASGI",
     )
     parser.add_argument(
-        "--max-body", type=int, metavar="N", help="maximum size of a request body in bytes"
+        "--max-body",
+        type=int,
+        metavar="N",
+        help="maximum size of a request body in bytes (default: 2147483647)",
     )
     parser.add_argument(
         "--receive-timeout",
@@ -44,7 +60,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--access-log", action="store_true", help="log every request")
     parser.add_argument(
-        "--log-level", choices=("critical", "error", "warning", "info", "debug"), default="info"
+        "--log-level",
+        choices=("critical", "error", "warning", "info", "debug"),
+        default="info",
+        help="lowest level of the messages that are logged (default: %(default)s)",
     )
     return parser
 

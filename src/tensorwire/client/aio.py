@@ -43,7 +43,7 @@ from .calls import (
     compress,
     connection_error,
     model_path,
-    read_inputs,
+    normalize_inputs,
     retry_delay,
 )
 from .responses import ResponseReader
@@ -148,7 +148,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self.transport.write(b"".join(window))
             await self._drain()
-            # A server that refuses the request does not read the rest of it.
+            # A server that rejects the request does not read the rest of it.
             if self.done.done() or self.reader.status >= 300:
                 return False
             self.last_transfer = self.loop.time()
@@ -168,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self.drained = None
 
-    def _stop_sending(self) -> None:
+    def _wake_sender(self) -> None:
         if self.drained is not None and not self.drained.done():
             self.drained.set_result(None)
 
@@ -178,7 +178,7 @@ class Connection(asyncio.BufferedProtocol):
         self.error = error
         if not self.done.done():
             self.done.set_result(None)
-        self._stop_sending()
+        self._wake_sender()
         if error is not None:
             self.close()
 
@@ -221,7 +221,7 @@ class Connection(asyncio.BufferedProtocol):
         if at is None:
             return
         if at <= self.loop.time():
-            self._finish(TimeoutError(deadline.expired("read")))
+            self._finish(TimeoutError(deadline.timeout_message("read")))
         else:
             self.timer = self.loop.call_at(at, self._check_timeouts)
 
@@ -255,7 +255,7 @@ class Connection(asyncio.BufferedProtocol):
         if reader.complete:
             self._finish()
         elif reader.status >= 300:
-            self._stop_sending()
+            self._wake_sender()
 
     def eof_received(self) -> bool:
         if self.is_active:
@@ -274,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        self._stop_sending()
+        self._wake_sender()
         if not self.lost.done():
             self.lost.set_result(None)
         self.reader.close()
@@ -300,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.is_paused = False
-        self._stop_sending()
+        self._wake_sender()
 
 
 class Pool:
@@ -336,7 +336,7 @@ class Pool:
             elif slot.exception() is None:
                 self.release(slot.result())
             if isinstance(error, TimeoutError):
-                raise TimeoutError(deadline.expired()) from None
+                raise TimeoutError(deadline.timeout_message()) from None
             raise
 
     def release(self, connection: Connection | None) -> None:
@@ -461,7 +461,7 @@ class AsyncClient(BaseClient):
         check_algorithm(request_compression_algorithm)
         check_algorithm(response_compression_algorithm)
         deadline = self._deadline(timeout)
-        found = read_inputs(inputs)
+        found = normalize_inputs(inputs)
         specs = None
         if isinstance(found, Positional):
             specs = await self._input_specs(model, version, headers, deadline)
@@ -568,7 +568,16 @@ class AsyncClient(BaseClient):
             await asyncio.sleep(delay)
 
     async def close(self) -> None:
-        """Close all connections, including those of calls that have not returned."""
+        """Close all connections, including those of calls that have not returned.
+
+        These calls raise ConnectionError or RuntimeError.
+
+        Examples
+        --------
+        >>> import asyncio
+        >>> from tensorwire.client import AsyncClient
+        >>> asyncio.run(AsyncClient("localhost:8000").close())
+        """
         self._closed = True
         if self._pool is not None:
             await self._pool.close()
@@ -668,7 +677,10 @@ class AsyncClient(BaseClient):
         deadline: Deadline,
         progress: ProgressReporter | None,
     ) -> ResponseReader | None:
-        """Return None if the connection turns out to be closed before any byte of the response."""
+        """Send a request on a connection that was used before, and receive the response.
+
+        Returns None if the connection is closed before any byte of the response arrives.
+        """
         try:
             return await connection.exchange(request, deadline, progress)
         except OSError as error:
@@ -690,7 +702,7 @@ class AsyncClient(BaseClient):
                     server.host, server.port, type=socket.SOCK_STREAM
                 )
         except TimeoutError:
-            raise TimeoutError(deadline.expired("connect")) from None
+            raise TimeoutError(deadline.timeout_message("connect")) from None
         for family, kind, protocol, _, address in addresses:
             seconds = deadline.limit(timeout)
             sock = None
@@ -709,7 +721,7 @@ class AsyncClient(BaseClient):
                 pool.opened.add(connection)
                 return connection
             except TimeoutError:
-                error = TimeoutError(deadline.expired("connect"))
+                error = TimeoutError(deadline.timeout_message("connect"))
             except OSError as failure:
                 error = failure
             except BaseException:

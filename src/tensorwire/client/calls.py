@@ -210,7 +210,7 @@ class Deadline:
             return seconds
         remaining = self.at - time.monotonic()
         if remaining <= 0:
-            raise TimeoutError(self.expired())
+            raise TimeoutError(self.timeout_message())
         return remaining if seconds is None else min(seconds, remaining)
 
     def remaining(self) -> float:
@@ -218,7 +218,7 @@ class Deadline:
         assert self.at is not None
         return self.at - time.monotonic()
 
-    def expired(self, phase: str = "") -> str:
+    def timeout_message(self, phase: str = "") -> str:
         """Return the error message for a timeout while connecting ("connect") or later ("read")."""
         if self.at is not None and (not phase or time.monotonic() >= self.at):
             return f"the call took longer than {self.timeout.total} seconds (total timeout)"
@@ -302,19 +302,19 @@ class Request(NamedTuple):
         """Return head and body as one buffer."""
         return b"".join((self.head, *self.buffers))
 
-    def windows(self, most: int = PIECE_NBYTES) -> Iterator[list[Any]]:
+    def windows(self, max_nbytes: int = PIECE_NBYTES) -> Iterator[list[Any]]:
         """Iterate over lists of views of head and body, for ``sendmsg``.
 
-        The views in a list have at most ``most`` bytes in total. The body is not copied.
+        The views in a list have at most ``max_nbytes`` bytes in total. The body is not copied.
         """
         window: list[Any] = [self.head]
-        room = most
+        room = max_nbytes
         for buffer in self.buffers:
             view = memoryview(buffer)
             while len(view) > 0:
                 if room == 0 or len(window) == _MAX_PIECES:
                     yield window
-                    window, room = [], most
+                    window, room = [], max_nbytes
                 window.append(view[:room])
                 view = view[room:]
                 room -= len(window[-1])
@@ -331,6 +331,7 @@ class ProgressReporter:
         self.restart()
 
     def restart(self) -> None:
+        """Set all numbers to 0: the request is sent from its beginning."""
         self.last = Progress(0, self.request_nbytes, 0, None)
 
     def sent(self, nbytes: int) -> None:
@@ -394,8 +395,8 @@ os.register_at_fork(after_in_child=_after_fork)
 InputSpecs = list[tuple[str, str]]
 """The names and datatypes of the inputs of a model."""
 
-
-ReadInputs = Union[tw.Frame, Mapping[str, Any], list[tw.Tensor], "Positional"]
+NormalizedInputs = Union[tw.Frame, Mapping[str, Any], list[tw.Tensor], "Positional"]
+"""The inputs of a call after ``normalize_inputs``."""
 
 
 class BaseClient:
@@ -519,7 +520,7 @@ class BaseClient:
 
     def _encode(
         self,
-        inputs: ReadInputs,
+        inputs: NormalizedInputs,
         specs: InputSpecs | None,
         outputs: Outputs | None,
         binary_outputs: bool,
@@ -685,8 +686,11 @@ class Positional(NamedTuple):
         ]
 
 
-def read_inputs(inputs: Inputs) -> ReadInputs:
-    """Return inputs without names as Positional, and other inputs unchanged."""
+def normalize_inputs(inputs: Inputs) -> NormalizedInputs:
+    """Return inputs without names as Positional, Tensors as a list, and other inputs unchanged.
+
+    Raises TypeError if ``inputs`` is a single array, or mixes Tensors with inputs without names.
+    """
     if isinstance(inputs, dict | tw.Frame | Mapping):
         return inputs
     if isinstance(inputs, np.ndarray | str | bytes | tw.Tensor | tw.BytesTensor):

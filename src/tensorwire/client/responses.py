@@ -26,8 +26,8 @@ ERROR_NBYTES = 64 << 10
 """Maximum number of bytes that are read from the body of an error response."""
 
 _SCRATCH_NBYTES = 64 << 10
-# The limit of a head including interim responses. Chunk extensions and trailers between two parts
-# of a body have the same limit.
+# The limit of a head, including interim responses. Chunk headers between two parts of a body, and
+# the trailer section, have the same limit.
 _MAX_HEAD_NBYTES = 256 << 10
 # Decompress in steps, so that a body that expands beyond max_body is rejected early.
 _INFLATE_NBYTES = 1 << 20
@@ -75,11 +75,11 @@ class ResponseReader:
     __slots__ = (
         "_direct",
         "_error",
+        "_framing_nbytes",
         "_headers",
         "_inflater",
         "_is_readable",
         "_max_body",
-        "_n_unparsed",
         "_parser",
         "_scratch",
         "_until_eof",
@@ -111,7 +111,7 @@ class ResponseReader:
         self._inflater: Any = None
         self._direct = self._until_eof = False
         self._is_readable = True  # whether the body of an error response can be decompressed
-        self._n_unparsed = self.n_received = self.body_nbytes = 0
+        self._framing_nbytes = self.n_received = self.body_nbytes = 0
         self.status = 0
         self.reason = self.error_body = b""
         self.retry_after: bytes | None = None
@@ -127,7 +127,7 @@ class ResponseReader:
         return buffer
 
     def close(self) -> None:
-        """Remove the parser and the last error, which have references to this object."""
+        """Remove the references to the parser and the last error, which refer to this object."""
         self._parser = self._error = None
 
     # --- bytes that arrive ---
@@ -191,8 +191,11 @@ class ResponseReader:
             if not self.reusable:
                 self._parser = None
             return
-        self._n_unparsed = self._n_unparsed + nbytes if body_nbytes == self.body_nbytes else 0
-        if self._n_unparsed > _MAX_HEAD_NBYTES:
+        # bytes of the head, of chunk headers or of trailers since the last part of the body
+        self._framing_nbytes = (
+            self._framing_nbytes + nbytes if body_nbytes == self.body_nbytes else 0
+        )
+        if self._framing_nbytes > _MAX_HEAD_NBYTES:
             part = "the head" if self.status == 0 else "a chunk header or the trailer section"
             raise ConnectionError(f"{part} of the response is longer than {_MAX_HEAD_NBYTES} bytes")
         if self.buffer is not None and self.content_length is not None and not self._inflater:

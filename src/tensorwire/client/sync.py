@@ -44,7 +44,7 @@ from .calls import (
     compress,
     connection_error,
     model_path,
-    read_inputs,
+    normalize_inputs,
     retry_delay,
 )
 from .responses import ResponseReader
@@ -67,9 +67,9 @@ class Connection:
 
     __slots__ = (
         "__weakref__",
-        "both",
         "is_tls",
         "readable",
+        "readable_or_writable",
         "reader",
         "receive_timeout",
         "socket",
@@ -82,8 +82,8 @@ class Connection:
         self.reader = reader
         self.readable = select.poll()
         self.readable.register(sock, _IN)
-        self.both = select.poll()
-        self.both.register(sock, _IN | _OUT)
+        self.readable_or_writable = select.poll()
+        self.readable_or_writable.register(sock, _IN | _OUT)
 
     def close(self) -> None:
         self.reader.close()
@@ -166,9 +166,9 @@ class Connection:
         reader = self.reader
         for window in windows:
             while window:
-                if self._wait(self.both, deadline) & ~_OUT:
+                if self._wait(self.readable_or_writable, deadline) & ~_OUT:
                     self._receive_available(progress)
-                    # A server that refuses the request does not read the rest of it.
+                    # A server that rejects the request does not read the rest of it.
                     if reader.complete or reader.status >= 300:
                         return False
                 n_sent += self._send_window(window)
@@ -206,7 +206,7 @@ class Connection:
         try:
             n_received = self.socket.recv_into(self.reader.get_buffer())
         except BlockingIOError:
-            raise TimeoutError(deadline.expired("read")) from None
+            raise TimeoutError(deadline.timeout_message("read")) from None
         self._process(n_received, progress)
 
     def _set_receive_timeout(self, seconds: float | None) -> None:
@@ -242,7 +242,7 @@ class Connection:
         seconds = deadline.limit(deadline.timeout.read)
         found = poller.poll(None if seconds is None else min(seconds, _MAX_SECONDS) * 1000)
         if not found:
-            raise TimeoutError(deadline.expired("read"))
+            raise TimeoutError(deadline.timeout_message("read"))
         return found[0][1]
 
 
@@ -268,10 +268,10 @@ def connect(server: Server, context: ssl.SSLContext | None, deadline: Deadline) 
                     do_handshake_on_connect=False,
                     suppress_ragged_eofs=False,
                 )
-                _shake_hands(sock, end)
+                _perform_handshake(sock, end)
             return sock
         except TimeoutError:
-            error = TimeoutError(deadline.expired("connect"))
+            error = TimeoutError(deadline.timeout_message("connect"))
         except OSError as failure:
             error = failure
         except BaseException:
@@ -283,7 +283,7 @@ def connect(server: Server, context: ssl.SSLContext | None, deadline: Deadline) 
     raise error or OSError("the host has no address")
 
 
-def _shake_hands(sock: ssl.SSLSocket, end: float | None) -> None:
+def _perform_handshake(sock: ssl.SSLSocket, end: float | None) -> None:
     while True:
         try:
             sock.do_handshake()
@@ -331,7 +331,7 @@ class Pool:
             if not waiter.ready.acquire(
                 timeout=-1 if seconds is None else min(seconds, _MAX_SECONDS)
             ):
-                raise TimeoutError(deadline.expired())
+                raise TimeoutError(deadline.timeout_message())
             if self.is_closed:
                 raise RuntimeError("the client is closed")
         except BaseException:
@@ -599,7 +599,7 @@ class Client(BaseClient):
         check_algorithm(request_compression_algorithm)
         check_algorithm(response_compression_algorithm)
         deadline = self._deadline(timeout)
-        found = read_inputs(inputs)
+        found = normalize_inputs(inputs)
         specs = None
         if isinstance(found, Positional):
             specs = self._input_specs(model, version, headers, deadline)
@@ -785,7 +785,14 @@ class Client(BaseClient):
             time.sleep(delay)
 
     def close(self) -> None:
-        """Close the idle connections. The other connections are closed when their calls return."""
+        """Close the idle connections. The other connections are closed when their calls return.
+
+        Examples
+        --------
+        >>> from tensorwire.client import Client
+        >>> client = Client("localhost:8000")
+        >>> client.close()
+        """
         self._pool.close()
 
     def __enter__(self) -> Client:
@@ -874,7 +881,10 @@ class Client(BaseClient):
         deadline: Deadline,
         progress: ProgressReporter | None,
     ) -> ResponseReader | None:
-        """Return None if the connection turns out to be closed before any byte of the response."""
+        """Send a request on a connection that was used before, and receive the response.
+
+        Returns None if the connection is closed before any byte of the response arrives.
+        """
         try:
             return connection.exchange(request, deadline, progress)
         except OSError as error:

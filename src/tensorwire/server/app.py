@@ -64,10 +64,12 @@ def create_app(
     selection : {"spec", "triton"}, default "spec"
         The rule that determines which outputs are binary; see ``encode_response``.
     receive_timeout : float or None, default 300.0
-        Time in seconds in which the whole body of a request must arrive. None means no limit.
+        Time in seconds in which the whole body of a request must arrive. None means no limit. With
+        ``InferProtocol``, the time includes the headers, and a client that reads nothing of its
+        response for this time is disconnected.
     zero_copy : bool, default False
-        Whether to send large responses as memoryviews of the arrays, which saves a copy. uvicorn
-        accepts memoryviews. ASGI only requires ``bytes``, so other servers may not.
+        Whether to send large ASGI responses as memoryviews of the arrays, which saves a copy.
+        uvicorn accepts memoryviews. ASGI only requires ``bytes``, so other servers may not.
 
     Returns
     -------

@@ -154,7 +154,7 @@ async def send_frame(
         The ASGI send callable.
     frame : Frame
         The encoded response. The memory of its tensors must not change until this function
-        returns. With ``zero_copy``, it must not change until the client has the response.
+        returns. With ``zero_copy``, it must not change until the server has sent the response.
     status : int, default 200
         The HTTP status.
     headers : iterable of (bytes, bytes), optional
@@ -268,7 +268,7 @@ async def _infer(
     except ClientDisconnected:
         return
     except TensorwireError as error:  # a part of the body may not have been read
-        close = error.status == 408 or _expects_continue(scope) or _has_two_lengths(scope)
+        close = error.status == 408 or _expects_continue(scope) or _has_ambiguous_length(scope)
         await send_error(send, str(error), error.status, [_CLOSE] if close else ())
         return
     try:
@@ -287,8 +287,8 @@ def _expects_continue(scope: Scope) -> bool:
     )
 
 
-def _has_two_lengths(scope: Scope) -> bool:
-    """Return whether the request has a Transfer-Encoding and a Content-Length (see Framing)."""
+def _has_ambiguous_length(scope: Scope) -> bool:
+    """Return whether the request has both Content-Length and Transfer-Encoding (see Framing)."""
     names = {name for name, _ in scope["headers"]}
     return b"transfer-encoding" in names and b"content-length" in names
 

@@ -44,9 +44,9 @@ class ReceiveTimeout(DecodeError):
 class ReceiveTimeouts:
     """Limits the time in which tasks receive the bodies of requests.
 
-    It is a context manager for the current task, and raises ReceiveTimeout in it. One timer serves
-    all tasks. A timer for each request, as of ``asyncio.timeout``, costs up to 17 us of CPU time
-    (granian, 2026).
+    It is a context manager for the current task, and raises ReceiveTimeout in it. All tasks share
+    one timer, because a timer for each request, such as ``asyncio.timeout``, costs up to 17 us of
+    CPU time (granian, 2026).
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def open_body(framing: Framing, max_body: int | None) -> BodyBuffer | Compressed
         return BodyBuffer(framing.content_length, framing.header_length, max_nbytes=max_body)
     if encoding not in (b"gzip", b"x-gzip", b"deflate"):
         name = encoding[:40].decode("latin-1")
-        raise UnsupportedEncoding(f"Content-Encoding {name!r} is not known")
+        raise UnsupportedEncoding(f"Content-Encoding {name!r} is not supported")
     return CompressedBody(framing.header_length, max_body)
 
 

@@ -109,7 +109,7 @@ def frame_headers(Frame frame not None):
 
 
 def frame_head(Frame frame not None):
-    """Return the HTTP headers of a frame as the lines of a response head, without the last CRLF."""
+    """Return the HTTP headers of a frame as lines, without the empty line that ends a head."""
     if frame.header_length is None:
         return JSON_HEAD + b"%d\r\n" % frame.nbytes
     return b"%b%d%b%d\r\n" % (BINARY_HEAD, frame.nbytes, HEADER_LENGTH_HEAD, frame.header_length)

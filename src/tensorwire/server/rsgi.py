@@ -12,13 +12,14 @@ from .framing import FRAMING_HEADERS, Framing
 from .model import ServedModel
 from .service import Reply, Service, error_reply
 
-# A body up to this size is received as one object. For a larger one, another copy of all its bytes
-# costs more than a call for each chunk. A response is always sent as one object, because granian
-# does not wait for the client between the chunks of a response.
+# A body up to this size is received as one object. A larger body is received in chunks, because a
+# call for each chunk costs less than another copy of the body. A response is always sent as one
+# object, because granian does not wait for the client between the chunks of a response.
 _MAX_JOINED_NBYTES = 64 << 10
 _MAX_DISCARDED_NBYTES = 16 << 20
 _CLOSE = (b"connection", b"close")
-_FRAMING_HEADERS = [(name, name.encode()) for name in FRAMING_HEADERS]
+# The names as granian and as Framing expect them.
+_HEADER_NAMES = [(name, name.encode()) for name in FRAMING_HEADERS]
 
 
 async def respond(service: Service, scope: Any, protocol: Any) -> None:
@@ -42,7 +43,7 @@ async def _infer(service: Service, model: ServedModel, scope: Any, protocol: Any
         framing = Framing(
             [
                 (raw_name, value.encode("latin-1"))
-                for name, raw_name in _FRAMING_HEADERS
+                for name, raw_name in _HEADER_NAMES
                 for value in headers.get_all(name)
             ]
         )
@@ -53,11 +54,11 @@ async def _infer(service: Service, model: ServedModel, scope: Any, protocol: Any
         return
     try:
         with service.receive_timeouts:
-            if (framing.content_length or _MAX_JOINED_NBYTES + 1) <= _MAX_JOINED_NBYTES:
+            if framing.content_length and framing.content_length <= _MAX_JOINED_NBYTES:
                 body.write(await protocol())
             else:
-                # If granian finds an error in a chunked body, the iteration ends as after the last
-                # chunk. A truncated message is invalid by its own lengths.
+                # If a chunked body is malformed, granian ends the iteration without an error. The
+                # decoder then rejects the message, unless it is complete by its own lengths.
                 async for chunk in protocol:
                     body.write(chunk)
         frame = await model.infer(finish_body(body), framing.header_length)
@@ -73,8 +74,8 @@ async def _infer(service: Service, model: ServedModel, scope: Any, protocol: Any
 async def _discard_body(service: Service, scope: Any, protocol: Any) -> bool:
     """Discard a body that has not been read.
 
-    Returns False if the client waits for ``100 Continue``, or the body is large or does not arrive
-    in time.
+    Returns False if the client waits for ``100 Continue``, or the body is longer than 16 MiB or
+    does not arrive in time.
     """
     if scope.headers.get("expect") is not None:
         return False

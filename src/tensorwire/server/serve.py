@@ -18,7 +18,8 @@ from .model import Model
 # The oldest and the newest uvicorn that InferProtocol was tested with.
 TESTED_UVICORN = ((0, 46), (0, 54))
 FAST_PROTOCOL = "tensorwire.server.uvicorn:InferProtocol"
-_ENVIRONMENT = "_TENSORWIRE_SERVE"  # passes the options to worker processes
+# The environment variable that passes the options to the processes of the server.
+_OPTIONS_VARIABLE = "_TENSORWIRE_SERVE"
 
 
 class InvalidArguments(Exception):
@@ -68,15 +69,15 @@ def run(options: Options, *, http: str, **uvicorn_options: Any) -> int:
         ) from None
     app = load(options)
     reason = why_not_fast(app, uvicorn.__version__) if http == "fast" else "as requested"
-    path = "InferProtocol" if reason is None else f"ASGI ({reason})"
+    interface = "InferProtocol" if reason is None else f"ASGI ({reason})"
     workers = uvicorn_options.get("workers") or 1
     print(
         f"tensorwire {tw.__version__} serves {names(app, options)} at {address(uvicorn_options)} "
-        f"with {path} on uvicorn {uvicorn.__version__}, "
+        f"with {interface} on uvicorn {uvicorn.__version__}, "
         f"{'1 process' if workers == 1 else f'{workers} processes'}",
         flush=True,
     )
-    os.environ[_ENVIRONMENT] = json.dumps(options)
+    os.environ[_OPTIONS_VARIABLE] = json.dumps(options)
     uvicorn.run(
         f"{__name__}:create",
         factory=True,
@@ -87,8 +88,8 @@ def run(options: Options, *, http: str, **uvicorn_options: Any) -> int:
 
 
 def create() -> Any:
-    """Return the application in a process of the server; called by uvicorn."""
-    return load(Options(*json.loads(os.environ[_ENVIRONMENT])))
+    """Return the application. uvicorn calls this function in each process of the server."""
+    return load(Options(*json.loads(os.environ[_OPTIONS_VARIABLE])))
 
 
 def why_not_fast(app: Any, uvicorn_version: str) -> str | None:
@@ -108,7 +109,7 @@ def why_not_fast(app: Any, uvicorn_version: str) -> str | None:
 
 
 def names(app: Any, options: Options) -> str:
-    """Return the names of the served models."""
+    """Return the names of the models; for an application of another kind, its own name."""
     if not isinstance(app, App):
         return str(options.models)
     return ", ".join(sorted({model.name for _, model in app.routes.values() if model is not None}))

@@ -5,8 +5,8 @@ through ASGI: the protocol receives the body into a ``BodyBuffer``, calls the mo
 frame to the transport. There is no scope, no event and, for a model with ``in_event_loop``, no
 task. The rest of a large body is received from the socket straight into the buffer.
 
-Every other request is handled by the base class, which calls the ASGI application. So is every
-request if the application is not one of ``create_app``. HTTP is parsed by llhttp (httptools).
+All other requests, and all requests to an application that ``create_app`` did not create, are
+handled by the base class, which calls the ASGI application. llhttp (httptools) parses HTTP.
 
 The base class keeps a queue of pipelined requests, the keep-alive timer, and the state that uvicorn
 needs for a graceful shutdown. ``InferExchange`` therefore has the attributes of uvicorn's
@@ -35,15 +35,15 @@ from .framing import Framing, frame_head
 from .model import ServedModel
 from .service import Reply, Service, error_reply
 
-# The rest of a body from this size on is received without the HTTP parser. For a smaller rest,
-# setting another protocol on the transport costs more than the copy.
+# If at least this part of a body is missing, it is received without the HTTP parser. For fewer
+# bytes, setting another protocol on the transport costs more than the copy.
 _DIRECT_FROM_NBYTES = 64 << 10
 _MAX_HEAD_NBYTES = 64 << 10
-# The body of a rejected request up to this size is discarded before the reply, which keeps the
-# connection. After a larger one, or one that waits for 100 Continue, the connection is closed.
+# Up to this size, the body of a rejected request is discarded before the reply, and the connection
+# is kept. If the body is larger, or the client waits for 100 Continue, the connection is closed.
 _MAX_DISCARDED_NBYTES = 16 << 20
 # After the reply to a request whose body is too large to be discarded, the connection stays open
-# for this time, because a client that is still sending would not receive the reply.
+# for this time. If it was closed at once, a client that is still sending might not get the reply.
 _LINGER_SECONDS = 10.0
 # A frame up to this size is joined and written with its head. For a larger one, writelines costs
 # less than the copy.
@@ -62,7 +62,8 @@ class InferExchange:
         self.url = protocol.url
         self.http_version = protocol.parser.get_http_version()
         self.header_length: int | None = None
-        self.body: BodyBuffer | CompressedBody | None = None  # None after an error
+        # None after an error, and from the call of the model on.
+        self.body: BodyBuffer | CompressedBody | None = None
         self.error: TensorwireError | None = None
         self.n_discarded = 0  # bytes of the body that arrived after the error
         self.expects_continue = False
@@ -96,7 +97,7 @@ class InferExchange:
         elif self.expects_continue and self.error is None and self.http_version != "1.0":
             self.protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def write(self, chunk: bytes) -> None:
+    def receive(self, chunk: bytes) -> None:
         """Append a chunk to the body, or discard it after an error."""
         if self.body is not None:
             try:
@@ -165,14 +166,14 @@ class InferExchange:
 
     def send_frame(self, frame: Frame) -> None:
         end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
-        head = self.protocol.head(200, self) + frame_head(frame) + end
+        head = self.protocol.start_response(200, self) + frame_head(frame) + end
         if len(frame) <= _MAX_JOINED_NBYTES:
             self.protocol.write(self, [b"".join((head, *frame.buffers))])
         else:
             self.protocol.write(self, [head, *frame.buffers])
 
     def send_reply(self, reply: Reply) -> None:
-        head = self.protocol.head(reply.status, self)
+        head = self.protocol.start_response(reply.status, self)
         self.protocol.write(self, [reply_bytes(head, reply, self.keep_alive)])
 
     def send_failure(self, error: Exception) -> None:
@@ -183,7 +184,7 @@ class InferExchange:
 
 
 def reply_bytes(head: bytes, reply: Reply, keep_alive: bool) -> bytes:
-    """Return a response. `head` is its status line with the headers of the server."""
+    """Return a response. ``head`` has its status line and the default headers of the server."""
     lines = [b"%b: %b\r\n" % header for header in reply.headers]
     if not keep_alive:
         lines.append(b"connection: close\r\n")
@@ -223,7 +224,13 @@ class BodyReceiver(asyncio.BufferedProtocol):
 class InferProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol, which answers inference requests without ASGI.
 
-    Middleware does not see the requests that it answers.
+    uvicorn creates an instance for each connection. Middleware does not see inference requests.
+
+    Examples
+    --------
+    >>> import uvicorn
+    >>> from tensorwire.server.uvicorn import InferProtocol
+    >>> uvicorn.run("module:app", http=InferProtocol)                    # doctest: +SKIP
     """
 
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
@@ -235,14 +242,14 @@ class InferProtocol(HttpToolsProtocol):
             app = app.app
         self.service: Any = app if isinstance(app, Service) else None
         self.targets = app.infer_targets if isinstance(app, Service) else {}
-        self.is_receiving = False  # a part of a request has arrived
-        self.is_head = False  # the part ends in its head
-        self.n_head_nbytes: int | None = None  # received after the chunk in which the head begins
+        self.is_receiving = False  # a request has begun, and its end has not arrived
+        self.is_receiving_head = False  # neither has the end of its head
+        self.head_nbytes: int | None = None  # received after the chunk in which the head begins
         self.receive_timer: asyncio.TimerHandle | None = None
-        self.unsent: InferExchange | None = None  # its response waits until the client reads
+        self.unsent: InferExchange | None = None  # the client has not read enough of its response
         self.is_rejecting = False  # no further request is accepted, because one was invalid
         self.last_reply = b""  # sent after the responses to earlier requests
-        self.n_completed = 0  # responses whose successors have not been started
+        self.n_completed = 0  # responses after which the next request has not been started yet
         self.is_starting_next = False
         self._default_headers: Any = None
         self._default_lines = b""
@@ -260,12 +267,12 @@ class InferProtocol(HttpToolsProtocol):
         """Apply the limits to a request that has not arrived completely."""
         if self.receive_timer is None and self.service.receive_timeouts.seconds is not None:
             self.receive_timer = self.loop.call_later(
-                self.service.receive_timeouts.seconds, self.receive_timeout
+                self.service.receive_timeouts.seconds, self._reject_late_request
             )
-        if self.is_head:
+        if self.is_receiving_head:
             # The chunk in which the head begins may also contain other requests.
-            self.n_head_nbytes = 0 if self.n_head_nbytes is None else self.n_head_nbytes + nbytes
-            if self.n_head_nbytes > _MAX_HEAD_NBYTES:
+            self.head_nbytes = 0 if self.head_nbytes is None else self.head_nbytes + nbytes
+            if self.head_nbytes > _MAX_HEAD_NBYTES:
                 self._close_with_error(f"the headers are longer than {_MAX_HEAD_NBYTES} bytes", 431)
             return
         exchange: Any = self.cycle
@@ -281,7 +288,7 @@ class InferProtocol(HttpToolsProtocol):
 
     def resume_parsing(self) -> None:
         """Parse the next request: a BodyReceiver has received the rest of a body."""
-        self._end_of_request()
+        self._end_receiving()
         # The state of the old parser is in the middle of the body.
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
@@ -292,11 +299,11 @@ class InferProtocol(HttpToolsProtocol):
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
-        self.is_receiving = self.is_head = True
-        self.n_head_nbytes = None
+        self.is_receiving = self.is_receiving_head = True
+        self.head_nbytes = None
 
     def on_headers_complete(self) -> None:
-        self.is_head = False
+        self.is_receiving_head = False
         model = self._infer_model()
         if model is None or self._is_overloaded():
             url, headers, expect = self.url, self.headers, self.expect_100_continue
@@ -332,29 +339,29 @@ class InferProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         cycle: Any = self.cycle
         if type(cycle) is InferExchange:
-            cycle.write(body)
+            cycle.receive(body)
         else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._end_of_request()
+        self._end_receiving()
         cycle: Any = self.cycle
         if type(cycle) is InferExchange:
             cycle.receive_end()
         else:
             super().on_message_complete()
 
-    def _end_of_request(self) -> None:
+    def _end_receiving(self) -> None:
         self.is_receiving = False
         if self.receive_timer is not None:
             self.receive_timer.cancel()
             self.receive_timer = None
 
-    def receive_timeout(self) -> None:
-        """Close the connection: a request did not arrive in time."""
+    def _reject_late_request(self) -> None:
+        """Reply that a request did not arrive in time, and close the connection."""
         self.receive_timer = None
         cycle: Any = self.cycle
-        if self.is_head:
+        if self.is_receiving_head:
             self._close_with_error("the headers did not arrive in time", 408)
         elif type(cycle) is InferExchange:
             if cycle.is_answered:
@@ -367,9 +374,9 @@ class InferProtocol(HttpToolsProtocol):
         self._close_with_error(msg, 400)
 
     def _close_with_error(self, message: str, status: int) -> None:
-        """Close the connection with an error reply, which follows those to earlier requests."""
+        """Send an error reply after the replies to earlier requests, and close the connection."""
         self.is_rejecting = True
-        self._end_of_request()
+        self._end_receiving()
         cycle: Any = self.cycle
         if cycle is None or cycle.response_complete:
             is_waiting = False
@@ -392,7 +399,7 @@ class InferProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Return whether to keep the transport open: the response to a request is not sent yet."""
+        """Return whether to keep the transport open, because a response has not been sent yet."""
         cycle: Any = self.cycle
         if cycle is None or cycle.response_complete or self.scheme == "https":
             return False
@@ -402,7 +409,7 @@ class InferProtocol(HttpToolsProtocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_of_request()
+        self._end_receiving()
         self.unsent = None
         super().connection_lost(exc)
 
@@ -421,7 +428,7 @@ class InferProtocol(HttpToolsProtocol):
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    def head(self, status: int, exchange: InferExchange) -> bytes:
+    def start_response(self, status: int, exchange: InferExchange) -> bytes:
         """Log the request, and return the status line and the default headers of the server."""
         if self.access_log:
             self.access_logger.info(
@@ -465,13 +472,13 @@ class InferProtocol(HttpToolsProtocol):
         else:
             self.finish(exchange)
 
-    def _check_progress(self, previous: int) -> None:
+    def _check_progress(self, previous_nbytes: int) -> None:
         """Abort the connection if the client has read nothing since the previous check."""
         seconds = self.service.receive_timeouts.seconds
         if self.unsent is None or seconds is None:
             return
         unsent_nbytes = self.transport.get_write_buffer_size()
-        if unsent_nbytes >= previous:
+        if unsent_nbytes >= previous_nbytes:
             self.transport.abort()
         else:
             self.loop.call_later(seconds, self._check_progress, unsent_nbytes)
@@ -489,7 +496,7 @@ class InferProtocol(HttpToolsProtocol):
             if exchange.is_received or exchange.expects_continue:
                 self.transport.close()
             else:
-                self._end_of_request()
+                self._end_receiving()
                 self.receive_timer = self.loop.call_later(_LINGER_SECONDS, self.transport.close)
         self.on_response_complete()
 
