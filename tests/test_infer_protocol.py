@@ -468,6 +468,149 @@ def test_only_the_proxy_headers_middleware_of_uvicorn_is_bypassed() -> None:
     assert asgi_paths == ["/v2/models/echo/infer"]
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_client_that_reads_large_responses_is_not_disconnected(loop: str) -> None:
+    """The time without progress is counted for each response."""
+    app = make_app(receive_timeout=0.5)
+    message = request_bytes("echo", np.zeros(2 * MiB, np.float32))
+    with uvicorn_server(app, http=InferProtocol, loop=loop) as address, connect(address) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        stream = Stream(sock)
+        deadline = time.monotonic() + 1.8
+        while time.monotonic() < deadline:
+            sock.sendall(message)
+            assert stream.answer().status == 200
+
+
+def test_keep_alive_timeout_does_not_end_a_pipelined_request() -> None:
+    app = make_app()
+    released.clear()
+    x = np.arange(100_000, dtype=np.float32)
+    with uvicorn_server(app, http=InferProtocol, timeout_keep_alive=1) as address:
+        with connect(address) as connection:  # the model takes longer than the timeout
+            stream = Stream(connection)
+            text = request_bytes("echo", np.arange(2)) + request_bytes("wait", np.arange(3))
+            connection.sendall(text)
+            assert stream.answer().response["x"].shape == (2,)
+            time.sleep(1.5)
+            released.set()
+            assert stream.answer().response["x"].shape == (3,)
+        with connect(address) as connection:  # the client takes longer
+            stream = Stream(connection)
+            text = request_bytes("echo", np.arange(2)) + request_bytes("echo", x)
+            connection.sendall(text[:1000])
+            for i in range(5):
+                time.sleep(0.3)
+                connection.sendall(text[1000 + i * 100 : 1100 + i * 100])
+            connection.sendall(text[1500:])
+            assert stream.answer().response["x"].shape == (2,)
+            assert stream.answer().response["x"].shape == x.shape
+
+
+@pytest.mark.parametrize("model", ["exit", "exit in thread", "exit async"])
+def test_model_that_raises_system_exit(model: str) -> None:
+    def leave(request: tw.InferRequest) -> Any:
+        raise SystemExit(3)
+
+    async def leave_async(request: tw.InferRequest) -> Any:
+        raise SystemExit(3)
+
+    app = create_app(
+        {
+            "exit": Model(leave, in_event_loop=True),
+            "exit in thread": leave,
+            "exit async": leave_async,
+            "echo": echo,
+        }
+    )
+    with uvicorn_server(app, http=InferProtocol) as address, connect(address) as connection:
+        stream = Stream(connection)
+        path = model.replace(" ", "%20")
+        connection.sendall(request_bytes(path, np.arange(2)))
+        answer = stream.answer()
+        assert (answer.status, answer.error) == (500, f"model {model!r} failed")
+        connection.sendall(request_bytes("echo", np.arange(2)))
+        assert stream.answer().status == 200
+
+
+@pytest.mark.parametrize("end", [b"a%d: b\r\n", b"0;extension=%d"])
+def test_trailers_and_chunk_extensions_are_limited(address: str, end: bytes) -> None:
+    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connect(address) as connection:
+        connection.sendall(head + b"1\r\n{\r\n0" + (b"\r\n" if end.startswith(b"a") else b";a="))
+        sent = 0
+        with pytest.raises(OSError):
+            for i in range(1_000_000):
+                sent += connection.send((end % i) * 100)
+                assert sent < 20 * MiB
+            pytest.fail("the server accepts an endless trailer")
+
+
+def test_websocket_upgrade_after_a_request(address: str) -> None:
+    upgrade = (
+        b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    with uvicorn_server(make_app(), http=InferProtocol, ws="auto") as with_websockets:
+        with connect(with_websockets) as connection:
+            stream = Stream(connection)
+            connection.sendall(request_bytes("echo", np.arange(2)))
+            assert stream.answer().status == 200
+            connection.sendall(upgrade)
+            assert connection.recv(100).startswith(b"HTTP/1.1 403 ")
+
+
+def test_time_in_which_reading_is_paused_does_not_count() -> None:
+    """A request that waits for its turn is not late, because the server does not read it."""
+    released.clear()
+    started.clear()
+    x = np.arange(1_000_000, dtype=np.float32)
+    app = make_app(receive_timeout=0.5)
+    with uvicorn_server(app, http=InferProtocol) as address, connect(address) as connection:
+        stream = Stream(connection)
+        connection.sendall(request_bytes("wait", np.arange(2)))
+        assert started.wait(10)
+        sender = threading.Thread(target=connection.sendall, args=(request_bytes("echo", x),))
+        sender.start()
+        time.sleep(1.2)
+        released.set()
+        assert stream.answer().status == 200
+        assert stream.answer().response["x"].shape == x.shape
+        sender.join()
+
+
+def test_slow_body_after_an_early_response() -> None:
+    app = make_app(receive_timeout=0.5)
+    with uvicorn_server(app, http=InferProtocol) as address, connect(address) as connection:
+        connection.sendall(b"POST /nope HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\n\r\n")
+        stream = Stream(connection)
+        connection.sendall(bytes(17 * MiB))
+        assert stream.answer().status == 404
+        deadline = time.monotonic() + 10
+        with pytest.raises(OSError):
+            while time.monotonic() < deadline:
+                connection.sendall(b"a")
+                time.sleep(0.05)
+            pytest.fail("the connection stays open")
+
+
+def test_model_does_not_run_after_the_connection_is_closed() -> None:
+    calls: list[int] = []
+
+    def count(request: tw.InferRequest) -> tw.InferResponse:
+        calls.append(1)
+        return tw.InferResponse(request.inputs)
+
+    app = create_app({"m": Model(count, in_event_loop=True)})
+    with uvicorn_server(app, http=InferProtocol) as address, connect(address) as connection:
+        message = request_bytes("m", np.arange(2), "Connection: keep-alive\r\n")
+        connection.sendall(message.replace(b"HTTP/1.1", b"HTTP/1.0") * 2)
+        stream = Stream(connection)
+        assert stream.answer().status == 200
+        assert stream.at_end()
+    assert calls == [1]
+
+
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[str, str]:
     if shutil.which("openssl") is None:

@@ -244,7 +244,7 @@ def retry_delay(error: Exception, attempt: int, deadline: Deadline) -> float | N
         if delay > _MAX_RETRY_AFTER_SECONDS:
             return None
     else:
-        delay = min(_FIRST_DELAY_SECONDS * 2.0**attempt, _MAX_DELAY_SECONDS)
+        delay = min(_FIRST_DELAY_SECONDS * 2.0 ** min(attempt, 10), _MAX_DELAY_SECONDS)
         delay *= random.uniform(0.5, 1.0)
     if deadline.at is not None and time.monotonic() + delay >= deadline.at:
         return None

@@ -904,5 +904,7 @@ class Client(BaseClient):
 
     def _forget_connections(self) -> None:
         """Start without connections in a child process, which must not use those of its parent."""
+        is_closed = self._pool.is_closed
         self._pool.forget()
         self._pool = Pool(self._options["connections"])
+        self._pool.is_closed = is_closed

@@ -142,7 +142,9 @@ class ServedModel:
         request = self.decode(body, header_length)
         try:
             result = self.model.function(request)
-        except (Exception, asyncio.CancelledError) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # including SystemExit and the panics of Rust extensions
             raise self.failure(error) from None
         if inspect.isawaitable(result):
             return self._encode_awaited(result, request)
@@ -156,7 +158,9 @@ class ServedModel:
             if task is None or task.cancelling() > 0:  # the server cancels the request
                 raise
             raise self.failure(error) from None
-        except Exception as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # SystemExit would stop the server
             raise self.failure(error) from None
         return self.encode(awaited, request)
 

@@ -92,6 +92,8 @@ class InferExchange:
     def start(self) -> None:
         """Begin this exchange: the responses to all earlier requests have been sent."""
         self.has_turn = True
+        if not self.is_received and self.protocol.receive_timer is not None:
+            self.protocol.start_receive_timer()  # reading was paused until now
         if self.is_received or (self.error is not None and not self.keep_alive):
             self.run()
         elif self.expects_continue and self.error is None and self.http_version != "1.0":
@@ -129,6 +131,9 @@ class InferExchange:
     def run(self) -> None:
         """Run the model, and send the response."""
         model = self.model
+        if self.protocol.transport.is_closing():  # an earlier response has closed the connection
+            self.is_answered = self.response_complete = True
+            return
         try:
             if self.error is not None:
                 raise self.error
@@ -244,8 +249,12 @@ class InferProtocol(HttpToolsProtocol):
         self.targets = app.infer_targets if isinstance(app, Service) else {}
         self.is_receiving = False  # a request has begun, and its end has not arrived
         self.is_receiving_head = False  # neither has the end of its head
-        self.head_nbytes: int | None = None  # received after the chunk in which the head begins
+        self.has_body_data = False  # some has arrived since the last change of head_nbytes
+        # Received without body data after the chunk in which the request begins: its head, its
+        # trailers and the headers of chunks.
+        self.head_nbytes: int | None = None
         self.receive_timer: asyncio.TimerHandle | None = None
+        self.progress_timer: asyncio.TimerHandle | None = None
         self.unsent: InferExchange | None = None  # the client has not read enough of its response
         self.is_rejecting = False  # no further request is accepted, because one was invalid
         self.last_reply = b""  # sent after the responses to earlier requests
@@ -265,15 +274,18 @@ class InferProtocol(HttpToolsProtocol):
 
     def _continue_receiving(self, nbytes: int) -> None:
         """Apply the limits to a request that has not arrived completely."""
-        if self.receive_timer is None and self.service.receive_timeouts.seconds is not None:
-            self.receive_timer = self.loop.call_later(
-                self.service.receive_timeouts.seconds, self._reject_late_request
-            )
-        if self.is_receiving_head:
+        if self.receive_timer is None:
+            self.start_receive_timer()
+        if self.has_body_data:
+            self.head_nbytes, self.has_body_data = 0, False
+        else:
             # The chunk in which the head begins may also contain other requests.
             self.head_nbytes = 0 if self.head_nbytes is None else self.head_nbytes + nbytes
             if self.head_nbytes > _MAX_HEAD_NBYTES:
-                self._close_with_error(f"the headers are longer than {_MAX_HEAD_NBYTES} bytes", 431)
+                message = f"the headers or trailers are longer than {_MAX_HEAD_NBYTES} bytes"
+                self._close_with_error(message, 431)
+                return
+        if self.is_receiving_head:
             return
         exchange: Any = self.cycle
         if type(exchange) is not InferExchange or not exchange.has_turn:
@@ -295,12 +307,19 @@ class InferProtocol(HttpToolsProtocol):
         self.transport.set_protocol(self)
 
     def on_message_begin(self) -> None:
+        # The response to an earlier request in the same chunk has started this timer.
+        self._unset_keepalive_if_required()
         # The scope is only created for a request that goes through ASGI.
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
         self.is_receiving = self.is_receiving_head = True
+        self.has_body_data = False
         self.head_nbytes = None
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.is_receiving_head:  # later headers are trailers
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self.is_receiving_head = False
@@ -337,8 +356,10 @@ class InferProtocol(HttpToolsProtocol):
         return limit is not None and (len(self.connections) >= limit or len(self.tasks) >= limit)
 
     def on_body(self, body: bytes) -> None:
+        self.has_body_data = True
         cycle: Any = self.cycle
-        if type(cycle) is InferExchange:
+        # For a websocket upgrade, the cycle is still that of the previous request.
+        if type(cycle) is InferExchange and not self.parser.should_upgrade():
             cycle.receive(body)
         else:
             super().on_body(body)
@@ -346,7 +367,7 @@ class InferProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._end_receiving()
         cycle: Any = self.cycle
-        if type(cycle) is InferExchange:
+        if type(cycle) is InferExchange and not self.parser.should_upgrade():
             cycle.receive_end()
         else:
             super().on_message_complete()
@@ -357,17 +378,30 @@ class InferProtocol(HttpToolsProtocol):
             self.receive_timer.cancel()
             self.receive_timer = None
 
+    def start_receive_timer(self) -> None:
+        """Begin the time in which the rest of a request must arrive."""
+        seconds = self.service.receive_timeouts.seconds
+        if self.receive_timer is not None:
+            self.receive_timer.cancel()
+            self.receive_timer = None
+        if seconds is not None:
+            self.receive_timer = self.loop.call_later(seconds, self._reject_late_request)
+
     def _reject_late_request(self) -> None:
         """Reply that a request did not arrive in time, and close the connection."""
         self.receive_timer = None
         cycle: Any = self.cycle
-        if self.is_receiving_head:
+        if self.flow.read_paused:  # the request waits for its turn
+            self.start_receive_timer()
+        elif self.is_receiving_head:
             self._close_with_error("the headers did not arrive in time", 408)
         elif type(cycle) is InferExchange:
             if cycle.is_answered:
                 self.transport.close()
             else:
                 cycle.reject(self.service.receive_timeouts.error())
+        elif cycle.response_complete:  # the application has replied without reading the body
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         """Reply to a request that the HTTP parser rejected, and close the connection."""
@@ -410,7 +444,7 @@ class InferProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_receiving()
-        self.unsent = None
+        self._end_sending()
         super().connection_lost(exc)
 
     # --- responding ------------------------------------------------------------------------------
@@ -474,6 +508,7 @@ class InferProtocol(HttpToolsProtocol):
 
     def _check_progress(self, previous_nbytes: int) -> None:
         """Abort the connection if the client has read nothing since the previous check."""
+        self.progress_timer = None
         seconds = self.service.receive_timeouts.seconds
         if self.unsent is None or seconds is None:
             return
@@ -481,11 +516,18 @@ class InferProtocol(HttpToolsProtocol):
         if unsent_nbytes >= previous_nbytes:
             self.transport.abort()
         else:
-            self.loop.call_later(seconds, self._check_progress, unsent_nbytes)
+            self.progress_timer = self.loop.call_later(seconds, self._check_progress, unsent_nbytes)
+
+    def _end_sending(self) -> None:
+        self.unsent = None
+        if self.progress_timer is not None:
+            self.progress_timer.cancel()
+            self.progress_timer = None
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        exchange, self.unsent = self.unsent, None
+        exchange = self.unsent
+        self._end_sending()
         if exchange is not None:
             self.finish(exchange)
 
