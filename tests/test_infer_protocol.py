@@ -546,18 +546,20 @@ def test_trailers_and_chunk_extensions_are_limited(address: str, end: bytes) -> 
             pytest.fail("the server accepts an endless trailer")
 
 
-def test_websocket_upgrade_after_a_request(address: str) -> None:
+def test_websocket_upgrade_after_a_request() -> None:
     upgrade = (
         b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     )
-    with uvicorn_server(make_app(), http=InferProtocol, ws="auto") as with_websockets:
-        with connect(with_websockets) as connection:
-            stream = Stream(connection)
-            connection.sendall(request_bytes("echo", np.arange(2)))
-            assert stream.answer().status == 200
-            connection.sendall(upgrade)
-            assert connection.recv(100).startswith(b"HTTP/1.1 403 ")
+    with (
+        uvicorn_server(make_app(), http=InferProtocol, ws="auto") as address,
+        connect(address) as connection,
+    ):
+        stream = Stream(connection)
+        connection.sendall(request_bytes("echo", np.arange(2)))
+        assert stream.answer().status == 200
+        connection.sendall(upgrade)
+        assert connection.recv(100).startswith(b"HTTP/1.1 403 ")
 
 
 def test_time_in_which_reading_is_paused_does_not_count() -> None:

@@ -35,8 +35,8 @@ from .framing import Framing, frame_head
 from .model import ServedModel
 from .service import Reply, Service, error_reply
 
-# If at least this part of a body is missing, it is received without the HTTP parser. For fewer
-# bytes, setting another protocol on the transport costs more than the copy.
+# If at least this many bytes of a body are missing, they are received without the HTTP parser. For
+# fewer bytes, setting another protocol on the transport costs more than the copy.
 _DIRECT_FROM_NBYTES = 64 << 10
 _MAX_HEAD_NBYTES = 64 << 10
 # Up to this size, the body of a rejected request is discarded before the reply, and the connection
@@ -65,7 +65,7 @@ class InferExchange:
         # None after an error, and from the call of the model on.
         self.body: BodyBuffer | CompressedBody | None = None
         self.error: TensorwireError | None = None
-        self.n_discarded = 0  # bytes of the body that arrived after the error
+        self.discarded_nbytes = 0  # the part of the body that arrived after the error
         self.expects_continue = False
         self.has_turn = False  # the responses to all earlier requests have been sent
         self.is_received = False  # the whole request has arrived
@@ -107,8 +107,8 @@ class InferExchange:
             except TensorwireError as error:
                 self.body, self.error = None, error
         elif not self.is_answered:
-            self.n_discarded += len(chunk)
-            if self.n_discarded > _MAX_DISCARDED_NBYTES:
+            self.discarded_nbytes += len(chunk)
+            if self.discarded_nbytes > _MAX_DISCARDED_NBYTES:
                 self.keep_alive = False
                 if self.has_turn:
                     self.run()
@@ -171,14 +171,14 @@ class InferExchange:
 
     def send_frame(self, frame: Frame) -> None:
         end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
-        head = self.protocol.start_response(200, self) + frame_head(frame) + end
+        head = self.protocol.begin_response(200, self) + frame_head(frame) + end
         if len(frame) <= _MAX_JOINED_NBYTES:
             self.protocol.write(self, [b"".join((head, *frame.buffers))])
         else:
             self.protocol.write(self, [head, *frame.buffers])
 
     def send_reply(self, reply: Reply) -> None:
-        head = self.protocol.start_response(reply.status, self)
+        head = self.protocol.begin_response(reply.status, self)
         self.protocol.write(self, [reply_bytes(head, reply, self.keep_alive)])
 
     def send_failure(self, error: Exception) -> None:
@@ -247,8 +247,8 @@ class InferProtocol(HttpToolsProtocol):
             app = app.app
         self.service: Any = app if isinstance(app, Service) else None
         self.targets = app.infer_targets if isinstance(app, Service) else {}
-        self.is_receiving = False  # a request has begun, and its end has not arrived
-        self.is_receiving_head = False  # neither has the end of its head
+        self.is_receiving = False  # a request has begun, but its end has not arrived
+        self.is_receiving_head = False  # the end of its head has not arrived either
         self.has_body_data = False  # some has arrived since the last change of head_nbytes
         # Received without body data after the chunk in which the request begins: its head, its
         # trailers and the headers of chunks.
@@ -462,7 +462,7 @@ class InferProtocol(HttpToolsProtocol):
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    def start_response(self, status: int, exchange: InferExchange) -> bytes:
+    def begin_response(self, status: int, exchange: InferExchange) -> bytes:
         """Log the request, and return the status line and the default headers of the server."""
         if self.access_log:
             self.access_logger.info(
