@@ -20,6 +20,7 @@ from support import client_fixtures
 from support.client_fixtures import BODY, GOOD, HEADERS, Connect, X, app, free_port, seen
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout
+from tensorwire.client.calls import Deadline, retry_delay
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -336,6 +337,30 @@ def test_fork(server: str, kind: str) -> None:
     assert done.returncode == 0
     parent, child, parent_again = (call["peer"] for call in seen[before:])
     assert parent == parent_again != child
+
+
+def test_closed_client_stays_closed_in_a_child_process(server: str) -> None:
+    script = FORK.replace("call(runner)\nchild", "client.close()\nchild", 1).replace(
+        "call(runner)\n", ""
+    )
+    script = script.replace(
+        "    call(asyncio.Runner())\n",
+        "    try:\n        call(None)\n    except RuntimeError:\n        os._exit(7)\n",
+    )
+    path = os.pathsep.join([str(Path(tw.__file__).parent.parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", script, server, "sync"],
+        env=os.environ | {"PYTHONPATH": path},
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 7
+
+
+def test_delay_of_a_late_retry_is_finite() -> None:
+    delay = retry_delay(ConnectionError("x"), 100_000, Deadline(Timeout()))
+    assert delay is not None
+    assert 0 < delay < 60
 
 
 def test_child_process_closes_the_connections_of_its_parent(connect: Connect) -> None:
