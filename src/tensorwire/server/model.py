@@ -146,9 +146,9 @@ class ServedModel:
             raise
         except BaseException as error:  # including SystemExit and the panics of Rust extensions
             raise self.failure(error) from None
-        if inspect.isawaitable(result):
-            return self._encode_awaited(result, request)
-        return self.encode(result, request)
+        if isinstance(result, tw.InferResponse) or not inspect.isawaitable(result):
+            return self.encode(result, request)
+        return self._encode_awaited(result, request)
 
     async def _encode_awaited(self, result: Awaitable[Any], request: tw.InferRequest) -> tw.Frame:
         try:
