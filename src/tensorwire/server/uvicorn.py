@@ -8,9 +8,9 @@ task. The rest of a large body is received from the socket straight into the buf
 All other requests, and all requests to an application that ``create_app`` did not create, are
 handled by the base class, which calls the ASGI application. llhttp (httptools) parses HTTP.
 
-The base class keeps a queue of pipelined requests, the keep-alive timer, and the state that uvicorn
-needs for a graceful shutdown. ``InferExchange`` therefore has the attributes of uvicorn's
-``RequestResponseCycle`` that the base class uses, and is started by ``_start_asgi_task``.
+The base class keeps a queue of pipelined requests, and the state that uvicorn needs for a graceful
+shutdown. ``InferExchange`` therefore has the attributes of uvicorn's ``RequestResponseCycle`` that
+the base class uses, and is started by ``_start_asgi_task``.
 """
 
 from __future__ import annotations
