@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from stress import soak
 from support.servers import HOST, uvicorn_server
 from tensorwire.asgi import create_app
 from tensorwire.client import AsyncClient, Client, InferenceServerError
@@ -132,12 +131,3 @@ def test_memory_of_a_64_mb_echo() -> None:
         server.wait(10)
     finally:
         os.kill(server.pid, signal.SIGKILL) if server.poll() is None else None
-
-
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux' /proc")
-def test_short_soak() -> None:
-    """A short run of `stress/soak.py`: correct responses, bounded memory."""
-    tally = soak.soak(3000, 8)
-    assert tally.wrong == []
-    assert tally.n_valid > 1000 < tally.n_rejected + tally.n_disconnected
-    assert tally.n_all == 8 * 10 * (3000 // 80)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from stress import http_soak
+from stress import soak
 from support import http_cases
 from support.http_cases import CASES, EXPECT, HYPER, TOO_LONG, Case, encoded, get
 from support.http_exchange import (
@@ -803,8 +803,8 @@ def test_sigterm(transport: Transport) -> None:
 
 @pytest.mark.parametrize("transport", ["fast", "granian-rsgi"])
 def test_short_soak(transport: str) -> None:
-    """A short run of `stress/http_soak.py`: correct responses, bounded memory."""
-    tally = http_soak.soak(transport, 5000, 2)
+    """A short run of `stress/soak.py`: correct responses, bounded memory."""
+    tally = soak.soak(transport, 5000, 2)
     assert tally.wrong == []
     assert tally.n_all >= 5000
     assert min(tally.counts.values()) > 50

@@ -10,15 +10,11 @@ import contextlib
 import http.client
 import json
 import logging
-import shutil
 import socket
-import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +22,8 @@ import pytest
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 import tensorwire as tw
+from support import client_fixtures
+from support.client_fixtures import Certificate
 from support.servers import uvicorn_server
 from tensorwire.asgi import Model, create_app
 from tensorwire.server.serve import echo
@@ -37,6 +35,7 @@ pytestmark = [
 ]
 
 MiB = 1 << 20
+certificate = client_fixtures.certificate
 BINARY = {"binary_data_output": True}
 asgi_paths: list[str] = []  # of the requests that reached the ASGI application
 released = threading.Event()  # the model "wait" returns when it is set
@@ -613,26 +612,13 @@ def test_model_does_not_run_after_the_connection_is_closed() -> None:
     assert calls == [1]
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> tuple[str, str]:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
-    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=test"
-    names = ["-addext", "subjectAltName=IP:127.0.0.1"]
-    out = ["-keyout", key, "-out", certificate]
-    subprocess.run([*make.split(), *names, *out], check=True, capture_output=True)
-    return key, certificate
-
-
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("model", ["echo", "thread"])
-def test_tls(certificate: tuple[str, str], model: str, loop: str) -> None:
-    key, chain = certificate
-    options = {"ssl_keyfile": key, "ssl_certfile": chain, "loop": loop}
+def test_tls(certificate: Certificate, model: str, loop: str) -> None:
+    options = {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file, "loop": loop}
     x = np.arange(2_000_000, dtype=np.float32)
     with uvicorn_server(make_app(), http=InferProtocol, **options) as address:
-        context = ssl.create_default_context(cafile=chain)
+        context = certificate.trusting()
         connection = http.client.HTTPSConnection(address, timeout=20, context=context)
         for sent in (x, x[:3], x):
             frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", sent)], parameters=BINARY))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import http.client
-import shutil
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import time
@@ -18,11 +16,14 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+from support import client_fixtures
+from support.client_fixtures import Certificate
 from tensorwire.asgi import create_app
 from tensorwire.cli import main
 from tensorwire.server.serve import Options, echo, load, why_not_fast
 
 pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
+certificate = client_fixtures.certificate
 
 MODELS = """
 import numpy as np
@@ -205,23 +206,17 @@ def test_unix_socket(tmp_path: Path) -> None:
     assert f"serves mean at unix:{path} with InferProtocol" in log
 
 
-def test_certificate(tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    number, key, chain = free_port(), tmp_path / "key.pem", tmp_path / "chain.pem"
-    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=test"
-    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(chain)]
-    subprocess.run([*make.split(), *names], check=True, capture_output=True)
+def test_certificate(tmp_path: Path, certificate: Certificate) -> None:
+    number = free_port()
 
     def ask(server: subprocess.Popen[bytes]) -> None:
         wait_until_ready(number, server)
-        context = ssl.create_default_context(cafile=str(chain))
-        address = f"127.0.0.1:{number}"
+        address, context = f"127.0.0.1:{number}", certificate.trusting()
         connection = http.client.HTTPSConnection(address, timeout=10, context=context)
         assert infer_mean(connection) == [1.5]
 
-    certificate = ["--ssl-keyfile", str(key), "--ssl-certfile", str(chain)]
-    log = serve_and_ask(tmp_path, ["served_here:models", "--port", str(number), *certificate], ask)
+    options = ["--ssl-keyfile", certificate.key, "--ssl-certfile", certificate.file]
+    log = serve_and_ask(tmp_path, ["served_here:models", "--port", str(number), *options], ask)
     assert f"serves mean at https://127.0.0.1:{number} with InferProtocol" in log
 
 

@@ -17,7 +17,7 @@ STOP_SECONDS = 20.0
 
 
 def interpreter(name: str) -> Path:
-    """Return the interpreter of an environment. If there is none, skip the test, or fail in CI."""
+    """Return the interpreter of an environment. Without it, skip the test, or fail in CI."""
     folder = environment.folder_of(name)
     if not environment.is_ready(name, folder):
         command = shlex.join([sys.executable, environment.__file__, name, str(folder)])

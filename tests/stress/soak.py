@@ -1,196 +1,311 @@
-"""Send valid and malformed requests from several clients to a server, and check all responses.
+"""Send valid and malformed HTTP requests from several processes, and check every response.
 
-`PYTHONPATH=tests python -m stress.soak [REQUESTS [CLIENTS]]` sends 100,000 requests from 8 clients
-by default. Each response must belong to its own request, and the server's memory must not grow
-after the first tenth. The exit code is 1 if a check failed.
+`PYTHONPATH=tests python -m stress.soak [REQUESTS [PROCESSES [TRANSPORT ...]]]` sends 1,000,000
+requests from 4 processes to each server; the default servers are `fast` and `granian-rsgi`
+(support/http_servers.py). Each request has its own payload, which its response must contain. The
+memory of the server must not grow after the first fifth of the requests. The exit code is 1 if a
+check failed.
 """
 
 from __future__ import annotations
 
-import asyncio
+import gzip
 import json
+import multiprocessing
 import random
-import socket
-import subprocess
+import re
 import sys
 import time
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 import tensorwire as tw
-from support import cases
-from support.servers import HOST
+from support import cases, http_cases
+from support.http_exchange import (
+    Closed,
+    Connection,
+    Echo,
+    InvalidResponse,
+    chunked,
+    echo,
+    head,
+    post,
+)
+from support.http_servers import BY_NAME, Server, running
 
-N_REQUESTS, N_CLIENTS = 100_000, 8
+N_REQUESTS, N_PROCESSES = 1_000_000, 4
+DEFAULT_TRANSPORTS = ("fast", "granian-rsgi")
 GROWTH_NBYTES = 8 << 20
-MALFORMED = [case for case in cases.MALFORMED if case.kind == "request" and len(case.body) < 5000]
+N_SAMPLES = 50
+MAX_WRONG = 20  # descriptions that a process collects before it stops
+
+START = "POST /v2/models/echo/infer HTTP/1.1"
+MALFORMED = [
+    case
+    for case in cases.MALFORMED
+    if case.kind == "request"
+    and len(case.body) < 5000
+    and (case.header_length is None or re.fullmatch("[0-9]+", str(case.header_length)))
+]
 
 
+@dataclass
 class Tally:
-    """The numbers of responses by kind, and descriptions of wrong ones."""
+    """The numbers of requests by kind, and descriptions of wrong responses."""
 
-    def __init__(self) -> None:
-        self.n_valid = self.n_rejected = self.n_disconnected = 0
-        self.wrong: list[str] = []
+    counts: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
 
     @property
     def n_all(self) -> int:
-        return self.n_valid + self.n_rejected + self.n_disconnected
+        return self.counts.total()
 
 
-class Connection:
-    """HTTP over one socket. A client library would not send malformed requests."""
+class Client:
+    """Sends random requests over one connection, and opens another one when it is closed."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self, transport: str, port: int, name: str) -> None:
+        self.port, self.name = port, name
+        self.rng = random.Random(name)
+        self.n_sent = 0
+        self.connection = Connection(port)
+        # Without models that fail, because they write to the log, and without cases after which a
+        # connection may be open or closed.
+        self.exchanges = [
+            (case, expected)
+            for case in http_cases.CASES
+            for expected in [case.expected(transport)]
+            if expected.stays_open is not None and max(case.outcome.statuses) < 500
+        ]
+        self.kinds: list[tuple[int, Callable[[], int]]] = [
+            (20, self.valid),
+            (10, self.json_and_bytes),
+            (8, self.in_chunks),
+            (5, self.compressed),
+            (5, self.in_parts),
+            (12, self.pipelined),
+            (25, self.malformed_message),
+            (12, self.exchange),
+            (3, self.vanishing),
+        ]
 
-    async def open(self) -> None:
-        self.reader, self.writer = await asyncio.open_connection(HOST, self.port, limit=1 << 24)
+    def reconnect(self) -> None:
+        self.connection.socket.close()
+        self.connection = Connection(self.port)
 
-    async def close(self) -> None:
-        self.writer.close()
-        await self.writer.wait_closed()
+    def run(self) -> tuple[str, int]:
+        """Send one or more requests, and check the responses. Return their kind and number."""
+        weights = [weight for weight, _ in self.kinds]
+        kind = self.rng.choices(self.kinds, weights)[0][1]
+        return kind.__name__, kind()
 
-    async def post(self, body: bytes, header_length: object, cut: int | None = None) -> bytes:
-        """Send a request, or only the bytes before `cut`, and read the response."""
-        lines = ["POST /v2/models/echo/infer HTTP/1.1", "Host: soak"]
-        if header_length is not None:
-            lines.append(f"Inference-Header-Content-Length: {header_length}")
-        lines += [f"Content-Length: {len(body)}", "", ""]
-        self.writer.write(("\r\n".join(lines).encode() + body)[:cut])
-        await self.writer.drain()
-        if cut is not None:
-            return b""
-        head = await self.reader.readuntil(b"\r\n\r\n")
-        self.status = int(head.split(b" ", 2)[1])
-        self.headers = {}
-        for line in head.decode().split("\r\n")[1:-2]:
-            key, _, value = line.partition(":")
-            self.headers[key.lower()] = value.strip()
-        return await self.reader.readexactly(int(self.headers["content-length"]))
+    def request(self) -> Echo:
+        self.n_sent += 1
+        n = self.rng.choice([1, 1, 1, 10, 10, 100, 1000, 20_000])
+        first = self.rng.getrandbits(40)
+        return echo(f"{self.name}, request {self.n_sent}", tuple(range(first, first + n)))
 
+    def valid(self) -> int:
+        request = self.request()
+        self.connection.send(post("echo", request))
+        request.check(self.connection.read())
+        return 1
 
-async def valid(connection: Connection, name: str, rng: random.Random) -> str:
-    """Send an echo request with unique id and numbers, and check the response."""
-    n, number = rng.choice([0, 1, 10, 1000, 30_000]), rng.getrandbits(31)
-    x, words = np.full(n, number, np.int32), [name.encode(), b"\xff" * (n % 7)]
-    is_binary = rng.random() < 0.8
-    tensors = [tw.Tensor("x", x, binary=is_binary), tw.Tensor("w", words)]
-    requested_outputs = [
-        tw.RequestedOutput("w", binary=True),
-        tw.RequestedOutput("x", binary=is_binary),
-    ]
-    frame = tw.encode_request(tw.InferRequest(tensors, requested_outputs, id=name))
-    answer = await connection.post(bytes(frame), frame.header_length)
-    if connection.status != 200:
-        return f"{name}: status {connection.status}, {answer[:200]!r}"
-    response = tw.decode_response(answer, tw.header_length(connection.headers))
-    same = response.id == name and np.array_equal(response["x"].as_numpy(), x)
-    if not same or response["w"].as_numpy().tolist() != words:
-        return f"{name}: an answer of {response.id!r}"
-    return ""
+    def json_and_bytes(self) -> int:
+        """Send numbers, as JSON or as binary data, and a BYTES tensor."""
+        self.n_sent += 1
+        id = f"{self.name}, request {self.n_sent}"
+        n, number = self.rng.choice([0, 1, 10, 1000, 30_000]), self.rng.getrandbits(31)
+        x, words = np.full(n, number, np.int32), [id.encode(), b"\xff" * (n % 7)]
+        is_binary = self.rng.random() < 0.5
+        tensors = [tw.Tensor("x", x, binary=is_binary), tw.Tensor("words", words)]
+        requested = [tw.RequestedOutput("words", binary=True)]
+        requested.append(tw.RequestedOutput("x", binary=is_binary))
+        frame = tw.encode_request(tw.InferRequest(tensors, requested, id=id))
+        lines = [f"{name}: {value}" for name, value in frame.headers.items()]
+        self.connection.send(head(START, lines) + bytes(frame))
+        response = self.connection.read()
+        assert response.status == 200, (id, response)
+        found = tw.decode_response(response.body, tw.header_length(response.headers))
+        assert found.id == id, (id, found.id)
+        assert np.array_equal(found["x"].as_numpy(), x), id
+        assert found["words"].as_numpy().tolist() == words, id
+        assert found["x"].binary == is_binary, id
+        return 1
 
+    def in_chunks(self) -> int:
+        request = self.request()
+        sizes = tuple(self.rng.choices(range(1, 40), k=3))
+        lines = [request.length_header, http_cases.CHUNKED]
+        self.connection.send(head(START, lines) + chunked(request.body, sizes))
+        request.check(self.connection.read())
+        return 1
 
-async def malformed(connection: Connection, rng: random.Random) -> str:
-    case = rng.choice(MALFORMED)
-    length = case.header_length
-    text = length.decode("latin-1") if isinstance(length, bytes) else length
-    if text is not None:
-        text = str(text)
-        if not (text.isascii() and text.isprintable() and text == text.strip()):
-            text = "no header's value"
-    answer = await connection.post(case.body, text)
-    try:
-        tw.decode_request(case.body, text)
-    except tw.DecodeError as error:
-        expected = str(error)
-    else:
-        return f"{case.id}: it is valid"
-    if connection.status != 400 or json.loads(answer)["error"] != expected:
-        return f"{case.id}: status {connection.status}, {answer[:200]!r} instead of {expected!r}"
-    return ""
+    def compressed(self) -> int:
+        request = self.request()
+        body = gzip.compress(request.body, 1)
+        lines = [request.length_header, "Content-Encoding: gzip", f"Content-Length: {len(body)}"]
+        self.connection.send(head(START, lines) + body)
+        request.check(self.connection.read())
+        return 1
 
+    def in_parts(self) -> int:
+        request = self.request()
+        sent = post("echo", request)
+        cuts = sorted(self.rng.choices(range(len(sent)), k=4))
+        parts = [sent[a:b] for a, b in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
+        self.connection.send_in_parts(parts, 0.0005)
+        request.check(self.connection.read())
+        return 1
 
-async def client(port: int, number: int, n_requests: int, tally: Tally) -> None:
-    rng = random.Random(number)
-    connection = Connection(port)
-    await connection.open()
-    for i in range(n_requests):
-        kind, wrong = rng.random(), ""
-        if kind < 0.6:
-            wrong = await valid(connection, f"client {number}, request {i}", rng)
-            tally.n_valid += 1
-        elif kind < 0.98:
-            wrong = await malformed(connection, rng)
-            tally.n_rejected += 1
-        else:  # a client that disconnects
-            await connection.post(bytes(1000), 10, cut=rng.randrange(1, 1000))
-            await connection.close()
-            await connection.open()
-            tally.n_disconnected += 1
-        if wrong:
-            tally.wrong.append(wrong)
-    await connection.close()
+    def pipelined(self) -> int:
+        n = self.rng.randrange(2, 20)
+        requests = [self.request() if self.rng.random() < 0.8 else None for _ in range(n)]
+        path = f"/v2/models/unknown-{self.n_sent}"
+        other = http_cases.get(path)
+        sent = [other if request is None else post("echo", request) for request in requests]
+        if sum(map(len, sent)) > 100_000:  # the server may stop reading, and send would block
+            sent, requests = sent[:1], requests[:1]
+        self.connection.send(b"".join(sent))
+        for request in requests:
+            response = self.connection.read()
+            if request is not None:
+                request.check(response)
+            else:
+                assert response.status == 404, response
+                assert path.rpartition("/")[2] in json.loads(response.body)["error"], response
+        return len(requests)
 
-
-def resident_nbytes(process: int) -> int:
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096
-
-
-async def run(port: int, process: int, n_requests: int, n_clients: int) -> Tally:
-    """Send the requests in ten parts, and print the server's memory after each."""
-    tally, first = Tally(), 0
-    for part in range(10):
-        share = n_requests // (10 * n_clients)
-        clients = (client(port, part * n_clients + i, share, tally) for i in range(n_clients))
-        started = time.perf_counter()
-        await asyncio.gather(*clients)
-        resident = resident_nbytes(process)
-        first = first or resident
-        rate = share * n_clients / (time.perf_counter() - started)
-        print(f"{tally.n_all} requests, {rate:.0f}/s, {resident / 1e6:.1f} MB", flush=True)
-    if resident - first > GROWTH_NBYTES:
-        tally.wrong.append(f"the server has grown by {resident - first} bytes")
-    return tally
-
-
-def soak(n_requests: int, n_clients: int) -> Tally:
-    """Start a server, send the requests, stop it, and count its error output as wrong."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port = probe.getsockname()[1]
-    serve = ["-m", "tensorwire", "serve", "--echo", "--port", str(port)]
-    server = subprocess.Popen([sys.executable, *serve], stderr=subprocess.PIPE, text=True)
-    try:
-        wait_for(port)
-        tally = asyncio.run(run(port, server.pid, n_requests, n_clients))
-    finally:
-        server.terminate()
-        printed = server.communicate(timeout=30)[1]
-    if "Traceback" in printed or "Error" in printed:
-        tally.wrong.append(printed[-2000:])
-    return tally
-
-
-def wait_for(port: int) -> None:
-    for _ in range(400):
+    def malformed_message(self) -> int:
+        """Send a malformed message in a valid HTTP request."""
+        case = self.rng.choice(MALFORMED)
+        lines = [f"Content-Length: {len(case.body)}"]
+        length = None if case.header_length is None else str(case.header_length)
+        if length is not None:
+            lines.append(f"Inference-Header-Content-Length: {length}")
+        self.connection.send(head(START, lines) + case.body)
+        response = self.connection.read()
         try:
-            socket.create_connection((HOST, port), 1).close()
-        except OSError:
-            time.sleep(0.05)
+            tw.decode_request(case.body, length)
+        except tw.DecodeError as error:
+            assert response.status == error.status, (case.id, response)
+            assert json.loads(response.body)["error"] == str(error), (case.id, response)
         else:
-            return
-    raise TimeoutError("the server does not start")
+            raise AssertionError(f"{case.id} is valid")
+        return 1
+
+    def exchange(self) -> int:
+        """Send a case of support/http_cases.py."""
+        case, expected = self.rng.choice(self.exchanges)
+        self.connection.send(case.sent)
+        responses = [self.connection.read(case.method) for _ in expected.statuses]
+        statuses = tuple(response.status for response in responses)
+        assert statuses == expected.statuses, (case.id, responses)
+        if not expected.stays_open:
+            assert self.connection.is_closed(5), case.id
+            self.reconnect()
+        return 1
+
+    def vanishing(self) -> int:
+        """Send a part of a request, or read no response, and close the connection."""
+        sent = post("echo", self.request())
+        self.connection.send(sent[: self.rng.randrange(len(sent) + 1)])
+        if self.rng.random() < 0.5:
+            self.connection.reset()
+        self.reconnect()
+        return 1
+
+
+def run_client(transport: str, port: int, number: int, n_requests: int, n_done: Any) -> Tally:
+    """Send the requests of one process. `n_done` is an array of the progress of all processes."""
+    tally = Tally()
+    client = Client(transport, port, f"client {number}")
+    while tally.n_all < n_requests and len(tally.wrong) < MAX_WRONG:
+        try:
+            kind, n = client.run()
+        except (AssertionError, Closed, InvalidResponse, OSError, tw.TensorwireError) as error:
+            tally.wrong.append(f"{client.name} after {tally.n_all}: {error!r}"[:1000])
+            kind, n = "wrong", 1
+            client.reconnect()
+        tally.counts[kind] += n
+        n_done[number] = tally.n_all
+    client.connection.socket.close()
+    return tally
+
+
+_n_done: Any = None  # in a client process, the array of the progress
+
+
+def _start_process(n_done: Any) -> None:
+    global _n_done  # noqa: PLW0603 - shared memory can only be passed when a process starts
+    _n_done = n_done
+
+
+def _run_in_process(transport: str, port: int, number: int, n_requests: int) -> Tally:
+    return run_client(transport, port, number, n_requests, _n_done)
+
+
+def run(server: Server, n_requests: int, n_processes: int) -> Tally:
+    """Send the requests from several processes, and check the memory of the server."""
+    spawn = multiprocessing.get_context("spawn")
+    n_done = spawn.Array("q", n_processes, lock=False)
+    share = n_requests // n_processes
+    samples: list[tuple[int, int]] = []
+    started = time.perf_counter()
+    with spawn.Pool(n_processes, _start_process, (n_done,)) as pool:
+        arguments = [(server.name, server.port, i, share) for i in range(n_processes)]
+        result = pool.starmap_async(_run_in_process, arguments)
+        while not result.ready():
+            result.wait(0.05)
+            if sum(n_done) >= len(samples) * n_requests / N_SAMPLES:
+                samples.append((sum(n_done), server.resident_nbytes()))
+        tallies = result.get()
+    tally = Tally()
+    for part in tallies:
+        tally.counts += part.counts
+        tally.wrong += part.wrong
+    rate = tally.n_all / (time.perf_counter() - started)
+    samples.append((tally.n_all, server.resident_nbytes()))
+    steady = [sample for sample in samples if sample[0] >= tally.n_all / 5]
+    numbers, sizes = np.array(steady, np.float64).T
+    # The smallest sizes: a sample may include the memory of requests in progress.
+    n_compared = max(1, len(sizes) // 4)
+    growth = int(sizes[-n_compared:].min() - sizes[:n_compared].min())
+    slope = np.polyfit(numbers, sizes, 1)[0] if len(steady) > 2 else 0.0
+    print(
+        f"{server.name}: {tally.n_all} requests, {rate:.0f}/s; memory {sizes[0] / 1e6:.1f} to "
+        f"{sizes[-1] / 1e6:.1f} MB, at most {sizes.max() / 1e6:.1f} MB, {slope:.2f} bytes per "
+        f"request; allowed growth {GROWTH_NBYTES / 1e6:.1f} MB",
+        flush=True,
+    )
+    print("  " + ", ".join(f"{n} {kind}" for kind, n in sorted(tally.counts.items())), flush=True)
+    if growth > GROWTH_NBYTES:
+        tally.wrong.append(f"the server has grown by {growth} bytes")
+    return tally
+
+
+def soak(transport: str, n_requests: int, n_processes: int) -> Tally:
+    """Start a server, send the requests, stop it, and count its error output as wrong."""
+    with running(BY_NAME[transport]) as server:
+        tally = run(server, n_requests, n_processes)
+        printed = server.new_log()
+    if "Traceback" in printed:
+        tally.wrong.append(printed[printed.index("Traceback") :][:2000])
+    return tally
 
 
 def main() -> None:
-    numbers = [int(argument) for argument in sys.argv[1:]]
-    tally = soak(*(numbers + [N_REQUESTS, N_CLIENTS][len(numbers) :]))
-    print(
-        f"{tally.n_valid} valid, {tally.n_rejected} rejected, {tally.n_disconnected} disconnected"
-    )
-    sys.exit("\n".join(tally.wrong[:20]) or None)
+    numbers = [int(argument) for argument in sys.argv[1:3]]
+    n_requests, n_processes = numbers + [N_REQUESTS, N_PROCESSES][len(numbers) :]
+    wrong = []
+    for transport in sys.argv[3:] or DEFAULT_TRANSPORTS:
+        tally = soak(transport, n_requests, n_processes)
+        wrong += [f"{transport}: {text}" for text in tally.wrong]
+    sys.exit("\n".join(wrong[:20]) or None)
 
 
 if __name__ == "__main__":

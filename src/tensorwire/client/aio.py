@@ -306,8 +306,8 @@ class Connection(asyncio.BufferedProtocol):
 class Pool:
     """Up to ``size`` connections. The idle connection that was used last is used first.
 
-    A task that calls ``acquire`` gets a slot, with or without a connection. If there is none, it
-    waits in a queue.
+    A task that calls ``acquire`` gets a slot, with or without a connection. If all slots are in
+    use, it waits in a queue.
     """
 
     def __init__(self, size: int, loop: asyncio.AbstractEventLoop) -> None:

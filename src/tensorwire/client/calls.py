@@ -35,8 +35,7 @@ RESPONSE_LIMITS = tw.Limits(
 )
 """Default limits of the clients for ``decode_response``.
 
-``max_body`` limits the bytes of a response, and thereby the header, the names and the number of
-tensors.
+They do not limit the header, the names and the number of tensors further than ``max_body`` does.
 """
 
 PIECE_NBYTES = 1 << 20  # the read timeout applies to sending each piece, not to a whole tensor

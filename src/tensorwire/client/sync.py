@@ -302,8 +302,8 @@ def _perform_handshake(sock: ssl.SSLSocket, end: float | None) -> None:
 class Pool:
     """Up to ``size`` connections. The idle connection that was used last is used first.
 
-    A thread that calls ``acquire`` gets a slot, with or without a connection. If there is none, it
-    waits in a queue.
+    A thread that calls ``acquire`` gets a slot, with or without a connection. If all slots are in
+    use, it waits in a queue.
     """
 
     def __init__(self, size: int) -> None:

@@ -16,6 +16,7 @@ from .._codec.messages import Frame, InferRequest, TensorSpec
 from ..errors import TensorwireError
 from .body import (
     DEFAULT_MAX_BODY,
+    MAX_DISCARDED_NBYTES,
     ClientDisconnected,
     ReceiveTimeout,
     finish_body,
@@ -23,7 +24,7 @@ from .body import (
 )
 from .framing import Framing, frame_headers
 from .model import ServedModel
-from .service import RawHeaders, Reply, Service, error_reply
+from .service import CLOSE, RawHeaders, Reply, Service, error_reply
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -31,12 +32,10 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _DEFAULT_LIMITS = Limits()
-_CLOSE = (b"connection", b"close")
 # Send in chunks, so that the server does not have to buffer a whole response.
 _CHUNK_NBYTES = 1 << 20
 # One message is faster than several for frames up to this size (benchmarks/bench_http.py).
 _MAX_JOINED_NBYTES = 64 << 10
-_MAX_DISCARDED_NBYTES = 16 << 20
 
 
 # --- requests ------------------------------------------------------------------------------------
@@ -120,13 +119,9 @@ def _body_of(message: Message) -> bytes:
 
 
 async def discard_body(receive: Receive) -> None:
-    """Read and discard at most 16 MiB of a body, before an error response is sent.
-
-    If the server closes the connection while the client is still sending the body, the client may
-    not receive the response.
-    """
+    """Read and discard at most 16 MiB of a body, before an error response is sent."""
     n_read, more = 0, True
-    while more and n_read < _MAX_DISCARDED_NBYTES:
+    while more and n_read < MAX_DISCARDED_NBYTES:
         message = await receive()
         n_read += len(message.get("body", b""))
         more = message.get("more_body", False)
@@ -240,7 +235,7 @@ async def respond(service: Service, scope: Scope, receive: Receive, send: Send) 
             return
         reply = service.reply(scope["method"], path)
         if _expects_continue(scope) or not await _discard_in_time(service, receive):
-            reply.headers.append(_CLOSE)
+            reply.headers.append(CLOSE)
         await send_reply(send, reply)
     elif scope["type"] == "lifespan":
         await _lifespan(receive, send)
@@ -269,7 +264,7 @@ async def _infer(
         return
     except TensorwireError as error:  # a part of the body may not have been read
         close = error.status == 408 or _expects_continue(scope) or _has_ambiguous_length(scope)
-        await send_error(send, str(error), error.status, [_CLOSE] if close else ())
+        await send_error(send, str(error), error.status, [CLOSE] if close else ())
         return
     try:
         frame = await model.infer(body, framing.header_length)

@@ -16,6 +16,10 @@ DEFAULT_MAX_BODY = 2**31 - 1
 DEFAULT_RECEIVE_TIMEOUT = 300.0
 """Default time in seconds in which the whole body of a request must arrive."""
 
+# Up to this size, the body of a rejected request is discarded before the reply. If a server closes
+# the connection while the client is still sending, the client may not receive the reply.
+MAX_DISCARDED_NBYTES = 16 << 20
+
 # Decompress in steps, so that a body that expands beyond max_body is rejected early.
 _INFLATE_NBYTES = 1 << 20
 

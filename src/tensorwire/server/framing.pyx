@@ -7,7 +7,7 @@ from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE, header_length
 
 # The names of the headers that Framing uses.
 FRAMING_HEADERS = (
-    "content-length", "content-type", "content-encoding", "transfer-encoding", "expect",
+    "content-length", "content-type", "content-encoding", "transfer-encoding",
     HEADER_LENGTH.lower(),
 )
 cdef bytes HEADER_LENGTH_NAME = HEADER_LENGTH.lower().encode()
@@ -36,8 +36,6 @@ cdef class Framing:
         Length of the body in bytes; None if there is no Content-Length.
     encoding : bytes
         The Content-Encoding in lower case; empty if there is none or it is ``identity``.
-    expects_continue : bool
-        Whether the client waits for a ``100 Continue`` before it sends the body.
 
     Raises
     ------
@@ -49,7 +47,6 @@ cdef class Framing:
     cdef readonly object header_length
     cdef readonly object content_length
     cdef readonly bytes encoding
-    cdef readonly bint expects_continue
 
     def __init__(self, headers):
         cdef bytes name, value
@@ -74,8 +71,6 @@ cdef class Framing:
                     encoding = encoding + b", " + value if encoding else value
             elif name == b"transfer-encoding":
                 has_transfer_encoding = True
-            elif name == b"expect":
-                self.expects_continue = value.strip().lower() == b"100-continue"
         self.encoding = encoding
         if has_transfer_encoding and self.content_length is not None:
             # Proxies may disagree on where such a body ends (RFC 9112, section 6.1).

@@ -7,17 +7,15 @@ from typing import Any
 from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 
 from ..errors import TensorwireError
-from .body import ReceiveTimeout, finish_body, open_body
+from .body import MAX_DISCARDED_NBYTES, ReceiveTimeout, finish_body, open_body
 from .framing import FRAMING_HEADERS, Framing
 from .model import ServedModel
-from .service import Reply, Service, error_reply
+from .service import CLOSE, Reply, Service, error_reply
 
 # A body up to this size is received as one object. A larger body is received in chunks, because a
 # call for each chunk costs less than another copy of the body. A response is always sent as one
 # object, because granian does not wait for the client between the chunks of a response.
 _MAX_JOINED_NBYTES = 64 << 10
-_MAX_DISCARDED_NBYTES = 16 << 20
-_CLOSE = (b"connection", b"close")
 # The names as granian and as Framing expect them.
 _HEADER_NAMES = [(name, name.encode()) for name in FRAMING_HEADERS]
 
@@ -33,7 +31,7 @@ async def respond(service: Service, scope: Any, protocol: Any) -> None:
         return
     reply = service.reply(scope.method, scope.path)
     if not await _discard_body(service, scope, protocol):
-        reply.headers.append(_CLOSE)
+        reply.headers.append(CLOSE)
     _send(protocol, reply)
 
 
@@ -50,7 +48,7 @@ async def _infer(service: Service, model: ServedModel, scope: Any, protocol: Any
         body = open_body(framing, service.max_body)
     except TensorwireError as error:
         is_discarded = error.status != 413 and await _discard_body(service, scope, protocol)
-        _send(protocol, error_reply(str(error), error.status, [] if is_discarded else [_CLOSE]))
+        _send(protocol, error_reply(str(error), error.status, [] if is_discarded else [CLOSE]))
         return
     try:
         with service.receive_timeouts:
@@ -65,7 +63,7 @@ async def _infer(service: Service, model: ServedModel, scope: Any, protocol: Any
     except ProtocolClosed:  # the client closed the connection before the body was complete
         return
     except TensorwireError as error:
-        close = [_CLOSE] if error.status == 408 else []
+        close = [CLOSE] if error.status == 408 else []
         _send(protocol, error_reply(str(error), error.status, close))
     else:
         protocol.response_bytes(200, list(frame.headers.items()), bytes(frame))
@@ -84,7 +82,7 @@ async def _discard_body(service: Service, scope: Any, protocol: Any) -> bool:
         with service.receive_timeouts:
             async for chunk in protocol:
                 n_read += len(chunk)
-                if n_read > _MAX_DISCARDED_NBYTES:
+                if n_read > MAX_DISCARDED_NBYTES:
                     return False
     except ReceiveTimeout:
         return False

@@ -22,6 +22,7 @@ MODEL_PATH = re.compile(
 )
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
+CLOSE = (b"connection", b"close")  # the server closes the connection after the reply
 Route = tuple[str, ServedModel | None]
 
 

@@ -30,18 +30,15 @@ from uvicorn.protocols.utils import get_client_addr
 from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame
 from ..errors import TensorwireError
-from .body import CompressedBody, finish_body, open_body
+from .body import MAX_DISCARDED_NBYTES, CompressedBody, finish_body, open_body
 from .framing import Framing, frame_head
 from .model import ServedModel
-from .service import Reply, Service, error_reply
+from .service import CLOSE, Reply, Service, error_reply
 
 # If at least this many bytes of a body are missing, they are received without the HTTP parser. For
 # fewer bytes, setting another protocol on the transport costs more than the copy.
 _DIRECT_FROM_NBYTES = 64 << 10
 _MAX_HEAD_NBYTES = 64 << 10
-# Up to this size, the body of a rejected request is discarded before the reply, and the connection
-# is kept. If the body is larger, or the client waits for 100 Continue, the connection is closed.
-_MAX_DISCARDED_NBYTES = 16 << 20
 # After the reply to a request whose body is too large to be discarded, the connection stays open
 # for this time. If it was closed at once, a client that is still sending might not get the reply.
 _LINGER_SECONDS = 10.0
@@ -66,7 +63,7 @@ class InferExchange:
         self.body: BodyBuffer | CompressedBody | None = None
         self.error: TensorwireError | None = None
         self.discarded_nbytes = 0  # the part of the body that arrived after the error
-        self.expects_continue = False
+        self.expects_continue = protocol.expect_100_continue
         self.has_turn = False  # the responses to all earlier requests have been sent
         self.is_received = False  # the whole request has arrived
         self.is_answered = False  # the response has been passed to the transport
@@ -78,11 +75,9 @@ class InferExchange:
         try:
             framing = Framing(headers)
             self.header_length = framing.header_length
-            self.expects_continue = framing.expects_continue
             self.body = open_body(framing, protocol.service.max_body)
         except TensorwireError as error:
             self.error = error
-            self.expects_continue = protocol.expect_100_continue
             if self.expects_continue or error.status == 413:
                 self.keep_alive = False
 
@@ -108,7 +103,7 @@ class InferExchange:
                 self.body, self.error = None, error
         elif not self.is_answered:
             self.discarded_nbytes += len(chunk)
-            if self.discarded_nbytes > _MAX_DISCARDED_NBYTES:
+            if self.discarded_nbytes > MAX_DISCARDED_NBYTES:
                 self.keep_alive = False
                 if self.has_turn:
                     self.run()
@@ -192,7 +187,7 @@ def reply_bytes(head: bytes, reply: Reply, keep_alive: bool) -> bytes:
     """Return a response. ``head`` has its status line and the default headers of the server."""
     lines = [b"%b: %b\r\n" % header for header in reply.headers]
     if not keep_alive:
-        lines.append(b"connection: close\r\n")
+        lines.append(b"%b: %b\r\n" % CLOSE)
     return b"".join((head, *lines, b"\r\n", reply.body))
 
 
@@ -322,7 +317,7 @@ class InferProtocol(HttpToolsProtocol):
         if not self.is_receiving_head:  # a trailer
             return
         name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
+        if name == b"expect" and value.strip().lower() == b"100-continue":
             self.expect_100_continue = True
         self.headers.append((name, value))
 
