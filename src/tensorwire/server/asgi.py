@@ -245,9 +245,13 @@ async def respond(service: Service, scope: Scope, receive: Receive, send: Send) 
 
 async def _discard_in_time(service: Service, receive: Receive) -> bool:
     """Discard the body of a request. Returns whether it arrived in time."""
+    timeouts = service.receive_timeouts
+    task = timeouts.start()
     try:
-        with service.receive_timeouts:
+        try:
             await discard_body(receive)
+        finally:
+            timeouts.stop(task)
     except ReceiveTimeout:
         return False
     return True
@@ -256,10 +260,14 @@ async def _discard_in_time(service: Service, receive: Receive) -> bool:
 async def _infer(
     service: Service, model: ServedModel, scope: Scope, receive: Receive, send: Send
 ) -> None:
+    timeouts = service.receive_timeouts
     try:
         framing = Framing(scope["headers"])
-        with service.receive_timeouts:
+        task = timeouts.start()
+        try:
             body = await receive_body(framing, receive, service.max_body)
+        finally:
+            timeouts.stop(task)
     except ClientDisconnected:
         return
     except TensorwireError as error:  # a part of the body may not have been read
@@ -267,7 +275,8 @@ async def _infer(
         await send_error(send, str(error), error.status, [CLOSE] if close else ())
         return
     try:
-        frame = await model.infer(body, framing.header_length)
+        result = model.infer(body, framing.header_length)
+        frame = result if isinstance(result, Frame) else await result
     except TensorwireError as error:
         await send_error(send, str(error), error.status)
     else:

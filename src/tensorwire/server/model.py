@@ -112,36 +112,19 @@ class ServedModel:
         self.model = model
         self.limits = limits
         self.selection = selection
+        in_event_loop = model.is_async or model.in_event_loop
+        self._call: Function = model.function if in_event_loop else self._call_in_thread
 
-    async def infer(self, body: tw.BodyBuffer, header_length: int | None) -> tw.Frame:
-        """Run the model, in the thread pool if it is synchronous."""
-        request = self.decode(body, header_length)
-        return await self._encode_awaited(self._run(request), request)
-
-    async def _run(self, request: tw.InferRequest) -> Any:
-        model = self.model
-        if model.is_async:
-            return await model.function(request)  # type: ignore[misc]
-        if model.in_event_loop:
-            result = model.function(request)
-        else:
-            # The context variables that a middleware has set are visible to the function.
-            run = copy_context().run
-            loop = asyncio.get_running_loop()
-            result = await loop.run_in_executor(None, run, _call, model.function, request)
-        # A decorator may wrap an async function in a synchronous one.
-        return await result if inspect.isawaitable(result) else result
-
-    def infer_in_event_loop(
+    def infer(
         self, body: tw.BodyBuffer, header_length: int | None
     ) -> tw.Frame | Awaitable[tw.Frame]:
-        """Run a model that has ``in_event_loop``, without a task.
+        """Run the model, in the thread pool if it is synchronous and has not ``in_event_loop``.
 
-        If the function returns an awaitable, an awaitable of the frame is returned.
+        Return the frame, or an awaitable of it if the function returns an awaitable.
         """
         request = self.decode(body, header_length)
         try:
-            result = self.model.function(request)
+            result = self._call(request)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # including SystemExit and the panics of Rust extensions
@@ -149,6 +132,14 @@ class ServedModel:
         if isinstance(result, tw.InferResponse) or not inspect.isawaitable(result):
             return self.encode(result, request)
         return self._encode_awaited(result, request)
+
+    async def _call_in_thread(self, request: tw.InferRequest) -> Any:
+        # The context variables that a middleware has set are visible to the function.
+        run = copy_context().run
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(None, run, _call, self.model.function, request)
+        # A decorator may wrap an async function in a synchronous one.
+        return await result if inspect.isawaitable(result) else result
 
     async def _encode_awaited(self, result: Awaitable[Any], request: tw.InferRequest) -> tw.Frame:
         try:

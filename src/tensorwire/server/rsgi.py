@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 
+from .._codec.messages import Frame
 from ..errors import TensorwireError
 from .body import MAX_DISCARDED_NBYTES, ReceiveTimeout, finish_body, open_body
 from .framing import FRAMING_HEADERS, Framing
@@ -20,14 +22,19 @@ _MAX_JOINED_NBYTES = 64 << 10
 _HEADER_NAMES = [(name, name.encode()) for name in FRAMING_HEADERS]
 
 
-async def respond(service: Service, scope: Any, protocol: Any) -> None:
-    """Respond to an RSGI request."""
+def respond(service: Service, scope: Any, protocol: Any) -> Awaitable[None]:
+    """Return a coroutine that responds to an RSGI request."""
+    if scope.proto == "http":
+        model = service.infer_model(scope.method, scope.path)
+        if model is not None:
+            return _infer(service, model, scope, protocol)
+    return _respond(service, scope, protocol)
+
+
+async def _respond(service: Service, scope: Any, protocol: Any) -> None:
+    """Respond to a request that is not an inference request."""
     if scope.proto != "http":
         protocol.close(1000)
-        return
-    model = service.infer_model(scope.method, scope.path)
-    if model is not None:
-        await _infer(service, model, scope, protocol)
         return
     reply = service.reply(scope.method, scope.path)
     if not await _discard_body(service, scope, protocol):
@@ -36,6 +43,7 @@ async def respond(service: Service, scope: Any, protocol: Any) -> None:
 
 
 async def _infer(service: Service, model: ServedModel, scope: Any, protocol: Any) -> None:
+    timeouts = service.receive_timeouts
     try:
         headers = scope.headers
         framing = Framing(
@@ -51,7 +59,8 @@ async def _infer(service: Service, model: ServedModel, scope: Any, protocol: Any
         _send(protocol, error_reply(str(error), error.status, [] if is_discarded else [CLOSE]))
         return
     try:
-        with service.receive_timeouts:
+        task = timeouts.start()
+        try:
             if framing.content_length and framing.content_length <= _MAX_JOINED_NBYTES:
                 body.write(await protocol())
             else:
@@ -59,7 +68,10 @@ async def _infer(service: Service, model: ServedModel, scope: Any, protocol: Any
                 # decoder then rejects the message, unless it is complete by its own lengths.
                 async for chunk in protocol:
                     body.write(chunk)
-        frame = await model.infer(finish_body(body), framing.header_length)
+        finally:
+            timeouts.stop(task)
+        result = model.infer(finish_body(body), framing.header_length)
+        frame = result if isinstance(result, Frame) else await result
     except ProtocolClosed:  # the client closed the connection before the body was complete
         return
     except TensorwireError as error:
@@ -78,12 +90,16 @@ async def _discard_body(service: Service, scope: Any, protocol: Any) -> bool:
     if scope.headers.get("expect") is not None:
         return False
     n_read = 0
+    timeouts = service.receive_timeouts
+    task = timeouts.start()
     try:
-        with service.receive_timeouts:
+        try:
             async for chunk in protocol:
                 n_read += len(chunk)
                 if n_read > MAX_DISCARDED_NBYTES:
                     return False
+        finally:
+            timeouts.stop(task)
     except ReceiveTimeout:
         return False
     return True

@@ -135,10 +135,7 @@ class InferExchange:
             assert self.body is not None
             body = finish_body(self.body)
             self.body = None  # the memory is released with the last array of the request
-            if not model.model.in_event_loop:
-                self.protocol.create_task(self.send_result(model.infer(body, self.header_length)))
-                return
-            result = model.infer_in_event_loop(body, self.header_length)
+            result = model.infer(body, self.header_length)
         except TensorwireError as error:
             self.send_reply(error_reply(str(error), error.status))
             return
