@@ -112,38 +112,38 @@ class ServedModel:
         self.model = model
         self.limits = limits
         self.selection = selection
-        in_event_loop = model.is_async or model.in_event_loop
-        self._call: Function = model.function if in_event_loop else self._call_in_thread
+        self._call: Function = model.function if model.is_async else self._call_in_thread
 
     def infer(
         self, body: tw.BodyBuffer, header_length: int | None
     ) -> tw.Frame | Awaitable[tw.Frame]:
-        """Run the model, in the thread pool if it is synchronous and has not ``in_event_loop``.
+        """Decode a request, and run the model.
 
-        Return the frame, or an awaitable of it if the function returns an awaitable.
+        Return the frame if the model has ``in_event_loop``, otherwise an awaitable of the frame.
         """
-        request = self.decode(body, header_length)
+        model = self.model
+        request = tw.decode_request(
+            body, header_length, raw_input=model.raw_input, limits=self.limits
+        )
+        request.model_name = self.name
+        if model.inputs:
+            check_inputs(request.inputs, model.inputs)
+        if not model.in_event_loop:
+            return self._await(self._call, request)
         try:
-            result = self._call(request)
+            result = model.function(request)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # including SystemExit and the panics of Rust extensions
             raise self.failure(error) from None
         if isinstance(result, tw.InferResponse) or not inspect.isawaitable(result):
             return self.encode(result, request)
-        return self._encode_awaited(result, request)
+        return self._await(lambda _: result, request)
 
-    async def _call_in_thread(self, request: tw.InferRequest) -> Any:
-        # The context variables that a middleware has set are visible to the function.
-        run = copy_context().run
-        loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(None, run, _call, self.model.function, request)
-        # A decorator may wrap an async function in a synchronous one.
-        return await result if inspect.isawaitable(result) else result
-
-    async def _encode_awaited(self, result: Awaitable[Any], request: tw.InferRequest) -> tw.Frame:
+    async def _await(self, call: Function, request: tw.InferRequest) -> tw.Frame:
+        """Await the result of ``call``, and encode it."""
         try:
-            awaited = await result
+            result = await call(request)  # type: ignore[misc]
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling() > 0:  # the server cancels the request
@@ -153,50 +153,45 @@ class ServedModel:
             raise
         except BaseException as error:  # SystemExit would stop the server
             raise self.failure(error) from None
-        return self.encode(awaited, request)
+        return self.encode(result, request)
 
-    def decode(self, body: tw.BodyBuffer, header_length: int | None) -> tw.InferRequest:
-        """Decode a request, and check its inputs. Raises DecodeError and InvalidInput."""
-        model = self.model
-        request = tw.decode_request(
-            body, header_length, raw_input=model.raw_input, limits=self.limits
-        )
-        request.model_name = self.name
-        if model.inputs:
-            check_inputs(request.inputs, model.inputs)
-        return request
+    async def _call_in_thread(self, request: tw.InferRequest) -> Any:
+        # The context variables that a middleware has set are visible to the function.
+        run = copy_context().run
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(None, run, _call, self.model.function, request)
+        # A decorator may wrap an async function in a synchronous one.
+        return await result if inspect.isawaitable(result) else result
 
     def encode(self, result: Any, request: tw.InferRequest) -> tw.Frame:
         """Encode what the model returned, with the outputs that the request asks for."""
+        declared = self.model.outputs
         try:
-            response = self._response(result, request)
-            if self.model.outputs:
-                check_outputs(response.outputs, self.model.outputs)
+            if isinstance(result, tw.InferResponse):
+                # A new response, because a model may return the same object for several requests.
+                response = tw.InferResponse(
+                    result.outputs,
+                    model_name=self.name,
+                    model_version=result.model_version,
+                    id=request.id,
+                    parameters=result.parameters,
+                )
+            elif isinstance(result, Mapping):
+                outputs = [as_tensor(name, value, declared) for name, value in result.items()]
+                response = tw.InferResponse(outputs, model_name=self.name, id=request.id)
+            else:
+                raise InvalidOutput(
+                    f"a model must return an InferResponse or a mapping of arrays, not "
+                    f"{type(result).__name__}"
+                )
+            if declared:
+                check_outputs(response.outputs, declared)
             return tw.encode_response(response, request, selection=self.selection)
         except Exception as error:
             # 400: the request asks for an output that does not exist, or that cannot be JSON
             if isinstance(error, tw.EncodeError) and error.status == 400:
                 raise
             raise self.failure(error) from None
-
-    def _response(self, result: Any, request: tw.InferRequest) -> tw.InferResponse:
-        """Return a new response. A model may return the same object for several requests."""
-        if isinstance(result, tw.InferResponse):
-            return tw.InferResponse(
-                result.outputs,
-                model_name=self.name,
-                model_version=result.model_version,
-                id=request.id,
-                parameters=result.parameters,
-            )
-        if not isinstance(result, Mapping):
-            raise InvalidOutput(
-                f"a model must return an InferResponse or a mapping of arrays, not "
-                f"{type(result).__name__}"
-            )
-        declared = self.model.outputs
-        outputs = [as_tensor(name, value, declared) for name, value in result.items()]
-        return tw.InferResponse(outputs, model_name=self.name, id=request.id)
 
     def failure(self, error: BaseException) -> InvalidOutput:
         """Log the exception of the model, and return the error that the client receives."""

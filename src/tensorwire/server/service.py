@@ -89,7 +89,9 @@ class Service:
 
     def infer_model(self, method: str, path: str) -> ServedModel | None:
         """Return the model of an inference request; None for any other request."""
-        return self._infer_paths.get(path.rstrip("/")) if method == "POST" else None
+        if method != "POST":
+            return None
+        return self._infer_paths.get(path) or self._infer_paths.get(path.rstrip("/"))
 
     def reply(self, method: str, path: str) -> Reply:
         """Return the reply to a request that is not an inference request."""
