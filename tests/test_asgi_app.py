@@ -283,3 +283,38 @@ def test_output_none_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> No
     answer = infer(create_app({"m": lambda _: {"y": None}}), "m", FRAME)
     assert (answer.status, answer.error) == (500, "the model returned None for output 'y'")
     assert "the model returned None for output 'y'" in caplog.text
+
+
+async def async_item(request: tw.InferRequest) -> Any:
+    return {"y": request["absent"].as_numpy()}
+
+
+OTHER = tw.InferRequest([X])
+EMPTY: dict[str, Any] = {}
+
+
+@pytest.mark.parametrize(
+    ("model", "status"),
+    [
+        (lambda request: {"y": request["absent"].as_numpy()}, 400),
+        (Model(lambda request: {"y": request["absent"].as_numpy()}, in_event_loop=True), 400),
+        (async_item, 400),
+        (Model(async_item, [tw.TensorSpec("x", "FP32", [-1])]), 500),
+        (lambda _: OTHER["absent"], 500),
+        (lambda _: EMPTY["absent"], 500),
+    ],
+    ids=["thread", "event loop", "async", "declared", "other request", "dict"],
+)
+def test_input_that_a_model_needs_is_missing(
+    model: Any, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only the KeyError about the inputs of the request itself is an error of the client."""
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", np.zeros(2, np.float32))]))
+    answer = infer(create_app({"m": model}), "m", frame)
+    assert answer.status == status
+    if status == 400:
+        assert answer.error == "an input is missing: no tensor 'absent': there are ['x']"
+        assert not caplog.records
+    else:
+        assert answer.error == "model 'm' failed"
+        assert "absent" in caplog.text

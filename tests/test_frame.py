@@ -1,10 +1,11 @@
-"""Frame: sending it with http.client and sendmsg, and its properties."""
+"""Frame: sending it with http.client and sockets, and its properties."""
 
 from __future__ import annotations
 
 import http.client
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -54,12 +55,30 @@ def test_frame_is_sent_by_http_client(port: int) -> None:
     assert request["x"].as_numpy()[-1] == 69_999
 
 
-def test_buffers_are_sent_by_sendmsg() -> None:
+@pytest.mark.parametrize("timeout", [None, 10.0])
+@pytest.mark.parametrize("n_tensors", [1, 1500])
+def test_frame_is_sent_by_the_file_of_a_socket(n_tensors: int, timeout: float | None) -> None:
+    """More buffers than ``sendmsg`` accepts, and more bytes than fit into a socket's buffer."""
+    arrays = [np.full(4_000_000 // n_tensors, i, np.float32) for i in range(n_tensors)]
+    frame = tw.encode_request(
+        tw.InferRequest([tw.Tensor(f"x{i}", array) for i, array in enumerate(arrays)])
+    )
     near, far = socket.socketpair()
-    with near, far:
-        near.setblocking(False)
-        n_sent = near.sendmsg(FRAME.buffers)
-        assert far.recv(n_sent, socket.MSG_WAITALL) == bytes(FRAME)[:n_sent]
+    received = bytearray()
+
+    def receive() -> None:
+        while chunk := far.recv(1 << 16):
+            received.extend(chunk)
+            time.sleep(0.0005)
+
+    reader = threading.Thread(target=receive)
+    with far:
+        with near, near.makefile("wb") as stream:
+            near.settimeout(timeout)
+            reader.start()
+            stream.writelines(frame)
+        reader.join()
+    assert received == bytes(frame)
 
 
 def test_frame_is_a_container_of_buffers() -> None:

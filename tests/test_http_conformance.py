@@ -141,6 +141,18 @@ def wait_until(condition: Callable[[], bool], timeout: float = 10.0) -> bool:
     return True
 
 
+def resident_nbytes(server: Server) -> int:
+    """Return the memory of the server without garbage.
+
+    hypercorn keeps the messages of a closed connection in reference cycles.
+    """
+    if server.name == "hypercorn":
+        with Connection(server.port) as connection:
+            connection.send(post("collect", echo()))
+            assert connection.read().status == 200
+    return server.resident_nbytes()
+
+
 @contextmanager
 def several(server: Server, n: int, receive_nbytes: int = 0) -> Iterator[list[Connection]]:
     """Open `n` connections, and close those that are still open at the end."""
@@ -572,7 +584,7 @@ def test_clients_that_vanish_during_the_call_or_the_response(server: Server, mod
             closed.socket.close()
             reset.reset()
         assert has_connections(server, 0)
-        assert wait_until(lambda: server.resident_nbytes() < before + 60 * MB, 5)
+        assert wait_until(lambda: resident_nbytes(server) < before + 60 * MB)
 
 
 def test_models_that_never_return(server: Server) -> None:
@@ -696,7 +708,7 @@ def test_clients_that_do_not_read_a_large_response(server: Server) -> None:
         assert peak < (n + n_transient) * BIG_NBYTES + 80 * MB
         response = reader.read()
         assert response.body[-BIG_NBYTES:].count(7) == BIG_NBYTES
-    assert wait_until(lambda: server.resident_nbytes() - before < 60 * MB, 30)
+    assert wait_until(lambda: resident_nbytes(server) - before < 60 * MB, 30)
 
 
 @pytest.mark.parametrize(("first", "size"), [("echo", 300), ("echo", 100_000), ("never", 300)])

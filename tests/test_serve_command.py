@@ -90,13 +90,18 @@ def test_models_and_echo(port: int) -> None:
     ("arguments", "message"),
     [
         ([], "no models: pass module:name of a mapping, or --echo"),
-        (["no_such_module:x"], "cannot load no_such_module:x: No module named"),
+        (
+            ["no_such_module:x"],
+            "cannot load no_such_module:x: ModuleNotFoundError: No module named 'no_such_module'\n",
+        ),
         (["json:nothing"], "cannot load json:nothing: module 'json' has no attribute"),
         (["json:__name__"], "json:__name__ must be a mapping of models or an application, not str"),
         (
             ["json:__dict__"],
             "cannot serve json:__dict__: a model must be a function or a Model, not str",
         ),
+        (["--port", "99999"], "argument --port: must be 0 to 65535, not '99999'"),
+        (["--port", "http"], "argument --port: must be 0 to 65535, not 'http'"),
         (["json:loads", "--echo"], "json:loads is an application: --echo needs a mapping"),
     ],
 )
@@ -107,6 +112,39 @@ def test_invalid_models_are_rejected(
         main(["serve", *arguments])
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "line"),
+    [
+        ("models = undefined\n", "NameError: name 'undefined' is not defined\n", "undefined"),
+        ("import no_such_module\n", "ModuleNotFoundError: No module named", "no_such_module"),
+        (
+            "import json\njson.loads('{')\n",
+            "JSONDecodeError: Expecting property",
+            "json.loads('{')",
+        ),
+        ("models = {\n", "SyntaxError: '{' was never closed (failing.py, line 1)", ""),
+    ],
+)
+def test_line_of_a_module_that_cannot_be_imported(
+    text: str,
+    problem: str,
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    module = tmp_path / "failing.py"
+    module.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SystemExit):
+        main(["serve", "failing:models"])
+    message = capsys.readouterr().err
+    assert f"cannot load failing:models: {problem}" in message
+    if line:
+        assert f"\n  {module}, line {text.count(chr(10))}: " in message
+        assert f"{line}\n" in message
 
 
 def test_uvicorn_gets_memoryviews() -> None:

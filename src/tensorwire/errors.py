@@ -100,6 +100,21 @@ class EncodeError(TensorwireError, ValueError):
     """
 
 
+class TensorNotFoundError(KeyError):
+    """A message has no tensor with the name.
+
+    Attributes
+    ----------
+    tensors : list of Tensor or None
+        The tensors of the message; None after unpickling.
+    """
+
+    tensors: list[Any] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.args
+
+
 class IntegrationError(TensorwireError, ImportError):
     """An integration does not support the installed version of a package, and changed nothing.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -71,6 +72,11 @@ async def never(_: tw.InferRequest) -> tw.InferResponse:
     raise AssertionError("unreachable")
 
 
+async def collect(request: tw.InferRequest) -> tw.InferResponse:
+    gc.collect()
+    return tw.InferResponse(request.inputs)
+
+
 models: dict[str, Callable[..., Any] | Model] = {
     "echo": echo,
     "echo_in_thread": echo_in_thread,
@@ -83,6 +89,7 @@ models: dict[str, Callable[..., Any] | Model] = {
     "sleep": sleep,
     "sleep_in_thread": sleep_in_thread,
     "never": never,
+    "collect": collect,
     "raw": Model(echo, [tw.TensorSpec("x", "INT64", [-1])]),
     "a b": echo,
     "a/b": echo,

@@ -19,6 +19,7 @@ from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16
 from ..errors import (
     SUBJECT,
     EncodeError,
+    TensorNotFoundError,
     TensorwireError,
     name_subject,
     name_tensor,
@@ -326,7 +327,10 @@ cdef Tensor get_tensor(message, name, Py_ssize_t* next_index):
     name = str(name)  # may run the code of a subclass, which may change the list
     i = find_tensor(message, tensors, name, next_index[0])
     if i < 0:
-        raise KeyError(f"no tensor {name!r}: there are {[tensor.name for tensor in tensors]}")
+        error = TensorNotFoundError(
+            f"no tensor {name!r}: there are {[tensor.name for tensor in tensors]}")
+        error.tensors = tensors
+        raise error
     next_index[0] = i + 1
     return tensors[i]
 
@@ -695,7 +699,7 @@ cdef class Frame:
     """An encoded message: the buffers of its body, and its HTTP headers.
 
     ``len(frame)`` is the size of the body in bytes, and ``bytes(frame)`` is a copy of the body.
-    Iterating over the frame returns the buffers, for ``writelines``, ``sendmsg``, WSGI and httpx.
+    Iterating over the frame returns the buffers, for ``writelines``, WSGI and httpx.
     Pass the frame itself to requests and ``http.client``.
 
     The encoders return frames. Use the constructor for a body from other code.

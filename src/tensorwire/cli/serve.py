@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
     )
     parser.add_argument(
-        "--port", type=int, default=8000, help="port to listen on (default: %(default)s)"
+        "--port", type=_port, default=8000, help="port to listen on (default: %(default)s)"
     )
     parser.add_argument("--uds", metavar="PATH", help="listen on a Unix socket instead of a port")
     parser.add_argument("--workers", type=int, metavar="N", help="number of processes (default: 1)")
@@ -66,6 +66,12 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="lowest level of the messages that are logged (default: %(default)s)",
     )
     return parser
+
+
+def _port(text: str) -> int:
+    if text.isdecimal() and int(text) <= 65535:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"must be 0 to 65535, not {text!r}")
 
 
 def run(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:

@@ -13,6 +13,8 @@ import numpy as np
 
 import tensorwire as tw
 
+from ..errors import TensorNotFoundError
+
 log = logging.getLogger("tensorwire.server")
 
 Result = tw.InferResponse | Mapping[str, Any]
@@ -31,7 +33,8 @@ class Model:
         thread pool, unless ``in_event_loop`` is true.
     inputs : sequence of TensorSpec, default ()
         The declared inputs. A request with other inputs is rejected with status 400. If empty, any
-        inputs are accepted. Raw binary requests require exactly one declared input (WIRE.md 5).
+        inputs are accepted, and a request is rejected with status 400 if it lacks an input that the
+        function reads with ``request[name]``. Raw binary requests require exactly one declared input (WIRE.md 5).
     outputs : sequence of TensorSpec, default ()
         The declared outputs. If the function returns an output that is not declared, the response
         has status 500. If empty, any outputs are accepted.
@@ -135,7 +138,7 @@ class ServedModel:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # including SystemExit and the panics of Rust extensions
-            raise self.failure(error) from None
+            raise self.failure(error, request) from None
         if isinstance(result, tw.InferResponse) or not inspect.isawaitable(result):
             return self.encode(result, request)
         return self._await(lambda _: result, request)
@@ -148,11 +151,11 @@ class ServedModel:
             task = asyncio.current_task()
             if task is None or task.cancelling() > 0:  # the server cancels the request
                 raise
-            raise self.failure(error) from None
+            raise self.failure(error, request) from None
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # SystemExit would stop the server
-            raise self.failure(error) from None
+            raise self.failure(error, request) from None
         return self.encode(result, request)
 
     async def _call_in_thread(self, request: tw.InferRequest) -> Any:
@@ -191,10 +194,16 @@ class ServedModel:
             # 400: the request asks for an output that does not exist, or that cannot be JSON
             if isinstance(error, tw.EncodeError) and error.status == 400:
                 raise
-            raise self.failure(error) from None
+            raise self.failure(error, request) from None
 
-    def failure(self, error: BaseException) -> InvalidOutput:
-        """Log the exception of the model, and return the error that the client receives."""
+    def failure(self, error: BaseException, request: tw.InferRequest) -> tw.TensorwireError:
+        """Return the error that the client receives. Log it unless the request is the cause."""
+        if (
+            isinstance(error, TensorNotFoundError)
+            and error.tensors is request.inputs
+            and not self.model.inputs
+        ):
+            return InvalidInput(f"an input is missing: {error.args[0]}")
         if isinstance(error, InvalidOutput):
             log.error("model %r: %s", self.name, error)
             return error

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from traceback import extract_tb
 from typing import Any, NamedTuple
 
 import tensorwire as tw
@@ -170,6 +171,24 @@ def find(models: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")  # find modules in the working directory, as `python -m` does
     try:
-        return getattr(import_module(module), name or "models")
-    except (ImportError, AttributeError) as error:
+        found = import_module(module)
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}{failed_lines(error)}"
+        raise InvalidArguments(f"cannot load {models}: {problem}") from None
+    try:
+        return getattr(found, name or "models")
+    except AttributeError as error:
         raise InvalidArguments(f"cannot load {models}: {error}") from None
+
+
+def failed_lines(error: Exception) -> str:
+    """Return the lines of the imported modules that raised the exception, each on its own line.
+
+    The text of a SyntaxError contains its line already.
+    """
+    frames = extract_tb(error.__traceback__)
+    return "".join(
+        f"\n  {frame.filename}, line {frame.lineno}: {frame.line}"
+        for frame in frames
+        if frame.filename != __file__ and not frame.filename.startswith("<frozen ")
+    )
