@@ -257,6 +257,7 @@ RATED = {  # the contenders and the names of their servers
     "tensorwire, uvicorn": "uvicorn",
     "bare app, granian": "bare app, granian",
     "tensorwire, granian": "granian",
+    "bare app, granian RSGI": "bare app, granian RSGI",
     "tensorwire, granian RSGI": "granian RSGI",
 }
 LOADS = {

@@ -127,19 +127,28 @@ app = create_app(MODELS)
 uvicorn_app = create_app(MODELS, zero_copy=True)
 
 
-async def bare(scope: Any, receive: Any, send: Any) -> None:
-    """Read the body and return it without parsing, which is the minimum work of an ASGI app."""
-    if scope["type"] != "http":
-        return
-    chunks, more = [], True
-    while more:
-        message = await receive()
-        chunks.append(message.get("body", b""))
-        more = message.get("more_body", False)
-    body = b"".join(chunks)
-    headers = [(b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+class BareApp:
+    """Returns the body without parsing it, which is the minimum work of an application."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        chunks, more = [], True
+        while more:
+            message = await receive()
+            chunks.append(message.get("body", b""))
+            more = message.get("more_body", False)
+        body = b"".join(chunks)
+        headers = [(b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def __rsgi__(self, scope: Any, protocol: Any) -> None:
+        body = await protocol()
+        protocol.response_bytes(200, [("content-length", str(len(body)))], body)
+
+
+bare = BareApp()
 
 
 def serve_sockets(port: int) -> None:
@@ -361,6 +370,7 @@ SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
     "raw sockets": partial(running, sockets_command, accepts),
     "bare app, uvicorn": partial(serving, "uvicorn", "bare"),
     "bare app, granian": partial(serving, "granian", "bare"),
+    "bare app, granian RSGI": partial(serving, "granian RSGI", "bare"),
     "tensorwire serve": partial(serving, "tensorwire serve", "MODELS"),
     "uvicorn": partial(serving, "uvicorn", "uvicorn_app"),
     "granian": partial(serving, "granian", "app"),
