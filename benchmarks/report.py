@@ -368,7 +368,7 @@ def rates_headline(tables: Tables) -> str:
     names = ("32 floats", "250,000 floats", "16,000,000 floats")
     suffix = ", 8 connections"
     table = tables[RATES].chosen(RATES + suffix, {name + suffix: name for name in names})
-    columns = table.contenders()
+    columns = [name for name in table.contenders() if not name.startswith("bare app, granian")]
     return f"{markdown(table, columns)}\n\n{provenance([table], RATE_PROVENANCE)}"
 
 
