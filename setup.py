@@ -8,10 +8,14 @@ which some C++ libraries lack).
 """
 
 import os
+import shlex
+import shutil
+import sysconfig
 from pathlib import Path
 
 import numpy
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 from Cython.Build import cythonize  # after setuptools, which it extends  # isort: skip
 from Cython.Compiler import Options  # isort: skip
@@ -23,6 +27,35 @@ SWITCHES = ("SANITIZE", "FUZZ", "COVERAGE", "DEBUG", "STRICT", "NO_CHARCONV")
 def switch(name: str) -> bool:
     assert name in SWITCHES
     return os.environ.get(f"TENSORWIRE_{name}", "0") not in ("", "0")
+
+
+class BuildExtensions(build_ext):
+    """Compiles the extensions. If a tool is missing, the error names it."""
+
+    def run(self) -> None:
+        if missing := missing_tools():
+            raise SystemExit(
+                f"tensorwire cannot be compiled without {' and '.join(missing)}. "
+                "Install a C and a C++ compiler and the headers of this Python (Debian: gcc g++ "
+                "python3-dev; Fedora: gcc gcc-c++ python3-devel; macOS: xcode-select --install)."
+            )
+        super().run()
+
+
+def missing_tools() -> list[str]:
+    """Return what is missing to compile an extension."""
+    folders = [Path(sysconfig.get_path(name)) for name in ("include", "platinclude")]
+    missing = []
+    if not any((folder / "Python.h").is_file() for folder in folders):
+        missing.append(f"Python.h (in {folders[0]})")
+    if os.name == "posix":  # elsewhere, setuptools searches for the compiler
+        for variable in ("CC", "CXX"):
+            command = os.environ.get(variable) or sysconfig.get_config_var(variable)
+            words = shlex.split(command or "")
+            program = next((word for word in words if "=" not in word), None)
+            if program is None or shutil.which(program) is None:
+                missing.append(program or variable)
+    return missing
 
 
 # By default there is no debug information, because it is ten times as large as the code.
@@ -65,6 +98,7 @@ extensions = [
 # have changed, so a build with the sanitizers would use objects that were compiled without them.
 switches = [name.lower() for name in SWITCHES if switch(name)]
 setup(
+    cmdclass={"build_ext": BuildExtensions},
     ext_modules=cythonize(extensions, compiler_directives=directives),
     options={
         "build": {"build_base": "-".join(["build", *switches])},
