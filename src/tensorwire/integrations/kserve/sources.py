@@ -87,9 +87,8 @@ RELIES_ON = {
 """For each original, the functions on whose source its replacement relies."""
 
 DATA_PLANE = (
-    f"{PLANE}.__init__",
     f"{PLANE}.metadata",
     f"{PLANE}.decode_inference_request",
     f"{PLANE}.encode",
 )
-"""The functions on whose source ``BinaryDataPlane`` relies."""
+"""The functions that ``BinaryDataPlane`` overrides."""
