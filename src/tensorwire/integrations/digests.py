@@ -14,6 +14,7 @@ import ast
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
+from typing import Any
 
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 N_DIGITS = 16
@@ -118,10 +119,19 @@ def canonical_text(value: object) -> str:
     kind = type(value).__name__
     if isinstance(value, ast.Constant | ast.MatchSingleton):
         return f"{kind}({value.value!a})"
-    fields = dict(ast.iter_fields(value))
-    if isinstance(value, SCOPES) and ast.get_docstring(value, clean=False) is not None:
-        fields["body"] = value.body[1:]
-    elif isinstance(value, ast.JoinedStr):  # Python 3.12 adds empty texts to format specifications
-        fields["values"] = [v for v in value.values if getattr(v, "value", v) != ""]
-    found = [f"{name}={canonical_text(field)}" for name, field in fields.items() if field]
+    found = []
+    for name in value._fields:
+        field: Any = getattr(value, name, None)
+        if name == "body" and has_docstring(value):
+            field = field[1:]
+        elif isinstance(value, ast.JoinedStr):
+            # Python 3.12 adds empty texts to format specifications.
+            field = [v for v in field if getattr(v, "value", v) != ""]
+        if field and name != "ctx":  # the position determines the context
+            found.append(f"{name}={canonical_text(field)}")
     return f"{kind}({','.join(found)})"
+
+
+def has_docstring(node: ast.AST) -> bool:
+    """Return whether a node is a function or class with a docstring."""
+    return isinstance(node, SCOPES) and ast.get_docstring(node, clean=False) is not None
