@@ -218,10 +218,10 @@ def record(file: Path, functions: list[str], packages: list[Package]) -> None:
         }
     text = json.dumps(table, indent=1) + "\n"
     if file.exists() and file.read_text("ascii") == text:
-        print(f"{file.relative_to(environment.REPOSITORY_ROOT)} is up to date")
+        print(f"{file} is up to date")
         return
     file.write_text(text, "ascii")
-    print(f"wrote {file.relative_to(environment.REPOSITORY_ROOT)}")
+    print(f"wrote {file}")
 
 
 def recorded(file: Path) -> dict[str, dict[str, str]]:
