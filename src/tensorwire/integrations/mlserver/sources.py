@@ -17,12 +17,19 @@ HANDLE = f"{REST}.app:APIRoute.handle"  # inherited
 
 RELIES_ON = {
     # codecs and raw contents: the replacements implement the same as these functions
-    f"{NUMPY}:NumpyCodec.decode_input": (*DATA, f"{NUMPY}:_to_ndarray", f"{NUMPY}:to_dtype"),
+    f"{NUMPY}:NumpyCodec.decode_input": (
+        *DATA,
+        f"{NUMPY}:_DatatypeToNumpy",
+        f"{NUMPY}:_to_ndarray",
+        f"{NUMPY}:to_dtype",
+    ),
     f"{NUMPY}:NumpyCodec.encode_output": (
         *DATA,
         f"{TYPES}:ResponseOutput",
+        f"{NUMPY}:_NumpyToDatatype",
         f"{NUMPY}:_encode_data",
         f"{NUMPY}:convert_nan",
+        f"{NUMPY}:to_datatype",
     ),
     f"{STRING}:_decode_input_or_output": (*DATA, f"{STRING}:decode_str", f"{LISTS}:as_list"),
     f"{STRING}:StringCodec.encode_output": (
