@@ -426,6 +426,7 @@ def test_digest_is_the_same_in_all_versions_of_python() -> None:
     assert digest(FUNCTION) == "27582d4c5a2df6fe"
 
 
+@pytest.mark.thread_unsafe(reason="it adds a field to a class of the ast module")
 def test_fields_that_later_versions_of_python_add_do_not_change_the_text() -> None:
     [function] = ast.parse(FUNCTION).body
     before = canonical_text(function)
@@ -833,6 +834,7 @@ def tritonclient_3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thread_unsafe(reason="it changes files")
 @pytest.mark.parametrize(
     ("file", "old", "new", "left_out"),
     [
