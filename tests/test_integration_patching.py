@@ -421,6 +421,11 @@ def test_function_without_source_has_no_digest(source: str, name: str) -> None:
     assert digest(source, name) is None
 
 
+def test_source_that_emits_a_warning_has_a_digest() -> None:
+    """In the tests, warnings are errors."""
+    assert digest(r"def f(): return '\d'") is not None
+
+
 def test_digest_is_the_same_in_all_versions_of_python() -> None:
     """It was computed with Python 3.11, 3.12 and 3.13. 3.12 has another tree for the f-string."""
     assert digest(FUNCTION) == "27582d4c5a2df6fe"

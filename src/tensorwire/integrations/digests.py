@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from typing import Any
@@ -61,7 +62,9 @@ def parse(source: str | bytes | None) -> ast.Module | None:
     if source is None:
         return None
     try:
-        return ast.parse(source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about unknown escape sequences, for example
+            return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return None
 
