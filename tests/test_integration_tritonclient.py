@@ -99,13 +99,13 @@ def test_install_and_uninstall_while_other_threads_use_the_client(
         assert all(worker.result() for worker in workers)
 
 
-def test_unknown_version_is_rejected(http: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_version_is_rejected(http: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     before = functions()
-    monkeypatch.setattr(patching, "version", lambda name: "3.1.4")
+    monkeypatch.setattr(patching, "version", lambda name: "2.59.9")
     with pytest.raises(
         tw.IntegrationError,
-        match=r"^tritonclient 3\.1\.4 is installed; tensorwire was tested with tritonclient 2\.\d+ "
-        r"to 2\.\d+, and has changed nothing$",
+        match=r"^tritonclient 2\.59\.9 is installed; tensorwire was tested with tritonclient "
+        r"2\.\d+ to 2\.\d+, and has changed nothing$",
     ):
         tritonclient.install()
     assert all(now is then for now, then in zip(functions(), before, strict=True))

@@ -28,7 +28,8 @@ LAYERS = [
     ["_codec.messages"],
     ["_codec.decoder", "_codec.encoder"],
     ["__init__"],
-    ["cli.demo", "cli.inspect", "server.framing", "integrations.patching"],
+    ["cli.demo", "cli.inspect", "server.framing", "integrations.digests"],
+    ["integrations.patching"],
     ["server.body", "server.model"],
     ["server.service"],
     ["server.asgi", "server.rsgi", "server.uvicorn"],
@@ -36,7 +37,11 @@ LAYERS = [
     ["asgi"],
     ["server", "server.serve", "client.calls", "client.responses"],
     ["client.sync", "client.aio"],
-    [f"integrations.{peer}.convert" for peer in ("tritonclient", "kserve", "mlserver")],
+    [
+        f"integrations.{peer}.{name}"
+        for peer in ("tritonclient", "kserve", "mlserver")
+        for name in ("sources", "convert")
+    ],
     ["integrations.kserve.server", "integrations.mlserver.server"],
     [f"integrations.{peer}.patches" for peer in ("tritonclient", "kserve", "mlserver")],
     ["integrations.tritonclient", "integrations.kserve", "integrations.mlserver"],

@@ -26,13 +26,16 @@ from kserve.errors import InvalidInput
 from kserve.protocol import infer_type
 from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.infer_type import RequestedOutput
+from kserve.protocol.rest.multiprocess.server import RESTServerProcess
 from kserve.utils import numpy_codec, utils
 
 import tensorwire as tw
 from interop.kserve_bodies import AS_JSON, ONE, X, decoded
+from interop.recorded_sources import check_recorded, replaced, simulate_next_release
 from tensorwire.integrations import kserve as integration
 from tensorwire.integrations import patching
 from tensorwire.integrations.kserve import patches
+from tensorwire.integrations.patching import Untested
 
 # --- install and uninstall ---
 
@@ -81,8 +84,8 @@ def test_concurrent_install_and_uninstall() -> None:
     assert state() == before
 
 
-@pytest.mark.parametrize("version", ["0.16.9", "0.22.0", "1.0"])
-def test_unknown_version_is_rejected(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+@pytest.mark.parametrize("version", ["0.16.9", "0.9"])
+def test_older_version_is_rejected(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     before = state()
     monkeypatch.setattr(patching, "version", lambda name: version)
     for attempt in (integration.install, lambda: integration.BinaryDataPlane):
@@ -90,6 +93,100 @@ def test_unknown_version_is_rejected(monkeypatch: pytest.MonkeyPatch, version: s
             attempt()
     assert state() == before
     assert not integration.is_installed()
+
+
+# --- releases that are newer than the tested ones ---
+
+
+def test_digests_are_recorded() -> None:
+    check_recorded(integration)
+
+
+@pytest.mark.parametrize("untested", ["known", "allow", "error"])
+def test_next_release_with_known_sources(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, untested: Untested
+) -> None:
+    integration.install()
+    everything = replaced(integration)
+    integration.uninstall()
+    before = state()
+    simulate_next_release(monkeypatch)
+    integration.install(untested=untested)
+    assert replaced(integration) == everything
+    assert not caplog.records
+    # The worker processes of a server install the integration in the same way.
+    process = RESTServerProcess([], print)
+    assert process._real_target.args[0].keywords["untested"] == untested
+    integration.uninstall()
+    assert state() == before
+    assert issubclass(integration.BinaryDataPlane, DataPlane)
+
+
+ENDPOINT = "kserve.protocol.rest.v2_endpoints"
+TYPES = "kserve.protocol.infer_type"
+JSON_FUNCTIONS = {
+    "Request.json",
+    "InferRequest.from_inference_request",
+    "DataPlane.encode",
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new", "left_out"),
+    [
+        (ENDPOINT, "if isinstance(response, bytes)", "if type(response) is bytes", JSON_FUNCTIONS),
+        (
+            TYPES,
+            "def get_output_by_name(self, name: str)",
+            "def get_output_by_name(self, name)",
+            {"InferResponse.to_rest", "DataPlane.encode"},
+        ),
+    ],
+)
+def test_next_release_with_another_source(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    module: str,
+    old: str,
+    new: str,
+    left_out: set[str],
+) -> None:
+    integration.install()
+    everything = replaced(integration)
+    integration.uninstall()
+    before = state()
+    simulate_next_release(monkeypatch, module, old, new)
+    with pytest.raises(tw.IntegrationError, match=r"kserve 99\.0 has functions that differ"):
+        integration.install(untested="error")
+    with pytest.raises(tw.IntegrationError, match=r"kserve 99\.0 has another source of kserve"):
+        _ = integration.BinaryDataPlane
+    assert state() == before
+    integration.install()
+    assert replaced(integration) == everything - left_out
+    [record] = caplog.records
+    assert all(f".{name} (" in record.getMessage() for name in left_out)
+    integration.uninstall()
+    integration.install(untested="allow")
+    assert replaced(integration) == everything
+    integration.uninstall()
+    assert state() == before
+
+
+def test_next_release_without_a_function(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    simulate_next_release(monkeypatch)
+    monkeypatch.delattr(InferResponse, "to_rest")
+    with pytest.raises(tw.IntegrationError, match=r"InferResponse\.to_rest \(is missing\)"):
+        integration.install(untested="error")
+    integration.install()
+    assert "InferRequest.to_rest" in replaced(integration)
+    assert replaced(integration).isdisjoint({"InferResponse.to_rest", "DataPlane.encode"})
+    assert len(caplog.records) == 1
+    integration.uninstall()
+
+
+# --- different packages ---
 
 
 @pytest.mark.parametrize("method", ["from_bytes", "to_rest"])

@@ -21,11 +21,14 @@ from mlserver import ModelSettings, Settings, codecs, errors, raw, types
 from mlserver.codecs import NumpyCodec, NumpyRequestCodec, PandasCodec, StringCodec
 from mlserver.grpc import converters
 from mlserver.grpc import dataplane_pb2 as pb
+from mlserver.parallel import worker
 from mlserver.rest.app import APIRoute
 
 import tensorwire as tw
+from interop.recorded_sources import check_recorded, replaced, simulate_next_release
 from tensorwire.integrations import mlserver
 from tensorwire.integrations.mlserver.convert import ArrayData, array_of
+from tensorwire.integrations.patching import Untested
 
 WITH_AND_WITHOUT = pytest.mark.parametrize("integration", [False, True], indirect=True)
 NUMBERS = ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
@@ -87,13 +90,90 @@ def test_install_before_or_after_imports(module: str, is_first: bool) -> None:
     subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)
 
 
-@pytest.mark.parametrize("found", ["1.5.0", "1.6.0", "1.7.2", "2.0.0"])
-def test_unknown_version_is_rejected(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("found", ["1.5.0", "1.6.0"])
+def test_older_version_is_rejected(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = state()
     monkeypatch.setattr("tensorwire.integrations.patching.version", lambda name: found)
     with pytest.raises(tw.IntegrationError, match=rf"mlserver {found} .*mlserver 1.6.1 to 1.7.1"):
         mlserver.install()
     assert state() == before
+
+
+def test_digests_are_recorded() -> None:
+    check_recorded(mlserver)
+
+
+@pytest.mark.parametrize("untested", ["known", "allow", "error"])
+def test_next_release_with_known_sources(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, untested: Untested
+) -> None:
+    mlserver.install()
+    everything = replaced(mlserver)
+    mlserver.uninstall()
+    before = state()
+    simulate_next_release(monkeypatch)
+    mlserver.install(untested=untested)
+    assert replaced(mlserver) == everything
+    assert not caplog.records
+    install: Any = worker.Worker.install  # the parallel workers install it in the same way
+    assert install.keywords == {"untested": untested}
+    mlserver.uninstall()
+    assert state() == before
+
+
+NUMPY, WORKER = {"NumpyCodec.encode_output"}, {"worker.Worker"}
+SERVER = {"APIRoute.handle", "DataPlane.metadata"}
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new", "left_out"),
+    [
+        ("mlserver.rest.endpoints", "insert_headers(payload", "add_headers(payload", SERVER),
+        ("starlette.routing", "await self.app(scope", "await self.other(scope", SERVER),
+        ("mlserver.codecs.numpy", "def convert_nan(val)", "def convert_nan(x)", NUMPY),
+        ("mlserver.parallel.worker", "super().__init__()", "super().__init__(1)", WORKER),
+    ],
+)
+def test_next_release_with_another_source(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    module: str,
+    old: str,
+    new: str,
+    left_out: set[str],
+) -> None:
+    mlserver.install()
+    everything = replaced(mlserver)
+    mlserver.uninstall()
+    before = state()
+    simulate_next_release(monkeypatch, module, old, new)
+    with pytest.raises(tw.IntegrationError, match=r"mlserver 99\.0 has functions that differ"):
+        mlserver.install(untested="error")
+    assert state() == before
+    mlserver.install()
+    assert replaced(mlserver) == everything - left_out
+    [record] = caplog.records
+    assert all(f".{name} (" in record.getMessage() for name in left_out)
+    mlserver.uninstall()
+    mlserver.install(untested="allow")
+    assert replaced(mlserver) == everything
+    mlserver.uninstall()
+    assert state() == before
+
+
+def test_next_release_without_a_function(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Replacements that rely on the function are left out as well."""
+    simulate_next_release(monkeypatch)
+    monkeypatch.delattr(raw, "unpack")
+    with pytest.raises(tw.IntegrationError, match=r"raw\.unpack \(is missing\)"):
+        mlserver.install(untested="error")
+    mlserver.install()
+    assert "raw.pack" in replaced(mlserver)
+    assert replaced(mlserver).isdisjoint({"raw.unpack", "raw.inject_raw"})
+    assert len(caplog.records) == 1
+    mlserver.uninstall()
 
 
 def test_missing_function_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,19 +9,26 @@ handle itself.
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import update_wrapper
 from importlib.metadata import PackageNotFoundError, version
 from inspect import Parameter, Signature, getattr_static, signature
+from pathlib import Path
 from threading import RLock
-from types import ModuleType
-from typing import Any, NamedTuple
+from types import FunctionType, ModuleType
+from typing import Any, Literal, NamedTuple, get_args
 
 from ..errors import IntegrationError
+from .digests import Sources, source_of_imported
 
 Function = Callable[..., Any]
+Untested = Literal["known", "allow", "error"]
+
+logger = logging.getLogger("tensorwire.integrations")
 
 
 class Replacement(NamedTuple):
@@ -61,6 +68,17 @@ class Change(NamedTuple):
     new: Any
 
 
+class Difference(Exception):
+    """An original is missing, or it differs from what its replacement expects.
+
+    The message completes a sentence about the package. ``reason`` follows the name of the original.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class Patch:
     """The replacements for one distribution, which can be installed and uninstalled.
 
@@ -73,11 +91,27 @@ class Patch:
     versions
         The first and the last version that were tested. Both, and all versions between them, are
         accepted. ``"2.73"`` as the last version includes every 2.73.x.
+    digests
+        A JSON file with the known digests of the originals, and of the functions that their
+        replacements rely on. ``tests/interop/peer_releases.py`` writes it.
+    relies_on
+        For the name of an original, the names of other functions of the package on whose source its
+        replacement relies. If one of these is replaced as well, the replacement also relies on that
+        replacement. For replacements that must be installed together, each relies on the others.
+        Names are written as ``package.module:Class.function``.
     """
 
-    def __init__(self, distribution: str, versions: tuple[str, str]) -> None:
+    def __init__(
+        self,
+        distribution: str,
+        versions: tuple[str, str],
+        digests: Path,
+        relies_on: Mapping[str, Sequence[str]],
+    ) -> None:
         self.distribution = distribution
         self.versions = versions
+        self.digests = digests
+        self.relies_on = relies_on
         self._changes: list[Change] = []
         self._lock = RLock()
 
@@ -86,7 +120,9 @@ class Patch:
         """Return whether the replacements are installed."""
         return bool(self._changes)
 
-    def install(self, replacements: Callable[[], Iterable[Replacement]]) -> None:
+    def install(
+        self, replacements: Callable[[], Iterable[Replacement]], untested: Untested = "known"
+    ) -> None:
         """Install the replacements, unless they are installed already.
 
         Parameters
@@ -94,22 +130,38 @@ class Patch:
         replacements
             Returns the replacements. It is called after the version check, and may import the
             modules of the other package.
+        untested
+            What to do if the version is newer than the tested ones, and the source of an original,
+            or of a function that a replacement relies on, is not a known one. ``"known"`` installs
+            the other replacements, and logs a warning that names those that are left out.
+            ``"allow"`` installs all replacements whose parameters match, and logs the same warning
+            for the others. ``"error"`` raises IntegrationError.
 
         Raises
         ------
         IntegrationError
-            The distribution is missing, its version is outside the tested range, or it does not
-            have the functions that are to be replaced. Nothing was changed.
+            The distribution is missing, its version is older than the tested ones, or it does not
+            have the modules and classes that are expected. Also if its version is a tested one and
+            a function is missing or has other parameters, and in the cases of
+            ``untested="error"``. Nothing was changed.
+        ValueError
+            ``untested`` has another value.
         """
+        if untested not in get_args(Untested):
+            values = ", ".join(map(repr, get_args(Untested)))
+            raise ValueError(f"untested must be one of {values}, not {untested!r}")
         with self._lock:
             if self._changes:
                 return
-            self.check_version()
-            try:
-                found = list(replacements())
-            except (AttributeError, ImportError) as error:  # a module or class is missing
-                raise self._layout_error(f"is not laid out as expected ({error})") from error
-            changes = [self._prepare(replacement) for replacement in found]
+            is_newer = self._is_newer()
+            found = self._list(replacements)
+            if is_newer:
+                changes = self._prepare_untested(found, untested)
+            else:
+                try:
+                    changes = [prepare(replacement) for replacement in found]
+                except Difference as difference:
+                    raise self._layout_error(str(difference)) from difference
             apply(changes)
             self._changes = changes
 
@@ -119,51 +171,197 @@ class Patch:
             apply([c._replace(old=c.new, new=c.old) for c in self._changes])
             self._changes = []
 
-    def check_version(self) -> None:
-        """Raise IntegrationError unless a version in the tested range is installed."""
+    def check(self, names: Iterable[str]) -> None:
+        """Raise IntegrationError if code that relies on these functions cannot be used.
+
+        It can be used with the tested versions, and with newer ones in which the source of each
+        function is a known one.
+        """
+        if self._is_newer():
+            known = KnownSources(self.digests)
+            needed = list(names)
+            for name in needed:  # grows while it is read
+                needed += [other for other in self.relies_on.get(name, ()) if other not in needed]
+            changed = [name for name in needed if name not in known]
+            if changed:
+                raise self._layout_error(f"has another source of {listed(changed)}")
+
+    def compared(self, replacements: Callable[[], Iterable[Replacement]]) -> list[str]:
+        """Return the names of all functions whose sources are compared.
+
+        Raises
+        ------
+        IntegrationError
+            The package does not have the modules and classes that are expected.
+        ValueError
+            ``relies_on`` has an original that is not replaced.
+        """
+        defined = {original_name(r): defined_name(r) for r in self._list(replacements)}
+        if unknown := self.relies_on.keys() - defined.keys():
+            raise ValueError(f"not replaced: {', '.join(sorted(unknown))}")
+        names = defined.keys() | set().union(*self.relies_on.values())
+        return sorted({defined.get(name, name) for name in names})
+
+    def _is_newer(self) -> bool:
+        """Return whether the version is newer than the tested ones. Raises IntegrationError."""
         try:
             found = version(self.distribution)
         except PackageNotFoundError:
             raise self._error(None, f"{self.distribution} is not installed") from None
         first, last = (release(text) for text in self.versions)
-        if not first <= release(found) or release(found)[: len(last)] > last:
+        if release(found) < first:
             raise self._error(found, f"{self.distribution} {found} is installed")
+        return release(found)[: len(last)] > last
 
-    def _prepare(self, replacement: Replacement) -> Change:
-        """Create the replacement, and check its parameters. Raises IntegrationError."""
-        owner, name, factory, inherited = replacement
-        where = f"{qualified_name(owner)}.{name}"
-        old = vars(owner).get(name, ABSENT)
-        found = getattr_static(owner, name, ABSENT) if inherited else old
-        if found is ABSENT:
-            raise self._layout_error(f"has no {where}")
-        if inherited and old is not ABSENT:
-            raise self._layout_error(f"defines {where}, which is expected to be inherited")
-        is_wrapped = isinstance(found, classmethod | staticmethod)
-        original = found.__func__ if is_wrapped else found
-        new = factory(original)
-        if callable(original):
-            existing, expected = parameters(original), parameters(new)
-            if existing != expected:
-                raise self._layout_error(f"has {where}{existing}, not {expected}")
-            if not isinstance(new, type):
-                update_wrapper(new, original)  # name and docstring, for `help`
-        return Change(owner, name, old, type(found)(new) if is_wrapped else new)
+    def _list(self, replacements: Callable[[], Iterable[Replacement]]) -> list[Replacement]:
+        """Return the replacements. Raises IntegrationError if a module or class is missing."""
+        try:
+            return list(replacements())
+        except (AttributeError, ImportError) as error:
+            raise self._layout_error(f"is not laid out as expected ({error})") from error
+
+    def _prepare_untested(self, found: list[Replacement], untested: Untested) -> list[Change]:
+        """Create the replacements that can be used with a version newer than the tested ones.
+
+        Logs a warning that names the others or, if ``untested`` is "error", raises
+        IntegrationError.
+        """
+        known = None if untested == "allow" else KnownSources(self.digests)
+        defined = {original_name(replacement): defined_name(replacement) for replacement in found}
+        changes: list[tuple[str, Change]] = []
+        reasons: dict[str, str] = {}  # why a replacement is not used, by the name of the original
+        for replacement in found:
+            name = original_name(replacement)
+            try:
+                changes.append((name, prepare(replacement)))
+                if known is not None:
+                    self._check_sources(replacement, defined, known)
+            except Difference as difference:
+                reasons[name] = difference.reason
+        n_reasons = -1
+        while n_reasons < len(reasons):  # leave out what relies on a replacement that is left out
+            n_reasons = len(reasons)
+            for name, _ in changes:
+                missing = [n for n in self.relies_on.get(name, ()) if n in reasons]
+                if missing and name not in reasons:
+                    reasons[name] = f"relies on {listed(missing)}"
+        if reasons:
+            problem = "; ".join(f"{dotted(name)} ({reasons[name]})" for name in sorted(reasons))
+            if untested == "error":
+                raise self._layout_error(f"has functions that differ: {problem}")
+            logger.warning(
+                "%s %s is newer than the versions that tensorwire was tested with (%s). These "
+                "functions differ, and are not replaced: %s",
+                self.distribution,
+                version(self.distribution),
+                self._tested,
+                problem,
+            )
+        return [change for name, change in changes if name not in reasons]
+
+    def _check_sources(
+        self, replacement: Replacement, defined: Mapping[str, str], known: KnownSources
+    ) -> None:
+        """Raise Difference unless the sources that a replacement relies on are known."""
+        name = original_name(replacement)
+        original = unwrapped(getattr_static(replacement.owner, replacement.name))
+        if isinstance(original, FunctionType | type):
+            current = f"{original.__module__}:{original.__qualname__}"
+            if current != defined[name]:
+                raise Difference(f"has another {dotted(name)}", f"is {dotted(current)} now")
+        if defined[name] not in known:
+            raise Difference(f"has another source of {dotted(name)}", "its source is not known")
+        others = [n for n in self.relies_on.get(name, ()) if defined.get(n, n) not in known]
+        if others:
+            reason = f"relies on the source of {listed(others)}, which is not known"
+            raise Difference(f"has another source of {listed(others)}", reason)
+
+    @property
+    def _tested(self) -> str:
+        first, last = self.versions
+        return first if first == last else f"{first} to {last}"
 
     def _layout_error(self, problem: str) -> IntegrationError:
         found = version(self.distribution)
         return self._error(found, f"{self.distribution} {found} {problem}")
 
     def _error(self, found: str | None, problem: str) -> IntegrationError:
-        first, last = self.versions
-        tested = first if first == last else f"{first} to {last}"
         return IntegrationError(
-            f"{problem}; tensorwire was tested with {self.distribution} {tested}, and has changed "
-            f"nothing",
+            f"{problem}; tensorwire was tested with {self.distribution} {self._tested}, and has "
+            f"changed nothing",
             distribution=self.distribution,
             installed=found,
-            tested=tested,
+            tested=self._tested,
         )
+
+
+class KnownSources:
+    """Contains the name of a function if the source of the imported function is a known one."""
+
+    def __init__(self, digests: Path) -> None:
+        self._digests = json.loads(digests.read_text("ascii"))
+        self._sources = Sources(source_of_imported)
+
+    def __contains__(self, name: str) -> bool:
+        return self._sources.digest(name) in self._digests.get(name, ())
+
+
+def prepare(replacement: Replacement) -> Change:
+    """Create the replacement, and check its parameters. Raises Difference."""
+    owner, name, factory, inherited = replacement
+    where = f"{qualified_name(owner)}.{name}"
+    old = vars(owner).get(name, ABSENT)
+    found = getattr_static(owner, name, ABSENT) if inherited else old
+    if found is ABSENT:
+        raise Difference(f"has no {where}", "is missing")
+    if inherited and old is not ABSENT:
+        message = f"defines {where}, which is expected to be inherited"
+        raise Difference(message, "is not inherited")
+    original = unwrapped(found)
+    new = factory(original)
+    if callable(original):
+        existing, expected = parameters(original), parameters(new)
+        if existing != expected:
+            message = f"{existing}, not {expected}"
+            raise Difference(f"has {where}{message}", f"has the parameters {message}")
+        if not isinstance(new, type):
+            update_wrapper(new, original)  # name and docstring, for `help`
+    return Change(owner, name, old, new if found is original else type(found)(new))
+
+
+def unwrapped(found: Any) -> Any:
+    """Return the function of a classmethod or staticmethod, and any other object itself."""
+    return found.__func__ if isinstance(found, classmethod | staticmethod) else found
+
+
+def original_name(replacement: Replacement) -> str:
+    """Return the name of the original in its owner, as in ``relies_on``."""
+    return join_name(replacement.owner, replacement.name)
+
+
+def defined_name(replacement: Replacement) -> str:
+    """Return the name of the original where it is defined, as in the digests."""
+    owner, name = replacement.owner, replacement.name
+    if replacement.inherited and isinstance(owner, type):
+        owner = next((base for base in owner.__mro__[1:] if name in vars(base)), owner)
+    return join_name(owner, name)
+
+
+def join_name(owner: ModuleType | type, name: str) -> str:
+    """Return ``package.module:name`` or ``package.module:Class.name``."""
+    if isinstance(owner, ModuleType):
+        return f"{owner.__name__}:{name}"
+    return f"{owner.__module__}:{owner.__qualname__}.{name}"
+
+
+def dotted(name: str) -> str:
+    """Return a name in the digests as it is written in messages."""
+    return name.replace(":", ".")
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names in the digests as a list for a message."""
+    return ", ".join(map(dotted, names))
 
 
 def release(version_text: str) -> tuple[int, ...]:

@@ -23,19 +23,28 @@ of KServe. In this case, KServe still reads JSON requests itself.
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..patching import Patch, Replacement
+from ..patching import Patch, Replacement, Untested
+from .sources import DATA_PLANE, RELIES_ON
 
 if TYPE_CHECKING:
     from .server import BinaryDataPlane
 
 __all__ = ["BinaryDataPlane", "install", "is_installed", "uninstall"]
 
-_PATCH = Patch("kserve", ("0.17", "0.21"))
+_PATCH = Patch("kserve", ("0.17", "0.21"), Path(__file__).with_name("sources.json"), RELIES_ON)
 
 
-def install(*, writable: bool = False, aligned: bool = False, bf16_as_uint16: bool = False) -> None:
+def install(
+    *,
+    writable: bool = False,
+    aligned: bool = False,
+    bf16_as_uint16: bool = False,
+    untested: Untested = "known",
+) -> None:
     """Make KServe use this codec, in the whole process and in the workers that its server starts.
 
     Functions that other modules import from KServe, before or after this call, are replaced as
@@ -52,14 +61,24 @@ def install(*, writable: bool = False, aligned: bool = False, bf16_as_uint16: bo
     bf16_as_uint16
         Whether BF16 tensors are arrays of dtype ``uint16``, which do not require the ml_dtypes
         package.
+    untested
+        What to do with a version of KServe that is newer than the tested ones, if a function
+        that the integration replaces, or relies on, has another source than in the tested ones.
+        ``"known"`` does not replace such functions, and logs a warning that names them (logger
+        ``tensorwire.integrations``). ``"allow"`` replaces all functions whose parameters match.
+        ``"error"`` raises IntegrationError. If all sources are known, the three do the same.
 
     Raises
     ------
     IntegrationError
-        KServe is missing, its version is outside the tested range, or it does not have the
-        functions that the integration replaces. Nothing was changed.
+        KServe is missing, its version is older than the tested ones, or it does not have the
+        modules and classes that the integration uses. Also if its version is a tested one and a
+        function is missing or has other parameters, and as described for ``untested``. Nothing was
+        changed.
+    ValueError
+        ``untested`` has another value.
     """
-    _PATCH.install(_replacements)
+    _PATCH.install(partial(_replacements, untested), untested)
     from .convert import Options  # noqa: PLC0415 - imports KServe
     from .patches import set_options  # noqa: PLC0415
 
@@ -76,16 +95,16 @@ def is_installed() -> bool:
     return _PATCH.installed
 
 
-def _replacements() -> list[Replacement]:
+def _replacements(untested: Untested = "known") -> list[Replacement]:
     from .patches import replacements  # noqa: PLC0415 - imports KServe
 
-    return replacements(install)
+    return replacements(partial(install, untested=untested))
 
 
 def __getattr__(name: str) -> Any:
     if name != "BinaryDataPlane":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    _PATCH.check_version()
+    _PATCH.check(DATA_PLANE)
     from .server import BinaryDataPlane  # noqa: PLC0415 - imports KServe
 
     return BinaryDataPlane

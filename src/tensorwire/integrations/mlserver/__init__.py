@@ -23,27 +23,44 @@ authoritative. JSON responses to JSON requests have the same members and values.
 
 from __future__ import annotations
 
-from ..patching import Patch, Replacement
+from functools import partial
+from pathlib import Path
+
+from ..patching import Patch, Replacement, Untested
+from .sources import RELIES_ON
 
 __all__ = ["install", "is_installed", "uninstall"]
 
-_PATCH = Patch("mlserver", ("1.6.1", "1.7.1"))
+_PATCH = Patch("mlserver", ("1.6.1", "1.7.1"), Path(__file__).with_name("sources.json"), RELIES_ON)
 
 
-def install() -> None:
+def install(*, untested: Untested = "known") -> None:
     """Make MLServer use this codec in the whole process. A second call has no effect.
 
     Running servers use the codec from their next request on. Parallel workers use it if they are
     started after this call, or if the module of a runtime that they load calls this function.
     MLServer is imported by this call, not before it. This function is thread-safe.
 
+    Parameters
+    ----------
+    untested
+        What to do with a version of MLServer that is newer than the tested ones, if a function
+        that the integration replaces, or relies on, has another source than in the tested ones.
+        ``"known"`` does not replace such functions, and logs a warning that names them (logger
+        ``tensorwire.integrations``). ``"allow"`` replaces all functions whose parameters match.
+        ``"error"`` raises IntegrationError. If all sources are known, the three do the same.
+
     Raises
     ------
     IntegrationError
-        MLServer is missing, its version is outside the tested range, or it does not have the
-        functions that the integration replaces. Nothing was changed.
+        MLServer is missing, its version is older than the tested ones, or it does not have the
+        modules and classes that the integration uses. Also if its version is a tested one and a
+        function is missing or has other parameters, and as described for ``untested``. Nothing was
+        changed.
+    ValueError
+        ``untested`` has another value.
     """
-    _PATCH.install(_replacements)
+    _PATCH.install(partial(_replacements, untested), untested)
 
 
 def uninstall() -> None:
@@ -56,7 +73,7 @@ def is_installed() -> bool:
     return _PATCH.installed
 
 
-def _replacements() -> list[Replacement]:
+def _replacements(untested: Untested = "known") -> list[Replacement]:
     from .patches import replacements  # noqa: PLC0415 - imports MLServer
 
-    return replacements(install)
+    return replacements(partial(install, untested=untested))

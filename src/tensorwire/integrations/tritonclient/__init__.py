@@ -21,15 +21,20 @@ CUDA shared memory.
 
 from __future__ import annotations
 
-from ..patching import Patch, Replacement
+from pathlib import Path
+
+from ..patching import Patch, Replacement, Untested
 from .convert import REFER_FROM_NBYTES, VIEW_FROM_NBYTES
+from .sources import RELIES_ON
 
 __all__ = ["REFER_FROM_NBYTES", "VIEW_FROM_NBYTES", "install", "is_installed", "uninstall"]
 
-_PATCH = Patch("tritonclient", ("2.60", "2.73"))
+_PATCH = Patch(
+    "tritonclient", ("2.60", "2.73"), Path(__file__).with_name("sources.json"), RELIES_ON
+)
 
 
-def install() -> None:
+def install(*, untested: Untested = "known") -> None:
     """Make tritonclient use this codec in the whole process. A second call has no effect.
 
     Imports ``tritonclient.utils`` and, as far as they are installed, ``tritonclient.http``,
@@ -48,11 +53,24 @@ def install() -> None:
 
     This function is thread-safe.
 
+    Parameters
+    ----------
+    untested
+        What to do with a version of tritonclient that is newer than the tested ones, if a function
+        that the integration replaces, or relies on, has another source than in the tested ones.
+        ``"known"`` does not replace such functions, and logs a warning that names them (logger
+        ``tensorwire.integrations``). ``"allow"`` replaces all functions whose parameters match.
+        ``"error"`` raises IntegrationError. If all sources are known, the three do the same.
+
     Raises
     ------
     IntegrationError
-        tritonclient is missing, its version is outside the tested range, or it does not have the
-        functions that the integration replaces. Nothing was changed.
+        tritonclient is missing, its version is older than the tested ones, or it does not have the
+        modules and classes that the integration uses. Also if its version is a tested one and a
+        function is missing or has other parameters, and as described for ``untested``. Nothing was
+        changed.
+    ValueError
+        ``untested`` has another value.
 
     Examples
     --------
@@ -62,7 +80,7 @@ def install() -> None:
     True
     >>> tritonclient.uninstall()
     """
-    _PATCH.install(_replacements)
+    _PATCH.install(_replacements, untested)
 
 
 def uninstall() -> None:

@@ -1,0 +1,74 @@
+"""What the replacements rely on in MLServer, apart from the functions that they replace."""
+
+from __future__ import annotations
+
+NUMPY = "mlserver.codecs.numpy"
+STRING = "mlserver.codecs.string"
+LISTS = "mlserver.codecs.lists"
+JSON = "mlserver.codecs.json"
+RAW = "mlserver.raw"
+REST = "mlserver.rest"
+TYPES = "mlserver.types.dataplane"
+
+# ArrayData is created instead of a TensorData.
+DATA = (f"{TYPES}:TensorData", f"{TYPES}:Datatype")
+
+HANDLE = f"{REST}.app:APIRoute.handle"  # inherited
+
+RELIES_ON = {
+    # codecs and raw contents: the replacements implement the same as these functions
+    f"{NUMPY}:NumpyCodec.decode_input": (
+        *DATA,
+        f"{NUMPY}:_DatatypeToNumpy",
+        f"{NUMPY}:_to_ndarray",
+        f"{NUMPY}:to_dtype",
+    ),
+    f"{NUMPY}:NumpyCodec.encode_output": (
+        *DATA,
+        f"{TYPES}:ResponseOutput",
+        f"{NUMPY}:_NumpyToDatatype",
+        f"{NUMPY}:_encode_data",
+        f"{NUMPY}:convert_nan",
+        f"{NUMPY}:to_datatype",
+    ),
+    f"{STRING}:_decode_input_or_output": (*DATA, f"{STRING}:decode_str", f"{LISTS}:as_list"),
+    f"{STRING}:StringCodec.encode_output": (
+        *DATA,
+        f"{TYPES}:ResponseOutput",
+        f"{STRING}:encode_str",
+    ),
+    f"{RAW}:inject_raw": (*DATA, f"{RAW}:unpack"),
+    f"{RAW}:unpack": (
+        f"{RAW}:_DatatypeToCtype",
+        f"{RAW}:_tensor_format",
+        f"{RAW}:_unpack_bytes",
+        f"{RAW}:_unpack_tensor",
+    ),
+    f"{RAW}:pack": (
+        f"{RAW}:_DatatypeToCtype",
+        f"{RAW}:_ensure_bytes",
+        f"{RAW}:_pack_bytes",
+        f"{RAW}:_pack_tensor",
+        f"{RAW}:_tensor_format",
+    ),
+    # server: the replacement calls the endpoint instead of FastAPI, and reads and writes JSON
+    HANDLE: (
+        *DATA,
+        f"{TYPES}:Parameters",
+        f"{TYPES}:RequestInput",
+        f"{TYPES}:RequestOutput",
+        f"{TYPES}:InferenceRequest",
+        f"{TYPES}:ResponseOutput",
+        f"{TYPES}:InferenceResponse",
+        f"{JSON}:decode_from_bytelike_json_to_dict",
+        f"{JSON}:encode_to_json_bytes",
+        f"{REST}.app:APIRoute",
+        f"{REST}.endpoints:Endpoints.infer",
+        f"{REST}.endpoints:Endpoints.model_metadata",
+        f"{REST}.requests:Request",
+        f"{REST}.responses:Response",
+    ),
+    # It lists the extension that the replacement of handle provides.
+    "mlserver.handlers.dataplane:DataPlane.metadata": (HANDLE,),
+}
+"""For each original, the functions on whose source its replacement relies."""

@@ -1,0 +1,40 @@
+"""What the replacements rely on in tritonclient, apart from the functions that they replace."""
+
+from __future__ import annotations
+
+UTILS = "tritonclient.utils"
+MEMORY = "tritonclient.utils.shared_memory"
+INPUT = "tritonclient.http._infer_input:InferInput"
+RESULT = "tritonclient.http._infer_result:InferResult"
+
+# An input that refers to an array instead of a copy needs all three.
+REFERRING = (
+    f"{INPUT}.set_data_from_numpy",
+    f"{INPUT}._get_binary_data",
+    "tritonclient.http._utils:_get_inference_request",
+)
+
+RELIES_ON = {
+    # It reads the memory at the offset that the caller passes.
+    f"{MEMORY}:get_contents_as_numpy": (
+        f"{MEMORY}:SharedMemoryRegion",
+        f"{MEMORY}:create_shared_memory_region",
+    ),
+    # Only the replacement of serialize_byte_tensor can serialize a PackedArray.
+    **dict.fromkeys(
+        REFERRING,
+        (
+            *REFERRING,
+            f"{UTILS}:serialize_byte_tensor",
+            f"{INPUT}.__init__",
+            f"{INPUT}._get_tensor",
+        ),
+    ),
+    "tritonclient.grpc._infer_input:InferInput.set_data_from_numpy": (
+        f"{UTILS}:serialize_byte_tensor",
+    ),
+    # as_numpy reads the outputs from an array instead of bytes.
+    f"{RESULT}.__init__": (f"{RESULT}.as_numpy", f"{UTILS}:deserialize_bytes_tensor"),
+    f"{RESULT}.from_response_body": (f"{RESULT}.__init__",),
+}
+"""For each original, the functions on whose source its replacement relies."""

@@ -1,0 +1,54 @@
+"""Checks of the digests in `sources.json` of an integration, and a simulated next release."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+
+from tensorwire.integrations import patching
+from tensorwire.integrations.digests import Sources, source_of_imported
+
+NEXT_VERSION = "99.0"
+
+
+def check_recorded(integration: Any) -> None:
+    """Fail unless the file has all functions, no others, and the digests of the installed ones."""
+    patch = integration._PATCH
+    command = f"run python tests/interop/peer_releases.py --record {patch.distribution}"
+    table = json.loads(patch.digests.read_text("ascii"))
+    functions = patch.compared(integration._replacements)
+    assert sorted(table) == functions, command
+    sources = Sources(source_of_imported)
+    for function in functions:
+        import_module(function.partition(":")[0])
+        found = sources.digest(function)
+        assert found in table[function], f"{function} {version(patch.distribution)}: {command}"
+
+
+def simulate_next_release(
+    monkeypatch: pytest.MonkeyPatch, module: str = "", old: str = "", new: str = ""
+) -> None:
+    """Raise the version, and change the source of one module as `install` reads it."""
+
+    def changed_source(name: str) -> str | None:
+        source = source_of_imported(name)
+        if name != module:
+            return source
+        assert source
+        assert old in source
+        return source.replace(old, new)
+
+    monkeypatch.setattr(patching, "version", lambda name: NEXT_VERSION)
+    monkeypatch.setattr(patching, "source_of_imported", changed_source)
+
+
+def replaced(integration: Any) -> set[str]:
+    """Return the names of the functions that are replaced at present, without their modules."""
+    return {
+        f"{change.owner.__name__.rpartition('.')[2]}.{change.name}"
+        for change in integration._PATCH._changes
+    }
