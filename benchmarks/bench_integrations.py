@@ -58,9 +58,9 @@ def is_same(one: Any, other: Any) -> bool:
 # --- tritonclient ---
 
 
-def triton_response(*arrays: Any) -> tuple[bytes, int | None, list[str]]:
+def triton_response(*arrays: Any, is_binary: bool = True) -> tuple[bytes, int | None, list[str]]:
     """Return the body of a response, its header length and the names of its outputs."""
-    tensors = [tw.Tensor(f"y{i}", array) for i, array in enumerate(arrays)]
+    tensors = [tw.Tensor(f"y{i}", a, binary=is_binary) for i, a in enumerate(arrays)]
     frame = tw.encode_response(tw.InferResponse(tensors))
     return bytes(frame), frame.header_length, [tensor.name for tensor in tensors]
 
@@ -153,6 +153,7 @@ SMALL_LISTS: Arrays = {
     for n in N_TENSORS
     for size, nbytes in SIZES.items()
 }
+SMALL_JSON: Arrays = {f"{n} x 4 B": partial(several_floats, n, 4) for n in N_TENSORS}
 SMALL_RESPONSES: Arrays = {
     **SMALL_LISTS,
     **{name: partial(one_array, make) for name, make in SMALL_BYTES.items()},
@@ -185,8 +186,8 @@ def set_data(input_and_array: tuple[Any, Any]) -> Any:
     return list(tensor.shape())
 
 
-def triton_parts(arrays: list[Any]) -> list[Part]:
-    return [(f"x{i}", array, "FP32", [array.size], True) for i, array in enumerate(arrays)]
+def triton_parts(arrays: list[Any], *, is_binary: bool = True) -> list[Part]:
+    return [(f"x{i}", array, "FP32", [array.size], is_binary) for i, array in enumerate(arrays)]
 
 
 def triton_grpc_result(array: Any) -> Any:
@@ -260,6 +261,18 @@ TRITONCLIENT_SMALL: Mapping[str, Case] = {
     ),
     **small_cases(
         "whole response", SMALL_RESPONSES, lambda arrays: triton_response(*arrays), triton_result
+    ),
+    **small_cases(
+        "whole request in JSON",
+        SMALL_JSON,
+        lambda arrays: triton_parts(arrays, is_binary=False),
+        lambda parts: triton_encode(triton_inputs(parts)),
+    ),
+    **small_cases(
+        "whole response in JSON",
+        SMALL_JSON,
+        lambda arrays: triton_response(*arrays, is_binary=False),
+        triton_result,
     ),
 }
 
