@@ -37,6 +37,7 @@ LAYERS = [
     ["server", "server.serve", "client.calls", "client.responses"],
     ["client.sync", "client.aio"],
     ["integrations.tritonclient.fast"],
+    ["integrations.tritonclient.transport"],
     [f"integrations.{peer}.convert" for peer in ("tritonclient", "kserve", "mlserver")],
     ["integrations.kserve.server", "integrations.mlserver.server"],
     [f"integrations.{peer}.patches" for peer in ("tritonclient", "kserve", "mlserver")],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 from operator import index
 from typing import Any
@@ -95,18 +96,25 @@ def is_large_array(values: Any) -> bool:
     )
 
 
-class ReferencingInput:
-    """An input for tritonclient's request builder. Its binary data is the array itself, not a copy.
-
-    ``InferInput._get_binary_data`` copies the array, and the builder only joins it.
-    """
+class HeaderInput:
+    """An input for tritonclient's request builder, which then writes only the JSON header."""
 
     def __init__(self, infer_input: Any) -> None:
         self._get_tensor = infer_input._get_tensor
-        self._raw_data = infer_input._raw_data
 
-    def _get_binary_data(self) -> Any:
-        return self._raw_data
+    def _get_binary_data(self) -> None:
+        return None
+
+
+def binary_data(inputs: Iterable[Any], input_class: type[Any]) -> list[Any]:
+    """Return the binary data of the inputs that have any. Referenced arrays are not copied.
+
+    Subclasses may override ``_get_binary_data``.
+    """
+    found = [
+        each._raw_data if type(each) is input_class else each._get_binary_data() for each in inputs
+    ]
+    return [raw for raw in found if raw is not None]
 
 
 # --- responses -----------------------------------------------------------------------------------

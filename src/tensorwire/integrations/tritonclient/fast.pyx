@@ -249,7 +249,7 @@ def request_buffers(
     """
     cdef JsonWriter writer
     cdef list buffers = [None]
-    if type(inputs) is not list or custom_parameters:
+    if not isinstance(inputs, list) or custom_parameters:
         return None
     writer = JsonWriter.__new__(JsonWriter)
     write_literal(writer, b"{")
@@ -258,7 +258,7 @@ def request_buffers(
         if not write_text(writer, request_id):
             return None
     write_literal(writer, b'"inputs":[')
-    for tensor in <list>inputs:
+    for tensor in inputs:
         if type(tensor) is not input_class or not write_input(writer, tensor, buffers):
             return None
     if not inputs:
@@ -290,9 +290,9 @@ def request_buffers(
 def refer_to_arrays(inputs, type input_class not None):
     """Return whether an input in a list or tuple keeps an array by reference.
 
-    Subclasses do not count, because they may have their own `_get_binary_data`.
+    Subclasses of the class of inputs do not count, because they may have their own methods.
     """
-    if type(inputs) is not list and type(inputs) is not tuple:
+    if not isinstance(inputs, (list, tuple)):
         return False
     for tensor in inputs:
         if type(tensor) is input_class and type(tensor._raw_data) is cnp.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -15,8 +16,9 @@ from ..patching import Function, Replacement
 from .convert import (
     VIEW_FROM_NBYTES,
     BodyResponse,
+    HeaderInput,
     ReferencedArray,
-    ReferencingInput,
+    binary_data,
     byte_array,
     elements_at,
     is_large_array,
@@ -33,6 +35,14 @@ from .fast import (
     scalar_array,
     set_binary_data,
     set_raw_contents,
+)
+from .transport import (
+    FileBody,
+    Transport,
+    TransportInputs,
+    is_plain,
+    payload_class,
+    receive_rest,
 )
 
 
@@ -52,9 +62,12 @@ def replacements() -> list[Replacement]:
             Replacement(http.InferInput, "set_data_from_numpy", replace_http_set_data_from_numpy),
             Replacement(http.InferInput, "_get_binary_data", replace_get_binary_data),
             Replacement(http_utils, "_get_inference_request", replace_get_inference_request),
+            Replacement(http.InferenceServerClient, "infer", replace_infer),
             Replacement(http.InferResult, "__init__", replace_result_init),
             Replacement(http.InferResult, "from_response_body", replace_from_response_body),
         ]
+    if aio := import_if_usable("tritonclient.http.aio"):
+        found.append(Replacement(aio.InferenceServerClient, "infer", replace_aio_infer))
     if grpc := import_if_usable("tritonclient.grpc"):
         found.append(
             Replacement(grpc.InferInput, "set_data_from_numpy", replace_grpc_set_data_from_numpy)
@@ -144,10 +157,6 @@ def replace_get_inference_request(original: Function) -> Function:
     http = import_module("tritonclient.http")
     input_class, output_class = http.InferInput, http.InferRequestedOutput
 
-    def joinable(infer_input: Any) -> Any:
-        is_referencing = refer_to_arrays([infer_input], input_class)
-        return ReferencingInput(infer_input) if is_referencing else infer_input
-
     def _get_inference_request(
         inputs: Any,
         request_id: Any,
@@ -172,24 +181,86 @@ def replace_get_inference_request(original: Function) -> Function:
             timeout,
             custom_parameters,
         )
-        if buffers is not None:
-            header = buffers[0]
-            return (header, None) if len(buffers) == 1 else (b"".join(buffers), len(header))
-        if refer_to_arrays(inputs, input_class):
-            inputs = [joinable(infer_input) for infer_input in inputs]
-        return original(
-            inputs,
-            request_id,
-            outputs,
-            sequence_id,
-            sequence_start,
-            sequence_end,
-            priority,
-            timeout,
-            custom_parameters,
-        )
+        if buffers is None:
+            is_referring = refer_to_arrays(inputs, input_class)
+            body, header_length = original(
+                [HeaderInput(each) for each in inputs] if is_referring else inputs,
+                request_id,
+                outputs,
+                sequence_id,
+                sequence_start,
+                sequence_end,
+                priority,
+                timeout,
+                custom_parameters,
+            )
+            if not is_referring:
+                return body, header_length
+            buffers = [body, *binary_data(inputs, input_class)]
+        if len(buffers) == 1:
+            return buffers[0], None
+        join = inputs.body_type if type(inputs) is TransportInputs else b"".join
+        return join(buffers), len(buffers[0])
 
     return _get_inference_request
+
+
+# --- InferenceServerClient -----------------------------------------------------------------------
+
+
+def replace_infer(original: Function) -> Function:
+    http, library = import_module("tritonclient.http"), import_module("geventhttpclient")
+    transport = Transport(http.InferenceServerClient, "_client_stub", library.HTTPClient, FileBody)
+    inputs_to_send = sending(original, transport, http.InferInput)
+
+    def infer(self: Any, model_name: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        inputs = inputs_to_send(self, inputs, arguments, options)
+        return original(self, model_name, inputs, *arguments, **options)
+
+    return with_signature_of(original, infer)
+
+
+def replace_aio_infer(original: Function) -> Function:
+    aio, library = import_module("tritonclient.http.aio"), import_module("aiohttp")
+    transport = Transport(
+        aio.InferenceServerClient, "_stub", library.ClientSession, payload_class()
+    )
+    inputs_to_send = sending(original, transport, import_module("tritonclient.http").InferInput)
+
+    async def infer(
+        self: Any, model_name: Any, inputs: Any, *arguments: Any, **options: Any
+    ) -> Any:
+        inputs = inputs_to_send(self, inputs, arguments, options)
+        return await original(self, model_name, inputs, *arguments, **options)
+
+    return with_signature_of(original, infer)
+
+
+def sending(original: Function, transport: Transport, input_class: type) -> Function:
+    """Return a function that returns the inputs of a call of ``infer``, marked if possible.
+
+    They are marked as `TransportInputs` if the transport can send the body without joining it.
+    """
+    name = "request_compression_algorithm"
+    position = list(signature(original).parameters).index(name) - 3  # after self, model and inputs
+
+    def inputs_to_send(
+        client: Any, inputs: Any, arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        if type(inputs) is not list or not refer_to_arrays(inputs, input_class):
+            return inputs
+        positional = arguments[position : position + 1]
+        is_compressed = bool(options.get(name) or any(positional))
+        if is_compressed or client._verbose or not is_plain(client, transport):
+            return inputs
+        return TransportInputs(inputs, transport.body_type)
+
+    return inputs_to_send
+
+
+def with_signature_of(original: Function, replacement: Any) -> Function:
+    replacement.__signature__ = signature(original)
+    return replacement  # type: ignore[no-any-return]
 
 
 # --- InferResult ---------------------------------------------------------------------------------
@@ -197,6 +268,7 @@ def replace_get_inference_request(original: Function) -> Function:
 
 def replace_result_init(original: Function) -> Function:
     json = import_module("tritonclient.http._infer_result").json
+    transport_response = import_module("geventhttpclient.response").HTTPSocketPoolResponse
 
     def __init__(self: Any, response: Any, verbose: Any) -> None:
         header_length = response.get("Inference-Header-Content-Length")
@@ -210,7 +282,10 @@ def replace_result_init(original: Function) -> Function:
                 print(header)
             result = self._result = json.loads(header)
             offsets = self._output_name_to_buffer_map = {}
-            self._buffer = response.read()
+            rest = None
+            if type(response) is transport_response and type(header) is bytes:
+                rest = receive_rest(response)
+            self._buffer = response.read() if rest is None else rest
             position = 0
             for output in result["outputs"]:
                 parameters = output.get("parameters")
