@@ -6,9 +6,11 @@ To add a case, add an entry to the table of its package.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
 from threading import Thread
@@ -25,7 +27,7 @@ from tensorwire.client import Client
 from .contenders import ENVIRONMENTS, installed, module, triton_decode, triton_encode, triton_inputs
 from .measure import OURS, measure, measure_pairs, measuring
 from .report import ALONE, ON_TENSORWIRE, SMALL
-from .servers import LOOPBACK, free_port
+from .servers import LOOPBACK, SERVERS, free_port
 from .workloads import Message, Part, floats, numbered_texts, objects, one, texts
 
 START_SECONDS = 30.0
@@ -95,6 +97,67 @@ def triton_result(response: tuple[bytes, int | None, list[str]]) -> Any:
     return triton_decode(*response)
 
 
+@cache
+def serve_port() -> int:
+    """Start `tensorwire serve`, which is stopped when the process ends."""
+    running = ExitStack()
+    atexit.register(running.close)
+    return running.enter_context(SERVERS["tensorwire serve"]()).port
+
+
+def triton_client(array: Any) -> tuple[Any, Any]:
+    address = f"{LOOPBACK}:{serve_port()}"
+    return module("tritonclient.http").InferenceServerClient(address), array
+
+
+def echo_input(array: Any) -> list[Any]:
+    return triton_inputs([("INPUT0", array, "FP32", list(array.shape), True)])
+
+
+def infer_by_http(client_and_array: tuple[Any, Any]) -> Any:
+    client, array = client_and_array
+    return client.infer("identity_fp32", echo_input(array)).as_numpy("OUTPUT0")
+
+
+def triton_aio_client(array: Any) -> tuple[Any, Any, Any]:
+    address, loop = f"{LOOPBACK}:{serve_port()}", asyncio.new_event_loop()
+
+    async def connect() -> Any:
+        return module("tritonclient.http.aio").InferenceServerClient(address)
+
+    return loop, loop.run_until_complete(connect()), array
+
+
+def infer_by_aio(loop_and_client: tuple[Any, Any, Any]) -> Any:
+    loop, client, array = loop_and_client
+    # Otherwise aiohttp requests a compressed response, which Triton then sends.
+    headers = {"Accept-Encoding": "identity"}
+    call = client.infer("identity_fp32", echo_input(array), headers=headers)
+    return loop.run_until_complete(call).as_numpy("OUTPUT0")
+
+
+def triton_grpc_request(array: Any) -> Any:
+    """Create an InferInput with its data, and the message of a request."""
+    tensor, _ = triton_input("grpc", array)
+    tensor.set_data_from_numpy(array)
+    utils = module("tritonclient.grpc._utils")
+    request = utils._get_inference_request(
+        inputs=[tensor],
+        model_name="m",
+        model_version="",
+        request_id="",
+        outputs=None,
+        sequence_id=0,
+        sequence_start=False,
+        sequence_end=False,
+        priority=0,
+        timeout=None,
+        parameters=None,
+    )
+    return request.SerializeToString()
+
+
+WHOLE_CALLS = {"128 B FP32": 32, "4 MB FP32": 1 << 20, "64 MB FP32": 16_000_000}
 SHORT, LONG = "300k x 0-40 B", "100k x 100-300 B"
 TRITONCLIENT = {
     f"serialize {SHORT}": Case(lambda: texts(300_000, 0, 40), serialize),
@@ -118,7 +181,21 @@ TRITONCLIENT = {
         lambda: triton_response(*[floats(10_000_000)] * 2), triton_result
     ),
     f"response BYTES {SHORT}": Case(lambda: triton_response(texts(300_000, 0, 40)), triton_result),
+    "gRPC request 40 MB FP32": Case(lambda: floats(10_000_000), triton_grpc_request),
+    f"gRPC request BYTES {SHORT}": Case(lambda: texts(300_000, 0, 40), triton_grpc_request),
+    f"gRPC response BYTES {SHORT}": Case(
+        lambda: triton_grpc_result(texts(300_000, 0, 40)), lambda result: result.as_numpy("y")
+    ),
 }
+for size, n in WHOLE_CALLS.items():
+    TRITONCLIENT[f"infer {size}"] = Case(
+        lambda n=n: triton_client(floats(n)),  # type: ignore[misc]
+        infer_by_http,
+    )
+    TRITONCLIENT[f"aio infer {size}"] = Case(
+        lambda n=n: triton_aio_client(floats(n)),  # type: ignore[misc]
+        infer_by_aio,
+    )
 
 
 # --- tritonclient: small messages ---

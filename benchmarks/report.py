@@ -469,6 +469,9 @@ INTEGRATIONS = {
         "request body 128 B FP32",
         "request body 40 MB FP32",
         "response 100 MB FP32",
+        "infer 4 MB FP32",
+        "infer 64 MB FP32",
+        "aio infer 64 MB FP32",
     ],
     "kserve": [
         "request, as_numpy, 4 MB FP32",

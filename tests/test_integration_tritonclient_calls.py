@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from importlib import import_module
+from threading import Event
 from types import ModuleType
 from typing import Any
 
@@ -57,6 +58,10 @@ class Recording(Scripted):
     def __init__(self, answers: Any) -> None:
         super().__init__(answers)
         self.bodies: list[bytes] = []
+
+    def __enter__(self) -> Recording:
+        super().__enter__()
+        return self
 
     def read(self, connection: socket.socket) -> bool:
         head = b""
@@ -324,7 +329,7 @@ def test_large_request_is_not_copied(
 
 def buffers() -> list[Any]:
     large = np.arange(1 << 22, dtype=np.uint8)
-    return [b"{header}", b"small", large, b"", large[: 1 << 20], b"end", b"."]
+    return [b"{header}", b"small", large, b"", large[: (1 << 20) + 1], b"end", b"."]
 
 
 def whole(parts: list[Any]) -> bytes:
@@ -427,6 +432,16 @@ def test_response(http: ModuleType, name: str) -> None:
     both(lambda: exchange(by_http, CALLS["one"], (ANSWERS[name],)))
 
 
+def test_older_geventhttpclient_returns_bytearrays(
+    http: ModuleType, either: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The arrays of its responses are writable."""
+    monkeypatch.setattr("geventhttpclient.response.copy", lambda data: data[:])
+    found = by_http_once(ANSWER)[0]
+    assert bits(found) == bits(FLOATS)
+    assert found.flags.writeable
+
+
 def test_connection_is_used_again(http: ModuleType, either: bool) -> None:
     _, requests, n_connections = exchange(by_http, CALLS["twice"], (ANSWER, ANSWER))
     assert len(requests) == 2
@@ -439,6 +454,24 @@ def test_timeout_while_receiving(http: ModuleType) -> None:
         connection.recv(1)  # returns when the client closes the connection
 
     both(lambda: exchange(by_http, CALLS["one"], (slow,), network_timeout=0.2)[0])
+
+
+def test_connection_is_closed_after_an_error(http: ModuleType, either: bool) -> None:
+    """It is closed at once, although the exception still refers to the response."""
+    closed = Event()
+
+    def truncated(connection: socket.socket) -> None:
+        connection.sendall(ANSWER[:-1])
+        closed.set() if connection.recv(1) == b"" else None
+
+    with (
+        Scripted([truncated]) as server,
+        closing(http.InferenceServerClient(server.address, network_timeout=0.2)) as client,
+    ):
+        with pytest.raises(TimeoutError) as error:
+            client.infer("m", [given()])
+        assert closed.wait(5)
+    assert error.tb is not None
 
 
 @pytest.mark.thread_unsafe(reason="it measures the process")

@@ -148,14 +148,11 @@ def receive_rest(response: Any) -> NDArray[np.uint8] | None:
     Content-Length, or the memory is too small for it.
     """
     try:
-        sock, begun, has_length = (
-            response._sock,
-            response._body_buffer,
-            "content-length" in response,
-        )
+        sock, begun = response._sock, response._body_buffer
+        if sock is None or response.message_complete or "content-length" not in response:
+            return None
         n_missing = response.get_remaining_content_length()
-        is_direct = has_length and "transfer-encoding" not in response and sock is not None
-        if not is_direct or response.message_complete or n_missing < DIRECT_FROM_NBYTES:
+        if n_missing < DIRECT_FROM_NBYTES:
             return None
         rest = np.empty(len(begun) + n_missing, np.uint8)
     except (AttributeError, MemoryError):  # another version of geventhttpclient, or a wrong length
