@@ -11,19 +11,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tensorwire as tw
 from interop.samples import DTYPES, Array, binary_sample, bits, bytes_array
 from support import tritonclient_comparison
 from support.tritonclient_comparison import (
     ARRAYS,
+    FEW,
     FLOATS,
     LARGE,
     Sub,
     body_of,
     both,
     large,
+    module,
     object_array,
+    outcome,
     parsed,
     response,
 )
@@ -114,6 +119,106 @@ def test_request_with_all_kinds_of_inputs_and_outputs(http: ModuleType) -> None:
         return generate([*inputs, last], outputs, "7\xe9", 3, True, priority=2, parameters={"p": 1})
 
     both(body)
+
+
+names = st.one_of(
+    st.sampled_from(["", "INPUT__0", "a b", 'a"b', "\\", "/", "\x7f", "\0", "\xe9", "\ud800"]),
+    st.text(max_size=4),
+)
+numbers = st.sampled_from([0, 1, -1, 2**63 - 1, 2**63, -(2**63), 2**64, True, False, 1.0, None])
+values = st.one_of(numbers, names)
+inputs_to_create = st.tuples(
+    names,
+    st.sampled_from(["binary", "JSON", "empty", "large", "shared memory", "none"]),
+    st.sampled_from([None, (4,), ["4"], [4.0], [True], [2**64], [-1], [np.int64(4)]]),
+    st.dictionaries(names, values, max_size=1),
+)
+outputs_to_create = st.lists(st.tuples(names, values, st.sampled_from([0, 3, "3"])), max_size=2)
+
+
+def created(http: ModuleType, spec: tuple[str, str, Any, dict[str, Any]]) -> Any:
+    name, data, shape, parameters = spec
+    array = FLOATS if data == "large" else FLOATS[:0] if data == "empty" else FLOATS[:4]
+    tensor = http.InferInput(name, list(array.shape), "FP32")
+    if data == "shared memory":
+        tensor.set_shared_memory(name, 4, 8)
+    elif data != "none":
+        tensor.set_data_from_numpy(array, binary_data=data != "JSON")
+    tensor._parameters.update(parameters)
+    return tensor if shape is None else tensor.set_shape(shape)
+
+
+@given(
+    inputs=st.lists(inputs_to_create, max_size=3),
+    outputs=st.one_of(st.none(), outputs_to_create),
+    options=st.fixed_dictionaries(
+        {},
+        optional={
+            "request_id": values,
+            "sequence_id": values,
+            "sequence_start": values,
+            "sequence_end": values,
+            "priority": values,
+            "timeout": values,
+            "parameters": st.one_of(st.none(), st.dictionaries(names, values, max_size=2)),
+        },
+    ),
+    sequence=st.sampled_from([list, tuple]),
+)
+@FEW
+def test_random_requests(
+    inputs: list[Any], outputs: list[Any] | None, options: dict[str, Any], sequence: Any
+) -> None:
+    """Headers and errors are equal, whether or not the compiled writer can write the header."""
+    http = module("http", "http")
+
+    def body() -> Any:
+        requested = [
+            http.InferRequestedOutput(name, binary_data=binary, class_count=n)
+            for name, binary, n in outputs or []
+        ]
+        return http.InferenceServerClient.generate_request_body(
+            sequence([created(http, spec) for spec in inputs]),
+            outputs=None if outputs is None else sequence(requested),
+            **options,
+        )
+
+    both(body)
+
+
+def test_request_of_an_iterator_or_a_list_with_its_own_order(http: ModuleType) -> None:
+    class Backwards(list[Any]):
+        def __iter__(self) -> Any:
+            return reversed(self)
+
+    def inputs() -> list[Any]:
+        return [http.InferInput(x, [4], "FP32").set_data_from_numpy(FLOATS[:4]) for x in "ab"]
+
+    generate = http.InferenceServerClient.generate_request_body
+    both(lambda: generate(Backwards(inputs())))
+    both(lambda: generate(iter(inputs())))
+
+
+@pytest.mark.parametrize("shape", [[4], (4,), [np.int64(4)], [4.0], [True], ["4"], [4, 1], 4, None])
+@pytest.mark.parametrize("api", ["http", "grpc"])
+def test_shapes_and_parameters_when_data_is_set(http: ModuleType, api: str, shape: Any) -> None:
+    """The parameters of shared memory are removed, and others are kept in their order."""
+
+    def set_data(datatype: str, array: Array) -> Any:
+        tensor = module(api, api).InferInput("x", [1], datatype)
+        tensor.set_shared_memory("region", 4, 8)
+        tensor.set_shape(shape)
+        try:
+            tensor.set_data_from_numpy(array)
+        finally:
+            found = outcome(tensor._get_tensor)
+        return str(found), getattr(tensor, "_raw_content" if api == "grpc" else "_raw_data")
+
+    for array in (FLOATS[:4], FLOATS[:4].astype(">f4"), FLOATS[:1], FLOATS[:1].astype(bool)):
+        both(set_data, "FP32", array)
+        both(set_data, "BOOL", array)
+    both(set_data, "BYTES", object_array(["a", "b", "c", "d"]))
+    both(set_data, "BYTES", object_array(["a", 1, None, 2.5]))
 
 
 def test_data_set_repeatedly(http: ModuleType, either: bool) -> None:

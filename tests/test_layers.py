@@ -37,6 +37,8 @@ LAYERS = [
     ["asgi"],
     ["server", "server.serve", "client.calls", "client.responses"],
     ["client.sync", "client.aio"],
+    ["integrations.tritonclient.fast"],
+    ["integrations.tritonclient.transport"],
     [
         f"integrations.{peer}.{name}"
         for peer in ("tritonclient", "kserve", "mlserver")

@@ -1,4 +1,4 @@
-"""The Python examples of README.md run and print what README.md says."""
+"""The Python examples of README.md and docs/*.md run and print what the pages say."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,20 @@ import tensorwire as tw
 pytestmark = pytest.mark.no_sanitizers(reason="it reads the repository")
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLE = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
-EXAMPLES = EXAMPLE.findall(README)
+README_NAMES = ["first", "answer", "serve", "client", "drop in", "pickle", "BYTES"]
+
+
+def examples() -> list[Any]:
+    """Return the code and the expected output of each example."""
+    found = []
+    for page in PAGES:
+        texts = EXAMPLE.findall(page.read_text())
+        is_readme = page.name == "README.md"
+        names = README_NAMES if is_readme else [f"{page.stem} {i}" for i in range(len(texts))]
+        found += [pytest.param(*text, id=name) for text, name in zip(texts, names, strict=True)]
+    return found
 
 
 def run(code: str) -> str:
@@ -27,16 +39,12 @@ def run(code: str) -> str:
     printed = io.StringIO()
     write = partial(print, file=printed)
     try:
-        exec(compile(code, "README.md", "exec"), {"__name__": "readme", "print": write})
+        exec(compile(code, "example", "exec"), {"__name__": "example", "print": write})
     except tw.TensorwireError as error:
         write(f"{type(error).__module__}.{type(error).__name__}: {error}")
     return printed.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    EXAMPLES,
-    ids=["first", "answer", "serve", "client", "drop in", "pickle", "BYTES"],
-)
+@pytest.mark.parametrize(("code", "expected"), examples())
 def test_example(code: str, expected: str) -> None:
     assert run(code) == expected

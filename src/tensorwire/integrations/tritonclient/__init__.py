@@ -10,7 +10,9 @@ What changes:
 - BYTES tensors are serialized and deserialized by the compiled codec. Values that the codec would
   handle differently are passed on to tritonclient, with its own results and errors.
 - ``http.InferInput.set_data_from_numpy`` keeps a reference to an array of 256 KiB or more until
-  the request body is built. If you modify the array before then, pass a copy.
+  ``infer`` returns. If you modify the array before then, pass a copy.
+- ``infer`` over HTTP sends such arrays without copying them. Over ``tritonclient.http``, it
+  receives a large binary response directly into memory of its own.
 - ``as_numpy`` of a binary output returns a view of the response. The view keeps the whole response
   in memory, and it may be misaligned.
 - BYTES inputs can also be a ``BytesTensor``, or numpy arrays of kind ``U`` or StringDType.
@@ -24,7 +26,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..patching import Patch, Replacement, Untested
-from .convert import REFER_FROM_NBYTES, VIEW_FROM_NBYTES
+from .convert import VIEW_FROM_NBYTES
+from .fast import REFER_FROM_NBYTES
 from .sources import RELIES_ON
 
 __all__ = ["REFER_FROM_NBYTES", "VIEW_FROM_NBYTES", "install", "is_installed", "uninstall"]
@@ -42,14 +45,13 @@ def install(*, untested: Untested = "known") -> None:
     import from there, before or after this call, are replaced as well.
 
     ``http.InferInput.set_data_from_numpy`` then keeps a reference to a C-contiguous array of
-    256 KiB or more until ``infer`` builds the request body (in the asyncio client, when the
-    coroutine runs). If you modify the array before then, the modified values are sent: pass a copy
-    to prevent this.
+    256 KiB or more until ``infer`` returns. If you modify the array before then, the modified
+    values may be sent: pass a copy to prevent this. ``async_infer`` and ``generate_request_body``
+    need the array until they return.
 
     ``as_numpy`` of a binary output then returns a view, which keeps the whole response in memory
-    and may be misaligned. The view is read-only, as without the codec. All transports of
-    tritonclient return responses as ``bytes``. Responses of other types, which a program can pass
-    to ``parse_response_body``, are copied, as without the codec.
+    and may be misaligned. The view is read-only, as without the codec. A response that is not
+    ``bytes``, which a program can pass to ``parse_response_body``, is copied, as without the codec.
 
     This function is thread-safe.
 

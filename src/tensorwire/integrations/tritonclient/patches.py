@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -15,15 +16,33 @@ from ..patching import Function, Replacement
 from .convert import (
     VIEW_FROM_NBYTES,
     BodyResponse,
+    HeaderInput,
     ReferencedArray,
-    ReferencingInput,
+    binary_data,
     byte_array,
     elements_at,
-    is_extra_bytes,
     is_large_array,
     object_array,
     packed_array,
     serialized,
+)
+from .fast import (
+    deserialized,
+    is_extra_bytes,
+    refer_to_arrays,
+    replace_get_binary_data,
+    request_buffers,
+    scalar_array,
+    set_binary_data,
+    set_raw_contents,
+)
+from .transport import (
+    FileBody,
+    Transport,
+    TransportInputs,
+    is_plain,
+    payload_class,
+    receive_rest,
 )
 
 
@@ -43,9 +62,12 @@ def replacements() -> list[Replacement]:
             Replacement(http.InferInput, "set_data_from_numpy", replace_http_set_data_from_numpy),
             Replacement(http.InferInput, "_get_binary_data", replace_get_binary_data),
             Replacement(http_utils, "_get_inference_request", replace_get_inference_request),
+            Replacement(http.InferenceServerClient, "infer", replace_infer),
             Replacement(http.InferResult, "__init__", replace_result_init),
             Replacement(http.InferResult, "from_response_body", replace_from_response_body),
         ]
+    if aio := import_if_usable("tritonclient.http.aio"):
+        found.append(Replacement(aio.InferenceServerClient, "infer", replace_aio_infer))
     if grpc := import_if_usable("tritonclient.grpc"):
         found.append(
             Replacement(grpc.InferInput, "set_data_from_numpy", replace_grpc_set_data_from_numpy)
@@ -71,19 +93,15 @@ def import_if_usable(name: str) -> ModuleType | None:
 def replace_serialize_byte_tensor(original: Function) -> Function:
     def serialize_byte_tensor(input_tensor: Any) -> Any:
         wire = serialized(input_tensor)
-        if wire is None:
-            return original(input_tensor)
-        if not wire:
-            return np.empty([0], object)
-        scalar = np.empty((), object)
-        scalar[()] = wire
-        return scalar
+        return original(input_tensor) if wire is None else scalar_array(wire)
 
     return serialize_byte_tensor
 
 
 def replace_deserialize_bytes_tensor(original: Function) -> Function:
     def deserialize_bytes_tensor(encoded_tensor: Any) -> Any:
+        if (elements := deserialized(encoded_tensor)) is not None:
+            return elements
         try:
             if memoryview(encoded_tensor).shape == (len(encoded_tensor),):
                 return decode_bytes(encoded_tensor).as_numpy()
@@ -111,8 +129,10 @@ def replace_get_contents_as_numpy(original: Function) -> Function:
 
 def replace_http_set_data_from_numpy(original: Function) -> Function:
     def set_data_from_numpy(self: Any, input_tensor: Any, binary_data: bool = True) -> Any:
-        if self.datatype() == "BYTES":
-            if is_extra_bytes(input_tensor):
+        if binary_data is True and set_binary_data(self, input_tensor):
+            return self
+        if is_extra_bytes(input_tensor):
+            if self.datatype() == "BYTES":
                 convert = packed_array if binary_data else object_array
                 input_tensor = convert(input_tensor)
         elif binary_data and is_large_array(input_tensor):
@@ -124,30 +144,18 @@ def replace_http_set_data_from_numpy(original: Function) -> Function:
 
 def replace_grpc_set_data_from_numpy(original: Function) -> Function:
     def set_data_from_numpy(self: Any, input_tensor: Any) -> Any:
-        if self.datatype() == "BYTES" and is_extra_bytes(input_tensor):
+        if set_raw_contents(self, input_tensor):
+            return self
+        if is_extra_bytes(input_tensor) and self.datatype() == "BYTES":
             input_tensor = packed_array(input_tensor)
         return original(self, input_tensor)
 
     return set_data_from_numpy
 
 
-def replace_get_binary_data(original: Function) -> Function:
-    def _get_binary_data(self: Any) -> Any:
-        raw = original(self)
-        return raw.tobytes() if type(raw) is np.ndarray else raw
-
-    return _get_binary_data
-
-
 def replace_get_inference_request(original: Function) -> Function:
-    infer_input_class = import_module("tritonclient.http").InferInput
-
-    def joinable(infer_input: Any) -> Any:
-        # A subclass may override _get_binary_data.
-        is_referencing = (
-            type(infer_input) is infer_input_class and type(infer_input._raw_data) is np.ndarray
-        )
-        return ReferencingInput(infer_input) if is_referencing else infer_input
+    http = import_module("tritonclient.http")
+    input_class, output_class = http.InferInput, http.InferRequestedOutput
 
     def _get_inference_request(
         inputs: Any,
@@ -160,10 +168,12 @@ def replace_get_inference_request(original: Function) -> Function:
         timeout: Any,
         custom_parameters: Any,
     ) -> Any:
-        return original(
-            [joinable(infer_input) for infer_input in inputs],
+        buffers = request_buffers(
+            inputs,
+            input_class,
             request_id,
             outputs,
+            output_class,
             sequence_id,
             sequence_start,
             sequence_end,
@@ -171,16 +181,118 @@ def replace_get_inference_request(original: Function) -> Function:
             timeout,
             custom_parameters,
         )
+        if buffers is None:
+            is_referring = refer_to_arrays(inputs, input_class)
+            body, header_length = original(
+                [HeaderInput(each) for each in inputs] if is_referring else inputs,
+                request_id,
+                outputs,
+                sequence_id,
+                sequence_start,
+                sequence_end,
+                priority,
+                timeout,
+                custom_parameters,
+            )
+            if not is_referring:
+                return body, header_length
+            buffers = [body, *binary_data(inputs, input_class)]
+        if len(buffers) == 1:
+            return buffers[0], None
+        join = inputs.body_type if type(inputs) is TransportInputs else b"".join
+        return join(buffers), len(buffers[0])
 
     return _get_inference_request
+
+
+# --- InferenceServerClient -----------------------------------------------------------------------
+
+
+def replace_infer(original: Function) -> Function:
+    http, library = import_module("tritonclient.http"), import_module("geventhttpclient")
+    transport = Transport(http.InferenceServerClient, "_client_stub", library.HTTPClient, FileBody)
+    inputs_to_send = sending(original, transport, http.InferInput)
+
+    def infer(self: Any, model_name: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        inputs = inputs_to_send(self, inputs, arguments, options)
+        return original(self, model_name, inputs, *arguments, **options)
+
+    return with_signature_of(original, infer)
+
+
+def replace_aio_infer(original: Function) -> Function:
+    aio, library = import_module("tritonclient.http.aio"), import_module("aiohttp")
+    transport = Transport(
+        aio.InferenceServerClient, "_stub", library.ClientSession, payload_class()
+    )
+    inputs_to_send = sending(original, transport, import_module("tritonclient.http").InferInput)
+
+    async def infer(
+        self: Any, model_name: Any, inputs: Any, *arguments: Any, **options: Any
+    ) -> Any:
+        inputs = inputs_to_send(self, inputs, arguments, options)
+        return await original(self, model_name, inputs, *arguments, **options)
+
+    return with_signature_of(original, infer)
+
+
+def sending(original: Function, transport: Transport, input_class: type) -> Function:
+    """Return a function that returns the inputs of a call of ``infer``, marked if possible.
+
+    They are marked as `TransportInputs` if the transport can send the body without joining it.
+    """
+    name = "request_compression_algorithm"
+    position = list(signature(original).parameters).index(name) - 3  # after self, model and inputs
+
+    def inputs_to_send(
+        client: Any, inputs: Any, arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        if type(inputs) is not list or not refer_to_arrays(inputs, input_class):
+            return inputs
+        positional = arguments[position : position + 1]
+        is_compressed = bool(options.get(name) or any(positional))
+        if is_compressed or client._verbose or not is_plain(client, transport):
+            return inputs
+        return TransportInputs(inputs, transport.body_type)
+
+    return inputs_to_send
+
+
+def with_signature_of(original: Function, replacement: Any) -> Function:
+    replacement.__signature__ = signature(original)
+    return replacement  # type: ignore[no-any-return]
 
 
 # --- InferResult ---------------------------------------------------------------------------------
 
 
 def replace_result_init(original: Function) -> Function:
+    json = import_module("tritonclient.http._infer_result").json
+    transport_response = import_module("geventhttpclient.response").HTTPSocketPoolResponse
+
     def __init__(self: Any, response: Any, verbose: Any) -> None:
-        original(self, response, verbose)
+        header_length = response.get("Inference-Header-Content-Length")
+        is_compressed = response.get("Content-Encoding") in ("gzip", "deflate")
+        if is_compressed or header_length is None:
+            original(self, response, verbose)
+        else:
+            # The same steps as those of the original, which defines a class in each call.
+            header = response.read(length=int(header_length))
+            if verbose:
+                print(header)
+            result = self._result = json.loads(header)
+            offsets = self._output_name_to_buffer_map = {}
+            rest = None
+            if type(response) is transport_response and type(header) is bytes:
+                rest = receive_rest(response)
+            self._buffer = response.read() if rest is None else rest
+            position = 0
+            for output in result["outputs"]:
+                parameters = output.get("parameters")
+                nbytes = None if parameters is None else parameters.get("binary_data_size")
+                if nbytes is not None:
+                    offsets[output["name"]] = position
+                    position += nbytes
         buffer = vars(self).get("_buffer")
         if type(buffer) is bytes and len(buffer) >= VIEW_FROM_NBYTES:
             self._buffer = byte_array(buffer)

@@ -1,0 +1,504 @@
+"""Whole calls of tritonclient.http and tritonclient.http.aio with and without the integration."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import gzip
+import socket
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from importlib import import_module
+from threading import Event
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from interop.samples import Array, bits, bytes_array
+from support import client_fixtures, tritonclient_comparison
+from support.client_fixtures import Certificate
+from support.servers import HOST, Scripted
+from support.servers import http as http_response
+from support.tritonclient_comparison import (
+    FLOATS,
+    LARGE,
+    both,
+    module,
+    object_array,
+    outcome,
+    response,
+)
+from tensorwire.integrations import tritonclient
+from tensorwire.integrations.tritonclient.transport import FileBody, payload_class
+
+pytestmark = [
+    pytest.mark.no_sanitizers(reason="it tests Python code"),
+    # aiohttp warns about the bodies of the client without the integration.
+    pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning"),
+]
+
+http, either, installed = (
+    tritonclient_comparison.http,
+    tritonclient_comparison.either,
+    tritonclient_comparison.installed,
+)  # fixtures
+certificate = client_fixtures.certificate
+
+LENGTH = "Inference-Header-Content-Length"
+
+
+class Recording(Scripted):
+    """A scripted server that keeps the bodies of the requests."""
+
+    def __init__(self, answers: Any) -> None:
+        super().__init__(answers)
+        self.bodies: list[bytes] = []
+
+    def __enter__(self) -> Recording:
+        super().__enter__()
+        return self
+
+    def read(self, connection: socket.socket) -> bool:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            byte = connection.recv(1)
+            if not byte:
+                return False
+            head += byte
+        self.heads.append(head.decode())
+        lines = dict(
+            line.lower().split(": ", 1) for line in self.heads[-1].splitlines() if ":" in line
+        )
+        body = bytearray()
+        while len(body) < int(lines["content-length"]):
+            body += connection.recv(1 << 16)
+        self.bodies.append(bytes(body))
+        return True
+
+    @property
+    def requests(self) -> list[tuple[list[str], bytes]]:
+        """The lines of the headers without the port of the server, and the bodies.
+
+        Bodies in gzip are decompressed, because they contain the time.
+        """
+        heads = [head.replace(self.address, HOST).splitlines() for head in self.heads]
+        is_gzip = [body.startswith(b"\x1f\x8b") for body in self.bodies]
+        bodies = [
+            gzip.decompress(body) if packed else body
+            for body, packed in zip(self.bodies, is_gzip, strict=True)
+        ]
+        return list(zip(heads, bodies, strict=True))
+
+
+def answer(*arrays: Array, **options: Any) -> bytes:
+    body, length = response(*arrays, **options)
+    return http_response(body, {LENGTH: str(length)} if length is not None else None)
+
+
+ANSWER = answer(FLOATS, FLOATS + 1, bytes_array([b"x", b"\0"]))
+
+
+# --- the two clients -----------------------------------------------------------------------------
+
+
+def by_http(address: str, calls: Callable[[Any], list[dict[str, Any]]], **options: Any) -> Any:
+    api = module("http", "http")
+    with closing(api.InferenceServerClient(address, **options)) as client:
+        return [arrays(client.infer("m", **call)) for call in calls(client)]
+
+
+def by_aio(address: str, calls: Callable[[Any], list[dict[str, Any]]], **options: Any) -> Any:
+    aio = module("http.aio", "http")
+
+    async def infer() -> Any:
+        async with aio.InferenceServerClient(address, **options) as client:
+            return [arrays(await client.infer("m", **call)) for call in calls(client)]
+
+    return asyncio.run(infer())
+
+
+def arrays(result: Any) -> list[Array | None]:
+    return [result.as_numpy(f"OUTPUT{i}") for i in range(3)]
+
+
+CLIENTS: dict[str, Callable[..., Any]] = {"http": by_http, "http.aio": by_aio}
+
+
+@pytest.fixture(params=CLIENTS)
+def infer(request: pytest.FixtureRequest) -> Any:
+    return CLIENTS[request.param]
+
+
+def given(array: Array = FLOATS, name: str = "x", datatype: str = "FP32", **options: Any) -> Any:
+    tensor = module("http", "http").InferInput(name, list(array.shape), datatype)
+    return tensor.set_data_from_numpy(array, **options)
+
+
+def exchange(
+    infer: Callable[..., Any],
+    calls: Callable[[Any], list[dict[str, Any]]],
+    answers: Any = (ANSWER,),
+    **options: Any,
+) -> Any:
+    """Return the results of the calls, the requests of the server and its connections.
+
+    Warnings are not compared, because aiohttp warns about large bodies of `bytes`.
+    """
+    with Recording(answers) as server:
+        found, _ = outcome(lambda: infer(server.address, calls, **options))
+        return found, server.requests, server.n_connections
+
+
+# --- requests --------------------------------------------------------------------------------
+
+
+def several() -> list[Any]:
+    return [
+        given(FLOATS[:4], "a"),
+        given(FLOATS, "b"),
+        given(np.empty((0, 3), np.float32), "c"),
+        given(object_array(["x", b"\0"]), "d", "BYTES"),
+        given(FLOATS[::-1], "e"),
+        given(np.arange(LARGE), "f", "INT64"),
+    ]
+
+
+def reversed_input() -> Any:
+    api = module("http", "http")
+
+    class Reversed(api.InferInput):  # type: ignore[misc, name-defined]
+        def _get_binary_data(self) -> bytes:
+            return bytes(super()._get_binary_data()[::-1])
+
+    return Reversed("r", [len(FLOATS)], "FP32").set_data_from_numpy(FLOATS)
+
+
+def with_basic_auth(client: Any) -> list[dict[str, Any]]:
+    client.register_plugin(import_module("tritonclient.http.auth").BasicAuth("user", "password"))
+    return [{"inputs": [given()], "headers": {"X-Id": "7"}}]
+
+
+def with_replaced_post(client: Any) -> list[dict[str, Any]]:
+    """The program expects a body of type `bytes`, as it is without the integration."""
+    original = client._post
+
+    def post(request_uri: str, request_body: Any, headers: Any, query_params: Any) -> Any:
+        assert type(request_body) is bytes
+        return original(request_uri, request_body + b"", headers, query_params)
+
+    client._post = post
+    return [{"inputs": [given()]}]
+
+
+def requested() -> list[Any]:
+    output = module("http", "http").InferRequestedOutput
+    return [output("OUTPUT1"), output("OUTPUT0", binary_data=False, class_count=2)]
+
+
+CALLS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
+    "one": lambda _: [{"inputs": [given()]}],
+    "several": lambda _: [{"inputs": several()}],
+    "tuple": lambda _: [{"inputs": (given(),)}],
+    "small": lambda _: [{"inputs": [given(FLOATS[:4])]}],
+    "JSON": lambda _: [{"inputs": [given(FLOATS[:4], binary_data=False), given(name="y")]}],
+    "name with escapes": lambda _: [{"inputs": [given(name='\xe9"\n')], "request_id": "\u20ac"}],
+    "parameters": lambda _: [{"inputs": [given()], "parameters": {"a": 1.5, "b": "\xe9"}}],
+    "reserved parameter": lambda _: [{"inputs": [given()], "parameters": {"sequence_id": 1}}],
+    "sequence": lambda _: [
+        {"inputs": [given()], "sequence_id": 2**63 + 1, "sequence_start": True, "priority": 3}
+    ],
+    "outputs": lambda _: [{"inputs": [given()], "outputs": requested(), "timeout": 10**6}],
+    "query": lambda _: [{"inputs": [given()], "query_params": {"a": [1, "b c"]}}],
+    "positional": lambda _: [{"inputs": [given()], "model_version": "2"}],
+    "wrong version": lambda _: [{"inputs": [given()], "model_version": 2}],
+    "gzip": lambda _: [{"inputs": [given()], "request_compression_algorithm": "gzip"}],
+    "deflate": lambda _: [{"inputs": [given()], "request_compression_algorithm": "deflate"}],
+    "compressed response": lambda _: [
+        {"inputs": [given()], "response_compression_algorithm": "gzip"}
+    ],
+    "chunked": lambda _: [{"inputs": [given()], "headers": {"Transfer-Encoding": "chunked"}}],
+    "content type": lambda _: [{"inputs": [given()], "headers": {"Content-Type": "a/b"}}],
+    "subclass": lambda _: [{"inputs": [given(), reversed_input()]}],
+    "basic auth": with_basic_auth,
+    "replaced _post": with_replaced_post,
+    "twice": lambda _: [{"inputs": [given()]}, {"inputs": [given(FLOATS + 2)]}],
+    "no inputs": lambda _: [{"inputs": []}],
+}
+
+
+N_REQUESTS = {"twice": 2, "reserved parameter": 0, "wrong version": 0, "chunked": 0}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_request(http: ModuleType, infer: Any, name: str) -> None:
+    """The server receives the same headers and the same body on as many connections."""
+    found = both(lambda: exchange(infer, CALLS[name], (ANSWER, ANSWER)))
+    n_requests = len(found[1][1][1])
+    assert n_requests == N_REQUESTS.get(name, 1) or (name == "chunked" and infer is by_aio)
+
+
+def test_positional_arguments(http: ModuleType, either: bool) -> None:
+    """All arguments can be positional, including the compression of the request."""
+    with (
+        Recording([ANSWER]) as server,
+        closing(http.InferenceServerClient(server.address)) as client,
+    ):
+        options = ("", None, "7", 0, False, False, 0, None, None, None, "gzip", None, None)
+        client.infer("m", [given()], *options)
+        assert gzip.decompress(server.bodies[0]).endswith(FLOATS.tobytes())
+
+
+def test_verbose_output(
+    http: ModuleType, infer: Any, either: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exchange(infer, CALLS["one"], verbose=True)
+    printed = capsys.readouterr().out
+    assert repr(FLOATS.tobytes())[2:-1] in printed
+    assert "POST " in printed
+
+
+def test_async_infer_builds_the_body_at_once(http: ModuleType, either: bool) -> None:
+    """The array may be changed as soon as `async_infer` returns."""
+    sent = FLOATS.copy()
+    with (
+        Recording([ANSWER]) as server,
+        closing(http.InferenceServerClient(server.address)) as client,
+    ):
+        handle = client.async_infer("m", [given(sent)])
+        sent[:] = 0
+        assert bits(handle.get_result().as_numpy("OUTPUT0")) == bits(FLOATS)
+        assert server.bodies[0].endswith(FLOATS.tobytes())
+
+
+def test_redirected_request_has_the_same_body(http: ModuleType, either: bool) -> None:
+    """Only aiohttp follows redirects, for which it sends the body again."""
+    moved = http_response(b"", {"Location": "/v2/models/m/infer"}, "307 Temporary Redirect")
+    _, requests, _ = exchange(by_aio, CALLS["several"], (moved, ANSWER))
+    bodies = [body for _, body in requests]
+    assert len(bodies) == 2
+    assert bodies[0] == bodies[1]
+    assert bodies[0].endswith(np.arange(LARGE).tobytes())
+
+
+def test_tls(http: ModuleType, either: bool, certificate: Certificate) -> None:
+    server = client_fixtures.TlsScripted([ANSWER, ANSWER], certificate)
+    with server:
+        options = {"ssl": True, "ssl_options": {"ca_certs": certificate.file}}
+        address = server.address
+        calls = CALLS["twice"]
+        found = by_http(address, calls, **options)
+    assert [bits(result[0]) for result in found] == [bits(FLOATS)] * 2
+    assert server.n_connections == 1
+
+
+def peak_nbytes(call: Callable[[], Any]) -> int:
+    """Return the peak memory of a call, including its result."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.thread_unsafe(reason="it measures the process")
+@pytest.mark.parametrize(("client", "n_copies"), [("http", (0, 2)), ("http.aio", (0, 1))])
+def test_large_request_is_not_copied(
+    http: ModuleType, either: bool, client: str, n_copies: tuple[int, int]
+) -> None:
+    array = np.ones(1 << 22, np.float32)
+    tensor = given(array)
+    small = answer(FLOATS[:4])
+    with Scripted([small, small]) as server:
+        call = CLIENTS[client]
+        call(server.address, lambda _: [{"inputs": [given(FLOATS)]}])  # fill caches
+        nbytes = peak_nbytes(lambda: call(server.address, lambda _: [{"inputs": [tensor]}]))
+    found = nbytes / array.nbytes
+    # asyncio may copy the piece that the socket does not take at once.
+    assert found < 0.3 if either else found > n_copies[1] - 0.1
+
+
+# --- bodies ----------------------------------------------------------------------------------
+
+
+def buffers() -> list[Any]:
+    large = np.arange(1 << 22, dtype=np.uint8)
+    return [b"{header}", b"small", large, b"", large[: (1 << 20) + 1], b"end", b"."]
+
+
+def whole(parts: list[Any]) -> bytes:
+    return b"".join(map(bytes, parts))
+
+
+def test_file_body_is_sent_from_the_start_each_time(http: ModuleType) -> None:
+    """geventhttpclient may repeat a request after the connection was closed while it was sent."""
+    sockets = import_module("gevent.socket")
+    body = FileBody(buffers())
+    assert len(body) == len(whole(buffers()))
+    ours, theirs = sockets.socketpair()
+    theirs.close()
+    with closing(ours), pytest.raises(OSError, match="Broken pipe"):
+        ours.sendfile(body)
+    for _ in range(2):
+        ours, theirs = sockets.socketpair()
+        received = bytearray()
+
+        def receive(theirs: Any = theirs, received: bytearray = received) -> None:
+            while chunk := theirs.recv(1 << 16):
+                received += chunk
+
+        reader = import_module("gevent").spawn(receive)
+        with closing(theirs):
+            with closing(ours):
+                assert ours.sendfile(body) == len(body)
+            reader.get()
+        assert received == whole(buffers())
+
+
+def test_payload_of_aiohttp(http: ModuleType) -> None:
+    payload = payload_class()(buffers())
+    assert payload.size == len(whole(buffers()))
+    assert payload_class()([b"a", np.frombuffer("\xe9".encode(), np.uint8)]).decode() == "a\xe9"
+    written: list[bytes] = []
+
+    class Writer:
+        async def write(self, chunk: Any) -> None:
+            assert len(chunk) <= 1 << 20
+            written.append(bytes(chunk))
+
+    asyncio.run(payload.write(Writer()))
+    asyncio.run(payload.write(Writer()))
+    assert b"".join(written) == 2 * whole(buffers())
+
+
+# --- responses -------------------------------------------------------------------------------
+
+
+def chunked(data: bytes, headers: dict[str, str]) -> bytes:
+    lines = {**headers, "Transfer-Encoding": "chunked"}
+    pieces = [data[i : i + 70_000] for i in range(0, len(data), 70_000)]
+    body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+    return http_response(body, lines, length="")
+
+
+BODY, HEADER_LENGTH = response(FLOATS, FLOATS + 1, bytes_array([b"x", b"\0"]))
+HEADERS = {LENGTH: str(HEADER_LENGTH)}
+
+
+def in_pieces(connection: socket.socket) -> None:
+    for i in range(0, len(ANSWER), 50_001):
+        connection.sendall(ANSWER[i : i + 50_001])
+
+
+ANSWERS: dict[str, Any] = {
+    "with a length": ANSWER,
+    "in pieces": in_pieces,
+    "small": answer(FLOATS[:4], FLOATS[:1]),
+    "chunked": chunked(BODY, HEADERS),
+    "until the connection is closed": http_response(BODY, HEADERS, length=""),
+    "last of the connection": http_response(BODY, {**HEADERS, "Connection": "close"}),
+    "gzip": http_response(gzip.compress(BODY), {**HEADERS, "Content-Encoding": "gzip"}),
+    "deflate": http_response(zlib.compress(BODY), {**HEADERS, "Content-Encoding": "deflate"}),
+    "JSON": http_response(
+        b'{"outputs":[{"name":"OUTPUT0","datatype":"INT8","shape":[2],"data":[1,2]}]}'
+    ),
+    "truncated header": http_response(BODY[:5], HEADERS, length=len(BODY)),
+    "truncated": http_response(BODY[:-1], HEADERS, length=len(BODY)),
+    "truncated after the header": http_response(BODY[:HEADER_LENGTH], HEADERS, length=len(BODY)),
+    "extreme length": http_response(BODY, HEADERS, length=1 << 62),
+    "header only": http_response(BODY[:HEADER_LENGTH], HEADERS),
+    "header length of the whole body": http_response(BODY, {LENGTH: str(len(BODY))}),
+    "header length too large": http_response(BODY, {LENGTH: str(len(BODY) + 1)}),
+    "header length 0": http_response(BODY, {LENGTH: "0"}),
+    "negative header length": http_response(BODY, {LENGTH: "-5"}),
+    "header length that is no number": http_response(BODY, {LENGTH: "x"}),
+    "error": http_response(b'{"error":"no such model"}', status="400 Bad Request"),
+    "large error": http_response(
+        b'{"error":"%b"}' % (b"e" * LARGE), HEADERS, status="500 Internal Server Error"
+    ),
+    "no response": b"",
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_response(http: ModuleType, name: str) -> None:
+    """The server closes the connection after the response."""
+    both(lambda: exchange(by_http, CALLS["one"], (ANSWERS[name],)))
+
+
+def test_older_geventhttpclient_returns_bytearrays(
+    http: ModuleType, either: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The arrays of its responses are writable."""
+    monkeypatch.setattr("geventhttpclient.response.copy", lambda data: data[:])
+    found = by_http_once(ANSWER)[0]
+    assert bits(found) == bits(FLOATS)
+    assert found.flags.writeable
+
+
+def test_connection_is_used_again(http: ModuleType, either: bool) -> None:
+    _, requests, n_connections = exchange(by_http, CALLS["twice"], (ANSWER, ANSWER))
+    assert len(requests) == 2
+    assert n_connections == 1
+
+
+def test_timeout_while_receiving(http: ModuleType) -> None:
+    def slow(connection: socket.socket) -> None:
+        connection.sendall(ANSWER[:-1])
+        connection.recv(1)  # returns when the client closes the connection
+
+    both(lambda: exchange(by_http, CALLS["one"], (slow,), network_timeout=0.2)[0])
+
+
+def test_connection_is_closed_after_an_error(http: ModuleType, either: bool) -> None:
+    """It is closed at once, although the exception still refers to the response."""
+    closed = Event()
+
+    def truncated(connection: socket.socket) -> None:
+        connection.sendall(ANSWER[:-1])
+        closed.set() if connection.recv(1) == b"" else None
+
+    with (
+        Scripted([truncated]) as server,
+        closing(http.InferenceServerClient(server.address, network_timeout=0.2)) as client,
+    ):
+        with pytest.raises(TimeoutError) as error:
+            client.infer("m", [given()])
+        assert closed.wait(5)
+    assert error.tb is not None
+
+
+@pytest.mark.thread_unsafe(reason="it measures the process")
+def test_large_response_is_received_into_the_result(http: ModuleType, either: bool) -> None:
+    array = np.ones(1 << 22, np.float32)
+    large, small = answer(array), answer(FLOATS)
+    call = [{"inputs": [given(FLOATS[:4])]}]
+    with Scripted([small]) as first, Scripted([large]) as second:
+        by_http(first.address, lambda _: call)  # fill caches
+        n_copies = peak_nbytes(lambda: by_http(second.address, lambda _: call)) / array.nbytes
+    assert n_copies == pytest.approx(1, abs=0.05) if either else n_copies > 1.9
+
+
+@pytest.fixture(autouse=True)
+def without_leftovers() -> Iterator[None]:
+    yield
+    tritonclient.uninstall()
+
+
+def test_arrays_are_aligned_views(http: ModuleType, installed: None) -> None:
+    (first, second, _) = by_http_once(answer(FLOATS, FLOATS + 1, FLOATS[:1]))
+    assert first.base is not None
+    assert not first.flags.writeable
+    assert second.flags.aligned
+    assert tw.Tensor("x", second).datatype == "FP32"
+
+
+def by_http_once(reply: bytes) -> Any:
+    with Scripted([reply]) as server:
+        return by_http(server.address, CALLS["one"])[0]
