@@ -49,11 +49,12 @@ SCALARS = (str, bool, int, float)
 
 @dataclass(frozen=True)
 class Options:
-    """Options for the arrays of messages; see ``install``."""
+    """The options of ``install``."""
 
     writable: bool = False
     aligned: bool = False
     bf16_as_uint16: bool = False
+    follow_request: bool = True
 
     @cached_property
     def limits(self) -> Limits:
@@ -356,7 +357,7 @@ def write_response(response: Any, options: Options) -> RestMessage:
     InferenceError for an output whose data does not match its datatype and shape.
     """
     entries, buffers = [], []
-    for tensor, is_binary in select_outputs(response):
+    for tensor, is_binary in select_outputs(response, options):
         check_has_data(tensor, response)
         if is_binary:
             buffer = output_buffer(tensor, options)
@@ -378,14 +379,14 @@ def write_response(response: Any, options: Options) -> RestMessage:
     return join(tree, buffers)
 
 
-def write_json_response(response: Any) -> bytes | None:
+def write_json_response(response: Any, options: Options) -> bytes | None:
     """Write the JSON text that KServe's REST endpoint sends if no output is binary.
 
     Returns None if an output is binary, or if the endpoint would convert or reject a part of the
     response, such as NaN or an infinity. Raises the same errors as ``write_response``.
     """
     entries = []
-    for tensor, is_binary in select_outputs(response):
+    for tensor, is_binary in select_outputs(response, options):
         if is_binary:
             return None
         check_has_data(tensor, response)
@@ -449,13 +450,17 @@ def has_json_writer(array: Any) -> bool:
     return type(array) is np.ndarray and array.dtype.kind in "biuf" and array.dtype.isnative
 
 
-def select_outputs(response: Any) -> list[tuple[Any, bool]]:
+def select_outputs(response: Any, options: Options) -> list[tuple[Any, bool]]:
     """Return the outputs to send, each with a flag: whether it is binary.
 
-    As in KServe, ``binary_data_output`` does not apply to outputs that the request lists.
+    A listed output without ``binary_data`` follows ``binary_data_output`` (WIRE.md 7). In KServe
+    itself, and without the option ``follow_request``, it is JSON.
     """
+    default = response._use_binary_outputs
     if not response._requested_outputs:
-        return [(output, response._use_binary_outputs) for output in response.outputs]
+        return [(output, default) for output in response.outputs]
+    if not options.follow_request:
+        default = False
     found = []
     for requested in response._requested_outputs:
         output = response.get_output_by_name(requested.name)
@@ -463,7 +468,8 @@ def select_outputs(response: Any) -> list[tuple[Any, bool]]:
             raise InvalidInput(
                 f"Unexpected inference output '{requested.name}' for model '{response.model_name}'"
             )
-        found.append((output, requested.binary_data))
+        is_binary = requested.binary_data
+        found.append((output, default if is_binary is None else is_binary))
     return found
 
 

@@ -56,6 +56,7 @@ def replacements(install: Callable[..., None]) -> list[Replacement]:
         # server
         Replacement(Request, "json", replace_request_json),
         Replacement(DataPlane, "decode_inference_request", replace_decode_inference_request),
+        Replacement(DataPlane, "infer", replace_infer),
         Replacement(DataPlane, "encode", replace_encode),
         Replacement(V2Endpoints, "metadata", replace_metadata),
         Replacement(RESTServerProcess, "__init__", partial(replace_process_init, install)),
@@ -209,12 +210,19 @@ def replace_decode_inference_request(original: Function) -> Function:
     return decode_inference_request
 
 
+def replace_infer(original: Function) -> Function:
+    async def infer(self: Any, model_name: str, request: Any, headers: Any = None) -> Any:
+        return await server.infer(partial(original, self), _options, model_name, request, headers)
+
+    return infer
+
+
 def replace_encode(original: Function) -> Function:
     def encode(
         self: Any, model_name: Any, response: Any, headers: Any, req_attributes: dict[str, Any]
     ) -> Any:
         if isinstance(response, InferResponse):
-            found = server.encode_json(response, headers)
+            found = server.encode_json(response, headers, _options)
             if found is not None:
                 return found
         return original(self, model_name, response, headers, req_attributes)
