@@ -36,6 +36,7 @@ LAYERS = [
     ["asgi"],
     ["server", "server.serve", "client.calls", "client.responses"],
     ["client.sync", "client.aio"],
+    ["integrations.tritonclient.fast"],
     [f"integrations.{peer}.convert" for peer in ("tritonclient", "kserve", "mlserver")],
     ["integrations.kserve.server", "integrations.mlserver.server"],
     [f"integrations.{peer}.patches" for peer in ("tritonclient", "kserve", "mlserver")],

@@ -22,7 +22,8 @@ CUDA shared memory.
 from __future__ import annotations
 
 from ..patching import Patch, Replacement
-from .convert import REFER_FROM_NBYTES, VIEW_FROM_NBYTES
+from .convert import VIEW_FROM_NBYTES
+from .fast import REFER_FROM_NBYTES
 
 __all__ = ["REFER_FROM_NBYTES", "VIEW_FROM_NBYTES", "install", "is_installed", "uninstall"]
 

@@ -11,16 +11,11 @@ from numpy.typing import NDArray
 
 from ..._codec.bytes_reader import elements_nbytes
 from ..._codec.bytes_tensor import BytesTensor, decode_bytes
-from ..._codec.bytes_writer import all_plain
 from ..._codec.conversion import encode_bytes
 from ..._codec.memory import Body
-from ...errors import EncodeError
+from .fast import REFER_FROM_NBYTES, flat_bytes, is_extra_bytes, serialized_objects
 
-# Smaller data is copied, because a copy then takes less time than keeping a reference
-# (benchmarks/bench_integrations.py).
-REFER_FROM_NBYTES = 256 * 1024
-"""The minimum size in bytes of input arrays that are kept by reference instead of copied."""
-
+# A copy of a smaller response takes less time than a view (benchmarks/bench_integrations.py).
 VIEW_FROM_NBYTES = 64 * 1024
 """The minimum size in bytes of responses whose outputs are views instead of copies."""
 
@@ -35,13 +30,6 @@ class PackedArray(np.ndarray[Any, Any]):
     """
 
     wire: bytes
-
-
-def is_extra_bytes(values: Any) -> bool:
-    """Return whether the values are BYTES of a type that tritonclient itself does not accept."""
-    return isinstance(values, BytesTensor) or (
-        type(values) is np.ndarray and values.dtype.kind in "UT"
-    )
 
 
 def packed_array(values: Any) -> PackedArray:
@@ -61,21 +49,13 @@ def object_array(values: Any) -> NDArray[np.object_]:
 
 def serialized(values: Any) -> bytes | None:
     """Serialize BYTES. Returns None for values that tritonclient has to convert or reject."""
+    if (wire := serialized_objects(values)) is not None:
+        return wire
     if isinstance(values, PackedArray):
         return values.wire
-    is_known = type(values) is np.ndarray and values.dtype.kind in "OS"
-    if is_known and values.dtype.kind == "O":
-        values = np.require(values, requirements=["C", "A"])
-        if not all_plain(values):
-            return None  # tritonclient calls str() for numbers, None, subclasses and so on
-    elif not is_known and not is_extra_bytes(values):
-        return None
-    try:
+    if is_extra_bytes(values) or (type(values) is np.ndarray and values.dtype.kind == "S"):
         return encode_bytes(values)
-    except EncodeError:  # an unpaired surrogate, or an element of 4 GiB or more
-        if not is_known:
-            raise
-        return None
+    return None
 
 
 def elements_at(region: memoryview, shape: Any, offset: int) -> NDArray[np.object_]:
@@ -102,9 +82,7 @@ class ReferencedArray(np.ndarray[Any, Any]):
     def tobytes(self, order: Any = "C") -> Any:
         if not self.flags.c_contiguous or not self.size:
             return super().tobytes(order)
-        flat = self.view(np.ndarray).reshape(-1).view(np.uint8)
-        flat.flags.writeable = False
-        return flat
+        return flat_bytes(self.view(np.ndarray))
 
 
 def is_large_array(values: Any) -> bool:
@@ -112,6 +90,7 @@ def is_large_array(values: Any) -> bool:
     return (
         isinstance(values, np.ndarray)
         and values.nbytes >= REFER_FROM_NBYTES
+        and values.dtype.kind not in "OSUT"
         and type(values).tobytes is np.ndarray.tobytes  # masked arrays have their own
     )
 
@@ -119,8 +98,7 @@ def is_large_array(values: Any) -> bool:
 class ReferencingInput:
     """An input for tritonclient's request builder. Its binary data is the array itself, not a copy.
 
-    ``InferInput._get_binary_data`` returns ``bytes`` even for a referenced array, because programs
-    that build request bodies themselves need ``bytes``. The builder joins the array without a copy.
+    ``InferInput._get_binary_data`` copies the array, and the builder only joins it.
     """
 
     def __init__(self, infer_input: Any) -> None:
@@ -141,16 +119,18 @@ class BodyResponse:
     returns the rest as a view of the body.
     """
 
+    __slots__ = ("body", "content_encoding", "header_length", "position")
+
     def __init__(self, body: bytes, header_length: Any, content_encoding: Any) -> None:
         self.body = body
         self.position = 0
-        self.headers = {
-            "Inference-Header-Content-Length": header_length,
-            "Content-Encoding": content_encoding,
-        }
+        self.header_length = header_length
+        self.content_encoding = content_encoding
 
     def get(self, name: str) -> Any:
-        return self.headers.get(name)
+        if name == "Inference-Header-Content-Length":
+            return self.header_length
+        return self.content_encoding if name == "Content-Encoding" else None
 
     def read(self, length: int = -1) -> Any:
         if length != -1:

@@ -19,11 +19,20 @@ from .convert import (
     ReferencingInput,
     byte_array,
     elements_at,
-    is_extra_bytes,
     is_large_array,
     object_array,
     packed_array,
     serialized,
+)
+from .fast import (
+    deserialized,
+    is_extra_bytes,
+    refer_to_arrays,
+    replace_get_binary_data,
+    request_buffers,
+    scalar_array,
+    set_binary_data,
+    set_raw_contents,
 )
 
 
@@ -71,19 +80,15 @@ def import_if_usable(name: str) -> ModuleType | None:
 def replace_serialize_byte_tensor(original: Function) -> Function:
     def serialize_byte_tensor(input_tensor: Any) -> Any:
         wire = serialized(input_tensor)
-        if wire is None:
-            return original(input_tensor)
-        if not wire:
-            return np.empty([0], object)
-        scalar = np.empty((), object)
-        scalar[()] = wire
-        return scalar
+        return original(input_tensor) if wire is None else scalar_array(wire)
 
     return serialize_byte_tensor
 
 
 def replace_deserialize_bytes_tensor(original: Function) -> Function:
     def deserialize_bytes_tensor(encoded_tensor: Any) -> Any:
+        if (elements := deserialized(encoded_tensor)) is not None:
+            return elements
         try:
             if memoryview(encoded_tensor).shape == (len(encoded_tensor),):
                 return decode_bytes(encoded_tensor).as_numpy()
@@ -111,8 +116,10 @@ def replace_get_contents_as_numpy(original: Function) -> Function:
 
 def replace_http_set_data_from_numpy(original: Function) -> Function:
     def set_data_from_numpy(self: Any, input_tensor: Any, binary_data: bool = True) -> Any:
-        if self.datatype() == "BYTES":
-            if is_extra_bytes(input_tensor):
+        if binary_data is True and set_binary_data(self, input_tensor):
+            return self
+        if is_extra_bytes(input_tensor):
+            if self.datatype() == "BYTES":
                 convert = packed_array if binary_data else object_array
                 input_tensor = convert(input_tensor)
         elif binary_data and is_large_array(input_tensor):
@@ -124,29 +131,21 @@ def replace_http_set_data_from_numpy(original: Function) -> Function:
 
 def replace_grpc_set_data_from_numpy(original: Function) -> Function:
     def set_data_from_numpy(self: Any, input_tensor: Any) -> Any:
-        if self.datatype() == "BYTES" and is_extra_bytes(input_tensor):
+        if set_raw_contents(self, input_tensor):
+            return self
+        if is_extra_bytes(input_tensor) and self.datatype() == "BYTES":
             input_tensor = packed_array(input_tensor)
         return original(self, input_tensor)
 
     return set_data_from_numpy
 
 
-def replace_get_binary_data(original: Function) -> Function:
-    def _get_binary_data(self: Any) -> Any:
-        raw = original(self)
-        return raw.tobytes() if type(raw) is np.ndarray else raw
-
-    return _get_binary_data
-
-
 def replace_get_inference_request(original: Function) -> Function:
-    infer_input_class = import_module("tritonclient.http").InferInput
+    http = import_module("tritonclient.http")
+    input_class, output_class = http.InferInput, http.InferRequestedOutput
 
     def joinable(infer_input: Any) -> Any:
-        # A subclass may override _get_binary_data.
-        is_referencing = (
-            type(infer_input) is infer_input_class and type(infer_input._raw_data) is np.ndarray
-        )
+        is_referencing = refer_to_arrays([infer_input], input_class)
         return ReferencingInput(infer_input) if is_referencing else infer_input
 
     def _get_inference_request(
@@ -160,8 +159,26 @@ def replace_get_inference_request(original: Function) -> Function:
         timeout: Any,
         custom_parameters: Any,
     ) -> Any:
+        buffers = request_buffers(
+            inputs,
+            input_class,
+            request_id,
+            outputs,
+            output_class,
+            sequence_id,
+            sequence_start,
+            sequence_end,
+            priority,
+            timeout,
+            custom_parameters,
+        )
+        if buffers is not None:
+            header = buffers[0]
+            return (header, None) if len(buffers) == 1 else (b"".join(buffers), len(header))
+        if refer_to_arrays(inputs, input_class):
+            inputs = [joinable(infer_input) for infer_input in inputs]
         return original(
-            [joinable(infer_input) for infer_input in inputs],
+            inputs,
             request_id,
             outputs,
             sequence_id,
@@ -179,8 +196,28 @@ def replace_get_inference_request(original: Function) -> Function:
 
 
 def replace_result_init(original: Function) -> Function:
+    json = import_module("tritonclient.http._infer_result").json
+
     def __init__(self: Any, response: Any, verbose: Any) -> None:
-        original(self, response, verbose)
+        header_length = response.get("Inference-Header-Content-Length")
+        is_compressed = response.get("Content-Encoding") in ("gzip", "deflate")
+        if is_compressed or header_length is None:
+            original(self, response, verbose)
+        else:
+            # The same steps as those of the original, which defines a class in each call.
+            header = response.read(length=int(header_length))
+            if verbose:
+                print(header)
+            result = self._result = json.loads(header)
+            offsets = self._output_name_to_buffer_map = {}
+            self._buffer = response.read()
+            position = 0
+            for output in result["outputs"]:
+                parameters = output.get("parameters")
+                nbytes = None if parameters is None else parameters.get("binary_data_size")
+                if nbytes is not None:
+                    offsets[output["name"]] = position
+                    position += nbytes
         buffer = vars(self).get("_buffer")
         if type(buffer) is bytes and len(buffer) >= VIEW_FROM_NBYTES:
             self._buffer = byte_array(buffer)

@@ -1,0 +1,415 @@
+"""Replacements for common arguments, compiled so that they are fast for small tensors as well.
+
+Each function returns None or False, and has changed nothing, for all other arguments. The caller
+then uses a slower way, which may be the original function. Attributes of tritonclient's objects are
+read and written in the same order as by its own methods.
+"""
+
+cimport numpy as cnp
+from cpython.bytes cimport PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+
+from ..._codec.bytes_reader cimport scan_elements
+from ..._codec.bytes_tensor cimport BytesTensor
+from ..._codec.json_writer cimport JsonWriter, write_literal
+from ..._codec.memory cimport Body
+
+import numpy as np
+
+from ..._codec.bytes_reader import count_elements, elements_as_objects
+from ..._codec.bytes_writer import Objects, all_plain, pack
+from ...errors import DecodeError, EncodeError
+
+cnp.import_array()
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object text)
+    const unsigned char* PyUnicode_1BYTE_DATA(object text)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
+    bint PyUnicode_CheckExact(object value)
+    bint PyLong_CheckExact(object value)
+    bint PyDict_CheckExact(object value)
+
+# A copy of a smaller array takes less time than a reference (benchmarks/bench_integrations.py).
+REFER_FROM_NBYTES = 256 * 1024
+"""The minimum size in bytes of input arrays that are kept by reference instead of copied."""
+
+cdef Py_ssize_t refer_from_nbytes = REFER_FROM_NBYTES
+
+cdef enum:
+    N_TYPES = 24  # numpy's types have smaller numbers, except StringDType and those of extensions
+
+# The datatype of each of numpy's type numbers, or None.
+cdef list DATATYPE_OF = [None] * N_TYPES
+for name, character in (
+    ("BOOL", "?"), ("FP16", "e"), ("FP32", "f"), ("FP64", "d"), ("BYTES", "O"),
+):
+    DATATYPE_OF[np.dtype(character).num] = name
+for character in "bBhHiIlLqQ":
+    dtype = np.dtype(character)
+    DATATYPE_OF[dtype.num] = f"{'U' if dtype.kind == 'u' else ''}INT{8 * dtype.itemsize}"
+del name, character, dtype
+
+
+# --- BYTES -----------------------------------------------------------------------------------
+
+
+def serialized_objects(values):
+    """Serialize an object array that contains only `bytes` and `str`. Returns None for others."""
+    cdef cnp.ndarray array
+    if type(values) is not cnp.ndarray:
+        return None
+    array = values
+    if cnp.PyArray_TYPE(array) != cnp.NPY_OBJECT:
+        return None
+    if not cnp.PyArray_ISCARRAY_RO(array):
+        array = np.require(array, requirements=["C", "A"])
+    if not all_plain(array):
+        return None  # tritonclient calls str() for numbers, None, subclasses and so on
+    try:
+        return pack(Objects(array, (<object>array).shape))
+    except EncodeError:  # an unpaired surrogate, or an element of 4 GiB or more
+        return None
+
+
+def scalar_array(bytes wire not None):
+    """Return what `serialize_byte_tensor` returns: the bytes in an object array without dimensions.
+
+    The array is empty if there are no bytes.
+    """
+    cdef cnp.npy_intp n_items = 0
+    if PyBytes_GET_SIZE(wire) == 0:
+        return cnp.PyArray_SimpleNew(1, &n_items, cnp.NPY_OBJECT)
+    cdef cnp.ndarray array = cnp.PyArray_SimpleNew(0, NULL, cnp.NPY_OBJECT)  # its item is NULL
+    Py_INCREF(wire)
+    (<PyObject**>cnp.PyArray_DATA(array))[0] = <PyObject*>wire
+    return array
+
+
+def deserialized(encoded):
+    """Return the elements of serialized BYTES as an object array of `bytes`.
+
+    Returns None for malformed BYTES, and for anything but `bytes` and flat arrays of bytes.
+    """
+    cdef Body body
+    cdef cnp.ndarray array
+    if not PyBytes_CheckExact(encoded):
+        if type(encoded) is not cnp.ndarray:
+            return None
+        array = encoded
+        if cnp.PyArray_TYPE(array) != cnp.NPY_UINT8 or cnp.PyArray_NDIM(array) != 1:
+            return None
+        if not cnp.PyArray_ISCARRAY_RO(array):
+            return None
+    body = Body(encoded)
+    try:
+        starts = scan_elements(body, count_elements(body), 0, body.nbytes)
+    except DecodeError:
+        return None
+    return elements_as_objects(body, starts, body.nbytes)
+
+
+# --- inputs ----------------------------------------------------------------------------------
+
+
+def is_extra_bytes(values):
+    """Return whether the values are BYTES of a type that tritonclient itself does not accept."""
+    if type(values) is cnp.ndarray:
+        return (<cnp.ndarray>values).descr.kind in (c"U", c"T")
+    return isinstance(values, BytesTensor)
+
+
+def set_binary_data(tensor, values):
+    """Set the data of an InferInput of tritonclient.http, which will be sent as binary data.
+
+    Returns False if the datatype or the shape may differ, and for anything but plain numpy arrays.
+    A large C-contiguous array of numbers is kept by reference.
+    """
+    datatype = datatype_of(values)
+    if datatype is None or tensor._datatype != datatype or not has_shape(values, tensor._shape):
+        return False
+    parameters = tensor._parameters
+    if not PyDict_CheckExact(parameters):
+        return False
+    if (
+        cnp.PyArray_NBYTES(values) >= refer_from_nbytes
+        and cnp.PyArray_IS_C_CONTIGUOUS(values)
+        and cnp.PyArray_TYPE(values) != cnp.NPY_OBJECT
+    ):
+        raw = flat_bytes(values)
+    else:
+        raw = wire_bytes(values)
+        if raw is None:
+            return False
+    for key in SHARED_MEMORY_KEYS:
+        if key in <dict>parameters:
+            del (<dict>parameters)[key]
+    tensor._data = None
+    tensor._raw_data = raw
+    (<dict>parameters)["binary_data_size"] = len(raw)
+    return True
+
+
+def set_raw_contents(tensor, values):
+    """Set the data of an InferInput of tritonclient.grpc.
+
+    Returns False if the datatype or the shape may differ, and for anything but plain numpy arrays.
+    """
+    datatype = datatype_of(values)
+    if datatype is None:
+        return False
+    message = tensor._input
+    if message.datatype != datatype or not has_shape(values, message.shape[:]):
+        return False
+    raw = wire_bytes(values)
+    if raw is None:
+        return False
+    parameters = message.parameters
+    if parameters:
+        for key in SHARED_MEMORY_KEYS:
+            parameters.pop(key, None)
+    tensor._raw_content = raw
+    return True
+
+
+cdef object datatype_of(values):
+    """Return the datatype of a plain numpy array, or None."""
+    cdef int type_num
+    if type(values) is not cnp.ndarray or not cnp.PyArray_ISNOTSWAPPED(values):
+        return None
+    type_num = cnp.PyArray_TYPE(values)
+    return DATATYPE_OF[type_num] if 0 <= type_num < N_TYPES else None
+
+
+cdef object wire_bytes(cnp.ndarray array):
+    """Return the elements as `bytes`, or None for objects that tritonclient must serialize."""
+    if cnp.PyArray_TYPE(array) == cnp.NPY_OBJECT:
+        return serialized_objects(array)
+    return cnp.PyArray_ToString(array, cnp.NPY_CORDER)
+
+
+cdef tuple SHARED_MEMORY_KEYS = (
+    "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
+
+
+cdef bint has_shape(cnp.ndarray array, shape) except -1:
+    """Return whether the shape is a list or tuple of exactly these `int`s."""
+    cdef Py_ssize_t i, n_dims = cnp.PyArray_NDIM(array)
+    if type(shape) is list:
+        if len(<list>shape) != n_dims:
+            return False
+        for i in range(n_dims):
+            if not is_dim((<list>shape)[i], cnp.PyArray_DIM(array, i)):
+                return False
+        return True
+    if type(shape) is tuple:
+        return shape == (<object>array).shape
+    return False
+
+
+cdef inline bint is_dim(value, cnp.npy_intp dim) except -1:
+    cdef int overflow = 0
+    return (
+        PyLong_CheckExact(value)
+        and PyLong_AsLongLongAndOverflow(value, &overflow) == dim
+        and not overflow
+    )
+
+
+def flat_bytes(cnp.ndarray array not None):
+    """Return a flat, read-only uint8 view of a C-contiguous array."""
+    flat = array.reshape(-1).view(np.uint8)
+    flat.flags.writeable = False
+    return flat
+
+
+def replace_get_binary_data(original):
+    def _get_binary_data(self):
+        # Copies an array that is kept by reference, because programs that create request bodies
+        # themselves need `bytes`.
+        raw = self._raw_data
+        return raw.tobytes() if type(raw) is cnp.ndarray else raw
+
+    return _get_binary_data
+
+
+# --- the body of a request ----------------------------------------------------------------------
+
+
+def request_buffers(
+    inputs, type input_class not None, request_id, outputs, type output_class not None,
+    sequence_id, sequence_start, sequence_end, priority, timeout, custom_parameters,
+):
+    """Return a list with the JSON header of a request and the binary data that follows it.
+
+    The header is the one that tritonclient writes, byte for byte. Returns None if the request has
+    inputs in JSON, text that must be escaped, or anything else that the original must write.
+    """
+    cdef JsonWriter writer
+    cdef list buffers = [None]
+    if type(inputs) is not list or custom_parameters:
+        return None
+    writer = JsonWriter.__new__(JsonWriter)
+    write_literal(writer, b"{")
+    if not (PyUnicode_CheckExact(request_id) and PyUnicode_GET_LENGTH(request_id) == 0):
+        write_literal(writer, b'"id":')
+        if not write_text(writer, request_id):
+            return None
+    write_literal(writer, b'"inputs":[')
+    for tensor in <list>inputs:
+        if type(tensor) is not input_class or not write_input(writer, tensor, buffers):
+            return None
+    if not inputs:
+        return None
+    writer.close(c"]")
+    if outputs:
+        if type(outputs) is not list:
+            return None
+        write_literal(writer, b'"outputs":[')
+        for output in <list>outputs:
+            if type(output) is not output_class:
+                return None
+            write_literal(writer, b'{"name":')
+            if not write_text(writer, output._name):
+                return None
+            if not write_parameters(writer, output._parameters):
+                return None
+            writer.close(c"}")
+        writer.close(c"]")
+    if not write_request_parameters(
+        writer, sequence_id, sequence_start, sequence_end, priority, timeout, not outputs
+    ):
+        return None
+    writer.close(c"}")
+    buffers[0] = writer.finish(1)
+    return buffers
+
+
+def refer_to_arrays(inputs, type input_class not None):
+    """Return whether an input in a list or tuple keeps an array by reference.
+
+    Subclasses do not count, because they may have their own `_get_binary_data`.
+    """
+    if type(inputs) is not list and type(inputs) is not tuple:
+        return False
+    for tensor in inputs:
+        if type(tensor) is input_class and type(tensor._raw_data) is cnp.ndarray:
+            return True
+    return False
+
+
+cdef bint write_input(JsonWriter writer, tensor, list buffers) except -1:
+    raw, shape = tensor._raw_data, tensor._shape
+    if raw is None and tensor._data is not None:
+        return False
+    write_literal(writer, b'{"name":')
+    if not write_text(writer, tensor._name) or type(shape) is not list:
+        return False
+    write_literal(writer, b'"shape":[')
+    for dim in <list>shape:
+        if not write_integer(writer, dim):
+            return False
+    writer.close(c"]")
+    write_literal(writer, b'"datatype":')
+    if not write_text(writer, tensor._datatype):
+        return False
+    if not write_parameters(writer, tensor._parameters):
+        return False
+    writer.close(c"}")
+    if PyBytes_CheckExact(raw) or type(raw) is cnp.ndarray:
+        buffers.append(raw)
+        return True
+    return raw is None
+
+
+cdef bint write_request_parameters(
+    JsonWriter writer, sequence_id, sequence_start, sequence_end, priority, timeout, binary_output,
+) except -1:
+    cdef bint has_sequence = not is_default(sequence_id)
+    cdef bint has_priority = not (PyLong_CheckExact(priority) and priority == 0)
+    if not (has_sequence or has_priority or timeout is not None or binary_output):
+        return True
+    write_literal(writer, b'"parameters":{')
+    if has_sequence:
+        write_literal(writer, b'"sequence_id":')
+        if not write_scalar(writer, sequence_id):
+            return False
+        write_literal(writer, b'"sequence_start":')
+        if not write_scalar(writer, sequence_start):
+            return False
+        write_literal(writer, b'"sequence_end":')
+        if not write_scalar(writer, sequence_end):
+            return False
+    if has_priority:
+        write_literal(writer, b'"priority":')
+        if not write_integer(writer, priority):
+            return False
+    if timeout is not None:
+        write_literal(writer, b'"timeout":')
+        if not write_integer(writer, timeout):
+            return False
+    if binary_output:
+        write_literal(writer, b'"binary_data_output":true,')
+    writer.close(c"}")
+    return True
+
+
+cdef bint is_default(sequence_id) except -1:
+    """Return whether a request belongs to no sequence: its id is 0 or an empty `str`."""
+    if PyLong_CheckExact(sequence_id):
+        return sequence_id == 0
+    return PyUnicode_CheckExact(sequence_id) and PyUnicode_GET_LENGTH(sequence_id) == 0
+
+
+cdef bint write_parameters(JsonWriter writer, parameters) except -1:
+    """Write the member "parameters", unless they are empty. Returns False for unusual ones."""
+    if not PyDict_CheckExact(parameters):
+        return False
+    if not <dict>parameters:
+        return True
+    write_literal(writer, b'"parameters":{')
+    for key, value in (<dict>parameters).items():
+        if not write_text(writer, key):
+            return False
+        writer.cursor.position[-1] = c":"
+        if not write_scalar(writer, value):
+            return False
+    writer.close(c"}")
+    return True
+
+
+cdef bint write_scalar(JsonWriter writer, value) except -1:
+    if value is True:
+        return write_literal(writer, b"true,") == 0
+    if value is False:
+        return write_literal(writer, b"false,") == 0
+    return write_integer(writer, value) or write_text(writer, value)
+
+
+cdef bint write_integer(JsonWriter writer, value) except -1:
+    """Write an `int` of at most 64 bits. Returns False, and writes nothing, for anything else."""
+    cdef int overflow = 0
+    cdef long long number
+    if not PyLong_CheckExact(value):
+        return False
+    number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    if overflow:
+        return False
+    writer.write_int64(number)
+    return True
+
+
+cdef bint write_text(JsonWriter writer, value) except -1:
+    """Write a `str` that needs no escapes. Returns False, and writes nothing, for anything else."""
+    cdef const unsigned char* text
+    cdef Py_ssize_t i
+    if not PyUnicode_CheckExact(value) or not PyUnicode_IS_ASCII(value):
+        return False
+    text = PyUnicode_1BYTE_DATA(value)
+    for i in range(PyUnicode_GET_LENGTH(value)):
+        if text[i] < 0x20 or text[i] >= 0x7F or text[i] == c'"' or text[i] == c"\\":
+            return False
+    writer.write_string(value)
+    return True
