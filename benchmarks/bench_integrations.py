@@ -470,8 +470,11 @@ def kserve_model() -> Any:
         answer: Any = None
         arrays: Any = None
 
+        def read(self, tensor: Any) -> Any:
+            return tensor.as_numpy()
+
         def predict(self, payload: Any, headers: Any = None) -> Any:
-            self.arrays = [tensor.as_numpy() for tensor in payload.inputs]
+            self.arrays = [self.read(tensor) for tensor in payload.inputs]
             tensor = kserve.InferOutput("y", list(self.answer.shape), "FP32")
             tensor.set_data_from_numpy(self.answer)
             return kserve.InferResponse("1", "m", [tensor])
@@ -490,6 +493,24 @@ def kserve_json_request(body: bytes) -> Any:
     """Return the arrays that the model reads."""
     assert kserve_app().infer(body, floats(1)) == 200
     return kserve_app().model.arrays
+
+
+def kserve_json_lists(body: bytes) -> Any:
+    """Return the lists that the model reads."""
+    app = kserve_app()
+    app.model.read = lambda tensor: tensor.data
+    try:
+        return kserve_json_request(body)
+    finally:
+        del app.model.read
+
+
+def kserve_serialize(elements: Any) -> Any:
+    return module("kserve.protocol.infer_type").serialize_byte_tensor(elements).item()
+
+
+def kserve_deserialize(wire: bytes) -> Any:
+    return module("kserve.protocol.infer_type").deserialize_bytes_tensor(wire)
 
 
 def kserve_json_response(array: Any) -> int:
@@ -549,6 +570,241 @@ KSERVE |= {
     for name, make in KSERVE_JSON_INPUTS.items()
 }
 KSERVE[f"JSON response, {NUMBERS}"] = Case(numbers, kserve_json_response)
+
+
+# --- KServe: gRPC messages with raw contents, and whole REST calls ---
+
+
+def kserve_grpc_request(array: Any) -> Any:
+    """Return the message of a client, with raw contents."""
+    return kserve_request([array]).to_grpc()
+
+
+def read_kserve_grpc(message: Any) -> Any:
+    """Return the arrays that a model reads."""
+    request = module("kserve").InferRequest.from_grpc(message)
+    return [tensor.as_numpy() for tensor in request.inputs]
+
+
+def kserve_grpc_response(array: Any) -> Any:
+    """Create an output from the array of a model, and the raw contents of the message."""
+    return kserve_outputs([array]).to_grpc().raw_output_contents[0]
+
+
+def clients_of_kserve(array: Any) -> tuple[Client, Any]:
+    """Return a client, and the array that it sends and the model returns."""
+    kserve_app().model.answer = array
+    return Client(kserve_url().removesuffix("/v2/models/m/infer")), array
+
+
+def binary_answer(sent: tuple[Client, Any]) -> Any:
+    """Ask for a binary response; the model passes no arguments to InferResponse."""
+    client, array = sent
+    return client.infer("m", {"x": array})["y"].as_numpy()
+
+
+KSERVE |= {
+    f"gRPC raw contents to arrays, {name}": Case(
+        lambda make=make: kserve_grpc_request(make()),  # type: ignore[misc]
+        read_kserve_grpc,
+    )
+    for name, make in KSERVE_ARRAYS.items()
+}
+KSERVE |= {
+    f"array to gRPC raw contents, {name}": Case(make, kserve_grpc_response)
+    for name, make in KSERVE_ARRAYS.items()
+}
+KSERVE |= {
+    f"REST request, binary response, {name}": Case(
+        lambda make=make: clients_of_kserve(make()),  # type: ignore[misc]
+        binary_answer,
+    )
+    for name, make in {"1 FP32": lambda: floats(1), "1 MB FP32": lambda: floats(1 << 18)}.items()
+}
+
+
+# --- KServe: small messages ---
+
+KSERVE_SMALL_ARRAYS: Arrays = {
+    **SMALL_LISTS,
+    **{
+        f"BYTES, {n} bytes": partial(one_array, SMALL_BYTES[f"BYTES, {n} bytes"])
+        for n in N_ELEMENTS
+    },
+}
+
+
+def kserve_tensors(kind: str, arrays: list[Any], is_binary: bool = True) -> list[Any]:
+    """Return InferInputs or InferOutputs with their data."""
+    tensors = []
+    for i, array in enumerate(arrays):
+        tensor = getattr(module("kserve"), kind)(f"x{i}", list(array.shape), datatype_of(array))
+        tensor.set_data_from_numpy(array, binary_data=is_binary)
+        tensors.append(tensor)
+    return tensors
+
+
+def kserve_request(arrays: list[Any], is_binary: bool = True) -> Any:
+    inputs = kserve_tensors("InferInput", arrays, is_binary)
+    return module("kserve").InferRequest("m", inputs, "1")
+
+
+def kserve_outputs(arrays: list[Any], is_binary: bool = True) -> Any:
+    outputs = kserve_tensors("InferOutput", arrays, is_binary)
+    return module("kserve").InferResponse("1", "m", outputs, use_binary_outputs=is_binary)
+
+
+def kserve_response_body(arrays: list[Any], is_binary: bool) -> Any:
+    return kserve_outputs(arrays, is_binary).to_rest()
+
+
+def read_kserve_request(body: tuple[bytes, int]) -> list[Any]:
+    return list(module("kserve").InferRequest.from_bytes(*body, "m").inputs)
+
+
+def read_kserve_response(body: tuple[bytes, int]) -> list[Any]:
+    return list(module("kserve").InferResponse.from_bytes(*body).outputs)
+
+
+def kserve_json(arrays: list[Any]) -> tuple[bytes, int]:
+    body = kserve_json_inputs(arrays)
+    return body, len(body)
+
+
+def kserve_json_inputs(arrays: list[Any]) -> bytes:
+    tree = kserve_request(arrays, is_binary=False).to_rest()[0]
+    return json.dumps(tree).encode()
+
+
+def kserve_inference_request(arrays: list[Any]) -> Any:
+    """Return what FastAPI makes of a JSON body."""
+    model = module("kserve.protocol.rest.v2_datamodels").InferenceRequest
+    return model.model_validate(json.loads(kserve_json_inputs(arrays)))
+
+
+def arrays_of(tensors: list[Any]) -> list[Any]:
+    return [tensor.as_numpy() for tensor in tensors]
+
+
+def lists_of(tensors: list[Any]) -> list[Any]:
+    return [tensor.data for tensor in tensors]
+
+
+def kserve_tensors_and_arrays(kind: str, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
+    return kserve_tensors(kind, arrays), arrays
+
+
+def set_kserve_data(sent: tuple[list[Any], list[Any]], is_binary: bool) -> list[Any]:
+    tensors, arrays = sent
+    for tensor, array in zip(tensors, arrays, strict=True):
+        tensor.set_data_from_numpy(array, binary_data=is_binary)
+    return [tensor._raw_data for tensor in tensors]
+
+
+def kserve_grpc_message(arrays: list[Any], *, is_raw: bool) -> Any:
+    return kserve_request(arrays, is_raw).to_grpc()
+
+
+def read_kserve_grpc_response(message: Any) -> Any:
+    return arrays_of(module("kserve").InferResponse.from_grpc(message).outputs)
+
+
+def kserve_small_cases(
+    functions: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]],
+) -> dict[str, Case]:
+    found: dict[str, Case] = {}
+    for function, (prepare, run) in functions.items():
+        found |= small_cases(function, KSERVE_SMALL_ARRAYS, prepare, run)
+    return found
+
+
+FORMS = {"binary": True, "JSON": False}
+KSERVE_SMALL: Mapping[str, Case] = {
+    **small_cases("serialize_byte_tensor", SMALL_BYTES, lambda array: array, kserve_serialize),
+    **small_cases("deserialize_bytes_tensor", SMALL_BYTES, tw.encode_bytes, kserve_deserialize),
+    **kserve_small_cases(
+        {
+            **{
+                f"{kind}.as_numpy, {form}": (
+                    partial(kserve_tensors, kind, is_binary=flag),
+                    arrays_of,
+                )
+                for kind in ("InferInput", "InferOutput")
+                for form, flag in FORMS.items()
+            },
+            **{
+                f"{kind}.set_data_from_numpy, {form}": (
+                    partial(kserve_tensors_and_arrays, kind),
+                    partial(set_kserve_data, is_binary=flag),
+                )
+                for kind in ("InferInput", "InferOutput")
+                for form, flag in FORMS.items()
+            },
+            **{
+                f"InferRequest.to_rest, {form}": (
+                    partial(kserve_request, is_binary=flag),
+                    lambda request: request.to_rest(),
+                )
+                for form, flag in FORMS.items()
+            },
+            **{
+                f"InferResponse.to_rest with new outputs, {form}": (
+                    lambda arrays: arrays,
+                    partial(kserve_response_body, is_binary=flag),
+                )
+                for form, flag in FORMS.items()
+            },
+            "InferRequest.from_bytes, as_numpy, binary": (
+                lambda arrays: kserve_request(arrays).to_rest(),
+                lambda body: arrays_of(read_kserve_request(body)),
+            ),
+            "InferRequest.from_bytes, data, binary": (
+                lambda arrays: kserve_request(arrays).to_rest(),
+                lambda body: lists_of(read_kserve_request(body)),
+            ),
+            "InferRequest.from_bytes, as_numpy, JSON": (
+                kserve_json,
+                lambda body: arrays_of(read_kserve_request(body)),
+            ),
+            "InferRequest.from_bytes, data, JSON": (
+                kserve_json,
+                lambda body: lists_of(read_kserve_request(body)),
+            ),
+            "InferResponse.from_bytes, as_numpy, binary": (
+                lambda arrays: kserve_outputs(arrays).to_rest(),
+                lambda body: arrays_of(read_kserve_response(body)),
+            ),
+            "InferResponse.from_bytes, data, binary": (
+                lambda arrays: kserve_outputs(arrays).to_rest(),
+                lambda body: lists_of(read_kserve_response(body)),
+            ),
+            "from_inference_request, as_numpy": (
+                kserve_inference_request,
+                lambda sent: arrays_of(
+                    module("kserve").InferRequest.from_inference_request(sent, "m").inputs
+                ),
+            ),
+            "from_grpc, as_numpy, raw": (
+                partial(kserve_grpc_message, is_raw=True),
+                read_kserve_grpc,
+            ),
+            "from_grpc, as_numpy, typed": (
+                partial(kserve_grpc_message, is_raw=False),
+                read_kserve_grpc,
+            ),
+            "response from_grpc, as_numpy, raw": (
+                lambda arrays: kserve_outputs(arrays).to_grpc(),
+                read_kserve_grpc_response,
+            ),
+            "to_grpc, raw": (kserve_request, lambda request: request.to_grpc()),
+            "response to_grpc, raw": (kserve_outputs, lambda response: response.to_grpc()),
+        }
+    ),
+    **small_cases(
+        "JSON request, as_numpy", KSERVE_SMALL_ARRAYS, kserve_json_inputs, kserve_json_request
+    ),
+    **small_cases("JSON request, data", KSERVE_SMALL_ARRAYS, kserve_json_inputs, kserve_json_lists),
+}
 
 
 # --- MLServer: codecs, and raw contents of gRPC messages ---
@@ -708,6 +964,7 @@ PACKAGES: Mapping[str, Mapping[str, Case]] = {
 # Every function that is replaced, on small messages. `run_on_tensorwire` is not used here.
 SMALL_MESSAGES: Mapping[str, Mapping[str, Case]] = {
     "tritonclient": TRITONCLIENT_SMALL,
+    "kserve": KSERVE_SMALL,
 }
 
 

@@ -236,7 +236,6 @@ RESPONSES: dict[str, Any] = {
     "numpy's integers": lambda: response(InferOutput("y", [np.int64(2)], "FP64", np.zeros(2))),
     "a number for the name": lambda: response(InferOutput(5, [2], "FP64", np.zeros(2))),
     "a lone surrogate": lambda: response(InferOutput("\ud800", [2], "FP64", np.zeros(2))),
-    "no id": lambda: lambda payload: InferResponse(None, "recorder", [made(RANDOM)]),
     "a number for the id": lambda: lambda payload: InferResponse(5, "recorder", [made(RANDOM)]),
     "a dict": lambda: lambda payload: {"model_name": "m", "id": "1", "outputs": []},
     "the helper's": lambda: (

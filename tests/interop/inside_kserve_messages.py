@@ -12,12 +12,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
 from kserve import InferInput, InferOutput, InferResponse
+from kserve.protocol import infer_type
+from kserve.utils import numpy_codec
 
 from interop import kserve_bodies as bodies
 from interop.kserve_bodies import AS_JSON, NO_TEXT, ONE, TEXT, WORDS, X, decoded, entry, wire
@@ -219,6 +222,106 @@ def test_response_has_the_same_values() -> None:
         assert ours.to_rest()[0].endswith(X.tobytes() + np.float64(1.5).tobytes() + WORDS)
     finally:
         integration.uninstall()
+
+
+def with_and_without(function: Callable[[], Any]) -> tuple[Any, Any]:
+    """Call a function without and with the integration; return the results or error types."""
+    found = []
+    for is_installed in (False, True):
+        if is_installed:
+            integration.install()
+        try:
+            found.append(function())
+        except Exception as error:
+            found.append(type(error))
+        finally:
+            integration.uninstall()
+    return found[0], found[1]
+
+
+DATATYPE_NAMES = [*RAW, "UINT16", "UINT32", "INT8", "INT32", "BYTES", "FP8", "fp32", "", None]
+DTYPES = [
+    *(np.dtype(code) for code in "?bhilqBHILQefdgFDOSUV"),
+    *(np.dtype(text) for text in (">f4", ">i8", "S5", "M8[D]", "M8[ns]", "m8[s]", "f4,i4")),
+    *(np.float32, np.bool_),
+    np.dtypes.StringDType(),
+]
+
+
+@pytest.mark.parametrize("name", DATATYPE_NAMES, ids=str)
+def test_to_np_dtype_is_the_same(name: Any) -> None:
+    plain, ours = with_and_without(lambda: numpy_codec.to_np_dtype(name))
+    assert plain is ours
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_from_np_dtype_is_the_same(dtype: Any) -> None:
+    plain, ours = with_and_without(lambda: numpy_codec.from_np_dtype(dtype))
+    if getattr(dtype, "kind", None) == "U":  # not in versions before 0.21
+        plain = "BYTES"
+    assert plain == ours
+
+
+@pytest.mark.parametrize("name", DATATYPE_NAMES, ids=str)
+def test_typed_grpc_contents_are_the_same(name: Any) -> None:
+    contents = infer_type.InferTensorContents(
+        bool_contents=[True], int_contents=[1], int64_contents=[2], uint_contents=[3],
+        uint64_contents=[4], fp32_contents=[5.5], fp64_contents=[6.5], bytes_contents=[b"7"],
+    )  # fmt: skip
+    plain, ours = with_and_without(lambda: infer_type.get_content(name, contents))
+    assert plain == ours
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "FP32", "BYTES"])
+def test_contains_fp16_is_the_same(datatype: str) -> None:
+    outputs = [InferOutput("x", [1], "INT8"), InferOutput("y", [1], datatype)]
+    response = InferResponse("1", "m", outputs)
+    plain, ours = with_and_without(lambda: infer_type._contains_fp16_datatype(response))
+    assert plain is ours is (datatype == "FP16")
+
+
+ELEMENTS: list[Any] = [b"a", "\u20ac", b"", 5, None, np.bytes_(b"b\0"), np.str_("c"), True, 1.5]
+
+
+@pytest.mark.parametrize("n_elements", [0, 1, 3, 4, 5, 9])
+@pytest.mark.parametrize("first", range(len(ELEMENTS)))
+def test_few_bytes_elements_are_serialized_identically(first: int, n_elements: int) -> None:
+    array = np.empty(n_elements, object)
+    array[:] = [ELEMENTS[(first + i) % len(ELEMENTS)] for i in range(n_elements)]
+    masked = np.ma.masked_array(array, True)
+    for view in (array, array[::-1], array.reshape(1, n_elements), masked):
+        plain, ours = with_and_without(partial(serialized, view))
+        assert plain == ours
+
+
+def serialized(array: Any) -> Any:
+    found: Any = infer_type.serialize_byte_tensor(array)
+    return found.item() if found.size else found.shape
+
+
+def test_unpaired_surrogate_is_not_serialized() -> None:
+    array = np.array(["\ud800"], object)
+    assert with_and_without(lambda: serialized(array)) == (UnicodeEncodeError, UnicodeEncodeError)
+
+
+JSON_ONLY: dict[str, tuple[tuple[bytes, int], Callable[[Any], Any]]] = {
+    "request": (AS_JSON, lambda body: decoded(*body)),
+    "response": (
+        (b'{"model_name": "m", "outputs"' + AS_JSON[0].removeprefix(b'{"inputs"'), 20 + AS_JSON[1]),
+        lambda body: InferResponse.from_bytes(*body),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", JSON_ONLY)
+def test_message_without_binary_data_is_the_same(kind: str) -> None:
+    body, read = JSON_ONLY[kind]
+    assert len(body[0]) == body[1]
+    plain, ours = with_and_without(lambda: read(body))
+    assert plain == ours
+    assert repr(plain) == repr(ours)
+    tensors = ours.inputs if kind == "request" else ours.outputs
+    assert [type(tensor) for tensor in tensors] in ([InferInput], [InferOutput])
 
 
 # --- lazy data ---

@@ -10,6 +10,8 @@ What changes:
 - The data of a binary tensor remains in the request body, and ``as_numpy()`` returns a view of it.
   The view is read-only and may be misaligned; see the parameters of ``install``.
 - JSON data is read from the body into an array, and JSON responses are written from arrays.
+- A response has the outputs and the format that the request asks for, whatever the model passes to
+  ``InferResponse``, and an id.
 - Malformed bodies are rejected with status 400.
 - BYTES that are not UTF-8 are delivered as ``bytes``; BF16 is supported.
 - The server metadata lists the extension ``binary_tensor_data``.
@@ -43,6 +45,7 @@ def install(
     writable: bool = False,
     aligned: bool = False,
     bf16_as_uint16: bool = False,
+    follow_request: bool = True,
     untested: Untested = "known",
 ) -> None:
     """Make KServe use this codec, in the whole process and in the workers that its server starts.
@@ -61,6 +64,10 @@ def install(
     bf16_as_uint16
         Whether BF16 tensors are arrays of dtype ``uint16``, which do not require the ml_dtypes
         package.
+    follow_request
+        Whether a response has the outputs and the format that the request asks for, whatever the
+        model passes to ``InferResponse``. It then also has an id. If False, a model has to pass
+        ``use_binary_outputs``, ``requested_outputs`` and an id, as in KServe itself.
     untested
         What to do with a version of KServe that is newer than the tested ones, if a function
         that the integration replaces, or relies on, has another source than in the tested ones.
@@ -82,7 +89,7 @@ def install(
     from .convert import Options  # noqa: PLC0415 - imports KServe
     from .patches import set_options  # noqa: PLC0415
 
-    set_options(Options(writable, aligned, bf16_as_uint16))
+    set_options(Options(writable, aligned, bf16_as_uint16, follow_request))
 
 
 def uninstall() -> None:

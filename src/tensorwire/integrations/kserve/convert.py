@@ -43,17 +43,19 @@ RestMessage = tuple[bytes | dict[str, Any], int | None]
 
 NO_LIMIT = 2**63 - 1
 MAX_NESTING = Limits().max_nesting
+FEW_ELEMENTS = 4  # the compiled writer takes longer for this many, because of its fixed cost
 NOT_IN_JSON = ("FP16", "BF16")
 SCALARS = (str, bool, int, float)
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options for the arrays of messages; see ``install``."""
+    """The options of ``install``."""
 
     writable: bool = False
     aligned: bool = False
     bf16_as_uint16: bool = False
+    follow_request: bool = True
 
     @cached_property
     def limits(self) -> Limits:
@@ -320,23 +322,25 @@ def write_request(request: Any) -> RestMessage:
     entries, buffers = [], []
     for tensor in request.inputs:
         raw = tensor._raw_data
-        data = list_to_send(tensor)
-        if data is None and raw is None:
-            raise missing_data("input", tensor.name, request.model_name)
+        data = tensor._data if type(tensor) is InferInput else list_to_send(tensor)
         if isinstance(data, np.ndarray):
             set_data(tensor, data, False)
-            data, raw = tensor.data, None
-        if data and raw:
-            raise InvalidInput(
-                f"Both 'data' and 'raw_data' fields are set for input '{tensor.name}' for model "
-                f"'{request.model_name}'"
-            )
-        if data and tensor.datatype in NOT_IN_JSON:
-            raise not_in_json("input", tensor)
-        is_binary = not data and raw is not None
-        if is_binary:
+            data, raw = tensor._data, None
+        if data:
+            if raw:
+                raise InvalidInput(
+                    f"Both 'data' and 'raw_data' fields are set for input '{tensor.name}' for "
+                    f"model '{request.model_name}'"
+                )
+            if tensor._datatype in NOT_IN_JSON:
+                raise not_in_json("input", tensor)
+        elif raw is not None:
             buffers.append(raw)
-        entries.append(tensor_entry(tensor, len(raw) if is_binary else None, data))
+            entries.append(tensor_entry(tensor, len(raw), None))
+            continue
+        elif data is None:
+            raise missing_data("input", tensor.name, request.model_name)
+        entries.append(tensor_entry(tensor, None, data))
     tree: dict[str, Any] = {
         "id": request.id or str(uuid.uuid4()),
         "model_name": request.model_name,
@@ -356,7 +360,7 @@ def write_response(response: Any, options: Options) -> RestMessage:
     InferenceError for an output whose data does not match its datatype and shape.
     """
     entries, buffers = [], []
-    for tensor, is_binary in select_outputs(response):
+    for tensor, is_binary in select_outputs(response, options):
         check_has_data(tensor, response)
         if is_binary:
             buffer = output_buffer(tensor, options)
@@ -378,14 +382,14 @@ def write_response(response: Any, options: Options) -> RestMessage:
     return join(tree, buffers)
 
 
-def write_json_response(response: Any) -> bytes | None:
+def write_json_response(response: Any, options: Options) -> bytes | None:
     """Write the JSON text that KServe's REST endpoint sends if no output is binary.
 
     Returns None if an output is binary, or if the endpoint would convert or reject a part of the
     response, such as NaN or an infinity. Raises the same errors as ``write_response``.
     """
     entries = []
-    for tensor, is_binary in select_outputs(response):
+    for tensor, is_binary in select_outputs(response, options):
         if is_binary:
             return None
         check_has_data(tensor, response)
@@ -449,13 +453,17 @@ def has_json_writer(array: Any) -> bool:
     return type(array) is np.ndarray and array.dtype.kind in "biuf" and array.dtype.isnative
 
 
-def select_outputs(response: Any) -> list[tuple[Any, bool]]:
+def select_outputs(response: Any, options: Options) -> list[tuple[Any, bool]]:
     """Return the outputs to send, each with a flag: whether it is binary.
 
-    As in KServe, ``binary_data_output`` does not apply to outputs that the request lists.
+    A listed output without ``binary_data`` follows ``binary_data_output`` (WIRE.md 7). In KServe
+    itself, and without the option ``follow_request``, it is JSON.
     """
+    default = response._use_binary_outputs
     if not response._requested_outputs:
-        return [(output, response._use_binary_outputs) for output in response.outputs]
+        return [(output, default) for output in response.outputs]
+    if not options.follow_request:
+        default = False
     found = []
     for requested in response._requested_outputs:
         output = response.get_output_by_name(requested.name)
@@ -463,7 +471,8 @@ def select_outputs(response: Any) -> list[tuple[Any, bool]]:
             raise InvalidInput(
                 f"Unexpected inference output '{requested.name}' for model '{response.model_name}'"
             )
-        found.append((output, requested.binary_data))
+        is_binary = requested.binary_data
+        found.append((output, default if is_binary is None else is_binary))
     return found
 
 
@@ -475,12 +484,19 @@ def check_has_data(tensor: Any, response: Any) -> None:
 
 def tensor_entry(tensor: Any, nbytes: int | None, data: Any) -> dict[str, Any]:
     """Return the JSON entry of a tensor: with ``data`` if ``nbytes`` is None, else binary."""
-    entry = {"name": tensor.name, "shape": tensor.shape, "datatype": tensor.datatype}
-    parameters = to_http_parameters(tensor.parameters) if tensor.parameters else {}
-    if nbytes is None:
-        parameters.pop("binary_data_size", None)
+    name, shape, datatype = tensor._name, tensor._shape, tensor._datatype
+    parameters = tensor._parameters
+    if not parameters:
+        if nbytes is None:
+            return {"name": name, "shape": shape, "datatype": datatype, "data": data}
+        parameters = {"binary_data_size": nbytes}
     else:
-        parameters["binary_data_size"] = nbytes
+        parameters = to_http_parameters(parameters)
+        if nbytes is None:
+            parameters.pop("binary_data_size", None)
+        else:
+            parameters["binary_data_size"] = nbytes
+    entry = {"name": name, "shape": shape, "datatype": datatype}
     if parameters:
         entry["parameters"] = parameters
     if nbytes is None:
@@ -700,6 +716,15 @@ def array_buffer(array: Array) -> Buffer:
 
 def pack_bytes(array: Array) -> bytes:
     """Serialize BYTES. Elements that are neither bytes nor text are converted with ``str()``."""
+    if array.size <= FEW_ELEMENTS and type(array) is np.ndarray and array.dtype.kind == "O":
+        parts: list[bytes] = []
+        try:
+            for element in array.ravel().tolist():
+                text = element if isinstance(element, bytes) else str(element).encode()
+                parts += (len(text).to_bytes(4, "little"), text)
+            return b"".join(parts)
+        except OverflowError:  # an element of 4 GiB: the error is raised below
+            del parts
     if array.dtype.kind not in "MO":
         return encode_bytes(array)
     elements = np.require(array, object, ["C", "A", "E"])

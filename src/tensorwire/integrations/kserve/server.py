@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from collections.abc import Awaitable, Callable
+from copy import copy
+from typing import Any, NamedTuple
 
 from kserve import InferRequest, InferResponse
 from kserve.constants.constants import INFERENCE_CONTENT_LENGTH_HEADER
 from kserve.errors import InvalidInput
 from kserve.protocol.dataplane import DataPlane
+from kserve.protocol.infer_type import RequestedOutput
 from kserve.protocol.rest.v2_datamodels import InferenceRequest
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
+from kserve.utils.utils import generate_uuid
 from starlette.requests import Request
 
 from ...errors import DecodeError
@@ -105,10 +109,105 @@ def message_of(request: Any) -> PeerMessage | None:
     return request.__dict__.get("_message") if isinstance(request, LazyInferenceRequest) else None
 
 
+# --- responses that follow the request ---------------------------------------------------------
+
+# `DataPlane.infer` has the request and the response, for REST and gRPC. What the request says about
+# its response is read before the model is called, because the model may change the request. It is
+# applied to a copy of the response, because a model may return the same object several times.
+# Therefore, requests that run at the same time or inside one another do not affect each other.
+
+
+class ResponseFormat(NamedTuple):
+    """What a request says about its response.
+
+    Attributes
+    ----------
+    request_id
+        The id of the request, or None.
+    outputs
+        The outputs that the request lists, each with its ``binary_data`` if it has one. None if the
+        request lists no outputs.
+    is_binary
+        ``binary_data_output`` of the request, or None if it is absent.
+    """
+
+    request_id: str | None
+    outputs: list[RequestedOutput] | None
+    is_binary: bool | None
+
+    @classmethod
+    def of(cls, request: InferRequest) -> ResponseFormat:
+        """Return the format that a request asks for."""
+        if request.from_grpc:
+            # The response to raw contents has raw contents, and always contains all outputs.
+            return cls(request.id, None, True if request.use_binary_outputs else None)
+        parameters = request.parameters
+        is_binary = parameters.get("binary_data_output") if parameters else None
+        listed = request.request_outputs
+        if not listed:
+            return cls(request.id, None, is_binary)
+        outputs = [
+            RequestedOutput(output.name, binary_parameter(output.binary_data)) for output in listed
+        ]
+        return cls(request.id, outputs, is_binary)
+
+    def apply(self, response: Any) -> Any:
+        """Return the response of a model, in this format and with an id.
+
+        If the request says nothing, the arguments that the model passed to InferResponse apply. A
+        dict only gets an id, because KServe sends dicts as JSON.
+        """
+        if isinstance(response, dict):
+            if "outputs" not in response or response.get("id"):
+                return response
+            return {**response, "id": self.response_id()}
+        if not isinstance(response, InferResponse):
+            return response
+        if self.outputs is None and self.is_binary is None and response.id:
+            return response
+        response = copy(response)
+        response.id = response.id or self.response_id()
+        if self.outputs is not None:
+            response._requested_outputs = self.outputs
+        if self.is_binary is not None:
+            response._use_binary_outputs = self.is_binary
+            if self.outputs is None and response._requested_outputs:
+                # The model selects the outputs, and the request selects their format.
+                names = [output.name for output in response._requested_outputs]
+                response._requested_outputs = [RequestedOutput(name) for name in names]
+        return response
+
+    def response_id(self) -> str:
+        """Return the id of a response to which the model gave none."""
+        return self.request_id or generate_uuid()
+
+
+async def infer(
+    call: Callable[..., Awaitable[tuple[Any, dict[str, str]]]],
+    options: Options,
+    model_name: str,
+    request: Any,
+    headers: Any,
+) -> tuple[Any, dict[str, str]]:
+    """Call the ``infer`` method of a data plane. Return the response in the request's format."""
+    if not options.follow_request or not isinstance(request, InferRequest):
+        return await call(model_name, request, headers)
+    wanted = ResponseFormat.of(request)
+    response, response_headers = await call(model_name, request, headers)
+    return wanted.apply(response), response_headers
+
+
+def binary_parameter(is_binary: bool | None) -> dict[str, bool] | None:
+    """Return the parameters of a requested output that has only ``binary_data``, or nothing."""
+    return None if is_binary is None else {"binary_data": is_binary}
+
+
 # --- JSON responses ------------------------------------------------------------------------------
 
 
-def encode_json(response: Any, headers: Any) -> tuple[bytes, dict[str, str]] | None:
+def encode_json(
+    response: Any, headers: Any, options: Options
+) -> tuple[bytes, dict[str, str]] | None:
     """Return the body and headers of a JSON response. Returns None if KServe has to encode it.
 
     Only the ``encode`` method of a data plane may call this function, because the function checks
@@ -117,7 +216,7 @@ def encode_json(response: Any, headers: Any) -> tuple[bytes, dict[str, str]] | N
     """
     if sys._getframe(2).f_code is not INFER.__code__ or is_cloudevent(headers):
         return None
-    text = write_json_response(response)
+    text = write_json_response(response, options)
     if text is None:
         return None
     # The endpoint removes "content-type" and "content-length", which may come from a predictor. It
@@ -152,7 +251,7 @@ class BinaryDataPlane(DataPlane):  # type: ignore[misc]
     ----------
     model_registry
         The models of the server.
-    writable, aligned, bf16_as_uint16
+    writable, aligned, bf16_as_uint16, follow_request
         As for ``install``.
     """
 
@@ -163,9 +262,10 @@ class BinaryDataPlane(DataPlane):  # type: ignore[misc]
         writable: bool = False,
         aligned: bool = False,
         bf16_as_uint16: bool = False,
+        follow_request: bool = True,
     ) -> None:
         super().__init__(model_registry)
-        self._options = Options(writable, aligned, bf16_as_uint16)
+        self._options = Options(writable, aligned, bf16_as_uint16, follow_request)
 
     def metadata(self) -> dict[str, Any]:
         """Return KServe's metadata, with ``binary_tensor_data`` among the extensions."""
@@ -180,13 +280,19 @@ class BinaryDataPlane(DataPlane):  # type: ignore[misc]
             return decode_body(body, headers, model_name, self._options)
         return super().decode_inference_request(body, headers, model_name)
 
+    async def infer(
+        self, model_name: str, request: Any, headers: Any = None
+    ) -> tuple[Any, dict[str, str]]:
+        """Call a model. Return its response, in the format of the request, and HTTP headers."""
+        return await infer(super().infer, self._options, model_name, request, headers)
+
     def encode(
         self, model_name: Any, response: Any, headers: Any, req_attributes: dict[str, Any]
     ) -> tuple[Any, dict[str, str]]:
         """Return the body of a response, or its JSON tree, and its HTTP headers."""
         json_length = None
         if isinstance(response, InferResponse):
-            if (found := encode_json(response, headers)) is not None:
+            if (found := encode_json(response, headers, self._options)) is not None:
                 return found
             response, json_length = write_response(response, self._options)
         response, response_headers = super().encode(model_name, response, headers, req_attributes)

@@ -1,0 +1,352 @@
+"""Responses of KServe's server have the outputs and the format that the request asks for.
+
+`test_kserve_integration.py` runs this file in the environment of KServe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pytest
+from fastapi import FastAPI
+from kserve import InferInput, InferOutput, InferRequest, InferResponse, Model, ModelRepository
+from kserve.protocol.dataplane import DataPlane
+from kserve.protocol.grpc.servicer import InferenceServicer
+from kserve.protocol.infer_type import RequestedOutput
+from kserve.protocol.rest.server import RESTServer
+from kserve.protocol.rest.v2_endpoints import register_v2_endpoints
+
+import tensorwire as tw
+from interop.json_requests import Answer, exchange, post
+from tensorwire.integrations import kserve as integration
+
+pytestmark = pytest.mark.usefixtures("no_logging")
+
+PATH = "/v2/models/m/infer"
+X = np.array([1.5, 2.5], np.float32)
+Options = dict[str, bool]
+
+
+class Server:
+    """KServe's REST application and gRPC servicer with one model, called without a network."""
+
+    def __init__(self, plane: Callable[[ModelRepository], DataPlane], answer: Any) -> None:
+        self.model = Model("m")
+        self.model.ready = True
+        self.model.predict = lambda payload, headers=None: answer(payload)
+        registry = ModelRepository()
+        registry.update(self.model)
+        self.app = FastAPI()
+        self.plane = plane(registry)
+        extension = SimpleNamespace(load=None, unload=None)
+        register_v2_endpoints(self.app, self.plane, extension)
+        RESTServer._add_exception_handlers(None, self.app)
+        self.servicer = InferenceServicer(self.plane, extension)
+
+    def infer(self, body: bytes) -> Answer:
+        return post(self.app, PATH, body, "application/json")
+
+
+Serve = Callable[..., Server]
+
+
+@pytest.fixture(params=["installed", "data plane"])
+def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
+    """A function that starts a server with the integration, for a model and its options."""
+
+    def start(answer: Any, **options: bool) -> Server:
+        if request.param == "data plane":
+            return Server(lambda registry: integration.BinaryDataPlane(registry, **options), answer)
+        integration.install(**options)
+        return Server(DataPlane, answer)
+
+    yield start
+    integration.uninstall()
+
+
+def outputs(*names: str) -> list[InferOutput]:
+    found = []
+    for name in names:
+        output = InferOutput(name, [2], "FP32")
+        output.set_data_from_numpy(X)
+        found.append(output)
+    return found
+
+
+def answering(*names: str, **arguments: Any) -> Any:
+    """Return a model that answers with these outputs, and passes arguments to InferResponse."""
+    return lambda payload: InferResponse("1", "m", outputs(*names), **arguments)
+
+
+def listed(**binary: bool | None) -> list[dict[str, Any]]:
+    """Return the entries of requested outputs."""
+    return [
+        {"name": name} | ({} if flag is None else {"parameters": {"binary_data": flag}})
+        for name, flag in binary.items()
+    ]
+
+
+def model_list(**binary: bool | None) -> list[RequestedOutput]:
+    return [RequestedOutput(entry["name"], entry.get("parameters")) for entry in listed(**binary)]
+
+
+def body(binary_output: bool | None = None, wanted: Any = None, **members: Any) -> bytes:
+    tensor = {"name": "x", "shape": [2], "datatype": "FP32", "data": X.tolist()}
+    message = {"inputs": [tensor], **members}
+    if binary_output is not None:
+        message["parameters"] = {"binary_data_output": binary_output}
+    if wanted is not None:
+        message["outputs"] = wanted
+    return json.dumps(message).encode()
+
+
+def formats(answer: Answer) -> dict[str, bool]:
+    """Return the names of the outputs in their order, and whether each is binary."""
+    status, headers, content = answer
+    assert status == 200, content
+    length = headers.get("inference-header-content-length")
+    response = tw.decode_response(content, length)
+    header = json.loads(content[: int(length)] if length else content)
+    for tensor in response.outputs:
+        assert tensor.as_numpy().tolist() == X.tolist()
+    return {entry["name"]: "data" not in entry for entry in header["outputs"]}
+
+
+BINARY: Options = {"y": True, "z": True}
+AS_JSON: Options = {"y": False, "z": False}
+NO_ARGUMENTS: dict[str, Any] = {}
+FORMATS: dict[str, tuple[bytes, dict[str, Any], Options]] = {
+    # the request, the arguments that the model passes, the outputs and whether they are binary
+    "nothing": (body(), NO_ARGUMENTS, AS_JSON),
+    "binary": (body(True), NO_ARGUMENTS, BINARY),
+    "listed, binary": (body(wanted=listed(z=True)), NO_ARGUMENTS, {"z": True}),
+    "listed, both": (body(wanted=listed(z=False, y=True)), NO_ARGUMENTS, {"z": False, "y": True}),
+    "listed, default binary": (body(True, listed(z=None)), NO_ARGUMENTS, {"z": True}),
+    "listed, default JSON": (body(False, listed(z=None)), NO_ARGUMENTS, {"z": False}),
+    "listed, no default": (body(wanted=listed(z=None)), NO_ARGUMENTS, {"z": False}),
+    "listed against the default": (
+        body(True, listed(z=None, y=False)), NO_ARGUMENTS, {"z": True, "y": False},
+    ),
+    "an empty list": (body(True, []), NO_ARGUMENTS, BINARY),
+    "the model's flag": (body(), {"use_binary_outputs": True}, BINARY),
+    "the model's list": (body(), {"requested_outputs": model_list(y=True)}, {"y": True}),
+    "JSON against the model's flag": (body(False), {"use_binary_outputs": True}, AS_JSON),
+    "binary against the model's list": (
+        body(True), {"requested_outputs": model_list(y=False)}, {"y": True},
+    ),
+    "JSON against the model's list": (
+        body(False), {"requested_outputs": model_list(y=True)}, {"y": False},
+    ),
+    "a list against the model's list": (
+        body(wanted=listed(z=True)), {"requested_outputs": model_list(y=True)}, {"z": True},
+    ),
+    "a list without flags and the model's flag": (
+        body(wanted=listed(z=None)), {"use_binary_outputs": True}, {"z": True},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FORMATS)
+def test_response_has_the_format_of_the_request(serve: Serve, case: str) -> None:
+    request, arguments, expected = FORMATS[case]
+    found = formats(serve(answering("y", "z", **arguments)).infer(request))
+    assert list(found.items()) == list(expected.items())
+
+
+@pytest.mark.parametrize("case", FORMATS)
+def test_without_the_option_the_arguments_of_the_model_apply(serve: Serve, case: str) -> None:
+    request, arguments, _ = FORMATS[case]
+    plain = Server(DataPlane, answering("y", "z", **arguments)).infer(request)
+    server = serve(answering("y", "z", **arguments), follow_request=False)
+    assert formats(server.infer(request)) == formats(plain)
+
+
+def test_without_the_option_listed_outputs_default_to_json(serve: Serve) -> None:
+    def answer(payload: Any) -> InferResponse:
+        return InferResponse(
+            *("1", "m", outputs("y", "z")),
+            use_binary_outputs=payload.use_binary_outputs,
+            requested_outputs=payload.request_outputs,
+        )
+
+    server = serve(answer, follow_request=False)
+    assert formats(server.infer(body(True, listed(z=None)))) == {"z": False}
+
+
+def test_output_that_the_model_does_not_return(serve: Serve) -> None:
+    status, _, content = serve(answering("y")).infer(body(wanted=listed(other=True)))
+    assert status == 400
+    assert json.loads(content)["error"] == "Unexpected inference output 'other' for model 'm'"
+
+
+# --- ids ---
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+@pytest.mark.parametrize("binary_output", [False, True])
+@pytest.mark.parametrize("given", [None, "", "theirs"])
+@pytest.mark.parametrize("sent", [None, "ours"])
+def test_ids(
+    serve: Serve, sent: str | None, given: str | None, binary_output: bool, as_dict: bool
+) -> None:
+    """The model's id, else that of the request, else a new one."""
+
+    def answer(payload: Any) -> Any:
+        response = InferResponse(given, "m", outputs("y"))
+        return response.to_rest()[0] if as_dict else response
+
+    member = {} if sent is None else {"id": sent}
+    status, headers, content = serve(answer).infer(body(binary_output, **member))
+    assert status == 200, content
+    length = headers.get("inference-header-content-length")
+    assert (length is not None) == (binary_output and not as_dict)
+    found = json.loads(content[: int(length)] if length else content)["id"]
+    if given or sent:
+        assert found == (given or sent)
+    else:
+        assert str(UUID(found)) == found
+
+
+# --- requests that run at the same time, or inside one another ---
+
+
+def test_concurrent_requests(serve: Serve) -> None:
+    """The model returns the same object for all requests, after they have all arrived."""
+    shared = InferResponse("1", "m", outputs("y", "z"))
+    n_requests = 24
+    waiting: list[asyncio.Future[None]] = []
+
+    async def answer(payload: Any) -> InferResponse:
+        waiting.append(asyncio.get_running_loop().create_future())
+        if len(waiting) == n_requests:
+            for future in reversed(waiting):
+                future.set_result(None)
+        await waiting[int(payload.id)]
+        return shared
+
+    server = serve(answer)
+    server.model.predict = answer_async(answer)
+    wanted = [
+        (body(True), BINARY),
+        (body(wanted=listed(z=True)), {"z": True}),
+        (body(), AS_JSON),
+        (body(True, listed(y=False)), {"y": False}),
+    ]
+
+    async def send_all() -> list[Answer]:
+        bodies = [json.loads(wanted[i % 4][0]) | {"id": str(i)} for i in range(n_requests)]
+        return await asyncio.gather(
+            *[
+                exchange(server.app, PATH, json.dumps(message).encode(), "application/json")
+                for message in bodies
+            ]
+        )
+
+    for i, found in enumerate(asyncio.run(send_all())):
+        assert formats(found) == wanted[i % 4][1]
+    assert (shared._requested_outputs, shared._use_binary_outputs) == (None, False)
+
+
+def answer_async(answer: Any) -> Any:
+    """Return a coroutine function, which KServe awaits, with the parameters of ``predict``."""
+
+    async def predict(payload: Any, headers: Any = None) -> Any:
+        return await answer(payload)
+
+    return predict
+
+
+def test_model_that_uses_an_executor(serve: Serve) -> None:
+    async def answer(payload: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(None, answering("y", "z"), payload)
+
+    server = serve(answer)
+    server.model.predict = answer_async(answer)
+    assert formats(server.infer(body(True))) == BINARY
+
+
+def test_model_that_infers_with_the_same_server(serve: Serve) -> None:
+    """The inner request asks for JSON, the outer one for binary data, and vice versa."""
+    inner_formats: list[Options] = []
+
+    async def answer(payload: Any) -> InferResponse:
+        if payload.id == "inner":
+            return InferResponse("1", "m", outputs("y", "z"))
+        inner = body(not payload.use_binary_outputs, id="inner")
+        found = await exchange(server.app, PATH, inner, "application/json")
+        inner_formats.append(formats(found))
+        request = InferRequest("m", payload.inputs, "inner", request_outputs=model_list(y=None))
+        response, _ = await server.plane.infer("m", request)
+        assert response._requested_outputs == model_list(y=None)
+        length = found[1].get("inference-header-content-length")
+        if length is None:
+            return InferResponse.from_rest(json.loads(found[2]))
+        return InferResponse.from_bytes(found[2], int(length))
+
+    server = serve(answer)
+    server.model.predict = answer_async(answer)
+    assert formats(server.infer(body(True))) == BINARY
+    assert formats(server.infer(body(False))) == AS_JSON
+    assert inner_formats == [AS_JSON, BINARY]
+
+
+def test_transformer_that_changes_the_request(serve: Serve) -> None:
+    """A transformer asks its predictor for other outputs than its client asked for."""
+
+    def answer(payload: Any) -> InferResponse:
+        payload.parameters["binary_data_output"] = False
+        payload.request_outputs[0].parameters = {"binary_data": False}
+        payload.request_outputs.append(RequestedOutput("y"))
+        payload.id = "changed"
+        return InferResponse(None, "m", outputs("y", "z"))
+
+    answered = serve(answer).infer(body(True, listed(z=True), id="7"))
+    assert formats(answered) == {"z": True}
+    length = int(answered[1]["inference-header-content-length"])
+    assert json.loads(answered[2][:length])["id"] == "7"
+
+
+# --- other requests and responses ---
+
+
+def test_dict_stays_json(serve: Serve) -> None:
+    tree = {"name": "y", "shape": [2], "datatype": "FP32", "data": X.tolist()}
+    answered = serve(lambda payload: {"model_name": "m", "outputs": [tree]}).infer(body(True))
+    assert formats(answered) == {"y": False}
+
+
+def test_v1_requests_are_unchanged(serve: Serve) -> None:
+    server = serve(lambda payload: {"predictions": payload["instances"], "outputs": []})
+    found = asyncio.run(server.plane.infer("m", {"instances": [1]}))
+    assert found == ({"predictions": [1], "outputs": []}, {})
+
+
+def grpc_answer(server: Server, *, raw: bool, request_id: str = "") -> Any:
+    tensor = InferInput("x", [2], "FP32", data=[1.5, 2.5])
+    if raw:
+        tensor.set_data_from_numpy(X)
+    message = InferRequest("m", [tensor], request_id).to_grpc()
+    context = SimpleNamespace(invocation_metadata=lambda: ())
+    return asyncio.run(server.servicer.ModelInfer(message, context))
+
+
+def test_grpc(serve: Serve) -> None:
+    """The response to raw contents has raw contents, also if the model returns a list."""
+
+    def answer(payload: Any) -> InferResponse:
+        outputs_of_lists = [InferOutput("y", [2], "FP32", data=[1.5, 2.5])]
+        return InferResponse(None, "m", outputs_of_lists)
+
+    server = serve(answer)
+    raw = grpc_answer(server, raw=True, request_id="7")
+    assert (raw.id, list(raw.raw_output_contents)) == ("7", [X.tobytes()])
+    typed = grpc_answer(server, raw=False)
+    assert list(typed.outputs[0].contents.fp32_contents) == [1.5, 2.5]
+    assert not typed.raw_output_contents
+    assert str(UUID(typed.id)) == typed.id
