@@ -329,7 +329,8 @@ def test_raw_nan(integration: bool) -> None:
 @pytest.mark.parametrize(
     ("tensors", "contents", "message"),
     [
-        ([("x", "FP32", [3])], [b"1234"], "FP32 .3. needs 12 bytes"),
+        ([("x", "FP32", [3])], [b"1234"], "FP32 .3. needs 12 bytes, its raw contents have 4"),
+        ([("x", "FP32", [1])], [bytes(200)], "FP32 .1. needs 4 bytes, its raw contents have 200"),
         ([("x", "FP32", [-1])], [b"1234"], "negative dimension"),
         ([("x", "FP33", [1])], [b"1234"], "FP33"),
         ([("x", "BYTES", [1])], [b"\x05\0\0\0a"], "truncated"),
@@ -404,7 +405,7 @@ def test_grpc_server(integration: bool) -> None:
         for _ in range(2):
             answer = await stub.ModelInfer(message(sent.tobytes()))
             assert answer.raw_output_contents[0] == (sent + 1).tobytes()
-            with pytest.raises(grpc.aio.AioRpcError, match="does not fill") as caught:
+            with pytest.raises(grpc.aio.AioRpcError, match="its raw contents have 4") as caught:
                 await stub.ModelInfer(message(b"1234"))
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         found = await stub.ServerMetadata(pb.ServerMetadataRequest())
