@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from math import isnan, prod
 from typing import Any
 
@@ -336,16 +337,13 @@ def pack_texts(texts: Any) -> tw.BytesTensor | None:
 
 def encode_texts(texts: list[Any]) -> TensorData | None:
     """Convert a list of text. Returns None if MLServer has to convert or reject it."""
-    if len(texts) > SHORT_TEXTS:
-        packed = pack_texts(texts)
-        if packed is None or packed.shape != (len(texts),):
-            return None
-        return ArrayData.from_array(packed)
-    try:
-        encoded = [text.encode("utf-8") for text in texts]
-    except (AttributeError, UnicodeEncodeError):
+    if len(texts) <= SHORT_TEXTS:
+        with suppress(AttributeError, UnicodeEncodeError):  # bytes, or text that MLServer rejects
+            return list_data([text.encode("utf-8") for text in texts])
+    packed = pack_texts(texts)
+    if packed is None or packed.shape != (len(texts),):
         return None
-    return list_data(encoded)
+    return ArrayData.from_array(packed)
 
 
 def list_data(values: list[Any]) -> TensorData:
