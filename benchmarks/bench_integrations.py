@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -23,9 +23,10 @@ import tensorwire as tw
 from tensorwire.client import Client
 
 from .contenders import ENVIRONMENTS, installed, module, triton_decode, triton_encode, triton_inputs
-from .measure import measure, measuring
+from .measure import OURS, measure, measure_pairs, measuring
+from .report import ALONE, ON_TENSORWIRE, SMALL
 from .servers import LOOPBACK, free_port
-from .workloads import Message, floats, numbered_texts, objects, one, texts
+from .workloads import Message, Part, floats, numbered_texts, objects, one, texts
 
 START_SECONDS = 30.0
 
@@ -117,6 +118,149 @@ TRITONCLIENT = {
         lambda: triton_response(*[floats(10_000_000)] * 2), triton_result
     ),
     f"response BYTES {SHORT}": Case(lambda: triton_response(texts(300_000, 0, 40)), triton_result),
+}
+
+
+# --- tritonclient: small messages ---
+
+N_ELEMENTS, N_TENSORS, SIZES = (1, 16, 256), (1, 16, 50), {"4 B": 4, "4 KB": 4096}
+
+
+def short_elements(text: Any, n_elements: int) -> Any:
+    return objects([text % i for i in range(n_elements)])
+
+
+def several_floats(n_arrays: int, nbytes: int) -> list[Any]:
+    return [floats(nbytes // 4) for _ in range(n_arrays)]
+
+
+def one_array(make: Callable[[], Any]) -> list[Any]:
+    return [make()]
+
+
+Arrays = Mapping[str, Callable[[], Any]]
+SMALL_BYTES: Arrays = {
+    f"BYTES, {n} {name}": partial(short_elements, text, n)
+    for name, text in {"bytes": b"text %d", "str": "text %d"}.items()
+    for n in N_ELEMENTS
+}
+SMALL_ARRAYS: Arrays = {
+    **{f"FP32, {size}": partial(floats, nbytes // 4) for size, nbytes in SIZES.items()},
+    **SMALL_BYTES,
+}
+SMALL_LISTS: Arrays = {
+    f"{n} x {size}": partial(several_floats, n, nbytes)
+    for n in N_TENSORS
+    for size, nbytes in SIZES.items()
+}
+SMALL_RESPONSES: Arrays = {
+    **SMALL_LISTS,
+    **{name: partial(one_array, make) for name, make in SMALL_BYTES.items()},
+}
+
+
+class TritonReply:
+    """A response of the HTTP transport of tritonclient, which can be read repeatedly."""
+
+    def __init__(self, body: bytes, header_length: int | None, names: list[str]) -> None:
+        self.parts = {header_length: body[:header_length], None: body[header_length:]}
+        self.headers = {"Inference-Header-Content-Length": str(header_length)}
+
+    def get(self, name: str) -> str | None:
+        return self.headers.get(name)
+
+    def read(self, length: int | None = None) -> bytes:
+        return self.parts[length]
+
+
+def triton_input(transport: str, array: Any) -> tuple[Any, Any]:
+    """Return an InferInput and the array to set."""
+    api = module(f"tritonclient.{transport}")
+    return api.InferInput("x", list(array.shape), datatype_of(array)), array
+
+
+def set_data(input_and_array: tuple[Any, Any]) -> Any:
+    tensor, array = input_and_array
+    tensor.set_data_from_numpy(array)
+    return list(tensor.shape())
+
+
+def triton_parts(arrays: list[Any]) -> list[Part]:
+    return [(f"x{i}", array, "FP32", [array.size], True) for i, array in enumerate(arrays)]
+
+
+def triton_grpc_result(array: Any) -> Any:
+    contents = tw.encode_bytes(array) if array.dtype == np.object_ else array.tobytes()
+    reply = module("tritonclient.grpc.service_pb2").ModelInferResponse()
+    reply.raw_output_contents.append(contents)
+    reply.outputs.add(name="y", datatype=datatype_of(array), shape=array.shape)
+    return module("tritonclient.grpc").InferResult(reply)
+
+
+def small_cases(
+    function: str, arrays: Arrays, prepare: Callable[[Any], Any], run: Callable[[Any], Any]
+) -> dict[str, Case]:
+    """Return a case for each entry of ``arrays``, whose result is the argument of ``prepare``."""
+
+    def case(make: Callable[[], Any]) -> Case:
+        return Case(lambda: prepare(make()), run)
+
+    return {f"{function}, {name}": case(make) for name, make in arrays.items()}
+
+
+def parse_body(response: tuple[bytes, int | None, list[str]]) -> Any:
+    body, header_length, _ = response
+    client = module("tritonclient.http").InferenceServerClient
+    return client.parse_response_body(body, header_length=header_length).get_response()
+
+
+def parse_reply(reply: TritonReply) -> Any:
+    return module("tritonclient.http").InferResult(reply, False).get_response()
+
+
+TRITONCLIENT_SMALL: Mapping[str, Case] = {
+    **small_cases("serialize_byte_tensor", SMALL_BYTES, lambda array: array, serialize),
+    **small_cases("deserialize_bytes_tensor", SMALL_BYTES, tw.encode_bytes, deserialize),
+    **small_cases("get_contents_as_numpy", SMALL_BYTES, shared_memory, read_shared_memory),
+    **small_cases(
+        "http set_data_from_numpy", SMALL_ARRAYS, partial(triton_input, "http"), set_data
+    ),
+    **small_cases(
+        "grpc set_data_from_numpy", SMALL_ARRAYS, partial(triton_input, "grpc"), set_data
+    ),
+    **small_cases(
+        "grpc as_numpy", SMALL_ARRAYS, triton_grpc_result, lambda result: result.as_numpy("y")
+    ),
+    **small_cases(
+        "_get_binary_data",
+        SMALL_ARRAYS,
+        lambda array: triton_inputs([("x", array, datatype_of(array), list(array.shape), True)])[0],
+        lambda tensor: tensor._get_binary_data(),
+    ),
+    **small_cases(
+        "_get_inference_request",
+        SMALL_LISTS,
+        lambda arrays: triton_inputs(triton_parts(arrays)),
+        triton_encode,
+    ),
+    **small_cases(
+        "InferResult.__init__",
+        SMALL_LISTS,
+        lambda arrays: TritonReply(*triton_response(*arrays)),
+        parse_reply,
+    ),
+    **small_cases(
+        "from_response_body", SMALL_LISTS, lambda arrays: triton_response(*arrays), parse_body
+    ),
+    **small_cases(
+        "whole request",
+        SMALL_LISTS,
+        triton_parts,
+        lambda parts: triton_encode(triton_inputs(parts)),
+    ),
+    **small_cases(
+        "whole response", SMALL_RESPONSES, lambda arrays: triton_response(*arrays), triton_result
+    ),
 }
 
 
@@ -462,7 +606,7 @@ MLSERVER |= {
 }
 
 
-# --- the benchmark ---
+# --- the benchmarks ---
 
 # The keys are the names of modules in tensorwire.integrations, and of environments.
 PACKAGES: Mapping[str, Mapping[str, Case]] = {
@@ -471,11 +615,16 @@ PACKAGES: Mapping[str, Mapping[str, Case]] = {
     "mlserver": MLSERVER,
 }
 
+# Every function that is replaced, on small messages. `run_on_tensorwire` is not used here.
+SMALL_MESSAGES: Mapping[str, Mapping[str, Case]] = {
+    "tritonclient": TRITONCLIENT_SMALL,
+}
 
-def parameters() -> list[Any]:
+
+def parameters(packages: Mapping[str, Mapping[str, Case]]) -> list[Any]:
     return [
         pytest.param(package, workload, marks=markers(package, workload))
-        for package, cases in PACKAGES.items()
+        for package, cases in packages.items()
         for workload in cases
     ]
 
@@ -487,7 +636,7 @@ def markers(package: str, workload: str) -> list[pytest.MarkDecorator]:
 
 
 @pytest.mark.parametrize("with_tensorwire", [True, False], ids=["on tensorwire", "alone"])
-@pytest.mark.parametrize(("package", "workload"), parameters())
+@pytest.mark.parametrize(("package", "workload"), parameters(PACKAGES))
 def test_integration(
     benchmark: BenchmarkFixture, package: str, workload: str, with_tensorwire: bool
 ) -> None:
@@ -505,3 +654,23 @@ def test_integration(
             return
         with installed(f"tensorwire.integrations.{package}"):
             measure(benchmark, check, case.run_on_tensorwire or case.run, argument)
+
+
+@pytest.mark.parametrize(("package", "workload"), parameters(SMALL_MESSAGES))
+def test_small_messages(benchmark: BenchmarkFixture, package: str, workload: str) -> None:
+    case = SMALL_MESSAGES[package][workload]
+    integration = f"tensorwire.integrations.{package}"
+    with measuring(benchmark, SMALL, f"{package}: {workload}", OURS):
+        argument = case.prepare()
+        expected = case.run(argument)
+        with installed(integration):
+            assert is_same(case.run(argument), expected)
+
+        def switch(with_tensorwire: bool) -> None:
+            chosen = module(integration)
+            (chosen.install if with_tensorwire else chosen.uninstall)()
+
+        rows: Any = benchmark.pedantic(  # type: ignore[no-untyped-call]
+            measure_pairs, (case.run, argument, switch)
+        )
+        benchmark.extra_info.update(contenders=dict(zip((ALONE, ON_TENSORWIRE), rows, strict=True)))

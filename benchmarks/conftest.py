@@ -13,7 +13,7 @@ import pytest
 import tensorwire as tw
 
 from .contenders import ENVIRONMENTS
-from .measure import NOTES, Slow
+from .measure import NOTES, Pairs, Slow
 from .servers import Servers
 
 MARKERS = {
@@ -31,6 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: {text}")
     Slow.seconds = 2 * float(config.getoption("benchmark_max_time"))
     Slow.rounds = min(3, config.getoption("benchmark_min_rounds"))
+    Pairs.n_pairs = 5 * max(2, config.getoption("benchmark_min_rounds"))
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
 
@@ -112,6 +113,50 @@ def measure(
         benchmark.pedantic(function, args, rounds=rounds)  # type: ignore[no-untyped-call]
     else:
         benchmark(function, *args)
+
+
+class Pairs:
+    """Settings for `measure_pairs`, which `conftest.py` derives from pytest-benchmark's options."""
+
+    n_pairs = 25
+    round_seconds = 0.002
+
+
+def measure_pairs(
+    function: Callable[..., Any], argument: Any, switch: Callable[[bool], None]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Measure ``function(argument)`` in two states, in turns, and return the row of each state.
+
+    ``switch(False)`` and ``switch(True)`` change the state. The second row has the ``ratio`` of the
+    speeds, which is the median over pairs of rounds that follow each other. It is therefore
+    accurate even if the speed of the machine changes during the measurement.
+    """
+    switch(False)
+    n_calls = 1
+    while seconds_of(function, argument, n_calls) < Pairs.round_seconds / 2:
+        n_calls *= 2
+    rounds: dict[bool, list[float]] = {False: [], True: []}
+    for i in range(Pairs.n_pairs):
+        for is_second in ((False, True), (True, False))[i % 2]:
+            switch(is_second)
+            seconds_of(function, argument, n_calls // 10 + 3)  # CPython specializes the code again
+            rounds[is_second].append(seconds_of(function, argument, n_calls) / n_calls)
+    switch(False)
+    first, second = (summary(rounds[is_second]) for is_second in (False, True))
+    second["ratio"] = median(a / b for a, b in zip(rounds[False], rounds[True], strict=True))
+    return first, second
+
+
+def seconds_of(function: Callable[..., Any], argument: Any, n_calls: int) -> float:
+    start = perf_counter()
+    for _ in range(n_calls):
+        function(argument)
+    return perf_counter() - start
+
+
+def summary(seconds: list[float]) -> dict[str, float]:
+    quarters = quantiles(seconds, n=4)
+    return {"median": median(seconds), "iqr": quarters[2] - quarters[0], "rounds": len(seconds)}
 
 
 def check_arrays(found: list[NDArray[Any]], message: Message) -> None:

@@ -26,6 +26,7 @@ SERVE = "tensorwire serve"
 OURS_HTTP = f"{OURS}, {SERVE}"
 LIMIT = "limit"
 ECHO, RATES = "HTTP echo", "requests per second"
+SMALL, ALONE, ON_TENSORWIRE = "small messages", "alone", "on tensorwire"
 
 Row = dict[str, Any]
 
@@ -434,12 +435,12 @@ class Goal:
         return f"| {what} | {self.bar} | {self.aim} | {measured} |"
 
 
-SMALL, LARGE = "32 floats, 8 connections", "250,000 floats, 8 connections"
+FEW, MANY = "32 floats, 8 connections", "250,000 floats, 8 connections"
 BARE, GRANIAN, TRITONCLIENT = "bare app, uvicorn", f"{OURS}, granian", f"tritonclient, {SERVE}"
 GOALS = (
-    Goal(RATES, SMALL, SERVE, BARE, 1.1, 1.4),
-    Goal(RATES, LARGE, SERVE, BARE, 1.3, 1.8),
-    Goal(RATES, SMALL, f"{GRANIAN} RSGI", GRANIAN, 1.4, 1.8),
+    Goal(RATES, FEW, SERVE, BARE, 1.1, 1.4),
+    Goal(RATES, MANY, SERVE, BARE, 1.3, 1.8),
+    Goal(RATES, FEW, f"{GRANIAN} RSGI", GRANIAN, 1.4, 1.8),
     Goal(ECHO, "128 B FP32", OURS_HTTP, TRITONCLIENT, 1.0, 1.6),
     Goal(ECHO, "1 MB FP32", OURS_HTTP, TRITONCLIENT, 5.0, 8.0),
     Goal(ECHO, "64 MB FP32", OURS_HTTP, TRITONCLIENT, 5.0, 8.0),
@@ -495,9 +496,49 @@ def integration(package: str) -> Callable[[Tables], str]:
             return ""
         whole = tables[f"integration: {package}"]
         table = whole.chosen(package, {case: case for case in INTEGRATIONS[package]})
-        return f"{markdown(table, whole.contenders())}\n\n{provenance([table])}"
+        parts = [markdown(table, whole.contenders()), smallest_ratio(tables, package)]
+        return "\n\n".join([*filter(None, parts), provenance([table])])
 
     return text
+
+
+def smallest_ratio(tables: Tables, package: str) -> str:
+    """Return a sentence about the slowest function of a package on small messages."""
+    rows = tables[SMALL].rows if SMALL in tables else {}
+    ratios = {
+        workload.removeprefix(f"{package}: "): row[ON_TENSORWIRE]["ratio"]
+        for workload, row in rows.items()
+        if workload.startswith(f"{package}: ")
+    }
+    if not ratios:
+        return ""
+    workload = min(ratios, key=ratios.__getitem__)
+    return (
+        f"On small messages (4 B to 4 KB, 1 to 256 elements of BYTES), each replaced function has "
+        f"at least {ratios[workload]:.2f} times the speed of the original (*{workload}*)."
+    )
+
+
+def paired_cell(row: Row, base: Row | None) -> str:
+    """Format a time, and the ratio of the speeds that was measured in pairs."""
+    return time_text(row["median"]) + (f" ({row['ratio']:.2f}x)" if "ratio" in row else "")
+
+
+PAIRED = (
+    "Medians; in brackets, the speed relative to the package alone: the median of the ratios of "
+    "rounds that were measured in turns"
+)
+
+
+def small_messages(tables: Tables) -> str:
+    """Return the functions that the integrations replace, on small messages."""
+    if SMALL not in tables:
+        return ""
+    table = tables[SMALL]
+    columns = [ALONE, ON_TENSORWIRE]
+    remarks = [table.remarks()] if table.notes else []
+    parts = [markdown(table, columns, cell=paired_cell), *remarks, provenance([table], PAIRED)]
+    return "\n\n".join(parts)
 
 
 # --- the rows where tensorwire is not faster ---
@@ -602,6 +643,7 @@ PAGES: dict[Path, dict[str, Callable[[Tables], str]]] = {
         "rates": rates,
         "http goals": http_goals,
         "integrations": complete(*(f"integration: {package}" for package in INTEGRATIONS)),
+        SMALL: small_messages,
         "memory": complete("peak memory: decode", "peak memory: encode", of=PEAKS),
         "receive": complete("receive a body"),
         "json read": complete("read a JSON tensor"),

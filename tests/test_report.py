@@ -39,6 +39,22 @@ def test_cells_have_spread_and_ratio() -> None:
     assert lines[2] == "| w | 1 us ±5% | 2 us ±5% (2x) |"
 
 
+def test_small_messages_have_a_paired_ratio_and_the_smallest_is_stated() -> None:
+    def small(workload: str, ratio: float) -> tuple[dict[str, Any], dict[str, Any]]:
+        alone, ours = (row(name, 1e-6, report.SMALL) for name in ("alone", "on tensorwire"))
+        return {**alone, "workload": workload}, {**ours, "workload": workload, "ratio": ratio}
+
+    found = tables(
+        *small("kserve: request", 0.5), *small("mlserver: a", 1.5), *small("mlserver: b", 0.97)
+    )
+    assert "| mlserver: b | 1 us | 1 us (0.97x) |" in report.small_messages(found)
+    assert "at least 0.97 times the speed of the original (*b*)" in report.smallest_ratio(
+        found, "mlserver"
+    )
+    assert report.smallest_ratio(found, "tritonclient") == ""
+    assert not list(report.losses(found))
+
+
 def test_wrong_result_has_no_number() -> None:
     place = {"table": "decode", "workload": "w", "contender": "pickle 5"}
     note = {**place, "kind": "wrong result", "text": "array 'x' differs"}
