@@ -203,16 +203,21 @@ def copy_tests(
     """Copy the tests of a release to ``work``, and add files."""
     sources = work / "sources"
     if branch:
-        options = ["--quiet", "--depth=1", "-c", "advice.detachedHead=false", "--branch", branch]
-        environment.run(["git", "clone", *options, repository, str(sources)])
+        options = ["--quiet", "--depth=1", "--bare", "-c", "advice.detachedHead=false"]
+        clone = work / "clone.git"
+        environment.run(["git", "clone", *options, "--branch", branch, repository, str(clone)])
+        git, archive = ["git", "-C", str(clone)], work / "tests.tar"
+        root = subprocess.check_output([*git, "ls-tree", "--name-only", "HEAD"], text=True)
+        paths = [peer.folder, *{"pyproject.toml"}.intersection(root.split())]
+        environment.run([*git, "archive", f"--output={archive}", "HEAD", *paths])
+        unpack(archive, sources)
     else:
         options = ["--quiet", "--no-binary=:all:", "--no-deps", "--no-build-isolation"]
         name = peer.requirement.partition("[")[0]
         pip = [str(python), "-m", "pip", "download", *options]
         environment.run([*pip, f"{name}=={release}", "--dest", str(work)])
         [archive] = work.glob(f"{name}-*.tar.gz")
-        with tarfile.open(archive) as opened:
-            opened.extractall(work, filter="data")
+        unpack(archive, work)
         (work / f"{name}-{release}").rename(sources)
     # Without the package itself, because it would be imported instead of the installed one.
     tests = work / Path(peer.folder).name
@@ -225,6 +230,11 @@ def copy_tests(
     install = f"from tensorwire.integrations import {peer.name} as integration\n"
     install += "integration.install()\nassert integration.is_installed()\n"
     (work / "integration.py").write_text(peer.setup + install)
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    with tarfile.open(archive) as opened:
+        opened.extractall(folder, filter="data")
 
 
 def run_release(peer: Peer, release: str, python: Path, work: Path) -> Result:

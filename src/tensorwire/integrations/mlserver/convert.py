@@ -448,9 +448,24 @@ def array_bytes(array: Array) -> bytes:
     return array.tobytes()
 
 
-def pack_text_list(element: Any) -> bytes | None:
-    """Convert a list of BYTES to raw contents. Returns None if MLServer has to convert it."""
-    values = getattr(element.data, "root", element.data)
+def list_raw_data(element: Any, raw: bytes) -> list[Any]:
+    """Return raw contents as a flat list. Raises MLServerError (status 400)."""
+    is_bytes = element.datatype == "BYTES" and len(raw) >= 4
+    if is_bytes and int.from_bytes(raw[:4], "little") == len(raw) - 4:  # a single element
+        return [raw[4:]]
+    return flat_list(view_raw_data(element, raw), nan_as_none=False)
+
+
+def pack_list(element: Any) -> bytes | None:
+    """Convert the list of an input or output to raw contents.
+
+    Returns None if MLServer has to convert or reject it. Raises struct.error, as MLServer does.
+    """
+    values, row = getattr(element.data, "root", element.data), ROWS.get(element.datatype)
+    if row is None:
+        return None
+    if row.dtype is not None:
+        return struct.pack(f"{prod(element.shape)}{row.dtype.char}", *values)
     try:
         return tw.encode_bytes(values) if type(values) is list else None
     except (TensorwireError, TypeError):

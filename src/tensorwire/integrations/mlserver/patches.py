@@ -35,13 +35,13 @@ from .convert import (
     array_of,
     copy_payload,
     encode_texts,
-    flat_list,
     is_flat,
     list_array,
     list_data,
+    list_raw_data,
     mlserver_error,
     numeric_array,
-    pack_text_list,
+    pack_list,
     response_output,
     text_of,
     texts_of_list,
@@ -162,11 +162,10 @@ def replace_inject_raw(original: Function) -> Function:
                 )
             )
         for elem, raw in zip(empty, raw_contents, strict=True):
-            data = view_raw_data(elem, raw)
             if len(raw) > SHORT_RAW_NBYTES:
-                elem.data = ArrayData.from_array(data)
+                elem.data = ArrayData.from_array(view_raw_data(elem, raw))
             else:
-                elem.data = list_data(flat_list(data, nan_as_none=False))
+                elem.data = list_data(list_raw_data(elem, raw))
         return elems
 
     return inject_raw
@@ -174,7 +173,7 @@ def replace_inject_raw(original: Function) -> Function:
 
 def replace_unpack(original: Function) -> Function:
     def unpack(elem: Any, raw: Any) -> Any:
-        return flat_list(view_raw_data(elem, raw), nan_as_none=False)
+        return list_raw_data(elem, raw)
 
     return unpack
 
@@ -183,8 +182,8 @@ def replace_pack(original: Function) -> Function:
     def pack(elem: Any) -> Any:
         data = array_of(elem.data)
         if data is None:
-            texts = pack_text_list(elem) if elem.datatype == "BYTES" else None
-            return original(elem) if texts is None else texts
+            packed = pack_list(elem)
+            return original(elem) if packed is None else packed
         if isinstance(data, tw.BytesTensor):
             return bytes(data.wire)
         array = numeric_array(elem)
