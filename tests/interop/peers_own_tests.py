@@ -178,22 +178,24 @@ def main() -> None:
 
 
 def run_peer(peer: Peer, repository: str) -> list[Result]:
-    """Run the tests of all releases. The last one is the release that environment.py installs."""
+    """Run the tests of all releases. Afterwards, the environment is as it was."""
     folder = environment.folder_of(peer.environment)
     environment.set_up(peer.environment, folder)
     marker = environment.marker(folder)
     recipe = marker.read_text()
     marker.unlink()  # other releases are installed now
     results = []
-    for release, branch in peer.releases.items():
-        environment.pip(folder, f"{peer.requirement}=={release}")
-        with TemporaryDirectory() as name:
-            python, work = environment.interpreter(folder), Path(name)
-            copy_tests(peer, release, branch, repository, work, python)
-            results.append(run_release(peer, release, python, work))
-    [pinned] = [p for p in environment.PROGRAMS[peer.environment].packages if peer.requirement in p]
-    environment.pip(folder, pinned)
-    marker.write_text(recipe)
+    try:
+        for release, branch in peer.releases.items():
+            environment.pip(folder, f"{peer.requirement}=={release}")
+            with TemporaryDirectory() as name:
+                python, work = environment.interpreter(folder), Path(name)
+                copy_tests(peer, release, branch, repository, work, python)
+                results.append(run_release(peer, release, python, work))
+    finally:
+        packages = environment.PROGRAMS[peer.environment].packages
+        environment.pip(folder, *[text for text in packages if peer.requirement in text])
+        marker.write_text(recipe)
     return results
 
 
@@ -212,7 +214,7 @@ def copy_tests(
         environment.run([*git, "archive", f"--output={archive}", "HEAD", *paths])
         unpack(archive, sources)
     else:
-        options = ["--quiet", "--no-binary=:all:", "--no-deps", "--no-build-isolation"]
+        options = ["--quiet", "--no-binary=:all:", "--no-deps"]
         name = peer.requirement.partition("[")[0]
         pip = [str(python), "-m", "pip", "download", *options]
         environment.run([*pip, f"{name}=={release}", "--dest", str(work)])
