@@ -952,6 +952,249 @@ MLSERVER |= {
 }
 
 
+# --- MLServer: its REST application, called directly ---
+
+
+class MLServerApp:
+    """MLServer's application with one model, which calls ``use`` and returns ``outputs``."""
+
+    def __init__(self) -> None:
+        mlserver, app = module("mlserver"), module("mlserver.rest.app")
+        self.settings = mlserver.ModelSettings(name="m", implementation=mlserver.MLModel)
+        self.ready = True
+        self.use: Callable[[Any], Any] = list
+        self.outputs: Callable[[], Any] = list
+        settings = mlserver.Settings(debug=False, metrics_endpoint=None)
+        plane = module("mlserver.handlers").DataPlane(settings, self)
+        self.app = app.create_app(settings, plane, None)
+        self.loop = asyncio.new_event_loop()
+
+    async def get_model(self, *_: Any) -> Any:
+        return self
+
+    async def predict(self, payload: Any) -> Any:
+        for tensor in payload.inputs:
+            self.use(tensor)
+        response = module("mlserver.types").InferenceResponse
+        return response(model_name="m", outputs=self.outputs())
+
+    def infer(self, body: bytes, use: Callable[[Any], Any], outputs: Callable[[], Any]) -> int:
+        """Return the status of the response."""
+        self.use, self.outputs = use, outputs
+        return self.loop.run_until_complete(asgi_post(self.app, "/v2/models/m/infer", body))
+
+
+async def asgi_post(app: Any, path: str, body: bytes) -> int:
+    """Send JSON to an ASGI application, and return the status of the response."""
+    scope = {
+        **{"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1"},
+        **{"method": "POST", "scheme": "http", "path": path, "raw_path": path.encode()},
+        **{"query_string": b"", "root_path": "", "client": ("", 1), "server": ("", 80)},
+        "headers": [(b"content-type", b"application/json")],
+    }
+    statuses: list[int] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    await app(scope, receive, send)
+    return statuses[0]
+
+
+@cache
+def mlserver_app() -> MLServerApp:
+    return MLServerApp()
+
+
+def array_output(array: Any) -> Any:
+    return number_codec().encode_output("y", array)
+
+
+def list_output(values: list[Any]) -> Any:
+    output = module("mlserver.types").ResponseOutput
+    return output(name="y", datatype="FP32", shape=[len(values)], data=values)
+
+
+def text_output(texts: list[str]) -> Any:
+    return text_codec().encode_output("y", texts)
+
+
+def list_of(tensor: Any) -> list[Any]:
+    return list(tensor.data)
+
+
+def text_list(tensor: Any) -> list[str]:
+    decoded: list[str] = text_codec().decode_input(tensor)
+    return decoded
+
+
+def rest_app_echo(
+    arrays: list[Any], use: Callable[[Any], Any], make_output: Callable[[Any], Any]
+) -> tuple[bytes, Callable[[Any], Any], Callable[[], Any]]:
+    """Return a body with the arrays, and functions of a model that returns the same data."""
+    values = arrays if make_output is array_output else [array.tolist() for array in arrays]
+    return inputs_as_json(arrays), use, lambda: [make_output(value) for value in values]
+
+
+MLSERVER |= {
+    f"JSON echo without a network, {name}, {form}": Case(
+        lambda make=make, use=use, make_output=make_output: rest_app_echo(  # type: ignore[misc]
+            [make()], use, make_output
+        ),
+        lambda echo: mlserver_app().infer(*echo),
+    )
+    for name, make, form, use, make_output in (
+        (NUMBERS, numbers, "arrays", lambda x: number_codec().decode_input(x), array_output),
+        (NUMBERS, numbers, "lists", list_of, list_output),
+        (WORDS, lambda: objects(numbered_texts(100_000)), "str", text_list, text_output),
+    )
+}
+
+
+# --- MLServer: small messages ---
+
+Values = list[list[Any]]  # of several tensors
+
+
+def request_input(values: list[Any]) -> Any:
+    """Return an input whose data is a list."""
+    datatype = "BYTES" if type(values[0]) is str else "FP32"
+    make = module("mlserver.types").RequestInput
+    return make(name="x", datatype=datatype, shape=[len(values)], data=values)
+
+
+def grpc_request(arrays: list[Any], is_raw: bool) -> Any:
+    """Return a gRPC request with the arrays, as raw or as typed contents."""
+    request = module("mlserver.grpc.dataplane_pb2").ModelInferRequest(model_name="m")
+    for i, array in enumerate(arrays):
+        datatype = datatype_of(array)
+        tensor = request.inputs.add(name=f"x{i}", datatype=datatype, shape=array.shape)
+        if is_raw:
+            packed = tw.encode_bytes(array) if datatype == "BYTES" else array.tobytes()
+            request.raw_input_contents.append(packed)
+        elif datatype == "BYTES":
+            tensor.contents.bytes_contents.extend(element.encode() for element in array)
+        else:
+            tensor.contents.fp32_contents.extend(array.tolist())
+    return request
+
+
+def read_grpc(request: Any, read: Callable[[Any], Any]) -> list[Any]:
+    converter = module("mlserver.grpc.converters").ModelInferRequestConverter
+    return [read(tensor) for tensor in converter.to_types(request).inputs]
+
+
+def write_grpc(outputs: list[Any], is_raw: bool) -> Any:
+    response = module("mlserver.types").InferenceResponse(model_name="m", outputs=outputs)
+    converter = module("mlserver.grpc.converters").ModelInferResponseConverter
+    return converter.from_types(response, use_raw=is_raw)
+
+
+def lists_of(arrays: list[Any]) -> Values:
+    return [array.tolist() for array in arrays]
+
+
+def unpack_all(request: Any) -> Values:
+    unpack = module("mlserver.raw").unpack
+    contents = zip(request.inputs, request.raw_input_contents, strict=True)
+    return [unpack(tensor, raw) for tensor, raw in contents]
+
+
+def pack_all(outputs: list[Any]) -> list[bytes]:
+    pack = module("mlserver.raw").pack
+    return [pack(output) for output in outputs]
+
+
+def several_texts(n_tensors: int, n_elements: int) -> list[Any]:
+    return [short_elements("text %d", n_elements) for _ in range(n_tensors)]
+
+
+SMALL_TEXTS: Arrays = {
+    f"{n_tensors} x {n_elements} str": partial(several_texts, n_tensors, n_elements)
+    for n_tensors in N_TENSORS
+    for n_elements in N_ELEMENTS
+}
+
+
+def decode_number(tensor: Any) -> Any:
+    return number_codec().decode_input(tensor)
+
+
+def mlserver_small_cases(
+    arrays: Arrays,
+    read: Callable[[Any], Any],
+    make_output: Callable[[Any], Any],
+    values: Callable[[list[Any]], list[Any]],
+    codec: str,
+) -> dict[str, Case]:
+    """Return the cases of all functions that a codec and lists use.
+
+    ``values`` converts arrays to what the codec encodes.
+    """
+    cases: dict[str, Case] = {}
+    for name, run in {
+        f"{codec}.encode_output": lambda given: [make_output(value) for value in given],
+        f"gRPC response, raw, {codec}": lambda given: write_grpc(
+            [make_output(value) for value in given], True
+        ),
+        f"gRPC response, typed, {codec}": lambda given: write_grpc(
+            [make_output(value) for value in given], False
+        ),
+    }.items():
+        cases |= small_cases(name, arrays, values, run)
+    cases |= small_cases(
+        f"{codec}.decode_input",
+        arrays,
+        lambda given: [request_input(values) for values in lists_of(given)],
+        lambda tensors: [read(tensor) for tensor in tensors],
+    )
+    for form, is_raw in {"raw": True, "typed": False}.items():
+        for used, use in {codec: read, "lists": list_of}.items():
+            cases |= small_cases(
+                f"gRPC request, {form}, {used}",
+                arrays,
+                partial(grpc_request, is_raw=is_raw),
+                partial(read_grpc, read=use),
+            )
+    cases |= small_cases("raw.unpack", arrays, partial(grpc_request, is_raw=True), unpack_all)
+    cases |= small_cases(
+        f"JSON request, {codec}",
+        arrays,
+        lambda given: rest_app_echo(given, read, make_output),
+        lambda echo: mlserver_app().infer(*echo),
+    )
+    return cases
+
+
+MLSERVER_SMALL: Mapping[str, Case] = {
+    **mlserver_small_cases(
+        SMALL_LISTS, decode_number, array_output, lambda arrays: arrays, "NumpyCodec"
+    ),
+    **mlserver_small_cases(SMALL_TEXTS, text_list, text_output, lists_of, "StringCodec"),
+    **small_cases(
+        "raw.pack, lists",
+        SMALL_LISTS,
+        lambda arrays: [list_output(values) for values in lists_of(arrays)],
+        pack_all,
+    ),
+    **small_cases(
+        "raw.pack, lists",
+        SMALL_TEXTS,
+        lambda arrays: [request_input(values) for values in lists_of(arrays)],
+        pack_all,
+    ),
+    **small_cases(
+        "JSON request, lists",
+        SMALL_LISTS,
+        lambda arrays: rest_app_echo(arrays, list_of, list_output),
+        lambda echo: mlserver_app().infer(*echo),
+    ),
+}
+
+
 # --- the benchmarks ---
 
 # The keys are the names of modules in tensorwire.integrations, and of environments.
@@ -965,6 +1208,7 @@ PACKAGES: Mapping[str, Mapping[str, Case]] = {
 SMALL_MESSAGES: Mapping[str, Mapping[str, Case]] = {
     "tritonclient": TRITONCLIENT_SMALL,
     "kserve": KSERVE_SMALL,
+    "mlserver": MLSERVER_SMALL,
 }
 
 

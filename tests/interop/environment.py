@@ -54,6 +54,9 @@ PROGRAMS = {
         ),
         "mlserver",
     ),
+    "tritonclient_tests": Program(
+        ("tritonclient[all]==2.73.0", "pytest==9.2.0"), "tritonclient.http"
+    ),
     "ray": Program(("ray[serve]==2.60.0",), "ray.serve"),
 }
 

@@ -206,11 +206,63 @@ def test_numeric_arrays(integration: bool, dtype: str, shape: tuple[int, ...]) -
 
 
 @WITH_AND_WITHOUT
+@pytest.mark.parametrize("n", [1, 1000])
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-def test_nan_in_lists_and_json(integration: bool, dtype: str) -> None:
-    made = NumpyCodec.encode_output("y", np.array([1, np.nan, np.inf], dtype))
-    assert made.model_dump()["data"] == [1, None, np.inf]
+def test_nan_in_lists_and_json(integration: bool, dtype: str, n: int) -> None:
+    made = NumpyCodec.encode_output("y", np.array([1, np.nan, np.inf] * n, dtype))
+    assert made.model_dump()["data"] == [1, None, np.inf] * n
     assert made.data[1] is None
+    infinities = np.array([-np.inf, np.inf] * n, dtype)
+    assert NumpyCodec.encode_output("y", infinities).data.root == [-np.inf, np.inf] * n
+
+
+ENCODED = {
+    "numbers": lambda: NumpyCodec.encode_output("y", np.arange(3, dtype=np.int16)),
+    "many numbers": lambda: NumpyCodec.encode_output("y", np.arange(3000.0)),
+    "an unusual name": lambda: NumpyCodec.encode_output(type("Name", (str,), {})("y"), np.ones(1)),
+    "U": lambda: NumpyCodec.encode_output("y", np.array(["a", "\xe9"])),
+    "S": lambda: NumpyCodec.encode_output("y", np.array([b"a", b"bc"])),
+    "empty S": lambda: NumpyCodec.encode_output("y", np.array([b"", b""], "S0")),
+    "texts": lambda: StringCodec.encode_output("y", ["a", "\xe9"]),
+    "many texts": lambda: StringCodec.encode_output("y", ["a", "\xe9"] * 1000),
+    "input": lambda: NumpyCodec.encode_input("y", np.arange(3)),
+}
+
+
+@pytest.mark.parametrize("case", ENCODED)
+def test_encoded_tensors_are_equal_to_those_without_the_integration(case: str) -> None:
+    """The integration creates them without validation: all attributes of pydantic are equal."""
+    mlserver.uninstall()
+    plain = ENCODED[case]()
+    mlserver.install()
+    try:
+        ours = ENCODED[case]()
+        assert ours == plain
+        assert repr(ours.model_dump()) == repr(plain.model_dump())
+        assert ours.model_dump_json() == plain.model_dump_json()
+        assert list(ours.__dict__) == list(plain.__dict__)
+        for one, other in [(ours, plain), (ours.parameters, plain.parameters)]:
+            assert one.model_fields_set == other.model_fields_set
+            assert one.model_extra == other.model_extra
+            assert one.__pydantic_private__ == other.__pydantic_private__
+        assert ours.model_copy(deep=True) == plain
+    finally:
+        mlserver.uninstall()
+
+
+def test_output_is_copied_once_for_raw_contents(integration: bool) -> None:
+    """The bytes that the codec makes are the raw contents."""
+    made = NumpyCodec.encode_output("y", np.arange(6, dtype=np.float32).reshape(2, 3).T)
+    base: Any = array_of(made.data).base  # type: ignore[union-attr]
+    assert raw.pack(made) is base
+    assert np.frombuffer(base, np.float32).tolist() == [0, 3, 1, 4, 2, 5]
+
+
+def test_array_in_fortran_order_as_raw_contents(integration: bool) -> None:
+    numbers = np.arange(100, dtype=np.float32).reshape(10, 10)
+    array = np.ndarray((10, 10), np.float32, buffer=numbers.tobytes("F"), order="F")
+    tensor = output(ArrayData.from_array(array), "FP32", [10, 10])
+    assert raw.pack(tensor) == numbers.tobytes()
 
 
 @WITH_AND_WITHOUT
@@ -313,11 +365,19 @@ def test_texts(integration: bool, texts: list[str], use_bytes: bool) -> None:
     assert StringCodec.decode_input(StringCodec.encode_input("y", texts)) == texts
 
 
+@pytest.mark.parametrize("n", [1, 1000])
+def test_bytes_are_accepted_as_texts(integration: bool, n: int) -> None:
+    made = StringCodec.encode_output("y", [b"\xff", "\xe9"] * n)
+    assert made.shape == [2 * n, 1]
+    assert made.data.root == [b"\xff", b"\xc3\xa9"] * n
+
+
 @WITH_AND_WITHOUT
+@pytest.mark.parametrize("n", [1, 1000])
 @pytest.mark.parametrize("texts", [[None], [5], [["a"]], ["\ud800"]])
-def test_invalid_texts_are_rejected(integration: bool, texts: list[Any]) -> None:
+def test_invalid_texts_are_rejected(integration: bool, texts: list[Any], n: int) -> None:
     with pytest.raises((AttributeError, UnicodeEncodeError)):
-        StringCodec.encode_output("y", texts)
+        StringCodec.encode_output("y", texts * n)
 
 
 def test_bytes_that_are_not_utf8_are_rejected(integration: bool) -> None:
@@ -409,7 +469,8 @@ def test_raw_nan(integration: bool) -> None:
 @pytest.mark.parametrize(
     ("tensors", "contents", "message"),
     [
-        ([("x", "FP32", [3])], [b"1234"], "FP32 .3. needs 12 bytes"),
+        ([("x", "FP32", [3])], [b"1234"], "FP32 .3. needs 12 bytes, its raw contents have 4"),
+        ([("x", "FP32", [1])], [bytes(200)], "FP32 .1. needs 4 bytes, its raw contents have 200"),
         ([("x", "FP32", [-1])], [b"1234"], "negative dimension"),
         ([("x", "FP33", [1])], [b"1234"], "FP33"),
         ([("x", "BYTES", [1])], [b"\x05\0\0\0a"], "truncated"),
@@ -484,7 +545,7 @@ def test_grpc_server(integration: bool) -> None:
         for _ in range(2):
             answer = await stub.ModelInfer(message(sent.tobytes()))
             assert answer.raw_output_contents[0] == (sent + 1).tobytes()
-            with pytest.raises(grpc.aio.AioRpcError, match="does not fill") as caught:
+            with pytest.raises(grpc.aio.AioRpcError, match="its raw contents have 4") as caught:
                 await stub.ModelInfer(message(b"1234"))
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         found = await stub.ServerMetadata(pb.ServerMetadataRequest())

@@ -9,6 +9,8 @@ import copy
 import gzip
 import json
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,7 @@ from interop.json_requests import (
 )
 from interop.json_requests import entry as json_entry
 from tensorwire.integrations import mlserver as integration
+from tensorwire.integrations.mlserver import server as integration_server
 from tensorwire.integrations.mlserver.convert import ArrayData, array_of, read_json_request
 
 pytestmark = pytest.mark.usefixtures("no_logging")
@@ -149,15 +152,29 @@ def with_id(answer: Answer) -> Answer:
     return status, headers | {"content-length": str(len(text))}, text
 
 
-def both(server: Server, body: bytes, *of_type: str | None, **more: str) -> tuple[Answer, Any]:
-    """Return the answer with the integration, after comparing it with the one without."""
+def both(server: Server, body: bytes, *of_type: str | None, **more: str) -> None:
+    """Check that the answers with and without the integration are equal.
+
+    With the integration, the request is first read as one that is too short for arrays, and then as
+    a long one.
+    """
     plain = server.infer(body, *of_type, **more)
     seen = server.model.seen
-    with installed(integration):
-        ours = server.infer(body, *of_type, **more)
-    assert server.model.seen == seen
-    assert_same_answer(with_id(plain), with_id(ours))
-    return ours, seen
+    for short_nbytes in (1 << 30, 0):
+        with installed(integration), threshold(short_nbytes):
+            ours = server.infer(body, *of_type, **more)
+        assert server.model.seen == seen
+        assert_same_answer(with_id(plain), with_id(ours))
+        assert not (short_nbytes and any(server.model.lazy))
+
+
+@contextmanager
+def threshold(short_nbytes: int) -> Iterator[None]:
+    """Read bodies into arrays if they are longer, also for models that have used lists."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(integration_server, "SHORT_JSON_NBYTES", short_nbytes)
+        patch.setattr(integration_server, "requests_as_lists", {})
+        yield
 
 
 @pytest.mark.parametrize("case", sorted(READ_AS_ARRAYS.keys() - BINARY))
@@ -264,10 +281,46 @@ def test_request_and_response_need_no_lists(
         return echo(payload)
 
     monkeypatch.setattr(server.model, "predict", predict)
-    with installed(integration):
+    with installed(integration), threshold(0):
         status, _, body = server.infer(message(json_entry([1.5, 2.5])))
     assert status == 200
     assert json.loads(body)["outputs"][0]["data"] == [1.5, 2.5]
+
+
+def array_of_input(payload: Any) -> Any:
+    NumpyCodec.decode_input(payload.inputs[0])
+    return echo(payload)
+
+
+def list_of_input(payload: Any) -> Any:
+    return list(payload.inputs[0].data) and echo(payload)
+
+
+def list_of_short_input(payload: Any) -> Any:
+    return list(payload.inputs[1].data) and echo(payload)
+
+
+@pytest.mark.parametrize(
+    ("use", "is_read_as_list"),
+    [(array_of_input, False), (list_of_input, True), (list_of_short_input, False)],
+)
+def test_models_that_use_lists_get_lists(
+    server: Server, monkeypatch: pytest.MonkeyPatch, use: Any, is_read_as_list: bool
+) -> None:
+    """The lists of an input that is read as an array would need another reader pass."""
+    seen = []
+
+    async def predict(payload: Any) -> Any:
+        seen.append(array_of(payload.inputs[0].data) is not None)
+        return use(payload)
+
+    monkeypatch.setattr(server.model, "predict", predict)
+    monkeypatch.setattr(integration_server, "N_AS_LISTS", 2)
+    body = message(json_entry([1.5, 2.5, 3.5]), json_entry([1.5]))
+    with installed(integration), threshold(0):
+        for _ in range(5):
+            assert server.infer(body)[0] == 200
+    assert seen == [True, not is_read_as_list, not is_read_as_list, True, not is_read_as_list]
 
 
 def test_lazy_data_can_be_pickled_and_copied(server: Server) -> None:

@@ -1,69 +1,361 @@
-"""Run a package's own tests with and without its integration.
+"""Run the own tests of other packages with and without our integrations.
 
-`python tests/interop/peers_own_tests.py PACKAGE PATH...` runs the tests in PATH (a checkout or an
-unpacked source archive) without the integration, and with `tensorwire.integrations.PACKAGE`
-installed before they are imported. All outcomes must be equal.
+`python3 peers_own_tests.py [PACKAGE ...]` takes the tests of each release in PEERS from its source
+archive or repository, and runs them in the environment of the package (environment.py). They pass
+if no test passes without the integration and fails with it, except those in EXPECTED. The exit code
+is 1 otherwise. `--write` saves the result in docs/peers-own-tests.md.
+
+`--repository PACKAGE=URL` clones the tests from another URL or folder.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
-from importlib import import_module
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
-PACKAGE_VARIABLE = "TENSORWIRE_INTEGRATION"
-Outcomes = dict[str, str]
+import environment  # type: ignore[import-not-found]  # next to this script
+
+PAGE = environment.REPOSITORY_ROOT / "docs" / "peers-own-tests.md"
+MINUTES = 20  # after which a run is stopped
+
+Outcomes = dict[str, str]  # pytest id: passed, skipped, failure or error
 
 
-def pytest_configure() -> None:
-    """Install the integration if the environment variable is set; this file is a pytest plugin."""
-    if package := os.environ.get(PACKAGE_VARIABLE):
-        import_module(f"tensorwire.integrations.{package}").install()
+@dataclass(frozen=True)
+class Peer:
+    """A package and where its tests are."""
+
+    name: str  # of the module in tensorwire.integrations
+    environment: str
+    requirement: str  # without the version
+    releases: Mapping[str, str]  # the branch or tag of each, or "" for its source archive
+    repository: str
+    folder: str  # of the tests in the repository or archive; its last part is a package
+    tests: tuple[str, ...]  # in the last part of `folder`
+    files: Mapping[str, str] = field(default_factory=dict)  # to add
+    setup: str = ""  # Python code to run before the tests, also without the integration
+    left_out: str = ""  # what `tests` leaves out, and why
 
 
-def outcomes(paths: list[str], package: str) -> Outcomes:
-    """Return the outcome of each test, with the message of failures and errors."""
-    with TemporaryDirectory() as scratch:
-        report = Path(scratch, "report.xml")
-        options = ["-q", "--continue-on-collection-errors", "-p", "no:cacheprovider"]
-        options += ["-p", Path(__file__).stem, "-o", "addopts="]
-        subprocess.run(
-            [sys.executable, "-m", "pytest", *options, f"--junitxml={report}", *paths],
-            env={
-                **os.environ,
-                PACKAGE_VARIABLE: package,
-                "PYTHONPATH": os.pathsep.join(
-                    [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-                ),
-            },
-            check=False,
-        )
-        return {
-            f"{case.get('classname')}::{case.get('name')}": ", ".join(
-                f"{child.tag}: {child.get('message')}"
-                for child in case
-                if child.tag != "system-out"
-            )
-            or "passed"
-            for case in ElementTree.parse(report).iter("testcase")
-        }
+# KServe's published archive lacks this file. It has an application with KServe's routes for the
+# whole session. It also stops the servers of failed tests, which would block their port and pytest.
+KSERVE_CONFTEST = """\
+import multiprocessing
+
+import pytest
+from kserve import ModelRepository, ModelServer
+from kserve.protocol.rest.server import RESTServer
 
 
-def main(package: str, paths: list[str]) -> int:
-    without, found = outcomes(paths, ""), outcomes(paths, package)
-    names = sorted(without.keys() | found.keys())
-    different = [name for name in names if without.get(name) != found.get(name)]
-    for name in different:
-        print(f"{name}\n    without: {without.get(name)}\n    with: {found.get(name)}")
-    n_passed = sum(outcome == "passed" for outcome in found.values())
-    print(f"{package}: {n_passed} of {len(found)} tests pass with tensorwire")
-    print(f"{len(different)} of {len(names)} tests have a different outcome without tensorwire")
-    return int(bool(different) or not n_passed)
+@pytest.fixture(scope="session")
+def server():
+    made = ModelServer(registered_models=ModelRepository())
+    RESTServer("kserve.model_server:app", made.dataplane, made.model_repository_extension,
+               http_port=8080).create_application()
+    yield made
+
+
+def pytest_unconfigure():
+    for process in multiprocessing.active_children():
+        process.kill()
+"""
+
+PEERS = {
+    peer.name: peer
+    for peer in [
+        Peer(
+            name="tritonclient",
+            environment="tritonclient_tests",
+            requirement="tritonclient[all]",
+            releases={"2.60.0": "r25.08", "2.73.0": "r26.04"},
+            repository="https://github.com/triton-inference-server/client",
+            folder="src/python/library/tests",
+            tests=("test_inference_server_client.py", "test_shared_memory.py"),
+            left_out="`test_cuda_shared_memory.py`, which needs a GPU. Most tests of the client "
+            "are part of the tests of Triton, which need a server and its models",
+        ),
+        Peer(
+            name="kserve",
+            environment="kserve_tests",
+            requirement="kserve[ray]",
+            releases={"0.17.0": "", "0.21.0": ""},
+            repository="",
+            folder="test",
+            tests=tuple(
+                f"test_{name}.py"
+                for name in (
+                    *("infer_type", "server", "grpc_server", "inference_client"),
+                    *("inference_client_factory", "rest_server", "numpy_codec", "model_server"),
+                    *("model_repository_extension", "header_forwarding"),
+                )
+            ),
+            files={"__init__.py": "", "conftest.py": KSERVE_CONFTEST},
+            left_out="the tests of Kubernetes, storage and logging, which use no tensors",
+        ),
+        Peer(
+            name="mlserver",
+            environment="mlserver",
+            requirement="mlserver",
+            releases={"1.6.1": "1.6.1", "1.7.0": "1.7.0", "1.7.1": "1.7.1"},
+            repository="https://github.com/SeldonIO/MLServer",
+            folder="tests",
+            tests=(
+                *("batching", "codecs", "grpc", "handlers", "rest"),
+                *("test_raw.py", "test_types.py", "test_model.py"),
+            ),
+            setup="import numpy; numpy.NaN = numpy.nan  # the tests were written for numpy 1\n",
+            left_out="the tests of Kafka, the command, custom environments and tracing, which use "
+            "no tensors or need other servers",
+        ),
+    ]
+}
+METADATA = "the server metadata lists `binary_tensor_data`"
+EXPECTED = {
+    "mlserver": {
+        "tests/grpc/test_servicers.py::test_server_metadata": METADATA,
+        "tests/rest/test_endpoints.py::test_metadata": METADATA,
+    }
+}
+"""The tests that fail with the integration, and the reason."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcomes of the tests of one release."""
+
+    peer: Peer
+    release: str
+    without: Outcomes
+    found: Outcomes
+
+    def failing(self) -> list[str]:
+        """Return the tests that pass only without the integration."""
+        passed = [test for test, outcome in self.without.items() if outcome == "passed"]
+        return [test for test in passed if self.found.get(test) != "passed"]
+
+    def unexpected(self) -> list[str]:
+        expected = EXPECTED.get(self.peer.name, {})
+        return [test for test in self.failing() if test not in expected]
+
+    def is_agreeing(self) -> bool:
+        return "passed" in self.found.values() and not self.unexpected()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"of {', '.join(PEERS)}")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("--repository", action="append", default=[], metavar="PACKAGE=URL")
+    arguments = parser.parse_args()
+    names = arguments.packages or list(PEERS)
+    if unknown := [name for name in names if name not in PEERS]:
+        parser.error(f"unknown packages: {', '.join(unknown)}")
+    if arguments.write and set(names) != set(PEERS):
+        parser.error("--write needs the results of all packages")
+    repositories = dict(text.split("=", 1) for text in arguments.repository)
+    results = [
+        result
+        for name in names
+        for result in run_peer(PEERS[name], repositories.get(name, PEERS[name].repository))
+    ]
+    for result in results:
+        print_result(result)
+    if arguments.write:
+        PAGE.write_text(page(results))
+    sys.exit(0 if all(result.is_agreeing() for result in results) else 1)
+
+
+# --- run -----------------------------------------------------------------------------------------
+
+
+def run_peer(peer: Peer, repository: str) -> list[Result]:
+    """Run the tests of all releases. Afterwards, the environment is as it was."""
+    folder = environment.folder_of(peer.environment)
+    environment.set_up(peer.environment, folder)
+    marker = environment.marker(folder)
+    recipe = marker.read_text()
+    marker.unlink()  # other releases are installed now
+    results = []
+    try:
+        for release, branch in peer.releases.items():
+            environment.pip(folder, f"{peer.requirement}=={release}")
+            with TemporaryDirectory() as name:
+                python, work = environment.interpreter(folder), Path(name)
+                copy_tests(peer, release, branch, repository, work, python)
+                results.append(run_release(peer, release, python, work))
+    finally:
+        packages = environment.PROGRAMS[peer.environment].packages
+        environment.pip(folder, *[text for text in packages if peer.requirement in text])
+        marker.write_text(recipe)
+    return results
+
+
+def copy_tests(
+    peer: Peer, release: str, branch: str, repository: str, work: Path, python: Path
+) -> None:
+    """Copy the tests of a release to ``work``, and add files."""
+    sources = work / "sources"
+    if branch:
+        options = ["--quiet", "--depth=1", "--bare", "-c", "advice.detachedHead=false"]
+        clone = work / "clone.git"
+        environment.run(["git", "clone", *options, "--branch", branch, repository, str(clone)])
+        git, archive = ["git", "-C", str(clone)], work / "tests.tar"
+        root = subprocess.check_output([*git, "ls-tree", "--name-only", "HEAD"], text=True)
+        paths = [peer.folder, *{"pyproject.toml"}.intersection(root.split())]
+        environment.run([*git, "archive", f"--output={archive}", "HEAD", *paths])
+        unpack(archive, sources)
+    else:
+        options = ["--quiet", "--no-binary=:all:", "--no-deps"]
+        name = peer.requirement.partition("[")[0]
+        pip = [str(python), "-m", "pip", "download", *options]
+        environment.run([*pip, f"{name}=={release}", "--dest", str(work)])
+        [archive] = work.glob(f"{name}-*.tar.gz")
+        unpack(archive, work)
+        (work / f"{name}-{release}").rename(sources)
+    # Without the package itself, because it would be imported instead of the installed one.
+    tests = work / Path(peer.folder).name
+    (sources / peer.folder).rename(tests)
+    if (settings := sources / "pyproject.toml").exists():
+        settings.rename(work / "pyproject.toml")
+    for file, text in peer.files.items():
+        (tests / file).write_text(text)
+    (work / "without.py").write_text(peer.setup)
+    install = f"from tensorwire.integrations import {peer.name} as integration\n"
+    install += "integration.install()\nassert integration.is_installed()\n"
+    (work / "integration.py").write_text(peer.setup + install)
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    with tarfile.open(archive) as opened:
+        opened.extractall(folder, filter="data")
+
+
+def run_release(peer: Peer, release: str, python: Path, work: Path) -> Result:
+    """Run the tests twice. Files with different outcomes run again, because some tests use time."""
+    paths = [f"{Path(peer.folder).name}/{test}" for test in peer.tests]
+    paths = [path for path in paths if (work / path).exists()]
+    without, found = (run(python, work, plugin, paths) for plugin in ("without", "integration"))
+    result = Result(peer, release, without, found)
+    if again := sorted({test.partition("::")[0] for test in result.unexpected()}):
+        print(f"again: {again}", flush=True)
+        without = without | run(python, work, "without", again)
+        result = Result(peer, release, without, found | run(python, work, "integration", again))
+    return result
+
+
+def run(python: Path, work: Path, plugin: str, paths: list[str]) -> Outcomes:
+    """Run tests with a plugin, and return the outcome of each."""
+    report = work / "report.xml"
+    report.unlink(missing_ok=True)
+    options = ["-q", "--tb=short", "-p", plugin, "-p", "no:cacheprovider", "-W", "ignore"]
+    with subprocess.Popen(
+        [str(python), "-m", "pytest", *options, f"--junitxml={report}", *paths],
+        cwd=work,
+        env={**environment.clean_environ(), "PYTHONPATH": str(work)},
+        start_new_session=True,
+    ) as process:
+        try:
+            process.wait(60 * MINUTES)
+        finally:
+            stop_session(process)
+    cases = ElementTree.parse(report).iter("testcase")
+    return {test_id(case, work): outcome(case) for case in cases}
+
+
+def stop_session(process: subprocess.Popen[bytes]) -> None:
+    """Stop pytest and the servers that it has started."""
+    if process.poll() is None:
+        os.killpg(process.pid, 9)
+
+
+def test_id(case: ElementTree.Element, work: Path) -> str:
+    """Return the pytest id: ``tests/test_a.py::TestB::test_c``."""
+    parts = str(case.get("classname")).split(".")
+    n_path = next(
+        (
+            n
+            for n in range(len(parts), 0, -1)
+            if (work / "/".join(parts[:n])).with_suffix(".py").exists()
+        ),
+        len(parts),
+    )
+    path = "/".join(parts[:n_path]) + ".py"
+    return "::".join([path, *parts[n_path:], str(case.get("name"))])
+
+
+def outcome(case: ElementTree.Element) -> str:
+    kinds = [child.tag for child in case if child.tag in ("failure", "error", "skipped")]
+    return kinds[0] if kinds else "passed"
+
+
+# --- report --------------------------------------------------------------------------------------
+
+
+def counts(outcomes: Outcomes) -> str:
+    """Return ``120 passed, 2 skipped, 1 failed``."""
+    kinds = list(outcomes.values())
+    n_failed = kinds.count("failure") + kinds.count("error")
+    numbers = {"passed": kinds.count("passed"), "skipped": kinds.count("skipped")}
+    return ", ".join(f"{n} {kind}" for kind, n in {**numbers, "failed": n_failed}.items() if n)
+
+
+def print_result(result: Result) -> None:
+    title = f"{result.peer.name} {result.release}"
+    print(f"{title}: {counts(result.without)} without, {counts(result.found)} with tensorwire")
+    expected = EXPECTED.get(result.peer.name, {})
+    for test in result.failing():
+        print(f"  {test} fails with tensorwire: {expected.get(test, 'unexpected')}")
+
+
+def page(results: list[Result]) -> str:
+    """Return the page with the results, in Markdown."""
+    lines = [
+        "# The packages' own tests with the drop-in replacements",
+        "",
+        "`python3 tests/interop/peers_own_tests.py --write` runs the tests of tritonclient, KServe",
+        "and MLServer without and with the integration, and writes this page. A test that fails in",
+        "both runs has a cause that is not in tensorwire: newer versions of pytest or of other",
+        "packages, or the missing network.",
+        "",
+        f"Last run: {datetime.now(UTC):%Y-%m-%d}, Python {sys.version.split()[0]}, tensorwire "
+        f"{tensorwire_version()}.",
+        "",
+        "| release | its tests | without | with tensorwire | pass only without |",
+        "|---|---|---|---|---|",
+    ]
+    for r in results:
+        branch = r.peer.releases[r.release]
+        source = f"branch or tag {branch}" if branch else "source archive"
+        columns = [f"{r.peer.name} {r.release}", source, counts(r.without), counts(r.found)]
+        lines.append(f"| {' | '.join(columns)} | {len(r.failing())} |")
+    lines += ["", "## Tests that pass only without tensorwire", ""]
+    differences: dict[str, list[str]] = {}
+    for r in results:
+        for test in r.failing():
+            why = EXPECTED.get(r.peer.name, {}).get(test, "**unexpected**")
+            line = f"- {r.peer.name}: `{test}`: {why}"
+            differences.setdefault(line, []).append(r.release)
+    lines += [f"{line} ({', '.join(releases)})." for line, releases in differences.items()]
+    lines += [] if differences else ["None."]
+    lines += ["", "## Tests that do not run", ""]
+    peers = {r.peer.name: r.peer for r in results}.values()
+    lines += [f"- {peer.name}: {peer.left_out}." for peer in peers if peer.left_out]
+    return "\n".join(lines) + "\n"
+
+
+def tensorwire_version() -> str:
+    text: str = (environment.REPOSITORY_ROOT / "src" / "tensorwire" / "__init__.py").read_text()
+    return text.partition('__version__ = "')[2].partition('"')[0]
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    main()

@@ -13,12 +13,13 @@ What changes:
   server metadata lists the extension ``binary_tensor_data``.
 - Models get writable and aligned arrays. Binary tensors are views of the request body, except that
   misaligned tensors and raw gRPC contents are copied once.
-- JSON data is read from the body into an array, and JSON responses are written from arrays.
+- Long JSON data is read from the body into an array, and JSON responses are written from arrays.
 - Malformed binary requests are rejected with status 400, 413 or 415. Malformed raw contents are
   rejected with status 400.
 
 Unchanged: ``tensor.data`` is still a list. It is built on first access; after that, the list is
-authoritative. JSON responses to JSON requests have the same members and values.
+authoritative. JSON responses to JSON requests have the same members and values. The details are in
+docs/mlserver.md.
 """
 
 from __future__ import annotations

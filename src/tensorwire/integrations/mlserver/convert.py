@@ -7,13 +7,15 @@ used. Requests are read into it, the codecs return and accept it, and responses 
 from __future__ import annotations
 
 import copy
-from array import array
+import struct
 from collections.abc import Callable
-from math import prod
+from contextlib import suppress
+from math import isnan, prod
 from typing import Any
 
 import numpy as np
 from mlserver.codecs.json import decode_from_bytelike_json_to_dict, encode_to_json_bytes
+from mlserver.codecs.string import decode_str
 from mlserver.errors import MLServerError
 from mlserver.types import (
     Datatype,
@@ -22,21 +24,24 @@ from mlserver.types import (
     Parameters,
     RequestInput,
     RequestOutput,
+    ResponseOutput,
     TensorData,
 )
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 import tensorwire as tw
 
 from ..._codec.datatypes import DATATYPES
-from ..._codec.decoder import PeerTensor, read_peer_message
+from ..._codec.decoder import PeerTensor, read_peer_message, view_tensor
 from ..._codec.encoder import write_peer_json
 from ...errors import (
     DecodeError,
     EncodeError,
     LayoutError,
     TensorwireError,
+    name_tensor,
+    plural,
     shape_text,
     subject,
 )
@@ -49,7 +54,15 @@ NO_LIMIT = 2**63 - 1
 JSON_LIMITS = tw.Limits(max_header_nbytes=NO_LIMIT, max_tensors=NO_LIMIT, max_name_nbytes=NO_LIMIT)
 
 MLSERVER_DATATYPES = frozenset(Datatype.__members__)
+# The rows of the table of datatypes. Unvalidated tensors may have a string or a Datatype.
+ROWS = {key: DATATYPES[member.value] for member in Datatype for key in (member, member.value)}
+DATATYPES_BY_DTYPE = {row.dtype: row.name for row in ROWS.values() if row.dtype is not None}
+RAW_LIMITS = tw.Limits()
 SHORT_BODY_NBYTES = 1 << 16
+# Up to these sizes, lists are faster than arrays, and `sum` is faster than a function of numpy.
+SHORT_TEXTS = 16  # elements
+SHORT_RAW_NBYTES = 128
+SHORT_LIST = 256  # elements
 ORJSON_INTEGERS = range(-(2**63), 2**64)  # the integers that orjson reads as integers
 
 
@@ -61,18 +74,26 @@ def mlserver_error(error: TensorwireError) -> Exception:
     return MLServerError(str(error), error.status)  # type: ignore[no-any-return]
 
 
-def construct(model: Any, state: dict[str, Any], fields: set[str]) -> Any:
+def construct(
+    model: Any, state: dict[str, Any], fields: set[str], extra: dict[str, Any] | None = None
+) -> Any:
     """Create an object of a pydantic model from valid values.
 
-    ``fields`` has the names of the fields that are set.
+    ``fields`` has the names of the fields that are set. ``extra`` has the values of the parameters
+    that the model does not declare, or is None if it does not allow any.
     """
     instance = model.__new__(model)
-    set_attribute = object.__setattr__
-    set_attribute(instance, "__dict__", state)
-    set_attribute(instance, "__pydantic_fields_set__", fields)
-    set_attribute(instance, "__pydantic_extra__", None)
-    set_attribute(instance, "__pydantic_private__", None)
+    instance.__dict__.update(state)
+    set_fields(instance, fields)
+    set_extra(instance, extra)
+    set_private(instance, None)
     return instance
+
+
+# The setters of pydantic's slots are called directly, which is faster than `object.__setattr__`.
+set_fields, set_extra, set_private = (
+    vars(BaseModel)[f"__pydantic_{name}__"].__set__ for name in ("fields_set", "extra", "private")
+)
 
 
 # --- ArrayData -----------------------------------------------------------------------------------
@@ -102,13 +123,15 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
         source
             The entry or the JSON text that ``data`` was read from. None for other data.
         """
-        state = {"array": data, "nan_as_none": nan_as_none, "source": source}
-        array_data: ArrayData = construct(cls, state, {"root"})
+        array_data: ArrayData = cls.__new__(cls)
+        state = array_data.__dict__
+        state["array"], state["nan_as_none"], state["source"] = data, nan_as_none, source
+        set_fields(array_data, {"root"})
         return array_data
 
     def __len__(self) -> int:
         data = array_of(self)
-        if data is None or self.__dict__.get("source") is not None:
+        if data is None or self.__dict__["source"] is not None:
             return len(self.root)
         return 1 if is_one_element(data) else data.size
 
@@ -145,13 +168,14 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
 def get_root(self: ArrayData) -> Any:
     """Return the list, which is built on first access."""
     state = self.__dict__
-    if "root" not in state:
-        text = text_of(self)
-        if text is None:
-            set_root(self, flat_list(state["array"], state["nan_as_none"]))
-        else:
-            set_root(self, decode_from_bytelike_json_to_dict(bytes(text)))
-    return self.__dict__["root"]
+    if "root" in state:
+        return state["root"]
+    if state["source"] is None:
+        root = flat_list(state["array"], state["nan_as_none"])
+    else:
+        root = decode_from_bytelike_json_to_dict(bytes(source_text(state["source"])))
+    set_root(self, root)
+    return root
 
 
 def set_root(self: ArrayData, value: Any) -> None:
@@ -166,13 +190,21 @@ ArrayData.root = property(get_root, set_root)
 
 def array_of(data: Any) -> Data | None:
     """Return the array or BytesTensor of an ArrayData whose list is not built, otherwise None."""
-    return data.__dict__.get("array") if isinstance(data, ArrayData) else None
+    return data.__dict__.get("array") if type(data) is ArrayData else None
 
 
 def text_of(data: Any) -> memoryview | bytes | None:
     """Return the JSON text that an ArrayData was read from, or None for any other data."""
-    source = data.__dict__.get("source") if isinstance(data, ArrayData) else None
-    return source.text if isinstance(source, PeerTensor) else source
+    source = data.__dict__.get("source") if type(data) is ArrayData else None
+    return None if source is None else source_text(source)
+
+
+def source_text(source: PeerTensor | bytes) -> memoryview | bytes:
+    """Return the JSON text of an entry, or the text itself."""
+    if isinstance(source, bytes):
+        return source
+    assert source.text is not None
+    return source.text
 
 
 def is_flat(text: memoryview | bytes) -> bool:
@@ -189,10 +221,17 @@ def flat_list(data: Data, nan_as_none: bool) -> list[Any]:
         return data.as_numpy().reshape(-1).tolist()
     if is_one_element(data):
         return [data.tobytes()]
-    values = data.reshape(-1).tolist()
-    if nan_as_none and data.dtype.kind == "f" and np.isnan(data).any():
+    values: list[Any] = data.reshape(-1).tolist()
+    if nan_as_none and data.dtype.kind == "f" and has_nan(values, data):
         return [None if value != value else value for value in values]  # noqa: PLR0124
     return values
+
+
+def has_nan(values: list[float], data: Array) -> bool:
+    """Return whether an array has a NaN. ``values`` are its elements."""
+    # The sum is also NaN if there are infinities of both signs.
+    is_short = len(values) <= SHORT_LIST
+    return not (is_short and not isnan(sum(values))) and bool(np.isnan(data).any())
 
 
 def is_one_element(data: Data) -> bool:
@@ -211,7 +250,10 @@ def datatype_of(element: Any) -> str:
 
     Raises ValueError for a datatype that MLServer does not have.
     """
-    return str(Datatype(element.datatype).value)
+    row = ROWS.get(element.datatype)
+    if row is None:
+        raise ValueError(f"MLServer does not have the datatype {element.datatype!r}")
+    return row.name
 
 
 def numeric_array(element: Any) -> Array | None:
@@ -220,23 +262,26 @@ def numeric_array(element: Any) -> Array | None:
     Returns None if there is no array, or if its dtype is not that of the datatype.
     """
     data = array_of(element.data)
-    dtype = DATATYPES[datatype_of(element)].dtype
-    return data if isinstance(data, np.ndarray) and dtype and data.dtype == dtype else None
+    if not isinstance(data, np.ndarray):
+        return None
+    row = ROWS.get(element.datatype)
+    return data if row is not None and row.dtype == data.dtype else None
 
 
 def array_from_list(values: Any, datatype: str, shape: list[int]) -> Array | None:
     """Convert a flat list of numbers. Returns None if MLServer has to convert or reject it.
 
-    The array module checks and converts numbers as the struct module does, which MLServer uses.
+    The struct module, which MLServer uses, checks and converts the numbers.
     """
     dtype = DATATYPES[datatype].dtype
-    if not isinstance(values, list) or dtype is None or dtype.char not in "bBhHiIlLqQfd":
+    if not isinstance(values, list) or dtype is None or len(values) != prod(shape):
+        return None
+    if dtype.char == "?":  # struct converts all objects to bool
         return None
     try:
-        numbers = np.frombuffer(array(dtype.char, values), dtype)
-    except (TypeError, ValueError, OverflowError):
+        return np.frombuffer(struct.pack(f"{len(values)}{dtype.char}", *values), dtype)
+    except (struct.error, TypeError, ValueError, OverflowError):
         return None
-    return numbers if numbers.size == prod(shape) else None
 
 
 def to_tensor(element: Any, is_binary: bool) -> tw.Tensor:
@@ -265,17 +310,19 @@ def to_tensor(element: Any, is_binary: bool) -> tw.Tensor:
 
 
 def copy_payload(payload: Any) -> Data | None:
-    """Copy the data that a model passes to a codec.
+    """Copy the data that a model passes to a codec. The copy is read-only and flat.
 
     Returns None if MLServer has to convert or reject the data.
 
-    The copy is necessary because the model may change the array before the response is sent.
+    The copy is necessary because the model may change the array before the response is sent. It is
+    a bytes object, which becomes raw gRPC contents without another copy.
     """
     if type(payload) is not np.ndarray:
         return None
-    if payload.dtype.kind in "biufS" and payload.dtype.isnative:
-        return payload.copy(order="C")
-    return pack_texts(payload) if payload.dtype.kind == "U" else None
+    dtype = payload.dtype
+    if dtype in DATATYPES_BY_DTYPE or (dtype.kind == "S" and dtype.itemsize):
+        return np.frombuffer(payload.tobytes(), dtype)
+    return pack_texts(payload) if dtype.kind == "U" else None
 
 
 def pack_texts(texts: Any) -> tw.BytesTensor | None:
@@ -286,6 +333,63 @@ def pack_texts(texts: Any) -> tw.BytesTensor | None:
         return None
     assert isinstance(packed, tw.BytesTensor)
     return packed
+
+
+def encode_texts(texts: list[Any]) -> TensorData | None:
+    """Convert a list of text. Returns None if MLServer has to convert or reject it."""
+    if len(texts) <= SHORT_TEXTS:
+        with suppress(AttributeError, UnicodeEncodeError):  # bytes, or text that MLServer rejects
+            return list_data([text.encode("utf-8") for text in texts])
+    packed = pack_texts(texts)
+    if packed is None or packed.shape != (len(texts),):
+        return None
+    return ArrayData.from_array(packed)
+
+
+def list_data(values: list[Any]) -> TensorData:
+    """Create a TensorData of a list."""
+    made = TensorData.__new__(TensorData)
+    made.__dict__["root"] = values
+    set_fields(made, {"root"})
+    return made
+
+
+def list_array(element: Any) -> Array | None:
+    """Convert the list of an input or output to an array, as MLServer's NumpyCodec does.
+
+    Returns None for BYTES and unknown datatypes.
+    """
+    row = ROWS.get(element.datatype)
+    if row is None or row.dtype is None:
+        return None
+    values = getattr(element.data, "root", element.data)
+    return np.array(values, row.dtype).reshape(element.shape)
+
+
+def texts_of_list(values: list[Any]) -> list[Any]:
+    """Decode the elements of a list, as MLServer's StringCodec does."""
+    return [
+        value
+        if type(value) is str
+        else value.decode()
+        if type(value) is bytes
+        else decode_str(value)
+        for value in values
+    ]
+
+
+def response_output(
+    name: str, datatype: str, shape: list[int], data: TensorData, content_type: str
+) -> ResponseOutput:
+    """Create a ResponseOutput from valid values."""
+    parameters = construct(
+        Parameters, {"content_type": content_type, "headers": None}, {"content_type"}, {}
+    )
+    members = {
+        "name": name, "shape": shape, "datatype": datatype, "parameters": parameters, "data": data,
+    }  # fmt: skip
+    made: ResponseOutput = construct(ResponseOutput, members, set(members))
+    return made
 
 
 # --- raw gRPC contents ---------------------------------------------------------------------------
@@ -301,18 +405,27 @@ def view_raw_data(element: Any, raw: bytes) -> Data:
         datatype = known_datatype(element)
         if datatype == "BYTES":
             return tw.decode_bytes(raw)
-        if min(element.shape, default=0) < 0:
-            raise LayoutError(
-                f"{subject('tensor', element.name)} has a negative dimension: "
-                f"{shape_text(element.shape)}",
-                tensor=element.name,
-            )
-        spec = tw.TensorSpec(element.name, datatype, element.shape)
-        data = tw.decode_request(raw, 0, raw_input=spec).inputs[0].data
+        data = view_tensor(raw, element.name, datatype, tuple(element.shape), RAW_LIMITS).data
     except TensorwireError as error:
-        raise mlserver_error(error) from error
+        raise mlserver_error(raw_contents_error(error, element, raw)) from error
     assert data is not None
     return data
+
+
+def raw_contents_error(error: TensorwireError, element: Any, raw: bytes) -> TensorwireError:
+    """Return an error in raw contents with a message that has the tensor's name."""
+    name_tensor(error, "tensor", element.name)
+    # The message of this error is about `binary_data_size`, which gRPC messages do not have.
+    if not isinstance(error, LayoutError) or error.expected is None or error.actual != len(raw):
+        return error
+    return LayoutError(
+        f"{subject('tensor', element.name)} does not match its datatype: {datatype_of(element)} "
+        f"{shape_text(element.shape)} needs {plural('byte', error.expected)}, its raw contents "
+        f"have {error.actual}",
+        tensor=element.name,
+        expected=error.expected,
+        actual=error.actual,
+    )
 
 
 def known_datatype(element: Any) -> str:
@@ -327,15 +440,32 @@ def known_datatype(element: Any) -> str:
         ) from None
 
 
+def array_bytes(array: Array) -> bytes:
+    """Return the elements in binary form, without a copy if they are those of a bytes object."""
+    base: Any = array.base
+    if type(base) is bytes and len(base) == array.nbytes and array.flags.c_contiguous:
+        return base
+    return array.tobytes()
+
+
+def list_raw_data(element: Any, raw: bytes) -> list[Any]:
+    """Return raw contents as a flat list. Raises MLServerError (status 400)."""
+    is_bytes = element.datatype == "BYTES" and len(raw) >= 4
+    if is_bytes and int.from_bytes(raw[:4], "little") == len(raw) - 4:  # a single element
+        return [raw[4:]]
+    return flat_list(view_raw_data(element, raw), nan_as_none=False)
+
+
 def pack_list(element: Any) -> bytes | None:
     """Convert the list of an input or output to raw contents.
 
-    Returns None if MLServer has to convert it.
+    Returns None if MLServer has to convert or reject it. Raises struct.error, as MLServer does.
     """
-    values, datatype = getattr(element.data, "root", element.data), datatype_of(element)
-    if datatype != "BYTES":
-        numbers = array_from_list(values, datatype, element.shape)
-        return None if numbers is None else numbers.tobytes()
+    values, row = getattr(element.data, "root", element.data), ROWS.get(element.datatype)
+    if row is None:
+        return None
+    if row.dtype is not None:
+        return struct.pack(f"{prod(element.shape)}{row.dtype.char}", *values)
     try:
         return tw.encode_bytes(values) if type(values) is list else None
     except (TensorwireError, TypeError):

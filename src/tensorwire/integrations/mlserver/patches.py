@@ -15,12 +15,10 @@ from typing import Any, ClassVar
 from mlserver import raw as mlserver_raw
 from mlserver.codecs import NumpyCodec, StringCodec
 from mlserver.codecs import string as string_codec
-from mlserver.codecs.numpy import to_datatype
 from mlserver.codecs.utils import inject_batch_dimension
 from mlserver.handlers import DataPlane
 from mlserver.parallel import worker
 from mlserver.rest.app import APIRoute
-from mlserver.types import Parameters, ResponseOutput
 
 import tensorwire as tw
 
@@ -29,16 +27,24 @@ from ...http import EXTENSION
 from ...server.asgi import Receive, Scope, Send
 from ..patching import Function, Replacement
 from .convert import (
+    DATATYPES_BY_DTYPE,
+    SHORT_RAW_NBYTES,
+    SHORT_TEXTS,
     ArrayData,
+    array_bytes,
     array_of,
     copy_payload,
-    flat_list,
+    encode_texts,
     is_flat,
+    list_array,
+    list_data,
+    list_raw_data,
     mlserver_error,
     numeric_array,
     pack_list,
-    pack_texts,
+    response_output,
     text_of,
+    texts_of_list,
     view_raw_data,
 )
 from .server import answer_binary, answer_json, is_binary, is_infer
@@ -69,6 +75,9 @@ def replacements(install: Callable[[], None]) -> list[Replacement]:
 def replace_numpy_decode_input(original: Function) -> Function:
     def decode_input(cls: Any, request_input: Any) -> Any:
         data = array_of(request_input.data)
+        if data is None:
+            array = list_array(request_input)
+            return original(cls, request_input) if array is None else array
         is_json = text_of(request_input.data) is not None
         if isinstance(data, tw.BytesTensor) and data.size == prod(request_input.shape):
             if is_json:  # MLServer returns an array of str
@@ -88,15 +97,15 @@ def replace_numpy_decode_input(original: Function) -> Function:
 
 def replace_numpy_encode_output(original: Function) -> Function:
     def encode_output(cls: Any, name: str, payload: Any, **kwargs: Any) -> Any:
-        data = copy_payload(payload)
+        data = copy_payload(payload) if type(name) is str else None
         if data is None:
             return original(cls, name, payload, **kwargs)
-        return ResponseOutput(
-            name=name,
-            datatype=to_datatype(payload.dtype),
-            shape=inject_batch_dimension(list(payload.shape)),
-            data=ArrayData.from_array(data, nan_as_none=True),
-            parameters=Parameters(content_type=cls.ContentType),
+        return response_output(
+            name,
+            DATATYPES_BY_DTYPE.get(payload.dtype, "BYTES"),
+            inject_batch_dimension(list(payload.shape)),
+            ArrayData.from_array(data, nan_as_none=True),
+            cls.ContentType,
         )
 
     return encode_output
@@ -105,8 +114,13 @@ def replace_numpy_encode_output(original: Function) -> Function:
 def replace_decode_input_or_output(original: Function) -> Function:
     def _decode_input_or_output(input_or_output: Any) -> Any:
         data = array_of(input_or_output.data)
+        if data is None:
+            values = input_or_output.data.root
+            return texts_of_list(values) if type(values) is list else original(input_or_output)
         text = text_of(input_or_output.data)
-        if not isinstance(data, tw.BytesTensor) or (text is not None and not is_flat(text)):
+        if not isinstance(data, tw.BytesTensor):
+            return original(input_or_output)
+        if text is not None and (data.size <= SHORT_TEXTS or not is_flat(text)):
             return original(input_or_output)
         try:
             return data.as_strings().reshape(-1).tolist()
@@ -121,16 +135,11 @@ def replace_string_encode_output(original: Function) -> Function:
     def encode_output(
         cls: Any, name: str, payload: Any, use_bytes: bool = True, **kwargs: Any
     ) -> Any:
-        data = pack_texts(payload) if use_bytes and type(payload) is list else None
-        if data is None or data.shape != (len(payload),):
+        is_list = use_bytes and type(payload) is list and type(name) is str
+        data = encode_texts(payload) if is_list else None
+        if data is None:
             return original(cls, name, payload, use_bytes, **kwargs)
-        return ResponseOutput(
-            name=name,
-            datatype="BYTES",
-            shape=[len(payload), 1],
-            data=ArrayData.from_array(data),
-            parameters=Parameters(content_type=cls.ContentType),
-        )
+        return response_output(name, "BYTES", [len(payload), 1], data, cls.ContentType)
 
     return encode_output
 
@@ -153,7 +162,10 @@ def replace_inject_raw(original: Function) -> Function:
                 )
             )
         for elem, raw in zip(empty, raw_contents, strict=True):
-            elem.data = ArrayData.from_array(view_raw_data(elem, raw))
+            if len(raw) > SHORT_RAW_NBYTES:
+                elem.data = ArrayData.from_array(view_raw_data(elem, raw))
+            else:
+                elem.data = list_data(list_raw_data(elem, raw))
         return elems
 
     return inject_raw
@@ -161,21 +173,23 @@ def replace_inject_raw(original: Function) -> Function:
 
 def replace_unpack(original: Function) -> Function:
     def unpack(elem: Any, raw: Any) -> Any:
-        return flat_list(view_raw_data(elem, raw), nan_as_none=False)
+        return list_raw_data(elem, raw)
 
     return unpack
 
 
 def replace_pack(original: Function) -> Function:
-    def pack(elem: Any) -> bytes:
+    def pack(elem: Any) -> Any:
         data = array_of(elem.data)
+        if data is None:
+            packed = pack_list(elem)
+            return original(elem) if packed is None else packed
         if isinstance(data, tw.BytesTensor):
             return bytes(data.wire)
         array = numeric_array(elem)
         if array is not None and array.size == prod(elem.shape):
-            return array.tobytes()
-        packed = pack_list(elem)
-        return original(elem) if packed is None else packed
+            return array_bytes(array)
+        return original(elem)
 
     return pack
 

@@ -29,6 +29,7 @@ from ...server.body import ClientDisconnected
 from ...server.framing import Framing
 from ...server.service import RawHeaders
 from .convert import (
+    array_of,
     binary_selection,
     mlserver_error,
     read_json_request,
@@ -38,6 +39,14 @@ from .convert import (
 )
 
 Handle = Callable[[Any, Scope, Receive, Send], Any]
+
+# MLServer's own reader is faster for shorter JSON requests, because pydantic checks short lists
+# faster than arrays are created.
+SHORT_JSON_NBYTES = 1 << 14
+N_AS_LISTS = 100  # after this number of requests as lists, a model gets arrays again
+
+# The number of the next requests of a model to read into lists; see `record_use`.
+requests_as_lists: dict[str, int] = {}
 
 HEADER_LENGTH_NAME = HEADER_LENGTH.lower().encode()
 BINARY_CONTENT_TYPES = (BINARY_TYPE.encode(), b"json-header-size")  # a binary type contains one
@@ -93,11 +102,19 @@ async def answer_json(
     body = await receive_body(receive)
     if body is None:
         return
-    request = await read_json(Request(scope, receive_again(body, receive)))
+    model = scope["path_params"]["model_name"]
+    request = await read_json(Request(scope, receive_again(body, receive)), needs_arrays(model))
     if request is None:
         await original(route, scope, receive_again(body, receive), send)
-    else:
-        await answer(route.endpoint, request, scope, receive, send, json_for_json_request)
+        return
+    arrays = [
+        (tensor.data, data.size)
+        for tensor in request.inputs
+        if (data := array_of(tensor.data)) is not None
+    ]
+    await answer(route.endpoint, request, scope, receive, send, json_for_json_request)
+    if arrays:
+        record_use(model, arrays)
 
 
 async def receive_body(receive: Receive) -> bytes | None:
@@ -122,7 +139,27 @@ def receive_again(body: bytes, receive: Receive) -> Receive:
     return receive_body_first
 
 
-async def read_json(request: Request) -> InferenceRequest | None:
+def needs_arrays(model: str) -> bool:
+    """Return whether to read the next request of a model into arrays, not into lists."""
+    n_lists = requests_as_lists.get(model, 0)
+    if n_lists:
+        requests_as_lists[model] = n_lists - 1
+    return not n_lists
+
+
+def record_use(model: str, arrays: list[tuple[Any, int]]) -> None:
+    """Read the next requests of a model into lists if it has used the lists of most elements.
+
+    ``arrays`` has each ArrayData of a request and its number of elements. To build a list, the text
+    is parsed a second time, which takes longer than to only read it into a list.
+    """
+    n_elements = sum(n for _, n in arrays)
+    n_listed = sum(n for data, n in arrays if array_of(data) is None)
+    if 2 * n_listed > n_elements:
+        requests_as_lists[model] = N_AS_LISTS
+
+
+async def read_json(request: Request, into_arrays: bool) -> InferenceRequest | None:
     """Read a JSON request. Raises MLServerError.
 
     Returns None if MLServer has to respond to it with an error of its own.
@@ -131,7 +168,8 @@ async def read_json(request: Request) -> InferenceRequest | None:
         return None
     try:
         body = await request.body()
-        found = read_json_request(body)
+        is_long = len(body) > SHORT_JSON_NBYTES
+        found = read_json_request(body) if is_long and into_arrays else None
         return InferenceRequest.model_validate(await request.json()) if found is None else found
     except ValidationError:
         return read_empty_tensors(body) if b'"binary_data_size"' in body else None
