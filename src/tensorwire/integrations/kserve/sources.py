@@ -72,6 +72,16 @@ RELIES_ON = {
         f"{PLANE}.decode",
         f"{TYPES}:InferRequest.from_bytes",
     ),
+    # the response follows the request
+    f"{PLANE}.infer": (
+        f"{PLANE}.encode",
+        f"{TYPES}:InferRequest.__init__",
+        f"{TYPES}:InferRequest.use_binary_outputs",
+        f"{TYPES}:InferResponse.__init__",
+        f"{TYPES}:RequestedOutput",
+        "kserve.utils.utils:generate_uuid",
+    ),
+    f"{TYPES}:get_content": ("kserve.constants.constants:GRPC_CONTENT_DATATYPE_MAPPINGS",),
     # JSON responses: the endpoint sends bytes instead of a tree
     f"{PLANE}.encode": (
         f"{ENDPOINTS}.infer",
@@ -89,6 +99,7 @@ RELIES_ON = {
 DATA_PLANE = (
     f"{PLANE}.metadata",
     f"{PLANE}.decode_inference_request",
+    f"{PLANE}.infer",
     f"{PLANE}.encode",
 )
 """The functions that ``BinaryDataPlane`` overrides."""

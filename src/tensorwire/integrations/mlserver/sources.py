@@ -25,6 +25,7 @@ RELIES_ON = {
     ),
     f"{NUMPY}:NumpyCodec.encode_output": (
         *DATA,
+        f"{TYPES}:Parameters",
         f"{TYPES}:ResponseOutput",
         f"{NUMPY}:_NumpyToDatatype",
         f"{NUMPY}:_encode_data",
@@ -34,6 +35,7 @@ RELIES_ON = {
     f"{STRING}:_decode_input_or_output": (*DATA, f"{STRING}:decode_str", f"{LISTS}:as_list"),
     f"{STRING}:StringCodec.encode_output": (
         *DATA,
+        f"{TYPES}:Parameters",
         f"{TYPES}:ResponseOutput",
         f"{STRING}:encode_str",
     ),

@@ -14,6 +14,11 @@ REFERRING = (
     "tritonclient.http._utils:_get_inference_request",
 )
 
+CLIENTS = (
+    "tritonclient.http._client:InferenceServerClient",
+    "tritonclient.http.aio:InferenceServerClient",
+)
+
 RELIES_ON = {
     # It reads the memory at the offset that the caller passes.
     f"{MEMORY}:get_contents_as_numpy": (
@@ -36,5 +41,14 @@ RELIES_ON = {
     # as_numpy reads the outputs from an array instead of bytes.
     f"{RESULT}.__init__": (f"{RESULT}.as_numpy", f"{UTILS}:deserialize_bytes_tensor"),
     f"{RESULT}.from_response_body": (f"{RESULT}.__init__",),
+    # infer sends and receives with the connections of the client.
+    **{
+        f"{client}.infer": (
+            f"{client}.__init__",
+            f"{client}._post",
+            "tritonclient.http._utils:_get_inference_request",
+        )
+        for client in CLIENTS
+    },
 }
 """For each original, the functions on whose source its replacement relies."""
