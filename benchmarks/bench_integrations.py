@@ -1093,7 +1093,7 @@ def write_grpc(outputs: list[Any], is_raw: bool) -> Any:
     return converter.from_types(response, use_raw=is_raw)
 
 
-def lists_of(arrays: list[Any]) -> Values:
+def items_of(arrays: list[Any]) -> Values:
     return [array.tolist() for array in arrays]
 
 
@@ -1148,7 +1148,7 @@ def mlserver_small_cases(
     cases |= small_cases(
         f"{codec}.decode_input",
         arrays,
-        lambda given: [request_input(values) for values in lists_of(given)],
+        lambda given: [request_input(values) for values in items_of(given)],
         lambda tensors: [read(tensor) for tensor in tensors],
     )
     for form, is_raw in {"raw": True, "typed": False}.items():
@@ -1173,17 +1173,17 @@ MLSERVER_SMALL: Mapping[str, Case] = {
     **mlserver_small_cases(
         SMALL_LISTS, decode_number, array_output, lambda arrays: arrays, "NumpyCodec"
     ),
-    **mlserver_small_cases(SMALL_TEXTS, text_list, text_output, lists_of, "StringCodec"),
+    **mlserver_small_cases(SMALL_TEXTS, text_list, text_output, items_of, "StringCodec"),
     **small_cases(
         "raw.pack, lists",
         SMALL_LISTS,
-        lambda arrays: [list_output(values) for values in lists_of(arrays)],
+        lambda arrays: [list_output(values) for values in items_of(arrays)],
         pack_all,
     ),
     **small_cases(
         "raw.pack, lists",
         SMALL_TEXTS,
-        lambda arrays: [request_input(values) for values in lists_of(arrays)],
+        lambda arrays: [request_input(values) for values in items_of(arrays)],
         pack_all,
     ),
     **small_cases(

@@ -820,6 +820,8 @@ HTTP_INPUTS = {
     f"{HTTP}._infer_input.InferInput.set_data_from_numpy",
     f"{HTTP}._infer_input.InferInput._get_binary_data",
     f"{HTTP}._utils._get_inference_request",
+    f"{HTTP}._client.InferenceServerClient.infer",
+    f"{HTTP}.aio.InferenceServerClient.infer",
 }
 RESULT = f"{HTTP}._infer_result.InferResult"
 RESULTS = {f"{RESULT}.__init__", f"{RESULT}.from_response_body"}

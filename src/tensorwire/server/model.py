@@ -34,7 +34,8 @@ class Model:
     inputs : sequence of TensorSpec, default ()
         The declared inputs. A request with other inputs is rejected with status 400. If empty, any
         inputs are accepted, and a request is rejected with status 400 if it lacks an input that the
-        function reads with ``request[name]``. Raw binary requests require exactly one declared input (WIRE.md 5).
+        function reads with ``request[name]``. Raw binary requests require exactly one declared
+        input (WIRE.md 5).
     outputs : sequence of TensorSpec, default ()
         The declared outputs. If the function returns an output that is not declared, the response
         has status 500. If empty, any outputs are accepted.
