@@ -338,6 +338,13 @@ def page(results: list[Result]) -> str:
         source = f"branch or tag {branch}" if branch else "source archive"
         columns = [f"{r.peer.name} {r.release}", source, counts(r.without), counts(r.found)]
         lines.append(f"| {' | '.join(columns)} | {len(r.failing())} |")
+    missing = [
+        f"{peer.name} {release}"
+        for peer in PEERS.values()
+        for release in peer.releases
+        if not any(r.peer.name == peer.name and r.release == release for r in results)
+    ]
+    lines += ["", f"Not part of the last run: {', '.join(missing)}."] if missing else []
     lines += ["", "## Tests that pass only without tensorwire", ""]
     differences: dict[str, list[str]] = {}
     for r in results:
