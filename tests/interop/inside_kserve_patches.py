@@ -1,4 +1,4 @@
-"""KServe: install and uninstall, the data plane without patches, and the README's examples.
+"""KServe: install and uninstall, the data plane without patches, and examples of the pages.
 
 `test_kserve_integration.py` runs this file in the environment of KServe.
 """
@@ -265,18 +265,24 @@ def test_data_plane_patches_nothing() -> None:
     assert not integration.is_installed()
 
 
-# --- the README ---
+# --- the documentation ---
 
-README = Path(__file__).resolve().parents[2] / "README.md"
-EXAMPLES = re.findall(r"```py\n(.*?)```", README.read_text(), re.DOTALL)
+REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_readme_examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examples are in `py` blocks; those in `python` blocks run without KServe."""
-    install, serve = (compile(code, "README.md", "exec") for code in EXAMPLES if "kserve" in code)
-    exec(install, {})
-    assert integration.is_installed()
-    integration.uninstall()
+def examples(page: str) -> list[Any]:
+    """Return the `py` blocks of a page that use KServe. `python` blocks run without KServe."""
+    blocks = re.findall(r"```py\n(.*?)```", (REPOSITORY_ROOT / page).read_text(), re.DOTALL)
+    return [compile(code, page, "exec") for code in blocks if "kserve" in code]
+
+
+def test_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    [readme_install] = examples("README.md")
+    install, serve = examples("docs/kserve.md")
+    for code in (readme_install, install):
+        exec(code, {})
+        assert integration.is_installed()
+        integration.uninstall()
     planes = []
     monkeypatch.setattr(ModelServer, "start", lambda self, models: planes.append(self.dataplane))
     exec(serve, {"model": Model("m")})
