@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -203,6 +203,7 @@ random_arrays = st.one_of(
         max_size=3,
     )
 )
+@example(arrays=[np.array([1e16, 1e-7, -0.0, 5e-324, np.nan]), np.array([np.inf, -np.inf])])
 @FEW
 def test_random_json_requests(arrays: list[Array]) -> None:
     """Numbers and texts are written as by tritonclient, including those that JSON does not have."""
