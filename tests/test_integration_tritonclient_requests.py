@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 
 import tensorwire as tw
 from interop.samples import DTYPES, Array, binary_sample, bits, bytes_array
@@ -182,6 +183,39 @@ def test_random_requests(
             outputs=None if outputs is None else sequence(requested),
             **options,
         )
+
+    both(body)
+
+
+random_arrays = st.one_of(
+    npst.arrays(
+        st.sampled_from([np.dtype(name) for name in ("?", "i1", "i8", "u8", "f2", "f4", "f8")]),
+        npst.array_shapes(max_dims=2, min_side=0, max_side=4),
+    ),
+    st.lists(st.one_of(names, st.binary(max_size=3), numbers), max_size=4).map(object_array),
+)
+
+
+@given(
+    arrays=st.lists(
+        random_arrays,
+        min_size=1,
+        max_size=3,
+    )
+)
+@example(arrays=[np.array([1e16, 1e-7, -0.0, 5e-324, np.nan]), np.array([np.inf, -np.inf])])
+@FEW
+def test_random_json_requests(arrays: list[Array]) -> None:
+    """Numbers and texts are written as by tritonclient, including those that JSON does not have."""
+    http = module("http", "http")
+
+    def body() -> Any:
+        inputs = []
+        for array in arrays:
+            datatype = "BYTES" if array.dtype == object else tw.Tensor("x", array).datatype
+            tensor = http.InferInput("x", list(array.shape), datatype)
+            inputs.append(tensor.set_data_from_numpy(array, binary_data=False))
+        return http.InferenceServerClient.generate_request_body(inputs)
 
     both(body)
 

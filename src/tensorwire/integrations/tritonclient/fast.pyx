@@ -8,8 +8,10 @@ read and written in the same order as by its own methods.
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.mem cimport PyMem_Free
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
+from libc.math cimport isfinite
 
 from ..._codec.bytes_reader cimport scan_elements
 from ..._codec.bytes_tensor cimport BytesTensor
@@ -31,6 +33,10 @@ cdef extern from "Python.h":
     bint PyUnicode_CheckExact(object value)
     bint PyLong_CheckExact(object value)
     bint PyDict_CheckExact(object value)
+    bint PyFloat_CheckExact(object value)
+    char* PyOS_double_to_string(
+        double value, char format, int precision, int flags, int* kind) except NULL
+    int Py_DTSF_ADD_DOT_0
 
 # A copy of a smaller array takes less time than a reference (benchmarks/bench_integrations.py).
 REFER_FROM_NBYTES = 256 * 1024
@@ -245,7 +251,7 @@ def request_buffers(
     """Return a list with the JSON header of a request and the binary data that follows it.
 
     The header is the one that tritonclient writes, byte for byte. Returns None if the request has
-    inputs in JSON, text that must be escaped, or anything else that the original must write.
+    text that must be escaped, custom parameters, or anything else that the original must write.
     """
     cdef JsonWriter writer
     cdef list buffers = [None]
@@ -301,9 +307,7 @@ def refer_to_arrays(inputs, type input_class not None):
 
 
 cdef bint write_input(JsonWriter writer, tensor, list buffers) except -1:
-    raw, shape = tensor._raw_data, tensor._shape
-    if raw is None and tensor._data is not None:
-        return False
+    raw, shape, parameters = tensor._raw_data, tensor._shape, tensor._parameters
     write_literal(writer, b'{"name":')
     if not write_text(writer, tensor._name) or type(shape) is not list:
         return False
@@ -315,13 +319,43 @@ cdef bint write_input(JsonWriter writer, tensor, list buffers) except -1:
     write_literal(writer, b'"datatype":')
     if not write_text(writer, tensor._datatype):
         return False
-    if not write_parameters(writer, tensor._parameters):
+    if not write_parameters(writer, parameters):
         return False
+    if raw is None and "shared_memory_region" not in <dict>parameters:
+        if not write_json_data(writer, tensor._data):
+            return False
     writer.close(c"}")
     if PyBytes_CheckExact(raw) or type(raw) is cnp.ndarray:
         buffers.append(raw)
         return True
     return raw is None
+
+
+cdef bint write_json_data(JsonWriter writer, data) except -1:
+    """Write the member "data", unless it is None. Returns False for values that need the original.
+
+    Numbers are written as Python represents them, as tritonclient's JSON library does.
+    """
+    cdef char* text
+    if data is None:
+        return True
+    if type(data) is not list:
+        return False
+    write_literal(writer, b'"data":[')
+    for value in <list>data:
+        if PyFloat_CheckExact(value):
+            if not isfinite(value):
+                return False
+            text = PyOS_double_to_string(value, c"r", 0, Py_DTSF_ADD_DOT_0, NULL)
+            try:
+                write_literal(writer, text)
+                write_literal(writer, b",")
+            finally:
+                PyMem_Free(text)
+        elif not write_scalar(writer, value):
+            return False
+    writer.close(c"]")
+    return True
 
 
 cdef bint write_request_parameters(
