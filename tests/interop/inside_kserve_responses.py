@@ -60,7 +60,7 @@ Serve = Callable[..., Server]
 def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
     """A function that starts a server with the integration, for a model and its options."""
 
-    def start(answer: Any, **options: bool) -> Server:
+    def start(answer: Any, **options: Any) -> Server:
         if request.param == "data plane":
             return Server(lambda registry: integration.BinaryDataPlane(registry, **options), answer)
         integration.install(**options)
