@@ -38,12 +38,14 @@ class Case:
     """One measurement: ``run`` is called with the result of ``prepare``, and calls the package.
 
     ``run_on_tensorwire`` is called instead if a program can use a faster function when the
-    integration is installed. Its result is the same.
+    integration is installed. Its result is the same. ``finish`` is called with the result of
+    ``prepare`` after the measurement.
     """
 
     prepare: Callable[[], Any]
     run: Callable[[Any], Any]
     run_on_tensorwire: Callable[[Any], Any] | None = None
+    finish: Callable[[Any], None] | None = None
 
 
 def is_same(one: Any, other: Any) -> bool:
@@ -136,6 +138,16 @@ def infer_by_aio(loop_and_client: tuple[Any, Any, Any]) -> Any:
     return loop.run_until_complete(call).as_numpy("OUTPUT0")
 
 
+def close_http(client_and_array: tuple[Any, Any]) -> None:
+    client_and_array[0].close()
+
+
+def close_aio(loop_and_client: tuple[Any, Any, Any]) -> None:
+    loop, client, _ = loop_and_client
+    loop.run_until_complete(client.close())
+    loop.close()
+
+
 def triton_grpc_request(array: Any) -> Any:
     """Create an InferInput with its data, and the message of a request."""
     tensor, _ = triton_input("grpc", array)
@@ -191,10 +203,12 @@ for size, n in WHOLE_CALLS.items():
     TRITONCLIENT[f"infer {size}"] = Case(
         lambda n=n: triton_client(floats(n)),  # type: ignore[misc]
         infer_by_http,
+        finish=close_http,
     )
     TRITONCLIENT[f"aio infer {size}"] = Case(
         lambda n=n: triton_aio_client(floats(n)),  # type: ignore[misc]
         infer_by_aio,
+        finish=close_aio,
     )
 
 
@@ -1233,8 +1247,10 @@ def test_integration(
 ) -> None:
     case = PACKAGES[package][workload]
     contender = f"{package} on tensorwire" if with_tensorwire else package
-    with measuring(benchmark, f"integration: {package}", workload, contender):
+    with measuring(benchmark, f"integration: {package}", workload, contender), ExitStack() as stack:
         argument = case.prepare()
+        if case.finish is not None:
+            stack.callback(case.finish, argument)
         expected = case.run(argument)
 
         def check(found: object) -> None:
