@@ -1240,6 +1240,8 @@ def markers(package: str, workload: str) -> list[pytest.MarkDecorator]:
     return [getattr(pytest.mark, name) for name in names]
 
 
+# aiohttp warns when tritonclient alone sends a large body.
+@pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
 @pytest.mark.parametrize("with_tensorwire", [True, False], ids=["on tensorwire", "alone"])
 @pytest.mark.parametrize(("package", "workload"), parameters(PACKAGES))
 def test_integration(

@@ -142,7 +142,7 @@ def wait_until(condition: Callable[[], bool], timeout: float = 10.0) -> bool:
 
 
 def resident_nbytes(server: Server) -> int:
-    """Return the memory of the server without garbage.
+    """Return the memory of the server without garbage and free memory.
 
     hypercorn keeps the messages of a closed connection in reference cycles.
     """
