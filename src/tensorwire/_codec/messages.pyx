@@ -7,6 +7,7 @@ from cpython.long cimport PyLong_FromSsize_t
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 
+from .arrow cimport export_array, export_schema
 from .bytes_tensor cimport BytesTensor
 from .conversion cimport convert_data
 from .datatypes cimport Datatype
@@ -105,11 +106,12 @@ cdef class Tensor:
     name : str
         Name of the tensor, without NUL characters.
     data : array, sequence, BytesTensor or None
-        An array of a numeric datatype, or an object with ``__array__``. For BYTES: nested lists or
-        an object array of ``bytes`` or ``str``; a numpy ``S``, ``U`` or StringDType array; an
-        object with an Arrow array of bytes or text; a BytesTensor. With ``datatype``, also nested
-        lists of numbers. None for a tensor in shared memory, which needs ``datatype``, ``shape``
-        and the parameters of the region.
+        An array of a numeric datatype, or an object with ``__array__``. An object with an Arrow
+        array or stream (PyCapsule protocol) of numbers, bytes or text, or of fixed-size lists of
+        them, without nulls. For BYTES: nested lists or an object array of ``bytes`` or ``str``; a
+        numpy ``S``, ``U`` or StringDType array; a BytesTensor. With ``datatype``, also nested lists
+        of numbers. None for a tensor in shared memory, which needs ``datatype``, ``shape`` and the
+        parameters of the region.
     datatype : str, optional
         Datatype of the protocol, for example ``"FP32"``. It is derived from ``data`` by default.
         With ``"BF16"``, arrays of ``uint16`` are also accepted.
@@ -132,7 +134,8 @@ cdef class Tensor:
         A little-endian, C-contiguous array; a BytesTensor for BYTES; None for a tensor in shared
         memory. In a decoded message, the data of a binary tensor is a view of the body. It keeps
         the body alive, and is writable if the body is. In a new tensor, it is the array that was
-        passed if that is C-contiguous and little-endian, so changes of the array are sent.
+        passed if that is C-contiguous and little-endian, so changes of the array are sent. For
+        Arrow numbers in one chunk, except BOOL, it is a read-only view of the producer's memory.
         Otherwise it is a converted copy.
 
     Raises
@@ -219,6 +222,51 @@ cdef class Tensor:
         if (aligned and not data.flags.aligned) or (writable and not data.flags.writeable):
             return data.copy()
         return data
+
+    def __arrow_c_schema__(self):
+        """Return the Arrow schema of the tensor (PyCapsule protocol). See ``__arrow_c_array__``."""
+        if isinstance(self.data, BytesTensor):
+            return self.data.__arrow_c_schema__()
+        try:
+            return export_schema(self.as_numpy(), self.datatype)
+        except EncodeError as error:
+            name_tensor(error, "tensor", self.name)
+            raise
+
+    def __arrow_c_array__(self, requested_schema=None):
+        """Return the tensor as an Arrow array (PyCapsule protocol).
+
+        A tensor with several dimensions is an array of fixed-size lists; a tensor without
+        dimensions is an array of length 1. BYTES are exported by ``BytesTensor``, without their
+        shape.
+
+        The buffer of the array is the memory of the tensor, aligned or not. Only BOOL is copied,
+        because Arrow has a bit for each boolean. The array keeps a reference to the memory until it
+        is released. If the memory is writable and changes, the array changes, too.
+
+        Parameters
+        ----------
+        requested_schema : capsule, optional
+            The type that the consumer prefers. It is ignored, except for BYTES.
+
+        Raises
+        ------
+        EncodeError
+            The tensor is BF16, for which Arrow has no type, or a dimension other than the first one
+            is 2^31 or more. For BYTES, an element has 2 GiB or more.
+        TensorwireError
+            The tensor is in shared memory.
+        ElementError
+            Text was requested, and an element is not valid UTF-8.
+        """
+        if isinstance(self.data, BytesTensor):
+            return self.data.__arrow_c_array__(requested_schema)
+        array = self.as_numpy()
+        try:
+            return export_schema(array, self.datatype), export_array(array, self.datatype)
+        except EncodeError as error:
+            name_tensor(error, "tensor", self.name)
+            raise
 
     def __repr__(self):
         shape = None if self.shape is None else list(self.shape)
