@@ -21,6 +21,7 @@ import numpy as np
 
 import tensorwire as tw
 from support import cases, reference
+from support.arrow_numbers import NumbersProducer
 from tensorwire._codec import datatypes
 
 N_CALLS = 100_000
@@ -148,6 +149,24 @@ def arrow() -> Iterator[Case]:
         yield f"in from {kind}", partial(tw.encode_bytes, values)
         yield f"a stream of {kind}", partial(tw.encode_bytes, pa.chunked_array([values, values]))
     yield "a null", partial(tw.encode_bytes, pa.array(["a", None]))
+    matrix = tw.Tensor("x", np.arange(6, dtype=np.int32).reshape(2, 3))
+    flags = tw.Tensor("x", np.array([True, False, True]))
+    for exported in (matrix, flags):
+        yield f"{exported.datatype} capsules", exported.__arrow_c_array__
+        yield f"{exported.datatype} schema", exported.__arrow_c_schema__
+        values = pa.array(exported)
+        yield f"{exported.datatype} out", partial(pa.array, exported)
+        yield f"{exported.datatype} in", partial(tw.Tensor, "x", values)
+        yield (
+            f"a stream of {exported.datatype}",
+            partial(tw.Tensor, "x", pa.chunked_array([values, values])),
+        )
+    bf16 = tw.Tensor("x", np.zeros(2, np.uint16), datatype="BF16")
+    yield "BF16 out", bf16.__arrow_c_array__
+    yield "a null number", partial(tw.Tensor, "x", pa.array([1, None]))
+    yield "an unsupported type", partial(tw.Tensor, "x", pa.array([1], pa.timestamp("s")))
+    lists = NumbersProducer(array_changes={1: {"length": 5}})
+    yield "consumed lists", partial(tw.Tensor, "x", lists)
 
 
 def buffers() -> Iterator[Case]:

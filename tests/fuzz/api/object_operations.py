@@ -197,6 +197,23 @@ def tensor_as_numpy(world: World) -> Any:
 
 
 @operation
+def tensor_arrow_out(world: World) -> Any:
+    tensor = world.pick(tw.Tensor)
+    form = world.choices.below(4)
+    if form == 0:
+        return world.call(Cached, tensor)
+    if form == 1:
+        return world.call(tensor.__arrow_c_array__, junk(world))
+    if form == 2:
+        return world.call(tensor.__arrow_c_schema__)
+    made = world.call(pa.array, tensor)
+    if made is not None and len(made) < 2**10:
+        made.validate(full=True)
+        made.to_pylist()
+    return made
+
+
+@operation
 def write_array(world: World) -> None:
     """Change the elements, and sometimes the shape or the dtype, of an array in use."""
     made = world.pick(np.ndarray)

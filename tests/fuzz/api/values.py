@@ -12,7 +12,17 @@ import pyarrow as pa
 
 import tensorwire as tw
 from fuzz import hostile
-from fuzz.invalid_arrow import FIELD_CHANGES, FORMATS, OFFSETS, VIEWS, InvalidProducer
+from fuzz.invalid_arrow import (
+    FIELD_CHANGES,
+    FORMATS,
+    LIST_FORMATS,
+    LIST_SIZES,
+    NUMBER_FORMATS,
+    OFFSETS,
+    VIEWS,
+    InvalidProducer,
+    invalid_numbers,
+)
 from support import reference
 
 if TYPE_CHECKING:
@@ -340,6 +350,16 @@ ARROW: tuple[Callable[[], Any], ...] = (
     lambda: pa.chunked_array([], pa.binary()),
     lambda: pa.table({"a": [1]}),
     lambda: pa.nulls(3),
+    lambda: pa.array([1.5, 2.5, 3.5])[1:],
+    lambda: pa.array([True, False, True] * 5)[3:12],
+    lambda: pa.array([1, None, 3], pa.int8()),
+    lambda: pa.array([[1, 2], [3, 4]], pa.list_(pa.int16(), 2))[1:],
+    lambda: pa.array([[1, 2], None, [3, None]], pa.list_(pa.uint8(), 2)),
+    lambda: pa.array([[[True], [False]]], pa.list_(pa.list_(pa.bool_(), 1), 2)),
+    lambda: pa.array([["a", "b"], ["c", "d"]], pa.list_(pa.string_view(), 2)),
+    lambda: pa.array([[], []], pa.list_(pa.float16(), 0)),
+    lambda: pa.chunked_array([[1, 2], [], [3]], pa.uint32()),
+    lambda: pa.array([1], pa.timestamp("us")),
 )
 
 
@@ -369,11 +389,18 @@ class CachedStream:
 def arrow(world: World) -> Any:
     kind = world.choices.below(4)
     if kind == 0:
-        producer = InvalidProducer(
+        producer: Any = InvalidProducer(
             world.choices.of(FORMATS),
             world.choices.below(len(FIELD_CHANGES)),
             world.choices.below(len(OFFSETS) * len(VIEWS)),
         )
+        if world.choices.one_in(2):
+            producer = invalid_numbers(
+                world.choices.below(len(NUMBER_FORMATS)),
+                world.choices.below(len(LIST_SIZES)),
+                world.choices.below(len(FIELD_CHANGES)),
+                world.choices.below(len(LIST_FORMATS)),
+            )
         world.kept.append(producer)
         return producer
     producer = world.choices.of(ARROW)()
