@@ -20,6 +20,7 @@ from libc.string cimport memcpy
 from .bytes_tensor cimport BytesTensor, tensor_of_wire
 from .bytes_writer cimport Source
 from .datatypes cimport Datatype, shape_to_send
+from .dlpack cimport exports_dlpack, import_dlpack
 from .wire cimport MAX_RANK
 
 import numpy as np
@@ -285,13 +286,15 @@ cdef tuple convert_numbers(data, datatype):
     if isinstance(data, (list, tuple)):
         return array_of_list(data, datatype)
     array = data
-    if type(data) is not np.ndarray:
+    if isinstance(data, np.ndarray) or exports_arrow(data) or not exports_dlpack(data):
         if not hasattr(data, "__array__"):
             raise TypeError(
                 f"the data of {SUBJECT} must be an array, a list or a BytesTensor, not "
                 f"{type(data).__name__}")
         array = np.asarray(data)
-    row = datatype_of(array.dtype)
+        row = datatype_of(array.dtype)
+    else:
+        row, array = import_dlpack(data)
     if row is None:
         raise EncodeError(f"{SUBJECT} is an array of {array.dtype}, which has no datatype")
     if datatype == "BF16" and row.name == "UINT16":

@@ -10,9 +10,13 @@ from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from .bytes_tensor cimport BytesTensor
 from .conversion cimport convert_data
 from .datatypes cimport Datatype
+from .dlpack cimport dlpack_capsule
+from .dlpack_abi cimport CPU
 
 from collections.abc import Mapping
 from operator import index
+
+import numpy as np
 
 from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16
 
@@ -158,6 +162,8 @@ cdef class Tensor:
         self.name = checked_name(name, "a tensor")
         if type(data) is not cnp.ndarray or not use_array(self, data, datatype, shape):
             try:
+                if type(data) is Tensor:
+                    data, datatype = data_of_tensor(data, datatype)
                 self.datatype, self.shape, self.data = convert_data(data, datatype, shape)
             except (EncodeError, TypeError) as error:
                 name_tensor(error, "tensor", self.name)
@@ -219,6 +225,76 @@ cdef class Tensor:
             return data.copy()
         return data
 
+    def __array__(self, dtype=None, copy=None):
+        """Return the tensor as an array. This method is called by ``numpy.asarray``.
+
+        Parameters
+        ----------
+        dtype : dtype, optional
+            The dtype of the result. By default, that of ``as_numpy()``.
+        copy : bool, optional
+            True for a copy. False for a view of the same memory, or ValueError if a copy is needed,
+            which is always so for BYTES.
+
+        Returns
+        -------
+        ndarray
+            The array ``data`` itself, unless a copy is needed.
+        """
+        if isinstance(self.data, BytesTensor):
+            return self.data.__array__(dtype, copy)
+        return np.array(self.as_numpy(), dtype, copy=copy)
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        """Return a DLPack capsule of the tensor.
+
+        This method is called by the ``from_dlpack`` functions of other packages. It copies nothing
+        unless ``copy`` is true. The capsule keeps the memory of the tensor alive. BF16 is exported
+        as bfloat16, also from an array of ``uint16``.
+
+        Parameters
+        ----------
+        stream : None
+            Streams do not exist for the memory of the CPU.
+        max_version : tuple of int, optional
+            The DLPack version that the consumer supports. From ``(1, 0)`` on, the capsule is
+            versioned, and says whether the tensor is read-only.
+        dl_device : tuple of int, optional
+            ``(1, 0)``, the memory of the CPU, is the only supported device.
+        copy : bool, optional
+            Whether to export a copy, which is writable and aligned.
+
+        Returns
+        -------
+        capsule
+            A ``dltensor_versioned`` capsule; without ``max_version``, a ``dltensor`` capsule.
+
+        Raises
+        ------
+        BufferError
+            The tensor is BYTES or in shared memory, the device is not the CPU, or the tensor is
+            read-only and the capsule not versioned.
+        ValueError
+            ``stream`` is not None.
+        """
+        if stream is not None:
+            raise ValueError(f"stream must be None for the memory of the CPU, not {stream!r}")
+        data = self.data
+        if not isinstance(data, cnp.ndarray):
+            raise BufferError(
+                f"tensor {self.name!r} cannot be exported: DLPack supports arrays of numbers, not "
+                f"{'shared memory' if data is None else self.datatype}")
+        try:
+            return dlpack_capsule(
+                data.copy() if copy else data, self.datatype, max_version, dl_device, bool(copy))
+        except BufferError as error:
+            name_tensor(error, "tensor", self.name)
+            raise
+
+    def __dlpack_device__(self):
+        """Return the DLPack device of the tensor, ``(1, 0)``, which is the memory of the CPU."""
+        return CPU, 0
+
     def __repr__(self):
         shape = None if self.shape is None else list(self.shape)
         return f"<Tensor {self.name!r} {self.datatype} {shape}>"
@@ -248,6 +324,15 @@ def _unpickled_tensor(name, datatype, shape, data, parameters, binary, dtype):
                 f"{type(dtype).__name__}")
         data = data.view(dtype)
     return make_tensor(name, datatype, shape, data, parameters, binary)
+
+
+cdef tuple data_of_tensor(Tensor tensor, datatype):
+    """Return the data and the datatype for a new tensor with the same data."""
+    if tensor.data is None:
+        raise EncodeError(
+            f"{SUBJECT} is made from tensor {tensor.name!r}, which is in shared memory")
+    # The array of a BF16 tensor may be one of uint16.
+    return tensor.data, tensor.datatype if datatype is None else datatype
 
 
 cdef bint use_array(Tensor tensor, cnp.ndarray array, datatype, shape) except -1:
