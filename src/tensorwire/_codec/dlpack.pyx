@@ -42,8 +42,6 @@ from .wire cimport MAX_RANK, multiply
 
 from operator import index
 
-import numpy as np
-
 from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16, bf16_dtype, datatype_of
 
 from ..errors import SUBJECT, EncodeError, number_text, shape_text
@@ -251,10 +249,12 @@ cdef tuple import_dlpack(producer):
     Raises EncodeError if the tensor is on another device, cannot be exported or is invalid, and
     TypeError if its type has no datatype or no capsule is exported.
     """
+    cdef bint is_on_host
     capsule = None
     try:
         device = producer.__dlpack_device__()
-        if isinstance(device, tuple) and len(device) == 2 and device[0] in HOST_DEVICES:
+        is_on_host = isinstance(device, tuple) and len(device) == 2 and device[0] in HOST_DEVICES
+        if is_on_host:
             capsule = request_capsule(producer)
     except (BufferError, RuntimeError, ValueError) as error:
         if getattr(producer, "requires_grad", None) is True:
@@ -263,7 +263,7 @@ cdef tuple import_dlpack(producer):
             ) from error
         raise EncodeError(
             f"{SUBJECT} cannot be exported by {type(producer).__name__}: {error}") from error
-    if capsule is None:
+    if not is_on_host:
         raise other_device(device)
     if hasattr(producer, "is_neg") and producer.is_neg() is True:
         # torch exports the memory, which has the numbers with the opposite sign.
