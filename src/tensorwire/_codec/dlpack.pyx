@@ -98,7 +98,7 @@ cdef dlpack_capsule(cnp.ndarray array, str datatype, max_version, dl_device, bin
     cdef bint readonly = not cnp.PyArray_ISWRITEABLE(array)
     check_strides(array)
     if dl_device is not None and tuple(dl_device) != (CPU, 0):
-        raise BufferError(f"{SUBJECT} is in the memory of the CPU, not of device {dl_device}")
+        raise BufferError(f"{SUBJECT} can only be exported to DLPack device (1, 0), the CPU")
     if max_version is not None and max_version[0] >= MAJOR_VERSION:
         versioned = <DLManagedTensorVersioned*>allocate(sizeof(DLManagedTensorVersioned), array)
         fill_tensor(&versioned.dl_tensor, <int64_t*>(versioned + 1), array, dtype)
@@ -285,8 +285,7 @@ cdef other_device(device):
     try:
         device_type, device_id = [int(index(number)) for number in device]
     except (TypeError, ValueError):
-        return TypeError(
-            f"__dlpack_device__ of {SUBJECT} must return a tuple of two ints, not {device!r:.40}")
+        return TypeError(f"__dlpack_device__ of {SUBJECT} must return a tuple of two ints")
     name = DEVICE_NAMES.get(device_type, f"type {number_text(device_type)}")
     return EncodeError(
         f"{SUBJECT} is on DLPack device {name}:{number_text(device_id)}: copy it to the memory of "

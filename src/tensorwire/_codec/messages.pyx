@@ -100,6 +100,10 @@ cdef wrong_item(item, i, kind):
 cdef class Tensor:
     """A named tensor of a decoded message, or of a message to encode.
 
+    numpy, pandas, torch and others accept it as an array: ``numpy.asarray(tensor)`` and
+    ``torch.from_dlpack(tensor)`` return its memory without copying it. ``len(tensor)`` is the first
+    dimension, and iterating over it returns the elements or rows.
+
     You can assign to the attributes. They are checked when the message is encoded: EncodeError is
     raised if they do not agree or are invalid in a message, TypeError if one has the wrong type.
 
@@ -108,11 +112,12 @@ cdef class Tensor:
     name : str
         Name of the tensor, without NUL characters.
     data : array, sequence, BytesTensor or None
-        An array of a numeric datatype, or an object with ``__array__``. For BYTES: nested lists or
-        an object array of ``bytes`` or ``str``; a numpy ``S``, ``U`` or StringDType array; an
-        object with an Arrow array of bytes or text; a BytesTensor. With ``datatype``, also nested
-        lists of numbers. None for a tensor in shared memory, which needs ``datatype``, ``shape``
-        and the parameters of the region.
+        An array of a numeric datatype; a tensor of torch, JAX or another package with
+        ``__dlpack__``, in the memory of the CPU; an object with ``__array__``; a Tensor. For BYTES:
+        nested lists or an object array of ``bytes`` or ``str``; a numpy ``S``, ``U`` or StringDType
+        array; an object with an Arrow array of bytes or text; a BytesTensor. With ``datatype``,
+        also nested lists of numbers. None for a tensor in shared memory, which needs ``datatype``,
+        ``shape`` and the parameters of the region.
     datatype : str, optional
         Datatype of the protocol, for example ``"FP32"``. It is derived from ``data`` by default.
         With ``"BF16"``, arrays of ``uint16`` are also accepted.
@@ -134,15 +139,15 @@ cdef class Tensor:
     data : ndarray, BytesTensor or None
         A little-endian, C-contiguous array; a BytesTensor for BYTES; None for a tensor in shared
         memory. In a decoded message, the data of a binary tensor is a view of the body. It keeps
-        the body alive, and is writable if the body is. In a new tensor, it is the array that was
-        passed if that is C-contiguous and little-endian, so changes of the array are sent.
-        Otherwise it is a converted copy.
+        the body alive, and is writable if the body is. In a new tensor, it has the memory of the
+        array that was passed if that is C-contiguous and little-endian, so changes of the array are
+        sent. Otherwise it is a converted copy.
 
     Raises
     ------
     EncodeError
-        ``data``, ``datatype`` and ``shape`` do not agree, an element cannot be encoded, or the name
-        contains a NUL.
+        ``data``, ``datatype`` and ``shape`` do not agree, an element cannot be encoded, the name
+        contains a NUL, or ``data`` is on another device or requires gradients.
     TypeError
         An argument has the wrong type.
 
@@ -245,6 +250,17 @@ cdef class Tensor:
             return self.data.__array__(dtype, copy)
         return np.array(self.as_numpy(), dtype, copy=copy)
 
+    def __len__(self):
+        if not self.shape:
+            raise TypeError(f"tensor {self.name!r} has no dimensions, and therefore no length")
+        return self.shape[0]
+
+    def __bool__(self):
+        return True  # also if the tensor is empty
+
+    def __iter__(self):
+        return iter(self.data if isinstance(self.data, BytesTensor) else self.as_numpy())
+
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         """Return a DLPack capsule of the tensor.
 
@@ -278,7 +294,7 @@ cdef class Tensor:
             ``stream`` is not None.
         """
         if stream is not None:
-            raise ValueError(f"stream must be None for the memory of the CPU, not {stream!r}")
+            raise ValueError("stream must be None for a tensor in the memory of the CPU")
         data = self.data
         if not isinstance(data, cnp.ndarray):
             raise BufferError(

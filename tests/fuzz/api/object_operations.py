@@ -131,7 +131,7 @@ def export_bytes(world: World) -> Any:
 
 @operation
 def iterate(world: World) -> Any:
-    item = world.pick(tw.BytesTensor, tw.InferRequest, tw.InferResponse, tw.Frame)
+    item = world.pick(tw.BytesTensor, tw.InferRequest, tw.InferResponse, tw.Frame, tw.Tensor)
 
     def walk() -> list[Any]:
         found = []
