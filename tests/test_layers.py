@@ -20,7 +20,7 @@ PACKAGE = Path(tensorwire.__file__).parent
 # in this list.
 LAYERS = [
     ["errors", *(f"_codec.{name}" for name in ("wire", "utf8", "shortest", "npystring"))],
-    ["http", "_codec", "_codec.arrow_abi", "_codec.dlpack_abi"],
+    ["http", "_codec", "_codec.arrow_abi", "_codec.dlpack_abi", "_codec.docstrings"],
     ["_codec.datatypes", "_codec.json_reader"],
     ["_codec.memory", "_codec.dlpack"],
     ["_codec.bytes_reader", "_codec.bytes_writer", "_codec.json_writer"],

@@ -19,6 +19,7 @@ from operator import index
 import numpy as np
 
 from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16
+from .docstrings import document_attributes
 
 from ..errors import (
     SUBJECT,
@@ -98,7 +99,8 @@ cdef wrong_item(item, i, kind):
 @cython.freelist(8)
 @cython.trashcan(True)  # users can set `data` to any object, including a long chain of tensors
 cdef class Tensor:
-    """A named tensor of a decoded message, or of a message to encode.
+    """Tensor(name, data, *, datatype=None, shape=None, parameters=None, binary=True)\n--\n
+    A named tensor of a decoded message, or of a message to encode.
 
     numpy, pandas, torch and others accept it as an array: ``numpy.asarray(tensor)`` and
     ``torch.from_dlpack(tensor)`` return its memory without copying it. ``len(tensor)`` is the first
@@ -130,8 +132,12 @@ cdef class Tensor:
 
     Attributes
     ----------
-    name, datatype : str
+    name : str
+        Name of the tensor.
+    datatype : str
+        Datatype of the protocol, for example ``"FP32"``.
     shape : tuple of int
+        Dimensions.
     parameters : dict
         The parameters without ``binary_data_size``.
     binary : bool
@@ -464,7 +470,8 @@ cdef Py_ssize_t find_tensor(
 @cython.freelist(8)
 @cython.trashcan(True)  # users can set `binary` to any object, including a long chain of outputs
 cdef class RequestedOutput:
-    """An output that a request selects.
+    """RequestedOutput(name, *, binary=None, parameters=None)\n--\n
+    An output that a request selects.
 
     Parameters
     ----------
@@ -520,7 +527,9 @@ cdef class RequestedOutput:
 @cython.final
 @cython.freelist(8)
 cdef class InferRequest:
-    """An inference request.
+    """InferRequest(inputs, outputs=None, *, id=None, model_name=None, model_version=None, \
+parameters=None)\n--\n
+    An inference request.
 
     ``request["name"]`` returns the input with that name, ``"name" in request`` tests for it, and
     iterating over the request returns the inputs. The KeyError for an unknown name lists the names
@@ -541,7 +550,9 @@ cdef class InferRequest:
     Attributes
     ----------
     inputs : list of Tensor
+        The inputs, in the order of the message.
     outputs : list of RequestedOutput or None
+        The outputs that the request selects. None selects all.
     id, model_name, model_version : str or None
     parameters : dict
 
@@ -613,7 +624,9 @@ cdef class InferRequest:
 @cython.final
 @cython.freelist(8)
 cdef class InferResponse:
-    """The response to an inference request.
+    """InferResponse(outputs, *, model_name=None, model_version=None, id=None, \
+parameters=None)\n--\n
+    The response to an inference request.
 
     ``response["name"]`` returns the output with that name, ``"name" in response`` tests for it, and
     iterating over the response returns the outputs. The KeyError for an unknown name lists the
@@ -692,7 +705,8 @@ cdef class InferResponse:
 
 @cython.final
 cdef class TensorSpec:
-    """The declaration of an input or output of a model. An instance is immutable.
+    """TensorSpec(name, datatype, dims, batching=False)\n--\n
+    The declaration of an input or output of a model. An instance is immutable.
 
     Parameters
     ----------
@@ -793,7 +807,8 @@ cdef class TensorSpec:
 @cython.final
 @cython.freelist(8)
 cdef class Frame:
-    """An encoded message: the buffers of its body, and its HTTP headers.
+    """Frame(buffers, header_length)\n--\n
+    An encoded message: the buffers of its body, and its HTTP headers.
 
     ``len(frame)`` is the size of the body in bytes, and ``bytes(frame)`` is a copy of the body.
     Iterating over the frame returns the buffers, for ``writelines``, ``sendmsg``, WSGI and httpx.
@@ -960,3 +975,8 @@ cdef flat_bytes(buffer):
         return view.cast("B")
     except (TypeError, ValueError) as error:
         raise BufferError(f"a buffer of a frame cannot be sent as bytes: {error}") from None
+
+
+for kind in (Tensor, RequestedOutput, InferRequest, InferResponse, TensorSpec, Frame):
+    document_attributes(kind)
+del kind
