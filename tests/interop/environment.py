@@ -56,7 +56,11 @@ PROGRAMS = {
     ),
     "ray": Program(("ray[serve]==2.60.0",), "ray.serve"),
     "torch": Program(  # the other packages whose arrays the tests exchange with tensorwire, too
-        ("torch==2.13.0", "jax==0.10.2", "pandas>=2.2", "ml_dtypes>=0.5", "pytest>=8"), "torch"
+        (
+            *("torch==2.13.0", "jax==0.10.2", "pandas>=2.2", "ml_dtypes>=0.5", "pytest>=8"),
+            "tritonclient[http]>=2.73,<2.74",  # for the benchmarks
+        ),
+        "torch",
     ),
 }
 

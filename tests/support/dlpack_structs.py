@@ -115,13 +115,11 @@ class Producer:
         is_versioned: bool = True,
         is_cached: bool = False,
         name: bytes | None = None,
-        device: Any = (1, 0),
         **changes: Any,
     ) -> None:
         self.array = array
         self.name = name or (VERSIONED if is_versioned else UNVERSIONED)
         self.is_cached = is_cached
-        self.device = device
         self.n_deleted = 0
         self.capsule: Any = None
         dtype = array.dtype
@@ -150,7 +148,7 @@ class Producer:
         return name
 
     def __dlpack_device__(self) -> Any:
-        return self.device
+        return self.managed.dl_tensor.device_type, self.managed.dl_tensor.device_id
 
     def __dlpack__(self, **_options: Any) -> Any:
         if self.capsule is None or not self.is_cached:

@@ -283,9 +283,9 @@ cdef tuple flatten(values, int depth):
 cdef tuple convert_numbers(data, datatype):
     """Return the Datatype of the data and a little-endian, C-contiguous array."""
     cdef Datatype row
+    cdef cnp.ndarray array
     if isinstance(data, (list, tuple)):
         return array_of_list(data, datatype)
-    array = data
     if isinstance(data, np.ndarray) or exports_arrow(data) or not exports_dlpack(data):
         if not hasattr(data, "__array__"):
             raise TypeError(
@@ -300,7 +300,9 @@ cdef tuple convert_numbers(data, datatype):
     if datatype == "BF16" and row.name == "UINT16":
         row = DATATYPES["BF16"]
     check_datatype(row.name, datatype)
-    return row, np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+    if not cnp.PyArray_IS_C_CONTIGUOUS(array) or not cnp.PyArray_ISNOTSWAPPED(array):
+        array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+    return row, array
 
 
 cdef tuple array_of_list(data, datatype):

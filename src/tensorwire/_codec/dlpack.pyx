@@ -40,11 +40,9 @@ from .dlpack_abi cimport (
 )
 from .wire cimport MAX_RANK, multiply
 
-from operator import index
-
 from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16, bf16_dtype, datatype_of
 
-from ..errors import SUBJECT, EncodeError, number_text, shape_text
+from ..errors import SUBJECT, EncodeError, shape_text
 
 cnp.import_array()
 
@@ -249,13 +247,9 @@ cdef tuple import_dlpack(producer):
     Raises EncodeError if the tensor is on another device, cannot be exported or is invalid, and
     TypeError if its type has no datatype or no capsule is exported.
     """
-    cdef bint is_on_host
-    capsule = None
+    # The struct has the device, too. Some producers need microseconds for __dlpack_device__.
     try:
-        device = producer.__dlpack_device__()
-        is_on_host = isinstance(device, tuple) and len(device) == 2 and device[0] in HOST_DEVICES
-        if is_on_host:
-            capsule = request_capsule(producer)
+        capsule = request_capsule(producer)
     except (BufferError, RuntimeError, ValueError) as error:
         if getattr(producer, "requires_grad", None) is True:
             raise EncodeError(
@@ -263,8 +257,6 @@ cdef tuple import_dlpack(producer):
             ) from error
         raise EncodeError(
             f"{SUBJECT} cannot be exported by {type(producer).__name__}: {error}") from error
-    if not is_on_host:
-        raise other_device(device)
     if hasattr(producer, "is_neg") and producer.is_neg() is True:
         # torch exports the memory, which has the numbers with the opposite sign.
         raise EncodeError(
@@ -278,18 +270,6 @@ cdef request_capsule(producer):
         return producer.__dlpack__(max_version=(MAJOR_VERSION, 0))
     except TypeError:
         return producer.__dlpack__()
-
-
-cdef other_device(device):
-    """Return the error for a tensor that is not in host memory."""
-    try:
-        device_type, device_id = [int(index(number)) for number in device]
-    except (TypeError, ValueError):
-        return TypeError(f"__dlpack_device__ of {SUBJECT} must return a tuple of two ints")
-    name = DEVICE_NAMES.get(device_type, f"type {number_text(device_type)}")
-    return EncodeError(
-        f"{SUBJECT} is on DLPack device {name}:{number_text(device_id)}: copy it to the memory of "
-        f"the CPU first, for example with tensor.cpu()")
 
 
 cdef tuple import_capsule(capsule):
@@ -321,7 +301,11 @@ cdef tuple import_capsule(capsule):
     else:
         raise not_a_capsule(capsule)
     if tensor.device.device_type not in HOST_DEVICES:
-        raise other_device((tensor.device.device_type, tensor.device.device_id))
+        name = DEVICE_NAMES.get(
+            tensor.device.device_type, f"of type {tensor.device.device_type}")
+        raise EncodeError(
+            f"{SUBJECT} is on DLPack device {name}:{tensor.device.device_id}: copy it to the "
+            f"memory of the CPU first, for example with tensor.cpu()")
     row = datatype_of_dltype(tensor.dtype)
     read_shape(tensor, row, &layout)
     is_strided = not is_contiguous(tensor, &layout)
