@@ -21,6 +21,7 @@ from .arrow cimport Received, numbers_of, receive
 from .bytes_tensor cimport BytesTensor, tensor_of_wire
 from .bytes_writer cimport Source, source_of_received
 from .datatypes cimport Datatype, shape_to_send
+from .dlpack cimport exports_dlpack, import_dlpack
 from .wire cimport MAX_RANK
 
 import numpy as np
@@ -304,22 +305,26 @@ cdef tuple flatten(values, int depth):
 cdef tuple convert_numbers(data, datatype):
     """Return the Datatype of the data and a little-endian, C-contiguous array."""
     cdef Datatype row
+    cdef cnp.ndarray array
     if isinstance(data, (list, tuple)):
         return array_of_list(data, datatype)
-    array = data
-    if type(data) is not np.ndarray:
+    if isinstance(data, np.ndarray) or exports_arrow(data) or not exports_dlpack(data):
         if not hasattr(data, "__array__"):
             raise TypeError(
                 f"the data of {SUBJECT} must be an array, a list or a BytesTensor, not "
                 f"{type(data).__name__}")
         array = np.asarray(data)
-    row = datatype_of(array.dtype)
+        row = datatype_of(array.dtype)
+    else:
+        row, array = import_dlpack(data)
     if row is None:
         raise EncodeError(f"{SUBJECT} is an array of {array.dtype}, which has no datatype")
     if datatype == "BF16" and row.name == "UINT16":
         row = DATATYPES["BF16"]
     check_datatype(row.name, datatype)
-    return row, np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+    if not cnp.PyArray_IS_C_CONTIGUOUS(array) or not cnp.PyArray_ISNOTSWAPPED(array):
+        array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+    return row, array
 
 
 cdef tuple array_of_list(data, datatype):

@@ -26,6 +26,7 @@ from fuzz.api.values import (
     STRINGS,
     Cached,
     CachedStream,
+    ExportedCapsule,
     array,
     buffer_of,
     flag,
@@ -130,7 +131,7 @@ def export_bytes(world: World) -> Any:
 
 @operation
 def iterate(world: World) -> Any:
-    item = world.pick(tw.BytesTensor, tw.InferRequest, tw.InferResponse, tw.Frame)
+    item = world.pick(tw.BytesTensor, tw.InferRequest, tw.InferResponse, tw.Frame, tw.Tensor)
 
     def walk() -> list[Any]:
         found = []
@@ -179,6 +180,44 @@ def consume_arrow(world: World) -> Any:
         return pa.chunked_array(producer)
     except (Hostile, pa.ArrowException, TypeError, ValueError):
         return None
+
+
+# --- DLPack ---
+
+
+@operation
+def dlpack_out(world: World) -> Any:
+    tensor = world.pick(tw.Tensor)
+    options: dict[str, Any] = {}
+    if world.choices.one_in(2):
+        options["max_version"] = world.or_junk(lambda: world.choices.of(((1, 0), (0, 8), (2, 5))))
+    if world.choices.one_in(4):
+        options["dl_device"] = world.or_junk(lambda: world.choices.of(((1, 0), (2, 0), None)))
+    if world.choices.one_in(4):
+        options["copy"] = flag(world)
+    if world.choices.one_in(8):
+        options["stream"] = junk(world)
+    capsule = world.call(tensor.__dlpack__, **options)
+    return None if capsule is None else ExportedCapsule(capsule)
+
+
+@operation
+def consume_dlpack(world: World) -> Any:
+    """Let numpy consume a tensor or a capsule; a second consumer finds the capsule used."""
+    try:
+        made = np.from_dlpack(world.pick(tw.Tensor, ExportedCapsule))
+    except (Hostile, BufferError, TypeError, ValueError, RuntimeError, AttributeError):
+        return None
+    if made.size < 2**20:
+        made.tobytes()
+    return made
+
+
+@operation
+def tensor_as_array(world: World) -> Any:
+    tensor = world.pick(tw.Tensor)
+    with np.errstate(all="ignore"):  # numpy warns about casts that overflow
+        return world.call(tensor.__array__, world.choices.of((None, *DTYPES)), flag(world))
 
 
 # --- messages and tensors ---

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 import tensorwire as tw
-from fuzz import hostile
+from fuzz import hostile, invalid_dlpack
 from fuzz.invalid_arrow import (
     FIELD_CHANGES,
     FORMATS,
@@ -318,14 +318,14 @@ LAYOUTS: tuple[Callable[[Any], Any], ...] = (
 
 def values(world: World) -> Any:
     """Return something to create a tensor from."""
-    kind = world.choices.below(8)
+    kind = world.choices.below(9)
     if kind <= 2:
         return array(world)
     if kind == 3:
         n = small(world)
         return [TEXTS[world.choices.below(9)] for _ in range(n)]
-    if kind == 4:
-        return arrow(world)
+    if kind in (4, 8):
+        return (arrow if kind == 4 else dlpack)(world)
     if kind == 5:
         return [[1, 2], [3, world.or_junk(lambda: 4)]]
     if kind == 6 and world.pool:
@@ -405,6 +405,34 @@ def arrow(world: World) -> Any:
         return producer
     producer = world.choices.of(ARROW)()
     return world.keep(Cached(producer)) if kind == 1 else producer
+
+
+class CachedCapsule:
+    """A producer that returns the same capsule each time, or another object."""
+
+    def __init__(self, capsule: Any) -> None:
+        self.capsule = capsule
+
+    def __dlpack__(self, **_options: Any) -> Any:
+        hostile.side_effect()
+        return hostile.answer(self.capsule)
+
+    def __dlpack_device__(self) -> Any:
+        hostile.side_effect()
+        return hostile.answer((1, 0))
+
+
+class ExportedCapsule(CachedCapsule):
+    """A capsule that tensorwire has exported, and that other packages can therefore consume."""
+
+
+def dlpack(world: World) -> Any:
+    change = world.choices.below(len(invalid_dlpack.FIELD_CHANGES))
+    producer = invalid_dlpack.producer(change, is_cached=world.choices.one_in(2))
+    world.kept.append(producer)  # it owns the structs
+    if world.choices.one_in(3):
+        return world.keep(CachedCapsule(producer.__dlpack__()))
+    return producer
 
 
 # --- bodies ---
