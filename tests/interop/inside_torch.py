@@ -1,6 +1,6 @@
-"""Tensors of torch and JAX, in and out, with the real packages.
+"""Tensors of torch and JAX, in and out, and columns of pandas, with the real packages.
 
-`test_torch.py` runs this file in an environment with torch and JAX.
+`test_torch.py` runs this file in an environment with these packages.
 """
 
 from __future__ import annotations
