@@ -587,10 +587,14 @@ INVALID: list[tuple[Producer, type[Exception], str]] = [
         )
         for stride in (2**61, -(2**61), 2**63 - 1, -(2**63))
     ),
-    (
-        Producer(X, strides=(2**60, 2**60)),
-        tw.EncodeError,
-        NOT_VALID + f"its stride 1 is {2**60}",
+    *(  # each stride is possible, but not both
+        (
+            Producer(X, strides=(first, second)),
+            tw.EncodeError,
+            NOT_VALID + f"its stride 1 is {second}",
+        )
+        for first in (2**60, -(2**60))
+        for second in (2**59, -(2**59))
     ),
     *(
         (Producer(X, code=code, bits=bits, lanes=lanes), TypeError, NO_DATATYPE.format(name))
