@@ -28,8 +28,8 @@ SUBJECTS: dict[str, tuple[str, ...]] = {  # and the additional environments of t
     "bytes": (),
     "json": (),
     "http": ("kserve",),
-    "integrations": ENVIRONMENTS,
-    "memory": ENVIRONMENTS,
+    "integrations": ("kserve", "mlserver"),
+    "memory": ("kserve", "mlserver"),
 }
 QUICK_SUBJECTS = ("codec", "bytes", "json", "http")  # of a quick run without arguments
 TIMEOUT_SECONDS = 3600.0  # for one subject in one environment

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
@@ -18,11 +19,12 @@ from .contenders import (
     Contender,
     Found,
     contenders_in,
+    joined,
     module,
     response_of,
 )
 from .measure import check_arrays, marked, measure, measuring, read_elements, require_memory
-from .workloads import LARGE, QUICK, SIZES, WORKLOADS, message_of, nbytes_of_size
+from .workloads import LARGE, QUICK, SIZES, WORKLOADS, floats, message_of, nbytes_of_size
 
 every_contender = pytest.mark.parametrize(
     "contender", marked(CONTENDERS, **{name: contenders_in(name) for name in ENVIRONMENTS})
@@ -122,3 +124,78 @@ def encode(benchmark: BenchmarkFixture, workload: str, codec: Contender) -> None
 
     with codec.context():
         measure(benchmark, check, codec.encode, codec.prepare(message))
+
+
+# --- torch ---
+
+# tritonclient has no functions for torch: its users convert with numpy.
+TORCH_WORKLOADS = {"1 KB FP32": 256, "100 MB FP32": 25_000_000}
+every_torch_workload = pytest.mark.parametrize("workload", TORCH_WORKLOADS)
+every_torch_contender = pytest.mark.parametrize("contender", ["tensorwire", "tritonclient"])
+
+
+@pytest.mark.torch
+@every_torch_contender
+@every_torch_workload
+def test_decode_to_torch(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+    """Decode a writable body, as servers and clients receive it, to a torch tensor."""
+    with measuring(benchmark, "decode to torch", workload, contender):
+        torch = module("torch")
+        array = floats(TORCH_WORKLOADS[workload])
+        given = tw.encode_response(tw.InferResponse([tw.Tensor("x", array)]))
+        body, header_length = bytearray(bytes(given)), given.header_length
+        decode_one: Any
+        if contender == "tensorwire":
+
+            def decode_one() -> Any:
+                return torch.from_dlpack(tw.decode_response(body, header_length)["x"])
+        else:
+            client = module(HTTP).InferenceServerClient
+
+            def decode_one() -> Any:
+                response = client.parse_response_body(body, header_length=header_length)
+                return torch.from_numpy(response.as_numpy("x"))
+
+        def check(found: Any) -> None:
+            assert found.dtype == torch.float32
+            assert np.array_equal(found.numpy(), array)
+
+        measure(benchmark, check, decode_one)
+
+
+@pytest.mark.torch
+@every_torch_contender
+@every_torch_workload
+def test_encode_from_torch(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+    with measuring(benchmark, "encode from torch", workload, contender):
+        source = module("torch").from_numpy(floats(TORCH_WORKLOADS[workload]))
+        encode_one: Any
+        if contender == "tensorwire":
+
+            def encode_one() -> Any:
+                return joined(tw.encode_request(tw.InferRequest([tw.Tensor("x", source)])))
+        else:
+            client = module(HTTP)
+
+            def encode_one() -> Any:
+                made = client.InferInput("x", list(source.shape), "FP32")
+                made.set_data_from_numpy(source.numpy())
+                return client.InferenceServerClient.generate_request_body([made])
+
+        def check(found: Any) -> None:
+            assert np.array_equal(tw.decode_request(*found)["x"].as_numpy(), source.numpy())
+
+        measure(benchmark, check, encode_one)
+
+
+@pytest.mark.torch
+@every_torch_workload
+def test_tensor_from_torch(benchmark: BenchmarkFixture, workload: str) -> None:
+    """Create a Tensor, whose time does not depend on the size."""
+    with measuring(benchmark, "Tensor from torch", workload, "tensorwire"):
+        source = module("torch").from_numpy(floats(TORCH_WORKLOADS[workload]))
+
+        def check(found: tw.Tensor) -> None:
+            assert found.as_numpy().ctypes.data == source.data_ptr()
+
+        measure(benchmark, check, tw.Tensor, "x", source)

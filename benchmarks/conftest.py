@@ -21,7 +21,7 @@ MARKERS = {
     "large": "some packages need seconds for it",
     **{name: f"needs the environment of {name}" for name in ENVIRONMENTS},
 }
-PACKAGES = ["numpy", "tritonclient", "kserve", "mlserver", "pyarrow", "safetensors"]
+PACKAGES = ["numpy", "tritonclient", "kserve", "mlserver", "torch", "pyarrow", "safetensors"]
 PACKAGES += ["uvicorn", "granian", "urllib3", "orjson", "msgspec"]
 SERVER_VERSIONS: dict[str, str] = {}
 

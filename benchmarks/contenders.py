@@ -492,7 +492,7 @@ CONTENDERS = {
 # Only the encoding of the message is measured: the Tensor or InferInput objects exist already.
 PREPARED = {"tensorwire": TENSORWIRE_PREPARED, "tritonclient": TRITONCLIENT_PREPARED}
 
-ENVIRONMENTS = ("kserve", "mlserver")
+ENVIRONMENTS = ("kserve", "mlserver", "torch")
 
 
 def contenders_in(environment: str) -> set[str]:

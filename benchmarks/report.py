@@ -642,6 +642,7 @@ PAGES: dict[Path, dict[str, Callable[[Tables], str]]] = {
         "encode": complete("encode", "encode prepared tensors"),
         "decode by size": complete("by size: decode", "by size: decode and read"),
         "encode by size": complete("by size: encode"),
+        "torch": complete("decode to torch", "encode from torch", "Tensor from torch"),
         "bytes": complete(*BYTES),
         "busy thread": complete("scan with and without another thread"),
         "http": echoes_by_server,

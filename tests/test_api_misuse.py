@@ -423,6 +423,20 @@ del last
 """)
 
 
+def test_arrow_numbers_are_passed_on_100_000_times() -> None:
+    """Each tensor owns the array that was made from the previous one."""
+    pytest.importorskip("pyarrow")
+    run("""
+import pyarrow as pa
+last = tw.Tensor("x", np.arange(3.0))
+for i in range(100_000):
+    last = tw.Tensor("x", pa.array(last) if i % 2 else last.data.reshape(3, 1))
+    last = tw.Tensor("x", pa.array(last))
+assert last.data.tolist() == [[0], [1], [2]] or last.data.tolist() == [0, 1, 2]
+del last
+""")
+
+
 def test_view_of_a_view_keeps_the_first_owner_alive() -> None:
     inner = reference.elements([b"abc", b"", b"de"])
     memory = bytearray(reference.elements([inner, b"x"]))

@@ -20,13 +20,15 @@ PACKAGE = Path(tensorwire.__file__).parent
 # in this list.
 LAYERS = [
     ["errors", *(f"_codec.{name}" for name in ("wire", "utf8", "shortest", "npystring"))],
-    ["http", "_codec", "_codec.arrow_abi", "_codec.datatypes", "_codec.json_reader"],
-    ["_codec.memory"],
+    ["http", "_codec", "_codec.arrow_abi", "_codec.dlpack_abi", "_codec.docstrings"],
+    ["_codec.datatypes", "_codec.json_reader"],
+    ["_codec.memory", "_codec.dlpack"],
+    ["_codec.arrow"],
     ["_codec.bytes_reader", "_codec.bytes_writer", "_codec.json_writer"],
     ["_codec.bytes_tensor"],
     ["_codec.conversion"],
     ["_codec.messages"],
-    ["_codec.decoder", "_codec.encoder"],
+    ["_codec.decoder", "_codec.encoder", "dataframes"],
     ["__init__"],
     ["cli.demo", "cli.inspect", "server.framing", "integrations.digests"],
     ["integrations.patching"],

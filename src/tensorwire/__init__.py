@@ -26,6 +26,7 @@ from ._codec.messages import (
     Tensor,
     TensorSpec,
 )
+from .dataframes import dataframe_from_tensors, tensors_from_dataframe
 from .errors import (
     DecodeError,
     ElementError,
@@ -56,6 +57,7 @@ __all__ = [
     "Tensor",
     "TensorSpec",
     "TensorwireError",
+    "dataframe_from_tensors",
     "decode_bytes",
     "decode_request",
     "decode_response",
@@ -65,4 +67,5 @@ __all__ = [
     "encode_request",
     "encode_response",
     "header_length",
+    "tensors_from_dataframe",
 ]

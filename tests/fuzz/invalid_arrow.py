@@ -1,4 +1,4 @@
-"""Arrow producers with invalid structs: an array of two strings with some fields changed.
+"""Arrow producers with invalid structs: arrays of two strings, or of numbers in lists.
 
 Only fields that a consumer can check are changed. The sizes of the buffers are not among them,
 because the interface does not carry them for binary and string arrays.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from support.arrow_numbers import NumbersProducer
 from support.arrow_structs import ArrowArray, ArrowSchema, ReleaseCallback, capsule
 
 
@@ -101,3 +102,35 @@ class InvalidProducer:
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
         return capsule(self.schema, "schema"), capsule(self.array, "array")
+
+
+NUMBER_FORMATS = (b"b", b"c", b"C", b"s", b"S", b"i", b"I", b"e", b"f", b"g", b"l", b"L")
+LIST_SIZES: tuple[tuple[int, ...], ...] = ((), (3,), (0,), (1, 2), (2, 0), (0, 2**31 - 1))
+LIST_FORMATS = (b"+w:", b"+w:-1", b"+w:9999999999", b"+w:2147483648", b"+w:1x", b"+l", b"n")
+
+
+def invalid_numbers(format: int, sizes: int, change: int, level: int) -> NumbersProducer:
+    """Return a producer of numbers in lists, with the changed fields in one of its structs.
+
+    Arrays of lists without children and schemas of lists without sizes are among them. There are
+    12 * 4 bytes of memory, enough for two rows of any of the types.
+    """
+    list_sizes = LIST_SIZES[sizes % len(LIST_SIZES)]
+    where = level % (len(list_sizes) + 1)
+    is_list = where < len(list_sizes)
+    of_schema, of_array = FIELD_CHANGES[change % len(FIELD_CHANGES)]
+    if "format" in of_schema and is_list:
+        of_schema = {"format": LIST_FORMATS[level % len(LIST_FORMATS)]}
+    elif of_array.get("n_children", 0) == 1 and is_list:
+        of_array = ({"children": None}, {"n_children": 2}, {"n_children": 0})[level % 3]
+    elif of_array == {"length": 1, "offset": 1} and where:
+        of_array = {"release": None}
+    elif of_schema.get("n_children") == 1 and is_list:
+        of_schema = {"children": None}
+    return NumbersProducer(
+        2,
+        list_sizes,
+        NUMBER_FORMATS[format % len(NUMBER_FORMATS)],
+        schema_changes={where: of_schema},
+        array_changes={where: of_array},
+    )

@@ -20,7 +20,9 @@ from typing import Any
 import numpy as np
 
 import tensorwire as tw
+from fuzz.invalid_dlpack import FIELD_CHANGES, producer
 from support import cases, reference
+from support.arrow_numbers import NumbersProducer
 from tensorwire._codec import datatypes
 
 N_CALLS = 100_000
@@ -148,6 +150,106 @@ def arrow() -> Iterator[Case]:
         yield f"in from {kind}", partial(tw.encode_bytes, values)
         yield f"a stream of {kind}", partial(tw.encode_bytes, pa.chunked_array([values, values]))
     yield "a null", partial(tw.encode_bytes, pa.array(["a", None]))
+    matrix = tw.Tensor("x", np.arange(6, dtype=np.int32).reshape(2, 3))
+    flags = tw.Tensor("x", np.array([True, False, True]))
+    for exported in (matrix, flags):
+        yield f"{exported.datatype} capsules", exported.__arrow_c_array__
+        yield f"{exported.datatype} schema", exported.__arrow_c_schema__
+        values = pa.array(exported)
+        yield f"{exported.datatype} out", partial(pa.array, exported)
+        yield f"{exported.datatype} in", partial(tw.Tensor, "x", values)
+        yield (
+            f"a stream of {exported.datatype}",
+            partial(tw.Tensor, "x", pa.chunked_array([values, values])),
+        )
+    bf16 = tw.Tensor("x", np.zeros(2, np.uint16), datatype="BF16")
+    yield "BF16 out", bf16.__arrow_c_array__
+    yield "a null number", partial(tw.Tensor, "x", pa.array([1, None]))
+    yield "an unsupported type", partial(tw.Tensor, "x", pa.array([1], pa.timestamp("s")))
+    lists = NumbersProducer(array_changes={1: {"length": 5}})
+    yield "consumed lists", partial(tw.Tensor, "x", lists)
+
+
+class Capsule:
+    """A producer that returns the same capsule each time."""
+
+    def __init__(self, capsule: Any) -> None:
+        self.capsule = capsule
+
+    def __dlpack__(self, **_options: Any) -> Any:
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+def dlpack() -> Iterator[Case]:
+    body = tw.encode_response(tw.InferResponse([tw.Tensor("x", np.arange(6.0).reshape(2, 3))]))
+    tensor = tw.decode_response(bytes(body), body.header_length)["x"]
+    writable = tw.Tensor("x", np.arange(6.0))
+    strided = tw.Tensor("x", np.arange(6.0))
+    strided.data = np.arange(12.0)[::2]
+    words = tw.Tensor("w", ["a"])
+    versioned = partial(tensor.__dlpack__, max_version=(1, 0))
+    yield "unused capsules", lambda: (versioned(), writable.__dlpack__())
+    yield "a copy", partial(tensor.__dlpack__, copy=True)
+    yield "numpy", lambda: np.from_dlpack(tensor)
+    yield "read-only", tensor.__dlpack__
+    yield "BYTES", words.__dlpack__
+    yield "device", partial(writable.__dlpack__, dl_device=(2, 0))
+    yield "__array__", lambda: (np.asarray(tensor), np.asarray(words), np.asarray(tensor, "f4"))
+    yield "no copy", partial(np.asarray, tensor, "f4", copy=False)
+    yield "in", lambda: tw.Tensor("y", Capsule(versioned()))
+    yield "in, unversioned", lambda: tw.Tensor("y", Capsule(writable.__dlpack__()))
+    yield "in, strided", lambda: tw.Tensor("y", Capsule(strided.__dlpack__()))
+    yield "in, of another datatype", lambda: tw.Tensor("y", Capsule(versioned()), datatype="FP32")
+    used = Capsule(versioned())
+    kept = tw.Tensor("y", used)
+    yield "in, used", lambda: tw.Tensor(kept.name, used)
+    invalid = [producer(change, is_cached=True) for change in range(len(FIELD_CHANGES))]
+    for change, made in zip(FIELD_CHANGES, invalid, strict=True):
+        yield f"in, {change}", partial(tw.Tensor, "y", made)
+
+
+class Capsule:
+    """A producer that returns the same capsule each time."""
+
+    def __init__(self, capsule: Any) -> None:
+        self.capsule = capsule
+
+    def __dlpack__(self, **_options: Any) -> Any:
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+def dlpack() -> Iterator[Case]:
+    body = tw.encode_response(tw.InferResponse([tw.Tensor("x", np.arange(6.0).reshape(2, 3))]))
+    tensor = tw.decode_response(bytes(body), body.header_length)["x"]
+    writable = tw.Tensor("x", np.arange(6.0))
+    strided = tw.Tensor("x", np.arange(6.0))
+    strided.data = np.arange(12.0)[::2]
+    words = tw.Tensor("w", ["a"])
+    versioned = partial(tensor.__dlpack__, max_version=(1, 0))
+    yield "unused capsules", lambda: (versioned(), writable.__dlpack__())
+    yield "a copy", partial(tensor.__dlpack__, copy=True)
+    yield "numpy", lambda: np.from_dlpack(tensor)
+    yield "read-only", tensor.__dlpack__
+    yield "BYTES", words.__dlpack__
+    yield "device", partial(writable.__dlpack__, dl_device=(2, 0))
+    yield "__array__", lambda: (np.asarray(tensor), np.asarray(words), np.asarray(tensor, "f4"))
+    yield "no copy", partial(np.asarray, tensor, "f4", copy=False)
+    yield "in", lambda: tw.Tensor("y", Capsule(versioned()))
+    yield "in, unversioned", lambda: tw.Tensor("y", Capsule(writable.__dlpack__()))
+    yield "in, strided", lambda: tw.Tensor("y", Capsule(strided.__dlpack__()))
+    yield "in, of another datatype", lambda: tw.Tensor("y", Capsule(versioned()), datatype="FP32")
+    used = Capsule(versioned())
+    kept = tw.Tensor("y", used)
+    yield "in, used", lambda: tw.Tensor(kept.name, used)
+    invalid = [producer(change, is_cached=True) for change in range(len(FIELD_CHANGES))]
+    for change, made in zip(FIELD_CHANGES, invalid, strict=True):
+        yield f"in, {change}", partial(tw.Tensor, "y", made)
 
 
 def buffers() -> Iterator[Case]:
@@ -195,6 +297,7 @@ ENTRY_POINTS: dict[str, Iterable[Case]] = {
     "encode": encoding(),
     "BytesTensor": elements(),
     "Arrow": arrow(),
+    "DLPack": dlpack(),
     "BodyBuffer": buffers(),
     "header_length, Limits": lengths(),
 }

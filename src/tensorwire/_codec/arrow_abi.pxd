@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, int64_t
 
 
 cdef enum:
+    NULLABLE = 2  # flag of a schema
     INLINE_NBYTES = 12  # maximum size of an element that is stored in its view
     # A view array has these buffers besides its data: validity, views, sizes of the data.
     N_VIEW_BUFFERS = 3

@@ -11,12 +11,13 @@ cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
 from cpython.object cimport PyObject
-from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from .arrow cimport array_capsule, schema_capsule
 from .arrow_abi cimport INLINE_NBYTES, N_VIEW_BUFFERS, ArrowArray, ArrowSchema, View
 from .memory cimport Body
 from .npystring cimport (
@@ -376,24 +377,16 @@ def gather_elements(
 
 def arrow_schema(bint is_text):
     """Return an `arrow_schema` capsule of string views or binary views, without nulls."""
-    cdef ArrowSchema* schema = <ArrowSchema*>PyMem_RawCalloc(1, sizeof(ArrowSchema))
-    if schema == NULL:
-        raise MemoryError
+    cdef ArrowSchema* schema = NULL
+    capsule = schema_capsule(&schema)
     schema.format = b"vu" if is_text else b"vz"
     schema.name = b""
     schema.release = release_schema
-    return PyCapsule_New(schema, "arrow_schema", free_schema)
+    return capsule
 
 
 cdef void release_schema(ArrowSchema* schema) noexcept nogil:
     schema.release = NULL  # there is nothing to free, because the members are static
-
-
-cdef void free_schema(object capsule) noexcept:
-    cdef ArrowSchema* schema = <ArrowSchema*>PyCapsule_GetPointer(capsule, "arrow_schema")
-    if schema.release != NULL:
-        schema.release(schema)
-    PyMem_RawFree(schema)
 
 
 def requests_text(requested):
@@ -420,11 +413,8 @@ def arrow_array(Body body not None, cnp.ndarray starts not None, Py_ssize_t end)
     an element of 2 GiB or more, which a view cannot describe.
     """
     cdef ExportedArray exported = ExportedArray(body)
-    cdef ArrowArray* array = <ArrowArray*>PyMem_RawCalloc(1, sizeof(ArrowArray))
-    if array == NULL:
-        raise MemoryError
-    array.release = NULL
-    capsule = PyCapsule_New(array, "arrow_array", free_array)
+    cdef ArrowArray* array = NULL
+    capsule = array_capsule(&array)
     exported.build(starts, end)
     array.length = starts.shape[0]
     array.n_buffers = N_VIEW_BUFFERS + exported.n_data
@@ -440,13 +430,6 @@ cdef void release_array(ArrowArray* array) noexcept with gil:
     array.private_data = NULL
     array.release = NULL
     Py_DECREF(exported)
-
-
-cdef void free_array(object capsule) noexcept:
-    cdef ArrowArray* array = <ArrowArray*>PyCapsule_GetPointer(capsule, "arrow_array")
-    if array.release != NULL:  # no consumer has moved it out of the capsule
-        array.release(array)
-    PyMem_RawFree(array)
 
 
 # There is no tp_clear, because the consumer may release the array after a cycle was cleared.

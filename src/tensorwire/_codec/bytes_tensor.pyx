@@ -26,6 +26,7 @@ from .bytes_reader import (
     gather_elements,
     requests_text,
 )
+from .docstrings import document_attributes
 from .memory import same_bytes
 from ..errors import SUBJECT, DecodeError, LayoutError, name_tensor, number_text, shape_text
 
@@ -38,7 +39,8 @@ cdef Body NO_BODY = Body(b"")
 @cython.freelist(8)
 @cython.no_gc_clear  # a BytesTensor may be used after a cycle was cleared
 cdef class BytesTensor:
-    """The elements of a BYTES tensor: a sequence of ``bytes`` with any number of dimensions.
+    """BytesTensor()\n--\n
+    The elements of a BYTES tensor: a sequence of ``bytes`` with any number of dimensions.
 
     The elements are in row-major order. They remain in the buffer in which they were received, and
     the tensor keeps a reference to that buffer, which may be a whole request body. ``copy()``
@@ -412,6 +414,9 @@ cdef class BytesTensor:
         if copy is False:
             raise ValueError("BYTES cannot be converted to a numpy array without copying")
         return self.as_numpy(object if dtype is None else dtype)
+
+
+document_attributes(BytesTensor)
 
 
 cdef BytesTensor new_tensor(

@@ -1,5 +1,6 @@
 from libc.stdint cimport uint32_t, uint64_t
 
+from .arrow cimport ArrowLayout, Received
 from .wire cimport PREFIX_NBYTES, store_le32
 
 
@@ -10,6 +11,15 @@ cdef class Source:
     cdef uint64_t measure(self) except? 0
     cdef int fill(self, Writer* writer) except -1
     cdef bint overlaps(self, const void* begin, const void* end) except -1
+
+
+cdef class ArrowSource(Source):
+    cdef ArrowLayout layout
+
+    cdef uint64_t walk(self, Writer* writer) except? 0
+
+
+cdef ArrowSource source_of_received(Received received)
 
 
 cdef struct Writer:

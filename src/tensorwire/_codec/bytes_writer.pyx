@@ -26,7 +26,6 @@ from cpython.bytes cimport (
 from cpython.list cimport PyList_CheckExact, PyList_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_Check
 from cpython.object cimport PyObject
-from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from cpython.sequence cimport PySequence_Fast_ITEMS
 from cpython.unicode cimport (
     PyUnicode_Check,
@@ -36,7 +35,6 @@ from cpython.unicode cimport (
     PyUnicode_KIND,
 )
 from libc.stdint cimport (
-    INT64_MAX,
     UINT32_MAX,
     int32_t,
     int64_t,
@@ -45,17 +43,18 @@ from libc.stdint cimport (
     uint32_t,
     uint64_t,
 )
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memcpy, memmove
 
-from .arrow_abi cimport (
-    INLINE_NBYTES,
-    N_OFFSET_BUFFERS,
-    N_VIEW_BUFFERS,
-    ArrowArray,
-    ArrowArrayStream,
-    ArrowSchema,
-    View,
+from .arrow cimport (
+    OFFSETS_32,
+    VIEWS,
+    ArrowLayout,
+    Chunk,
+    Received,
+    invalid_arrow,
+    receive,
 )
+from .arrow_abi cimport INLINE_NBYTES, N_VIEW_BUFFERS, ArrowArray, View
 from .npystring cimport (
     NpyString_acquire_allocator,
     NpyString_load,
@@ -70,7 +69,7 @@ from .wire cimport PREFIX_NBYTES
 
 import numpy as np
 
-from ..errors import SUBJECT, EncodeError, name_subject, plural
+from ..errors import SUBJECT, EncodeError, plural
 
 cnp.import_array()
 
@@ -546,55 +545,19 @@ cdef class WireBytes(Source):
 # --- Arrow arrays and streams -----------------------------------------------------------------
 
 
-cdef enum ArrowLayout:
-    OFFSETS_32
-    OFFSETS_64
-    VIEWS
-
-
 cdef struct Span:
     const char* data
     int64_t nbytes
-
-
-# The garbage collector does not track this class, because an object may be used after a cycle was
-# cleared.
-@cython.final
-@cython.no_gc
-cdef class Chunk:
-    """Owns an Arrow array that was moved out of a capsule, or received from a stream."""
-
-    cdef ArrowArray array
-    # The first and the last offset into the data buffer. The bytes between are assumed to exist.
-    cdef int64_t first
-    cdef int64_t last
-
-    def __dealloc__(self):
-        if self.array.release != NULL:
-            self.array.release(&self.array)
-
-
-@cython.final
-@cython.no_gc
-cdef class Stream:
-    """Owns an Arrow stream that was moved out of a capsule."""
-
-    cdef ArrowArrayStream stream
-
-    def __dealloc__(self):
-        if self.stream.release != NULL:
-            self.stream.release(&self.stream)
 
 
 @cython.final
 cdef class ArrowSource(Source):
     """Chunks of an Arrow array of (large) binary, (large) string, binary view or string view.
 
-    The chunks have passed `check_chunk`. Each element is checked when it is read: offsets must not
-    decrease and must stay between the first and the last one; a view must stay within its buffer.
+    The chunks have passed `check_offsets`. Each element is checked when it is read: offsets must
+    not decrease and must stay between the first and the last one; a view must stay within its
+    buffer.
     """
-
-    cdef ArrowLayout layout
 
     cdef uint64_t measure(self) except? 0:
         return self.walk(NULL)
@@ -618,8 +581,8 @@ cdef class ArrowSource(Source):
         cdef int64_t i, element = 0
         for item in self.values:
             chunk = <Chunk?>item
-            for i in range(chunk.array.offset, chunk.array.offset + chunk.array.length):
-                if is_null(&chunk.array, i):
+            for i in range(chunk.elements.offset, chunk.elements.offset + chunk.elements.length):
+                if is_null(&chunk.elements, i):
                     raise EncodeError(
                         f"{element_text(element, self.shape)} is null, and BYTES has no missing "
                         f"values", element=element)
@@ -661,10 +624,10 @@ cdef inline int64_t offset_at(const void* offsets, ArrowLayout layout, int64_t i
 
 cdef inline void locate(Span* span, Chunk chunk, ArrowLayout layout, int64_t i) noexcept:
     """Set `span` to element `i`. Its size is negative if the element is not within its buffer."""
-    cdef const void** buffers = chunk.array.buffers
+    cdef const void** buffers = chunk.elements.buffers
     cdef int64_t begin, end
     if layout == VIEWS:
-        locate_view(span, &chunk.array, <const char*>buffers[1] + i * <int64_t>sizeof(View))
+        locate_view(span, &chunk.elements, <const char*>buffers[1] + i * <int64_t>sizeof(View))
         return
     begin = offset_at(buffers[1], layout, i)
     end = offset_at(buffers[1], layout, i + 1)
@@ -707,7 +670,7 @@ cdef bint chunk_overlaps(
     Chunk chunk, ArrowLayout layout, const void* begin, const void* end
 ) except -1:
     """Return whether any buffer of a chunk overlaps the memory from `begin` to `end`."""
-    cdef const ArrowArray* array = &chunk.array
+    cdef const ArrowArray* array = &chunk.elements
     cdef int64_t width = sizeof(View), n_items = array.length, i
     cdef const void** buffers = array.buffers
     if array.length == 0:
@@ -733,127 +696,23 @@ cdef bint chunk_overlaps(
 def arrow_source(values):
     """Return a Source of an object that exports an Arrow array or stream of bytes or text.
 
-    The array or stream is consumed: its struct is moved out of the producer's capsule, which is
-    marked as released. The Chunk or Stream that owns the struct releases it. The structs do not
-    contain the sizes of the validity, offset and view buffers, nor that of the data buffer of an
-    array with offsets. If a producer declares more elements or bytes than there are, this module
-    reads beyond the producer's memory. Everything that can be checked is checked.
-
-    Raises EncodeError if the values have an unsupported type, were consumed already, or violate the
-    interface, and TypeError if no capsules are exported.
+    The array or stream is consumed. See `receive` for the errors, and for what cannot be checked.
     """
-    cdef int64_t n_elements = 0
-    cdef Chunk chunk
-    is_array = hasattr(values, "__arrow_c_array__")
-    try:
-        layout, chunks = chunks_of_array(values) if is_array else chunks_of_stream(values)
-    except TypeError as error:
-        name_subject(error, "__arrow_c_array__" if is_array else "__arrow_c_stream__")
-        raise
-    for item in chunks:
-        chunk = <Chunk?>item
-        if chunk.array.length > INT64_MAX - n_elements:
-            raise invalid_arrow("its chunks have more than 2^63 - 1 elements")
-        n_elements += chunk.array.length
-    cdef ArrowSource source = ArrowSource(chunks, (n_elements,))
-    source.layout = layout
+    return source_of_received(receive(values, True))
+
+
+cdef ArrowSource source_of_received(Received received):
+    """Return a Source of bytes or text. Raises EncodeError if the offsets are invalid."""
+    cdef ArrowSource source = ArrowSource(received.chunks, received.shape)
+    source.layout = received.type.layout
+    for chunk in received.chunks:
+        check_offsets(<Chunk?>chunk, source.layout)
     return source
 
 
-cdef void* pointer_of(capsule, const char* kind) except NULL:
-    """Return the pointer of a capsule with the name `kind`. Raises TypeError otherwise.
-
-    This error and the one of `chunks_of_array` have SUBJECT in place of the producer's method.
-    """
-    if not PyCapsule_IsValid(capsule, kind):
-        raise TypeError(
-            f"{SUBJECT} must return an {(<bytes>kind).decode()!r} capsule, not "
-            f"{type(capsule).__name__}")
-    return PyCapsule_GetPointer(capsule, kind)
-
-
-cdef tuple chunks_of_array(values):
-    cdef Chunk chunk = Chunk()
-    cdef ArrowLayout layout
-    cdef ArrowSchema* schema
-    cdef ArrowArray* array
-    capsules = values.__arrow_c_array__()
-    if not isinstance(capsules, tuple) or len(capsules) != 2:
-        raise TypeError(
-            f"{SUBJECT} must return a tuple of two capsules, not {type(capsules).__name__}")
-    schema_capsule, array_capsule = capsules
-    schema = <ArrowSchema*>pointer_of(schema_capsule, "arrow_schema")
-    array = <ArrowArray*>pointer_of(array_capsule, "arrow_array")
-    layout = layout_of(schema)
-    if array.release == NULL:
-        raise consumed("array")
-    chunk.array = array[0]  # moved first, so that no other code can release it
-    array.release = NULL
-    check_chunk(chunk, layout)
-    return layout, [chunk]
-
-
-cdef tuple chunks_of_stream(values):
-    cdef ArrowSchema schema
-    cdef ArrowArrayStream* stream
-    cdef Chunk chunk
-    cdef ArrowLayout layout
-    cdef int status
-    cdef Stream owner = Stream()
-    capsule = values.__arrow_c_stream__()
-    stream = <ArrowArrayStream*>pointer_of(capsule, "arrow_array_stream")
-    if stream.release == NULL:
-        raise consumed("stream")
-    owner.stream = stream[0]
-    stream.release = NULL
-    stream = &owner.stream
-    if stream.get_schema == NULL or stream.get_next == NULL:
-        raise invalid_arrow("its stream has no get_schema or get_next")
-    memset(&schema, 0, sizeof(ArrowSchema))
-    with nogil:  # the producer may wait for other threads, which may need the GIL
-        status = stream.get_schema(stream, &schema)
-    if status != 0:
-        raise stream_error(stream)
-    try:
-        layout = layout_of(&schema)
-    finally:
-        if schema.release != NULL:
-            schema.release(&schema)
-    chunks = []
-    while True:
-        chunk = Chunk()
-        with nogil:
-            status = stream.get_next(stream, &chunk.array)
-        if status != 0:
-            chunk.array.release = NULL  # the struct is undefined
-            raise stream_error(stream)
-        if chunk.array.release == NULL:  # the end of the stream
-            return layout, chunks
-        check_chunk(chunk, layout)
-        chunks.append(chunk)
-
-
-cdef int check_chunk(Chunk chunk, ArrowLayout layout) except -1:
-    """Check the struct of an array, and set `first` and `last`. Raises EncodeError."""
-    cdef const ArrowArray* array = &chunk.array
-    if array.length < 0 or array.offset < 0:
-        raise invalid_arrow(f"its length is {array.length}, its offset {array.offset}")
-    # No address overflows: a view takes 16 bytes, and there is one offset more than elements.
-    if array.length >= (INT64_MAX >> 4) - array.offset:
-        raise invalid_arrow(
-            f"its offset {array.offset} and length {array.length} add up to "
-            f"{<object>array.offset + array.length} elements, at most {(INT64_MAX >> 4) - 1} are "
-            f"possible")
-    if array.null_count < -1 or array.null_count > array.length:
-        raise invalid_arrow(f"its null count is {array.null_count}, its length {array.length}")
-    if array.n_children != 0 or array.dictionary != NULL:
-        raise invalid_arrow(f"it has {array.n_children} children, or a dictionary")
-    if array.n_buffers < 3 or (layout != VIEWS and array.n_buffers != N_OFFSET_BUFFERS):
-        raise invalid_arrow(f"it has {array.n_buffers} buffers, not {N_OFFSET_BUFFERS}")
-    if array.buffers == NULL:
-        raise invalid_arrow(f"its list of {array.n_buffers} buffers is NULL")
-    if array.buffers[0] == NULL and array.null_count > 0:
-        raise invalid_arrow(f"it has {array.null_count} nulls and no validity buffer")
+cdef int check_offsets(Chunk chunk, ArrowLayout layout) except -1:
+    """Check the buffers of bytes or text, and set `first` and `last`. Raises EncodeError."""
+    cdef const ArrowArray* array = &chunk.elements
     if array.length == 0:
         return 0
     if array.buffers[1] == NULL:
@@ -870,43 +729,6 @@ cdef int check_chunk(Chunk chunk, ArrowLayout layout) except -1:
     if chunk.first < chunk.last and array.buffers[2] == NULL:
         raise invalid_arrow(f"its data ends at {chunk.last}, and its data buffer is NULL")
     return 0
-
-
-cdef invalid_arrow(what):
-    return EncodeError(f"{SUBJECT} is an invalid Arrow array: {what}")
-
-
-cdef consumed(kind):
-    return EncodeError(
-        f"{SUBJECT} is an Arrow {kind} that was consumed already: its capsule is released")
-
-
-cdef stream_error(ArrowArrayStream* stream):
-    message = stream.get_last_error(stream) if stream.get_last_error != NULL else NULL
-    text = (<bytes>message).decode("utf-8", "replace") if message != NULL else "no reason given"
-    return EncodeError(f"{SUBJECT} is an Arrow stream that failed: {text}")
-
-
-cdef ArrowLayout layout_of(const ArrowSchema* schema) except *:
-    cdef bytes format
-    if schema.release == NULL:
-        raise consumed("schema")
-    if schema.format == NULL:
-        raise invalid_arrow("its schema has no format")
-    format = schema.format
-    if schema.dictionary == NULL:
-        if format in (b"z", b"u"):
-            return OFFSETS_32
-        if format in (b"Z", b"U"):
-            return OFFSETS_64
-        if format in (b"vz", b"vu"):
-            return VIEWS
-    what = f"of format {format.decode('utf-8', 'replace')!r:.40}"
-    if schema.dictionary != NULL:
-        what = "with a dictionary"
-    raise EncodeError(
-        f"{SUBJECT} is an Arrow array {what}, not one of binary, large_binary, string, "
-        f"large_string, binary_view or string_view")
 
 
 # --- errors ----------------------------------------------------------------------------------

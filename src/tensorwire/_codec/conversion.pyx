@@ -17,9 +17,11 @@ from libc.math cimport isinf
 from libc.stdint cimport INT64_MAX, int64_t
 from libc.string cimport memcpy
 
+from .arrow cimport Received, numbers_of, receive
 from .bytes_tensor cimport BytesTensor, tensor_of_wire
-from .bytes_writer cimport Source
+from .bytes_writer cimport Source, source_of_received
 from .datatypes cimport Datatype, shape_to_send
+from .dlpack cimport exports_dlpack, import_dlpack
 from .wire cimport MAX_RANK
 
 import numpy as np
@@ -64,10 +66,13 @@ cdef tuple convert_data(data, datatype, shape):
                 f"{SUBJECT} has no data: a tensor in shared memory needs datatype= and shape=")
         row = DATATYPES[datatype]
         return row.name, shape_to_send(as_tuple(shape), row), None
-    converted = convert_bytes(data, datatype)
-    row = DATATYPES["BYTES"]
-    if converted is None:
-        row, converted = convert_numbers(data, datatype)
+    if is_arrow(data):
+        row, converted = convert_arrow(data, datatype)
+    else:
+        converted = convert_bytes(data, datatype)
+        row = DATATYPES["BYTES"]
+        if converted is None:
+            row, converted = convert_numbers(data, datatype)
     if shape is None:
         return row.name, converted.shape, converted
     dims = shape_to_send(as_tuple(shape), row)
@@ -160,6 +165,37 @@ def encode_bytes_into(values, buffer):
         raise
 
 
+# --- Arrow ---------------------------------------------------------------------------------------
+
+
+cdef bint exports_arrow(values) except -1:
+    return hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
+
+
+cdef bint is_arrow(values) except -1:
+    """Return whether to use the Arrow array or stream of `values`.
+
+    A pandas Series with a dtype of numpy exports one, too. Its numpy array needs no conversion, and
+    does not need pyarrow.
+    """
+    return (
+        not isinstance(values, (BytesTensor, list, tuple, np.ndarray)) and exports_arrow(values)
+        and not isinstance(getattr(values, "dtype", None), np.dtype)
+    )
+
+
+cdef tuple convert_arrow(values, datatype):
+    """Return the Datatype and the data of an Arrow array or stream, which is consumed."""
+    cdef Received received = receive(values, False)
+    row = received.type.row
+    if datatype == "BF16" and row.name == "UINT16":
+        row = DATATYPES["BF16"]
+    check_datatype(row.name, datatype)
+    if row.name == "BYTES":
+        return row, pack_tensor(source_of_received(received))
+    return row, numbers_of(received)
+
+
 # --- BYTES ---------------------------------------------------------------------------------------
 
 
@@ -173,15 +209,6 @@ cdef convert_bytes(data, datatype):
         if datatype == "BYTES" or (datatype is None and is_text):
             return pack_tensor(source_of(data))
         return None
-    if exports_arrow(data) and not isinstance(data, np.ndarray):
-        try:
-            source = arrow_source(data)
-        except EncodeError:
-            if datatype != "BYTES" and hasattr(data, "__array__"):
-                return None  # numbers, which numpy can convert
-            raise
-        check_datatype("BYTES", datatype)
-        return pack_tensor(source)
     if getattr(getattr(data, "dtype", None), "kind", None) not in SOURCES:
         return None
     check_datatype("BYTES", datatype)
@@ -222,10 +249,6 @@ cdef Source source_of(values):
 cdef tuple as_tuple(shape):
     # tuple() would allocate memory for the length that an object with __len__ declares.
     return shape if type(shape) is tuple else tuple([dim for dim in shape])
-
-
-cdef bint exports_arrow(values) except -1:
-    return hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
 
 
 cdef int check_not_masked(values) except -1:
@@ -282,22 +305,26 @@ cdef tuple flatten(values, int depth):
 cdef tuple convert_numbers(data, datatype):
     """Return the Datatype of the data and a little-endian, C-contiguous array."""
     cdef Datatype row
+    cdef cnp.ndarray array
     if isinstance(data, (list, tuple)):
         return array_of_list(data, datatype)
-    array = data
-    if type(data) is not np.ndarray:
+    if isinstance(data, np.ndarray) or exports_arrow(data) or not exports_dlpack(data):
         if not hasattr(data, "__array__"):
             raise TypeError(
                 f"the data of {SUBJECT} must be an array, a list or a BytesTensor, not "
                 f"{type(data).__name__}")
         array = np.asarray(data)
-    row = datatype_of(array.dtype)
+        row = datatype_of(array.dtype)
+    else:
+        row, array = import_dlpack(data)
     if row is None:
         raise EncodeError(f"{SUBJECT} is an array of {array.dtype}, which has no datatype")
     if datatype == "BF16" and row.name == "UINT16":
         row = DATATYPES["BF16"]
     check_datatype(row.name, datatype)
-    return row, np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+    if not cnp.PyArray_IS_C_CONTIGUOUS(array) or not cnp.PyArray_ISNOTSWAPPED(array):
+        array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+    return row, array
 
 
 cdef tuple array_of_list(data, datatype):

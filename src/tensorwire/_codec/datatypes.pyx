@@ -17,6 +17,7 @@ from operator import index
 
 import numpy as np
 
+from .docstrings import document_attributes
 from ..errors import SUBJECT, EncodeError, LayoutError, number_text, shape_text
 
 
@@ -98,7 +99,9 @@ cdef object MAX_NESTING = 1000  # Python's default recursion limit; takes up to 
 
 @cython.final
 cdef class Limits:
-    """The limits and options of a decode call. An instance is immutable.
+    """Limits(*, max_header_nbytes=67108864, max_tensors=4096, max_rank=64, max_name_nbytes=4096, \
+max_nesting=128, max_elements=9223372036854775807, check_bool=True, bf16_as_uint16=False)\n--\n
+    The limits and options of a decode call. An instance is immutable.
 
     A message that exceeds ``max_rank`` or ``max_elements`` raises LayoutError. The other limits
     raise HeaderError. WIRE.md 11 gives the reason for each limit.
@@ -166,6 +169,9 @@ cdef class Limits:
             f"max_nesting={self.max_nesting}, max_elements={self.max_elements}, "
             f"check_bool={self.check_bool}, bf16_as_uint16={self.bf16_as_uint16})"
         )
+
+
+document_attributes(Limits)
 
 
 def _unpickled(

@@ -31,6 +31,7 @@ from operator import index
 
 import numpy as np
 
+from .docstrings import document_attributes
 from ..errors import (
     SUBJECT,
     ElementError,
@@ -341,7 +342,8 @@ cdef array_bytes(cnp.ndarray array):
 @cython.final
 @cython.no_gc
 cdef class BodyBuffer:
-    """A buffer for the body of an HTTP message while it is being received.
+    """BodyBuffer(content_length=None, header_length=None, *, max_nbytes=None)\n--\n
+    A buffer for the body of an HTTP message while it is being received.
 
     The body has one block of memory, in which the first binary tensor is aligned to 64 bytes. Pass
     this object to ``decode_request`` or ``decode_response`` when it is ``complete``. The arrays
@@ -363,7 +365,6 @@ cdef class BodyBuffer:
     nbytes : int
         Number of bytes that have arrived; also ``len(buffer)``.
     content_length, max_nbytes : int or None
-        The arguments.
 
     Raises
     ------
@@ -643,6 +644,9 @@ cdef class BodyBuffer:
     def __repr__(self):
         announced = "" if self.content_length is None else f" of {self.content_length}"
         return f"<BodyBuffer with {self.nbytes}{announced} bytes>"
+
+
+document_attributes(BodyBuffer)
 
 
 cdef as_int(number):

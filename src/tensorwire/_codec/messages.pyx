@@ -7,14 +7,20 @@ from cpython.long cimport PyLong_FromSsize_t
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 
+from .arrow cimport export_array, export_schema
 from .bytes_tensor cimport BytesTensor
 from .conversion cimport convert_data
 from .datatypes cimport Datatype
+from .dlpack cimport dlpack_capsule
+from .dlpack_abi cimport CPU
 
 from collections.abc import Mapping
 from operator import index
 
+import numpy as np
+
 from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16
+from .docstrings import document_attributes
 
 from ..errors import (
     SUBJECT,
@@ -95,7 +101,12 @@ cdef wrong_item(item, i, kind):
 @cython.freelist(8)
 @cython.trashcan(True)  # users can set `data` to any object, including a long chain of tensors
 cdef class Tensor:
-    """A named tensor of a decoded message, or of a message to encode.
+    """Tensor(name, data, *, datatype=None, shape=None, parameters=None, binary=True)\n--\n
+    A named tensor of a decoded message, or of a message to encode.
+
+    numpy, pandas, torch and others accept it as an array: ``numpy.asarray(tensor)`` and
+    ``torch.from_dlpack(tensor)`` return its memory without copying it. ``len(tensor)`` is the first
+    dimension, and iterating over it returns the elements or rows.
 
     You can assign to the attributes. They are checked when the message is encoded: EncodeError is
     raised if they do not agree or are invalid in a message, TypeError if one has the wrong type.
@@ -105,9 +116,11 @@ cdef class Tensor:
     name : str
         Name of the tensor, without NUL characters.
     data : array, sequence, BytesTensor or None
-        An array of a numeric datatype, or an object with ``__array__``. For BYTES: nested lists or
-        an object array of ``bytes`` or ``str``; a numpy ``S``, ``U`` or StringDType array; an
-        object with an Arrow array of bytes or text; a BytesTensor. With ``datatype``, also nested
+        An array of a numeric datatype; a tensor of torch, JAX or another package with
+        ``__dlpack__``, in the memory of the CPU; an object with an Arrow array or stream of
+        numbers, bytes or text, or of fixed-size lists of them, without nulls; an object with
+        ``__array__``; a Tensor. For BYTES: nested lists or an object array of ``bytes`` or ``str``;
+        a numpy ``S``, ``U`` or StringDType array; a BytesTensor. With ``datatype``, also nested
         lists of numbers. None for a tensor in shared memory, which needs ``datatype``, ``shape``
         and the parameters of the region.
     datatype : str, optional
@@ -122,8 +135,12 @@ cdef class Tensor:
 
     Attributes
     ----------
-    name, datatype : str
+    name : str
+        Name of the tensor.
+    datatype : str
+        Datatype of the protocol, for example ``"FP32"``.
     shape : tuple of int
+        Dimensions.
     parameters : dict
         The parameters without ``binary_data_size``.
     binary : bool
@@ -131,15 +148,16 @@ cdef class Tensor:
     data : ndarray, BytesTensor or None
         A little-endian, C-contiguous array; a BytesTensor for BYTES; None for a tensor in shared
         memory. In a decoded message, the data of a binary tensor is a view of the body. It keeps
-        the body alive, and is writable if the body is. In a new tensor, it is the array that was
-        passed if that is C-contiguous and little-endian, so changes of the array are sent.
-        Otherwise it is a converted copy.
+        the body alive, and is writable if the body is. In a new tensor, it has the memory of the
+        array that was passed if that is C-contiguous and little-endian, so changes of the array are
+        sent. The memory of an Arrow array is used if it has one chunk and is not BOOL. Otherwise it
+        is a converted copy.
 
     Raises
     ------
     EncodeError
-        ``data``, ``datatype`` and ``shape`` do not agree, an element cannot be encoded, or the name
-        contains a NUL.
+        ``data``, ``datatype`` and ``shape`` do not agree, an element cannot be encoded, the name
+        contains a NUL, or ``data`` is on another device or requires gradients.
     TypeError
         An argument has the wrong type.
 
@@ -159,6 +177,8 @@ cdef class Tensor:
         self.name = checked_name(name, "a tensor")
         if type(data) is not cnp.ndarray or not use_array(self, data, datatype, shape):
             try:
+                if type(data) is Tensor:
+                    data, datatype = data_of_tensor(data, datatype)
                 self.datatype, self.shape, self.data = convert_data(data, datatype, shape)
             except (EncodeError, TypeError) as error:
                 name_tensor(error, "tensor", self.name)
@@ -220,6 +240,132 @@ cdef class Tensor:
             return data.copy()
         return data
 
+    def __arrow_c_schema__(self):
+        """Return the Arrow schema of the tensor (PyCapsule protocol). See ``__arrow_c_array__``."""
+        if isinstance(self.data, BytesTensor):
+            return self.data.__arrow_c_schema__()
+        try:
+            return export_schema(self.as_numpy(), self.datatype)
+        except EncodeError as error:
+            name_tensor(error, "tensor", self.name)
+            raise
+
+    def __arrow_c_array__(self, requested_schema=None):
+        """Return the tensor as an Arrow array (PyCapsule protocol).
+
+        A tensor with several dimensions is an array of fixed-size lists; a tensor without
+        dimensions is an array of length 1. BYTES are exported by ``BytesTensor``, without their
+        shape.
+
+        The buffer of the array is the memory of the tensor, aligned or not. Only BOOL is copied,
+        because Arrow has a bit for each boolean. The array keeps a reference to the memory until it
+        is released. If the memory is writable and changes, the array changes, too.
+
+        Parameters
+        ----------
+        requested_schema : capsule, optional
+            The type that the consumer prefers. It is ignored, except for BYTES.
+
+        Raises
+        ------
+        EncodeError
+            The tensor is BF16, for which Arrow has no type, or a dimension other than the first one
+            is 2^31 or more. For BYTES, an element has 2 GiB or more.
+        TensorwireError
+            The tensor is in shared memory.
+        ElementError
+            Text was requested, and an element is not valid UTF-8.
+        """
+        if isinstance(self.data, BytesTensor):
+            return self.data.__arrow_c_array__(requested_schema)
+        array = self.as_numpy()
+        try:
+            return export_schema(array, self.datatype), export_array(array, self.datatype)
+        except EncodeError as error:
+            name_tensor(error, "tensor", self.name)
+            raise
+
+    def __array__(self, dtype=None, copy=None):
+        """Return the tensor as an array. This method is called by ``numpy.asarray``.
+
+        Parameters
+        ----------
+        dtype : dtype, optional
+            The dtype of the result. By default, that of ``as_numpy()``.
+        copy : bool, optional
+            True for a copy. False for a view of the same memory, or ValueError if a copy is needed,
+            which is always so for BYTES.
+
+        Returns
+        -------
+        ndarray
+            The array ``data`` itself, unless a copy is needed.
+        """
+        if isinstance(self.data, BytesTensor):
+            return self.data.__array__(dtype, copy)
+        return np.array(self.as_numpy(), dtype, copy=copy)
+
+    def __len__(self):
+        if not self.shape:
+            raise TypeError(f"tensor {self.name!r} has no dimensions, and therefore no length")
+        return self.shape[0]
+
+    def __bool__(self):
+        return True  # also if the tensor is empty
+
+    def __iter__(self):
+        return iter(self.data if isinstance(self.data, BytesTensor) else self.as_numpy())
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        """Return a DLPack capsule of the tensor.
+
+        This method is called by the ``from_dlpack`` functions of other packages. It copies nothing
+        unless ``copy`` is true. The capsule keeps the memory of the tensor alive. BF16 is exported
+        as bfloat16, also from an array of ``uint16``.
+
+        Parameters
+        ----------
+        stream : None
+            Streams do not exist for the memory of the CPU.
+        max_version : tuple of int, optional
+            The DLPack version that the consumer supports. From ``(1, 0)`` on, the capsule is
+            versioned, and says whether the tensor is read-only.
+        dl_device : tuple of int, optional
+            ``(1, 0)``, the memory of the CPU, is the only supported device.
+        copy : bool, optional
+            Whether to export a copy, which is writable and aligned.
+
+        Returns
+        -------
+        capsule
+            A ``dltensor_versioned`` capsule; without ``max_version``, a ``dltensor`` capsule.
+
+        Raises
+        ------
+        BufferError
+            The tensor is BYTES or in shared memory, the device is not the CPU, or the tensor is
+            read-only and the capsule not versioned.
+        ValueError
+            ``stream`` is not None.
+        """
+        if stream is not None:
+            raise ValueError("stream must be None for a tensor in the memory of the CPU")
+        data = self.data
+        if not isinstance(data, cnp.ndarray):
+            raise BufferError(
+                f"tensor {self.name!r} cannot be exported: DLPack supports arrays of numbers, not "
+                f"{'shared memory' if data is None else self.datatype}")
+        try:
+            return dlpack_capsule(
+                data.copy() if copy else data, self.datatype, max_version, dl_device, bool(copy))
+        except BufferError as error:
+            name_tensor(error, "tensor", self.name)
+            raise
+
+    def __dlpack_device__(self):
+        """Return the DLPack device of the tensor, ``(1, 0)``, which is the memory of the CPU."""
+        return CPU, 0
+
     def __repr__(self):
         shape = None if self.shape is None else list(self.shape)
         return f"<Tensor {self.name!r} {self.datatype} {shape}>"
@@ -249,6 +395,15 @@ def _unpickled_tensor(name, datatype, shape, data, parameters, binary, dtype):
                 f"{type(dtype).__name__}")
         data = data.view(dtype)
     return make_tensor(name, datatype, shape, data, parameters, binary)
+
+
+cdef tuple data_of_tensor(Tensor tensor, datatype):
+    """Return the data and the datatype for a new tensor with the same data."""
+    if tensor.data is None:
+        raise EncodeError(
+            f"{SUBJECT} is made from tensor {tensor.name!r}, which is in shared memory")
+    # The array of a BF16 tensor may be one of uint16.
+    return tensor.data, tensor.datatype if datatype is None else datatype
 
 
 cdef bint use_array(Tensor tensor, cnp.ndarray array, datatype, shape) except -1:
@@ -367,7 +522,8 @@ cdef Py_ssize_t find_tensor(
 @cython.freelist(8)
 @cython.trashcan(True)  # users can set `binary` to any object, including a long chain of outputs
 cdef class RequestedOutput:
-    """An output that a request selects.
+    """RequestedOutput(name, *, binary=None, parameters=None)\n--\n
+    An output that a request selects.
 
     Parameters
     ----------
@@ -423,7 +579,9 @@ cdef class RequestedOutput:
 @cython.final
 @cython.freelist(8)
 cdef class InferRequest:
-    """An inference request.
+    """InferRequest(inputs, outputs=None, *, id=None, model_name=None, model_version=None, \
+parameters=None)\n--\n
+    An inference request.
 
     ``request["name"]`` returns the input with that name, ``"name" in request`` tests for it, and
     iterating over the request returns the inputs. The KeyError for an unknown name lists the names
@@ -444,7 +602,9 @@ cdef class InferRequest:
     Attributes
     ----------
     inputs : list of Tensor
+        The inputs, in the order of the message.
     outputs : list of RequestedOutput or None
+        The outputs that the request selects. None selects all.
     id, model_name, model_version : str or None
     parameters : dict
 
@@ -516,7 +676,9 @@ cdef class InferRequest:
 @cython.final
 @cython.freelist(8)
 cdef class InferResponse:
-    """The response to an inference request.
+    """InferResponse(outputs, *, model_name=None, model_version=None, id=None, \
+parameters=None)\n--\n
+    The response to an inference request.
 
     ``response["name"]`` returns the output with that name, ``"name" in response`` tests for it, and
     iterating over the response returns the outputs. The KeyError for an unknown name lists the
@@ -595,7 +757,8 @@ cdef class InferResponse:
 
 @cython.final
 cdef class TensorSpec:
-    """The declaration of an input or output of a model. An instance is immutable.
+    """TensorSpec(name, datatype, dims, batching=False)\n--\n
+    The declaration of an input or output of a model. An instance is immutable.
 
     Parameters
     ----------
@@ -696,7 +859,8 @@ cdef class TensorSpec:
 @cython.final
 @cython.freelist(8)
 cdef class Frame:
-    """An encoded message: the buffers of its body, and its HTTP headers.
+    """Frame(buffers, header_length)\n--\n
+    An encoded message: the buffers of its body, and its HTTP headers.
 
     ``len(frame)`` is the size of the body in bytes, and ``bytes(frame)`` is a copy of the body.
     Iterating over the frame returns the buffers, for ``writelines``, WSGI and httpx.
@@ -863,3 +1027,8 @@ cdef flat_bytes(buffer):
         return view.cast("B")
     except (TypeError, ValueError) as error:
         raise BufferError(f"a buffer of a frame cannot be sent as bytes: {error}") from None
+
+
+for kind in (Tensor, RequestedOutput, InferRequest, InferResponse, TensorSpec, Frame):
+    document_attributes(kind)
+del kind

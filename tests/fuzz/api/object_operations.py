@@ -26,6 +26,7 @@ from fuzz.api.values import (
     STRINGS,
     Cached,
     CachedStream,
+    ExportedCapsule,
     array,
     buffer_of,
     flag,
@@ -130,7 +131,7 @@ def export_bytes(world: World) -> Any:
 
 @operation
 def iterate(world: World) -> Any:
-    item = world.pick(tw.BytesTensor, tw.InferRequest, tw.InferResponse, tw.Frame)
+    item = world.pick(tw.BytesTensor, tw.InferRequest, tw.InferResponse, tw.Frame, tw.Tensor)
 
     def walk() -> list[Any]:
         found = []
@@ -181,6 +182,44 @@ def consume_arrow(world: World) -> Any:
         return None
 
 
+# --- DLPack ---
+
+
+@operation
+def dlpack_out(world: World) -> Any:
+    tensor = world.pick(tw.Tensor)
+    options: dict[str, Any] = {}
+    if world.choices.one_in(2):
+        options["max_version"] = world.or_junk(lambda: world.choices.of(((1, 0), (0, 8), (2, 5))))
+    if world.choices.one_in(4):
+        options["dl_device"] = world.or_junk(lambda: world.choices.of(((1, 0), (2, 0), None)))
+    if world.choices.one_in(4):
+        options["copy"] = flag(world)
+    if world.choices.one_in(8):
+        options["stream"] = junk(world)
+    capsule = world.call(tensor.__dlpack__, **options)
+    return None if capsule is None else ExportedCapsule(capsule)
+
+
+@operation
+def consume_dlpack(world: World) -> Any:
+    """Let numpy consume a tensor or a capsule; a second consumer finds the capsule used."""
+    try:
+        made = np.from_dlpack(world.pick(tw.Tensor, ExportedCapsule))
+    except (Hostile, BufferError, TypeError, ValueError, RuntimeError, AttributeError):
+        return None
+    if made.size < 2**20:
+        made.tobytes()
+    return made
+
+
+@operation
+def tensor_as_array(world: World) -> Any:
+    tensor = world.pick(tw.Tensor)
+    with np.errstate(all="ignore"):  # numpy warns about casts that overflow
+        return world.call(tensor.__array__, world.choices.of((None, *DTYPES)), flag(world))
+
+
 # --- messages and tensors ---
 
 
@@ -193,6 +232,23 @@ def tensor_as_numpy(world: World) -> Any:
     made = world.call(tensor.as_numpy, **options)
     if isinstance(made, np.ndarray) and 0 < made.nbytes < 2**20:
         made.tobytes()
+    return made
+
+
+@operation
+def tensor_arrow_out(world: World) -> Any:
+    tensor = world.pick(tw.Tensor)
+    form = world.choices.below(4)
+    if form == 0:
+        return world.call(Cached, tensor)
+    if form == 1:
+        return world.call(tensor.__arrow_c_array__, junk(world))
+    if form == 2:
+        return world.call(tensor.__arrow_c_schema__)
+    made = world.call(pa.array, tensor)
+    if made is not None and len(made) < 2**10:
+        made.validate(full=True)
+        made.to_pylist()
     return made
 
 

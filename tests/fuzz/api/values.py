@@ -11,8 +11,18 @@ import numpy as np
 import pyarrow as pa
 
 import tensorwire as tw
-from fuzz import hostile
-from fuzz.invalid_arrow import FIELD_CHANGES, FORMATS, OFFSETS, VIEWS, InvalidProducer
+from fuzz import hostile, invalid_dlpack
+from fuzz.invalid_arrow import (
+    FIELD_CHANGES,
+    FORMATS,
+    LIST_FORMATS,
+    LIST_SIZES,
+    NUMBER_FORMATS,
+    OFFSETS,
+    VIEWS,
+    InvalidProducer,
+    invalid_numbers,
+)
 from support import reference
 
 if TYPE_CHECKING:
@@ -308,14 +318,14 @@ LAYOUTS: tuple[Callable[[Any], Any], ...] = (
 
 def values(world: World) -> Any:
     """Return something to create a tensor from."""
-    kind = world.choices.below(8)
+    kind = world.choices.below(9)
     if kind <= 2:
         return array(world)
     if kind == 3:
         n = small(world)
         return [TEXTS[world.choices.below(9)] for _ in range(n)]
-    if kind == 4:
-        return arrow(world)
+    if kind in (4, 8):
+        return (arrow if kind == 4 else dlpack)(world)
     if kind == 5:
         return [[1, 2], [3, world.or_junk(lambda: 4)]]
     if kind == 6 and world.pool:
@@ -340,6 +350,16 @@ ARROW: tuple[Callable[[], Any], ...] = (
     lambda: pa.chunked_array([], pa.binary()),
     lambda: pa.table({"a": [1]}),
     lambda: pa.nulls(3),
+    lambda: pa.array([1.5, 2.5, 3.5])[1:],
+    lambda: pa.array([True, False, True] * 5)[3:12],
+    lambda: pa.array([1, None, 3], pa.int8()),
+    lambda: pa.array([[1, 2], [3, 4]], pa.list_(pa.int16(), 2))[1:],
+    lambda: pa.array([[1, 2], None, [3, None]], pa.list_(pa.uint8(), 2)),
+    lambda: pa.array([[[True], [False]]], pa.list_(pa.list_(pa.bool_(), 1), 2)),
+    lambda: pa.array([["a", "b"], ["c", "d"]], pa.list_(pa.string_view(), 2)),
+    lambda: pa.array([[], []], pa.list_(pa.float16(), 0)),
+    lambda: pa.chunked_array([[1, 2], [], [3]], pa.uint32()),
+    lambda: pa.array([1], pa.timestamp("us")),
 )
 
 
@@ -369,15 +389,50 @@ class CachedStream:
 def arrow(world: World) -> Any:
     kind = world.choices.below(4)
     if kind == 0:
-        producer = InvalidProducer(
+        producer: Any = InvalidProducer(
             world.choices.of(FORMATS),
             world.choices.below(len(FIELD_CHANGES)),
             world.choices.below(len(OFFSETS) * len(VIEWS)),
         )
+        if world.choices.one_in(2):
+            producer = invalid_numbers(
+                world.choices.below(len(NUMBER_FORMATS)),
+                world.choices.below(len(LIST_SIZES)),
+                world.choices.below(len(FIELD_CHANGES)),
+                world.choices.below(len(LIST_FORMATS)),
+            )
         world.kept.append(producer)
         return producer
     producer = world.choices.of(ARROW)()
     return world.keep(Cached(producer)) if kind == 1 else producer
+
+
+class CachedCapsule:
+    """A producer that returns the same capsule each time, or another object."""
+
+    def __init__(self, capsule: Any) -> None:
+        self.capsule = capsule
+
+    def __dlpack__(self, **_options: Any) -> Any:
+        hostile.side_effect()
+        return hostile.answer(self.capsule)
+
+    def __dlpack_device__(self) -> Any:
+        hostile.side_effect()
+        return hostile.answer((1, 0))
+
+
+class ExportedCapsule(CachedCapsule):
+    """A capsule that tensorwire has exported, and that other packages can therefore consume."""
+
+
+def dlpack(world: World) -> Any:
+    change = world.choices.below(len(invalid_dlpack.FIELD_CHANGES))
+    producer = invalid_dlpack.producer(change, is_cached=world.choices.one_in(2))
+    world.kept.append(producer)  # it owns the structs
+    if world.choices.one_in(3):
+        return world.keep(CachedCapsule(producer.__dlpack__()))
+    return producer
 
 
 # --- bodies ---

@@ -1,0 +1,625 @@
+"""The Arrow C data interface: arrays and streams of other packages in, arrays of numbers out.
+
+`receive` takes an array or a stream over from its producer, and checks everything that can be
+checked. `numbers_of` converts received numbers to a numpy array; bytes_writer converts received
+bytes and text. `export_schema` and `export_array` export an array of numbers; bytes_reader exports
+BYTES. Memory is shared in both directions, except for BOOL: an Arrow array has a bit for each
+boolean.
+
+A tensor with several dimensions is an array of fixed-size lists, which are nested for more than two
+dimensions. Its elements are in row-major order in the buffer of the innermost array.
+"""
+
+cimport cython
+cimport numpy as cnp
+from cpython.buffer cimport Py_buffer
+from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t, uint8_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.string cimport memset
+
+from .arrow_abi cimport (
+    N_OFFSET_BUFFERS,
+    NULLABLE,
+    ArrowArray,
+    ArrowArrayStream,
+    ArrowSchema,
+)
+from .datatypes cimport Datatype, shape_to_send
+from .memory cimport export_bytes
+from .wire cimport MAX_RANK, multiply
+
+import numpy as np
+
+from .datatypes import DATATYPES, datatype_of
+
+from ..errors import SUBJECT, EncodeError, plural
+
+cnp.import_array()
+
+cdef extern from "Python.h":
+    int Py_IsInitialized() nogil
+
+cdef dict FORMATS = {
+    "BOOL": b"b", "INT8": b"c", "UINT8": b"C", "INT16": b"s", "UINT16": b"S", "INT32": b"i",
+    "UINT32": b"I", "INT64": b"l", "UINT64": b"L", "FP16": b"e", "FP32": b"f", "FP64": b"g",
+}
+cdef dict BY_FORMAT = {format: DATATYPES[name] for name, format in FORMATS.items()}
+cdef dict LAYOUTS = {
+    b"z": OFFSETS_32, b"u": OFFSETS_32, b"Z": OFFSETS_64, b"U": OFFSETS_64, b"vz": VIEWS,
+    b"vu": VIEWS,
+}
+# The types that have no datatype, by the first characters of their format.
+cdef dict OTHER_TYPES = {
+    b"n": "null", b"d:": "decimal", b"w:": "fixed-size binary", b"td": "date", b"tt": "time",
+    b"ts": "timestamp", b"tD": "duration", b"ti": "interval", b"+l": "list of variable size",
+    b"+L": "list of variable size", b"+vl": "list of variable size",
+    b"+vL": "list of variable size", b"+s": "struct or table", b"+m": "map", b"+u": "union",
+    b"+r": "run-end encoded",
+}
+
+
+# --- import ---
+
+
+# The garbage collector does not track this class, because an object may be used after a cycle was
+# cleared.
+@cython.final
+@cython.no_gc
+cdef class Chunk:
+    """Owns an Arrow array that was moved out of a capsule, or received from a stream."""
+
+    def __dealloc__(self):
+        if self.array.release != NULL:
+            self.array.release(&self.array)
+
+
+@cython.final
+@cython.no_gc
+cdef class Stream:
+    """Owns an Arrow stream that was moved out of a capsule."""
+
+    cdef ArrowArrayStream stream
+
+    def __dealloc__(self):
+        if self.stream.release != NULL:
+            self.stream.release(&self.stream)
+
+
+@cython.final
+cdef class ArrowType:
+    """The type of an Arrow array: a datatype, and the sizes of the lists around its elements."""
+
+
+@cython.final
+cdef class Received:
+    """The chunks of an array or a stream, which have passed `check_chunk`, and their shape."""
+
+
+cdef Received receive(values, bint only_bytes):
+    """Take over the array or stream of an object that exports one.
+
+    The array or stream is consumed: its struct is moved out of the producer's capsule, which is
+    marked as released. The Chunk or Stream that owns the struct releases it. The structs do not
+    contain the sizes of the buffers, except for the data buffers of views. If a producer declares
+    more elements or bytes than there are, this package reads beyond the producer's memory.
+    Everything that can be checked is checked.
+
+    Raises EncodeError if the values were consumed already, violate the interface or contain a null,
+    or if `only_bytes` is true and they are not bytes or text. Raises TypeError if no capsules are
+    exported, or for a type without a datatype. A null in BYTES is left to the caller.
+    """
+    cdef Received received = Received.__new__(Received)
+    cdef ArrowType arrow_type
+    cdef Chunk chunk
+    cdef int64_t n_rows = 0
+    if hasattr(values, "__arrow_c_array__"):
+        arrow_type, chunks = chunk_of_array(values, only_bytes)
+    else:
+        arrow_type, chunks = chunks_of_stream(values, only_bytes)
+    for item in chunks:
+        chunk = <Chunk?>item
+        if chunk.array.length > INT64_MAX - n_rows:
+            raise invalid_arrow("its chunks have more than 2^63 - 1 elements")
+        n_rows += chunk.array.length
+    received.type = arrow_type
+    received.chunks = chunks
+    list_sizes = [arrow_type.list_sizes[level] for level in range(arrow_type.n_lists)]
+    received.shape = shape_to_send((n_rows, *list_sizes), arrow_type.row)
+    check_nulls(received)
+    return received
+
+
+cdef void* pointer_of(capsule, const char* kind, method) except NULL:
+    """Return the pointer of a capsule with the name `kind`, which a method returned.
+
+    Raises TypeError for another object.
+    """
+    if not PyCapsule_IsValid(capsule, kind):
+        raise TypeError(
+            f"{method} must return an {(<bytes>kind).decode()!r} capsule, not "
+            f"{type(capsule).__name__}")
+    return PyCapsule_GetPointer(capsule, kind)
+
+
+cdef tuple chunk_of_array(values, bint only_bytes):
+    cdef Chunk chunk = Chunk()
+    cdef ArrowType arrow_type
+    cdef ArrowSchema* schema
+    cdef ArrowArray* array
+    capsules = values.__arrow_c_array__()
+    if not isinstance(capsules, tuple) or len(capsules) != 2:
+        raise TypeError(
+            f"__arrow_c_array__ must return a tuple of two capsules, not {type(capsules).__name__}")
+    schema_capsule, array_capsule = capsules
+    schema = <ArrowSchema*>pointer_of(schema_capsule, "arrow_schema", "__arrow_c_array__")
+    array = <ArrowArray*>pointer_of(array_capsule, "arrow_array", "__arrow_c_array__")
+    arrow_type = type_of(schema, only_bytes)
+    if array.release == NULL:
+        raise consumed("array")
+    chunk.array = array[0]  # moved first, so that no other code can release it
+    array.release = NULL
+    check_chunk(chunk, arrow_type)
+    return arrow_type, [chunk]
+
+
+cdef tuple chunks_of_stream(values, bint only_bytes):
+    cdef ArrowSchema schema
+    cdef ArrowArrayStream* stream
+    cdef Chunk chunk
+    cdef ArrowType arrow_type
+    cdef int status
+    cdef Stream owner = Stream()
+    capsule = values.__arrow_c_stream__()
+    stream = <ArrowArrayStream*>pointer_of(
+        capsule, "arrow_array_stream", "__arrow_c_stream__")
+    if stream.release == NULL:
+        raise consumed("stream")
+    owner.stream = stream[0]
+    stream.release = NULL
+    stream = &owner.stream
+    if stream.get_schema == NULL or stream.get_next == NULL:
+        raise invalid_arrow("its stream has no get_schema or get_next")
+    memset(&schema, 0, sizeof(ArrowSchema))
+    with nogil:  # the producer may wait for other threads, which may need the GIL
+        status = stream.get_schema(stream, &schema)
+    if status != 0:
+        raise stream_error(stream)
+    try:
+        arrow_type = type_of(&schema, only_bytes)
+    finally:
+        if schema.release != NULL:
+            schema.release(&schema)
+    chunks = []
+    while True:
+        chunk = Chunk()
+        with nogil:
+            status = stream.get_next(stream, &chunk.array)
+        if status != 0:
+            chunk.array.release = NULL  # the struct is undefined
+            raise stream_error(stream)
+        if chunk.array.release == NULL:  # the end of the stream
+            return arrow_type, chunks
+        check_chunk(chunk, arrow_type)
+        chunks.append(chunk)
+
+
+cdef ArrowType type_of(const ArrowSchema* schema, bint only_bytes):
+    """Return the type that a schema declares. See `receive` for the errors."""
+    cdef ArrowType arrow_type = ArrowType.__new__(ArrowType)
+    cdef bytes format = format_of(schema)
+    while format.startswith(b"+w:") and schema.dictionary == NULL:
+        if arrow_type.n_lists == MAX_RANK - 1:
+            raise EncodeError(
+                f"{SUBJECT} is an Arrow array with more than {MAX_RANK} dimensions")
+        arrow_type.list_sizes[arrow_type.n_lists] = list_size(format)
+        arrow_type.n_lists += 1
+        if schema.n_children != 1 or schema.children == NULL or schema.children[0] == NULL:
+            raise invalid_arrow(f"its schema of lists has {schema.n_children} children, not 1")
+        schema = schema.children[0]
+        format = format_of(schema)
+    if schema.dictionary == NULL and format in LAYOUTS:
+        arrow_type.row = DATATYPES["BYTES"]
+        arrow_type.layout = LAYOUTS[format]
+        return arrow_type
+    if schema.dictionary == NULL and format in BY_FORMAT and not only_bytes:
+        arrow_type.row = BY_FORMAT[format]
+        arrow_type.layout = NUMBERS
+        return arrow_type
+    raise other_type(format, schema.dictionary != NULL, only_bytes)
+
+
+cdef bytes format_of(const ArrowSchema* schema):
+    if schema.release == NULL:
+        raise consumed("schema")
+    if schema.format == NULL:
+        raise invalid_arrow("its schema has no format")
+    return schema.format
+
+
+cdef int64_t list_size(bytes format) except -1:
+    digits = format[3:]
+    if not digits.isdigit() or len(digits) > 10 or int(digits) > INT32_MAX:
+        raise invalid_arrow(f"its schema has the format {format_text(format)}")
+    return int(digits)
+
+
+cdef str format_text(bytes format):
+    return f"{format.decode('utf-8', 'replace')!r:.40}"
+
+
+cdef other_type(bytes format, bint has_dictionary, bint only_bytes):
+    """Return the error for a type that is not supported: EncodeError if BYTES are needed."""
+    what = "with a dictionary" if has_dictionary else f"of format {format_text(format)}"
+    if only_bytes:
+        return EncodeError(
+            f"{SUBJECT} is an Arrow array {what}, not one of binary, large_binary, string, "
+            f"large_string, binary_view or string_view")
+    if has_dictionary:
+        return TypeError(
+            f"{SUBJECT} is an Arrow array with a dictionary: replace the indices by the values "
+            f"first, for example with dictionary_decode() of pyarrow or cast() of polars")
+    name = next((name for start, name in OTHER_TYPES.items() if format.startswith(start)), None)
+    return TypeError(
+        f"{SUBJECT} is an Arrow array {what}{f' ({name})' if name else ''}, which has no datatype: "
+        f"convert it to numbers, bytes or text first")
+
+
+cdef int check_chunk(Chunk chunk, ArrowType arrow_type) except -1:
+    """Check the structs of an array and of its children, and set `elements`. Raises EncodeError."""
+    cdef const ArrowArray* array = &chunk.array
+    # The rows of `array` that are used, without its offset: all those of the outermost array, and
+    # those that belong to the used lists of any other.
+    cdef uint64_t first = 0
+    cdef uint64_t n_rows
+    cdef int level
+    check_struct(array, arrow_type.layout, arrow_type.n_lists == 0)
+    n_rows = array.length
+    for level in range(arrow_type.n_lists):
+        first += array.offset
+        if not multiply(&first, arrow_type.list_sizes[level]) or not multiply(
+                &n_rows, arrow_type.list_sizes[level]):
+            raise invalid_arrow("its lists have more than 2^63 - 1 elements")
+        if array.children == NULL or array.children[0] == NULL:
+            raise invalid_arrow("its array of lists has no elements")
+        array = array.children[0]
+        if array.release == NULL:
+            raise invalid_arrow("the elements of its lists were released")
+        check_struct(array, arrow_type.layout, level == arrow_type.n_lists - 1)
+        if first > <uint64_t>array.length or n_rows > <uint64_t>array.length - first:
+            raise invalid_arrow(
+                f"its lists need {first + n_rows} elements, there are {array.length}")
+    chunk.elements = array[0]
+    chunk.elements.offset += first
+    chunk.elements.length = n_rows
+    if arrow_type.layout == NUMBERS and n_rows > 0 and array.buffers[1] == NULL:
+        raise invalid_arrow(f"it has {n_rows} elements, but its data buffer is NULL")
+    return 0
+
+
+cdef int check_struct(const ArrowArray* array, ArrowLayout layout, bint is_innermost) except -1:
+    """Check an array of elements with the layout, or an array of lists. Raises EncodeError."""
+    cdef int64_t n_buffers = 1 if not is_innermost else 2 if layout == NUMBERS else N_OFFSET_BUFFERS
+    cdef bint has_variadic = is_innermost and layout == VIEWS
+    if array.length < 0 or array.offset < 0:
+        raise invalid_arrow(f"its length is {array.length}, its offset {array.offset}")
+    # No address overflows: a view takes 16 bytes, and there is one offset more than elements.
+    if array.length >= (INT64_MAX >> 4) - array.offset:
+        raise invalid_arrow(
+            f"its offset {array.offset} and length {array.length} add up to "
+            f"{<object>array.offset + array.length} elements, at most {(INT64_MAX >> 4) - 1} are "
+            f"possible")
+    if array.null_count < -1 or array.null_count > array.length:
+        raise invalid_arrow(f"its null count is {array.null_count}, its length {array.length}")
+    if array.n_children != (0 if is_innermost else 1) or array.dictionary != NULL:
+        raise invalid_arrow(f"it has {array.n_children} children, or a dictionary")
+    if array.n_buffers < n_buffers or (array.n_buffers > n_buffers and not has_variadic):
+        raise invalid_arrow(f"it has {array.n_buffers} buffers, not {n_buffers}")
+    if array.buffers == NULL:
+        raise invalid_arrow(f"its list of {array.n_buffers} buffers is NULL")
+    if array.buffers[0] == NULL and array.null_count > 0:
+        raise invalid_arrow(f"it has {array.null_count} nulls and no validity buffer")
+    return 0
+
+
+cdef int check_nulls(Received received) except -1:
+    """Raise EncodeError if a list is null, or a number. Null elements of BYTES are not searched."""
+    cdef int n_levels = received.type.n_lists + (received.type.layout == NUMBERS)
+    cdef const ArrowArray* array
+    cdef Chunk chunk
+    cdef int level, depth
+    cdef int64_t start, n_rows, first, n_nulls, n_before, found, position
+    for level in range(n_levels):
+        n_nulls = n_before = 0
+        position = -1
+        for item in received.chunks:
+            chunk = <Chunk?>item
+            array = &chunk.array
+            start, n_rows = array.offset, array.length
+            for depth in range(level):  # `check_chunk` has checked these products
+                start *= received.type.list_sizes[depth]
+                n_rows *= received.type.list_sizes[depth]
+                array = array.children[0]
+                start += array.offset
+            if array.buffers[0] != NULL and array.null_count != 0:
+                found = count_nulls(<const uint8_t*>array.buffers[0], start, n_rows, &first)
+                if found > 0 and n_nulls == 0:
+                    position = n_before + first
+                n_nulls += found
+            n_before += n_rows
+        if n_nulls > 0:
+            raise null_error(received, level, n_nulls, position)
+    return 0
+
+
+cdef int64_t count_nulls(
+    const uint8_t* validity, int64_t start, int64_t n_bits, int64_t* first
+) noexcept nogil:
+    """Count the bits that are 0, and set `first` to the first one, relative to `start`."""
+    cdef int64_t i = start, end = start + n_bits, n_nulls = 0
+    while i < end:
+        if i & 7 == 0 and end - i >= 8 and validity[i >> 3] == 0xFF:
+            i += 8
+            continue
+        if not validity[i >> 3] >> (i & 7) & 1:
+            if n_nulls == 0:
+                first[0] = i - start
+            n_nulls += 1
+        i += 1
+    return n_nulls
+
+
+cdef null_error(Received received, int level, n_nulls, position):
+    shape = received.shape[:level + 1]
+    index = [int(i) for i in np.unravel_index(position, shape)]
+    if level < received.type.n_lists:
+        return EncodeError(
+            f"{SUBJECT} has {plural('null list', n_nulls)}, the first one at {index}: a tensor has "
+            f"no missing values")
+    where = f"element {position}{f' {index}' if level else ''}"
+    return EncodeError(
+        f"{SUBJECT} has {plural('null', n_nulls)}, the first one is {where}: a tensor has no "
+        f"missing values", element=position)
+
+
+cdef invalid_arrow(what):
+    return EncodeError(f"{SUBJECT} is an invalid Arrow array: {what}")
+
+
+cdef consumed(kind):
+    return EncodeError(
+        f"{SUBJECT} is an Arrow {kind} that was consumed already: its capsule is released")
+
+
+cdef stream_error(ArrowArrayStream* stream):
+    message = stream.get_last_error(stream) if stream.get_last_error != NULL else NULL
+    text = (<bytes>message).decode("utf-8", "replace") if message != NULL else "no reason given"
+    return EncodeError(f"{SUBJECT} is an Arrow stream that failed: {text}")
+
+
+# --- numbers ---
+
+
+# There is no tp_clear, because an array may be used after a cycle was cleared. The trashcan limits
+# the use of the C stack if imported and exported arrays own each other in a long chain. It needs an
+# attribute that the garbage collector tracks.
+@cython.final
+@cython.no_gc_clear
+@cython.trashcan(True)
+cdef class ChunkMemory:
+    """The memory of a chunk's elements as read-only bytes. It is the base of the array over it."""
+
+    cdef object chunk  # the owner of the memory
+    cdef const uint8_t* data
+    cdef Py_ssize_t nbytes
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        export_bytes(buffer, self, self.data, self.nbytes, True, flags)
+
+
+cdef cnp.ndarray numbers_of(Received received):
+    """Return the received numbers as an array.
+
+    It is a read-only view of the producer's memory if there is one chunk, and not BOOL. Otherwise,
+    the numbers are copied once.
+    """
+    cdef Datatype row = received.type.row
+    cdef Chunk chunk
+    parts = []
+    for item in received.chunks:
+        chunk = <Chunk?>item
+        if chunk.elements.length > 0:
+            parts.append(numbers_of_chunk(chunk, row))
+    if not parts:
+        return np.empty(received.shape, row.dtype)
+    array = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return array.reshape(received.shape)
+
+
+cdef numbers_of_chunk(Chunk chunk, Datatype row):
+    cdef const ArrowArray* array = &chunk.elements
+    cdef ChunkMemory memory = ChunkMemory.__new__(ChunkMemory)
+    cdef int64_t first_bit = array.offset & 7
+    memory.chunk = chunk
+    memory.data = <const uint8_t*>array.buffers[1]
+    if row.name != "BOOL":
+        memory.data += array.offset * row.itemsize
+        memory.nbytes = array.length * row.itemsize
+        return np.frombuffer(memory, row.dtype)
+    memory.data += array.offset >> 3
+    memory.nbytes = (first_bit + array.length + 7) >> 3
+    bits = np.frombuffer(memory, np.uint8)
+    unpacked = np.unpackbits(bits, count=first_bit + array.length, bitorder="little")
+    return unpacked[first_bit:].view(np.bool_)
+
+
+# --- export ---
+
+# Each array and schema is released on its own, because a consumer may move the child of an array
+# out of it. The node of a struct is its private data.
+
+
+cdef struct SchemaNode:
+    char[16] format
+    ArrowSchema child
+    ArrowSchema* children
+
+
+cdef struct ArrayNode:
+    const void* buffers[2]
+    ArrowArray child
+    ArrowArray* children
+    void* owner  # the numpy array, or NULL in an array of lists
+
+
+cdef export_schema(cnp.ndarray array, str datatype):
+    """Return an `arrow_schema` capsule of the type of an array. `datatype` is the declared one.
+
+    The elements of lists are nullable, as in other packages by default, so that the types are
+    equal. Raises EncodeError if there is no Arrow type.
+    """
+    cdef ArrowSchema* schema = NULL
+    cdef SchemaNode* node
+    cdef bytes format = FORMATS[exported_row(array, datatype).name]
+    cdef int level, n_lists = max(cnp.PyArray_NDIM(array) - 1, 0)
+    capsule = schema_capsule(&schema)
+    for level in range(n_lists + 1):
+        node = <SchemaNode*>PyMem_RawCalloc(1, sizeof(SchemaNode))
+        if node == NULL:
+            raise MemoryError
+        schema.name = b"item" if level else b""
+        schema.flags = NULLABLE if level else 0
+        schema.format = node.format
+        schema.private_data = node
+        schema.release = release_schema_node
+        if level == n_lists:
+            snprintf(node.format, sizeof(node.format), "%s", <const char*>format)
+            break
+        snprintf(
+            node.format, sizeof(node.format), "+w:%lld",
+            <long long>cnp.PyArray_DIM(array, level + 1))
+        node.children = &node.child
+        schema.n_children = 1
+        schema.children = &node.children
+        schema = &node.child
+    return capsule
+
+
+cdef void release_schema_node(ArrowSchema* schema) noexcept nogil:
+    cdef SchemaNode* node = <SchemaNode*>schema.private_data
+    if node.child.release != NULL:
+        node.child.release(&node.child)
+    PyMem_RawFree(node)
+    schema.release = NULL
+
+
+cdef export_array(cnp.ndarray array, str datatype):
+    """Return an `arrow_array` capsule of an array. See `export_schema`.
+
+    The memory is that of the array, unless it is BOOL, not C-contiguous or big-endian. An array
+    without dimensions is exported as one element.
+    """
+    cdef ArrowArray* exported = NULL
+    cdef ArrayNode* node
+    cdef Datatype row = exported_row(array, datatype)
+    cdef int level, n_lists = max(cnp.PyArray_NDIM(array) - 1, 0)
+    cdef int64_t length = 1
+    cdef cnp.ndarray owner
+    if row.name == "BOOL":
+        owner = np.packbits(np.asarray(array), bitorder="little")
+    else:
+        owner = np.asarray(array, row.dtype, order="C")
+    capsule = array_capsule(&exported)
+    for level in range(n_lists + 1):
+        node = <ArrayNode*>PyMem_RawCalloc(1, sizeof(ArrayNode))
+        if node == NULL:
+            raise MemoryError
+        if cnp.PyArray_NDIM(array) > 0:
+            # numpy limits the product of all dimensions other than 0.
+            length = cnp.PyArray_DIM(array, level) if level == 0 else (
+                length * cnp.PyArray_DIM(array, level))
+        exported.length = length
+        exported.buffers = node.buffers
+        exported.private_data = node
+        exported.release = release_array_node
+        if level == n_lists:
+            exported.n_buffers = 2
+            node.buffers[1] = cnp.PyArray_DATA(owner)
+            node.owner = <void*>owner
+            Py_INCREF(owner)  # released with the array
+            break
+        node.children = &node.child
+        exported.n_buffers = exported.n_children = 1
+        exported.children = &node.children
+        exported = &node.child
+    return capsule
+
+
+# A consumer may release an array in any thread, with or without the GIL.
+cdef void release_array_node(ArrowArray* array) noexcept nogil:
+    cdef ArrayNode* node = <ArrayNode*>array.private_data
+    cdef void* owner = node.owner
+    if node.child.release != NULL:
+        node.child.release(&node.child)
+    PyMem_RawFree(node)
+    array.release = NULL
+    if owner != NULL and Py_IsInitialized():  # else the process ends, and there is no GIL
+        with gil:
+            Py_DECREF(<object>owner)
+
+
+cdef Datatype exported_row(cnp.ndarray array, str datatype):
+    """Return the Datatype of an array that has an Arrow type. Raises EncodeError."""
+    cdef Datatype row = datatype_of(array.descr)
+    cdef int axis
+    if row is None:
+        raise EncodeError(f"{SUBJECT} has an array of {array.descr}, which has no datatype")
+    if row.name == "BF16" or datatype == "BF16":
+        raise EncodeError(
+            f"{SUBJECT} is BF16, which Arrow does not support: convert it to FP32 first")
+    for axis in range(1, cnp.PyArray_NDIM(array)):
+        if cnp.PyArray_DIM(array, axis) > INT32_MAX:
+            raise EncodeError(
+                f"{SUBJECT} has a dimension of {cnp.PyArray_DIM(array, axis)}, and an Arrow list "
+                f"of fixed size has at most {INT32_MAX} elements")
+    return row
+
+
+cdef schema_capsule(ArrowSchema** schema):
+    """Return an `arrow_schema` capsule that owns a struct, and set `schema` to the struct."""
+    schema[0] = <ArrowSchema*>PyMem_RawCalloc(1, sizeof(ArrowSchema))
+    if schema[0] == NULL:
+        raise MemoryError
+    try:
+        return PyCapsule_New(schema[0], "arrow_schema", free_schema)
+    except MemoryError:
+        PyMem_RawFree(schema[0])
+        raise
+
+
+cdef void free_schema(object capsule) noexcept:
+    cdef ArrowSchema* schema = <ArrowSchema*>PyCapsule_GetPointer(capsule, "arrow_schema")
+    if schema.release != NULL:  # no consumer has moved it out of the capsule
+        schema.release(schema)
+    PyMem_RawFree(schema)
+
+
+cdef array_capsule(ArrowArray** array):
+    """Return an `arrow_array` capsule that owns a struct, and set `array` to the struct."""
+    array[0] = <ArrowArray*>PyMem_RawCalloc(1, sizeof(ArrowArray))
+    if array[0] == NULL:
+        raise MemoryError
+    try:
+        return PyCapsule_New(array[0], "arrow_array", free_array)
+    except MemoryError:
+        PyMem_RawFree(array[0])
+        raise
+
+
+cdef void free_array(object capsule) noexcept:
+    cdef ArrowArray* array = <ArrowArray*>PyCapsule_GetPointer(capsule, "arrow_array")
+    if array.release != NULL:
+        array.release(array)
+    PyMem_RawFree(array)

@@ -1,0 +1,314 @@
+"""Data frames of pandas, polars and pyarrow to tensors and back, one tensor per column.
+
+None of these packages is imported before a function is called with one of its frames or its name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from typing import Any, Literal
+
+import numpy as np
+
+from ._codec.bytes_reader import arrow_schema
+from ._codec.bytes_tensor import BytesTensor
+from ._codec.messages import Tensor
+from .errors import ElementError, EncodeError
+
+Library = Literal["pandas", "polars", "pyarrow"]
+
+
+def tensors_from_dataframe(dataframe: Any) -> list[Tensor]:
+    """Return a tensor for each column of a data frame.
+
+    Columns of numbers are not copied if their memory has the layout of a tensor: columns of pandas
+    with a numpy dtype or a nullable dtype, and columns of Arrow memory (polars, pyarrow, and
+    ``ArrowDtype`` of pandas) in one chunk. Several chunks are copied once, and booleans in Arrow
+    memory are unpacked. Text and binary columns become BYTES, which are copied once. Columns of
+    fixed-size lists, and columns of pandas whose cells are arrays of one shape, become tensors with
+    several dimensions.
+
+    The index of a pandas frame is ignored. To send it, call ``dataframe.reset_index()`` first.
+
+    Parameters
+    ----------
+    dataframe : pandas.DataFrame, polars.DataFrame, pyarrow.Table or pyarrow.RecordBatch
+        A frame whose columns have distinct names.
+
+    Returns
+    -------
+    list of Tensor
+        The tensors in the order of the columns, whose names they have.
+
+    Raises
+    ------
+    EncodeError
+        A column has missing values, or an element that cannot be encoded. NaN in a column of
+        floating-point numbers is a number, unless its dtype is nullable.
+    TypeError
+        ``dataframe`` is not one of these frames, the name of a column is not a str, or a column has
+        a type without a datatype, such as dates and categories.
+    ValueError
+        Two columns have the same name.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import tensorwire as tw
+    >>> tw.tensors_from_dataframe(pd.DataFrame({"age": [30, 41], "city": ["Rome", "Oslo"]}))
+    [<Tensor 'age' INT64 [2]>, <Tensor 'city' BYTES [2]>]
+    """
+    columns = dict[str, Any]()
+    for name, column in _columns(dataframe):
+        if not isinstance(name, str):
+            raise TypeError(
+                f"column {len(columns)} is named {name!r}, and the name of a tensor must be a str"
+            )
+        if name in columns:
+            raise ValueError(f"two columns are named {name!r}")
+        columns[name] = column
+    return [_tensor_of_column(name, column) for name, column in columns.items()]
+
+
+def dataframe_from_tensors(tensors: Iterable[Tensor], library: Library) -> Any:
+    """Return a data frame with a column for each tensor.
+
+    The columns of pandas and polars are views of the tensors, except for BOOL in polars and
+    pyarrow, misaligned tensors in pandas, and BYTES. BYTES become text if all elements are UTF-8,
+    and binary otherwise. The rows of a tensor with several dimensions become fixed-size lists in
+    polars and pyarrow, and arrays in an object column of pandas, which are views of the tensor.
+
+    Parameters
+    ----------
+    tensors : iterable of Tensor
+        Tensors with distinct names and the same first dimension, for example
+        ``response.outputs``.
+    library : {"pandas", "polars", "pyarrow"}
+        The package of the frame. It is imported.
+
+    Returns
+    -------
+    pandas.DataFrame, polars.DataFrame or pyarrow.Table
+        The frame. A frame of pandas has the default index.
+
+    Raises
+    ------
+    ValueError
+        ``library`` is unknown, two tensors have the same name, or the tensors have different
+        lengths or no dimensions.
+    EncodeError
+        A tensor is BF16, which none of these packages supports.
+    TensorwireError
+        A tensor is in shared memory.
+    TypeError
+        An item is not a Tensor.
+    ImportError
+        The package is not installed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import tensorwire as tw
+    >>> outputs = [tw.Tensor("score", np.array([0.5, 0.25])), tw.Tensor("label", ["cat", "dog"])]
+    >>> tw.dataframe_from_tensors(outputs, "pandas")
+       score label
+    0   0.50   cat
+    1   0.25   dog
+    """
+    if library not in ("pandas", "polars", "pyarrow"):
+        raise ValueError(f"library must be 'pandas', 'polars' or 'pyarrow', not {library!r}")
+    columns = dict[str, Tensor]()
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"tensors[{len(columns)}] must be a Tensor, not {tensor!r:.40}")
+        if tensor.name in columns:
+            raise ValueError(f"two tensors are named {tensor.name!r}")
+        _check_column(tensor, next(iter(columns.values()), tensor))
+        columns[tensor.name] = tensor
+    package = import_module(library)
+    if library == "pandas":
+        arrays = {name: _pandas_column(package, tensor) for name, tensor in columns.items()}
+        return package.DataFrame(arrays, copy=False)
+    if library == "polars":
+        return package.DataFrame(
+            {name: _polars_column(package, tensor) for name, tensor in columns.items()}
+        )
+    return package.table({name: _arrow_column(package, tensor) for name, tensor in columns.items()})
+
+
+# --- from columns ---
+
+
+def _is_instance(value: Any, package: str, *classes: str) -> bool:
+    """Return whether an object is of a class of a package, which is imported if it is."""
+    module = sys.modules.get(package)
+    return module is not None and isinstance(value, tuple(getattr(module, c) for c in classes))
+
+
+def _columns(dataframe: Any) -> Iterator[tuple[Any, Any]]:
+    """Return pairs of the name and the column."""
+    if _is_instance(dataframe, "pandas", "DataFrame"):
+        return zip(
+            dataframe.columns,
+            (dataframe.iloc[:, i] for i in range(dataframe.shape[1])),
+            strict=True,
+        )
+    if _is_instance(dataframe, "polars", "DataFrame"):
+        return ((column.name, column) for column in dataframe.get_columns())
+    if _is_instance(dataframe, "pyarrow", "Table", "RecordBatch"):
+        return zip(dataframe.schema.names, dataframe.columns, strict=True)
+    raise TypeError(
+        f"a data frame must be one of pandas, polars or pyarrow, not {type(dataframe).__name__}"
+    )
+
+
+def _tensor_of_column(name: str, column: Any) -> Tensor:
+    if _is_instance(column, "pandas", "Series"):
+        return _tensor_of_series(name, column)
+    if _is_instance(column, "polars", "Series"):
+        _check_polars_type(name, column.dtype)
+    return Tensor(name, column)
+
+
+def _check_polars_type(name: str, dtype: Any) -> None:
+    kind = str(dtype.base_type())
+    advice = {
+        "Categorical": "cast it to String, or send to_physical()",
+        "Enum": "cast it to String, or send to_physical()",
+        "List": "convert it with list.to_array(width)",
+        "Date": "cast it to Int32, or format it as text",
+        **dict.fromkeys(("Datetime", "Duration", "Time"), "cast it to Int64, or format it as text"),
+        "Decimal": "cast it to Float64, or to String",
+    }.get(kind)
+    if advice is not None:
+        raise TypeError(f"column {name!r} has the type {dtype}, which has no datatype: {advice}")
+
+
+def _tensor_of_series(name: str, column: Any) -> Tensor:
+    """Return the tensor of a column of pandas."""
+    dtype = column.dtype
+    advice = None
+    if _is_instance(dtype, "pandas", "CategoricalDtype"):
+        advice = "send its codes, column.cat.codes, or its values, column.astype(str)"
+    elif dtype.kind in "mM":
+        advice = "convert it with column.astype('int64') or column.astype(str)"
+    elif not isinstance(dtype, np.dtype) and not _has_memory(dtype):
+        advice = "convert it to numbers or to text"
+    if advice is not None:
+        raise TypeError(f"column {name!r} has the dtype {dtype}, which has no datatype: {advice}")
+    try:
+        return Tensor(name, _data_of_series(column))
+    except (EncodeError, TypeError, ValueError):
+        is_missing = column.isna().to_numpy()
+        if not is_missing.any():
+            raise
+        raise _missing(name, is_missing) from None
+
+
+def _has_memory(dtype: Any) -> bool:
+    """Return whether an extension dtype of pandas has numbers or text in arrays."""
+    return (
+        _is_instance(dtype, "pandas", "StringDtype", "ArrowDtype")
+        or getattr(dtype, "numpy_dtype", None) is not None
+    )
+
+
+def _data_of_series(column: Any) -> Any:
+    """Return the values of a column of pandas as an array of numpy or Arrow."""
+    dtype, values = column.dtype, column.array
+    if not isinstance(dtype, np.dtype):
+        if _is_instance(dtype, "pandas", "StringDtype", "ArrowDtype"):
+            if hasattr(values, "__arrow_array__") and getattr(dtype, "storage", "") != "python":
+                return values.__arrow_array__()
+            return column.to_numpy(object)
+        if column.hasnans:
+            raise ValueError("there are missing values")
+        return column.to_numpy(dtype.numpy_dtype)
+    array = column.to_numpy()
+    if dtype.kind == "O" and len(array) and isinstance(array[0], np.ndarray):
+        return np.stack(array)
+    return array
+
+
+def _missing(name: str, is_missing: Any) -> EncodeError:
+    n_missing, first = int(is_missing.sum()), int(is_missing.argmax())
+    noun = "value" if n_missing == 1 else "values"
+    return EncodeError(
+        f"column {name!r} has {n_missing} missing {noun}, the first one is element {first}: "
+        f"a tensor has no missing values",
+        tensor=name,
+        element=first,
+    )
+
+
+# --- to columns ---
+
+
+def _check_column(tensor: Tensor, first: Tensor) -> None:
+    """Check that a tensor can be a column beside the first one."""
+    if not tensor.shape:
+        raise ValueError(f"tensor {tensor.name!r} has no dimensions, and a column needs one")
+    if tensor.shape[0] != first.shape[0]:
+        raise ValueError(
+            f"tensor {tensor.name!r} has {tensor.shape[0]} rows, tensor {first.name!r} has "
+            f"{first.shape[0]}"
+        )
+    if tensor.datatype == "BF16":
+        raise EncodeError(
+            f"tensor {tensor.name!r} is BF16, which data frames do not support: convert it to FP32 "
+            f"first",
+            tensor=tensor.name,
+        )
+
+
+class _Text:
+    """Exports BYTES to Arrow as text, whatever type the consumer requests."""
+
+    def __init__(self, elements: BytesTensor) -> None:
+        self.elements = elements
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
+        return self.elements.__arrow_c_array__(arrow_schema(True))
+
+
+def _pandas_column(pandas: Any, tensor: Tensor) -> Any:
+    if isinstance(tensor.data, BytesTensor):
+        try:
+            array = tensor.data.as_strings()
+        except ElementError:
+            array = tensor.data.as_numpy()
+    else:
+        array = tensor.as_numpy(aligned=True)
+    if array.ndim == 1:
+        # Without copy=False, the array of a Series is copied.
+        return pandas.Series(array, copy=False)
+    rows = np.empty(len(array), object)
+    for i, row in enumerate(array):
+        rows[i] = row
+    return pandas.Series(rows, copy=False)
+
+
+def _polars_column(polars: Any, tensor: Tensor) -> Any:
+    if not isinstance(tensor.data, BytesTensor):
+        # polars panics when it imports Arrow lists of size 0.
+        return polars.Series(tensor.as_numpy() if 0 in tensor.shape[1:] else tensor)
+    try:
+        column = polars.Series(_Text(tensor.data))
+    except ElementError:
+        column = polars.Series(tensor.data)
+    return column if len(tensor.shape) == 1 else column.reshape(tensor.shape)
+
+
+def _arrow_column(pyarrow: Any, tensor: Tensor) -> Any:
+    if not isinstance(tensor.data, BytesTensor):
+        return pyarrow.array(tensor)
+    # Many functions of pyarrow do not support views. A type with 64-bit offsets has no limit.
+    try:
+        column = pyarrow.array(_Text(tensor.data)).cast(pyarrow.large_string())
+    except ElementError:
+        column = pyarrow.array(tensor.data).cast(pyarrow.large_binary())
+    for dim in reversed(tensor.shape[1:]):
+        column = pyarrow.FixedSizeListArray.from_arrays(column, dim)
+    return column

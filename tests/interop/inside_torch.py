@@ -1,0 +1,413 @@
+"""Tensors of torch and JAX, in and out, and columns of pandas, with the real packages.
+
+`test_torch.py` runs this file in an environment with these packages.
+"""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import tensorwire as tw
+
+sys.path.append(str(Path(__file__).parents[1]))  # tests
+
+from support.examples import ARRAYS_PAGE, examples, run
+
+jax.config.update("jax_enable_x64", True)
+
+DTYPES: dict[str, Any] = {
+    **{"BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32},
+    **{"UINT64": np.uint64, "INT8": np.int8, "INT16": np.int16, "INT32": np.int32},
+    **{"INT64": np.int64, "FP16": np.float16, "BF16": ml_dtypes.bfloat16, "FP32": np.float32},
+    "FP64": np.float64,
+}
+TORCH_DTYPES = {
+    **{"BOOL": torch.bool, "UINT8": torch.uint8, "UINT16": torch.uint16, "UINT32": torch.uint32},
+    **{"UINT64": torch.uint64, "INT8": torch.int8, "INT16": torch.int16, "INT32": torch.int32},
+    **{"INT64": torch.int64, "FP16": torch.float16, "BF16": torch.bfloat16},
+    **{"FP32": torch.float32, "FP64": torch.float64},
+}
+SHAPES: dict[str, tuple[int, ...]] = {"scalar": (), "empty": (0, 3), "1-d": (7,), "n-d": (2, 3, 4)}
+
+every_datatype = pytest.mark.parametrize("datatype", DTYPES)
+every_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+
+
+def sample(datatype: str, shape: tuple[int, ...] = (2, 3)) -> Any:
+    return (np.arange(np.prod(shape)) % 7).reshape(shape).astype(DTYPES[datatype])
+
+
+def numbers(tensor: Any) -> Any:
+    """Return the values as float64, through lists."""
+    return np.array(tensor.tolist(), np.float64).reshape(tensor.shape)
+
+
+class Owned(bytearray):
+    """A bytearray that supports weak references."""
+
+
+def decoded(array: Any, *, readonly: bool = False, offset: int = 0) -> tw.Tensor:
+    """Return a decoded tensor, whose memory begins `offset` bytes after a multiple of 64."""
+    frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", array)]))
+    memory = Owned(len(frame) + 128)
+    start = -np.frombuffer(memory, np.uint8).ctypes.data % 64 + offset
+    body = memoryview(memory)[start : start + len(frame)]
+    body[:] = bytes(frame)
+    if readonly:
+        body = body.toreadonly()
+    return tw.decode_response(body, frame.header_length)["x"]
+
+
+def address(tensor: tw.Tensor) -> int:
+    return int(tensor.as_numpy().ctypes.data)
+
+
+# --- to torch ---
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("readonly", [False, True])
+@every_shape
+@every_datatype
+def test_to_torch(datatype: str, shape: tuple[int, ...], readonly: bool, offset: int) -> None:
+    """torch takes misaligned memory as it is, and does not respect the read-only flag."""
+    array = sample(datatype, shape)
+    tensor = decoded(array, readonly=readonly, offset=offset)
+    made = torch.from_dlpack(tensor)
+    assert made.dtype == TORCH_DTYPES[datatype]
+    assert made.shape == shape
+    assert np.array_equal(numbers(made), array.astype(np.float64))
+    if array.size:
+        assert made.data_ptr() == address(tensor)
+    assert made.is_contiguous()
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_to_torch_with_copy(readonly: bool) -> None:
+    tensor = decoded(sample("FP32"), readonly=readonly, offset=1)
+    made = torch.from_dlpack(tensor, copy=True)
+    assert made.data_ptr() != address(tensor)
+    assert made.data_ptr() % 4 == 0
+    made += 1
+    assert np.array_equal(tensor.as_numpy(), sample("FP32"))
+
+
+def test_to_torch_shares_writable_memory() -> None:
+    tensor = decoded(sample("FP32"))
+    made = torch.from_dlpack(tensor)
+    made[0, 0] = 5
+    assert tensor.as_numpy()[0, 0] == 5
+
+
+def test_arithmetic_of_misaligned_torch_tensor() -> None:
+    tensor = decoded(sample("FP32", (1000,)), offset=1)
+    made = torch.from_dlpack(tensor)
+    assert float((made * 2).sum()) == 2 * float(sample("FP32", (1000,)).sum())
+
+
+def test_torch_functions_that_accept_arrays() -> None:
+    tensor = decoded(sample("INT64"))
+    for function in (torch.as_tensor, torch.asarray):
+        assert function(tensor).data_ptr() == address(tensor)
+    assert torch.tensor(tensor).tolist() == sample("INT64").tolist()
+
+
+# --- from torch ---
+
+
+@every_shape
+@every_datatype
+def test_from_torch(datatype: str, shape: tuple[int, ...]) -> None:
+    source = torch.tensor(sample(datatype, shape).tolist(), dtype=TORCH_DTYPES[datatype])
+    tensor = tw.Tensor("x", source.reshape(shape))
+    assert (tensor.datatype, tensor.shape) == (datatype, shape)
+    assert tensor.as_numpy().dtype == DTYPES[datatype]
+    assert np.array_equal(tensor.as_numpy(), sample(datatype, shape))
+    assert tensor.as_numpy().flags.writeable
+    if source.numel():
+        assert address(tensor) == source.data_ptr()
+
+
+@every_datatype
+def test_torch_to_torch_through_a_body(datatype: str) -> None:
+    source = torch.tensor(sample(datatype).tolist(), dtype=TORCH_DTYPES[datatype])
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", source)]))
+    back = tw.decode_request(bytearray(bytes(frame)), frame.header_length)["x"]
+    made = torch.from_dlpack(back)
+    assert made.dtype == source.dtype
+    assert torch.equal(made.to(torch.float64), source.to(torch.float64))
+
+
+STRIDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "transposed": lambda tensor: tensor.T,
+    "every second": lambda tensor: tensor[:, ::2],
+    "expanded": lambda tensor: tensor[0].expand(4, 3),
+    "real part": lambda tensor: tensor.to(torch.complex64).real,
+    "flipped": lambda tensor: tensor.flip(0),
+    "offset": lambda tensor: tensor[1:, 1:],
+    "misaligned": lambda tensor: torch.frombuffer(
+        bytearray(b"\0" + tensor.numpy().tobytes()), dtype=torch.uint8
+    )[1:].view(torch.uint8),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_from_strided_torch(name: str) -> None:
+    source = STRIDED[name](torch.arange(6, dtype=torch.float32).reshape(2, 3))
+    tensor = tw.Tensor("x", source)
+    assert np.array_equal(tensor.as_numpy(), source.numpy())
+    assert tensor.as_numpy().flags.c_contiguous
+    assert (address(tensor) == source.data_ptr()) == source.is_contiguous()
+
+
+REJECTED: dict[str, tuple[Callable[[], torch.Tensor], type[Exception], str]] = {
+    "requires_grad": (
+        *(lambda: torch.zeros(2, requires_grad=True), tw.EncodeError),
+        "tensor 'x' requires gradients, which cannot be sent: pass tensor.detach()",
+    ),
+    "parameter": (
+        *(lambda: torch.nn.Parameter(torch.zeros(2)), tw.EncodeError),
+        "tensor 'x' requires gradients, which cannot be sent: pass tensor.detach()",
+    ),
+    "meta": (
+        *(lambda: torch.zeros(2, device="meta"), tw.EncodeError),
+        "tensor 'x' cannot be exported by Tensor: ",
+    ),
+    "sparse": (
+        *(lambda: torch.zeros(2).to_sparse(), tw.EncodeError),
+        "tensor 'x' cannot be exported by Tensor: ",
+    ),
+    "complex": (
+        *(lambda: torch.zeros(2, dtype=torch.complex64), TypeError),
+        "tensor 'x' has elements of the DLPack type complex64, which has no datatype",
+    ),
+    "float8": (
+        *(lambda: torch.zeros(2).to(torch.float8_e5m2), TypeError),
+        "tensor 'x' has elements of the DLPack type float8_e5m2, which has no datatype",
+    ),
+    "negated": (
+        *(lambda: torch.ones(2, dtype=torch.complex64).conj().imag, tw.EncodeError),
+        "tensor 'x' is a view that negates its memory: pass tensor.resolve_neg()",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REJECTED)
+def test_rejected_torch_tensor(name: str) -> None:
+    make, kind, message = REJECTED[name]
+    with pytest.raises(kind) as caught:
+        tw.Tensor("x", make())
+    assert str(caught.value).startswith(message)
+
+
+def test_detached_torch_tensor() -> None:
+    source = torch.ones(2, requires_grad=True)
+    assert address(tw.Tensor("x", source.detach())) == source.data_ptr()
+
+
+def test_numpy_integers_of_another_datatype() -> None:
+    with pytest.raises(tw.EncodeError, match="tensor 'x' is given as FP32, its data is FP64"):
+        tw.Tensor("x", torch.zeros(2, dtype=torch.float64), datatype="FP32")
+
+
+# --- lifetimes ---
+
+
+def test_torch_tensor_outlives_body_and_message() -> None:
+    tensor = decoded(sample("FP32"))
+    owner = weakref.ref(memory_of(tensor))
+    made = torch.from_dlpack(tensor)
+    del tensor
+    gc.collect()
+    assert owner() is not None
+    assert made.tolist() == sample("FP32").tolist()
+    del made
+    assert owner() is None
+
+
+def memory_of(tensor: tw.Tensor) -> Any:
+    """Return the Owned object of `decoded`."""
+    body = memoryview(tensor.as_numpy().base)  # type: ignore[arg-type]
+    found = body.obj
+    while not isinstance(found, Owned):
+        found = gc.get_referents(found)[0]
+        found = found.obj if isinstance(found, memoryview) else found
+    return found
+
+
+def test_body_outlives_the_torch_tensor_that_was_encoded() -> None:
+    source = torch.arange(4.0)
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", source)]))
+    expected = source.numpy().tobytes()
+    released = weakref.ref(source.untyped_storage())
+    del source
+    gc.collect()
+    assert bytes(frame).endswith(expected)
+    del frame
+    gc.collect()
+    assert released() is None
+
+
+@pytest.mark.parametrize("consume", [torch.from_dlpack, jax.dlpack.from_dlpack])
+def test_no_reference_leaks(consume: Any) -> None:
+    tensor = decoded(sample("FP32"))
+    array = tensor.as_numpy()
+    consume(tensor)
+    before = sys.getrefcount(array)
+    for _ in range(1000):
+        consume(tensor)
+        tensor.__dlpack__()
+    gc.collect()
+    assert sys.getrefcount(array) <= before
+
+
+def test_torch_releases_in_other_threads() -> None:
+    tensor = decoded(sample("FP32", (100,)))
+    array = tensor.as_numpy()
+    before = sys.getrefcount(array)
+
+    def work() -> None:
+        for _ in range(300):
+            made = torch.from_dlpack(tensor)
+            assert tw.Tensor("y", made).as_numpy()[99] == 99 % 7
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sys.getrefcount(array) == before
+
+
+def test_autograd_thread_releases_the_memory() -> None:
+    """The backward pass runs in a thread that torch creates, which drops saved tensors."""
+    tensor = decoded(sample("FP32", (100,)))
+    owner = weakref.ref(memory_of(tensor))
+    weights = torch.ones(100, requires_grad=True)
+    loss = (torch.from_dlpack(tensor) * weights).sum()
+    del tensor
+    loss.backward()
+    del loss
+    gc.collect()
+    assert owner() is None
+    assert weights.grad is not None
+
+
+OUTLIVES = """
+import sys, gc, numpy as np, torch, jax, tensorwire as tw
+frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", np.arange(3.0))]))
+body = bytearray(bytes(frame))
+x = tw.decode_response(body, frame.header_length)["x"]
+kept = torch.from_dlpack(x), jax.dlpack.from_dlpack(x), x.__dlpack__()
+back = tw.Tensor("y", torch.arange(3.0)).data, tw.Tensor("z", jax.numpy.arange(3.0)).data
+del body, x, frame, tw
+for name in [name for name in sys.modules if name.startswith("tensorwire")]:
+    del sys.modules[name]
+gc.collect()
+for made in (*kept[:2], *back):
+    assert made.tolist() == [0, 1, 2]
+sys.kept = kept, back  # until the interpreter has ended
+"""
+
+
+def test_consumers_outlive_message_and_module() -> None:
+    run = subprocess.run([sys.executable, "-c", OUTLIVES], capture_output=True, check=False)
+    assert (run.returncode, run.stderr) == (0, b"")
+
+
+# --- JAX ---
+
+
+@pytest.mark.parametrize("offset", [0, 1, 16])
+@every_shape
+@every_datatype
+def test_to_jax(datatype: str, shape: tuple[int, ...], offset: int) -> None:
+    """JAX shares memory that is aligned to 64 bytes, and copies other memory."""
+    array = sample(datatype, shape)
+    tensor = decoded(array, offset=offset)
+    made = jax.dlpack.from_dlpack(tensor)
+    assert made.dtype == array.dtype
+    assert made.shape == shape
+    assert np.array_equal(np.asarray(made), array)
+    if array.size:
+        assert (made.unsafe_buffer_pointer() == address(tensor)) == (offset == 0)
+
+
+def test_body_buffer_is_aligned_for_jax() -> None:
+    frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", sample("FP32"))]))
+    body = tw.BodyBuffer(len(frame), frame.header_length)
+    body.write(bytes(frame))
+    tensor = tw.decode_response(body, frame.header_length)["x"]
+    assert jax.dlpack.from_dlpack(tensor).unsafe_buffer_pointer() == address(tensor)
+
+
+def test_to_jax_from_a_read_only_body() -> None:
+    """JAX requests capsules of DLPack 0.x. It converts the array instead."""
+    tensor = decoded(sample("FP32"), readonly=True)
+    with pytest.raises(BufferError, match="decode from a bytearray or a BodyBuffer"):
+        jax.dlpack.from_dlpack(tensor)
+    made = jnp.asarray(tensor)
+    assert np.array_equal(np.asarray(made), sample("FP32"))
+
+
+@every_shape
+@every_datatype
+def test_from_jax(datatype: str, shape: tuple[int, ...]) -> None:
+    source = jnp.asarray(sample(datatype, shape))
+    tensor = tw.Tensor("x", source)
+    assert (tensor.datatype, tensor.shape) == (datatype, shape)
+    assert np.array_equal(tensor.as_numpy(), sample(datatype, shape))
+    assert not tensor.as_numpy().flags.writeable  # arrays of JAX are immutable
+    if source.size:
+        assert address(tensor) == source.unsafe_buffer_pointer()
+
+
+def test_from_strided_jax() -> None:
+    source = jnp.asarray(sample("FP32"))
+    assert np.array_equal(tw.Tensor("x", source.T).as_numpy(), sample("FP32").T)
+    assert np.array_equal(tw.Tensor("x", source[::-1, ::2]).as_numpy(), sample("FP32")[::-1, ::2])
+
+
+def test_rejected_jax_arrays() -> None:
+    with pytest.raises(TypeError, match="has elements of the DLPack type complex64"):
+        tw.Tensor("x", jnp.zeros(2, jnp.complex64))
+    with pytest.raises(tw.EncodeError, match="cannot be exported by ArrayImpl: "):
+        tw.Tensor("x", jnp.zeros(2, jnp.int4))
+
+
+# --- pandas, through __array__ ---
+
+
+def test_pandas_columns() -> None:
+    tensor = decoded(sample("INT64", (4,)))
+    series = pd.Series(tensor)
+    assert series.tolist() == [0, 1, 2, 3]
+    assert series.dtype == np.int64
+    words = tw.Tensor("w", ["a", "b", "c", "d"])
+    frame = pd.DataFrame({"n": tensor, "w": words})
+    assert frame["n"].tolist() == [0, 1, 2, 3]
+    assert frame["w"].tolist() == [b"a", b"b", b"c", b"d"]
+
+
+# --- docs/arrays.md ---
+
+
+@pytest.mark.parametrize("heading", ["torch", "JAX", "pandas"])
+def test_example_of_the_page(heading: str) -> None:
+    code, expected = examples(ARRAYS_PAGE)[heading]
+    assert run(code) == expected

@@ -1,0 +1,584 @@
+"""Numbers to and from Arrow: values, addresses, owners, and invalid structs."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support.arrow_numbers import NumbersProducer
+from support.arrow_structs import ArrowArray, ArrowSchema
+from support.lifetimes import Owned, assert_result_keeps_body_alive
+
+MISSING = "pip install '.[test]' for pyarrow and polars"
+if os.environ.get("CI"):
+    import polars as pl
+    import pyarrow as pa
+else:
+    pa = pytest.importorskip("pyarrow", reason=MISSING)
+    pl = pytest.importorskip("polars", reason=MISSING)
+
+ARROW_TYPES = {
+    "BOOL": pa.bool_(),
+    "UINT8": pa.uint8(),
+    "UINT16": pa.uint16(),
+    "UINT32": pa.uint32(),
+    "UINT64": pa.uint64(),
+    "INT8": pa.int8(),
+    "INT16": pa.int16(),
+    "INT32": pa.int32(),
+    "INT64": pa.int64(),
+    "FP16": pa.float16(),
+    "FP32": pa.float32(),
+    "FP64": pa.float64(),
+}
+DTYPES = {
+    name: np.dtype("?" if name == "BOOL" else kind.to_pandas_dtype())
+    for name, kind in ARROW_TYPES.items()
+}
+SHAPES = [(), (0,), (1,), (9,), (3, 4), (2, 3, 4), (0, 3), (3, 0), (2, 0, 3)]
+
+
+def numbers(datatype: str, shape: tuple[int, ...]) -> Any:
+    """Return an array whose elements differ from their neighbours."""
+    n_elements = int(np.prod(shape))
+    values = np.arange(n_elements) % 3 == 0 if datatype == "BOOL" else np.arange(n_elements) % 100
+    return values.astype(DTYPES[datatype]).reshape(shape)
+
+
+def address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def innermost(array: Any) -> Any:
+    """Return the array of the elements of a pyarrow array of nested lists."""
+    while pa.types.is_fixed_size_list(array.type):
+        array = array.values
+    return array
+
+
+def values_of(array: Any) -> Any:
+    """Return the rows of a numpy array as Arrow has them: those of [1] for an array without any."""
+    return array.reshape(array.shape or (1,)).tolist()
+
+
+# --- export ---
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("datatype", ARROW_TYPES)
+def test_pyarrow_reads_a_tensor(datatype: str, shape: tuple[int, ...]) -> None:
+    array = numbers(datatype, shape)
+    exported = pa.array(tw.Tensor("x", array))
+    exported.validate(full=True)
+    expected = ARROW_TYPES[datatype]
+    for dim in reversed(shape[1:]):
+        expected = pa.list_(expected, dim)
+    assert exported.type == expected
+    assert exported.to_pylist() == values_of(array)
+    if array.size and datatype != "BOOL":
+        assert innermost(exported).buffers()[1].address == address(array)
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if 0 not in shape[1:]], ids=str)
+@pytest.mark.parametrize("datatype", ARROW_TYPES)
+def test_polars_reads_a_tensor(datatype: str, shape: tuple[int, ...]) -> None:
+    array = numbers(datatype, shape)
+    series = pl.Series(tw.Tensor("x", array))
+    assert series.to_list() == values_of(array)
+    if array.size and datatype != "BOOL":
+        assert address(tw.Tensor("y", series).as_numpy()) == address(array)
+
+
+def test_schema_is_that_of_the_array() -> None:
+    for tensor in (tw.Tensor("x", np.zeros((2, 3), np.int8)), tw.Tensor("x", ["a"])):
+        schema, _ = tensor.__arrow_c_array__()
+        expected = pa.DataType._import_from_c_capsule(schema)
+        assert pa.DataType._import_from_c_capsule(tensor.__arrow_c_schema__()) == expected
+    assert expected == pa.binary_view()
+
+
+def test_bytes_are_exported_by_the_bytes_tensor() -> None:
+    tensor = tw.Tensor("x", [["a", "bc"], ["", "d"]])
+    assert pa.array(tensor).to_pylist() == [b"a", b"bc", b"", b"d"]
+    assert pa.array(tensor, pa.string_view()).to_pylist() == ["a", "bc", "", "d"]
+
+
+def test_requested_type_is_ignored_for_numbers() -> None:
+    schema, _ = tw.Tensor("x", np.zeros(2, "f4")).__arrow_c_array__(
+        pa.float64().__arrow_c_schema__()
+    )
+    assert pa.DataType._import_from_c_capsule(schema) == pa.float32()
+
+
+def test_misaligned_tensor_is_not_copied() -> None:
+    memory = np.zeros(8 * 5 + 1, np.uint8)
+    array = memory[1:].view("<f8")
+    array[:] = range(5)
+    exported = pa.array(tw.Tensor("x", array))
+    assert exported.buffers()[1].address == address(array)
+    assert exported.to_pylist() == [0, 1, 2, 3, 4]
+    assert pl.Series(tw.Tensor("x", array)).to_list() == [0, 1, 2, 3, 4]  # polars copies it
+    assert address(tw.Tensor("x", exported).as_numpy()) == address(array)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(12, dtype="f4").reshape(3, 4).T,
+        np.arange(12, dtype="i8")[::-3],
+        np.arange(12, dtype=">i4").reshape(3, 4),
+        np.arange(12).reshape(3, 4).T % 2 == 0,
+        np.broadcast_to(np.float64(1.5), (2, 3)),
+    ],
+    ids=["transposed", "strided", "big-endian", "transposed booleans", "broadcast"],
+)
+def test_data_with_another_layout_is_copied(array: Any) -> None:
+    tensor = tw.Tensor("x", np.zeros(0))
+    tensor.data = array  # Tensor() would have converted it
+    assert pa.array(tensor).to_pylist() == array.tolist()
+
+
+def test_exported_tensor_changes_with_writable_memory() -> None:
+    array = np.zeros(3, np.int32)
+    exported = pa.array(tw.Tensor("x", array))
+    array[1] = 7
+    assert exported.to_pylist() == [0, 7, 0]
+
+
+@pytest.mark.parametrize("datatype", [None, "BF16"])
+def test_bf16_has_no_arrow_type(datatype: str | None) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = np.zeros(2, np.uint16 if datatype else ml_dtypes.bfloat16)
+    tensor = tw.Tensor("x", array, datatype=datatype)
+    for export in (tensor.__arrow_c_array__, tensor.__arrow_c_schema__):
+        with pytest.raises(tw.EncodeError) as caught:
+            export()
+        assert str(caught.value) == (
+            "tensor 'x' is BF16, which Arrow does not support: convert it to FP32 first"
+        )
+        assert caught.value.tensor == "x"
+
+
+def test_data_that_cannot_be_exported() -> None:
+    region = tw.Tensor("x", None, datatype="FP32", shape=[2])
+    with pytest.raises(tw.TensorwireError, match="tensor 'x' is in shared memory"):
+        region.__arrow_c_array__()
+    tensor = tw.Tensor("x", np.zeros(2))
+    tensor.data = np.zeros(2, complex)
+    with pytest.raises(tw.EncodeError, match="tensor 'x' has an array of complex128"):
+        tensor.__arrow_c_array__()
+    tensor.data = np.broadcast_to(np.uint8(0), (1, 2**31))
+    with pytest.raises(tw.EncodeError, match="tensor 'x' has a dimension of 2147483648"):
+        tensor.__arrow_c_schema__()
+    tensor.data = "text"  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="the data of tensor 'x' is now str"):
+        tensor.__arrow_c_array__()
+
+
+EXPORTS: dict[str, Callable[[Any], Any]] = {
+    "capsules": lambda tensor: tensor.__arrow_c_array__(),
+    "pyarrow": pa.array,
+    "pyarrow lists": lambda tensor: pa.array(tw.Tensor("x", tensor.as_numpy().reshape(2, 3, 2))),
+    "pyarrow elements": lambda tensor: innermost(
+        pa.array(tw.Tensor("x", tensor.as_numpy().reshape(2, 3, 2)))
+    ),
+    "polars": pl.Series,
+    "polars lists": lambda tensor: pl.Series(tw.Tensor("x", tensor.as_numpy().reshape(4, 3))),
+    "a tensor of pyarrow": lambda tensor: tw.Tensor("y", pa.array(tensor)).as_numpy()[3:],
+}
+
+
+@pytest.mark.parametrize("export", EXPORTS.values(), ids=EXPORTS.keys())
+def test_exported_array_keeps_the_body_alive(export: Callable[[Any], Any]) -> None:
+    spec = tw.TensorSpec("x", "INT32", [12])
+    assert_result_keeps_body_alive(
+        bytes(range(48)), lambda body: export(tw.decode_request(body, 0, raw_input=spec)["x"])
+    )
+
+
+def test_child_of_an_exported_array_can_be_moved_out() -> None:
+    """A consumer may keep the elements of lists after it has released the lists."""
+    body = Owned(np.arange(6, dtype=np.int32))
+    alive = weakref.ref(body)
+    tensor = tw.Tensor("x", np.frombuffer(body, np.int32).reshape(2, 3))
+    schema_capsule, array_capsule = tensor.__arrow_c_array__()
+    for kind, owner in ((ArrowSchema, schema_capsule), (ArrowArray, array_capsule)):
+        name = b"arrow_schema" if kind is ArrowSchema else b"arrow_array"
+        root: Any = kind.from_address(pointer_of(owner, name))
+        inner: Any = kind.from_address(ctypes.c_void_p.from_address(root.children).value or 0)
+        moved: Any = kind.from_buffer_copy(inner)
+        inner.release = None
+        release(root)
+        assert root.release is None
+        if kind is ArrowSchema:
+            assert moved.format == b"i"
+            release(moved)
+        else:
+            elements = moved
+    del tensor, body, schema_capsule, array_capsule
+    gc.collect()
+    data = ctypes.c_void_p.from_address(elements.buffers + 8).value or 0
+    assert alive() is not None
+    assert list((ctypes.c_int32 * elements.length).from_address(data)) == [0, 1, 2, 3, 4, 5]
+    release(elements)
+    gc.collect()
+    assert alive() is None
+
+
+def pointer_of(owner: Any, name: bytes) -> int:
+    get_pointer: Any = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype = ctypes.c_void_p
+    get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    return int(get_pointer(owner, name))
+
+
+def release(struct: Any) -> None:
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(struct.release)(ctypes.addressof(struct))
+
+
+# --- import ---
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape], ids=str)
+@pytest.mark.parametrize("datatype", ARROW_TYPES)
+def test_numbers_and_lists(datatype: str, shape: tuple[int, ...]) -> None:
+    expected = numbers(datatype, shape)
+    arrow_type = ARROW_TYPES[datatype]
+    for dim in reversed(shape[1:]):
+        arrow_type = pa.list_(arrow_type, dim)
+    array = pa.array(expected.tolist(), arrow_type)
+    tensor = tw.Tensor("x", array)
+    assert (tensor.datatype, tensor.shape) == (datatype, shape)
+    assert tensor.as_numpy().dtype == DTYPES[datatype]
+    np.testing.assert_array_equal(tensor.as_numpy(), expected)
+    if expected.size and datatype != "BOOL":
+        assert address(tensor.as_numpy()) == innermost(array).buffers()[1].address
+        assert not tensor.as_numpy().flags.writeable
+
+
+@pytest.mark.parametrize("datatype", ARROW_TYPES)
+def test_slices(datatype: str) -> None:
+    expected = numbers(datatype, (40, 3))
+    flat = pa.array(expected.reshape(-1), ARROW_TYPES[datatype])
+    lists = pa.FixedSizeListArray.from_arrays(flat[6:], 3)[2:]
+    for start, stop in ((0, 36), (0, 0), (1, 36), (5, 9), (7, 8), (36, 36)):
+        tensor = tw.Tensor("x", lists[start:stop])
+        np.testing.assert_array_equal(tensor.as_numpy(), expected[4 + start : 4 + stop])
+        np.testing.assert_array_equal(
+            tw.Tensor("x", flat[start:stop]).as_numpy(), expected.reshape(-1)[start:stop]
+        )
+    nested = pa.FixedSizeListArray.from_arrays(lists[1:], 5)[3:]
+    np.testing.assert_array_equal(
+        tw.Tensor("x", nested).as_numpy(), expected[20:].reshape(-1, 5, 3)
+    )
+
+
+@pytest.mark.parametrize("datatype", ARROW_TYPES)
+def test_chunks_are_copied_once_and_a_single_one_is_not(datatype: str) -> None:
+    expected = numbers(datatype, (20,))
+    flat = pa.array(expected, ARROW_TYPES[datatype])
+    several = tw.Tensor(
+        "x", pa.chunked_array([flat[:3], flat[3:3], flat[3:17], flat[17:]])
+    ).as_numpy()
+    np.testing.assert_array_equal(several, expected)
+    assert several.flags.writeable  # it is a copy
+    single = tw.Tensor("x", pa.chunked_array([flat[:0], flat[1:], flat[:0]])).as_numpy()
+    np.testing.assert_array_equal(single, expected[1:])
+    if datatype != "BOOL":
+        assert address(single) == flat.buffers()[1].address + single.itemsize
+    assert tw.Tensor("x", pa.chunked_array([], flat.type)).shape == (0,)
+    series = pl.Series(flat[:7]).append(pl.Series(flat[7:]))
+    np.testing.assert_array_equal(tw.Tensor("x", series).as_numpy(), expected)
+
+
+def test_shape_and_datatype_are_checked() -> None:
+    array = pa.array(range(6), pa.uint16())
+    assert tw.Tensor("x", array, shape=[2, 3]).as_numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert tw.Tensor("x", array, datatype="BF16").datatype == "BF16"
+    with pytest.raises(tw.EncodeError, match="tensor 'x' is given as FP32, its data is UINT16"):
+        tw.Tensor("x", array, datatype="FP32")
+    with pytest.raises(tw.EncodeError, match="tensor 'x' does not match its shape"):
+        tw.Tensor("x", array, shape=[4])
+
+
+def test_lists_of_text_are_bytes_with_several_dimensions() -> None:
+    lists = pa.array([["a", "b"], ["c", "d"], ["e", "f"]], pa.list_(pa.string(), 2))
+    tensor = tw.Tensor("x", lists[1:])
+    assert (tensor.datatype, tensor.shape) == ("BYTES", (2, 2))
+    assert tensor.as_numpy().tolist() == [[b"c", b"d"], [b"e", b"f"]]
+    assert tw.encode_bytes(lists) == tw.encode_bytes(["a", "b", "c", "d", "e", "f"])
+
+
+NULLS = {
+    "numbers": (
+        pa.array([1, None, 3, None, None]),
+        "tensor 'x' has 3 nulls, the first one is element 1: a tensor has no missing values",
+        1,
+    ),
+    "booleans after an offset": (
+        pa.array([True, None, *[False] * 20, None])[2:],
+        "tensor 'x' has 1 null, the first one is element 20: a tensor has no missing values",
+        20,
+    ),
+    "later chunk": (
+        pa.chunked_array([[1, 2], [3, 4, None], [None]]),
+        "tensor 'x' has 2 nulls, the first one is element 4: a tensor has no missing values",
+        4,
+    ),
+    "polars": (
+        pl.Series([1.5, None]),
+        "tensor 'x' has 1 null, the first one is element 1: a tensor has no missing values",
+        1,
+    ),
+    "element of a list": (
+        pa.array([[1, 2], [3, None]], pa.list_(pa.int8(), 2)),
+        "tensor 'x' has 1 null, the first one is element 3 [1, 1]: a tensor has no missing values",
+        3,
+    ),
+    "lists": (
+        pa.array([[1, 2], None, None], pa.list_(pa.int8(), 2)),
+        "tensor 'x' has 2 null lists, the first one at [1]: a tensor has no missing values",
+        None,
+    ),
+    "inner list": (
+        pa.array([[[1], [2]], [[3], None]], pa.list_(pa.list_(pa.int8(), 1), 2)),
+        "tensor 'x' has 1 null list, the first one at [1, 1]: a tensor has no missing values",
+        None,
+    ),
+    "lists of text": (
+        pa.array([["a"], None], pa.list_(pa.string(), 1)),
+        "tensor 'x' has 1 null list, the first one at [1]: a tensor has no missing values",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NULLS)
+def test_nulls_are_counted_and_located(case: str) -> None:
+    values, message, element = NULLS[case]
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.Tensor("x", values)
+    assert str(caught.value) == message
+    assert (caught.value.tensor, caught.value.element) == ("x", element)
+
+
+def test_nulls_outside_the_slice_do_not_matter() -> None:
+    array = pa.array([None, 1, 2, *range(20), None])
+    assert tw.Tensor("x", array[1:-1]).as_numpy().tolist() == [1, 2, *range(20)]
+    lists = pa.array([None, [1, 2], [3, None]], pa.list_(pa.int8(), 2))
+    assert tw.Tensor("x", lists[1:2]).as_numpy().tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        (pa.array([1], pa.timestamp("us")), "of format 'tsu:' (timestamp)"),
+        (pa.array([1], pa.date32()), "of format 'tdD' (date)"),
+        (pa.array([1], pa.time64("ns")), "of format 'ttn' (time)"),
+        (pa.array([1], pa.duration("s")), "of format 'tDs' (duration)"),
+        (pa.array([1], pa.decimal128(5, 2)), "of format 'd:5,2' (decimal)"),
+        (pa.array([b"ab"], pa.binary(2)), "of format 'w:2' (fixed-size binary)"),
+        (pa.array([[1]]), "of format '+l' (list of variable size)"),
+        (pa.table({"a": [1]}), "of format '+s' (struct or table)"),
+        (pa.nulls(2), "of format 'n' (null)"),
+        (pa.array([[None]], pa.list_(pa.date64(), 1)), "of format 'tdm' (date)"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_types_without_a_datatype(values: Any, what: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        tw.Tensor("x", values)
+    assert str(caught.value) == (
+        f"tensor 'x' is an Arrow array {what}, which has no datatype: convert it to numbers, bytes "
+        f"or text first"
+    )
+
+
+def test_dictionaries_are_rejected() -> None:
+    with pytest.raises(TypeError, match="tensor 'x' is an Arrow array with a dictionary: replace"):
+        tw.Tensor("x", pa.array(["a", "b"]).dictionary_encode())
+    with pytest.raises(TypeError, match="with a dictionary"):
+        tw.Tensor("x", pl.Series(["a"], dtype=pl.Categorical))
+
+
+def test_array_is_moved_and_released_with_the_last_view() -> None:
+    producer = NumbersProducer()
+    tensor = tw.Tensor("x", producer)
+    assert tensor.as_numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert address(tensor.as_numpy()) == ctypes.addressof(producer.data)
+    assert producer.arrays[0].release is None  # as the interface prescribes
+    with pytest.raises(tw.EncodeError, match="is an Arrow array that was consumed already"):
+        producer.schemas[0].release = producer.arrays[1].release
+        tw.Tensor("x", producer)
+    frame = tw.encode_request(tw.InferRequest([tensor]))
+    row = tensor.as_numpy()[1]
+    del tensor
+    gc.collect()
+    assert producer.n_releases == 0
+    del row
+    gc.collect()
+    assert producer.n_releases == 0
+    assert bytes(frame.buffers[1]) == bytes(producer.data)[:24]
+    del frame
+    gc.collect()
+    assert producer.n_releases == 1
+
+
+@pytest.mark.parametrize("arguments", [(0,), (16, (), b"b")], ids=["empty", "booleans"])
+def test_copied_and_empty_arrays_are_released_at_once(arguments: tuple[Any, ...]) -> None:
+    producer = NumbersProducer(*arguments)
+    tensor = tw.Tensor("x", producer)
+    assert producer.n_releases == 1
+    assert tensor.shape[0] == arguments[0]
+
+
+def test_offsets_of_lists_and_elements() -> None:
+    changes = {0: {"length": 1, "offset": 1}, 1: {"length": 9, "offset": 2}}
+    tensor = tw.Tensor("x", NumbersProducer(array_changes=changes))
+    assert tensor.as_numpy().tolist() == [[5, 6, 7]]
+
+
+def test_arrays_need_no_data_if_they_are_empty() -> None:
+    buffers = (ctypes.c_void_p * 2)(None, None)
+    fields = {"buffers": ctypes.addressof(buffers)}
+    for producer in (
+        NumbersProducer(0, (), array_changes={0: fields}),
+        NumbersProducer(5, (0,), array_changes={1: fields}),
+    ):
+        tensor = tw.Tensor("x", producer)
+        assert tensor.shape == (producer.arrays[0].length, 0)[: len(producer.arrays)]
+        assert producer.n_releases == 1
+
+
+INVALID: dict[str, tuple[dict[str, Any], str]] = {
+    "negative length": ({"array_changes": {1: {"length": -1}}}, "its length is -1, its offset 0"),
+    "too many rows": (
+        {"array_changes": {0: {"length": 2**62}}},
+        f"its offset 0 and length {2**62} add up to {2**62} elements, at most",
+    ),
+    "too many elements in lists": (
+        {"list_sizes": (2**31 - 1, 3), "array_changes": {0: {"length": 2**50}}},
+        "its lists have more than 2^63 - 1 elements",
+    ),
+    "too few elements": ({"array_changes": {1: {"length": 5}}}, "its lists need 6 elements, there"),
+    "too few elements after an offset": (
+        {"array_changes": {0: {"offset": 1}}},
+        "its lists need 9 elements, there are 6",
+    ),
+    "null count": ({"array_changes": {1: {"null_count": 7}}}, "its null count is 7, its length 6"),
+    "nulls without validity": (
+        {"array_changes": {0: {"null_count": 1}}},
+        "it has 1 nulls and no validity buffer",
+    ),
+    "lists without children": ({"array_changes": {0: {"n_children": 0}}}, "it has 0 children, or"),
+    "lists with NULL children": (
+        {"array_changes": {0: {"children": None}}},
+        "its array of lists has no elements",
+    ),
+    "lists with two children": ({"array_changes": {0: {"n_children": 2}}}, "it has 2 children, or"),
+    "released child": (
+        {"array_changes": {1: {"release": None}}},
+        "the elements of its lists were released",
+    ),
+    "numbers with children": ({"array_changes": {1: {"n_children": 1}}}, "it has 1 children, or"),
+    "dictionary": ({"array_changes": {1: {"dictionary": 8}}}, "it has 0 children, or a dictionary"),
+    "buffers of lists": ({"array_changes": {0: {"n_buffers": 2}}}, "it has 2 buffers, not 1"),
+    "buffers of numbers": ({"array_changes": {1: {"n_buffers": 3}}}, "it has 3 buffers, not 2"),
+    "no buffers": ({"array_changes": {1: {"n_buffers": 0}}}, "it has 0 buffers, not 2"),
+    "NULL buffers": ({"array_changes": {1: {"buffers": None}}}, "its list of 2 buffers is NULL"),
+    "schema without children": (
+        {"schema_changes": {0: {"n_children": 0}}},
+        "its schema of lists has 0 children, not 1",
+    ),
+    "schema with NULL children": (
+        {"schema_changes": {0: {"children": None}}},
+        "its schema of lists has 1 children, not 1",
+    ),
+    "schema without a format": ({"format": None}, "its schema has no format"),
+    "negative list size": (
+        {"schema_changes": {0: {"format": b"+w:-1"}}},
+        "its schema has the format '+w:-1'",
+    ),
+    "no list size": ({"schema_changes": {0: {"format": b"+w:"}}}, "its schema has the format"),
+    "large list size": (
+        {"schema_changes": {0: {"format": b"+w:2147483648"}}},
+        "its schema has the format '+w:2147483648'",
+    ),
+    "long list size": (
+        {"schema_changes": {0: {"format": b"+w:" + b"9" * 5000}}},
+        "its schema has the format '+w:999",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INVALID)
+def test_invalid_structs_are_rejected_and_released(case: str) -> None:
+    arguments, message = INVALID[case]
+    producer = NumbersProducer(**arguments)
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.Tensor("x", producer)
+    assert str(caught.value).startswith("tensor 'x' is an invalid Arrow array: ")
+    assert message in str(caught.value)
+    del caught
+    gc.collect()
+    in_schema = "schema" in case or "size" in case
+    assert producer.n_releases == (0 if in_schema else 1)
+
+
+def test_missing_data_is_rejected() -> None:
+    buffers = (ctypes.c_void_p * 2)(None, None)
+    producer = NumbersProducer(array_changes={1: {"buffers": ctypes.addressof(buffers)}})
+    with pytest.raises(tw.EncodeError, match="it has 6 elements, but its data buffer is NULL"):
+        tw.Tensor("x", producer)
+    assert producer.n_releases == 1
+
+
+def test_released_child_schema_is_rejected() -> None:
+    producer = NumbersProducer(schema_changes={1: {"release": None}})
+    with pytest.raises(tw.EncodeError, match="is an Arrow schema that was consumed already"):
+        tw.Tensor("x", producer)
+    assert producer.n_releases == 0
+
+
+def test_number_of_dimensions_is_limited() -> None:
+    assert tw.Tensor("x", NumbersProducer(1, (1,) * 63)).shape == (1,) * 64
+    with pytest.raises(tw.EncodeError, match="tensor 'x' is an Arrow array with more than 64 dim"):
+        tw.Tensor("x", NumbersProducer(1, (1,) * 64))
+
+
+def test_shape_that_numpy_cannot_address_is_rejected() -> None:
+    producer = NumbersProducer(2**40, (0, 2**31 - 1))
+    with pytest.raises(tw.EncodeError, match="tensor 'x' is too large to address: INT32"):
+        tw.Tensor("x", producer)
+    assert producer.n_releases == 1
+
+
+def test_pandas_series_with_numpy_memory_does_not_use_arrow() -> None:
+    class Series:
+        dtype = np.dtype("f8")
+        values = np.arange(3.0)
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            return self.values
+
+        def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+            raise ImportError("pyarrow is not installed")
+
+    assert address(tw.Tensor("x", Series()).as_numpy()) == address(Series.values)
+
+
+def test_failed_export_of_a_tensor_releases_the_body() -> None:
+    spec = tw.TensorSpec("x", "BF16", [-1])
+    body = Owned(bytes(8))
+    with pytest.raises(tw.EncodeError):
+        pa.array(tw.decode_request(body, 0, raw_input=spec)["x"])
+    gc.collect()
+    body.append(0)

@@ -1,0 +1,374 @@
+"""Data frames of pandas, polars and pyarrow to tensors and back: values, addresses, errors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from stress.leaks import leak_of
+from support.lifetimes import assert_result_keeps_body_alive
+
+MISSING = "pip install '.[test]' for pandas, polars and pyarrow"
+if os.environ.get("CI"):
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+else:
+    pd = pytest.importorskip("pandas", reason=MISSING)
+    pl = pytest.importorskip("polars", reason=MISSING)
+    pa = pytest.importorskip("pyarrow", reason=MISSING)
+
+LIBRARIES = ("pandas", "polars", "pyarrow")
+DATATYPES = {
+    **{"BOOL": "?", "UINT8": "u1", "UINT16": "u2", "UINT32": "u4", "UINT64": "u8"},
+    **{"INT8": "i1", "INT16": "i2", "INT32": "i4", "INT64": "i8"},
+    **{"FP16": "f2", "FP32": "f4", "FP64": "f8"},
+}
+WHEN = datetime(2020, 1, 2, tzinfo=UTC).replace(tzinfo=None)
+
+
+def address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def lists_of(tensors: list[tw.Tensor]) -> dict[str, tuple[str, Any]]:
+    return {t.name: (t.datatype, t.as_numpy().tolist()) for t in tensors}
+
+
+def rows_of(column: Any) -> Any:
+    """Return the rows of a column as Python objects."""
+    values = column.to_pylist() if hasattr(column, "to_pylist") else column.to_list()
+    return [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
+
+
+# --- both directions ---
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (5,), (4, 3), (2, 3, 4)], ids=str)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_numbers_of_all_datatypes(library: Any, shape: tuple[int, ...]) -> None:
+    numbers = (np.arange(np.prod(shape)) % 2).reshape(shape)
+    arrays = {name: numbers.astype(code) for name, code in DATATYPES.items()}
+    tensors = [tw.Tensor(name, array) for name, array in arrays.items()]
+    frame = tw.dataframe_from_tensors(tensors, library)
+    for name, array in arrays.items():
+        assert rows_of(frame[name]) == array.tolist()
+    back = tw.tensors_from_dataframe(frame)
+    assert lists_of(back) == lists_of(tensors)
+    assert [tensor.shape for tensor in back] == [shape] * len(arrays)
+    for tensor, array in zip(back, arrays.values(), strict=True):
+        is_view = array.size and (library == "pandas" or tensor.datatype != "BOOL")
+        if is_view and not (library == "pandas" and len(shape) > 1):  # cells are stacked
+            assert address(tensor.as_numpy()) == address(array)
+
+
+@pytest.mark.parametrize("shape", [(2, 0), (2, 0, 3), (0, 3)], ids=str)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_empty_rows(library: Any, shape: tuple[int, ...]) -> None:
+    frame = tw.dataframe_from_tensors([tw.Tensor("x", np.zeros(shape, np.float32))], library)
+    (back,) = tw.tensors_from_dataframe(frame)
+    if library == "pandas" and shape[0] == 0:  # an object column does not know the type of its rows
+        assert (back.datatype, back.shape) == ("BYTES", (0,))
+    else:
+        assert (back.datatype, back.shape) == ("FP32", shape)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_text_and_binary(library: Any) -> None:
+    tensors = [
+        tw.Tensor("text", ["a", "", "longer than twelve bytes é"]),
+        tw.Tensor("binary", [b"\xff", b"", b"longer than twelve bytes \xff"]),
+        tw.Tensor("rows", [["a", "b"], ["c", "d"], ["e", "f"]]),
+    ]
+    frame = tw.dataframe_from_tensors(tensors, library)
+    assert rows_of(frame["text"]) == ["a", "", "longer than twelve bytes é"]
+    assert rows_of(frame["binary"]) == [b"\xff", b"", b"longer than twelve bytes \xff"]
+    assert [list(row) for row in rows_of(frame["rows"])] == [["a", "b"], ["c", "d"], ["e", "f"]]
+    assert lists_of(tw.tensors_from_dataframe(frame)) == lists_of(tensors)
+    if library == "polars":
+        assert frame.dtypes == [pl.String, pl.Binary, pl.Array(pl.String, 2)]
+    if library == "pyarrow":
+        types = [pa.large_string(), pa.large_binary(), pa.list_(pa.large_string(), 2)]
+        assert frame.schema.types == types
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_no_columns(library: Any) -> None:
+    assert tw.tensors_from_dataframe(tw.dataframe_from_tensors([], library)) == []
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_frame_keeps_the_body_alive(library: Any) -> None:
+    def convert(body: Any) -> Any:
+        spec = tw.TensorSpec("x", "INT32", [12])
+        tensor = tw.decode_request(body, 0, raw_input=spec)["x"]
+        lists = tw.Tensor("y", tensor.as_numpy().reshape(12, 1))
+        return tw.dataframe_from_tensors([tensor, lists], library)
+
+    assert_result_keeps_body_alive(bytes(range(48)), convert)
+
+
+# --- from frames ---
+
+
+def test_columns_of_pandas_are_not_copied() -> None:
+    frame = pd.DataFrame({"a": [1, 2, 3], "b": [4, 5, 6], "c": [0.5, np.nan, 2.5]})
+    assert frame["a"].to_numpy().base is not None  # a and b are rows of one block
+    for tensor in tw.tensors_from_dataframe(frame):
+        assert np.shares_memory(tensor.as_numpy(), frame[tensor.name].to_numpy())
+    from_matrix = pd.DataFrame(np.arange(6.0).reshape(3, 2), columns=["p", "q"])
+    assert lists_of(tw.tensors_from_dataframe(from_matrix)) == {
+        "p": ("FP64", [0, 2, 4]),
+        "q": ("FP64", [1, 3, 5]),
+    }
+
+
+def test_extension_columns_of_pandas() -> None:
+    frame = pd.DataFrame(
+        {
+            "Int64": pd.array([1, 2], dtype="Int64"),
+            "Float32": pd.array([0.5, 1.5], dtype="Float32"),
+            "boolean": pd.array([True, False], dtype="boolean"),
+            "str": pd.array(["a", "é"], dtype="str"),
+            "string": pd.array(["a", "b"], dtype="string"),
+            "python": pd.array(["c", "d"], dtype="string[python]"),
+            "pyarrow": pd.array(["e", "f"], dtype="string[pyarrow]"),
+            "arrow int": pd.array([1, 2], dtype="int16[pyarrow]"),
+            "arrow bytes": pd.array([b"\xff", b""], dtype=pd.ArrowDtype(pa.binary())),
+            "arrow list": pd.array([[1, 2], [3, 4]], dtype=pd.ArrowDtype(pa.list_(pa.int8(), 2))),
+        },
+        index=["x", "y"],
+    )
+    tensors = tw.tensors_from_dataframe(frame)
+    assert lists_of(tensors) == {
+        "Int64": ("INT64", [1, 2]),
+        "Float32": ("FP32", [0.5, 1.5]),
+        "boolean": ("BOOL", [True, False]),
+        "str": ("BYTES", [b"a", "é".encode()]),
+        "string": ("BYTES", [b"a", b"b"]),
+        "python": ("BYTES", [b"c", b"d"]),
+        "pyarrow": ("BYTES", [b"e", b"f"]),
+        "arrow int": ("INT16", [1, 2]),
+        "arrow bytes": ("BYTES", [b"\xff", b""]),
+        "arrow list": ("INT8", [[1, 2], [3, 4]]),
+    }
+    for name in ("Int64", "Float32", "boolean"):
+        data = next(tensor.as_numpy() for tensor in tensors if tensor.name == name)
+        assert np.shares_memory(data, frame[name].array._data)
+    (buffer,) = frame["arrow int"].array.__arrow_array__().chunks
+    assert address(tensors[7].data) == buffer.buffers()[1].address
+
+
+def test_object_columns_of_pandas() -> None:
+    column = pd.Series([b"\xff", "é"], dtype=object)
+    arrays = pd.Series([np.array([1.5, 2]), np.array([3, 4.5])], dtype=object)
+    tensors = tw.tensors_from_dataframe(pd.DataFrame({"b": column, "a": arrays}))
+    assert lists_of(tensors) == {
+        "b": ("BYTES", [b"\xff", "é".encode()]),
+        "a": ("FP64", [[1.5, 2], [3, 4.5]]),
+    }
+
+
+def test_columns_in_several_chunks() -> None:
+    part = pl.DataFrame({"n": [1, 2], "s": ["a", "b"], "b": [True, False]})
+    frame = pl.concat([part, part, part], rechunk=False)
+    expected = {
+        "n": ("INT64", [1, 2] * 3),
+        "s": ("BYTES", [b"a", b"b"] * 3),
+        "b": ("BOOL", [True, False] * 3),
+    }
+    assert lists_of(tw.tensors_from_dataframe(frame)) == expected
+    table = pa.concat_tables([part.to_arrow()] * 3)
+    assert lists_of(tw.tensors_from_dataframe(table)) == expected
+    batch = pa.RecordBatch.from_pydict({"n": [1, 2], "s": ["a", "b"]})
+    assert lists_of(tw.tensors_from_dataframe(batch[1:])) == {
+        "n": ("INT64", [2]),
+        "s": ("BYTES", [b"b"]),
+    }
+
+
+def test_arrow_columns_in_one_chunk_are_not_copied() -> None:
+    table = pa.table({"x": pa.array([1.5, 2.5, 3.5])})[1:]
+    (tensor,) = tw.tensors_from_dataframe(table)
+    assert address(tensor.as_numpy()) == table["x"].chunk(0).buffers()[1].address + 8
+    frame = pl.DataFrame({"x": [1, 2, 3]})
+    (tensor,) = tw.tensors_from_dataframe(frame)
+    assert np.shares_memory(tensor.as_numpy(), frame["x"].to_numpy(allow_copy=False))
+
+
+IN_PANDAS = (
+    "column 'x' has {} missing value{}, the first one is element {}: a tensor has no missing"
+)
+IN_ARROW = "tensor 'x' has {} null{}, the first one is element {}: a tensor has no missing values"
+IN_BYTES = "element {} of tensor 'x' is null, and BYTES has no missing values"
+MISSING_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
+    "Int64": (lambda: pd.array([1, None, None], dtype="Int64"), IN_PANDAS.format(2, "s", 1)),
+    "boolean": (lambda: pd.array([True, None], dtype="boolean"), IN_PANDAS.format(1, "", 1)),
+    "str": (lambda: pd.array(["a", "b", None], dtype="str"), IN_PANDAS.format(1, "", 2)),
+    "python": (lambda: pd.array([None], dtype="string[python]"), IN_PANDAS.format(1, "", 0)),
+    "ArrowDtype": (lambda: pd.array([1, None], dtype="int8[pyarrow]"), IN_PANDAS.format(1, "", 1)),
+    "object": (lambda: pd.Series(["a", np.nan], dtype=object), IN_PANDAS.format(1, "", 1)),
+    "arrays": (lambda: pd.Series([np.zeros(2), None], dtype=object), IN_PANDAS.format(1, "", 1)),
+    "polars": (lambda: pl.Series([1, 2, None]), IN_ARROW.format(1, "", 2)),
+    "polars text": (lambda: pl.Series(["a", None]), IN_BYTES.format(1)),
+    "pyarrow": (lambda: pa.array([None, True, None]), IN_ARROW.format(2, "s", 0)),
+    "pyarrow text": (lambda: pa.array(["a", None]), IN_BYTES.format(1)),
+}
+
+
+def frame_of(column: Any, name: Any = "x") -> Any:
+    """Return a frame with a column, of the package of the column."""
+    if isinstance(column, pl.Series):
+        return pl.DataFrame({name: column})
+    if isinstance(column, (pa.Array, pa.ChunkedArray)):
+        return pa.table({name: column})
+    return pd.DataFrame({name: column})
+
+
+@pytest.mark.parametrize("case", MISSING_VALUES)
+def test_missing_values_are_rejected_with_their_position(case: str) -> None:
+    make, message = MISSING_VALUES[case]
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.tensors_from_dataframe(frame_of(make()))
+    assert str(caught.value).startswith(message)
+    assert caught.value.tensor == "x"
+    assert f"element {caught.value.element}" in message
+
+
+WITHOUT_DATATYPE: dict[str, tuple[Callable[[], Any], str]] = {
+    "pandas category": (lambda: pd.Categorical(["a"]), "send its codes, column.cat.codes, or its"),
+    "pandas datetime": (lambda: pd.to_datetime(["2020-01-02"]), "column.astype('int64')"),
+    "pandas time zone": (
+        lambda: pd.to_datetime(["2020-01-02"]).tz_localize("UTC"),
+        "column.astype('int64')",
+    ),
+    "pandas timedelta": (lambda: pd.to_timedelta([1], "s"), "column.astype('int64')"),
+    "pandas period": (lambda: pd.period_range("2020", periods=1, freq="D"), "convert it to numb"),
+    "pandas interval": (lambda: pd.interval_range(0, 1), "convert it to numbers or to text"),
+    "arrow timestamp": (
+        lambda: pd.array([WHEN], dtype="timestamp[us][pyarrow]"),
+        "column.astype('int64')",
+    ),
+    "polars category": (lambda: pl.Series(["a"], dtype=pl.Categorical), "or send to_physical()"),
+    "polars enum": (lambda: pl.Series(["a"], dtype=pl.Enum(["a"])), "or send to_physical()"),
+    "polars datetime": (lambda: pl.Series([WHEN]), "cast it to Int64, or format it as text"),
+    "polars date": (lambda: pl.Series([WHEN.date()]), "cast it to Int32, or format it as text"),
+    "polars list": (lambda: pl.Series([[1], [2, 3]]), "convert it with list.to_array(width)"),
+    "polars struct": (lambda: pl.Series([{"a": 1}]), "convert it to numbers, bytes or text first"),
+    "pyarrow timestamp": (lambda: pa.array([WHEN]), "of format 'tsu:' (timestamp)"),
+    "pyarrow dictionary": (lambda: pa.array(["a"]).dictionary_encode(), "with a dictionary"),
+}
+
+
+@pytest.mark.parametrize("case", WITHOUT_DATATYPE)
+def test_columns_without_a_datatype_are_rejected(case: str) -> None:
+    make, advice = WITHOUT_DATATYPE[case]
+    with pytest.raises(TypeError) as caught:
+        tw.tensors_from_dataframe(frame_of(make()))
+    assert "'x'" in str(caught.value)
+    assert advice in str(caught.value)
+
+
+def test_advice_for_columns_of_pandas_works() -> None:
+    dates = pd.Series(pd.to_datetime(["2020-01-02"]))
+    categories = pd.Series(["b", "a", "b"], dtype="category")
+    for column in (
+        *(dates.astype("int64"), dates.astype(str)),
+        *(categories.cat.codes, categories.astype(str)),
+    ):
+        assert tw.tensors_from_dataframe(pd.DataFrame({"x": column}))[0].shape == column.shape
+
+
+def test_names_of_columns() -> None:
+    with pytest.raises(TypeError, match="column 0 is named 0, and the name of a tensor must be"):
+        tw.tensors_from_dataframe(pd.DataFrame([[1]]))
+    with pytest.raises(ValueError, match="two columns are named 'a'"):
+        tw.tensors_from_dataframe(pd.DataFrame([[1, 2]], columns=["a", "a"]))
+    with pytest.raises(ValueError, match="two columns are named 'a'"):
+        tw.tensors_from_dataframe(pa.table([[1], [2]], ["a", "a"]))
+
+
+@pytest.mark.parametrize("value", [{"a": [1]}, None, pd.Series([1]), pl.Series([1])], ids=repr)
+def test_other_objects_are_rejected(value: Any) -> None:
+    with pytest.raises(TypeError, match="a data frame must be one of pandas, polars or pyarrow"):
+        tw.tensors_from_dataframe(value)
+
+
+# --- to frames ---
+
+
+def test_columns_of_pandas_are_views_of_the_tensors() -> None:
+    rows = np.arange(6.0).reshape(3, 2)
+    memory = np.zeros(25, np.uint8)
+    misaligned = memory[1:].view("<f8")
+    tensors = [tw.Tensor("rows", rows), tw.Tensor("misaligned", misaligned)]
+    frame = tw.dataframe_from_tensors(tensors, "pandas")
+    assert address(frame["rows"][1]) == address(rows) + 16
+    assert frame["misaligned"].to_numpy().flags.aligned
+    assert frame.index.tolist() == [0, 1, 2]
+
+
+def test_tensors_that_do_not_fit_together() -> None:
+    a, b = tw.Tensor("a", np.zeros(2)), tw.Tensor("b", np.zeros((3, 2)))
+    with pytest.raises(ValueError, match="tensor 'b' has 3 rows, tensor 'a' has 2"):
+        tw.dataframe_from_tensors([a, b], "pandas")
+    with pytest.raises(ValueError, match="two tensors are named 'a'"):
+        tw.dataframe_from_tensors([a, a], "polars")
+    with pytest.raises(ValueError, match="tensor 's' has no dimensions, and a column needs one"):
+        tw.dataframe_from_tensors([tw.Tensor("s", np.zeros(()))], "pyarrow")
+    with pytest.raises(TypeError, match=r"tensors\[1\] must be a Tensor, not array"):
+        tw.dataframe_from_tensors([a, np.zeros(2)], "pandas")  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="library must be 'pandas', 'polars' or 'pyarrow', not 'x"):
+        tw.dataframe_from_tensors([a], "xarray")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_tensors_without_a_column_type(library: Any) -> None:
+    bf16 = tw.Tensor("b", np.zeros(2, np.uint16), datatype="BF16")
+    with pytest.raises(tw.EncodeError, match="tensor 'b' is BF16, which data frames do not supp"):
+        tw.dataframe_from_tensors([bf16], library)
+    region = tw.Tensor("r", None, datatype="FP32", shape=[2])
+    with pytest.raises(tw.TensorwireError, match="tensor 'r' is in shared memory"):
+        tw.dataframe_from_tensors([region], library)
+
+
+def test_packages_are_imported_on_use() -> None:
+    code = """
+import sys
+import numpy as np
+import tensorwire as tw
+
+def imported():
+    return {"pandas", "polars", "pyarrow"} & set(sys.modules)
+
+try:
+    tw.tensors_from_dataframe(np.zeros(2))
+except TypeError:
+    assert not imported()
+tw.dataframe_from_tensors([tw.Tensor("x", np.zeros(2))], "polars")
+assert imported() == {"polars"}
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.no_sanitizers(reason="it measures memory")
+@pytest.mark.thread_unsafe(reason="it counts the objects of the process")
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_conversions_do_not_leak(library: Any) -> None:
+    tensors = [
+        tw.Tensor("n", np.arange(3)),
+        tw.Tensor("rows", np.zeros((3, 2))),
+        tw.Tensor("flags", np.array([True, False, True])),
+        tw.Tensor("text", ["a", "b", "longer than twelve bytes"]),
+    ]
+    frame = tw.dataframe_from_tensors(tensors, library)
+    assert not leak_of(lambda: tw.dataframe_from_tensors(tensors, library), 300)
+    assert not leak_of(lambda: tw.tensors_from_dataframe(frame), 300)

@@ -1,0 +1,779 @@
+"""DLPack and __array__: tensors to capsules and arrays, and tensors from other packages' capsules.
+
+`interop/test_torch.py` has the same with torch and JAX.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support.dlpack_structs import (
+    IS_COPIED,
+    READ_ONLY,
+    UNVERSIONED,
+    USED,
+    VERSIONED,
+    Consumed,
+    Producer,
+    values_of,
+)
+from support.lifetimes import Owned, assert_result_keeps_body_alive
+
+ml_dtypes = pytest.importorskip("ml_dtypes", reason="pip install '.[test]'")
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+DTYPES: dict[str, Any] = {
+    **{"BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32},
+    **{"UINT64": np.uint64, "INT8": np.int8, "INT16": np.int16, "INT32": np.int32},
+    **{"INT64": np.int64, "FP16": np.float16, "BF16": BF16, "FP32": np.float32},
+    "FP64": np.float64,
+}
+# The type code and the number of bits, from the specification of DLPack.
+DLTYPES = {
+    **{"BOOL": (6, 8), "UINT8": (1, 8), "UINT16": (1, 16), "UINT32": (1, 32), "UINT64": (1, 64)},
+    **{"INT8": (0, 8), "INT16": (0, 16), "INT32": (0, 32), "INT64": (0, 64)},
+    **{"FP16": (2, 16), "BF16": (4, 16), "FP32": (2, 32), "FP64": (2, 64)},
+}
+SHAPES: list[tuple[int, ...]] = [(), (0,), (5,), (2, 3, 4), (2, 0, 3), (1, 3, 1)]
+
+
+def sample(datatype: str, shape: tuple[int, ...] = (2, 3)) -> Any:
+    return (np.arange(np.prod(shape)) % 7).reshape(shape).astype(DTYPES[datatype])
+
+
+def decoded(array: Any, *, readonly: bool = False, offset: int = 0) -> tw.Tensor:
+    """Return a decoded tensor, whose memory begins `offset` bytes after a multiple of 64."""
+    frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", array)]))
+    memory = bytearray(len(frame) + 128)
+    start = -np.frombuffer(memory, np.uint8).ctypes.data % 64 + offset
+    body = memoryview(memory)[start : start + len(frame)]
+    body[:] = bytes(frame)
+    if readonly:
+        body = body.toreadonly()
+    return tw.decode_response(body, frame.header_length)["x"]
+
+
+def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a C-contiguous array in elements."""
+    return tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
+
+
+def address(array: Any) -> int:
+    return int(array.ctypes.data)
+
+
+# --- tensors to capsules ---
+
+
+@pytest.mark.parametrize("max_version", [None, (0, 8), (1, 0), (1, 7), (2, 0)])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("datatype", DTYPES)
+def test_struct_of_a_capsule(
+    datatype: str, shape: tuple[int, ...], max_version: tuple[int, int] | None
+) -> None:
+    array = sample(datatype, shape)
+    tensor = decoded(array)
+    consumed = Consumed(tensor.__dlpack__(max_version=max_version))
+    struct = consumed.tensor
+    assert (struct.code, struct.bits, struct.lanes) == (*DLTYPES[datatype], 1)
+    assert (struct.device_type, struct.device_id) == (1, 0) == tensor.__dlpack_device__()
+    assert consumed.shape == shape
+    if array.size:
+        assert consumed.strides == c_strides(shape)
+        assert struct.data == address(tensor.as_numpy())
+    else:
+        assert struct.data is None  # as the specification says
+    assert struct.byte_offset == 0
+    assert np.array_equal(values_of(consumed, array.dtype), array)
+    if max_version is not None and max_version >= (1, 0):
+        managed = consumed.managed
+        assert (managed.major, managed.minor, managed.flags) == (1, 0, 0)
+    consumed.delete()
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2])
+@pytest.mark.parametrize("readonly", [False, True])
+@pytest.mark.parametrize("datatype", [name for name in DTYPES if name != "BF16"])
+def test_numpy_from_dlpack(datatype: str, readonly: bool, offset: int) -> None:
+    """numpy takes misaligned memory as it is."""
+    array = sample(datatype)
+    tensor = decoded(array, readonly=readonly, offset=offset)
+    made = np.from_dlpack(tensor)
+    assert address(made) == address(tensor.as_numpy())
+    assert made.dtype == array.dtype
+    assert made.flags.writeable is not readonly
+    assert made.flags.aligned is (offset % array.dtype.itemsize == 0)
+    assert np.array_equal(made, array)
+
+
+@pytest.mark.parametrize("data", [sample("BF16"), sample("BF16").view(np.uint16)])
+def test_bf16_is_bfloat_from_either_dtype(data: Any) -> None:
+    tensor = tw.Tensor("x", data, datatype="BF16")
+    consumed = Consumed(tensor.__dlpack__(max_version=(1, 0)))
+    assert (consumed.tensor.code, consumed.tensor.bits) == (4, 16)
+    assert np.array_equal(values_of(consumed, np.uint16), data.view(np.uint16))
+    consumed.delete()
+
+
+def test_read_only_tensor() -> None:
+    tensor = decoded(sample("FP32"), readonly=True)
+    consumed = Consumed(tensor.__dlpack__(max_version=(1, 0)))
+    assert consumed.managed.flags == READ_ONLY
+    consumed.delete()
+    for max_version in (None, (0, 8)):
+        with pytest.raises(BufferError) as caught:
+            tensor.__dlpack__(max_version=max_version)
+        assert str(caught.value) == (
+            "tensor 'x' is read-only, but the consumer requested a capsule of DLPack 0.x, which "
+            "cannot say so: decode from a bytearray or a BodyBuffer, which make the tensors "
+            "writable, or export a copy (copy=True)"
+        )
+
+
+@pytest.mark.parametrize("max_version", [None, (1, 0)])
+@pytest.mark.parametrize("readonly", [False, True])
+def test_copy(readonly: bool, max_version: tuple[int, int] | None) -> None:
+    tensor = decoded(sample("FP64"), readonly=readonly, offset=3)
+    consumed = Consumed(tensor.__dlpack__(copy=True, max_version=max_version))
+    assert consumed.tensor.data != address(tensor.as_numpy())
+    assert consumed.tensor.data % 8 == 0
+    if max_version is not None:
+        assert consumed.managed.flags == IS_COPIED
+    assert np.array_equal(values_of(consumed, np.float64), sample("FP64"))
+    consumed.delete()
+
+
+@pytest.mark.parametrize("copy", [None, False])
+def test_no_copy(copy: bool | None) -> None:
+    tensor = decoded(sample("FP64"), offset=1)
+    consumed = Consumed(tensor.__dlpack__(copy=copy))
+    assert consumed.tensor.data == address(tensor.as_numpy())
+    consumed.delete()
+
+
+def with_data(data: Any) -> tw.Tensor:
+    tensor = tw.Tensor("x", np.zeros(4, np.float32))
+    tensor.data = data
+    return tensor
+
+
+IN_SHARED_MEMORY = tw.Tensor(
+    "x", None, datatype="FP32", shape=[1], parameters={"shared_memory_region": "r"}
+)
+UNSUITABLE: list[tuple[tw.Tensor, dict[str, Any], type[Exception], str]] = [
+    (
+        *(tw.Tensor("x", ["a"]), {}, BufferError),
+        "tensor 'x' cannot be exported: DLPack supports arrays of numbers, not BYTES",
+    ),
+    (
+        *(IN_SHARED_MEMORY, {}, BufferError),
+        "tensor 'x' cannot be exported: DLPack supports arrays of numbers, not shared memory",
+    ),
+    (
+        *(with_data(np.zeros(4)), {"dl_device": (2, 1)}, BufferError),
+        "tensor 'x' can only be exported to DLPack device (1, 0), the CPU",
+    ),
+    (
+        *(with_data(np.zeros(4)), {"stream": 1}, ValueError),
+        "stream must be None for a tensor in the memory of the CPU",
+    ),
+    (
+        *(with_data(np.zeros(4, ">f4")), {}, BufferError),
+        "tensor 'x' has an array of >f4, which DLPack does not support",
+    ),
+    (
+        *(with_data(np.zeros(4, "M8[s]")), {}, BufferError),
+        "tensor 'x' has an array of datetime64[s], which DLPack does not support",
+    ),
+    (
+        *(with_data(np.zeros(4, "u1,<f4")["f1"]), {}, BufferError),
+        "tensor 'x' has an array with a stride that is not a multiple of the size of its elements, "
+        "which DLPack does not support",
+    ),
+]
+
+
+@pytest.mark.parametrize("tensor, options, kind, message", UNSUITABLE)
+def test_unsuitable_tensor(
+    tensor: tw.Tensor, options: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        tensor.__dlpack__(**options)
+    assert str(caught.value) == message
+
+
+def test_strided_array_that_a_user_has_set() -> None:
+    tensor = with_data(np.arange(12, dtype=np.int16).reshape(3, 4)[::-1, ::2])
+    consumed = Consumed(tensor.__dlpack__())
+    assert (consumed.shape, consumed.strides) == ((3, 2), (-4, 2))
+    consumed.delete()
+    assert np.array_equal(np.from_dlpack(tensor), tensor.as_numpy())
+
+
+@pytest.mark.parametrize("dl_device", [None, (1, 0)])
+def test_cpu_is_the_device(dl_device: tuple[int, int] | None) -> None:
+    Consumed(with_data(np.zeros(4)).__dlpack__(dl_device=dl_device)).delete()
+
+
+# --- the lifetime of exported memory ---
+
+FRAME = tw.encode_response(tw.InferResponse([tw.Tensor("x", sample("FP32"))]))
+
+
+def tensor_of(body: Any) -> tw.Tensor:
+    return tw.decode_response(body, FRAME.header_length)["x"]
+
+
+class Struct(Consumed):
+    """A consumer that calls the deleter when it is released."""
+
+    def __del__(self) -> None:
+        self.delete()
+
+
+EXPORTS: dict[str, Callable[[Any], Any]] = {
+    "unused capsule": lambda body: tensor_of(body).__dlpack__(),
+    "unused versioned capsule": lambda body: tensor_of(body).__dlpack__(max_version=(1, 0)),
+    "numpy": lambda body: np.from_dlpack(tensor_of(body)),
+    "struct": lambda body: Struct(tensor_of(body).__dlpack__()),
+    "versioned struct": lambda body: Struct(tensor_of(body).__dlpack__(max_version=(1, 0))),
+    "tensor": lambda body: tw.Tensor("y", np.from_dlpack(tensor_of(body))),
+}
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_export_keeps_the_body_alive(name: str) -> None:
+    assert_result_keeps_body_alive(bytes(FRAME), EXPORTS[name])
+
+
+def test_used_capsule_does_not_delete_its_struct() -> None:
+    body = Owned(bytes(FRAME))
+    weak_reference = weakref.ref(body)
+    capsule = tensor_of(body).__dlpack__()
+    consumed = Consumed(capsule)
+    del capsule, body
+    gc.collect()
+    assert weak_reference() is not None
+    consumed.delete()
+    gc.collect()
+    assert weak_reference() is None
+
+
+def test_deleter_in_another_thread() -> None:
+    body = Owned(bytes(FRAME))
+    weak_reference = weakref.ref(body)
+    structs = [Consumed(tensor_of(body).__dlpack__()) for _ in range(50)]
+    del body
+    # Raw threads of the operating system, which Python does not know.
+    libc = ctypes.CDLL(None)
+    handles = []
+    for struct in structs:
+        handle = ctypes.c_ulong()
+        libc.pthread_create(
+            ctypes.byref(handle),
+            None,
+            ctypes.c_void_p(struct.managed.deleter),
+            ctypes.c_void_p(struct.address),
+        )
+        handles.append(handle)
+    for handle in handles:
+        libc.pthread_join(handle, None)  # without the GIL
+    gc.collect()
+    assert weak_reference() is None
+
+
+def test_many_threads_export_one_tensor() -> None:
+    tensor = decoded(sample("FP32", (1000,)))
+    array = tensor.as_numpy()
+    before = sys.getrefcount(array)
+
+    def export() -> None:
+        for _ in range(200):
+            Consumed(tensor.__dlpack__()).delete()
+            tensor.__dlpack__(max_version=(1, 0))
+
+    threads = [threading.Thread(target=export) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sys.getrefcount(array) == before
+
+
+def test_long_chain_of_exports_and_imports() -> None:
+    """Each array owns the one before it. The release does not overflow the stack."""
+    data: Any = np.arange(3.0)
+    for _ in range(100_000):
+        tensor = tw.Tensor("x", data)
+        data = Exporter(tensor)
+    assert data.tensor.data[1] == 1
+    del data, tensor
+
+
+class Exporter:
+    """Has only the methods of DLPack."""
+
+    def __init__(self, tensor: tw.Tensor) -> None:
+        self.tensor = tensor
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.tensor.__dlpack_device__()
+
+
+OUTLIVES = """
+import sys, numpy as np, tensorwire as tw
+frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", np.arange(3.0))]))
+body = bytearray(bytes(frame))
+response = tw.decode_response(body, frame.header_length)
+made = np.from_dlpack(response["x"])
+unused = response["x"].__dlpack__()
+imported = tw.Tensor("y", made).data
+del body, response, frame, tw
+for name in [name for name in sys.modules if name.startswith("tensorwire")]:
+    del sys.modules[name]
+import gc; gc.collect()
+assert made.tolist() == imported.tolist() == [0, 1, 2]
+sys.kept = unused, made  # until the interpreter has ended
+"""
+
+
+def test_consumer_outlives_message_and_module() -> None:
+    run = subprocess.run([sys.executable, "-c", OUTLIVES], capture_output=True, check=False)
+    assert (run.returncode, run.stderr) == (0, b"")
+
+
+# --- tensors from capsules ---
+
+
+@pytest.mark.parametrize("is_versioned", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("datatype", DTYPES)
+def test_contiguous_tensor_is_not_copied(
+    datatype: str, shape: tuple[int, ...], is_versioned: bool
+) -> None:
+    array = sample(datatype, shape)
+    producer = Producer(array, is_versioned=is_versioned)
+    tensor = tw.Tensor("x", producer)
+    assert (tensor.datatype, tensor.shape) == (datatype, shape)
+    made = tensor.as_numpy()
+    assert made.dtype == array.dtype
+    assert np.array_equal(made, array)
+    assert made.flags.writeable is is_versioned  # an unversioned capsule does not say
+    if array.size:
+        assert address(made) == address(array)
+    assert made.flags.c_contiguous
+    assert made.strides == (array.strides if array.size else made.strides)
+    assert producer.n_deleted == 0
+    del tensor, made
+    assert producer.n_deleted == 1
+
+
+def test_producer_is_released_after_the_frame() -> None:
+    producer = Producer(sample("INT64"))
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", producer)]))
+    gc.collect()
+    assert producer.n_deleted == 0
+    assert bytes(frame).endswith(producer.array.tobytes())
+    del frame
+    assert producer.n_deleted == 1
+
+
+def test_producer_without_a_deleter() -> None:
+    producer = Producer(sample("INT64"), deleter=None)
+    assert np.array_equal(tw.Tensor("x", producer).as_numpy(), producer.array)
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_read_only_flag(readonly: bool) -> None:
+    array = sample("FP32")
+    array.flags.writeable = not readonly
+    assert tw.Tensor("x", Producer(array)).as_numpy().flags.writeable is not readonly
+    assert tw.Tensor("x", Producer(array)).as_numpy(writable=True).flags.writeable
+
+
+STRIDED: dict[str, Any] = {
+    "transposed": sample("INT32").T,
+    "every second": sample("FP64", (9,))[::2],
+    "reversed": sample("INT16", (4, 3))[::-1],
+    "broadcast": np.broadcast_to(sample("UINT8", (3,)), (2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_strided_tensor_is_copied_once(name: str) -> None:
+    producer = Producer(STRIDED[name])
+    tensor = tw.Tensor("x", producer)
+    assert producer.n_deleted == 1  # nothing refers to the producer's memory
+    assert tensor.as_numpy().flags.c_contiguous
+    assert np.array_equal(tensor.as_numpy(), STRIDED[name])
+
+
+@pytest.mark.parametrize("strides", [None, (3, 1), (77, 1)])
+def test_strides_that_are_contiguous(strides: tuple[int, ...] | None) -> None:
+    """They may be missing, and those of dimensions of 1 have no meaning."""
+    array = sample("FP32", (1, 3))
+    tensor = tw.Tensor("x", Producer(array, strides=strides))
+    assert tensor.as_numpy().strides == (12, 4)
+    assert address(tensor.as_numpy()) == address(array)
+
+
+def test_byte_offset() -> None:
+    array = sample("INT32", (6,))
+    tensor = tw.Tensor("x", Producer(array, byte_offset=8, shape=(4,)))
+    assert tensor.as_numpy().tolist() == [2, 3, 4, 5]
+    assert address(tensor.as_numpy()) == address(array) + 8
+
+
+def test_misaligned_tensor_is_not_copied() -> None:
+    memory = np.zeros(33, np.uint8)
+    array = memory[1:].view(np.int64)
+    tensor = tw.Tensor("x", Producer(array))
+    assert address(tensor.as_numpy()) == address(memory) + 1
+    assert not tensor.as_numpy().flags.aligned
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0, 3)])
+def test_empty_tensor_without_data(shape: tuple[int, ...]) -> None:
+    producer = Producer(sample("FP32", shape), data=None, byte_offset=8)
+    tensor = tw.Tensor("x", producer)
+    assert tensor.as_numpy().shape == shape
+    del tensor
+    assert producer.n_deleted == 1
+
+
+@pytest.mark.parametrize("device_type", [1, 3, 11])
+def test_host_memory(device_type: int) -> None:
+    """3 and 11 are pinned memory."""
+    producer = Producer(sample("FP32"), device_type=device_type)
+    assert address(tw.Tensor("x", producer).as_numpy()) == address(producer.array)
+
+
+def test_datatype_argument() -> None:
+    raw = Producer(sample("BF16").view(np.uint16))
+    assert tw.Tensor("x", raw, datatype="BF16").datatype == "BF16"
+    with pytest.raises(tw.EncodeError, match="tensor 'x' is given as FP32, its data is FP64"):
+        tw.Tensor("x", Producer(sample("FP64")), datatype="FP32")
+    assert tw.Tensor("x", Producer(sample("FP64")), shape=[3, 2]).shape == (3, 2)
+
+
+def test_bf16_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("tensorwire._codec.dlpack")
+    monkeypatch.setattr(module, "bf16_dtype", lambda: None)
+    tensor = tw.Tensor("x", Producer(sample("BF16")))
+    assert tensor.datatype == "BF16"
+    assert tensor.as_numpy().dtype == np.uint16
+    assert np.array_equal(tensor.as_numpy(), sample("BF16").view(np.uint16))
+
+
+class OldProducer(Producer):
+    """A producer of DLPack 0.x, whose method has only one argument."""
+
+    def __dlpack__(self, stream: Any = None) -> Any:  # type: ignore[override]
+        return super().__dlpack__()
+
+
+def test_producer_without_max_version() -> None:
+    producer = OldProducer(sample("FP32"), is_versioned=False)
+    assert address(tw.Tensor("x", producer).as_numpy()) == address(producer.array)
+
+
+class Failing(Producer):
+    requires_grad = False
+
+    def __dlpack__(self, **_options: Any) -> Any:
+        raise BufferError("something about gradients")
+
+
+class RequiresGrad(Failing):
+    requires_grad = True
+
+
+class Negated(Producer):
+    def is_neg(self) -> bool:
+        return True
+
+
+NOT_VALID = "tensor 'x' is not a valid DLPack tensor: "
+NO_DATATYPE = "tensor 'x' has elements of the DLPack type {}, which has no datatype"
+X = sample("FP32")
+INVALID: list[tuple[Producer, type[Exception], str]] = [
+    *(
+        (
+            Producer(X, device_type=device_type, device_id=1),
+            tw.EncodeError,
+            f"tensor 'x' is on DLPack device {name}:1: copy it to the memory of the CPU first, for "
+            "example with tensor.cpu()",
+        )
+        for device_type, name in ((2, "CUDA"), (8, "Metal"), (10, "ROCm"), (99, "of type 99"))
+    ),
+    (
+        RequiresGrad(X),
+        tw.EncodeError,
+        "tensor 'x' requires gradients, which cannot be sent: pass tensor.detach()",
+    ),
+    (
+        Failing(X),
+        tw.EncodeError,
+        "tensor 'x' cannot be exported by Failing: something about gradients",
+    ),
+    (
+        Negated(X),
+        tw.EncodeError,
+        "tensor 'x' is a view that negates its memory: pass tensor.resolve_neg()",
+    ),
+    (
+        Producer(X, major=2),
+        tw.EncodeError,
+        "tensor 'x' is exported as DLPack 2.0, version 1 is supported",
+    ),
+    *(
+        (
+            Producer(X, name=name),
+            tw.EncodeError,
+            "tensor 'x' is a DLPack tensor that was consumed already: its capsule is used",
+        )
+        for name in USED.values()
+    ),
+    (
+        Producer(X, name=b"arrow_array"),
+        TypeError,
+        "__dlpack__ of tensor 'x' must return a 'dltensor' or 'dltensor_versioned' capsule, not "
+        "PyCapsule",
+    ),
+    (Producer(X, ndim=-1), tw.EncodeError, NOT_VALID + "it has -1 dimensions"),
+    (
+        Producer(X, ndim=65),
+        tw.EncodeError,
+        "tensor 'x' has 65 dimensions, numpy supports at most 64",
+    ),
+    (
+        Producer(X, ndim=2**31 - 1),
+        tw.EncodeError,
+        "tensor 'x' has 2147483647 dimensions, numpy supports at most 64",
+    ),
+    (Producer(X, shape=None), tw.EncodeError, NOT_VALID + "it has no shape"),
+    (Producer(X, shape=(2, -3)), tw.EncodeError, NOT_VALID + "its dimension 1 is -3"),
+    (
+        Producer(X, shape=(2**62, 3)),
+        tw.EncodeError,
+        "tensor 'x' is too large to address: FP32 [4611686018427387904, 3] exceeds 2^63 - 1 bytes",
+    ),
+    (Producer(X, data=None), tw.EncodeError, NOT_VALID + "it has elements, but no data"),
+    (
+        Producer(X, byte_offset=2**64 - 8),
+        tw.EncodeError,
+        NOT_VALID + "its byte_offset is 18446744073709551608",
+    ),
+    *(
+        (
+            Producer(X, strides=(stride, 1)),
+            tw.EncodeError,
+            NOT_VALID + f"its stride 0 is {stride}",
+        )
+        for stride in (2**61, -(2**61), 2**63 - 1, -(2**63))
+    ),
+    *(  # each stride is possible, but not both
+        (
+            Producer(X, strides=(first, second)),
+            tw.EncodeError,
+            NOT_VALID + f"its stride 1 is {second}",
+        )
+        for first in (2**60, -(2**60))
+        for second in (2**59, -(2**59))
+    ),
+    *(
+        (Producer(X, code=code, bits=bits, lanes=lanes), TypeError, NO_DATATYPE.format(name))
+        for code, bits, lanes, name in (
+            *((5, 64, 1, "complex64"), (2, 128, 1, "float128"), (0, 4, 1, "int4")),
+            *((6, 1, 1, "bool1"), (3, 64, 1, "opaque64"), (4, 32, 1, "bfloat32")),
+            *((10, 8, 1, "float8_e4m3fn"), (17, 4, 1, "float4_e2m1fn"), (2, 32, 4, "float32x4")),
+            *((2, 32, 0, "float32x0"), (18, 8, 1, "with code 18 and 8 bits")),
+            *((255, 255, 1, "with code 255 and 255 bits"), (2, 0, 1, "float0")),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("producer, kind, message", INVALID, ids=[row[2] for row in INVALID])
+def test_invalid_producer(producer: Producer, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind) as caught:
+        tw.Tensor("x", producer)
+    assert str(caught.value) == message
+    if isinstance(caught.value, tw.EncodeError):
+        assert caught.value.tensor == "x"
+    # The capsule is not used: its destructor releases the struct.
+    assert producer.n_deleted == 0
+    assert producer.capsule is None or producer.capsule_name == producer.name
+
+
+@pytest.mark.parametrize("is_versioned", [False, True])
+def test_capsule_is_consumed_once(is_versioned: bool) -> None:
+    producer = Producer(sample("FP32"), is_versioned=is_versioned, is_cached=True)
+    first = tw.Tensor("x", producer)
+    assert producer.capsule_name == USED[VERSIONED if is_versioned else UNVERSIONED]
+    with pytest.raises(tw.EncodeError, match="tensor 'y' is a DLPack tensor that was consumed"):
+        tw.Tensor("y", producer)
+    assert producer.n_deleted == 0
+    del first
+    assert producer.n_deleted == 1
+
+
+@pytest.mark.parametrize("returned", [None, 1, "dltensor", object])
+def test_no_capsule(returned: Any) -> None:
+    class Odd(Producer):
+        def __dlpack__(self, **_options: Any) -> Any:
+            return returned
+
+    with pytest.raises(TypeError, match="__dlpack__ of tensor 'x' must return a 'dltensor' or"):
+        tw.Tensor("x", Odd(X))
+
+
+# --- which protocol is used ---
+
+
+class Both(Producer):
+    """Has __array__, with other values than its DLPack tensor."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.full(3, 9.0)
+
+
+class Arrow(Producer):
+    """Has also an Arrow array of numbers, which __array__ returns, too."""
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
+        return pytest.importorskip("pyarrow").array([1, 2, 3]).__arrow_c_array__()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array([1, 2, 3])
+
+
+class Subclass(np.ndarray[Any, Any]):
+    def __dlpack__(self, **_options: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_dlpack_is_preferred_to_array() -> None:
+    assert tw.Tensor("x", Both(np.zeros(2))).shape == (2,)
+
+
+def test_arrow_is_preferred_to_dlpack() -> None:
+    assert tw.Tensor("x", Arrow(np.zeros(2))).as_numpy().tolist() == [1, 2, 3]
+
+
+def test_subclass_of_ndarray_is_an_array() -> None:
+    array = np.zeros(3).view(Subclass)
+    assert address(tw.Tensor("x", array).as_numpy()) == address(array)
+
+
+# --- __array__ ---
+
+
+def test_asarray_returns_the_array() -> None:
+    tensor = decoded(sample("INT32"))
+    assert np.asarray(tensor) is tensor.as_numpy()
+    assert np.array(tensor).ctypes.data != address(tensor.as_numpy())
+    assert np.array(tensor, copy=False) is tensor.as_numpy()
+    assert (np.asarray(tensor) + 1).tolist() == (sample("INT32") + 1).tolist()
+
+
+def test_array_of_another_dtype() -> None:
+    tensor = decoded(sample("INT32"))
+    assert np.asarray(tensor, np.float64).dtype == np.float64
+    assert np.asarray(tensor, np.int32) is tensor.as_numpy()
+    with pytest.raises(ValueError, match="copy"):
+        np.asarray(tensor, np.float64, copy=False)
+
+
+@pytest.mark.parametrize("arguments", [(), (None,), (np.int32,), (None, None), (None, False)])
+def test_array_with_the_arguments_of_numpy_1_and_2(arguments: tuple[Any, ...]) -> None:
+    tensor = decoded(sample("INT32"))
+    assert tensor.__array__(*arguments) is tensor.as_numpy()
+    assert tensor.__array__(None, True) is not tensor.as_numpy()
+
+
+def test_array_of_bytes() -> None:
+    tensor = tw.Tensor("x", [["a", "bc"]])
+    assert np.asarray(tensor).tolist() == [[b"a", b"bc"]]
+    assert np.asarray(tensor).dtype == object
+    assert np.asarray(tensor, "S").dtype == np.dtype("S2")
+    with pytest.raises(ValueError, match="without copying"):
+        np.array(tensor, copy=False)
+
+
+def test_array_of_a_tensor_in_shared_memory() -> None:
+    with pytest.raises(tw.TensorwireError, match="tensor 'x' is in shared memory"):
+        np.asarray(IN_SHARED_MEMORY)
+
+
+# --- length and iteration, for packages such as pandas ---
+
+
+def test_length_and_iteration() -> None:
+    tensor = decoded(sample("INT32", (3, 2)))
+    assert len(tensor) == 3
+    assert [row.tolist() for row in tensor] == [[0, 1], [2, 3], [4, 5]]
+    words = tw.Tensor("words", ["a", "bc"])
+    assert (len(words), list(words)) == (2, [b"a", b"bc"])
+
+
+def test_tensor_without_dimensions_has_no_length() -> None:
+    tensor = decoded(sample("INT32", ()))
+    with pytest.raises(TypeError, match="tensor 'x' has no dimensions, and therefore no length"):
+        len(tensor)
+    with pytest.raises(TypeError):
+        iter(tensor)
+
+
+def test_tensor_is_true() -> None:
+    assert decoded(sample("INT32", (0,)))
+    assert decoded(sample("INT32", ()))
+
+
+# --- a Tensor as data ---
+
+
+def test_tensor_of_a_tensor_has_the_same_memory() -> None:
+    source = decoded(sample("FP32"))
+    tensor = tw.Tensor("y", source)
+    assert tensor.data is source.data
+    assert (tensor.name, tensor.datatype, tensor.shape) == ("y", "FP32", (2, 3))
+    words = tw.Tensor("words", ["a"])
+    assert tw.Tensor("y", words).data is words.data
+    assert tw.Tensor("y", source, shape=[6]).shape == (6,)
+
+
+def test_tensor_of_a_bf16_tensor_of_uint16() -> None:
+    source = tw.Tensor("x", np.zeros(3, np.uint16), datatype="BF16")
+    assert tw.Tensor("y", source).datatype == "BF16"
+    with pytest.raises(tw.EncodeError, match="tensor 'y' is given as FP32, its data is UINT16"):
+        tw.Tensor("y", source, datatype="FP32")
+
+
+def test_tensor_of_a_tensor_in_shared_memory() -> None:
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.Tensor("y", IN_SHARED_MEMORY)
+    assert str(caught.value) == "tensor 'y' is made from tensor 'x', which is in shared memory"
+
+
+def test_list_of_tensors_is_not_data() -> None:
+    tensor = tw.Tensor("x", np.float32(1))
+    with pytest.raises(tw.EncodeError, match="FP32 accepts numbers, the value is Tensor"):
+        tw.Tensor("y", [tensor, tensor], datatype="FP32")
+    with pytest.raises(tw.EncodeError, match="is a list of numbers, which needs datatype="):
+        tw.Tensor("y", [tensor, tensor])

@@ -1,0 +1,118 @@
+"""inspect.signature of the public compiled classes and functions, and docstrings of attributes."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pydoc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tensorwire as tw
+
+Parameters = list[tuple[str, Any, Any]]  # names, kinds and defaults
+KINDS = inspect.Parameter
+NO_DEFAULT = inspect.Parameter.empty
+
+COMPILED: dict[str, Any] = {
+    name: getattr(tw, name)
+    for name in tw.__all__
+    if getattr(tw, name).__module__.startswith("tensorwire._codec.")
+}
+CLASSES = {name: value for name, value in COMPILED.items() if inspect.isclass(value)}
+METHODS = {
+    f"{name}.{method}": value
+    for name, kind in CLASSES.items()
+    for method, value in vars(kind).items()
+    if callable(value) and (not method.startswith("_") or method.startswith("__dlpack"))
+}
+FUNCTIONS = {name: value for name, value in COMPILED.items() if name not in CLASSES} | METHODS
+ATTRIBUTES = {
+    f"{name}.{attribute}": value
+    for name, kind in CLASSES.items()
+    for attribute, value in vars(kind).items()
+    if type(value).__name__ == "getset_descriptor" and not attribute.startswith("_")
+}
+
+
+def stub_of(value: Any) -> list[ast.stmt]:
+    """Return the statements of the stub of the module of a class or function."""
+    module = value.__module__.rpartition(".")[2]
+    path = Path(tw.__file__).parent / "_codec" / f"{module}.pyi"
+    return ast.parse(path.read_text()).body
+
+
+def definition(body: list[ast.stmt], name: str) -> Any:
+    return next((item for item in body if getattr(item, "name", None) == name), None)
+
+
+def declared(function: ast.FunctionDef) -> Parameters:
+    """Return the parameters of a function of a stub."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    missing = [None] * (len(positional) - len(arguments.defaults))
+    return [
+        *(
+            (argument.arg, KINDS.POSITIONAL_OR_KEYWORD, literal(default))
+            for argument, default in zip(positional, [*missing, *arguments.defaults], strict=True)
+        ),
+        *(
+            (argument.arg, KINDS.KEYWORD_ONLY, literal(default))
+            for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        ),
+    ]
+
+
+def literal(default: ast.expr | None) -> Any:
+    """Return a default, or "..." for an expression that the stub does not repeat."""
+    if default is None:
+        return NO_DEFAULT
+    return ast.literal_eval(default) if ast.unparse(default) != "..." else "..."
+
+
+def actual(value: Any) -> Parameters:
+    return [(p.name, p.kind, p.default) for p in inspect.signature(value).parameters.values()]
+
+
+def assert_equal(found: Parameters, expected: Parameters) -> None:
+    assert [row[:2] for row in found] == [row[:2] for row in expected]
+    for (name, _, default), (_, _, other) in zip(found, expected, strict=True):
+        assert other == "..." or (default is other or default == other), name
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_signature_of_a_class(name: str) -> None:
+    body = definition(stub_of(CLASSES[name]), name).body
+    constructor = definition(body, "__init__") or definition(body, "__new__")
+    assert_equal(actual(CLASSES[name]), declared(constructor)[1:])
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_signature_of_a_function(name: str) -> None:
+    owner, _, method = name.rpartition(".")
+    body = stub_of(FUNCTIONS[name] if not owner else CLASSES[owner])
+    if owner:
+        body = definition(body, owner).body
+    assert_equal(actual(FUNCTIONS[name]), declared(definition(body, method)))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_docstring_does_not_contain_the_signature(name: str) -> None:
+    first = (inspect.getdoc(CLASSES[name]) or "").splitlines()[0]
+    assert first.endswith(".")
+    assert f"{name}(" not in first
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_attribute_has_a_docstring(name: str) -> None:
+    text = ATTRIBUTES[name].__doc__
+    assert text[0].isupper() or text[0] == "`"
+    assert text.rstrip().endswith(".")
+
+
+def test_help_shows_signature_and_attributes() -> None:
+    text = pydoc.plain(pydoc.render_doc(tw.Tensor))
+    assert "class Tensor(builtins.object)\n |  Tensor(name, data, *, datatype=None," in text
+    assert "Datatype of the protocol, for example" in text.partition("Data descriptors")[2]
