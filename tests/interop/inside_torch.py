@@ -26,7 +26,7 @@ import tensorwire as tw
 
 sys.path.append(str(Path(__file__).parents[1]))  # tests
 
-from support.examples import ARRAYS_PAGE, examples, run
+from support.examples import Example, examples, run
 
 jax.config.update("jax_enable_x64", True)
 
@@ -407,7 +407,10 @@ def test_pandas_columns() -> None:
 # --- docs/arrays.md ---
 
 
-@pytest.mark.parametrize("heading", ["torch", "JAX", "pandas"])
-def test_example_of_the_page(heading: str) -> None:
-    code, expected = examples(ARRAYS_PAGE)[heading]
-    assert run(code) == expected
+@pytest.mark.parametrize(
+    "example",
+    [example for example in examples() if example.is_large],
+    ids=lambda example: example.id,
+)
+def test_example(example: Example) -> None:
+    assert run(example.code) == example.expected

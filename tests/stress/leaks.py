@@ -211,47 +211,6 @@ def dlpack() -> Iterator[Case]:
         yield f"in, {change}", partial(tw.Tensor, "y", made)
 
 
-class Capsule:
-    """A producer that returns the same capsule each time."""
-
-    def __init__(self, capsule: Any) -> None:
-        self.capsule = capsule
-
-    def __dlpack__(self, **_options: Any) -> Any:
-        return self.capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0
-
-
-def dlpack() -> Iterator[Case]:
-    body = tw.encode_response(tw.InferResponse([tw.Tensor("x", np.arange(6.0).reshape(2, 3))]))
-    tensor = tw.decode_response(bytes(body), body.header_length)["x"]
-    writable = tw.Tensor("x", np.arange(6.0))
-    strided = tw.Tensor("x", np.arange(6.0))
-    strided.data = np.arange(12.0)[::2]
-    words = tw.Tensor("w", ["a"])
-    versioned = partial(tensor.__dlpack__, max_version=(1, 0))
-    yield "unused capsules", lambda: (versioned(), writable.__dlpack__())
-    yield "a copy", partial(tensor.__dlpack__, copy=True)
-    yield "numpy", lambda: np.from_dlpack(tensor)
-    yield "read-only", tensor.__dlpack__
-    yield "BYTES", words.__dlpack__
-    yield "device", partial(writable.__dlpack__, dl_device=(2, 0))
-    yield "__array__", lambda: (np.asarray(tensor), np.asarray(words), np.asarray(tensor, "f4"))
-    yield "no copy", partial(np.asarray, tensor, "f4", copy=False)
-    yield "in", lambda: tw.Tensor("y", Capsule(versioned()))
-    yield "in, unversioned", lambda: tw.Tensor("y", Capsule(writable.__dlpack__()))
-    yield "in, strided", lambda: tw.Tensor("y", Capsule(strided.__dlpack__()))
-    yield "in, of another datatype", lambda: tw.Tensor("y", Capsule(versioned()), datatype="FP32")
-    used = Capsule(versioned())
-    kept = tw.Tensor("y", used)
-    yield "in, used", lambda: tw.Tensor(kept.name, used)
-    invalid = [producer(change, is_cached=True) for change in range(len(FIELD_CHANGES))]
-    for change, made in zip(FIELD_CHANGES, invalid, strict=True):
-        yield f"in, {change}", partial(tw.Tensor, "y", made)
-
-
 def buffers() -> Iterator[Case]:
     def filled(content_length: int | None, *chunks: Any, **more: Any) -> Any:
         buffer = tw.BodyBuffer(content_length, 7, **more)

@@ -1,4 +1,4 @@
-"""The examples of a Markdown page: a block of Python, and what it prints."""
+"""The examples of the Markdown pages: a block of Python, and what it prints."""
 
 from __future__ import annotations
 
@@ -6,25 +6,51 @@ import io
 import re
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-ARRAYS_PAGE = Path(__file__).parents[2] / "docs" / "arrays.md"
-SECTION = re.compile(r"^## (.*)$", re.MULTILINE)
-EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
+import tensorwire as tw
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+HEADING = re.compile(r"^## (.*)$", re.MULTILINE)
+EXAMPLE = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
+LARGE_IMPORT = re.compile(r"^import (?:torch|jax)\b", re.MULTILINE)
 
 
-def examples(page: Path) -> dict[str, tuple[str, str]]:
-    """Return the code and the output of the first example of each section, by its heading."""
-    _, *parts = SECTION.split(page.read_text())
-    found = {}
-    for heading, text in zip(parts[::2], parts[1::2], strict=True):
-        if example := EXAMPLE.search(text):
-            found[heading] = (example[1], example[2])
+class Example(NamedTuple):
+    """A block of Python, and the text that it prints."""
+
+    id: str
+    code: str
+    expected: str
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the code needs torch or JAX, which interop/environment.py installs."""
+        return LARGE_IMPORT.search(self.code) is not None
+
+
+def examples() -> list[Example]:
+    """Return the examples of all pages. The id has the page, the section and a number."""
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        for number, match in enumerate(EXAMPLE.finditer(text)):
+            headings = HEADING.findall(text, 0, match.start())
+            section = headings[-1] if headings else "introduction"
+            found.append(Example(f"{page.stem}, {section} {number}", match[1], match[2] or ""))
     return found
 
 
 def run(code: str) -> str:
-    """Return what the code prints. It gets its own `print`, so that threads do not interfere."""
+    """Return what the code prints, and the last line of the error that it ends with.
+
+    The code gets its own `print`: replacing sys.stdout in several threads can crash CPython.
+    """
     printed = io.StringIO()
     write = partial(print, file=printed)
-    exec(compile(code, "example", "exec"), {"__name__": "example", "print": write})
+    try:
+        exec(compile(code, "example", "exec"), {"__name__": "example", "print": write})
+    except tw.TensorwireError as error:
+        write(f"{type(error).__module__}.{type(error).__name__}: {error}")
     return printed.getvalue()
