@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from typing import Any
 
@@ -120,6 +121,9 @@ def test_tensor_spec() -> None:
         tw.TensorSpec("x", "FLOAT", [1])
     with pytest.raises(ValueError, match="dims must be 0 or more, or -1"):
         tw.TensorSpec("x", "FP32", [-2])
+    with pytest.raises(ValueError, match="dims must have at most 64 dimensions"):
+        tw.TensorSpec("x", "FP32", itertools.repeat(1))
+    assert len(tw.TensorSpec("x", "FP32", [1] * 64).dims) == 64
 
 
 ERROR = {"tensor": "x", "element": 3, "offset": 1048, "expected": 4096, "actual": 12}

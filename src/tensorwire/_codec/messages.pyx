@@ -13,8 +13,10 @@ from .conversion cimport convert_data
 from .datatypes cimport Datatype
 from .dlpack cimport dlpack_capsule
 from .dlpack_abi cimport CPU
+from .wire cimport MAX_RANK
 
 from collections.abc import Mapping
+from itertools import islice
 from operator import index
 
 import numpy as np
@@ -780,7 +782,7 @@ cdef class TensorSpec:
     Raises
     ------
     ValueError
-        The datatype is unknown, or a dimension is less than -1.
+        The datatype is unknown, a dimension is less than -1, or there are more than 64 dimensions.
     EncodeError
         The name contains a NUL.
     TypeError
@@ -800,7 +802,9 @@ cdef class TensorSpec:
                 f"unknown datatype {datatype!r}, must be one of {', '.join(DATATYPES)}")
         self.name = checked_name(name, "a tensor")
         self.datatype = DATATYPES[datatype].name
-        self.dims = tuple([int(index(dim)) for dim in dims])
+        self.dims = tuple([int(index(dim)) for dim in islice(dims, MAX_RANK + 1)])
+        if len(self.dims) > MAX_RANK:
+            raise ValueError(f"dims must have at most {MAX_RANK} dimensions")
         self.batching = checked_flag(batching, "batching")
         if any(dim < -1 for dim in self.dims):
             raise ValueError(

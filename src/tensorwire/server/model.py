@@ -239,8 +239,6 @@ def as_tensor(name: str, value: Any, declared: SpecsByName) -> tw.Tensor:
         array = np.asarray(items)
         # numpy removes trailing NUL bytes of text, so lists of text are not passed as arrays.
         return tw.Tensor(name, array if array.dtype.kind in "biuf" else items, shape=shape)
-    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
-        value = np.from_dlpack(value)
     return tw.Tensor(name, value)
 
 
