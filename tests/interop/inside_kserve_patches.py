@@ -128,6 +128,7 @@ JSON_FUNCTIONS = {
     "Request.json",
     "InferRequest.from_inference_request",
     "DataPlane.encode",
+    "DataPlane.infer",
 }
 
 
@@ -139,7 +140,7 @@ JSON_FUNCTIONS = {
             TYPES,
             "def get_output_by_name(self, name: str)",
             "def get_output_by_name(self, name)",
-            {"InferResponse.to_rest", "DataPlane.encode"},
+            {"InferResponse.to_rest", "DataPlane.encode", "DataPlane.infer"},
         ),
     ],
 )
