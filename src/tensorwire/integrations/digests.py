@@ -58,7 +58,7 @@ def source_of_imported(module: str) -> str | None:
 
 
 def parse(source: str | bytes | None) -> ast.Module | None:
-    """Parse the source of a module. Returns None if there is none, or if it is malformed."""
+    """Return the syntax tree of a module; None for no source, and for source with an error."""
     if source is None:
         return None
     try:

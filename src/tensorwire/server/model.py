@@ -123,7 +123,8 @@ class ServedModel:
     ) -> tw.Frame | Awaitable[tw.Frame]:
         """Decode a request, and run the model.
 
-        Return the frame if the model has ``in_event_loop``, otherwise an awaitable of the frame.
+        Return an awaitable of the frame. If the model has ``in_event_loop``, and its function does
+        not return an awaitable, return the frame itself.
         """
         model = self.model
         request = tw.decode_request(
