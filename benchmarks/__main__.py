@@ -144,12 +144,14 @@ def main() -> None:
         except KeyboardInterrupt:
             sys.exit("\ninterrupted: nothing was written")
     folder = arguments.results or report.RESULTS
-    files = {folder / f"{subject}.json": results.text() for subject, results in measured.items()}
+    files = {
+        folder / f"{subject}.json": results.text().encode() for subject, results in measured.items()
+    }
     if not arguments.results:
         files |= report.rendered({**report.read_results(), **measured})
-    for path, text in files.items():
+    for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_bytes(content)
         print(f"wrote {path}")
     sys.exit(0 if succeeded else 1)
 

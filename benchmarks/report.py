@@ -20,6 +20,7 @@ from .contenders import LIMITS, OTHER_FORMATS
 from .workloads import BYTES
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
 RESULTS, PLOTS = HERE / "results", HERE / "plots"
 OURS = "tensorwire"
 SERVE = "tensorwire serve"
@@ -501,14 +502,22 @@ def integration(package: str) -> Callable[[Tables], str]:
             return ""
         whole = tables[f"integration: {package}"]
         table = whole.chosen(package, {case: case for case in INTEGRATIONS[package]})
-        parts = [markdown(table, whole.contenders()), smallest_ratio(tables, package)]
-        return "\n\n".join([*filter(None, parts), provenance([table])])
+        parts = [markdown(table, whole.contenders())]
+        if ratio := smallest_ratio(tables, package):
+            parts.append(f"{SMALLEST}: {ratio}.")
+        return "\n\n".join([*parts, provenance([table])])
 
     return text
 
 
+SMALLEST = (
+    "On small messages (4 B to 4 KB, 1 to 256 elements of BYTES), each replaced function has at "
+    "least this multiple of the speed of the original"
+)
+
+
 def smallest_ratio(tables: Tables, package: str) -> str:
-    """Return a sentence about the slowest function of a package on small messages."""
+    """Return the ratio of the slowest function of a package on small messages, and its name."""
     rows = tables[SMALL].rows if SMALL in tables else {}
     ratios = {
         workload.removeprefix(f"{package}: "): row[ON_TENSORWIRE]["ratio"]
@@ -518,10 +527,14 @@ def smallest_ratio(tables: Tables, package: str) -> str:
     if not ratios:
         return ""
     workload = min(ratios, key=ratios.__getitem__)
-    return (
-        f"On small messages (4 B to 4 KB, 1 to 256 elements of BYTES), each replaced function has "
-        f"at least {ratios[workload]:.2f} times the speed of the original (*{workload}*)."
-    )
+    return f"{ratios[workload]:.2f} (*{workload}*)"
+
+
+def smallest_ratios(tables: Tables) -> str:
+    """Return a sentence about the slowest functions of all packages on small messages."""
+    found = {package: smallest_ratio(tables, package) for package in INTEGRATIONS}
+    texts = [f"{package} {text}" for package, text in found.items() if text]
+    return f"{SMALLEST}: {'; '.join(texts)}." if texts else ""
 
 
 def paired_cell(row: Row, base: Row | None) -> str:
@@ -628,16 +641,22 @@ def versions_text(tables: Tables) -> str:
 # --- pages ---
 
 PAGES: dict[Path, dict[str, Callable[[Tables], str]]] = {
-    HERE.parent / "README.md": {
+    ROOT / "README.md": {
         "headline": headline,
-        "json": json_headline,
-        "losses": losses_text(8),
-        "echoes": echoes,
-        "rates": rates_headline,
-        **{f"drop in {package}": integration(package) for package in INTEGRATIONS},
+        "losses": losses_text(5),
+        "drop ins": smallest_ratios,
+    },
+    **{
+        ROOT / "docs" / "integrations" / f"{package}.md": {
+            f"drop in {package}": integration(package)
+        }
+        for package in INTEGRATIONS
     },
     HERE / "README.md": {
         "versions": versions_text,
+        "json summary": json_headline,
+        "rates summary": rates_headline,
+        "echoes": echoes,
         "decode": complete("decode", "decode and read"),
         "encode": complete("encode", "encode prepared tensors"),
         "decode by size": complete("by size: decode", "by size: decode and read"),
@@ -663,11 +682,11 @@ PAGES: dict[Path, dict[str, Callable[[Tables], str]]] = {
 }
 
 
-def rendered(measured: Mapping[str, Results]) -> dict[Path, str]:
+def rendered(measured: Mapping[str, Results]) -> dict[Path, bytes]:
     """Return the pages and plots of these results."""
     tables = tables_of(measured)
     pages = {page: with_regions(page.read_text(), PAGES[page], tables) for page in PAGES}
-    return pages | plots(tables)
+    return {page: text.encode() for page, text in pages.items()} | plots(tables)
 
 
 def with_regions(page: str, regions: Mapping[str, Callable[[Tables], str]], tables: Tables) -> str:
@@ -684,7 +703,7 @@ def with_regions(page: str, regions: Mapping[str, Callable[[Tables], str]], tabl
     return page
 
 
-# --- plots: reproducible SVG, for light and dark backgrounds ---
+# --- plots: reproducible and transparent, for light and dark backgrounds ---
 
 GREY = "#808890"  # for text and axes: a contrast of 3.5:1 or more on white and on black
 COLOURS = ["#d9480f", "#1c7ed6", "#2f9e44", "#9c36b5", "#a88000", "#0c8599", "#e64980", "#7048e8"]
@@ -698,8 +717,11 @@ STYLE = {
 }
 
 
-def plots(tables: Tables) -> dict[Path, str]:
-    """Return the plots, or none if matplotlib is missing."""
+def plots(tables: Tables) -> dict[Path, bytes]:
+    """Return the plots, or none if matplotlib is missing.
+
+    The plot of README.md is PNG, because package indexes do not show every SVG.
+    """
     try:
         import_module("matplotlib").use("svg")
         plt: Any = import_module("matplotlib.pyplot")
@@ -708,21 +730,31 @@ def plots(tables: Tables) -> dict[Path, str]:
         return {}
     found = {}
     with plt.rc_context(STYLE):
-        for name, draw in (("size", plot_sizes), ("bytes", plot_bytes), ("http", plot_http)):
+        for name, draw in PLOTTED.items():
             figure = draw(plt, tables)
             if figure is not None:
-                found[PLOTS / f"{name}.svg"] = svg(figure)
+                found[PLOTS / name] = svg(figure) if name.endswith("svg") else png(figure)
                 plt.close(figure)
     return found
 
 
-def svg(figure: Any) -> str:
+def svg(figure: Any) -> bytes:
     """Return the figure as SVG, without a date and with two decimals."""
     target = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(target, format="svg", transparent=True, bbox_inches="tight", metadata=nothing)
     text = re.sub(r"(\d+\.\d{2})\d+", r"\1", target.getvalue())
-    return re.sub(r"\s*\n\s*", "\n", text)
+    return re.sub(r"\s*\n\s*", "\n", text).encode()
+
+
+def png(figure: Any) -> bytes:
+    """Return the figure as PNG, without the version of matplotlib."""
+    target = io.BytesIO()
+    nothing = {"Software": None}
+    figure.savefig(
+        target, format="png", dpi=200, transparent=True, bbox_inches="tight", metadata=nothing
+    )
+    return target.getvalue()
 
 
 def plot_lines(axes: Any, table: Table, contenders: list[str], sizes: Mapping[str, int]) -> None:
@@ -753,6 +785,35 @@ def plot_lines(axes: Any, table: Table, contenders: list[str], sizes: Mapping[st
     axes.minorticks_off()
 
 
+HEADLINE_LINES = (OURS, "tritonclient", "kserve", "by hand", "memcpy")
+
+
+def plot_headline(plt: Any, tables: Tables) -> Any:
+    """Plot the time of decoding one FP32 tensor, with the name of each contender at its line."""
+    table = tables.get("by size: decode")
+    if table is None:
+        return None
+    figure, axes = plt.subplots(figsize=(7, 3.4))
+    contenders = [name for name in HEADLINE_LINES if name in table.contenders()]
+    plot_lines(axes, table, contenders, row_sizes(table))
+    for line in axes.lines:
+        axes.annotate(
+            line.get_label(),
+            (line.get_xdata()[-1], line.get_ydata()[-1]),
+            xytext=(7, 0),
+            textcoords="offset points",
+            va="center",
+            color=line.get_color(),
+        )
+    axes.set(title="Time to decode a response with one FP32 tensor", xlabel="size of the tensor")
+    return figure
+
+
+def row_sizes(table: Table) -> dict[str, int]:
+    """Return the number of bytes of each workload."""
+    return {w: next(iter(row.values()))["nbytes"] for w, row in table.rows.items()}
+
+
 def plot_sizes(plt: Any, tables: Tables) -> Any:
     """Plot decode, decode and read, and encode, for one FP32 tensor of 1 KB to 1 GB."""
     panels = {
@@ -769,8 +830,7 @@ def plot_sizes(plt: Any, tables: Tables) -> Any:
     figure, subplots = plt.subplots(1, 3, figsize=(10, 3.4), sharey=True)
     for axes, (name, title) in zip(subplots, panels.items(), strict=True):
         table = tables[name]
-        sizes = {w: next(iter(row.values()))["nbytes"] for w, row in table.rows.items()}
-        plot_lines(axes, table, contenders, sizes)
+        plot_lines(axes, table, contenders, row_sizes(table))
         axes.set_title(title)
     handles, labels = subplots[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper center", ncols=6, bbox_to_anchor=(0.5, 0))
@@ -827,3 +887,11 @@ def plot_http(plt: Any, tables: Tables) -> Any:
     axes.set(title="HTTP echo over the loopback interface, FP32: client, server")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure
+
+
+PLOTTED: dict[str, Callable[[Any, Tables], Any]] = {
+    "headline.png": plot_headline,
+    "size.svg": plot_sizes,
+    "bytes.svg": plot_bytes,
+    "http.svg": plot_http,
+}

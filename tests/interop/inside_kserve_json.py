@@ -337,7 +337,7 @@ DIFFERENCES: dict[str, tuple[bytes, Any, Any]] = {  # the body, and the array wi
 
 @pytest.mark.parametrize("case", DIFFERENCES)
 def test_documented_differences(server: Server, case: str) -> None:
-    """docs/kserve.md lists them."""
+    """docs/integrations/kserve.md lists them."""
     body, plain, ours = DIFFERENCES[case]
     found: list[Any] = []
 

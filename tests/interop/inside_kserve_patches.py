@@ -279,7 +279,7 @@ def examples(page: str) -> list[Any]:
 
 def test_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     [readme_install] = examples("README.md")
-    install, serve = examples("docs/kserve.md")
+    install, serve = examples("docs/integrations/kserve.md")
     for code in (readme_install, install):
         exec(code, {})
         assert integration.is_installed()

@@ -404,7 +404,7 @@ def test_pandas_columns() -> None:
     assert frame["w"].tolist() == [b"a", b"b", b"c", b"d"]
 
 
-# --- docs/arrays.md ---
+# --- docs/guide/arrays.md ---
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 `python3 peers_own_tests.py [PACKAGE ...]` takes the tests of each release in PEERS from its source
 archive or repository, and runs them in the environment of the package (environment.py). They pass
 if no test passes without the integration and fails with it, except those in EXPECTED. The exit code
-is 1 otherwise. `--write` saves the result in docs/peers-own-tests.md.
+is 1 otherwise. `--write` saves the result in docs/integrations/peers-own-tests.md.
 
 `--repository PACKAGE=URL` clones the tests from another URL or folder.
 """
@@ -24,7 +24,7 @@ from xml.etree import ElementTree
 
 import environment  # type: ignore[import-not-found]  # next to this script
 
-PAGE = environment.REPOSITORY_ROOT / "docs" / "peers-own-tests.md"
+PAGE = environment.REPOSITORY_ROOT / "docs" / "integrations" / "peers-own-tests.md"
 MINUTES = 20  # after which a run is stopped
 
 Outcomes = dict[str, str]  # pytest id: passed, skipped, failure or error

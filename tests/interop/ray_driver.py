@@ -57,7 +57,7 @@ def main() -> None:
                 "served": served(port),
                 "exposed": exposed(),
                 "stored": stored(),
-                "README": readme(),
+                "manual": manual(),
             }
         finally:
             if ray.is_initialized():
@@ -123,22 +123,22 @@ class Replica:
 Ingress = serve.deployment(num_replicas=2)(serve.ingress(APP)(Replica))
 
 
-# --- the README ---------------------------------------------------------------------------------
+# --- the manual ---------------------------------------------------------------------------------
 
-README = Path(__file__).resolve().parents[2] / "README.md"
-EXAMPLES = re.findall(r"```py\n(.*?)```", README.read_text(), re.DOTALL)
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "servers.md"
 
 
-def readme() -> list[tuple[str, int]]:
-    """Return the class of the README's deployment, and its number of replicas."""
-    [example] = [code for code in EXAMPLES if "from ray" in code]
+def manual() -> list[tuple[str, int]]:
+    """Return the class of the manual's deployment, and its number of replicas."""
+    examples = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    [example] = [code for code in examples if "from ray" in code]
     sys.modules["module"] = types.ModuleType("module")
     sys.modules["module"].models = {"echo": echo}  # type: ignore[attr-defined]
     run = serve.run
     seen: list[Any] = []
-    serve.run = seen.append  # serve.run would replace our deployment by the one of the README
+    serve.run = seen.append  # serve.run would replace our deployment by the one of the manual
     try:
-        exec(compile(example, "README.md", "exec"), {})
+        exec(compile(example, PAGE.name, "exec"), {})
     finally:
         serve.run = run
         del sys.modules["module"]

@@ -49,8 +49,8 @@ def test_both_replicas_answer(seen: dict[str, Any]) -> None:
     assert seen["served"]["own pid"] not in pids
 
 
-def test_readme_example(seen: dict[str, Any]) -> None:
-    assert seen["README"] == [["ASGIIngressDeployment", 2]]
+def test_manual_example(seen: dict[str, Any]) -> None:
+    assert seen["manual"] == [["ASGIIngressDeployment", 2]]
 
 
 def test_ray_listens_only_on_the_loopback(seen: dict[str, Any]) -> None:

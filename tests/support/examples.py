@@ -11,7 +11,7 @@ from typing import NamedTuple
 import tensorwire as tw
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 HEADING = re.compile(r"^## (.*)$", re.MULTILINE)
 EXAMPLE = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 LARGE_IMPORT = re.compile(r"^import (?:torch|jax)\b", re.MULTILINE)
@@ -38,7 +38,8 @@ def examples() -> list[Example]:
         for number, match in enumerate(EXAMPLE.finditer(text)):
             headings = HEADING.findall(text, 0, match.start())
             section = headings[-1] if headings else "introduction"
-            found.append(Example(f"{page.stem}, {section} {number}", match[1], match[2] or ""))
+            name = page.relative_to(ROOT).with_suffix("")
+            found.append(Example(f"{name}, {section} {number}", match[1], match[2] or ""))
     return found
 
 

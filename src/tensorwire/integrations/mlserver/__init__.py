@@ -19,7 +19,7 @@ What changes:
 
 Unchanged: ``tensor.data`` is still a list. It is built on first access; after that, the list is
 authoritative. JSON responses to JSON requests have the same members and values. The details are in
-docs/mlserver.md.
+docs/integrations/mlserver.md.
 """
 
 from __future__ import annotations
