@@ -653,6 +653,7 @@ PAGES: dict[Path, dict[str, Callable[[Tables], str]]] = {
         for package in INTEGRATIONS
     },
     HERE / "README.md": {
+        "headline": headline,
         "versions": versions_text,
         "json summary": json_headline,
         "rates summary": rates_headline,

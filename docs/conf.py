@@ -31,6 +31,7 @@ autodoc_typehints = "none"  # the docstrings have the types
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 napoleon_google_docstring = False
+napoleon_custom_sections = [("Attributes", "params_style")]  # a list, like that of the parameters
 napoleon_use_rtype = False
 # The types in docstrings are prose. References to functions, methods and exceptions are checked.
 nitpick_ignore_regex = [("py:class", ".*"), ("py:exc", r"[A-Z]\w*")]

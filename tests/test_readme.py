@@ -53,7 +53,7 @@ def test_links_of_the_readme_work_on_a_package_index() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, *ROOT.glob("[A-Z]*.md")], ids=lambda page: str(page.relative_to(ROOT))
+    "page", sorted({*PAGES, *ROOT.glob("*.md")}), ids=lambda page: str(page.relative_to(ROOT))
 )
 def test_links_into_the_repository_and_the_manual(page: Path) -> None:
     files = {url: file_of(url) for url in links(page)}
