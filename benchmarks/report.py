@@ -564,7 +564,10 @@ def small_messages(tables: Tables) -> str:
 CLOSE = 1.05  # a smaller advantage does not count as faster
 
 
-def losses(tables: Tables) -> Iterator[tuple[float, str, str, str]]:
+Loss = tuple[float, str, str, str]
+
+
+def losses(tables: Tables) -> Iterator[Loss]:
     """Yield the ratio, workload, our time and the other time if the other is not clearly slower."""
     for table in tables.values():
         if table.name == RATES or "memory" in table.name:
@@ -607,17 +610,27 @@ def without_tensorwire(contender: str) -> str:
     return contender.replace(f", on {OURS}", "").replace(f" on {OURS}", "")
 
 
-def losses_text(n_rows: int | None = None) -> Callable[[Tables], str]:
-    """Return a function that writes the first rows of the losses, the greatest loss first."""
+def losses_text(tables: Tables) -> str:
+    """Return all losses, the greatest loss first."""
+    return losses_table(tables, sorted(losses(tables), key=lambda loss: loss[0]))
 
-    def text(tables: Tables) -> str:
-        found = sorted(losses(tables), key=lambda loss: loss[0])
-        lines = ["| workload | tensorwire | faster, or as fast |", "|---|---|---|"]
-        for ratio, what, ours, theirs in found[:n_rows]:
-            lines.append(f"| {what} | {ours} | {theirs} ({ratio_text(ratio)}) |")
-        return "\n".join([*lines, "", provenance(tables.values())]) if tables else ""
 
-    return text
+N_WORST = 5
+
+
+def worst_losses(tables: Tables) -> str:
+    """Return the greatest loss of each table of the results, for those with the greatest ones."""
+    worst: dict[str, Loss] = {}
+    for loss in sorted(losses(tables), key=lambda loss: loss[0]):
+        worst.setdefault(loss[1].partition(",")[0], loss)
+    return losses_table(tables, list(worst.values())[:N_WORST])
+
+
+def losses_table(tables: Tables, found: Iterable[Loss]) -> str:
+    lines = ["| workload | tensorwire | faster, or as fast |", "|---|---|---|"]
+    for ratio, what, ours, theirs in found:
+        lines.append(f"| {what} | {ours} | {theirs} ({ratio_text(ratio)}) |")
+    return "\n".join([*lines, "", provenance(tables.values())]) if tables else ""
 
 
 def versions_text(tables: Tables) -> str:
@@ -643,7 +656,7 @@ def versions_text(tables: Tables) -> str:
 PAGES: dict[Path, dict[str, Callable[[Tables], str]]] = {
     ROOT / "README.md": {
         "headline": headline,
-        "losses": losses_text(5),
+        "losses": worst_losses,
         "drop ins": smallest_ratios,
     },
     **{
@@ -678,7 +691,7 @@ PAGES: dict[Path, dict[str, Callable[[Tables], str]]] = {
             "read a small response", "read a small request", "write a small request"
         ),
         "json memory": complete("peak memory per byte of JSON", of=PEAKS),
-        "losses": losses_text(),
+        "losses": losses_text,
     },
 }
 

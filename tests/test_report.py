@@ -159,7 +159,11 @@ def test_servers_are_compared_with_ours_by_the_same_client() -> None:
 
 
 def loss_lines(*rows: dict[str, Any]) -> list[str]:
-    lines = report.losses_text()(tables(*rows)).splitlines()
+    return rows_of(report.losses_text(tables(*rows)))
+
+
+def rows_of(text: str) -> list[str]:
+    lines = text.splitlines()
     return lines[2 : lines.index("")]
 
 
@@ -233,6 +237,18 @@ def test_cpu_time_includes_child_processes() -> None:
 def test_losses_are_listed() -> None:
     rows = [row("tensorwire", 1e-6), row("tritonclient", 2e-6), row("by hand", 9e-7)]
     assert loss_lines(*rows) == ["| decode, w | 1 us | by hand: 900 ns (0.9x) |"]
+
+
+def test_short_list_of_losses_has_one_row_of_each_table() -> None:
+    rows = [
+        row(contender, median, table)
+        for table in ("decode", "encode")
+        for contender, median in (("tensorwire", 1e-6), ("by hand", 9e-7), ("kserve", 8e-7))
+    ]
+    assert rows_of(report.worst_losses(tables(*rows))) == [
+        "| decode, w | 1 us | kserve: 800 ns (0.8x) |",
+        "| encode, w | 1 us | kserve: 800 ns (0.8x) |",
+    ]
 
 
 def test_losses_of_a_package_on_tensorwire_are_listed() -> None:
