@@ -1,4 +1,4 @@
-"""Configuration of Sphinx: ``sphinx-build -W -n -b html docs build/docs``."""
+"""Configuration of Sphinx: ``sphinx-build -W -b html docs build/docs``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ html_theme = "furo"
 html_title = f"tensorwire {release}"
 
 myst_heading_anchors = 4
-myst_links_external_new_tab = False
 copybutton_exclude = ".linenos, .gp, .go"
 
 autodoc_typehints = "none"  # the docstrings have the types
@@ -34,6 +33,7 @@ napoleon_google_docstring = False
 napoleon_custom_sections = [("Attributes", "params_style")]  # a list, like that of the parameters
 napoleon_use_rtype = False
 # The types in docstrings are prose. References to functions, methods and exceptions are checked.
+nitpicky = True
 nitpick_ignore_regex = [("py:class", ".*"), ("py:exc", r"[A-Z]\w*")]
 
 WIRE = Path(tensorwire.__file__).with_name("WIRE.md").read_text()
