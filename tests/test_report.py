@@ -39,19 +39,40 @@ def test_cells_have_spread_and_ratio() -> None:
     assert lines[2] == "| w | 1 us ±5% | 2 us ±5% (2x) |"
 
 
-def test_small_messages_have_a_paired_ratio_and_the_smallest_is_stated() -> None:
-    def small(workload: str, ratio: float) -> tuple[dict[str, Any], dict[str, Any]]:
-        alone, ours = (row(name, 1e-6, report.SMALL) for name in ("alone", "on tensorwire"))
-        return {**alone, "workload": workload}, {**ours, "workload": workload, "ratio": ratio}
+def small(workload: str, ratio: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    alone, ours = (row(name, 1e-6, report.SMALL) for name in ("alone", "on tensorwire"))
+    return {**alone, "workload": workload}, {**ours, "workload": workload, "ratio": ratio}
 
-    found = tables(
-        *small("kserve: request", 0.5), *small("mlserver: a", 1.5), *small("mlserver: b", 0.97)
-    )
+
+def test_small_messages_have_a_paired_ratio_and_the_smallest_is_stated() -> None:
+    rows = [*small("kserve: request", 0.5), *small("mlserver: a", 1.5), *small("mlserver: b", 0.97)]
+    found = tables(*rows)
     assert "| mlserver: b | 1 us | 1 us (0.97x) |" in report.small_messages(found)
-    assert report.smallest_ratio(found, "mlserver") == "0.97 (*b*)"
-    assert report.smallest_ratio(found, "tritonclient") == ""
-    assert report.smallest_ratios(found).endswith(": kserve 0.50 (*request*); mlserver 0.97 (*b*).")
     assert not list(report.losses(found))
+    assert report.smallest_ratios(found) == ""
+    text = report.smallest_ratios(tables(*rows, *small("tritonclient: c", 1.25)))
+    expected = "1.25 (tritonclient, *c*), 0.50 (kserve, *request*) and 0.97 (mlserver, *b*)."
+    assert text.endswith(f": {expected}")
+
+
+def test_speeds_on_small_messages_are_a_table_for_each_kind() -> None:
+    found = tables(
+        *small("kserve: read, data, 1 x 4 B", 0.97),
+        *small("kserve: read, data, 1 x 4 KB", 1.25),
+        *small("kserve: write, 1 x 4 KB", 12.0),
+        *small("kserve: read, data, BYTES, 16 bytes", 2.0),
+    )
+    first, second, source = report.speeds_by_size(found, "kserve")
+    assert first.splitlines() == [
+        "| speed on small messages, tensors x bytes of FP32 | 1 x 4 B | 1 x 4 KB |",
+        "|---|---|---|",
+        "| read, data | 0.97x | 1.2x |",
+        "| write |  | 12x |",
+    ]
+    assert second.splitlines()[2:] == ["| read, data | 2x |"]
+    assert "python -m benchmarks" in source
+    with pytest.raises(ValueError, match="size of 'read' is unknown"):
+        list(report.speeds_by_size(tables(*small("kserve: read", 1.0)), "kserve"))
 
 
 def test_wrong_result_has_no_number() -> None:
