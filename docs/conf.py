@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,21 @@ from sphinx.application import Sphinx
 import tensorwire
 from tensorwire.cli import main
 
+HERE = Path(__file__).parent
+URLS = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]["urls"]
+
 project = "tensorwire"
 copyright = "the tensorwire developers"
 version = release = tensorwire.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 html_theme = "furo"
 html_title = f"tensorwire {release}"
+html_baseurl = f"{URLS['Documentation']}/en/latest/"
+html_theme_options = {
+    "source_repository": URLS["Source"],
+    "source_branch": "main",
+    "source_directory": f"{HERE.name}/",
+}
 
 myst_heading_anchors = 4
 copybutton_exclude = ".linenos, .gp, .go"
