@@ -1,8 +1,8 @@
 """The manual's first programs (docs/start/*.md) run as the pages say.
 
-A page is followed from top to bottom. A block after "Save this as `NAME`" becomes a file. A block of
-shell commands is run; if a block of text follows, it is the exact output, and a block of output is
-an example of it. Other commands start servers, each of which runs until the next one starts.
+A page is followed from top to bottom. A block after "Save this as `NAME`" becomes a file. A block
+of shell commands is run; if a block of text follows, it is the exact output, and a block of output
+is an example of it. Other commands start servers, each of which runs until the next one starts.
 Commands that install packages are left out. The servers listen on a free port.
 """
 
