@@ -169,7 +169,19 @@ def triton_grpc_request(array: Any) -> Any:
     return request.SerializeToString()
 
 
-WHOLE_CALLS = {"128 B FP32": 32, "4 MB FP32": 1 << 20, "64 MB FP32": 16_000_000}
+WHOLE_CALLS = {
+    "128 B FP32": 32,
+    "64 KB FP32": 16_000,
+    "1 MB FP32": 250_000,
+    "4 MB FP32": 1 << 20,
+    "64 MB FP32": 16_000_000,
+}
+BINARY_RESPONSES = {
+    "1 FP32": 1,
+    "4 KB FP32": 1_000,
+    "64 KB FP32": 16_000,
+    "1 MB FP32": 250_000,
+}
 SHORT, LONG = "300k x 0-40 B", "100k x 100-300 B"
 TRITONCLIENT = {
     f"serialize {SHORT}": Case(lambda: texts(300_000, 0, 40), serialize),
@@ -630,10 +642,10 @@ KSERVE |= {
 }
 KSERVE |= {
     f"REST request, binary response, {name}": Case(
-        lambda make=make: clients_of_kserve(make()),  # type: ignore[misc]
+        lambda n=n: clients_of_kserve(floats(n)),  # type: ignore[misc]
         binary_answer,
     )
-    for name, make in {"1 FP32": lambda: floats(1), "1 MB FP32": lambda: floats(1 << 18)}.items()
+    for name, n in BINARY_RESPONSES.items()
 }
 
 
@@ -876,7 +888,7 @@ def mlserver_url() -> str:
         models = registry.MultiModelRegistry(model_initialiser=lambda settings: model)
         await models.load(model.settings)
         repository = handlers.ModelRepositoryHandlers(repository=None, model_registry=models)
-        plane = handlers.DataPlane(settings, models)
+        plane = data_plane(settings, models)
         await rest.RESTServer(settings, plane, repository).start()
 
     Thread(target=lambda: asyncio.run(serve()), daemon=True).start()
@@ -884,6 +896,14 @@ def mlserver_url() -> str:
     with Client(url) as client:
         wait_until(lambda: is_model_ready(client), "MLServer")
     return url
+
+
+def data_plane(settings: Any, models: Any) -> Any:
+    """Return a DataPlane without its metrics, because only one can register them in a process."""
+    plane = module("mlserver.handlers").DataPlane(settings, models)
+    for what in ("Success", "Failure", "Duration"):
+        module("prometheus_client").REGISTRY.unregister(getattr(plane, f"_ModelInferRequest{what}"))
+    return plane
 
 
 def is_model_ready(client: Client) -> bool:
@@ -979,8 +999,8 @@ class MLServerApp:
         self.use: Callable[[Any], Any] = list
         self.outputs: Callable[[], Any] = list
         settings = mlserver.Settings(debug=False, metrics_endpoint=None)
-        plane = module("mlserver.handlers").DataPlane(settings, self)
-        self.app = app.create_app(settings, plane, None)
+        self.plane = data_plane(settings, self)
+        self.app = app.create_app(settings, self.plane, None)
         self.loop = asyncio.new_event_loop()
 
     async def get_model(self, *_: Any) -> Any:
@@ -1021,6 +1041,15 @@ async def asgi_post(app: Any, path: str, body: bytes) -> int:
 @cache
 def mlserver_app() -> MLServerApp:
     return MLServerApp()
+
+
+def server_name(app: MLServerApp) -> str:
+    """Return the name in the metadata of the server."""
+    name: str = app.loop.run_until_complete(app.plane.metadata()).name
+    return name
+
+
+MLSERVER["server metadata"] = Case(mlserver_app, server_name)
 
 
 def array_output(array: Any) -> Any:
