@@ -289,6 +289,19 @@ def headline(tables: Tables) -> str:
     return short_table("", rows, HEADLINE_COLUMNS, tables, "decode", ECHO)
 
 
+def other_formats(tables: Tables) -> str:
+    """Compare the formats that do not implement the protocol."""
+    columns = (OURS, *OTHER_FORMATS)
+    names = ("decode and read", "encode")
+    rows = {
+        f"{name}, {workload}": {c: row for c, row in found.items() if c in columns}
+        for name in names
+        for workload in ("128 B FP32", "100 MB FP32", "BYTES 300k x 0-40 B")
+        if name in tables and OURS in (found := tables[name].rows.get(workload, {}))
+    }
+    return short_table("", rows, columns, tables, *names)
+
+
 def json_headline(tables: Tables) -> str:
     rows = {}
     for verb in ("read", "write"):
@@ -713,6 +726,7 @@ PAGES: dict[Path, dict[str, Callable[[Tables], str]]] = {
         ROOT / "docs" / "integrations" / f"{package}.md": {"what to expect": integration(package)}
         for package in INTEGRATIONS
     },
+    HERE.parent / "docs" / "why.md": {"echoes": echoes, "other formats": other_formats},
     HERE / "README.md": {
         "headline": headline,
         "versions": versions_text,

@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
@@ -72,13 +72,10 @@ def main() -> None:
         codes = [run(target, arguments.fast, inputs) for target in targets]
         sys.exit(any(codes))
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        codes = list(
-            pool.map(
-                lambda name: campaign(name, arguments.fast, arguments.seconds, arguments.runs),
-                targets,
-            )
+        statistics = pool.map(
+            lambda name: campaign(name, arguments.fast, arguments.seconds, arguments.runs), targets
         )
-    sys.exit(any(codes))
+    sys.exit(any(counted["exit_code"] for counted in statistics))
 
 
 # --- the environment -----------------------------------------------------------------------------
@@ -198,8 +195,8 @@ def run(target: str, fast: bool, arguments: list[str], log: int | IO[str] | None
     ).returncode
 
 
-def campaign(target: str, fast: bool, seconds: int, runs: int) -> int:
-    """Run one target; keep its log, and append its statistics to .fuzz/counts.jsonl."""
+def campaign(target: str, fast: bool, seconds: int, runs: int = -1) -> dict[str, Any]:
+    """Run one target, keep its log, and return its statistics, also written to counts.jsonl."""
     corpus, findings = FOLDER / "corpus" / target, FOLDER / "findings"
     for folder in (corpus, findings):
         folder.mkdir(parents=True, exist_ok=True)
@@ -226,7 +223,7 @@ def campaign(target: str, fast: bool, seconds: int, runs: int) -> int:
     print(json.dumps(counted), flush=True)
     if code:
         print(f"{target}: a finding; the end of {log}:\n{text[-4000:]}", flush=True)
-    return code
+    return counted
 
 
 def keep(target: str, fast: bool) -> None:

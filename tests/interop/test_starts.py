@@ -1,0 +1,164 @@
+"""The manual's first programs (docs/start/*.md) run as the pages say.
+
+A page is followed from top to bottom. A block after "Save this as `NAME`" becomes a file. A block
+of shell commands is run; if a block of text follows, it is the exact output, and a block of output
+is an example of it. Other commands start servers, each of which runs until the next one starts.
+Commands that install packages are left out. The servers listen on a free port.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from interop import environment, programs
+from interop.mlserver_process import free_ports
+from tensorwire.client import Client
+
+pytestmark = [
+    pytest.mark.no_sanitizers(reason="it runs other programs"),
+    pytest.mark.thread_unsafe(reason="it runs servers"),
+]
+
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "start"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SAVED = re.compile(r"Save this as `([\w.-]+)`")
+PORT = re.compile(r"\b80[08]0\b")  # of tensorwire serve; of KServe and MLServer
+TAKES_PORT = ("python -m tensorwire serve ", "uvicorn ", "granian ")
+START_SECONDS = 60.0
+COMMAND_SECONDS = 60.0
+
+
+class Start(NamedTuple):
+    """A page, or a section of a page."""
+
+    page: str
+    section: str | None
+    program: str | None
+    """The environment of environment.py; None for the environment of the tests."""
+    model: str
+
+
+STARTS = [
+    Start("tritonclient.md", None, None, "echo"),
+    Start("asgi.md", None, None, "mean"),
+    Start("kserve-mlserver.md", "KServe", "kserve", "mean"),
+    Start("kserve-mlserver.md", "MLServer", "mlserver", "mean"),
+]
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+    file: str | None
+    """The name under which the reader saves the block."""
+
+
+def blocks(start: Start) -> list[Block]:
+    page = (PAGES / start.page).read_text()
+    if start.section is not None:
+        [page] = [p for p in re.split("^## ", page, flags=re.M) if p.startswith(start.section)]
+    found, end = [], 0
+    for match in BLOCK.finditer(page):
+        names = SAVED.findall(page, end, match.start())
+        found.append(Block(match[1], match[2], names[-1] if names else None))
+        end = match.end()
+    return found
+
+
+@pytest.mark.parametrize("start", STARTS, ids=lambda start: start.section or start.page)
+def test_start(start: Start, tmp_path: Path) -> None:
+    python = Path(sys.executable) if start.program is None else programs.interpreter(start.program)
+    reader = Reader(python.parent, tmp_path, start.model)
+    n_compared = 0
+    steps = blocks(start)
+    with reader.servers:
+        for block, following in zip(steps, [*steps[1:], Block("", "", None)], strict=True):
+            if block.file is not None:
+                (tmp_path / block.file).write_text(reader.localised(block.text))
+            elif block.language != "sh" or "pip install" in block.text:
+                continue
+            elif following.language in ("text", "output"):
+                output = reader.run(block.text)
+                if following.language == "text":
+                    assert output == following.text
+                    n_compared += 1
+            else:
+                for command in block.text.splitlines():
+                    reader.serve(command)
+    assert n_compared > 0
+
+
+class Reader:
+    """Somebody who follows a page in a folder."""
+
+    def __init__(self, programs: Path, folder: Path, model: str) -> None:
+        self.folder = folder
+        self.model = model
+        self.servers = ExitStack()
+        self.port, grpc, metrics = free_ports(3)
+        self.environ = environment.clean_environ() | {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "MLSERVER_HTTP_PORT": str(self.port),
+            "MLSERVER_GRPC_PORT": str(grpc),
+            "MLSERVER_METRICS_PORT": str(metrics),
+        }
+
+    def localised(self, text: str) -> str:
+        return PORT.sub(str(self.port), text)
+
+    def run(self, commands: str) -> str:
+        done = subprocess.run(
+            ["bash", "-e", "-c", self.localised(commands)],
+            cwd=self.folder,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout if done.stdout.endswith("\n") else f"{done.stdout}\n"
+
+    def serve(self, command: str) -> None:
+        """Stop the previous server, and start another."""
+        self.servers.close()
+        self.servers.enter_context(self.server(self.localised(command)))
+
+    @contextmanager
+    def server(self, command: str) -> Iterator[None]:
+        if command.startswith(TAKES_PORT):
+            command += f" --port {self.port}"
+        log = self.folder / "log"
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {command}"],
+                cwd=self.folder,
+                env=self.environ,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            self.wait_until_ready(process, log)
+            yield
+        finally:
+            programs.stop(process)
+
+    def wait_until_ready(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        with Client(f"127.0.0.1:{self.port}", timeout=5) as client:
+            while time.monotonic() < deadline and process.poll() is None:
+                with suppress(TimeoutError):
+                    client.wait_until_ready(1, self.model)
+                    return
+        pytest.fail(log.read_text())
