@@ -33,6 +33,11 @@ class BuildExtensions(build_ext):
     """Compiles the extensions. If a tool is missing, the error names it."""
 
     def run(self) -> None:
+        if os.name != "posix":
+            raise SystemExit(
+                "tensorwire cannot be compiled on Windows. It needs gcc or clang, for integers of "
+                "128 bits, and its clients need POSIX sockets."
+            )
         if missing := missing_tools():
             raise SystemExit(
                 f"tensorwire cannot be compiled without {' and '.join(missing)}. "
@@ -48,13 +53,12 @@ def missing_tools() -> list[str]:
     missing = []
     if not any((folder / "Python.h").is_file() for folder in folders):
         missing.append(f"Python.h (in {folders[0]})")
-    if os.name == "posix":  # elsewhere, setuptools searches for the compiler
-        for variable in ("CC", "CXX"):
-            command = os.environ.get(variable) or sysconfig.get_config_var(variable)
-            words = shlex.split(command or "")
-            program = next((word for word in words if "=" not in word), None)
-            if program is None or shutil.which(program) is None:
-                missing.append(program or variable)
+    for variable in ("CC", "CXX"):
+        command = os.environ.get(variable) or sysconfig.get_config_var(variable)
+        words = shlex.split(command or "")
+        program = next((word for word in words if "=" not in word), None)
+        if program is None or shutil.which(program) is None:
+            missing.append(program or variable)
     return missing
 
 

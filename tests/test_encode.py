@@ -6,13 +6,14 @@ import json
 import sys
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 import tensorwire as tw
 from support import cases, reference
 from tensorwire._codec import datatypes
+
+ml_dtypes = pytest.importorskip("ml_dtypes", reason="pip install '.[test]'")
 
 ENCODABLE = [case for case in cases.VALID if case.encodable]
 NUMPY = {name: row.dtype for name, row in datatypes.DATATYPES.items()}

@@ -62,8 +62,6 @@ cdef extern from *:
     #include <string.h>
     #include <charconv>
 
-    #if defined(__SIZEOF_INT128__)
-
     /* 5^n for every n for which it fits in 64 bits. */
     static const unsigned long long POWERS_OF_5[28] = {
         1ULL, 5ULL, 25ULL, 125ULL, 625ULL, 3125ULL, 15625ULL, 78125ULL, 390625ULL, 1953125ULL,
@@ -139,12 +137,6 @@ cdef extern from *:
         return value * scale;
     }
 
-    #else  /* nearest_double is not called, because no exponent is allowed */
-    #define MAX_EXPONENT_OF_5 -1
-    static void fill_reciprocals(void) {}
-    static double nearest_double(unsigned long long digits, int exponent) { return 0; }
-    #endif
-
     #if defined(__cpp_lib_to_chars) && !defined(TENSORWIRE_NO_CHARCONV)
 
     /* Parse a JSON number, and round it correctly. Return 1; or 0 if it is out of the range of the
@@ -155,29 +147,41 @@ cdef extern from *:
         return error == std::errc() ? 1 : error == std::errc::result_out_of_range ? 0 : -1;
     }
 
-    #else  /* strtod and strtof also round correctly in the C libraries of all known platforms */
+    #else
+    /* strtod and strtof also round correctly in the C libraries of all supported platforms. The
+       decimal point must not depend on the locale of the process. */
 
     #include <locale.h>
-    #ifdef __APPLE__
+    #if defined(__APPLE__)
     #include <xlocale.h>
     #endif
+    #if defined(__GLIBC__) || defined(__APPLE__)
+    static locale_t c_locale(void) {
+        static locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+        return c;
+    }
+    static void to_float(const char *text, double *value) {
+        *value = strtod_l(text, NULL, c_locale());
+    }
+    static void to_float(const char *text, float *value) {
+        *value = strtof_l(text, NULL, c_locale());
+    }
+    #elif defined(__linux__)  /* musl: the decimal point is '.' in all locales */
+    static void to_float(const char *text, double *value) { *value = strtod(text, NULL); }
+    static void to_float(const char *text, float *value) { *value = strtof(text, NULL); }
+    #else
+    #error "There is no code for this platform's C library, and <charconv> lacks floating point."
+    #endif
 
-    static inline void to_float(const char *text, double *value, locale_t c) {
-        *value = strtod_l(text, NULL, c);
-    }
-    static inline void to_float(const char *text, float *value, locale_t c) {
-        *value = strtof_l(text, NULL, c);
-    }
     template <typename Float>
     static int parse_float(const unsigned char *first, const unsigned char *last, Float *value) {
-        static locale_t c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);  /* point is '.' */
         char small[128];
         size_t nbytes = (size_t)(last - first);
         char *text = nbytes < sizeof small ? small : (char *)malloc(nbytes + 1);
         if (text == NULL) return -1;
         memcpy(text, first, nbytes);
         text[nbytes] = 0;  /* strtod needs a terminator */
-        to_float(text, value, c_locale);
+        to_float(text, value);
         if (text != small) free(text);
         return !isinf(*value) && *value != 0;  /* 0 means underflow: zeros are handled elsewhere */
     }

@@ -61,10 +61,12 @@ cdef extern from *:
     #include <stdint.h>
     #ifdef __linux__
     #include <sys/mman.h>
+    #include <unistd.h>
     #endif
     static void advise_huge_pages(char *memory, size_t nbytes) {
     #ifdef MADV_HUGEPAGE
-        char *first = (char *)(((uintptr_t)memory + 4095) & ~(uintptr_t)4095);
+        uintptr_t page_mask = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;  /* 4 KiB to 64 KiB, less 1 */
+        char *first = (char *)(((uintptr_t)memory + page_mask) & ~page_mask);
         madvise(first, nbytes - (size_t)(first - memory), MADV_HUGEPAGE);
     #else
         (void)memory; (void)nbytes;

@@ -16,6 +16,9 @@ from libc.string cimport memcpy
 
 cdef extern from *:
     """
+    #ifndef __SIZEOF_INT128__
+    #error "tensorwire needs a compiler with 128-bit integers: gcc or clang, for a 64-bit machine"
+    #endif
     typedef unsigned __int128 tensorwire_uint128;
     """
     ctypedef unsigned long long uint128 "tensorwire_uint128"

@@ -6,6 +6,7 @@ import select
 import socket
 import ssl
 import struct
+import sys
 import threading
 import time
 import weakref
@@ -51,6 +52,7 @@ from .responses import ResponseReader
 
 _IN, _OUT = select.POLLIN, select.POLLOUT
 _DONTWAIT = socket.MSG_DONTWAIT
+_MAY_BLOCK = sys.platform != "darwin"  # the kernel of macOS ignores MSG_DONTWAIT when it sends
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _MAX_SECONDS = 2_000_000  # poll accepts at most 2^31 milliseconds
 _TLS_PIECE_NBYTES = 256 << 10  # OpenSSL encrypts a whole piece before it returns
@@ -62,11 +64,12 @@ class Connection:
     While a request is sent, every wait is a ``poll`` with a timeout, so that a response is noticed
     before everything was sent. When everything was sent, a plain socket blocks in ``recv`` with the
     timeout SO_RCVTIMEO, which takes one system call less than ``poll`` and ``recv``. A TLS socket
-    never blocks.
+    never blocks, and on macOS no socket does.
     """
 
     __slots__ = (
         "__weakref__",
+        "is_blocking",
         "is_tls",
         "readable",
         "readable_or_writable",
@@ -78,6 +81,7 @@ class Connection:
     def __init__(self, sock: socket.socket, is_tls: bool, reader: ResponseReader) -> None:
         self.socket = sock
         self.is_tls = is_tls
+        self.is_blocking = sock.getblocking()
         self.receive_timeout: float | None = None  # the current SO_RCVTIMEO
         self.reader = reader
         self.readable = select.poll()
@@ -194,7 +198,7 @@ class Connection:
 
     def _receive(self, deadline: Deadline, progress: ProgressReporter | None) -> None:
         """Wait for bytes of the response, and process them. Raises TimeoutError."""
-        if self.is_tls:  # TLS may have decrypted bytes that poll does not know of
+        if not self.is_blocking:  # TLS may have decrypted bytes that poll does not know of
             if not self._receive_available(progress):
                 self._wait(self.readable, deadline)
             return
@@ -247,7 +251,7 @@ class Connection:
 
 
 def connect(server: Server, context: ssl.SSLContext | None, deadline: Deadline) -> socket.socket:
-    """Return a connected socket, which blocks unless it is a TLS socket. Raises OSError."""
+    """Return a connected socket; see ``Connection`` for whether it blocks. Raises OSError."""
     error: OSError | None = None
     for family, kind, protocol, _, address in socket.getaddrinfo(
         server.host, server.port, type=socket.SOCK_STREAM
@@ -260,7 +264,7 @@ def connect(server: Server, context: ssl.SSLContext | None, deadline: Deadline) 
             sock.settimeout(None if seconds is None else min(seconds, _MAX_SECONDS))
             sock.connect(address)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setblocking(context is None)
+            sock.setblocking(context is None and _MAY_BLOCK)
             if context is not None:
                 sock = context.wrap_socket(
                     sock,
