@@ -42,9 +42,9 @@ autodoc_default_options = {"members": True}
 napoleon_google_docstring = False
 napoleon_custom_sections = [("Attributes", "params_style")]  # a list, like that of the parameters
 napoleon_use_rtype = False
-# The types in docstrings are prose. References to functions, methods and exceptions are checked.
+# The types in docstrings are prose, and exceptions may be those of Python.
 nitpicky = True
-nitpick_ignore_regex = [("py:class", ".*"), ("py:exc", r"[A-Z]\w*")]
+nitpick_ignore_regex = [("py:class", r"(?!tensorwire\.).*"), ("py:exc", r"\w+")]
 
 WIRE = Path(tensorwire.__file__).with_name("WIRE.md").read_text()
 WIRE_SECTIONS = {

@@ -33,6 +33,15 @@ def test_pages_have_the_stored_results(page: Any) -> None:
     assert report.with_regions(text, report.PAGES[page], found) == text
 
 
+def test_headline_plot_has_few_measured_lines_and_a_transparent_background() -> None:
+    table = report.tables_of(report.read_results())["by size: decode"]
+    assert len(report.HEADLINE_LINES) <= 5
+    assert set(report.HEADLINE_LINES) <= set(table.contenders())
+    picture = (report.PLOTS / "headline.png").read_bytes()
+    assert picture.startswith(b"\x89PNG\r\n\x1a\n")
+    assert picture[25] == 6  # the colour type in IHDR: RGB with alpha
+
+
 def test_cells_have_spread_and_ratio() -> None:
     (table,) = tables(row("tensorwire", 1e-6), row("by hand", 2e-6)).values()
     lines = report.markdown(table, table.contenders()).splitlines()
