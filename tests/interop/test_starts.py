@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ import pytest
 
 from interop import environment, programs
 from interop.mlserver_process import free_ports
+from support.requirements import skip_or_fail
 from tensorwire.client import Client
 
 pytestmark = [
@@ -78,6 +80,8 @@ def blocks(start: Start) -> list[Block]:
 @pytest.mark.parametrize("start", STARTS, ids=lambda start: start.section or start.page)
 def test_start(start: Start, tmp_path: Path) -> None:
     python = Path(sys.executable) if start.program is None else programs.interpreter(start.program)
+    if shutil.which("curl") is None:
+        skip_or_fail("curl", "curl is not installed")
     reader = Reader(python.parent, tmp_path, start.model)
     n_compared = 0
     steps = blocks(start)
