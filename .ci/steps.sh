@@ -139,6 +139,15 @@ END
     .venv/bin/pip install -q -r "$scratch/requirements-$*.txt"
 }
 
+package() { # [VARIABLE=VALUE ...]: compile tensorwire and install it in .venv, unless it is there
+    .venv/bin/python -c "import tensorwire" 2>/dev/null ||
+        env "$@" .venv/bin/pip install -q --no-deps --no-build-isolation --no-cache-dir .
+}
+
+compile_into() { # FOLDER VARIABLE=VALUE ...: compile tensorwire and install it in a folder
+    env "${@:2}" .venv/bin/pip install -q --no-deps --no-build-isolation --no-cache-dir --target "$1" .
+}
+
 # Tests of the codec, which need only the package, pytest, hypothesis, ml_dtypes and msgspec.
 codec_tests=(tests/test_{decode,encode,encode_errors,limits,header_length,ownership}.py
     tests/test_{bytes_encode,bytes_strings,bytes_tensor,json_reader,json_decimals,json_writer}.py)
@@ -147,8 +156,7 @@ codec_packages=(pytest hypothesis ml_dtypes msgspec)
 sanitized() { # PYTEST-ARGUMENT ...: tests under AddressSanitizer and UndefinedBehaviorSanitizer
     environment test
     say "build with the sanitizers"
-    TENSORWIRE_SANITIZE=1 .venv/bin/pip install -q --no-deps --no-build-isolation --no-cache-dir \
-        --target "$scratch/sanitized" .
+    compile_into "$scratch/sanitized" TENSORWIRE_SANITIZE=1
     say "tests"
     PYTHONPATH="$scratch/sanitized" LD_PRELOAD=$(gcc -print-file-name=libasan.so) PYTHONMALLOC=malloc \
         ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1 \
