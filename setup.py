@@ -98,12 +98,15 @@ extensions = [
     )
     for path in sorted(Path("src/tensorwire").rglob("*.pyx"))
 ]
+modules = cythonize(extensions, compiler_directives=directives)
+for module in modules:  # an sdist cannot contain the headers of numpy, and setuptools says so
+    module.depends = [path for path in module.depends if not os.path.isabs(path)]
 # Each set of switches has its own build folder. setuptools does not compile again if only the flags
 # have changed, so a build with the sanitizers would use objects that were compiled without them.
 switches = [name.lower() for name in SWITCHES if switch(name)]
 setup(
     cmdclass={"build_ext": BuildExtensions},
-    ext_modules=cythonize(extensions, compiler_directives=directives),
+    ext_modules=modules,
     options={
         "build": {"build_base": "-".join(["build", *switches])},
         "build_ext": {"parallel": os.cpu_count() or 1},

@@ -48,6 +48,7 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     if request.param == "macOS":
         monkeypatch.setattr(sync, "_DONTWAIT", 0)
         monkeypatch.setattr(sync, "_MAY_BLOCK", False)
+        monkeypatch.setattr(sync, "PIECE_NBYTES", 64 * MiB)  # more than the kernel accepts at once
 
 
 @pytest.mark.usefixtures("system")

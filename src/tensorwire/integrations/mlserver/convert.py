@@ -58,8 +58,10 @@ MLSERVER_DATATYPES = frozenset(Datatype.__members__)
 ROWS = {key: DATATYPES[member.value] for member in Datatype for key in (member, member.value)}
 DATATYPES_BY_DTYPE = {row.dtype: row.name for row in ROWS.values() if row.dtype is not None}
 # Of the datatypes whose elements `struct` reads. A byte that is neither 0 nor 1 is not a BOOL.
-STRUCT_ROWS = {
-    key: row for key, row in ROWS.items() if row.dtype is not None and row.name != "BOOL"
+STRUCT_FORMATS = {
+    key: (row.dtype.char, row.itemsize)
+    for key, row in ROWS.items()
+    if row.dtype is not None and row.name != "BOOL"
 }
 RAW_LIMITS = tw.Limits()
 SHORT_BODY_NBYTES = 1 << 16
@@ -458,12 +460,13 @@ def list_raw_data(element: Any, raw: bytes) -> list[Any]:
     if is_bytes and int.from_bytes(raw[:4], "little") == len(raw) - 4:  # a single element
         return [raw[4:]]
     if len(raw) <= SHORT_RAW_NBYTES:
-        row, shape = STRUCT_ROWS.get(element.datatype), element.shape
+        letter, itemsize = STRUCT_FORMATS.get(element.datatype, ("", 0))
+        shape = element.shape
         n_elements = prod(shape)
-        is_whole = row is not None and n_elements * row.itemsize == len(raw)
+        is_whole = itemsize > 0 and n_elements * itemsize == len(raw)
         # Two negative dimensions may have a product that matches.
         if is_whole and (len(shape) == 1 or all(length >= 0 for length in shape)):
-            return list(struct.unpack(f"{n_elements}{row.dtype.char}", raw))
+            return list(struct.unpack(f"{n_elements}{letter}", raw))
     return flat_list(view_raw_data(element, raw), nan_as_none=False)
 
 
