@@ -45,8 +45,9 @@ def tensors_from_dataframe(dataframe: Any) -> list[Tensor]:
     Raises
     ------
     EncodeError
-        A column has missing values, or an element that cannot be encoded. NaN in a column of
-        floating-point numbers is a number, unless its dtype is nullable.
+        A column has missing values, an element that cannot be encoded, or cells that are arrays of
+        different shapes or dtypes. NaN in a column of floating-point numbers is a number, unless
+        its dtype is nullable.
     TypeError
         ``dataframe`` is not one of these frames, the name of a column is not a str, or a column has
         a type without a datatype, such as dates and categories.
