@@ -177,6 +177,35 @@ def test_object_columns_of_pandas() -> None:
     }
 
 
+ROW = "row 1 of column 'x' is {}, row 0 is an array of float64 [2]: the rows of a tensor have one"
+UNEQUAL_ROWS: dict[str, tuple[Any, str]] = {
+    "shapes": (np.zeros(3), "an array of float64 [3]"),
+    "ranks": (np.zeros((1, 2)), "an array of float64 [1, 2]"),
+    "dtypes": (np.zeros(2, np.int64), "an array of int64 [2]"),
+    "text": (np.array(["a", "b"]), "an array of <U1 [2]"),
+    "no array": ([0.0, 0.0], "list"),
+}
+
+
+@pytest.mark.parametrize("case", UNEQUAL_ROWS)
+def test_rows_that_do_not_fit_together(case: str) -> None:
+    cell, found = UNEQUAL_ROWS[case]
+    rows = pd.Series([np.zeros(2), cell], dtype=object)
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.tensors_from_dataframe(pd.DataFrame({"x": rows}))
+    assert str(caught.value).startswith(ROW.format(found))
+    assert caught.value.tensor == "x"
+
+
+def test_rows_of_one_kind() -> None:
+    numbers = pd.Series([np.zeros(2, np.int8), np.ones(2, np.int64)])
+    text = pd.Series([np.array(["a", "b"]), np.array(["cc", "d"])])
+    assert lists_of(tw.tensors_from_dataframe(pd.DataFrame({"n": numbers, "t": text}))) == {
+        "n": ("INT64", [[0, 0], [1, 1]]),
+        "t": ("BYTES", [[b"a", b"b"], [b"cc", b"d"]]),
+    }
+
+
 def test_columns_in_several_chunks() -> None:
     part = pl.DataFrame({"n": [1, 2], "s": ["a", "b"], "b": [True, False]})
     frame = pl.concat([part, part, part], rechunk=False)

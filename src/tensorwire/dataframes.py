@@ -45,8 +45,9 @@ def tensors_from_dataframe(dataframe: Any) -> list[Tensor]:
     Raises
     ------
     EncodeError
-        A column has missing values, or an element that cannot be encoded. NaN in a column of
-        floating-point numbers is a number, unless its dtype is nullable.
+        A column has missing values, an element that cannot be encoded, or cells that are arrays of
+        different shapes or dtypes. NaN in a column of floating-point numbers is a number, unless
+        its dtype is nullable.
     TypeError
         ``dataframe`` is not one of these frames, the name of a column is not a str, or a column has
         a type without a datatype, such as dates and categories.
@@ -228,8 +229,23 @@ def _data_of_series(column: Any) -> Any:
         return column.to_numpy(dtype.numpy_dtype)
     array = column.to_numpy()
     if dtype.kind == "O" and len(array) and isinstance(array[0], np.ndarray):
+        _check_rows(column.name, array)
         return np.stack(array)
     return array
+
+
+def _check_rows(name: str, rows: Any) -> None:
+    """Check that the cells of a column are arrays that can be stacked without a conversion."""
+    first = rows[0]
+    for i, row in enumerate(rows):
+        is_array = isinstance(row, np.ndarray)
+        if not is_array or (row.shape, row.dtype.kind) != (first.shape, first.dtype.kind):
+            found = f"an array of {row.dtype} {list(row.shape)}" if is_array else type(row).__name__
+            raise EncodeError(
+                f"row {i} of column {name!r} is {found}, row 0 is an array of {first.dtype} "
+                f"{list(first.shape)}: the rows of a tensor have one shape and one dtype",
+                tensor=name,
+            )
 
 
 def _missing(name: str, is_missing: Any) -> EncodeError:

@@ -160,19 +160,56 @@ STRIDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "real part": lambda tensor: tensor.to(torch.complex64).real,
     "flipped": lambda tensor: tensor.flip(0),
     "offset": lambda tensor: tensor[1:, 1:],
-    "misaligned": lambda tensor: torch.frombuffer(
-        bytearray(b"\0" + tensor.numpy().tobytes()), dtype=torch.uint8
-    )[1:].view(torch.uint8),
 }
 
 
 @pytest.mark.parametrize("name", STRIDED)
 def test_from_strided_torch(name: str) -> None:
     source = STRIDED[name](torch.arange(6, dtype=torch.float32).reshape(2, 3))
+    assert_same_as_torch(source)
+
+
+@every_datatype
+def test_from_strided_torch_of_each_datatype(datatype: str) -> None:
+    source = torch.tensor(sample(datatype).tolist(), dtype=TORCH_DTYPES[datatype])
+    assert not source.T.is_contiguous()
+    assert_same_as_torch(source.T)
+
+
+@every_datatype
+def test_from_misaligned_torch(datatype: str) -> None:
+    source = torch.from_dlpack(decoded(sample(datatype), offset=1))
+    assert source.data_ptr() % 2 == 1
+    assert_same_as_torch(source)
+
+
+def assert_same_as_torch(source: torch.Tensor) -> None:
+    """Check that the values are those of a torch tensor, and are copied only if it is strided."""
     tensor = tw.Tensor("x", source)
-    assert np.array_equal(tensor.as_numpy(), source.numpy())
+    assert tensor.shape == source.shape
+    assert np.array_equal(tensor.as_numpy().astype(np.float64), numbers(source))
     assert tensor.as_numpy().flags.c_contiguous
     assert (address(tensor) == source.data_ptr()) == source.is_contiguous()
+
+
+WITHOUT_ML_DTYPES = """
+import sys
+sys.modules["ml_dtypes"] = None  # cannot be imported
+import torch, tensorwire as tw
+source = torch.tensor([0.5, -2, float("inf")], dtype=torch.bfloat16)
+frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", source)]))
+limits = tw.Limits(bf16_as_uint16=True)
+tensor = tw.decode_response(bytearray(bytes(frame)), frame.header_length, limits=limits)["x"]
+made = torch.from_dlpack(tensor)
+assert made.dtype == torch.bfloat16 and torch.equal(made, source)
+assert made.data_ptr() == tensor.as_numpy().ctypes.data
+"""
+
+
+def test_bf16_of_torch_without_ml_dtypes() -> None:
+    command = [sys.executable, "-c", WITHOUT_ML_DTYPES]
+    run = subprocess.run(command, capture_output=True, check=False)
+    assert (run.returncode, run.stderr) == (0, b"")
 
 
 REJECTED: dict[str, tuple[Callable[[], torch.Tensor], type[Exception], str]] = {
@@ -356,13 +393,16 @@ def test_body_buffer_is_aligned_for_jax() -> None:
     assert jax.dlpack.from_dlpack(tensor).unsafe_buffer_pointer() == address(tensor)
 
 
-def test_to_jax_from_a_read_only_body() -> None:
+@every_shape
+@every_datatype
+def test_to_jax_from_a_read_only_body(datatype: str, shape: tuple[int, ...]) -> None:
     """JAX requests capsules of DLPack 0.x. It converts the array instead."""
-    tensor = decoded(sample("FP32"), readonly=True)
+    tensor = decoded(sample(datatype, shape), readonly=True)
     with pytest.raises(BufferError, match="decode from a bytearray or a BodyBuffer"):
         jax.dlpack.from_dlpack(tensor)
     made = jnp.asarray(tensor)
-    assert np.array_equal(np.asarray(made), sample("FP32"))
+    assert made.dtype == DTYPES[datatype]
+    assert np.array_equal(np.asarray(made), sample(datatype, shape))
 
 
 @every_shape
@@ -377,10 +417,11 @@ def test_from_jax(datatype: str, shape: tuple[int, ...]) -> None:
         assert address(tensor) == source.unsafe_buffer_pointer()
 
 
-def test_from_strided_jax() -> None:
-    source = jnp.asarray(sample("FP32"))
-    assert np.array_equal(tw.Tensor("x", source.T).as_numpy(), sample("FP32").T)
-    assert np.array_equal(tw.Tensor("x", source[::-1, ::2]).as_numpy(), sample("FP32")[::-1, ::2])
+@every_datatype
+def test_from_strided_jax(datatype: str) -> None:
+    source, array = jnp.asarray(sample(datatype)), sample(datatype)
+    assert np.array_equal(tw.Tensor("x", source.T).as_numpy(), array.T)
+    assert np.array_equal(tw.Tensor("x", source[::-1, ::2]).as_numpy(), array[::-1, ::2])
 
 
 def test_rejected_jax_arrays() -> None:

@@ -186,9 +186,9 @@ def failed_lines(error: Exception) -> str:
 
     The text of a SyntaxError contains its line already.
     """
-    frames = extract_tb(error.__traceback__)
     return "".join(
         f"\n  {frame.filename}, line {frame.lineno}: {frame.line}"
-        for frame in frames
-        if frame.filename != __file__ and not frame.filename.startswith("<frozen ")
+        for frame in extract_tb(error.__traceback__)
+        if frame.filename not in (__file__, import_module.__code__.co_filename)
+        and not frame.filename.startswith("<frozen ")
     )
