@@ -89,7 +89,15 @@ EXPECTED_FAILURES = (
 )
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS, ids=lambda transport: transport.name)
+def parameter(transport: Transport) -> object:
+    """Return the parameter for a server. On each change, one of each interface is tested."""
+    marks = []
+    if transport.name not in ("asgi-httptools", "fast", "granian-rsgi"):
+        marks.append(pytest.mark.nightly(reason="another server with the same interface is tested"))
+    return pytest.param(transport, id=transport.name, marks=marks)
+
+
+@pytest.fixture(scope="module", params=[parameter(each) for each in TRANSPORTS])
 def started(request: pytest.FixtureRequest) -> Iterator[Server]:
     with running(request.param) as server:
         check_new_connection(server)
@@ -787,7 +795,7 @@ def test_heads_without_an_end(server: Server, repeated: bytes) -> None:
 # --- the end of the server -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS, ids=lambda transport: transport.name)
+@pytest.mark.parametrize("transport", [parameter(each) for each in TRANSPORTS])
 def test_sigterm(transport: Transport) -> None:
     """The server finishes the requests in flight, accepts no new connections, and exits."""
     models = ["sleep", "sleep_in_thread", "sleep", "sleep_in_thread"]
@@ -813,6 +821,7 @@ def test_sigterm(transport: Transport) -> None:
 # --- many requests -------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly(reason="it measures memory under load")
 @pytest.mark.parametrize("transport", ["fast", "granian-rsgi"])
 def test_short_soak(transport: str) -> None:
     """A short run of `stress/soak.py`: correct responses, bounded memory."""
