@@ -20,7 +20,8 @@ from tensorwire.integrations import kserve, mlserver, tritonclient
 
 pytestmark = pytest.mark.no_sanitizers(reason="it reads the repository")
 
-EXAMPLES = [example for example in examples() if not example.is_large]
+# The other examples run in tests/interop: test_torch.py and test_jax.py.
+EXAMPLES = [example for example in examples() if not example.packages & {"torch", "jax"}]
 README = ROOT / "README.md"
 LINK = re.compile(r"\]\((\S+)\)|^\[[^]]+\]: (\S+)", re.MULTILINE)
 

@@ -58,9 +58,9 @@ PROGRAMS = {
         ("tritonclient[all]==2.73.0", "pytest==9.2.0"), "tritonclient.http"
     ),
     "ray": Program(("ray[serve]==2.60.0",), "ray.serve"),
-    "torch": Program(  # the other packages whose arrays the tests exchange with tensorwire, too
+    "torch": Program(
         (
-            *("torch==2.13.0", "jax==0.10.2", "pandas>=2.2", "ml_dtypes>=0.5", "pytest>=8"),
+            *("torch==2.13.0", "pandas>=3", "ml_dtypes>=0.5", "pytest>=8"),
             "tritonclient[http]>=2.73,<2.74",  # for the benchmarks
         ),
         "torch",

@@ -1,4 +1,4 @@
-"""Tensors of torch and JAX, in and out, and columns of pandas, with the real packages.
+"""Tensors of torch, in and out, and columns of pandas, with the real packages.
 
 `test_torch.py` runs this file in an environment with these packages.
 """
@@ -14,9 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pandas as pd
 import pytest
@@ -26,55 +23,28 @@ import tensorwire as tw
 
 sys.path.append(str(Path(__file__).parents[1]))  # tests
 
+from support.array_samples import (
+    DTYPES,
+    address,
+    decoded,
+    every_datatype,
+    every_shape,
+    memory_of,
+    sample,
+)
 from support.examples import Example, examples, run
 
-jax.config.update("jax_enable_x64", True)
-
-DTYPES: dict[str, Any] = {
-    **{"BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32},
-    **{"UINT64": np.uint64, "INT8": np.int8, "INT16": np.int16, "INT32": np.int32},
-    **{"INT64": np.int64, "FP16": np.float16, "BF16": ml_dtypes.bfloat16, "FP32": np.float32},
-    "FP64": np.float64,
-}
 TORCH_DTYPES = {
     **{"BOOL": torch.bool, "UINT8": torch.uint8, "UINT16": torch.uint16, "UINT32": torch.uint32},
     **{"UINT64": torch.uint64, "INT8": torch.int8, "INT16": torch.int16, "INT32": torch.int32},
     **{"INT64": torch.int64, "FP16": torch.float16, "BF16": torch.bfloat16},
     **{"FP32": torch.float32, "FP64": torch.float64},
 }
-SHAPES: dict[str, tuple[int, ...]] = {"scalar": (), "empty": (0, 3), "1-d": (7,), "n-d": (2, 3, 4)}
-
-every_datatype = pytest.mark.parametrize("datatype", DTYPES)
-every_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-
-
-def sample(datatype: str, shape: tuple[int, ...] = (2, 3)) -> Any:
-    return (np.arange(np.prod(shape)) % 7).reshape(shape).astype(DTYPES[datatype])
 
 
 def numbers(tensor: Any) -> Any:
     """Return the values as float64, through lists."""
     return np.array(tensor.tolist(), np.float64).reshape(tensor.shape)
-
-
-class Owned(bytearray):
-    """A bytearray that supports weak references."""
-
-
-def decoded(array: Any, *, readonly: bool = False, offset: int = 0) -> tw.Tensor:
-    """Return a decoded tensor, whose memory begins `offset` bytes after a multiple of 64."""
-    frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", array)]))
-    memory = Owned(len(frame) + 128)
-    start = -np.frombuffer(memory, np.uint8).ctypes.data % 64 + offset
-    body = memoryview(memory)[start : start + len(frame)]
-    body[:] = bytes(frame)
-    if readonly:
-        body = body.toreadonly()
-    return tw.decode_response(body, frame.header_length)["x"]
-
-
-def address(tensor: tw.Tensor) -> int:
-    return int(tensor.as_numpy().ctypes.data)
 
 
 # --- to torch ---
@@ -277,16 +247,6 @@ def test_torch_tensor_outlives_body_and_message() -> None:
     assert owner() is None
 
 
-def memory_of(tensor: tw.Tensor) -> Any:
-    """Return the Owned object of `decoded`."""
-    body = memoryview(tensor.as_numpy().base)  # type: ignore[arg-type]
-    found = body.obj
-    while not isinstance(found, Owned):
-        found = gc.get_referents(found)[0]
-        found = found.obj if isinstance(found, memoryview) else found
-    return found
-
-
 def test_body_outlives_the_torch_tensor_that_was_encoded() -> None:
     source = torch.arange(4.0)
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", source)]))
@@ -300,14 +260,13 @@ def test_body_outlives_the_torch_tensor_that_was_encoded() -> None:
     assert released() is None
 
 
-@pytest.mark.parametrize("consume", [torch.from_dlpack, jax.dlpack.from_dlpack])
-def test_no_reference_leaks(consume: Any) -> None:
+def test_no_reference_leaks() -> None:
     tensor = decoded(sample("FP32"))
     array = tensor.as_numpy()
-    consume(tensor)
+    torch.from_dlpack(tensor)
     before = sys.getrefcount(array)
     for _ in range(1000):
-        consume(tensor)
+        torch.from_dlpack(tensor)
         tensor.__dlpack__()
     gc.collect()
     assert sys.getrefcount(array) <= before
@@ -346,17 +305,17 @@ def test_autograd_thread_releases_the_memory() -> None:
 
 
 OUTLIVES = """
-import sys, gc, numpy as np, torch, jax, tensorwire as tw
+import sys, gc, numpy as np, torch, tensorwire as tw
 frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", np.arange(3.0))]))
 body = bytearray(bytes(frame))
 x = tw.decode_response(body, frame.header_length)["x"]
-kept = torch.from_dlpack(x), jax.dlpack.from_dlpack(x), x.__dlpack__()
-back = tw.Tensor("y", torch.arange(3.0)).data, tw.Tensor("z", jax.numpy.arange(3.0)).data
+kept = torch.from_dlpack(x), x.__dlpack__()
+back = tw.Tensor("y", torch.arange(3.0)).data
 del body, x, frame, tw
 for name in [name for name in sys.modules if name.startswith("tensorwire")]:
     del sys.modules[name]
 gc.collect()
-for made in (*kept[:2], *back):
+for made in (kept[0], back):
     assert made.tolist() == [0, 1, 2]
 sys.kept = kept, back  # until the interpreter has ended
 """
@@ -365,70 +324,6 @@ sys.kept = kept, back  # until the interpreter has ended
 def test_consumers_outlive_message_and_module() -> None:
     run = subprocess.run([sys.executable, "-c", OUTLIVES], capture_output=True, check=False)
     assert (run.returncode, run.stderr) == (0, b"")
-
-
-# --- JAX ---
-
-
-@pytest.mark.parametrize("offset", [0, 1, 16])
-@every_shape
-@every_datatype
-def test_to_jax(datatype: str, shape: tuple[int, ...], offset: int) -> None:
-    """JAX shares memory that is aligned to 64 bytes, and copies other memory."""
-    array = sample(datatype, shape)
-    tensor = decoded(array, offset=offset)
-    made = jax.dlpack.from_dlpack(tensor)
-    assert made.dtype == array.dtype
-    assert made.shape == shape
-    assert np.array_equal(np.asarray(made), array)
-    if array.size:
-        assert (made.unsafe_buffer_pointer() == address(tensor)) == (offset == 0)
-
-
-def test_body_buffer_is_aligned_for_jax() -> None:
-    frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", sample("FP32"))]))
-    body = tw.BodyBuffer(len(frame), frame.header_length)
-    body.write(bytes(frame))
-    tensor = tw.decode_response(body, frame.header_length)["x"]
-    assert jax.dlpack.from_dlpack(tensor).unsafe_buffer_pointer() == address(tensor)
-
-
-@every_shape
-@every_datatype
-def test_to_jax_from_a_read_only_body(datatype: str, shape: tuple[int, ...]) -> None:
-    """JAX requests capsules of DLPack 0.x. It converts the array instead."""
-    tensor = decoded(sample(datatype, shape), readonly=True)
-    with pytest.raises(BufferError, match="decode from a bytearray or a BodyBuffer"):
-        jax.dlpack.from_dlpack(tensor)
-    made = jnp.asarray(tensor)
-    assert made.dtype == DTYPES[datatype]
-    assert np.array_equal(np.asarray(made), sample(datatype, shape))
-
-
-@every_shape
-@every_datatype
-def test_from_jax(datatype: str, shape: tuple[int, ...]) -> None:
-    source = jnp.asarray(sample(datatype, shape))
-    tensor = tw.Tensor("x", source)
-    assert (tensor.datatype, tensor.shape) == (datatype, shape)
-    assert np.array_equal(tensor.as_numpy(), sample(datatype, shape))
-    assert not tensor.as_numpy().flags.writeable  # arrays of JAX are immutable
-    if source.size:
-        assert address(tensor) == source.unsafe_buffer_pointer()
-
-
-@every_datatype
-def test_from_strided_jax(datatype: str) -> None:
-    source, array = jnp.asarray(sample(datatype)), sample(datatype)
-    assert np.array_equal(tw.Tensor("x", source.T).as_numpy(), array.T)
-    assert np.array_equal(tw.Tensor("x", source[::-1, ::2]).as_numpy(), array[::-1, ::2])
-
-
-def test_rejected_jax_arrays() -> None:
-    with pytest.raises(TypeError, match="has elements of the DLPack type complex64"):
-        tw.Tensor("x", jnp.zeros(2, jnp.complex64))
-    with pytest.raises(tw.EncodeError, match="cannot be exported by ArrayImpl: "):
-        tw.Tensor("x", jnp.zeros(2, jnp.int4))
 
 
 # --- pandas, through __array__ ---
@@ -450,7 +345,7 @@ def test_pandas_columns() -> None:
 
 @pytest.mark.parametrize(
     "example",
-    [example for example in examples() if example.is_large],
+    [example for example in examples() if "torch" in example.packages],
     ids=lambda example: example.id,
 )
 def test_example(example: Example) -> None:

@@ -1,4 +1,4 @@
-"""Tensors of torch, JAX and pandas: the tests of `inside_torch.py`."""
+"""Tensors of torch and pandas: the tests of `inside_torch.py`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def python() -> Path:
     return programs.interpreter("torch")
 
 
-def test_torch_jax_and_pandas(python: Path, tmp_path: Path) -> None:
+def test_torch_and_pandas(python: Path, tmp_path: Path) -> None:
     command = [str(python), "-m", "pytest", "-q", "--import-mode=importlib", "--noconftest"]
     programs.run([*command, "-p", "no:cacheprovider", str(TESTS)], tmp_path, SECONDS)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 HEADING = re.compile(r"^## (.*)$", re.MULTILINE)
 EXAMPLE = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
-LARGE_IMPORT = re.compile(r"^import (?:torch|jax)\b", re.MULTILINE)
+IMPORT = re.compile(r"^import (\w+)", re.MULTILINE)
 
 
 class Example(NamedTuple):
@@ -25,9 +25,9 @@ class Example(NamedTuple):
     expected: str
 
     @property
-    def is_large(self) -> bool:
-        """Whether the code needs torch or JAX, which interop/environment.py installs."""
-        return LARGE_IMPORT.search(self.code) is not None
+    def packages(self) -> frozenset[str]:
+        """The packages that the code imports."""
+        return frozenset(IMPORT.findall(self.code))
 
 
 def examples() -> list[Example]:

@@ -1,0 +1,157 @@
+"""Tensors of JAX, in and out, with the real package: `test_jax.py` runs this file.
+
+Its own process runs it, because JAX warns about each later fork of a process that has imported it.
+"""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tensorwire as tw
+
+sys.path.append(str(Path(__file__).parents[1]))  # tests
+
+from support.array_samples import (
+    DTYPES,
+    address,
+    decoded,
+    every_datatype,
+    every_shape,
+    memory_of,
+    sample,
+)
+from support.examples import Example, examples, run
+
+jax.config.update("jax_enable_x64", True)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 16])
+@every_shape
+@every_datatype
+def test_to_jax(datatype: str, shape: tuple[int, ...], offset: int) -> None:
+    """JAX shares memory that is aligned to 64 bytes, and copies other memory."""
+    array = sample(datatype, shape)
+    tensor = decoded(array, offset=offset)
+    made = jax.dlpack.from_dlpack(tensor)
+    assert made.dtype == array.dtype
+    assert made.shape == shape
+    assert np.array_equal(np.asarray(made), array)
+    if array.size:
+        assert (made.unsafe_buffer_pointer() == address(tensor)) == (offset == 0)
+
+
+def test_body_buffer_is_aligned_for_jax() -> None:
+    frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", sample("FP32"))]))
+    body = tw.BodyBuffer(len(frame), frame.header_length)
+    body.write(bytes(frame))
+    tensor = tw.decode_response(body, frame.header_length)["x"]
+    assert jax.dlpack.from_dlpack(tensor).unsafe_buffer_pointer() == address(tensor)
+
+
+@every_shape
+@every_datatype
+def test_to_jax_from_a_read_only_body(datatype: str, shape: tuple[int, ...]) -> None:
+    """JAX requests capsules of DLPack 0.x. It converts the array instead."""
+    tensor = decoded(sample(datatype, shape), readonly=True)
+    with pytest.raises(BufferError, match="decode from a bytearray or a BodyBuffer"):
+        jax.dlpack.from_dlpack(tensor)
+    made = jnp.asarray(tensor)
+    assert made.dtype == DTYPES[datatype]
+    assert np.array_equal(np.asarray(made), sample(datatype, shape))
+
+
+@every_shape
+@every_datatype
+def test_from_jax(datatype: str, shape: tuple[int, ...]) -> None:
+    source = jnp.asarray(sample(datatype, shape))
+    tensor = tw.Tensor("x", source)
+    assert (tensor.datatype, tensor.shape) == (datatype, shape)
+    assert np.array_equal(tensor.as_numpy(), sample(datatype, shape))
+    assert not tensor.as_numpy().flags.writeable  # arrays of JAX are immutable
+    if source.size:
+        assert address(tensor) == source.unsafe_buffer_pointer()
+
+
+@every_datatype
+def test_from_strided_jax(datatype: str) -> None:
+    source, array = jnp.asarray(sample(datatype)), sample(datatype)
+    assert np.array_equal(tw.Tensor("x", source.T).as_numpy(), array.T)
+    assert np.array_equal(tw.Tensor("x", source[::-1, ::2]).as_numpy(), array[::-1, ::2])
+
+
+def test_rejected_jax_arrays() -> None:
+    with pytest.raises(TypeError, match="has elements of the DLPack type complex64"):
+        tw.Tensor("x", jnp.zeros(2, jnp.complex64))
+    with pytest.raises(tw.EncodeError, match="cannot be exported by ArrayImpl: "):
+        tw.Tensor("x", jnp.zeros(2, jnp.int4))
+
+
+# --- lifetimes ---
+
+
+def test_jax_array_outlives_body_and_message() -> None:
+    tensor = decoded(sample("FP32"))
+    owner = weakref.ref(memory_of(tensor))
+    made = jax.dlpack.from_dlpack(tensor)
+    del tensor
+    gc.collect()
+    assert owner() is not None
+    assert made.tolist() == sample("FP32").tolist()
+    del made
+    gc.collect()
+    assert owner() is None
+
+
+def test_no_reference_leaks() -> None:
+    tensor = decoded(sample("FP32"))
+    array = tensor.as_numpy()
+    jax.dlpack.from_dlpack(tensor)
+    before = sys.getrefcount(array)
+    for _ in range(1000):
+        jax.dlpack.from_dlpack(tensor)
+        tensor.__dlpack__()
+    gc.collect()
+    assert sys.getrefcount(array) <= before
+
+
+OUTLIVES = """
+import sys, gc, numpy as np, jax, tensorwire as tw
+frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", np.arange(3.0))]))
+body = bytearray(bytes(frame))
+x = tw.decode_response(body, frame.header_length)["x"]
+kept = jax.dlpack.from_dlpack(x), x.__dlpack__()
+back = tw.Tensor("z", jax.numpy.arange(3.0)).data
+del body, x, frame, tw
+for name in [name for name in sys.modules if name.startswith("tensorwire")]:
+    del sys.modules[name]
+gc.collect()
+for made in (kept[0], back):
+    assert made.tolist() == [0, 1, 2]
+sys.kept = kept, back  # until the interpreter has ended
+"""
+
+
+def test_consumers_outlive_message_and_module() -> None:
+    run = subprocess.run([sys.executable, "-c", OUTLIVES], capture_output=True, check=False)
+    assert (run.returncode, run.stderr) == (0, b"")
+
+
+# --- docs/guide/arrays.md ---
+
+
+@pytest.mark.parametrize(
+    "example",
+    [example for example in examples() if "jax" in example.packages],
+    ids=lambda example: example.id,
+)
+def test_example(example: Example) -> None:
+    assert run(example.code) == example.expected

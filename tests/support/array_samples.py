@@ -1,0 +1,57 @@
+"""Arrays of each datatype and shape, and tensors that were decoded at a known address."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tensorwire as tw
+
+DTYPES: dict[str, Any] = {
+    **{"BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32},
+    **{"UINT64": np.uint64, "INT8": np.int8, "INT16": np.int16, "INT32": np.int32},
+    **{"INT64": np.int64, "FP16": np.float16, "BF16": ml_dtypes.bfloat16, "FP32": np.float32},
+    "FP64": np.float64,
+}
+SHAPES: dict[str, tuple[int, ...]] = {"scalar": (), "empty": (0, 3), "1-d": (7,), "n-d": (2, 3, 4)}
+
+every_datatype = pytest.mark.parametrize("datatype", DTYPES)
+every_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+
+
+def sample(datatype: str, shape: tuple[int, ...] = (2, 3)) -> Any:
+    return (np.arange(np.prod(shape)) % 7).reshape(shape).astype(DTYPES[datatype])
+
+
+class Owned(bytearray):
+    """A bytearray that supports weak references."""
+
+
+def decoded(array: Any, *, readonly: bool = False, offset: int = 0) -> tw.Tensor:
+    """Return a decoded tensor, whose memory begins `offset` bytes after a multiple of 64."""
+    frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", array)]))
+    memory = Owned(len(frame) + 128)
+    start = -np.frombuffer(memory, np.uint8).ctypes.data % 64 + offset
+    body = memoryview(memory)[start : start + len(frame)]
+    body[:] = bytes(frame)
+    if readonly:
+        body = body.toreadonly()
+    return tw.decode_response(body, frame.header_length)["x"]
+
+
+def address(tensor: tw.Tensor) -> int:
+    return int(tensor.as_numpy().ctypes.data)
+
+
+def memory_of(tensor: tw.Tensor) -> Any:
+    """Return the Owned object of `decoded`."""
+    body = memoryview(tensor.as_numpy().base)  # type: ignore[arg-type]
+    found = body.obj
+    while not isinstance(found, Owned):
+        found = gc.get_referents(found)[0]
+        found = found.obj if isinstance(found, memoryview) else found
+    return found
