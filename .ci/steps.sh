@@ -39,7 +39,7 @@ main() { # [-2] STEP ...: run the steps, with -2 in two processes, and print a s
         set -m # a process group of its own, which the trap can stop
         (
             trap - EXIT
-            renice -n 15 -p "$BASHPID" >/dev/null # the tests of the other process measure time
+            renice -n 10 -p "$BASHPID" >/dev/null # the tests of the other process measure time
             run_steps second $(printf '%s\n' "$@" | tac) >/dev/null
         ) &
         background=$!
