@@ -39,7 +39,7 @@ main() { # [-2] STEP ...: run the steps, with -2 in two processes, and print a s
         set -m # a process group of its own, which the trap can stop
         (
             trap - EXIT
-            renice -n 15 -p "$BASHPID" >/dev/null # the tests of the other process measure time
+            renice -n 10 -p "$BASHPID" >/dev/null # the tests of the other process measure time
             run_steps second $(printf '%s\n' "$@" | tac) >/dev/null
         ) &
         background=$!
@@ -129,11 +129,19 @@ readme() { # END: run the command in README.md that ends with END
 environment() { # EXTRA ...: .venv with the requirements of the extras, but not tensorwire itself
     [ -x .venv/bin/python ] || python3 -m venv .venv
     python3 - "$@" >"$scratch/requirements-$*.txt" <<'END'
-import sys, tomllib
+import re, sys, tomllib
 project = tomllib.load(open("pyproject.toml", "rb"))
+extras = project["project"]["optional-dependencies"]
+def requirements(extra):
+    for text in extras[extra]:
+        own = re.fullmatch(r"tensorwire\[(.*)\]", text)  # an extra that includes others
+        for other in own[1].split(",") if own else ():
+            yield from requirements(other)
+        if not own:
+            yield text
 wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
 for extra in sys.argv[1:]:
-    wanted += project["project"]["optional-dependencies"][extra]
+    wanted += requirements(extra)
 print("\n".join(wanted))
 END
     .venv/bin/pip install -q -r "$scratch/requirements-$*.txt"
