@@ -8,7 +8,6 @@ venv. Without arguments, the Pythons of the table are tested one after another.
 | `trixie`       | CPython 3.13 of Debian trixie                                        |
 | `sid`          | CPython 3.14 of Debian sid                                           |
 | `trixie-nogil` | free-threaded CPython 3.13, compiled from the source in Debian trixie |
-| `sid-nogil`    | free-threaded CPython 3.14, compiled from the source in Debian sid   |
 
 These need root and debootstrap. The systems are installed in `.pythons` and reused in later runs.
 The Debian archive and the settings of pip are those of this machine. Compiling an interpreter takes
@@ -54,7 +53,6 @@ DEBIAN = {
     "trixie": Debian("trixie", "3.13", False),
     "sid": Debian("sid", "3.14", False),
     "trixie-nogil": Debian("trixie", "3.13", True),
-    "sid-nogil": Debian("sid", "3.14", True),
 }
 
 # Arguments: version, prefix, number of processors, Debian archive, suite.

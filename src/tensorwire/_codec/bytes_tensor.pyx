@@ -86,10 +86,14 @@ cdef class BytesTensor:
         If the tensor was just encoded, its elements are scanned on the first call. Several threads
         may scan them at once, with the same result.
         """
-        with cython.critical_section(self):
-            if self.starts is None:
-                self.starts = scan_elements(self.body, self.size, self.begin, self.nbytes)
-            return self.starts
+        cdef cnp.ndarray starts
+        with cython.critical_section(self):  # see messages.pxd
+            starts = self.starts
+        if starts is None:
+            starts = scan_elements(self.body, self.size, self.begin, self.nbytes)
+            with cython.critical_section(self):
+                self.starts = starts
+        return starts
 
     # --- attributes ---
 

@@ -272,7 +272,6 @@ cdef request_capsule(producer):
         return producer.__dlpack__()
 
 
-@cython.critical_section  # of the capsule, which one thread takes over
 cdef tuple import_capsule(capsule):
     cdef DLManagedTensorVersioned* versioned = NULL
     cdef DLManagedTensor* unversioned = NULL
