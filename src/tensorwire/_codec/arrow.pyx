@@ -157,10 +157,11 @@ cdef tuple chunk_of_array(values, bint only_bytes):
     schema = <ArrowSchema*>pointer_of(schema_capsule, "arrow_schema", "__arrow_c_array__")
     array = <ArrowArray*>pointer_of(array_capsule, "arrow_array", "__arrow_c_array__")
     arrow_type = type_of(schema, only_bytes)
-    if array.release == NULL:
-        raise consumed("array")
-    chunk.array = array[0]  # moved first, so that no other code can release it
-    array.release = NULL
+    with cython.critical_section(array_capsule):
+        if array.release == NULL:
+            raise consumed("array")
+        chunk.array = array[0]  # moved first, so that no other code can release it
+        array.release = NULL
     check_chunk(chunk, arrow_type)
     return arrow_type, [chunk]
 
@@ -175,10 +176,11 @@ cdef tuple chunks_of_stream(values, bint only_bytes):
     capsule = values.__arrow_c_stream__()
     stream = <ArrowArrayStream*>pointer_of(
         capsule, "arrow_array_stream", "__arrow_c_stream__")
-    if stream.release == NULL:
-        raise consumed("stream")
-    owner.stream = stream[0]
-    stream.release = NULL
+    with cython.critical_section(capsule):
+        if stream.release == NULL:
+            raise consumed("stream")
+        owner.stream = stream[0]
+        stream.release = NULL
     stream = &owner.stream
     if stream.get_schema == NULL or stream.get_next == NULL:
         raise invalid_arrow("its stream has no get_schema or get_next")

@@ -210,14 +210,15 @@ def elements_as_str(Body body not None, cnp.ndarray starts not None, Py_ssize_t 
 
 
 cdef inline str decode_utf8(const unsigned char* data, Py_ssize_t nbytes):
-    """Decode UTF-8. The check for ASCII reads a copy, which no other thread can change."""
+    """Decode a copy of UTF-8, which no other thread can change."""
     cdef str text
-    if nbytes > 1:  # shorter strings are shared objects of CPython, which must not be written to
-        text = PyUnicode_New(nbytes, 127)
-        memcpy(PyUnicode_1BYTE_DATA(text), data, nbytes)
-        if is_ascii(PyUnicode_1BYTE_DATA(text), nbytes):
-            return text
-    return PyUnicode_DecodeUTF8(<const char*>data, nbytes, NULL)
+    if nbytes <= 1:  # such strings are shared objects of CPython, which must not be written to
+        return PyUnicode_DecodeUTF8(<const char*>data, nbytes, NULL)
+    text = PyUnicode_New(nbytes, 127)
+    memcpy(PyUnicode_1BYTE_DATA(text), data, nbytes)
+    if is_ascii(PyUnicode_1BYTE_DATA(text), nbytes):
+        return text
+    return PyUnicode_DecodeUTF8(<const char*>PyUnicode_1BYTE_DATA(text), nbytes, NULL)
 
 
 cdef inline void store_item(PyObject** slot, object item) noexcept:
@@ -229,7 +230,7 @@ cdef inline void store_item(PyObject** slot, object item) noexcept:
 cdef not_utf8(Body body, element, offset, nbytes):
     reason, at = "it was modified", 0  # if the element is valid now
     try:
-        str(body.view(offset, nbytes), "utf-8")
+        bytes(body.view(offset, nbytes)).decode()  # a copy, which no other thread can change
     except UnicodeDecodeError as error:
         reason, at = error.reason, error.start
     return ElementError(

@@ -83,11 +83,17 @@ cdef class BytesTensor:
     cdef cnp.ndarray offsets(self):
         """Return the offset of each prefix in the body.
 
-        If the tensor was just encoded, its elements are scanned on the first call.
+        If the tensor was just encoded, its elements are scanned on the first call. Several threads
+        may scan them at once, with the same result.
         """
-        if self.starts is None:
-            self.starts = scan_elements(self.body, self.size, self.begin, self.nbytes)
-        return self.starts
+        cdef cnp.ndarray starts
+        with cython.critical_section(self):  # see messages.pxd
+            starts = self.starts
+        if starts is None:
+            starts = scan_elements(self.body, self.size, self.begin, self.nbytes)
+            with cython.critical_section(self):
+                self.starts = starts
+        return starts
 
     # --- attributes ---
 
@@ -271,7 +277,8 @@ cdef class BytesTensor:
             raise ValueError(f"{self.size} elements do not fill shape {shape_text(dims)}")
         if prod([dim for dim in dims if dim], start=WIDEST_ITEMSIZE) >= 1 << 63:
             raise ValueError(f"BYTES {shape_text(dims)} exceeds 2^63 - 1 bytes in numpy")
-        return new_tensor(self.body, self.starts, self.begin, self.end, dims)
+        with cython.critical_section(self):
+            return new_tensor(self.body, self.starts, self.begin, self.end, dims)
 
     def as_numpy(self, dtype=object):
         """Return copies of the elements as a new array.

@@ -250,7 +250,9 @@ def all_plain(cnp.ndarray values not None):
 
 cdef PyObject** items_of(values, Py_ssize_t* n_elements) except? NULL:
     # These are borrowed references. The values own the objects, and no Python code runs while the
-    # items are read: not even a memoryview calls its exporter.
+    # items are read: not even a memoryview calls its exporter. In a free-threaded Python, a list is
+    # a copy that no other thread has (`flatten` in conversion.pyx). An array of objects can only be
+    # changed by code that does not follow the rules of numpy.
     if PyList_CheckExact(values):
         n_elements[0] = PyList_GET_SIZE(values)
         return PySequence_Fast_ITEMS(values)
@@ -319,7 +321,7 @@ cdef inline int pack_value(unsigned char* target, object value, Py_ssize_t nbyte
             memcpy(target, PyUnicode_DATA(value), nbytes)
         else:
             pack_text(target, nbytes, value)
-    elif PyByteArray_Check(value):
+    elif PyByteArray_Check(value) and not FREE_THREADED:  # else another thread may resize it
         memcpy(target, PyByteArray_AS_STRING(value), nbytes)
     else:
         pack_buffer(target, value, nbytes)
@@ -340,10 +342,14 @@ cdef void pack_text(unsigned char* target, Py_ssize_t nbytes, object text) noexc
 
 cdef int pack_buffer(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
     cdef Py_buffer buffer
+    cdef bint is_changed
     PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
-    if buffer.len > 0:  # the address of an empty buffer may be NULL
-        memcpy(target, buffer.buf, min(nbytes, buffer.len))
+    is_changed = buffer.len != nbytes
+    if nbytes > 0 and not is_changed:  # the address of an empty buffer may be NULL
+        memcpy(target, buffer.buf, nbytes)
     PyBuffer_Release(&buffer)
+    if is_changed:
+        raise changed()
     return 0
 
 

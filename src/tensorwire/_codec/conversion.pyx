@@ -19,7 +19,7 @@ from libc.string cimport memcpy
 
 from .arrow cimport Received, numbers_of, receive
 from .bytes_tensor cimport BytesTensor, tensor_of_wire
-from .bytes_writer cimport Source, source_of_received
+from .bytes_writer cimport FREE_THREADED, Source, source_of_received
 from .datatypes cimport Datatype, shape_to_send
 from .dlpack cimport exports_dlpack, import_dlpack
 from .wire cimport MAX_RANK
@@ -280,6 +280,8 @@ cdef tuple flatten(values, int depth):
     """Return the shape of nested lists, and a list of their items in row-major order."""
     if type(values) is not list:  # __iter__ is the only method of a subclass that is used
         values = [value for value in values]
+    elif FREE_THREADED:  # else no other thread can change the list while its items are read
+        values = values[:]
     if depth > MAX_RANK:
         raise EncodeError(f"{SUBJECT} is a list that is nested deeper than {MAX_RANK} lists")
     if not values or not isinstance(values[0], (list, tuple)):

@@ -28,9 +28,13 @@ from .messages cimport (
     InferResponse,
     RequestedOutput,
     Tensor,
+    data_of,
+    datatype_name,
     has_nul,
+    name_of,
     new_frame,
     output_at,
+    shape_of_tensor,
     tensor_at,
     tensors_of,
 )
@@ -98,6 +102,13 @@ def encode_request(
     (0, 16)
     """
     cdef list inputs = tensors_of(request)
+    cdef list outputs
+    cdef dict parameters
+    cdef str id, model_name, model_version
+    with cython.critical_section(request):  # see messages.pxd
+        outputs, parameters = request.outputs, request._parameters
+        id = request.id
+        model_name, model_version = request.model_name, request.model_version
     if not inputs:
         raise EncodeError("a request has at least one input")
     cdef Draft draft = new_draft("input", nonfinite)
@@ -105,13 +116,13 @@ def encode_request(
     write_literal(writer, b'{"inputs":[')
     add_inputs(draft, inputs)
     writer.close(c"]")
-    default = binary_data_output(request._parameters)
-    write_text_member(writer, b'"id":', request.id)
-    write_text_member(writer, b'"model_name":', request.model_name)
-    write_text_member(writer, b'"model_version":', request.model_version)
-    write_message_parameters(writer, request._parameters)
-    if request.outputs is not None:
-        write_requested(writer, request.outputs, default)
+    default = binary_data_output(parameters)
+    write_text_member(writer, b'"id":', id)
+    write_text_member(writer, b'"model_name":', model_name)
+    write_text_member(writer, b'"model_version":', model_version)
+    write_message_parameters(writer, parameters)
+    if outputs is not None:
+        write_requested(writer, outputs, default)
     return draft.finish(align)
 
 
@@ -162,19 +173,25 @@ def encode_response(
     >>> bytes(tw.encode_response(response))
     b'{"outputs":[{"name":"y","datatype":"FP64","shape":[2],"data":[0.5,1.0]}]}'
     """
+    cdef dict parameters
+    cdef str id, model_name, model_version
     if selection not in ("spec", "triton"):
         raise ValueError(f"selection must be 'spec' or 'triton', not {selection!r}")
+    with cython.critical_section(response):
+        parameters, id = response._parameters, response.id
+        model_name, model_version = response.model_name, response.model_version
+    if id is None and request is not None:
+        with cython.critical_section(request):
+            id = request.id
     cdef Draft draft = new_draft("output", nonfinite)
     cdef JsonWriter writer = draft.writer
     write_literal(writer, b'{"outputs":[')
     add_outputs(draft, response, request, selection)
     writer.close(c"]")
-    write_text_member(writer, b'"model_name":', response.model_name)
-    write_text_member(writer, b'"model_version":', response.model_version)
-    write_text_member(
-        writer, b'"id":',
-        request.id if response.id is None and request is not None else response.id)
-    write_message_parameters(writer, response._parameters)
+    write_text_member(writer, b'"model_name":', model_name)
+    write_text_member(writer, b'"model_version":', model_version)
+    write_text_member(writer, b'"id":', id)
+    write_message_parameters(writer, parameters)
     return draft.finish(align)
 
 
@@ -214,18 +231,19 @@ def encode_raw_request(array):
     try:
         return raw_frame(tensor)
     except (EncodeError, TypeError) as error:
-        name_tensor(error, "tensor", tensor.name)
+        name_tensor(error, "tensor", name_of(tensor))
         raise
 
 
 cdef Frame raw_frame(Tensor tensor):
-    cdef Datatype row = DATATYPES_BY_NAME.get(tensor.datatype)
-    data = tensor.data
+    cdef str datatype = datatype_name(tensor)
+    cdef Datatype row = DATATYPES_BY_NAME.get(datatype)
+    data = data_of(tensor)
     if data is None:
         raise EncodeError(f"{SUBJECT} is in shared memory, but a raw request contains the data")
     if row is None:
-        raise EncodeError(f"{SUBJECT} has an unknown datatype: {tensor.datatype!r}")
-    wire = wire_of(data, row, shape_to_send(tensor.shape, row))
+        raise EncodeError(f"{SUBJECT} has an unknown datatype: {datatype!r}")
+    wire = wire_of(data, row, shape_to_send(shape_of_tensor(tensor), row))
     if not isinstance(data, BytesTensor):
         return Frame((wire,), 0)
     if data.size != 1:
@@ -274,7 +292,7 @@ cdef class Draft:
 
     cdef int add(self, Tensor tensor, bint binary) except -1:
         """Write a tensor's entry, and keep its memory if it is sent as binary data."""
-        cdef str name = tensor.name
+        cdef str name = name_of(tensor)
         try:
             self.write_entry(tensor, name, binary)
         except (EncodeError, TypeError) as error:
@@ -288,18 +306,22 @@ cdef class Draft:
         cdef JsonWriter writer = self.writer
         cdef Py_ssize_t nbytes = -1
         cdef bint in_json = False
-        cdef Datatype row = DATATYPES_BY_NAME.get(tensor.datatype)
-        # Each attribute is read once, because keys of `parameters` may run code that changes it.
-        cdef dict parameters = tensor._parameters
+        cdef Datatype row
+        cdef dict parameters
+        cdef str datatype
         cdef tuple shape
-        data = tensor.data
+        # Each attribute is read once, because keys of `parameters` may run code that changes it.
+        with cython.critical_section(tensor):
+            datatype, shape = tensor.datatype, tensor.shape
+            parameters, data = tensor._parameters, tensor.data
+        row = DATATYPES_BY_NAME.get(datatype)
         if name is None:
             raise EncodeError(f"{SUBJECT} has no name")
         if has_nul(name):
             raise EncodeError(f"the name of {SUBJECT} contains a NUL")
         if row is None:
-            raise EncodeError(f"{SUBJECT} has an unknown datatype: {tensor.datatype!r}")
-        shape = shape_to_send(tensor.shape, row)
+            raise EncodeError(f"{SUBJECT} has an unknown datatype: {datatype!r}")
+        shape = shape_to_send(shape, row)
         if data is None:
             check_shared_memory(parameters)
         elif binary:
@@ -439,7 +461,7 @@ cdef cnp.dtype dtype_of(cnp.ndarray array, Datatype row):
 
 cdef int check_shared_memory(dict parameters) except -1:
     """Raise EncodeError for invalid parameters of a tensor without data."""
-    if parameters is None or not isinstance(parameters.get("shared_memory_region"), str):
+    if parameters is None or not isinstance(value_of(parameters, "shared_memory_region"), str):
         raise EncodeError(
             f"{SUBJECT} has no data, and no shared_memory_region among its parameters")
     if "binary_data_size" in parameters:
@@ -537,8 +559,14 @@ cdef int add_inputs(Draft draft, list inputs) except -1:
     return 0
 
 
+cdef value_of(dict parameters, str name):
+    """Return a parameter, or None."""
+    with cython.critical_section(parameters):  # Cython reads a borrowed reference
+        return parameters.get(name)
+
+
 cdef binary_data_output(dict parameters):
-    value = None if parameters is None else parameters.get("binary_data_output")
+    value = None if parameters is None else value_of(parameters, "binary_data_output")
     if value is not None and not isinstance(value, bool):
         what = repr(value) if isinstance(value, (str, int)) else type(value).__name__
         raise EncodeError(f"binary_data_output of the request must be True or False, not {what}")
@@ -571,13 +599,16 @@ cdef int write_requested_output(
     if PySet_GET_SIZE(names) == n_before:
         raise EncodeError(f"requested output {name!r} appears twice", tensor=name)
     binary = checked_binary(output, default)
-    parameters = output._parameters
+    with cython.critical_section(output):
+        parameters = output._parameters
     if binary is not None:
         parameters = {**(parameters or {}), "binary_data": binary}
-    elif parameters and not isinstance(parameters.get("binary_data"), (bool, type(None))):
-        raise EncodeError(
-            f"binary_data of requested output {name!r} must be True or False, not "
-            f"{type(parameters['binary_data']).__name__}")
+    elif parameters:
+        sent = value_of(parameters, "binary_data")
+        if not isinstance(sent, (bool, type(None))):
+            raise EncodeError(
+                f"binary_data of requested output {name!r} must be True or False, not "
+                f"{type(sent).__name__}")
     write_literal(writer, b'{"name":')
     writer.write_string(name)
     if parameters:
@@ -588,18 +619,23 @@ cdef int write_requested_output(
 
 
 cdef str checked_output_name(RequestedOutput output):
-    if output.name is None or has_nul(output.name):
-        raise EncodeError(f"requested output {output.name!r} has no name, or its name has a NUL")
-    return output.name
+    cdef str name
+    with cython.critical_section(output):
+        name = output.name
+    if name is None or has_nul(name):
+        raise EncodeError(f"requested output {name!r} has no name, or its name has a NUL")
+    return name
 
 
 cdef checked_binary(RequestedOutput output, default):
     """Return `binary` of a requested output, or the default if that is None."""
-    if output.binary is not None and not isinstance(output.binary, bool):
+    with cython.critical_section(output):
+        name, binary = output.name, output.binary
+    if binary is not None and not isinstance(binary, bool):
         raise TypeError(
-            f"binary of requested output {output.name!r} must be True, False or None, not "
-            f"{type(output.binary).__name__}")
-    return default if output.binary is None else output.binary
+            f"binary of requested output {name!r} must be True, False or None, not "
+            f"{type(binary).__name__}")
+    return default if binary is None else binary
 
 
 cdef int add_outputs(
@@ -607,12 +643,19 @@ cdef int add_outputs(
 ) except -1:
     """Add the outputs that the request selects (WIRE.md 7)."""
     cdef list outputs = tensors_of(response)
-    cdef Tensor tensor
+    cdef list requested = None
     cdef dict listed = None
+    cdef dict parameters
+    cdef str name
+    cdef Tensor tensor
     cdef Py_ssize_t i = 0
-    default = None if request is None else bool(binary_data_output(request._parameters))
-    if request is not None and request.outputs:
-        listed = listed_outputs(request, default if selection == "spec" else False)
+    default = None
+    if request is not None:
+        with cython.critical_section(request):
+            requested, parameters = request.outputs, request._parameters
+        default = bool(binary_data_output(parameters))
+        if requested:
+            listed = listed_outputs(requested, default if selection == "spec" else False)
     try:
         if listed is not None:
             check_listed(listed, outputs)
@@ -620,8 +663,10 @@ cdef int add_outputs(
             tensor = tensor_at(outputs, i)
             if listed is None:
                 draft.add(tensor, tensor.binary if default is None else default)
-            elif tensor.name in listed:
-                draft.add(tensor, listed[tensor.name])
+            else:
+                name = name_of(tensor)
+                if name in listed:
+                    draft.add(tensor, listed[name])
             i += 1
     except TypeError as error:
         name_subject(error, "outputs")
@@ -629,14 +674,14 @@ cdef int add_outputs(
     return 0
 
 
-cdef dict listed_outputs(InferRequest request, bint default):
+cdef dict listed_outputs(list outputs, bint default):
     """Return the names of the requested outputs, and whether each is sent as binary data."""
     cdef RequestedOutput output
     cdef dict binary = {}
     cdef Py_ssize_t i
     try:
-        for i in range(len(request.outputs)):
-            output = output_at(request.outputs, i)
+        for i in range(len(outputs)):
+            output = output_at(outputs, i)
             binary[checked_output_name(output)] = checked_binary(output, default)
     except TypeError as error:
         name_subject(error, "the request's outputs")
@@ -647,7 +692,7 @@ cdef dict listed_outputs(InferRequest request, bint default):
 cdef int check_listed(dict listed, list outputs) except -1:
     """Raise EncodeError unless the response has all outputs that the request lists."""
     cdef Py_ssize_t i
-    names = [tensor_at(outputs, i).name for i in range(len(outputs))]
+    names = [name_of(tensor_at(outputs, i)) for i in range(len(outputs))]
     missing = listed.keys() - set(names)
     if missing:
         raise EncodeError(

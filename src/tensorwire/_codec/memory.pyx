@@ -341,6 +341,9 @@ cdef array_bytes(cnp.ndarray array):
 
 # The garbage collector does not track this class. Its objects refer only to ints, and they must be
 # intact if the collector clears memoryviews of them later.
+#
+# The critical sections protect the fields in free-threaded builds of Python, and do nothing in
+# others. Like the GIL, a critical section is suspended during `with nogil`.
 @cython.final
 @cython.no_gc
 cdef class BodyBuffer:
@@ -350,7 +353,8 @@ cdef class BodyBuffer:
     The body has one block of memory, in which the first binary tensor is aligned to 64 bytes. Pass
     this object to ``decode_request`` or ``decode_response`` when it is ``complete``. The arrays
     then refer to the memory, and keep a reference to this object. As a buffer, it is writable and
-    contains the bytes that have arrived so far. It is not thread-safe.
+    contains the bytes that have arrived so far. Only one thread at a time may write to it. If two
+    threads write at once, no memory is corrupted, but the order of their bytes is undefined.
 
     Parameters
     ----------
@@ -518,10 +522,12 @@ cdef class BodyBuffer:
     @property
     def complete(self):
         """Whether ``content_length`` bytes have arrived; always True if that is None."""
-        return self.content_length is None or self.nbytes == self.capacity
+        with cython.critical_section(self):
+            return self.content_length is None or self.nbytes == self.capacity
 
     def __len__(self):
-        return self.nbytes
+        with cython.critical_section(self):
+            return self.nbytes
 
     def write(self, chunk):
         """Append a copy of a chunk of the body.
@@ -555,18 +561,23 @@ cdef class BodyBuffer:
         cdef Py_buffer view
         PyObject_GetBuffer(chunk, &view, PyBUF_SIMPLE)
         try:
-            if view.len > PY_SSIZE_T_MAX - self.nbytes:  # a ctypes array may declare any size
-                raise HeaderError(
-                    f"the body is too long: {self.nbytes} bytes have arrived, there is no memory "
-                    f"for {view.len} more", actual=view.len, status=413)
-            if self.content_length is None:
-                self.check_limit(self.nbytes + view.len)
-            self.make_room(view.len)
-            if view.len > 0:  # the address of an empty buffer may be NULL
-                self.nbytes += view.len  # first, so that another thread appends after these bytes
-                self.copy_in(self.data + self.nbytes - view.len, view.buf, view.len)
+            self.append(view.buf, view.len)
         finally:
             PyBuffer_Release(&view)
+
+    @cython.critical_section
+    cdef int append(self, const void* source, Py_ssize_t nbytes) except -1:
+        if nbytes > PY_SSIZE_T_MAX - self.nbytes:  # a ctypes array may declare any size
+            raise HeaderError(
+                f"the body is too long: {self.nbytes} bytes have arrived, there is no memory "
+                f"for {nbytes} more", actual=nbytes, status=413)
+        if self.content_length is None:
+            self.check_limit(self.nbytes + nbytes)
+        self.make_room(nbytes)
+        if nbytes > 0:  # the address of an empty buffer may be NULL
+            self.nbytes += nbytes  # first, so that another thread appends after these bytes
+            self.copy_in(self.data + self.nbytes - nbytes, source, nbytes)
+        return 0
 
     def remaining(self):
         """Return the free memory as a memoryview, for ``recv_into``.
@@ -597,12 +608,16 @@ cdef class BodyBuffer:
         >>> bytes(buffer)
         b'abc'
         """
+        return PyMemoryView_FromObject(self.free_memory())
+
+    @cython.critical_section
+    cdef FreeMemory free_memory(self):
         if self.content_length is None and self.capacity == self.nbytes:
             n_more = max(FIRST_CAPACITY, self.nbytes)
             if self.max_nbytes is not None:
                 n_more = min(n_more, self.max_nbytes + 1 - self.nbytes)
             self.make_room(n_more)
-        return PyMemoryView_FromObject(FreeMemory(self))
+        return FreeMemory(self)
 
     def advance(self, nbytes):
         """Count bytes that were written to ``remaining()`` as received.
@@ -625,8 +640,11 @@ cdef class BodyBuffer:
         --------
         See ``remaining``.
         """
+        self.count_arrived(as_int(index(nbytes)))
+
+    @cython.critical_section
+    cdef int count_arrived(self, nbytes) except -1:
         cdef Py_ssize_t n_arrived
-        nbytes = as_int(index(nbytes))
         if not 0 <= nbytes <= self.capacity - self.nbytes:
             raise ValueError(
                 f"{number_text(nbytes)} bytes cannot have arrived: there is memory for "
@@ -635,17 +653,20 @@ cdef class BodyBuffer:
         if self.content_length is None:
             self.check_limit(self.nbytes + n_arrived)
         self.nbytes += n_arrived
+        return 0
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
-        export_bytes(buffer, self, self.data, self.nbytes, False, flags)
-        self.n_exports += 1
+        with cython.critical_section(self):
+            export_bytes(buffer, self, self.data, self.nbytes, False, flags)
+            self.n_exports += 1
 
     def __releasebuffer__(self, Py_buffer* buffer):
-        self.n_exports -= 1
+        with cython.critical_section(self):
+            self.n_exports -= 1
 
     def __repr__(self):
         announced = "" if self.content_length is None else f" of {self.content_length}"
-        return f"<BodyBuffer with {self.nbytes}{announced} bytes>"
+        return f"<BodyBuffer with {len(self)}{announced} bytes>"
 
 
 document_attributes(BodyBuffer)
@@ -676,9 +697,11 @@ cdef class FreeMemory:
         self.nbytes = body.capacity - body.nbytes
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
-        # The body may have been moved since, but it never shrinks.
-        export_bytes(buffer, self, self.body.data + self.position, self.nbytes, False, flags)
-        self.body.n_exports += 1
+        with cython.critical_section(self.body):
+            # The body may have been moved since, but it never shrinks.
+            export_bytes(buffer, self, self.body.data + self.position, self.nbytes, False, flags)
+            self.body.n_exports += 1
 
     def __releasebuffer__(self, Py_buffer* buffer):
-        self.body.n_exports -= 1
+        with cython.critical_section(self.body):
+            self.body.n_exports -= 1

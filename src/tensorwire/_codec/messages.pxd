@@ -1,3 +1,6 @@
+cimport cython
+
+
 cdef extern from "Python.h":
     Py_ssize_t PyUnicode_FindChar(
         str text, Py_UCS4 character, Py_ssize_t start, Py_ssize_t end, int direction)
@@ -16,6 +19,36 @@ cdef class Tensor:
     cdef dict _parameters  # None until the first access, which creates a dict
     cdef public bint binary
     cdef public object data
+
+
+# Another thread may set an attribute while it is read. In a free-threaded Python, code outside of a
+# critical section could then read an object that has just been released. Attributes of messages are
+# therefore copied to variables in a critical section, which does nothing if there is a GIL. The
+# properties that Cython generates for Python code have critical sections, too.
+
+cdef inline object data_of(Tensor tensor):
+    with cython.critical_section(tensor):
+        return tensor.data
+
+
+cdef inline str name_of(Tensor tensor):
+    with cython.critical_section(tensor):
+        return tensor.name
+
+
+cdef inline str datatype_name(Tensor tensor):
+    with cython.critical_section(tensor):
+        return tensor.datatype
+
+
+cdef inline tuple shape_of_tensor(Tensor tensor):
+    with cython.critical_section(tensor):
+        return tensor.shape
+
+
+cdef inline bint has_name(Tensor tensor, str name) except -1:
+    with cython.critical_section(tensor):
+        return tensor.name == name
 
 
 cdef class RequestedOutput:

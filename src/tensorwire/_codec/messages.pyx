@@ -190,13 +190,15 @@ cdef class Tensor:
 
     @property
     def parameters(self):
-        if self._parameters is None:
-            self._parameters = {}
-        return self._parameters
+        with cython.critical_section(self):
+            if self._parameters is None:
+                self._parameters = {}
+            return self._parameters
 
     @parameters.setter
     def parameters(self, dict parameters):
-        self._parameters = parameters
+        with cython.critical_section(self):
+            self._parameters = parameters
 
     def as_numpy(self, *, bint aligned=False, bint writable=False):
         """Return the tensor as an array.
@@ -227,29 +229,32 @@ cdef class Tensor:
         >>> tw.Tensor("text", ["a", "bc"]).as_numpy()
         array([b'a', b'bc'], dtype=object)
         """
-        data = self.data
+        data = data_of(self)
         if type(data) is not cnp.ndarray:
             if data is None:
+                name = name_of(self)
                 raise TensorwireError(
-                    f"tensor {self.name!r} is in shared memory: the message does not have its data",
-                    tensor=self.name,
+                    f"tensor {name!r} is in shared memory: the message does not have its data",
+                    tensor=name,
                 )
             if isinstance(data, BytesTensor):
                 return data.as_numpy()
             if not isinstance(data, cnp.ndarray):
-                raise TypeError(f"the data of tensor {self.name!r} is now {type(data).__name__}")
+                raise TypeError(
+                    f"the data of tensor {name_of(self)!r} is now {type(data).__name__}")
         if (aligned and not data.flags.aligned) or (writable and not data.flags.writeable):
             return data.copy()
         return data
 
     def __arrow_c_schema__(self):
         """Return the Arrow schema of the tensor (PyCapsule protocol). See ``__arrow_c_array__``."""
-        if isinstance(self.data, BytesTensor):
-            return self.data.__arrow_c_schema__()
+        data = data_of(self)
+        if isinstance(data, BytesTensor):
+            return data.__arrow_c_schema__()
         try:
-            return export_schema(self.as_numpy(), self.datatype)
+            return export_schema(self.as_numpy(), datatype_name(self))
         except EncodeError as error:
-            name_tensor(error, "tensor", self.name)
+            name_tensor(error, "tensor", name_of(self))
             raise
 
     def __arrow_c_array__(self, requested_schema=None):
@@ -278,13 +283,14 @@ cdef class Tensor:
         ElementError
             Text was requested, and an element is not valid UTF-8.
         """
-        if isinstance(self.data, BytesTensor):
-            return self.data.__arrow_c_array__(requested_schema)
+        data, datatype = data_of(self), datatype_name(self)
+        if isinstance(data, BytesTensor):
+            return data.__arrow_c_array__(requested_schema)
         array = self.as_numpy()
         try:
-            return export_schema(array, self.datatype), export_array(array, self.datatype)
+            return export_schema(array, datatype), export_array(array, datatype)
         except EncodeError as error:
-            name_tensor(error, "tensor", self.name)
+            name_tensor(error, "tensor", name_of(self))
             raise
 
     def __array__(self, dtype=None, copy=None):
@@ -303,20 +309,23 @@ cdef class Tensor:
         ndarray
             The array ``data`` itself, unless a copy is needed.
         """
-        if isinstance(self.data, BytesTensor):
-            return self.data.__array__(dtype, copy)
+        data = data_of(self)
+        if isinstance(data, BytesTensor):
+            return data.__array__(dtype, copy)
         return np.array(self.as_numpy(), dtype, copy=copy)
 
     def __len__(self):
-        if not self.shape:
-            raise TypeError(f"tensor {self.name!r} has no dimensions, and therefore no length")
-        return self.shape[0]
+        shape = shape_of_tensor(self)
+        if not shape:
+            raise TypeError(f"tensor {name_of(self)!r} has no dimensions, and therefore no length")
+        return shape[0]
 
     def __bool__(self):
         return True  # also if the tensor is empty
 
     def __iter__(self):
-        return iter(self.data if isinstance(self.data, BytesTensor) else self.as_numpy())
+        data = data_of(self)
+        return iter(data if isinstance(data, BytesTensor) else self.as_numpy())
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         """Return a DLPack capsule of the tensor.
@@ -352,16 +361,16 @@ cdef class Tensor:
         """
         if stream is not None:
             raise ValueError("stream must be None for a tensor in the memory of the CPU")
-        data = self.data
+        data, datatype = data_of(self), datatype_name(self)
         if not isinstance(data, cnp.ndarray):
             raise BufferError(
-                f"tensor {self.name!r} cannot be exported: DLPack supports arrays of numbers, not "
-                f"{'shared memory' if data is None else self.datatype}")
+                f"tensor {name_of(self)!r} cannot be exported: DLPack supports arrays of numbers, "
+                f"not {'shared memory' if data is None else datatype}")
         try:
             return dlpack_capsule(
-                data.copy() if copy else data, self.datatype, max_version, dl_device, bool(copy))
+                data.copy() if copy else data, datatype, max_version, dl_device, bool(copy))
         except BufferError as error:
-            name_tensor(error, "tensor", self.name)
+            name_tensor(error, "tensor", name_of(self))
             raise
 
     def __dlpack_device__(self):
@@ -369,16 +378,18 @@ cdef class Tensor:
         return CPU, 0
 
     def __repr__(self):
-        shape = None if self.shape is None else list(self.shape)
-        return f"<Tensor {self.name!r} {self.datatype} {shape}>"
+        shape = shape_of_tensor(self)
+        dims = None if shape is None else list(shape)
+        return f"<Tensor {name_of(self)!r} {datatype_name(self)} {dims}>"
 
     def __reduce_ex__(self, protocol):
-        data, dtype = self.data, None
+        data, dtype = data_of(self), None
         if protocol >= 5 and isinstance(data, cnp.ndarray) and data.dtype.kind == "V":
             # numpy does not export buffers of bfloat16, and would copy the elements.
             data, dtype = data.view(RAW_BF16), data.dtype
         return _unpickled_tensor, (
-            self.name, self.datatype, self.shape, data, self.parameters, self.binary, dtype,
+            name_of(self), datatype_name(self), shape_of_tensor(self), data, self.parameters,
+            self.binary, dtype,
         )
 
 
@@ -401,11 +412,12 @@ def _unpickled_tensor(name, datatype, shape, data, parameters, binary, dtype):
 
 cdef tuple data_of_tensor(Tensor tensor, datatype):
     """Return the data and the datatype for a new tensor with the same data."""
-    if tensor.data is None:
+    data = data_of(tensor)
+    if data is None:
         raise EncodeError(
-            f"{SUBJECT} is made from tensor {tensor.name!r}, which is in shared memory")
+            f"{SUBJECT} is made from tensor {name_of(tensor)!r}, which is in shared memory")
     # The array of a BF16 tensor may be one of uint16.
-    return tensor.data, tensor.datatype if datatype is None else datatype
+    return data, datatype_name(tensor) if datatype is None else datatype
 
 
 cdef bint use_array(Tensor tensor, cnp.ndarray array, datatype, shape) except -1:
@@ -458,10 +470,11 @@ cdef Tensor make_tensor(
 cdef list tensors_of(message):
     """Return the inputs of a request, or the outputs of a response. Raises TypeError for None."""
     cdef list tensors
-    if type(message) is InferRequest:
-        tensors = (<InferRequest>message).inputs
-    else:
-        tensors = (<InferResponse>message).outputs
+    with cython.critical_section(message):
+        if type(message) is InferRequest:
+            tensors = (<InferRequest>message).inputs
+        else:
+            tensors = (<InferResponse>message).outputs
     if tensors is None:
         raise TypeError(f"{list_name(message)} must be a list, not None")
     return tensors
@@ -478,46 +491,52 @@ cdef Tensor get_tensor(message, name, Py_ssize_t* next_index):
     The search begins at `next_index`, which is then set to the index after that tensor.
     """
     cdef list tensors = tensors_of(message)
-    cdef Py_ssize_t i
+    cdef Tensor tensor
+    cdef Py_ssize_t position
     if not isinstance(name, str):
         raise KeyError(f"the name of a tensor is a str, not {type(name).__name__}")
     name = str(name)  # may run the code of a subclass, which may change the list
-    i = find_tensor(message, tensors, name, next_index[0])
-    if i < 0:
+    with cython.critical_section(message):
+        position = next_index[0]
+    tensor = find_tensor(message, tensors, name, &position)
+    if tensor is None:
         error = TensorNotFoundError(
             f"no tensor {name!r}: there are {[tensor.name for tensor in tensors]}")
         error.tensors = tensors
         raise error
-    next_index[0] = i + 1
-    return tensors[i]
+    with cython.critical_section(message):
+        next_index[0] = position
+    return tensor
 
 
 cdef bint has_tensor(message, name) except -1:
     """Return whether a tensor has the name."""
     cdef list tensors = tensors_of(message)
-    return isinstance(name, str) and find_tensor(message, tensors, str(name), 0) >= 0
+    cdef Py_ssize_t position = 0
+    return isinstance(name, str) and (
+        find_tensor(message, tensors, str(name), &position) is not None)
 
 
-cdef Py_ssize_t find_tensor(
-    message, list tensors, str name, Py_ssize_t first
-) except -2:
-    """Return the index of the tensor with a name, or -1.
+cdef Tensor find_tensor(message, list tensors, str name, Py_ssize_t* position):
+    """Return the tensor with a name, or None. `position` is set to the index after it.
 
-    The search begins at index `first`, and continues at 0. Tensors are usually accessed in the
-    order of the message. Then the first comparison finds them.
+    The search begins at the index `position`, and continues at 0. Tensors are usually accessed in
+    the order of the message. Then the first comparison finds them.
     """
     cdef Tensor tensor
-    cdef Py_ssize_t i, n = len(tensors)
-    first = min(first, n)
+    cdef Py_ssize_t i, k, n = len(tensors)
+    cdef Py_ssize_t first = min(position[0], n)
     try:
         for i in range(first, n + first):
-            tensor = tensor_at(tensors, i if i < n else i - n)
-            if tensor.name == name:
-                return i if i < n else i - n
+            k = i if i < n else i - n
+            tensor = tensor_at(tensors, k)
+            if has_name(tensor, name):
+                position[0] = k + 1
+                return tensor
     except TypeError as error:
         name_subject(error, list_name(message))
         raise
-    return -1
+    return None
 
 
 @cython.final
@@ -560,22 +579,28 @@ cdef class RequestedOutput:
 
     @property
     def parameters(self):
-        if self._parameters is None:
-            self._parameters = {}
-        return self._parameters
+        with cython.critical_section(self):
+            if self._parameters is None:
+                self._parameters = {}
+            return self._parameters
 
     @parameters.setter
     def parameters(self, dict parameters):
-        self._parameters = parameters
+        with cython.critical_section(self):
+            self._parameters = parameters
 
     def __reduce__(self):
-        return _new_message, (RequestedOutput,), (self.name, self.binary, self.parameters)
+        parameters = self.parameters
+        with cython.critical_section(self):
+            return _new_message, (RequestedOutput,), (self.name, self.binary, parameters)
 
     def __setstate__(self, tuple state not None):
         self.name, self.binary, self.parameters = state
 
     def __repr__(self):
-        return f"<RequestedOutput {self.name!r} binary={self.binary}>"
+        with cython.critical_section(self):
+            name, binary = self.name, self.binary
+        return f"<RequestedOutput {name!r} binary={binary}>"
 
 
 @cython.final
@@ -644,13 +669,15 @@ parameters=None)\n--\n
 
     @property
     def parameters(self):
-        if self._parameters is None:
-            self._parameters = {}
-        return self._parameters
+        with cython.critical_section(self):
+            if self._parameters is None:
+                self._parameters = {}
+            return self._parameters
 
     @parameters.setter
     def parameters(self, dict parameters):
-        self._parameters = parameters
+        with cython.critical_section(self):
+            self._parameters = parameters
 
     def __getitem__(self, name):
         return get_tensor(self, name, &self.next_index)
@@ -662,17 +689,21 @@ parameters=None)\n--\n
         return has_tensor(self, name)
 
     def __reduce__(self):
-        return _new_message, (InferRequest,), (
-            self.inputs, self.outputs, self.id, self.model_name, self.model_version,
-            self.parameters,
-        )
+        parameters = self.parameters
+        with cython.critical_section(self):
+            return _new_message, (InferRequest,), (
+                self.inputs, self.outputs, self.id, self.model_name, self.model_version,
+                parameters,
+            )
 
     def __setstate__(self, tuple state not None):
         (self.inputs, self.outputs, self.id, self.model_name, self.model_version,
          self.parameters) = state
 
     def __repr__(self):
-        return f"<InferRequest {self.inputs}>"
+        with cython.critical_section(self):
+            inputs = self.inputs
+        return f"<InferRequest {inputs}>"
 
 
 @cython.final
@@ -729,13 +760,15 @@ parameters=None)\n--\n
 
     @property
     def parameters(self):
-        if self._parameters is None:
-            self._parameters = {}
-        return self._parameters
+        with cython.critical_section(self):
+            if self._parameters is None:
+                self._parameters = {}
+            return self._parameters
 
     @parameters.setter
     def parameters(self, dict parameters):
-        self._parameters = parameters
+        with cython.critical_section(self):
+            self._parameters = parameters
 
     def __getitem__(self, name):
         return get_tensor(self, name, &self.next_index)
@@ -747,14 +780,18 @@ parameters=None)\n--\n
         return has_tensor(self, name)
 
     def __reduce__(self):
-        return _new_message, (InferResponse,), (
-            self.outputs, self.model_name, self.model_version, self.id, self.parameters)
+        parameters = self.parameters
+        with cython.critical_section(self):
+            return _new_message, (InferResponse,), (
+                self.outputs, self.model_name, self.model_version, self.id, parameters)
 
     def __setstate__(self, tuple state not None):
         self.outputs, self.model_name, self.model_version, self.id, self.parameters = state
 
     def __repr__(self):
-        return f"<InferResponse {self.outputs}>"
+        with cython.critical_section(self):
+            outputs = self.outputs
+        return f"<InferResponse {outputs}>"
 
 
 @cython.final
@@ -844,12 +881,13 @@ cdef class TensorSpec:
         True
         """
         cdef Py_ssize_t i, first = self.batching  # axis of the first dimension in `dims`
-        cdef Py_ssize_t n_dims = len(tensor.shape)
-        if tensor.datatype != self.datatype or n_dims != len(self.dims) + first:
+        cdef tuple shape = shape_of_tensor(tensor)
+        cdef Py_ssize_t n_dims = len(shape)
+        if datatype_name(tensor) != self.datatype or n_dims != len(self.dims) + first:
             return False
         for i in range(first, n_dims):
             declared = self.dims[i - first]
-            if declared != -1 and declared != tensor.shape[i]:
+            if declared != -1 and declared != shape[i]:
                 return False
         return True
 

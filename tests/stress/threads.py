@@ -1,0 +1,447 @@
+"""Share objects between 8 threads: `python -m stress.threads [SECONDS [SCENARIO ...]]`.
+
+Each scenario is repeated for a number of seconds, 60 by default. It creates objects that the
+threads share, and one function for each thread. The functions start at the same time. They check
+results that are defined, and accept the exceptions of docs/threads.md where a thread modifies
+objects that others use. A crash of the process is the error that this program searches for, above
+all in a free-threaded Python. tests/test_free_threading.py runs each scenario for a short time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+import tensorwire as tw
+
+N_THREADS = 8
+# What a call may raise if another thread modifies its arguments: the exceptions of SECURITY.md, and
+# the RuntimeError of a dict that changes its size during iteration.
+ALLOWED = (
+    *(tw.TensorwireError, TypeError, ValueError, BufferError, IndexError, KeyError),
+    *(MemoryError, RuntimeError),
+)
+X = np.arange(1000, dtype=np.float64)
+FLAGS = X > 500
+WORDS = [b"w" * (i % 11) for i in range(300)]
+
+Work = Callable[[], None]
+Scenario = Callable[[], list[Work]]
+
+
+def request_with_all_kinds() -> tw.InferRequest:
+    return tw.InferRequest(
+        [
+            tw.Tensor("x", X),
+            tw.Tensor("words", WORDS),
+            tw.Tensor("flags", FLAGS),
+            tw.Tensor("json", X[:10], binary=False, parameters={"a": [1, "b"]}),
+            tw.Tensor("json words", WORDS[:10], binary=False),
+        ],
+        [tw.RequestedOutput("y", binary=True), tw.RequestedOutput("z")],
+        id="shared",
+        parameters={"priority": 1, "nested": {"a": [1, 2]}},
+    )
+
+
+FRAME = tw.encode_request(request_with_all_kinds())
+BODY = bytes(FRAME)
+
+
+def check_request(request: tw.InferRequest) -> None:
+    assert np.array_equal(request["x"].as_numpy(), X)
+    assert request["words"].as_numpy().tolist() == WORDS
+    assert request["json"].as_numpy().tolist() == X[:10].tolist()
+    assert request["json words"].as_numpy().tolist() == WORDS[:10]
+    assert np.array_equal(request["flags"].as_numpy(), FLAGS)
+    assert request.id == "shared"
+
+
+# --- objects that threads only read ---
+
+
+def one_body() -> list[Work]:
+    """All threads decode the same body."""
+
+    def decode(body: Any) -> Work:
+        def work() -> None:
+            for _ in range(5):
+                check_request(tw.decode_request(body, FRAME.header_length))
+
+        return work
+
+    bodies: list[Any] = [BODY, bytearray(BODY)]
+    return [decode(bodies[i % 2]) for i in range(N_THREADS)]
+
+
+def one_message() -> list[Work]:
+    """All threads use all methods of the same message. Its BYTES are scanned on first access."""
+    request = (
+        request_with_all_kinds()
+        if next(counter) % 2
+        else tw.decode_request(bytearray(BODY), FRAME.header_length)
+    )
+
+    def use() -> None:
+        check_request(request)
+        words = request["words"].data
+        assert isinstance(words, tw.BytesTensor)
+        assert words[7] == WORDS[7]
+        assert words[10:20].tolist() == WORDS[10:20]
+        assert words[::7].tolist() == WORDS[::7]
+        assert words.reshape((30, 10))[2].tolist() == WORDS[20:30]
+        assert words.as_strings().tolist() == [word.decode() for word in WORDS]
+        assert words.as_numpy("S").tolist() == WORDS
+        assert words.as_numpy(np.dtypes.StringDType()).tolist() == [w.decode() for w in WORDS]
+        assert words.copy() == words
+        assert len(words.__arrow_c_array__()) == 2
+        assert pickle.loads(pickle.dumps(request, 5))["words"].data == words
+        assert "x" in request and "y" not in request
+        assert np.array_equal(np.from_dlpack(request["x"]), X)
+        assert len(request["x"].__arrow_c_array__()) == 2
+        assert len(list(request)) == 5 and len(repr(request)) > 0
+        assert len(request["x"]) == 1000 and request["x"].parameters == {}
+        check_request(tw.decode_request(bytes(tw.encode_request(request)), FRAME.header_length))
+
+    return [use] * N_THREADS
+
+
+counter = itertools.count()
+
+
+def lazy_values() -> list[Work]:
+    """A BytesTensor is scanned, and empty parameters are created, by the first of all threads."""
+    tensors = [tw.Tensor("words", WORDS) for _ in range(100)]
+    parameters: list[list[dict[str, Any]]] = [[] for _ in tensors]
+
+    def use() -> None:
+        for tensor, found in zip(tensors, parameters, strict=True):
+            words = tensor.data
+            assert isinstance(words, tw.BytesTensor)
+            assert words[5] == WORDS[5]
+            assert words.reshape((10, 30)).shape == (10, 30)
+            found.append(tensor.parameters)
+            assert found[0] is tensor.parameters
+
+    return [use] * N_THREADS
+
+
+def one_frame() -> list[Work]:
+    """All threads send the same frame."""
+    frame = tw.encode_request(request_with_all_kinds())
+
+    def use() -> None:
+        for _ in range(20):
+            assert bytes(frame) == BODY
+            assert b"".join(frame) == BODY
+            assert b"".join(frame.chunks(1000)) == BODY
+            assert frame.headers["Content-Length"] == str(len(BODY)) == str(len(frame))
+            assert bytes(pickle.loads(pickle.dumps(frame.header_length))) is not None
+
+    return [use] * N_THREADS
+
+
+# --- objects that threads modify ---
+
+
+def accepting(work: Work) -> Work:
+    """Return a function that does the work repeatedly, and accepts the documented exceptions."""
+
+    def run() -> None:
+        for _ in range(50):
+            with suppress(*ALLOWED):
+                work()
+
+    return run
+
+
+def modified_message() -> list[Work]:
+    """Some threads set the attributes of a message, others read and encode it."""
+    request = request_with_all_kinds()
+    response = tw.InferResponse(list(request.inputs), id="a")
+    tensor, words = request.inputs[:2]
+    works = *modifying(request, response, tensor, words), *using(request, response, tensor, words)
+    return [accepting(work) for work in works]
+
+
+def modifying(
+    request: tw.InferRequest, response: tw.InferResponse, tensor: tw.Tensor, words: tw.Tensor
+) -> list[Work]:
+    arrays: list[Any] = [
+        *(X, np.zeros(1000), np.zeros(3, np.float32), None),
+        tw.Tensor("b", WORDS).data,
+    ]
+    numbers = itertools.count()
+
+    def set_tensor() -> None:
+        i = next(numbers)
+        tensor.data = arrays[i % 5]
+        tensor.name = f"name {i}"
+        tensor.shape = ((1000,), (3,), None)[i % 3]  # type: ignore[assignment]
+        tensor.datatype = ("FP64", "FP32", "BYTES")[i % 3]
+        tensor.parameters = {f"key {i}": i} if i % 2 else None  # type: ignore[assignment]
+        tensor.binary = bool(i % 2)
+        words.data = arrays[4] if i % 3 else X
+
+    def set_message() -> None:
+        i = next(numbers)
+        request.inputs = [tensor, words][: i % 3]
+        request.outputs = [tw.RequestedOutput(f"y{i}")] if i % 2 else None
+        response.outputs = [tensor, words][: i % 3]
+        request.id = response.id = f"id {i}"
+        request.model_name = response.model_version = None if i % 2 else f"model {i}"
+        request.parameters = {"binary_data_output": True} if i % 2 else {}
+
+    def change_lists() -> None:
+        i = next(numbers)
+        request.inputs.append(tw.Tensor(f"other {i}", X))
+        response.outputs.extend([words] * 3)
+        if request.outputs is not None:
+            request.outputs.append(tw.RequestedOutput(f"y{i}", binary=None))
+        del request.inputs[: i % 4]
+        response.outputs.clear()
+
+    def change_parameters() -> None:
+        i = next(numbers)
+        for parameters in (request.parameters, tensor.parameters):
+            parameters[f"key {i % 20}"] = [i, str(i)]
+            parameters["binary_data_output"] = bool(i % 2)
+            parameters.pop(f"key {(i + 7) % 20}", None)
+
+    return [set_tensor, set_message, change_lists, change_parameters]
+
+
+def using(
+    request: tw.InferRequest, response: tw.InferResponse, tensor: tw.Tensor, words: tw.Tensor
+) -> list[Work]:
+    def encode() -> None:
+        frame = tw.encode_request(request)
+        tw.decode_request(bytes(frame), frame.header_length)
+
+    def encode_response() -> None:
+        frame = tw.encode_response(response, request)
+        tw.decode_response(bytes(frame), frame.header_length)
+
+    def read() -> None:
+        repr(request), repr(response), repr(tensor)
+        for part in (tensor, words):
+            with suppress(*ALLOWED):
+                part.as_numpy().sum()
+                len(part)
+        with suppress(*ALLOWED):
+            np.from_dlpack(tensor)
+        with suppress(*ALLOWED):
+            tensor.__arrow_c_array__()
+        with suppress(*ALLOWED):
+            tw.encode_raw_request(tensor)
+        pickle.loads(pickle.dumps(request, 5))
+        _ = request["words"], "x" in response, [item.name for item in request]
+
+    def copy() -> None:
+        tw.Tensor("copy", tensor)
+        tw.InferRequest(request.inputs, request.outputs, parameters=request.parameters)
+
+    return [encode, encode_response, read, copy]
+
+
+def modified_values() -> list[Work]:
+    """Threads encode a list, and bytearrays in it, while others modify them."""
+    values: list[Any] = [b"a" * i for i in range(50)]
+    buffers = [bytearray(100) for _ in range(5)]
+    numbers = itertools.count()
+
+    def encode() -> None:
+        tw.decode_bytes(tw.encode_bytes(values))
+
+    def encode_into() -> None:
+        target = bytearray(20_000)
+        n = tw.encode_bytes_into([*values, *buffers], target)
+        tw.decode_bytes(memoryview(target)[:n])
+
+    def make_tensor() -> None:
+        tw.encode_raw_request(tw.Tensor("x", [values[:10], values[:10]])[0])  # type: ignore[index]
+
+    def change_list() -> None:
+        i = next(numbers)
+        values[i % 50 :] = [str(k) * 5 for k in range(i % 50, 50 + i % 3)]
+        values.append(bytes(i % 100))
+        del values[: i % 5]
+        values.extend([buffers[i % 5], "ä" * (i % 10), b"x" * 1000])
+
+    def change_buffers() -> None:
+        i = next(numbers)
+        buffer = buffers[i % 5]
+        buffer.extend(bytes(i % 1000))
+        del buffer[50:]
+
+    works = (encode, encode, encode_into, make_tensor, change_list, change_list, change_buffers)
+    return [accepting(work) for work in (*works, encode)]
+
+
+def modified_body() -> list[Work]:
+    """Threads decode a body while others write to it. Decoding reads within the body."""
+    body = bytearray(BODY)
+    view = np.frombuffer(body, np.uint8)
+    generator = np.random.default_rng(next(counter))
+    places = generator.integers(0, len(body), 5000).tolist()
+    bytes_written = generator.integers(0, 256, 5000).tolist()
+
+    def decode() -> None:
+        for tensor in tw.decode_request(body, FRAME.header_length):
+            if isinstance(tensor.data, tw.BytesTensor):
+                for read in (
+                    tensor.data.as_numpy,
+                    tensor.data.as_strings,
+                    tensor.data.__arrow_c_array__,
+                    lambda data=tensor.data: data.as_numpy(np.dtypes.StringDType()),
+                ):
+                    with suppress(*ALLOWED):
+                        read()
+
+    def write() -> None:
+        for place, byte in zip(places, bytes_written, strict=True):
+            original = view[place]
+            view[place] = byte
+            view[place] = original
+
+    return [accepting(decode)] * 6 + [write] * 2
+
+
+# --- BodyBuffer ---
+
+
+def one_writer() -> list[Work]:
+    """One thread writes to a BodyBuffer, the others read it. Views never show other bytes."""
+    content_length = len(BODY) if next(counter) % 2 else None
+    buffer = tw.BodyBuffer(content_length, FRAME.header_length)
+    done = threading.Event()
+
+    def write() -> None:
+        position = 0
+        while position < len(BODY):
+            with suppress(BufferError):  # another thread has a view
+                if position % 3:
+                    buffer.write(BODY[position : position + 500])
+                    position += len(BODY[position : position + 500])
+                else:
+                    with buffer.remaining() as view:
+                        part = BODY[position : position + min(700, len(view))]
+                        view[: len(part)] = part
+                    buffer.advance(len(part))
+                    position += len(part)
+        done.set()
+
+    def read() -> None:
+        while not done.is_set():
+            arrived = bytes(buffer)
+            assert arrived == BODY[: len(arrived)]
+            assert buffer.nbytes >= len(arrived) and len(buffer) >= len(arrived)
+            repr(buffer)
+        assert buffer.complete
+        check_request(tw.decode_request(buffer, FRAME.header_length))
+
+    return [write] + [read] * (N_THREADS - 1)
+
+
+def several_writers() -> list[Work]:
+    """All threads write to one BodyBuffer. Every accepted chunk is in it, in some order."""
+    sizes = [3, 50, 1000, 70_000, (1 << 20) + 1]  # the GIL is released for the last one
+    buffer = tw.BodyBuffer(None if next(counter) % 2 else 8 << 20)
+    n_bytes = [0] * N_THREADS
+    n_finished = itertools.count(1)
+
+    def writer(number: int) -> Work:
+        def write() -> None:
+            for i in range(10):
+                size = sizes[(number + i) % (5 if i == 5 else 4)]
+                with suppress(BufferError, tw.TensorwireError):
+                    buffer.write(bytes([number + 1]) * size)
+                    n_bytes[number] += size
+                with suppress(BufferError, tw.TensorwireError):
+                    len(bytes(buffer)), buffer.complete, buffer.remaining()
+            if next(n_finished) == N_THREADS:
+                found = np.bincount(np.frombuffer(memoryview(buffer), np.uint8), minlength=N_THREADS + 1)
+                assert found[1 : N_THREADS + 1].tolist() == n_bytes
+                assert len(buffer) == sum(n_bytes)
+
+        return write
+
+    return [writer(number) for number in range(N_THREADS)]
+
+
+def hostile_writers() -> list[Work]:
+    """All threads call all methods of one BodyBuffer. Nothing is written outside of it."""
+    buffer = tw.BodyBuffer(max_nbytes=4 << 20)
+
+    def use() -> None:
+        buffer.write(bytes(100))
+        view = buffer.remaining()
+        view[:100] = bytes([1]) * 100
+        buffer.advance(50)
+        with suppress(*ALLOWED):
+            buffer.write(memoryview(buffer)[:1000])
+        with suppress(*ALLOWED):
+            tw.decode_request(buffer, 10)
+        del view
+        buffer.write(bytes(50_000))
+
+    return [accepting(use)] * N_THREADS
+
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.__name__: scenario
+    for scenario in (
+        *(one_body, one_message, lazy_values, one_frame),
+        *(modified_message, modified_values, modified_body),
+        *(one_writer, several_writers, hostile_writers),
+    )
+}
+
+
+@contextmanager
+def frequent_switches() -> Iterator[None]:
+    """With a GIL, switch threads often."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def run(scenario: Scenario, seconds: float) -> int:
+    """Repeat a scenario, and return how often. Raises the first exception of a thread."""
+    barrier = threading.Barrier(N_THREADS)
+
+    def together(work: Work) -> None:
+        barrier.wait()
+        work()
+
+    deadline, n_rounds = time.monotonic() + seconds, 0
+    with frequent_switches(), ThreadPoolExecutor(N_THREADS) as pool:
+        while n_rounds == 0 or time.monotonic() < deadline:
+            for future in [pool.submit(together, work) for work in scenario()]:
+                future.result()
+            n_rounds += 1
+    return n_rounds
+
+
+def main() -> None:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60
+    is_free_threaded = not getattr(sys, "_is_gil_enabled", lambda: True)()
+    print(f"Python {sys.version.split()[0]}, {'without' if is_free_threaded else 'with'} the GIL")
+    for name in sys.argv[2:] or SCENARIOS:
+        print(f"{name}: {run(SCENARIOS[name], seconds)} rounds", flush=True)
+
+
+if __name__ == "__main__":
+    main()
