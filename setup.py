@@ -64,7 +64,7 @@ def missing_tools() -> list[str]:
 
 # By default there is no debug information, because it is ten times as large as the code.
 flags, directives = ["-O3", "-g0", "-fno-strict-aliasing"], {"language_level": 3}
-directives["freethreading_compatible"] = True  # docs/threads.md
+directives["freethreading_compatible"] = True  # docs/guide/threads.md
 macros = [(name, "NPY_2_0_API_VERSION") for name in ("NPY_NO_DEPRECATED_API", "NPY_TARGET_VERSION")]
 link = []
 if switch("SANITIZE"):
