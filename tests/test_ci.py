@@ -74,9 +74,8 @@ def test_unknown_step_is_an_error() -> None:
     ],
 )
 def test_release_notes(tmp_path: Path, tag: str, printed: str, error: str) -> None:
-    changelog = (
-        "# Changelog\n\n## [Unreleased]\n\n## [1.2.0] - 2030-01-31\n\n### Fixed\n\n- A leak.\n\n"
-    )
+    changelog = "# Changelog\n\n## [Unreleased]\n\n"
+    changelog += "## [1.2.0] - 2030-01-31\n\n### Fixed\n\n- A leak.\n\n"
     changelog += "## [1.1.0] - 2029-12-31\n\n- Old.\n\n[1.2.0]: https://example.com\n"
     files = {
         ".ci/release_notes.py": (ROOT / ".ci" / "release_notes.py").read_text(),
