@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,28 @@ def test_unknown_step_is_an_error() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "the steps are: benchmarks docs fuzz" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("tag", "printed", "error"),
+    [
+        ("v1.2.0", "### Fixed\n\n- A leak.\n", ""),
+        ("v1.3.0", "", "the tag is v1.3.0, but the version is 1.2.0\n"),
+    ],
+)
+def test_release_notes(tmp_path: Path, tag: str, printed: str, error: str) -> None:
+    changelog = "# Changelog\n\n## [Unreleased]\n\n"
+    changelog += "## [1.2.0] - 2030-01-31\n\n### Fixed\n\n- A leak.\n\n"
+    changelog += "## [1.1.0] - 2029-12-31\n\n- Old.\n\n[1.2.0]: https://example.com\n"
+    files = {
+        ".ci/release_notes.py": (ROOT / ".ci" / "release_notes.py").read_text(),
+        "src/tensorwire/__init__.py": '"""Text."""\n\n__version__ = "1.2.0"\n',
+        "CHANGELOG.md": changelog,
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    command = [sys.executable, str(tmp_path / ".ci" / "release_notes.py"), tag]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (printed, error)
+    assert done.returncode == (1 if error else 0)
