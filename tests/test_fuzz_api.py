@@ -275,7 +275,8 @@ def test_names_of_wrong_type_are_rejected() -> None:
         tw.RequestedOutput("y", binary=deep)
     with pytest.raises(TypeError, match="BYTES can be converted to object"):
         tw.decode_bytes(b"").as_numpy("i4")
-    with pytest.raises(TypeError, match="is not a dtype"):
+    # numpy itself rejects it in Python 3.14, which allows deeper recursion.
+    with pytest.raises(TypeError, match=r"is not a dtype|^Field elements must be"):
         tw.decode_bytes(b"").as_numpy(deep)
     request = tw.InferRequest([tw.Tensor("x", A)], parameters={"binary_data_output": deep})
     with pytest.raises(tw.EncodeError, match="True or False, not list"):

@@ -66,7 +66,7 @@ mkdir -p /build/python
 cd /build/python
 apt-get -q source --download-only "python$1"
 tar -xf *.orig.tar.xz --strip-components=1
-./configure -q --disable-gil --prefix="$2" --with-ensurepip=install
+./configure -q --disable-gil --disable-test-modules --prefix="$2" --with-ensurepip=install
 make -s -j "$3"
 make -s install
 touch "$2/ready"
@@ -77,10 +77,12 @@ INSTALL = """
 test -e venv/ready || "$1" -m venv --clear venv
 venv/bin/pip install --quiet --upgrade pip
 touch venv/ready
+bin="$PWD/venv/bin"  # Python 3.14 warns if the path of a venv contains `..`
 cd checkout
-TENSORWIRE_STRICT=1 ../venv/bin/pip install --quiet --force-reinstall --no-deps .
-../venv/bin/pip install --quiet 'numpy>=2.0'
-../venv/bin/python -VV
+export PIP_ONLY_BINARY=numpy  # the newest numpy may have no wheel for this Python
+TENSORWIRE_STRICT=1 "$bin/pip" install --quiet --force-reinstall --no-deps .
+"$bin/pip" install --quiet 'numpy>=2.0'
+"$bin/python" -VV
 """
 
 # Prints the requirements of the tests.
@@ -276,12 +278,12 @@ def install_requirements(run: Run) -> list[str]:
     """Install the requirements of the tests. Returns those that have no wheel for this Python."""
     listed = run(in_checkout(f"-c {shlex.quote(REQUIREMENTS)}"), capture=True)
     requirements = listed.stdout.splitlines()
-    install = '../venv/bin/pip install --quiet --only-binary :all: "$@"'
-    if run(f"cd checkout; {install}", *requirements).returncode == 0:
+    install = 'venv/bin/pip install --quiet --only-binary :all: "$@"'
+    if run(install, *requirements).returncode == 0:
         return []
     left_out = []
     for requirement in requirements:
-        if run(f"cd checkout; {install} 2>/dev/null", requirement).returncode:
+        if run(f"{install} 2>/dev/null", requirement).returncode:
             print(f"left out: {requirement}: it has no wheel for this Python", flush=True)
             left_out.append(requirement)
     return left_out
@@ -297,9 +299,10 @@ def in_checkout(arguments: str) -> str:
         "import sysconfig, sys; sys.exit(not sysconfig.get_config_var('Py_GIL_DISABLED'))"
     )
     return f"""
+        python="$PWD/venv/bin/python"
         cd checkout
-        if ../venv/bin/python -c "{is_free_threaded}"; then export PYTHON_GIL=0; fi
-        exec ../venv/bin/python {arguments}
+        if "$python" -c "{is_free_threaded}"; then export PYTHON_GIL=0; fi
+        exec "$python" {arguments}
     """
 
 

@@ -332,7 +332,8 @@ cdef int check_nulls(Received received) except -1:
     cdef const ArrowArray* array
     cdef Chunk chunk
     cdef int level, depth
-    cdef int64_t start, n_rows, first, n_nulls, n_before, found, position
+    cdef int64_t start, n_rows, n_nulls, n_before, found, position
+    cdef int64_t first = 0  # set by `count_nulls` if it finds any, which gcc does not see
     for level in range(n_levels):
         n_nulls = n_before = 0
         position = -1

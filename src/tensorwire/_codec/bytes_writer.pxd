@@ -3,16 +3,6 @@ from libc.stdint cimport uint32_t, uint64_t
 from .arrow cimport ArrowLayout, Received
 from .wire cimport PREFIX_NBYTES, store_le32
 
-cdef extern from *:
-    """
-    #ifdef Py_GIL_DISABLED
-    #define TENSORWIRE_FREE_THREADED 1
-    #else
-    #define TENSORWIRE_FREE_THREADED 0
-    #endif
-    """
-    const bint FREE_THREADED "TENSORWIRE_FREE_THREADED"  # Python was built without the GIL
-
 
 cdef class Source:
     cdef object values

@@ -55,6 +55,7 @@ from .arrow cimport (
     receive,
 )
 from .arrow_abi cimport INLINE_NBYTES, N_VIEW_BUFFERS, ArrowArray, View
+from .memory cimport FREE_THREADED
 from .npystring cimport (
     NpyString_acquire_allocator,
     NpyString_load,

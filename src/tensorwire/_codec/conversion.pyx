@@ -19,9 +19,10 @@ from libc.string cimport memcpy
 
 from .arrow cimport Received, numbers_of, receive
 from .bytes_tensor cimport BytesTensor, tensor_of_wire
-from .bytes_writer cimport FREE_THREADED, Source, source_of_received
+from .bytes_writer cimport Source, source_of_received
 from .datatypes cimport Datatype, shape_to_send
 from .dlpack cimport exports_dlpack, import_dlpack
+from .memory cimport FREE_THREADED
 from .wire cimport MAX_RANK
 
 import numpy as np

@@ -4,6 +4,16 @@ from numpy cimport dtype, ndarray
 
 from .datatypes cimport Layout
 
+cdef extern from *:
+    """
+    #ifdef Py_GIL_DISABLED
+    #define TENSORWIRE_FREE_THREADED 1
+    #else
+    #define TENSORWIRE_FREE_THREADED 0
+    #endif
+    """
+    const bint FREE_THREADED "TENSORWIRE_FREE_THREADED"  # Python was built without the GIL
+
 
 cdef class Body:
     cdef Py_buffer buffer  # released, and obj is NULL, if `owner` or `memory` is set
@@ -22,6 +32,7 @@ cdef class Body:
 
 cdef int check_array(ndarray array, dtype dtype, tuple shape) except -1
 cdef array_bytes(ndarray array)
+cdef separate_view(buffer)
 
 
 cdef inline int export_bytes(

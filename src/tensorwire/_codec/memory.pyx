@@ -85,6 +85,7 @@ cdef extern from "numpy/arrayobject.h":
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
     PyObject* PyMemoryView_GET_BASE(object view)  # borrowed; NULL for memory without an owner
+    Py_buffer* PyMemoryView_GET_BUFFER(object view)
 
 
 # --- received bodies ---
@@ -335,6 +336,27 @@ cdef int check_array(cnp.ndarray array, cnp.dtype dtype, tuple shape) except -1:
 cdef array_bytes(cnp.ndarray array):
     """Return the memory of a C-contiguous array as a flat, read-only memoryview."""
     return PyMemoryView_FromObject(ArrayBytes(array))
+
+
+cdef separate_view(buffer):
+    """Return a new memoryview of the memory of a flat memoryview, if one of this module exports it.
+
+    CPython counts the views of a memoryview without a lock. If several threads use the same
+    memoryview in a free-threaded Python, its memory may be released too early. The new memoryview
+    has counts of its own. Other buffers are returned unchanged.
+    """
+    cdef PyObject* base
+    cdef Py_ssize_t offset
+    if type(buffer) is not memoryview:
+        return buffer
+    base = PyMemoryView_GET_BASE(buffer)
+    if base == NULL or type(<object>base) not in (ArrayBytes, Body, BodyBuffer):
+        return buffer
+    view = PyMemoryView_FromObject(<object>base)
+    offset = (
+        <const char*>PyMemoryView_GET_BUFFER(buffer).buf
+        - <const char*>PyMemoryView_GET_BUFFER(view).buf)
+    return view[offset:offset + PyMemoryView_GET_BUFFER(buffer).len]
 
 
 # --- bodies that are being received ---

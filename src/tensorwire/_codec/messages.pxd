@@ -118,5 +118,7 @@ cdef class Frame:
     cdef readonly object header_length  # int or None
     cdef Py_ssize_t nbytes
 
+    cdef tuple separate_buffers(self)
+
 
 cdef Frame new_frame(tuple buffers, header_length, Py_ssize_t nbytes)

@@ -13,6 +13,7 @@ from .conversion cimport convert_data
 from .datatypes cimport Datatype
 from .dlpack cimport dlpack_capsule
 from .dlpack_abi cimport CPU
+from .memory cimport FREE_THREADED, separate_view
 from .wire cimport MAX_RANK
 
 from collections.abc import Mapping
@@ -987,7 +988,7 @@ cdef class Frame:
         return True  # also if the body is empty, as in a raw request without elements
 
     def __iter__(self):
-        return iter(self.buffers)
+        return iter(self.separate_buffers())
 
     def chunks(self, max_nbytes):
         """Iterate over the body as memoryviews of limited size. The body is not copied.
@@ -1018,11 +1019,17 @@ cdef class Frame:
         size = int(index(max_nbytes))
         if size < 1:
             raise ValueError(f"max_nbytes must be 1 or more, not {number_text(size)}")
-        views = [memoryview(buffer) for buffer in self.buffers]
+        views = [memoryview(buffer) for buffer in self.separate_buffers()]
         return (view[start:start + size] for view in views for start in range(0, len(view), size))
 
     def __bytes__(self):
-        return b"".join(self.buffers)
+        return b"".join(self.separate_buffers())
+
+    cdef tuple separate_buffers(self):
+        """Return the buffers for a thread, while other threads may use those of the frame."""
+        if FREE_THREADED:
+            return tuple([separate_view(buffer) for buffer in self.buffers])
+        return self.buffers
 
     def __reduce__(self):
         return Frame, (self.buffers, self.header_length)
