@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -332,4 +333,5 @@ class Buffer:
         return view
 
     def __release_buffer__(self, view: memoryview, /) -> None:
-        side_effect()
+        with suppress(Hostile):  # CPython can only print it, which pytest reports as an error
+            side_effect()
