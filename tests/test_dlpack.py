@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+from support.array_samples import DTYPES, decoded, sample
 from support.dlpack_structs import (
     IS_COPIED,
     READ_ONLY,
@@ -31,15 +32,8 @@ from support.dlpack_structs import (
 )
 from support.lifetimes import Owned, assert_result_keeps_body_alive
 
-ml_dtypes = pytest.importorskip("ml_dtypes", reason="pip install '.[test]'")
-BF16 = np.dtype(ml_dtypes.bfloat16)
+BF16 = np.dtype(DTYPES["BF16"])
 
-DTYPES: dict[str, Any] = {
-    **{"BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32},
-    **{"UINT64": np.uint64, "INT8": np.int8, "INT16": np.int16, "INT32": np.int32},
-    **{"INT64": np.int64, "FP16": np.float16, "BF16": BF16, "FP32": np.float32},
-    "FP64": np.float64,
-}
 # The type code and the number of bits, from the specification of DLPack.
 DLTYPES = {
     **{"BOOL": (6, 8), "UINT8": (1, 8), "UINT16": (1, 16), "UINT32": (1, 32), "UINT64": (1, 64)},
@@ -47,22 +41,6 @@ DLTYPES = {
     **{"FP16": (2, 16), "BF16": (4, 16), "FP32": (2, 32), "FP64": (2, 64)},
 }
 SHAPES: list[tuple[int, ...]] = [(), (0,), (5,), (2, 3, 4), (2, 0, 3), (1, 3, 1)]
-
-
-def sample(datatype: str, shape: tuple[int, ...] = (2, 3)) -> Any:
-    return (np.arange(np.prod(shape)) % 7).reshape(shape).astype(DTYPES[datatype])
-
-
-def decoded(array: Any, *, readonly: bool = False, offset: int = 0) -> tw.Tensor:
-    """Return a decoded tensor, whose memory begins `offset` bytes after a multiple of 64."""
-    frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", array)]))
-    memory = bytearray(len(frame) + 128)
-    start = -np.frombuffer(memory, np.uint8).ctypes.data % 64 + offset
-    body = memoryview(memory)[start : start + len(frame)]
-    body[:] = bytes(frame)
-    if readonly:
-        body = body.toreadonly()
-    return tw.decode_response(body, frame.header_length)["x"]
 
 
 def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

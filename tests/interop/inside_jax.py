@@ -23,6 +23,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # tests
 from support.array_samples import (
     DTYPES,
     address,
+    assert_no_reference_leaks,
     decoded,
     every_datatype,
     every_shape,
@@ -112,15 +113,7 @@ def test_jax_array_outlives_body_and_message() -> None:
 
 
 def test_no_reference_leaks() -> None:
-    tensor = decoded(sample("FP32"))
-    array = tensor.as_numpy()
-    jax.dlpack.from_dlpack(tensor)
-    before = sys.getrefcount(array)
-    for _ in range(1000):
-        jax.dlpack.from_dlpack(tensor)
-        tensor.__dlpack__()
-    gc.collect()
-    assert sys.getrefcount(array) <= before
+    assert_no_reference_leaks(jax.dlpack.from_dlpack)
 
 
 OUTLIVES = """

@@ -26,6 +26,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # tests
 from support.array_samples import (
     DTYPES,
     address,
+    assert_no_reference_leaks,
     decoded,
     every_datatype,
     every_shape,
@@ -261,15 +262,7 @@ def test_body_outlives_the_torch_tensor_that_was_encoded() -> None:
 
 
 def test_no_reference_leaks() -> None:
-    tensor = decoded(sample("FP32"))
-    array = tensor.as_numpy()
-    torch.from_dlpack(tensor)
-    before = sys.getrefcount(array)
-    for _ in range(1000):
-        torch.from_dlpack(tensor)
-        tensor.__dlpack__()
-    gc.collect()
-    assert sys.getrefcount(array) <= before
+    assert_no_reference_leaks(torch.from_dlpack)
 
 
 def test_torch_releases_in_other_threads() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import sys
+from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 import tensorwire as tw
 
+from .lifetimes import Owned
+
+ml_dtypes = pytest.importorskip("ml_dtypes", reason="pip install '.[test]'")
 DTYPES: dict[str, Any] = {
     **{"BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32},
     **{"UINT64": np.uint64, "INT8": np.int8, "INT16": np.int16, "INT32": np.int32},
@@ -25,10 +29,6 @@ every_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 
 def sample(datatype: str, shape: tuple[int, ...] = (2, 3)) -> Any:
     return (np.arange(np.prod(shape)) % 7).reshape(shape).astype(DTYPES[datatype])
-
-
-class Owned(bytearray):
-    """A bytearray that supports weak references."""
 
 
 def decoded(array: Any, *, readonly: bool = False, offset: int = 0) -> tw.Tensor:
@@ -55,3 +55,16 @@ def memory_of(tensor: tw.Tensor) -> Any:
         found = gc.get_referents(found)[0]
         found = found.obj if isinstance(found, memoryview) else found
     return found
+
+
+def assert_no_reference_leaks(consume: Callable[[tw.Tensor], Any]) -> None:
+    """Check that a consumer of DLPack, and capsules without a consumer, release the array."""
+    tensor = decoded(sample("FP32"))
+    array = tensor.as_numpy()
+    consume(tensor)
+    before = sys.getrefcount(array)
+    for _ in range(1000):
+        consume(tensor)
+        tensor.__dlpack__()
+    gc.collect()
+    assert sys.getrefcount(array) <= before

@@ -213,7 +213,7 @@ def replace_metadata(original: Function) -> Function:
     async def metadata(self: Any) -> Any:
         found = await original(self)
         if EXTENSION not in found.extensions:
-            found.extensions = [*found.extensions, EXTENSION]
+            found.__dict__["extensions"] = [*found.extensions, EXTENSION]  # without validation
         return found
 
     return metadata
