@@ -136,23 +136,15 @@ def measure_pairs(
     while seconds_of(function, argument, n_calls) < Pairs.round_seconds / 2:
         n_calls *= 2
     rounds: dict[bool, list[float]] = {False: [], True: []}
-    ratios: list[float] = []
-    while len(ratios) < Pairs.n_pairs or is_uncertain(ratios):
-        for is_second in ((False, True), (True, False))[len(ratios) % 2]:
+    for i in range(Pairs.n_pairs):
+        for is_second in ((False, True), (True, False))[i % 2]:
             switch(is_second)
             seconds_of(function, argument, n_calls // 10 + 3)  # CPython specializes the code again
             rounds[is_second].append(seconds_of(function, argument, n_calls) / n_calls)
-        ratios.append(rounds[False][-1] / rounds[True][-1])
     switch(False)
     first, second = (summary(rounds[is_second]) for is_second in (False, True))
-    second["ratio"] = median(ratios)
+    second["ratio"] = median(a / b for a, b in zip(rounds[False], rounds[True], strict=True))
     return first, second
-
-
-def is_uncertain(ratios: list[float]) -> bool:
-    """Whether more pairs are needed: half of the ratios differ by more than 10 %."""
-    lower, _, upper = quantiles(ratios, n=4)
-    return upper - lower > 0.1 and len(ratios) < 4 * Pairs.n_pairs
 
 
 def seconds_of(function: Callable[..., Any], argument: Any, n_calls: int) -> float:
