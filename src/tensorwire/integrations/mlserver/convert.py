@@ -57,7 +57,8 @@ MLSERVER_DATATYPES = frozenset(Datatype.__members__)
 # The rows of the table of datatypes. Unvalidated tensors may have a string or a Datatype.
 ROWS = {key: DATATYPES[member.value] for member in Datatype for key in (member, member.value)}
 DATATYPES_BY_DTYPE = {row.dtype: row.name for row in ROWS.values() if row.dtype is not None}
-# Of the datatypes whose elements `struct` reads. A byte that is neither 0 nor 1 is not a BOOL.
+# The format letter and the size of an element, for `struct`. BOOL is missing, because its bytes
+# have to be checked.
 STRUCT_FORMATS = {
     key: (row.dtype.char, row.itemsize)
     for key, row in ROWS.items()
