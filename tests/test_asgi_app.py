@@ -318,3 +318,14 @@ def test_input_that_a_model_needs_is_missing(
     else:
         assert answer.error == "model 'm' failed"
         assert "absent" in caplog.text
+
+
+def test_input_that_a_model_reads_is_in_shared_memory(caplog: pytest.LogCaptureFixture) -> None:
+    region = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
+    tensor = tw.Tensor("x", None, datatype="FP32", shape=[2], parameters=region)
+    frame = tw.encode_request(tw.InferRequest([tensor]))
+    app = create_app({"m": lambda request: {"y": request["x"].as_numpy()}})
+    answer = infer(app, "m", frame)
+    assert answer.status == 400
+    assert answer.error == ("tensor 'x' is in shared memory: the message does not have its data")
+    assert not caplog.records

@@ -753,5 +753,5 @@ def test_list_of_tensors_is_not_data() -> None:
     tensor = tw.Tensor("x", np.float32(1))
     with pytest.raises(tw.EncodeError, match="FP32 accepts numbers, the value is Tensor"):
         tw.Tensor("y", [tensor, tensor], datatype="FP32")
-    with pytest.raises(tw.EncodeError, match="is a list of numbers, which needs datatype="):
+    with pytest.raises(tw.EncodeError, match="is a list of numbers: pass an array, or"):
         tw.Tensor("y", [tensor, tensor])

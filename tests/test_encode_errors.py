@@ -31,7 +31,10 @@ X = tw.Tensor("x", np.zeros(1, np.uint8))
             "'x' is an array of complex64, which has no datatype",
         ),
         (lambda: tw.Tensor("x", None), "'x' has no data: a tensor in shared memory needs"),
-        (lambda: tw.Tensor("x", [1, 2]), "'x' is a list of numbers, which needs datatype="),
+        (
+            lambda: tw.Tensor("x", [1, 2]),
+            "'x' is a list of numbers: pass an array, or a Tensor with datatype=",
+        ),
         (lambda: tw.Tensor("x", [300], datatype="UINT8"), "UINT8 accepts 0 to 255"),
         (lambda: tw.Tensor("x", [1.5], datatype="INT8"), "INT8 accepts integers"),
         (lambda: tw.Tensor("x", [[1], [2, 3]], datatype="INT8"), "'x' is a ragged list"),

@@ -26,8 +26,11 @@ REQUEST = tw.InferRequest(
 def test_lookup_by_name() -> None:
     assert REQUEST["x"] is X
     assert tw.InferResponse([X])["x"] is X
-    with pytest.raises(KeyError, match=r"no tensor 'z': there are \['x', 'words'\]"):
+    with pytest.raises(KeyError) as caught:
         REQUEST["z"]
+    assert str(caught.value) == "no tensor 'z': there are ['x', 'words']"
+    assert isinstance(caught.value, tw.TensorwireError)
+    assert (caught.value.status, caught.value.tensor) == (400, "z")
 
 
 def test_messages_are_collections_of_tensors() -> None:

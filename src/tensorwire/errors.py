@@ -100,8 +100,10 @@ class EncodeError(TensorwireError, ValueError):
     """
 
 
-class TensorNotFoundError(KeyError):
+class TensorNotFoundError(TensorwireError, KeyError):
     """A message has no tensor with the name.
+
+    ``status`` is 400, for servers that read the inputs of a request by their names.
 
     Attributes
     ----------
@@ -109,10 +111,14 @@ class TensorNotFoundError(KeyError):
         The tensors of the message; None after unpickling.
     """
 
+    status = 400
     tensors: list[Any] | None = None
 
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # KeyError would add quotation marks
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self.args
+        return type(self), self.args, {**self.__dict__, "tensors": None}
 
 
 class IntegrationError(TensorwireError, ImportError):

@@ -333,7 +333,8 @@ cdef tuple convert_numbers(data, datatype):
 cdef tuple array_of_list(data, datatype):
     """Convert nested lists of Python numbers."""
     if datatype is None:
-        raise EncodeError(f"{SUBJECT} is a list of numbers, which needs datatype=")
+        raise EncodeError(
+            f"{SUBJECT} is a list of numbers: pass an array, or a Tensor with datatype=")
     row = DATATYPES[datatype]
     shape, flat = flatten(data, 1)
     scalars = [value.item() if isinstance(value, np.generic) else value for value in flat]

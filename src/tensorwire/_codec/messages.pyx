@@ -237,6 +237,7 @@ cdef class Tensor:
                 raise TensorwireError(
                     f"tensor {name!r} is in shared memory: the message does not have its data",
                     tensor=name,
+                    status=400,
                 )
             if isinstance(data, BytesTensor):
                 return data.as_numpy()
@@ -502,7 +503,7 @@ cdef Tensor get_tensor(message, name, Py_ssize_t* next_index):
     tensor = find_tensor(message, tensors, name, &position)
     if tensor is None:
         error = TensorNotFoundError(
-            f"no tensor {name!r}: there are {[tensor.name for tensor in tensors]}")
+            f"no tensor {name!r}: there are {[tensor.name for tensor in tensors]}", tensor=name)
         error.tensors = tensors
         raise error
     with cython.critical_section(message):

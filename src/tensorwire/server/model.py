@@ -205,12 +205,19 @@ class ServedModel:
             and error.tensors is request.inputs
             and not self.model.inputs
         ):
-            return InvalidInput(f"an input is missing: {error.args[0]}")
+            return InvalidInput(f"an input is missing: {error}")
+        if isinstance(error, tw.TensorwireError) and error.tensor in names_without_data(request):
+            return InvalidInput(str(error))
         if isinstance(error, InvalidOutput):
             log.error("model %r: %s", self.name, error)
             return error
         log.error("model %r failed", self.name, exc_info=error)
         return InvalidOutput(f"model {self.name!r} failed")
+
+
+def names_without_data(request: tw.InferRequest) -> list[str]:
+    """Return the names of the inputs that are in shared memory."""
+    return [tensor.name for tensor in request.inputs if tensor.data is None]
 
 
 def _call(function: Function, request: tw.InferRequest) -> Any:
