@@ -72,12 +72,13 @@ def link_wire_sections(
     """Turn "WIRE.md 3" in a docstring, which is part of a page in reference/, into a link."""
 
     def linked(match: re.Match[str]) -> str:
-        return re.sub(
-            r"\d+", lambda n: f"`{n[0]} <../wire.html#{WIRE_SECTIONS[n[0]]}>`__", match[0]
+        numbers, n_links = re.subn(
+            r"\d+", lambda n: f"`{n[0]} <../wire.html#{WIRE_SECTIONS[n[0]]}>`__", match[1]
         )
+        return f"wire format, section{'s' * (n_links > 1)} {numbers}"
 
     lines[:] = [
-        re.sub(r"(?<=WIRE\.md )\d+(?:(?:, | and | to )\d+)*", linked, line) for line in lines
+        re.sub(r"WIRE\.md (\d+(?:(?:, | and | to )\d+)*)", linked, line) for line in lines
     ]
 
 

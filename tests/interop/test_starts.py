@@ -2,8 +2,12 @@
 
 A page is followed from top to bottom. A block after "Save this as `NAME`" becomes a file. A block
 of shell commands is run; if a block of text follows, it is the exact output, and a block of output
-is an example of it. Other commands start servers, each of which runs until the next one starts.
-Commands that install packages are left out. The servers listen on a free port.
+is an example of it. Other commands start servers, each of which runs until the next one starts. The
+servers listen on a free port.
+
+On every change, the pages are followed in the environments of the tests. The nightly tests run the
+commands that install packages as well, with a wheel of the checkout in place of `tensorwire`, and
+get the versions that pip chooses on that day.
 """
 
 from __future__ import annotations
@@ -32,12 +36,14 @@ pytestmark = [
 ]
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "start"
+REPOSITORY_ROOT = PAGES.parents[1]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SAVED = re.compile(r"Save this as `([\w.-]+)`")
 PORT = re.compile(r"\b80[08]0\b")  # of tensorwire serve; of KServe and MLServer
 TAKES_PORT = ("python -m tensorwire serve ", "uvicorn ", "granian ")
 START_SECONDS = 60.0
 COMMAND_SECONDS = 60.0
+INSTALL_SECONDS = 600.0
 
 
 class Start(NamedTuple):
@@ -80,16 +86,39 @@ def blocks(start: Start) -> list[Block]:
 @pytest.mark.parametrize("start", STARTS, ids=lambda start: start.section or start.page)
 def test_start(start: Start, tmp_path: Path) -> None:
     python = Path(sys.executable) if start.program is None else programs.interpreter(start.program)
+    follow(start, Reader(python.parent, tmp_path, start.model))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of the checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder)]
+    subprocess.run([*command, str(REPOSITORY_ROOT)], check=True, timeout=INSTALL_SECONDS)
+    [built] = folder.glob("*.whl")
+    return built
+
+
+@pytest.mark.nightly(reason="it compiles tensorwire and installs packages")
+@pytest.mark.parametrize("start", STARTS, ids=lambda start: start.section or start.page)
+def test_start_with_the_newest_packages(start: Start, wheel: Path, tmp_path: Path) -> None:
+    follow(start, Reader(tmp_path / "venv" / "bin", tmp_path, start.model), wheel)
+
+
+def follow(start: Start, reader: Reader, wheel: Path | None = None) -> None:
+    """Follow a page. Without a wheel, leave out the commands that install packages."""
     if shutil.which("curl") is None:
         skip_or_fail("curl", "curl is not installed")
-    reader = Reader(python.parent, tmp_path, start.model)
     n_compared = 0
     steps = blocks(start)
     with reader.servers:
         for block, following in zip(steps, [*steps[1:], Block("", "", None)], strict=True):
             if block.file is not None:
-                (tmp_path / block.file).write_text(reader.localised(block.text))
-            elif block.language != "sh" or "pip install" in block.text:
+                (reader.folder / block.file).write_text(reader.localised(block.text))
+            elif block.language == "sh" and "pip install" in block.text:
+                if wheel is not None:
+                    reader.run(block.text.replace("tensorwire", str(wheel)), INSTALL_SECONDS)
+            elif block.language != "sh":
                 continue
             elif following.language in ("text", "output"):
                 output = reader.run(block.text)
@@ -120,14 +149,14 @@ class Reader:
     def localised(self, text: str) -> str:
         return PORT.sub(str(self.port), text)
 
-    def run(self, commands: str) -> str:
+    def run(self, commands: str, seconds: float = COMMAND_SECONDS) -> str:
         done = subprocess.run(
             ["bash", "-e", "-c", self.localised(commands)],
             cwd=self.folder,
             env=self.environ,
             capture_output=True,
             text=True,
-            timeout=COMMAND_SECONDS,
+            timeout=seconds,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

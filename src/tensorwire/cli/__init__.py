@@ -11,7 +11,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command, and return its exit status. Invalid arguments raise SystemExit."""
     parser = argparse.ArgumentParser(prog="python -m tensorwire", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("demo", help="encode and decode 64 MiB, compared with plain Python code")
+    commands.add_parser("demo", help="encode and decode 64 MiB of images and 200,000 strings")
     inspect = commands.add_parser("inspect", help="print the tensors of a captured body")
     inspect.add_argument("file", help="file with the HTTP body of a request or response")
     inspect.add_argument(

@@ -1,7 +1,7 @@
 """Make KServe's Python SDK use this codec. Servers, models and clients need no other changes.
 
-    from tensorwire.integrations import kserve
-    kserve.install()
+    import tensorwire.integrations.kserve
+    tensorwire.integrations.kserve.install()
 
 Tested with KServe 0.17.0, 0.17.1, 0.18.1, 0.19.0, 0.20.0 and 0.21.0.
 

@@ -1,7 +1,7 @@
 """Make MLServer use this codec: for binary REST requests, JSON, its codecs and raw gRPC contents.
 
-    from tensorwire.integrations import mlserver
-    mlserver.install()
+    import tensorwire.integrations.mlserver
+    tensorwire.integrations.mlserver.install()
 
 ``python -m tensorwire.integrations.mlserver start FOLDER`` runs ``mlserver start FOLDER`` with the
 integration installed. Tested with MLServer 1.6.1, 1.7.0 and 1.7.1.

@@ -1,7 +1,7 @@
 """Make NVIDIA's tritonclient use this codec: the same calls and results, with fewer copies.
 
-    from tensorwire.integrations import tritonclient
-    tritonclient.install()
+    import tensorwire.integrations.tritonclient
+    tensorwire.integrations.tritonclient.install()
 
 Tested with tritonclient 2.60, 2.66, 2.69, 2.71 and 2.73.
 
@@ -9,8 +9,8 @@ What changes:
 
 - BYTES tensors are serialized and deserialized by the compiled codec. Values that the codec would
   handle differently are passed on to tritonclient, with its own results and errors.
-- ``http.InferInput.set_data_from_numpy`` keeps a reference to an array of 256 KiB or more until
-  ``infer`` returns. If you modify the array before then, pass a copy.
+- An ``http.InferInput`` refers to an array of 256 KiB or more instead of copying it. Each request
+  sends the values that the array has then. If you modify the array before that, pass a copy.
 - ``infer`` over HTTP sends such arrays without copying them. Over ``tritonclient.http``, it
   receives a large binary response directly into memory of its own.
 - ``as_numpy`` of a binary output returns a view of the response. The view keeps the whole response
@@ -45,9 +45,9 @@ def install(*, untested: Untested = "known") -> None:
     import from there, before or after this call, are replaced as well.
 
     ``http.InferInput.set_data_from_numpy`` then keeps a reference to a C-contiguous array of
-    256 KiB or more until ``infer`` returns. If you modify the array before then, the modified
-    values may be sent: pass a copy to prevent this. ``async_infer`` and ``generate_request_body``
-    need the array until they return.
+    256 KiB or more until the input gets other data. If you modify the array, the next request with
+    this input sends the modified values: pass a copy to prevent this. ``infer``, ``async_infer``
+    and ``generate_request_body`` have read the array when they return.
 
     ``as_numpy`` of a binary output then returns a view, which keeps the whole response in memory
     and may be misaligned. The view is read-only, as without the codec. A response that is not
@@ -76,11 +76,11 @@ def install(*, untested: Untested = "known") -> None:
 
     Examples
     --------
-    >>> from tensorwire.integrations import tritonclient
-    >>> tritonclient.install()
-    >>> tritonclient.is_installed()
+    >>> import tensorwire.integrations.tritonclient
+    >>> tensorwire.integrations.tritonclient.install()
+    >>> tensorwire.integrations.tritonclient.is_installed()
     True
-    >>> tritonclient.uninstall()
+    >>> tensorwire.integrations.tritonclient.uninstall()
     """
     _PATCH.install(_replacements, untested)
 
