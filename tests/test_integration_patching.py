@@ -211,7 +211,7 @@ def test_tested_versions(peer: ModuleType, versions: tuple[str, str], is_known: 
         with pytest.raises(tw.IntegrationError) as caught:
             patch.install(lambda: pytest.fail("called before the version was checked"))
         assert str(caught.value) == (
-            f"peer 1.5.2 is installed; tensorwire was tested with peer {' to '.join(versions)}, "
+            f"peer 1.5.2 is too old; tensorwire was tested with peer {' to '.join(versions)}, "
             f"and has changed nothing"
         )
     assert state(peer) == before

@@ -104,7 +104,7 @@ def test_older_version_is_rejected(http: ModuleType, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(patching, "version", lambda name: "2.59.9")
     with pytest.raises(
         tw.IntegrationError,
-        match=r"^tritonclient 2\.59\.9 is installed; tensorwire was tested with tritonclient "
+        match=r"^tritonclient 2\.59\.9 is too old; tensorwire was tested with tritonclient "
         r"2\.\d+ to 2\.\d+, and has changed nothing$",
     ):
         tritonclient.install()

@@ -210,7 +210,7 @@ class Patch:
             raise self._error(None, f"{self.distribution} is not installed") from None
         first, last = (release(text) for text in self.versions)
         if release(found) < first:
-            raise self._error(found, f"{self.distribution} {found} is installed")
+            raise self._error(found, f"{self.distribution} {found} is too old")
         return release(found)[: len(last)] > last
 
     def _list(self, replacements: Callable[[], Iterable[Replacement]]) -> list[Replacement]:
