@@ -941,9 +941,7 @@ def plot_bytes(plt: Any, tables: Tables) -> Any:
 
 
 PLOTTED_ECHOES = {
-    f"{client}, {server}"
-    for client in (OURS, "tritonclient", f"tritonclient on {OURS}")
-    for server in (SERVE, "Triton")
+    f"{client}, {server}" for client in (OURS, "tritonclient") for server in (SERVE, "Triton")
 } | {LIMIT}
 UNITS = {"B": 1, "KB": 1e3, "MB": 1e6}
 
