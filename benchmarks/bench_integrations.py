@@ -1284,8 +1284,8 @@ SMALL_CASES = [
     for package, cases in SMALL_MESSAGES.items()
     for workload in cases
 ]
-# Of cases that are measured in turns: a round has many calls, so that one that is interrupted by
-# the scheduler changes it little. Calls over HTTP are interrupted more often, and for longer.
+# For the cases that are measured in turns. A call over HTTP is interrupted by the scheduler more
+# often than a function, so its rounds are longer.
 ROUND_SECONDS, HTTP_ROUND_SECONDS = 0.002, 0.05
 
 
