@@ -30,7 +30,6 @@ from .contenders import (
     HTTP,
     KSERVE,
     KSERVE_INTEGRATION,
-    TRITON_INTEGRATION,
     Missing,
     Unsupported,
     installed,
@@ -147,12 +146,6 @@ def by_tritonclient(port: int, array: Array) -> Iterator[Echo]:
 
 
 @contextmanager
-def by_tritonclient_on_tensorwire(port: int, array: Array) -> Iterator[Echo]:
-    with installed(TRITON_INTEGRATION), by_tritonclient(port, array) as echo:
-        yield echo
-
-
-@contextmanager
 def by_kserve(port: int, array: Array) -> Iterator[Echo]:
     """Use KServe's own client with one event loop."""
     kserve, model, url = module(KSERVE), model_of(array), f"http://{LOOPBACK}:{port}"
@@ -193,10 +186,6 @@ ECHOES: dict[str, tuple[Client, str]] = {  # the client and the name of the serv
     "tensorwire async, tensorwire serve": (by_our_async_client, "tensorwire serve"),
     "http.client, tensorwire serve": (by_http_client, "tensorwire serve"),
     "tritonclient, tensorwire serve": (by_tritonclient, "tensorwire serve"),
-    "tritonclient on tensorwire, tensorwire serve": (
-        by_tritonclient_on_tensorwire,
-        "tensorwire serve",
-    ),
     "tensorwire, uvicorn": (by_our_client, "uvicorn"),
     "tensorwire, granian": (by_our_client, "granian"),
     "tensorwire, Triton": (by_our_client, "Triton"),

@@ -40,12 +40,17 @@ class Case:
     ``run_on_tensorwire`` is called instead if a program can use a faster function when the
     integration is installed. Its result is the same. ``finish`` is called with the result of
     ``prepare`` after the measurement.
+
+    ``in_turns`` is for short calls over HTTP, whose time depends on the scheduler more than on the
+    integration: both contenders are then measured in one benchmark, on the same server and
+    connection. ``run_on_tensorwire`` is not used.
     """
 
     prepare: Callable[[], Any]
     run: Callable[[Any], Any]
     run_on_tensorwire: Callable[[Any], Any] | None = None
     finish: Callable[[Any], None] | None = None
+    in_turns: bool = False
 
 
 def is_same(one: Any, other: Any) -> bool:
@@ -182,6 +187,7 @@ BINARY_RESPONSES = {
     "64 KB FP32": 16_000,
     "1 MB FP32": 250_000,
 }
+IN_TURNS = {"1 FP32", "128 B FP32", "4 KB FP32", "50 x 32 FP32", "64 KB FP32"}  # of whole calls
 SHORT, LONG = "300k x 0-40 B", "100k x 100-300 B"
 TRITONCLIENT = {
     f"serialize {SHORT}": Case(lambda: texts(300_000, 0, 40), serialize),
@@ -216,11 +222,13 @@ for size, n in WHOLE_CALLS.items():
         lambda n=n: triton_client(floats(n)),  # type: ignore[misc]
         infer_by_http,
         finish=close_http,
+        in_turns=size in IN_TURNS,
     )
     TRITONCLIENT[f"aio infer {size}"] = Case(
         lambda n=n: triton_aio_client(floats(n)),  # type: ignore[misc]
         infer_by_aio,
         finish=close_aio,
+        in_turns=size in IN_TURNS,
     )
 
 
@@ -592,6 +600,7 @@ KSERVE |= {
     f"REST request, JSON, {name}": Case(
         lambda make=make: kserve_post(make()),  # type: ignore[misc]
         post_to_kserve,
+        in_turns=name in IN_TURNS,
     )
     for name, make in KSERVE_JSON_INPUTS.items()
 }
@@ -644,6 +653,7 @@ KSERVE |= {
     f"REST request, binary response, {name}": Case(
         lambda n=n: clients_of_kserve(floats(n)),  # type: ignore[misc]
         binary_answer,
+        in_turns=name in IN_TURNS,
     )
     for name, n in BINARY_RESPONSES.items()
 }
@@ -955,12 +965,12 @@ def mlserver_post(arrays: list[Any]) -> tuple[bytes, Any, str]:
     return inputs_as_json(arrays), module("urllib3").PoolManager(), path
 
 
-def post_to_mlserver(sent: tuple[bytes, Any, str]) -> int:
-    """Return the status of the response."""
+def post_to_mlserver(sent: tuple[bytes, Any, str]) -> memoryview:
+    """Return the end of the response, from its outputs on. Its beginning has a new id."""
     body, pool, path = sent
     answer = pool.request("POST", path, body=body, headers={"Content-Type": "application/json"})
-    status: int = answer.status
-    return status
+    assert answer.status == 200, answer.data[:200]
+    return memoryview(answer.data)[answer.data.index(b'"outputs"') :]
 
 
 WORDS = "BYTES 100k x 16 B"
@@ -981,6 +991,7 @@ MLSERVER |= {
     f"REST request, JSON, {name}": Case(
         lambda make=make: mlserver_post(make()),  # type: ignore[misc]
         post_to_mlserver,
+        in_turns=name in IN_TURNS,
     )
     for name, make in JSON_INPUTS.items()
 }
@@ -1255,30 +1266,39 @@ SMALL_MESSAGES: Mapping[str, Mapping[str, Case]] = {
 }
 
 
-def parameters(packages: Mapping[str, Mapping[str, Case]]) -> list[Any]:
-    return [
-        pytest.param(package, workload, marks=markers(package, workload))
-        for package, cases in packages.items()
-        for workload in cases
-    ]
-
-
 def markers(package: str, workload: str) -> list[pytest.MarkDecorator]:
     is_quick = any(size in workload for size in ("128 B", "300k", "4 MB"))
     names = [*["quick"] * is_quick, *[package] * (package in ENVIRONMENTS)]
     return [getattr(pytest.mark, name) for name in names]
 
 
+BOTH = "in turns"
+CASES = [
+    pytest.param(package, workload, measured, marks=markers(package, workload))
+    for package, cases in PACKAGES.items()
+    for workload, case in cases.items()
+    for measured in ([BOTH] if case.in_turns else [ON_TENSORWIRE, ALONE])
+]
+SMALL_CASES = [
+    pytest.param(package, workload, marks=markers(package, workload))
+    for package, cases in SMALL_MESSAGES.items()
+    for workload in cases
+]
+# For the cases that are measured in turns. A call over HTTP is interrupted by the scheduler more
+# often than a function, so its rounds are longer.
+ROUND_SECONDS, HTTP_ROUND_SECONDS = 0.002, 0.05
+
+
 # aiohttp warns when tritonclient alone sends a large body.
 @pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
-@pytest.mark.parametrize("with_tensorwire", [True, False], ids=["on tensorwire", "alone"])
-@pytest.mark.parametrize(("package", "workload"), parameters(PACKAGES))
+@pytest.mark.parametrize(("package", "workload", "measured"), CASES)
 def test_integration(
-    benchmark: BenchmarkFixture, package: str, workload: str, with_tensorwire: bool
+    benchmark: BenchmarkFixture, package: str, workload: str, measured: str
 ) -> None:
     case = PACKAGES[package][workload]
-    contender = f"{package} on tensorwire" if with_tensorwire else package
-    with measuring(benchmark, f"integration: {package}", workload, contender), ExitStack() as stack:
+    table, on_tensorwire = f"integration: {package}", f"{package} on tensorwire"
+    contender = package if measured == ALONE else on_tensorwire
+    with measuring(benchmark, table, workload, contender), ExitStack() as stack:
         argument = case.prepare()
         if case.finish is not None:
             stack.callback(case.finish, argument)
@@ -1287,31 +1307,49 @@ def test_integration(
         def check(found: object) -> None:
             assert is_same(found, expected)
 
-        if not with_tensorwire:
+        if measured == ALONE:
             measure(benchmark, check, case.run, argument)
             return
         with installed(f"tensorwire.integrations.{package}"):
-            measure(benchmark, check, case.run_on_tensorwire or case.run, argument)
+            if measured == ON_TENSORWIRE:
+                measure(benchmark, check, case.run_on_tensorwire or case.run, argument)
+                return
+            check(case.run(argument))
+            names = (on_tensorwire, package)
+            measure_in_turns(benchmark, package, case, argument, names, HTTP_ROUND_SECONDS)
 
 
-@pytest.mark.parametrize(("package", "workload"), parameters(SMALL_MESSAGES))
+@pytest.mark.parametrize(("package", "workload"), SMALL_CASES)
 def test_small_messages(benchmark: BenchmarkFixture, package: str, workload: str) -> None:
     case = SMALL_MESSAGES[package][workload]
-    integration = f"tensorwire.integrations.{package}"
     with measuring(benchmark, SMALL, f"{package}: {workload}", OURS):
         argument = case.prepare()
         expected = case.run(argument)
-        with installed(integration):
+        with installed(f"tensorwire.integrations.{package}"):
             assert is_same(case.run(argument), expected)
-        if benchmark.disabled:
-            benchmark(lambda: None)
-            return
+            names = (ON_TENSORWIRE, ALONE)
+            measure_in_turns(benchmark, package, case, argument, names, ROUND_SECONDS)
 
-        def switch(with_tensorwire: bool) -> None:
-            chosen = module(integration)
-            (chosen.install if with_tensorwire else chosen.uninstall)()
 
-        rows: Any = benchmark.pedantic(  # type: ignore[no-untyped-call]
-            measure_pairs, (case.run, argument, switch)
-        )
-        benchmark.extra_info.update(contenders=dict(zip((ALONE, ON_TENSORWIRE), rows, strict=True)))
+def measure_in_turns(
+    benchmark: BenchmarkFixture,
+    package: str,
+    case: Case,
+    argument: Any,
+    contenders: tuple[str, str],
+    round_seconds: float,
+) -> None:
+    """Measure a case with and without the integration, which are the two contenders."""
+    if benchmark.disabled:
+        benchmark(lambda: None)
+        return
+    integration = module(f"tensorwire.integrations.{package}")
+
+    def switch(with_tensorwire: bool) -> None:
+        (integration.install if with_tensorwire else integration.uninstall)()
+
+    alone, on_tensorwire = benchmark.pedantic(  # type: ignore[no-untyped-call]
+        measure_pairs, (case.run, argument, switch, round_seconds)
+    )
+    rows = dict(zip(contenders, (on_tensorwire, alone), strict=True))
+    benchmark.extra_info.update(contenders=rows)

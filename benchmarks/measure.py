@@ -116,35 +116,51 @@ def measure(
 
 
 class Pairs:
-    """Settings for `measure_pairs`, which `conftest.py` derives from pytest-benchmark's options."""
+    """The setting for `measure_pairs`, which `conftest.py` derives from pytest-benchmark's options.
+
+    More pairs are not more accurate, because CPython optimizes code less after many switches.
+    """
 
     n_pairs = 25
-    round_seconds = 0.002
 
 
 def measure_pairs(
-    function: Callable[..., Any], argument: Any, switch: Callable[[bool], None]
+    function: Callable[..., Any],
+    argument: Any,
+    switch: Callable[[bool], None],
+    round_seconds: float,
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Measure ``function(argument)`` in two states, in turns, and return the row of each state.
 
-    ``switch(False)`` and ``switch(True)`` change the state. The second row has the ``ratio`` of the
-    speeds, which is the median over pairs of rounds that follow each other. It is therefore
-    accurate even if the speed of the machine changes during the measurement.
+    ``switch(False)`` and ``switch(True)`` change the state. A round in either state takes at least
+    half of ``round_seconds``. The second row has the ``ratio`` of the speeds, which is the median
+    over pairs of rounds that follow each other. It is therefore accurate even if the speed of the
+    machine changes during the measurement.
     """
-    switch(False)
-    n_calls = 1
-    while seconds_of(function, argument, n_calls) < Pairs.round_seconds / 2:
-        n_calls *= 2
+    n_calls: dict[bool, int] = {}
+    for is_second in (False, True):
+        switch(is_second)
+        n_calls[is_second] = calls_per_round(function, argument, round_seconds)
     rounds: dict[bool, list[float]] = {False: [], True: []}
     for i in range(Pairs.n_pairs):
         for is_second in ((False, True), (True, False))[i % 2]:
             switch(is_second)
-            seconds_of(function, argument, n_calls // 10 + 3)  # CPython specializes the code again
-            rounds[is_second].append(seconds_of(function, argument, n_calls) / n_calls)
+            n = n_calls[is_second]
+            seconds_of(function, argument, n // 10 + 3)  # CPython specializes the code again
+            rounds[is_second].append(seconds_of(function, argument, n) / n)
     switch(False)
     first, second = (summary(rounds[is_second]) for is_second in (False, True))
     second["ratio"] = median(a / b for a, b in zip(rounds[False], rounds[True], strict=True))
     return first, second
+
+
+def calls_per_round(function: Callable[..., Any], argument: Any, round_seconds: float) -> int:
+    """Return a number of calls that take at least half of ``round_seconds``."""
+    n_calls = 1
+    # The shorter of two times, because the first call may be slow, or interrupted.
+    while min(seconds_of(function, argument, n_calls) for _ in range(2)) < round_seconds / 2:
+        n_calls *= 2
+    return n_calls
 
 
 def seconds_of(function: Callable[..., Any], argument: Any, n_calls: int) -> float:

@@ -180,7 +180,15 @@ def cell(row: Row, base: Row | None) -> str:
     text = f"{1e9 * time / n_elements:.1f} ns" if n_elements else time_text(time)
     if row["rounds"] > 1:
         text += f" ±{100 * row['iqr'] / 2 / time:.0f}%"
-    return text if base is None or row is base else f"{text} ({ratio_text(time / base['median'])})"
+    return text if base is None or row is base else f"{text} ({ratio_text(time_ratio(row, base))})"
+
+
+def time_ratio(row: Row, ours: Row) -> float:
+    """Return the ratio of the time of a row to the time of ours.
+
+    If they were measured in turns, it is the median of the ratios of their rounds.
+    """
+    return float(ours["ratio"] if "ratio" in ours else row["median"] / ours["median"])
 
 
 def markdown(
@@ -640,8 +648,7 @@ def losses(tables: Tables) -> Iterator[Loss]:
             for contender, theirs in row.items():
                 for name in counterparts(contender, row):
                     ours = row.get(name)
-                    if ours and theirs["median"] < CLOSE * ours["median"]:
-                        ratio = theirs["median"] / ours["median"]
+                    if ours and (ratio := time_ratio(theirs, ours)) < CLOSE:
                         yield ratio, what, named_time(name, ours), named_time(contender, theirs)
 
 
@@ -941,9 +948,7 @@ def plot_bytes(plt: Any, tables: Tables) -> Any:
 
 
 PLOTTED_ECHOES = {
-    f"{client}, {server}"
-    for client in (OURS, "tritonclient", f"tritonclient on {OURS}")
-    for server in (SERVE, "Triton")
+    f"{client}, {server}" for client in (OURS, "tritonclient") for server in (SERVE, "Triton")
 } | {LIMIT}
 UNITS = {"B": 1, "KB": 1e3, "MB": 1e6}
 

@@ -48,6 +48,26 @@ def test_cells_have_spread_and_ratio() -> None:
     assert lines[2] == "| w | 1 us ±5% | 2 us ±5% (2x) |"
 
 
+def pair(ratio: float) -> list[dict[str, Any]]:
+    """Return the rows of a workload that was measured in turns."""
+    names = {"kserve on tensorwire": 2e-6, "kserve": 1e-6}
+    ours, alone = (row(name, median, "integration: kserve") for name, median in names.items())
+    return [{**ours, "ratio": ratio}, alone]
+
+
+def test_cells_have_the_ratio_that_was_measured_in_turns() -> None:
+    (table,) = tables(*pair(1.5)).values()
+    lines = report.markdown(table, table.contenders()).splitlines()
+    assert lines[2] == "| w | 2 us ±5% | 1 us ±5% (1.5x) |"
+
+
+def test_losses_have_the_ratio_that_was_measured_in_turns() -> None:
+    assert loss_lines(*pair(1.5)) == []
+    assert loss_lines(*pair(0.75)) == [
+        "| integration: kserve, w | kserve on tensorwire: 2 us | kserve: 1 us (0.75x) |"
+    ]
+
+
 def small(workload: str, ratio: float) -> tuple[dict[str, Any], dict[str, Any]]:
     alone, ours = (row(name, 1e-6, report.SMALL) for name in ("alone", "on tensorwire"))
     return {**alone, "workload": workload}, {**ours, "workload": workload, "ratio": ratio}
