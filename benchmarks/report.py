@@ -235,6 +235,7 @@ def nbytes_text(nbytes: int) -> str:
 
 
 MEDIANS = "Medians ± half the interquartile range"
+PAIRS = "the median of the ratios of rounds that were measured in turns"
 PEAKS = "Peak memory in addition to the arguments"
 
 
@@ -536,7 +537,9 @@ def integration(package: str) -> Callable[[Tables], str]:
             return ""
         whole = tables[f"integration: {package}"]
         table = whole.chosen(package, {case: case for case in INTEGRATIONS[package]})
-        parts = [markdown(table, whole.contenders()), provenance([table])]
+        has_pairs = any("ratio" in row for rows in table.rows.values() for row in rows.values())
+        of = f"{MEDIANS}; for short calls over HTTP, {PAIRS}" if has_pairs else MEDIANS
+        parts = [markdown(table, whole.contenders()), provenance([table], of)]
         return "\n\n".join([*parts, *speeds_by_size(tables, package)])
 
     return text
@@ -615,7 +618,6 @@ def paired_cell(row: Row, base: Row | None) -> str:
     return time_text(row["median"]) + (f" ({row['ratio']:.2f}x)" if "ratio" in row else "")
 
 
-PAIRS = "the median of the ratios of rounds that were measured in turns"
 PAIRED = f"Medians; in brackets, the speed relative to the package alone: {PAIRS}"
 
 
