@@ -156,7 +156,7 @@ def resident_nbytes(server: Server) -> int:
     """
     if server.name == "hypercorn":
         with Connection(server.port) as connection:
-            connection.send(post("collect", echo()))
+            connection.send(post("memory", echo()))
             assert connection.read().status == 200
     return server.resident_nbytes()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import gc
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import numpy as np
 import tensorwire as tw
 from tensorwire.asgi import Model, create_app
 
+from .memory import in_use
 from .scale import scaled
 
 MAX_BODY = 8 << 20
@@ -73,11 +73,11 @@ async def never(_: tw.InferRequest) -> tw.InferResponse:
     raise AssertionError("unreachable")
 
 
-async def collect(request: tw.InferRequest) -> tw.InferResponse:
-    """Collect garbage, and return free memory to the operating system."""
-    gc.collect()
+async def memory(_: tw.InferRequest) -> dict[str, list[int]]:
+    """Collect garbage, return free memory to the operating system, and return what is in use."""
+    found = in_use()
     ctypes.CDLL(None).malloc_trim(0)
-    return tw.InferResponse(request.inputs)
+    return {"in_use": list(found)}
 
 
 models: dict[str, Callable[..., Any] | Model] = {
@@ -92,7 +92,7 @@ models: dict[str, Callable[..., Any] | Model] = {
     "sleep": sleep,
     "sleep_in_thread": sleep_in_thread,
     "never": never,
-    "collect": collect,
+    "memory": memory,
     "raw": Model(echo, [tw.TensorSpec("x", "INT64", [-1])]),
     "a b": echo,
     "a/b": echo,
