@@ -265,11 +265,12 @@ def measure(server: Server) -> Memory:
         connection.send(post("memory", echo()))
         response = connection.read()
     found = tw.decode_response(response.body, tw.header_length(response.headers))
-    return Memory(*found["in_use"].as_numpy().tolist(), server.resident_nbytes())
+    n_blocks, malloc_nbytes = found["in_use"].as_numpy().tolist()
+    return Memory(n_blocks, malloc_nbytes, server.resident_nbytes())
 
 
 def growth(samples: list[Memory], n_requests: int) -> Iterator[str]:
-    """Describe which sizes have grown too much in the requests between the first and last sample."""
+    """Describe which sizes have grown too much from the first to the last sample."""
     allowed = zip(ALLOWED_GROWTH, ALLOWED_PER_REQUEST, strict=True)
     sizes = zip(*samples, strict=True)
     for name, each, (constant, per_request) in zip(Memory._fields, sizes, allowed, strict=True):
