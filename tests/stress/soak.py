@@ -46,6 +46,9 @@ from support.http_servers import BY_NAME, Server, running
 N_REQUESTS, N_PROCESSES = 1_000_000, 4
 N_ROUNDS = 5
 DEFAULT_TRANSPORTS = ("fast", "granian-rsgi")
+# In seconds, for a request and a response. The timeouts of the tests would be too short on a busy
+# machine, where granian takes more than a second to receive 200 chunks.
+TIMEOUT = 60.0
 MAX_WRONG = 20  # descriptions that a process collects before it stops
 
 START = "POST /v2/models/echo/infer HTTP/1.1"
@@ -91,7 +94,7 @@ class Client:
         self.port, self.name = port, name
         self.rng = random.Random(name)
         self.n_sent = 0
-        self.connection = Connection(port)
+        self.connection = Connection(port, TIMEOUT)
         # Without models that fail, because they write to the log, and without cases after which a
         # connection may be open or closed.
         self.exchanges = [
@@ -114,7 +117,7 @@ class Client:
 
     def reconnect(self) -> None:
         self.connection.socket.close()
-        self.connection = Connection(self.port)
+        self.connection = Connection(self.port, TIMEOUT)
 
     def run(self) -> tuple[str, int]:
         """Send one or more requests, and check the responses. Return their kind and number."""
@@ -225,7 +228,7 @@ class Client:
         statuses = tuple(response.status for response in responses)
         assert statuses == expected.statuses, (case.id, responses)
         if not expected.stays_open:
-            assert self.connection.is_closed(5), case.id
+            assert self.connection.is_closed(TIMEOUT), case.id
             self.reconnect()
         return 1
 
@@ -257,11 +260,11 @@ def run_client(transport: str, port: int, name: str, n_requests: int) -> Tally:
 
 def measure(server: Server) -> Memory:
     """Wait until the server has closed all connections, and return its memory."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + TIMEOUT
     while n_open := server.n_connections():
         assert time.monotonic() < deadline, f"the server has not closed {n_open} connections"
         time.sleep(0.05)
-    with Connection(server.port) as connection:
+    with Connection(server.port, TIMEOUT) as connection:
         connection.send(post("memory", echo()))
         response = connection.read()
     found = tw.decode_response(response.body, tw.header_length(response.headers))
@@ -305,7 +308,7 @@ def run(server: Server, n_requests: int, n_processes: int) -> Tally:
 
 def soak(transport: str, n_requests: int, n_processes: int) -> Tally:
     """Start a server, send the requests, stop it, and count its error output as wrong."""
-    with running(BY_NAME[transport]) as server:
+    with running(BY_NAME[transport], TIMEOUT) as server:
         tally = run(server, n_requests, n_processes)
         printed = server.new_log()
     if "Traceback" in printed:

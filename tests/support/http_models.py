@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from .scale import scaled
 
 MAX_BODY = 8 << 20
 RECEIVE_TIMEOUT = 2.0  # seconds
+RECEIVE_TIMEOUT_VARIABLE = "TENSORWIRE_TEST_RECEIVE_TIMEOUT"  # another timeout, for `app`
 BIG_NBYTES = scaled(100_000_000)
 SLEEP = 0.5  # seconds
 
@@ -100,4 +102,8 @@ models: dict[str, Callable[..., Any] | Model] = {
     "größe": echo,
 }
 
-app = create_app(models, max_body=MAX_BODY, receive_timeout=RECEIVE_TIMEOUT)
+app = create_app(
+    models,
+    max_body=MAX_BODY,
+    receive_timeout=float(os.environ.get(RECEIVE_TIMEOUT_VARIABLE, RECEIVE_TIMEOUT)),
+)
