@@ -156,7 +156,7 @@ def resident_nbytes(server: Server) -> int:
     """
     if server.name == "hypercorn":
         with Connection(server.port) as connection:
-            connection.send(post("collect", echo()))
+            connection.send(post("memory", echo()))
             assert connection.read().status == 200
     return server.resident_nbytes()
 
@@ -821,11 +821,10 @@ def test_sigterm(transport: Transport) -> None:
 # --- many requests -------------------------------------------------------------------------------
 
 
-@pytest.mark.nightly(reason="it measures memory under load")
 @pytest.mark.parametrize("transport", ["fast", "granian-rsgi"])
 def test_short_soak(transport: str) -> None:
     """A short run of `stress/soak.py`: correct responses, bounded memory."""
-    tally = soak.soak(transport, 5000, 2)
+    tally = soak.soak(transport, 2000, 2)
     assert tally.wrong == []
-    assert tally.n_all >= 5000
-    assert min(tally.counts.values()) > 50
+    assert tally.n_all >= 2000
+    assert min(tally.counts.values()) > 20

@@ -32,7 +32,12 @@ from tensorwire.integrations.patching import Patch, Replacement, Untested
 
 http = tritonclient_comparison.http  # a fixture
 
-pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
+pytestmark = [
+    pytest.mark.no_sanitizers(reason="it tests Python code"),
+    pytest.mark.thread_unsafe(
+        reason="ast.parse is not thread-safe before Python 3.11.8 (python/cpython#106905)"
+    ),
+]
 
 SOURCE = """
 def double(x, times=2):

@@ -216,6 +216,7 @@ def test_read_shared_memory_at_negative_offset() -> None:
     both(lambda: shm.get_contents_as_numpy(handle, np.object_, [1], -100))
 
 
+@pytest.mark.thread_unsafe(reason="the region has a name")
 def test_write_and_read_shared_memory(either: bool) -> None:
     shm, utils = module("utils.shared_memory", "http"), module("utils", "http")
     handle = shm.create_shared_memory_region("tensorwire", "tensorwire_test", 4096)

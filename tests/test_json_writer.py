@@ -471,6 +471,7 @@ def test_arrays_of_any_size(dtype: str, n: int) -> None:
         array[:1500] = 1
 
 
+@pytest.mark.thread_unsafe(reason="it measures the process")
 def test_memory_for_a_long_array() -> None:
     """The output is written once, and the buffer grows by a bounded factor."""
     array = np.random.default_rng(0).standard_normal(300_000)

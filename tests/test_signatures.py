@@ -12,6 +12,10 @@ import pytest
 
 import tensorwire as tw
 
+pytestmark = pytest.mark.thread_unsafe(
+    reason="ast.parse is not thread-safe before Python 3.11.8 (python/cpython#106905)"
+)
+
 Parameters = list[tuple[str, Any, Any]]  # names, kinds and defaults
 KINDS = inspect.Parameter
 NO_DEFAULT = inspect.Parameter.empty

@@ -7,7 +7,6 @@ code is 1 if there are leaks.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import pickle
 import sys
@@ -23,6 +22,7 @@ import tensorwire as tw
 from fuzz.invalid_dlpack import FIELD_CHANGES, producer
 from support import cases, reference
 from support.arrow_numbers import NumbersProducer
+from support.memory import InUse, in_use
 from tensorwire._codec import datatypes
 
 N_CALLS = 100_000
@@ -262,40 +262,16 @@ ENTRY_POINTS: dict[str, Iterable[Case]] = {
 }
 
 
-class Counts:
-    """The number of Python's memory blocks, which include all objects, and the bytes of malloc."""
-
-    def __init__(self) -> None:
-        gc.collect()
-        self.n_blocks = sys.getallocatedblocks()
-        self.malloc_nbytes = malloc_nbytes()
-
-    def leaked_since(self, before: Counts, n_calls: int) -> str:
-        """Describe the growth, if it is at least half a block per call."""
-        n_blocks = self.n_blocks - before.n_blocks
-        nbytes = self.malloc_nbytes - before.malloc_nbytes
-        if n_blocks > n_calls // 2:
-            return f"{n_blocks} blocks in {n_calls} calls"
-        if nbytes > 64 * n_calls + 20_000:
-            return f"{nbytes} bytes of malloc in {n_calls} calls"
-        return ""
-
-
-MALLINFO = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
-
-
-class _Mallinfo(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in MALLINFO.split()]
-
-
-def malloc_nbytes() -> int:
-    """Return the bytes in use by glibc's malloc, or 0 with another C library."""
-    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if mallinfo is None:
-        return 0
-    mallinfo.restype = _Mallinfo
-    info = mallinfo()
-    return int(info.uordblks + info.hblkhd)
+def leaked(before: InUse, n_calls: int) -> str:
+    """Describe how much more is in use, if it is at least half a block per call."""
+    after = in_use()
+    n_blocks = after.n_blocks - before.n_blocks
+    nbytes = after.malloc_nbytes - before.malloc_nbytes
+    if n_blocks > n_calls // 2:
+        return f"{n_blocks} blocks in {n_calls} calls"
+    if nbytes > 64 * n_calls + 20_000:
+        return f"{nbytes} bytes of malloc in {n_calls} calls"
+    return ""
 
 
 def resident_nbytes() -> int:
@@ -316,9 +292,9 @@ def leak_of(work: Callable[[], Any], n_calls: int) -> str:
     leak = ""
     for _ in range(3):
         call(work, N_WARM)
-        before = Counts()
+        before = in_use()
         call(work, n_calls)
-        leak = Counts().leaked_since(before, n_calls)
+        leak = leaked(before, n_calls)
         if not leak:
             break
     return leak

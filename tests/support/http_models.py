@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import gc
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -15,10 +15,12 @@ import numpy as np
 import tensorwire as tw
 from tensorwire.asgi import Model, create_app
 
+from .memory import in_use
 from .scale import scaled
 
 MAX_BODY = 8 << 20
 RECEIVE_TIMEOUT = 2.0  # seconds
+RECEIVE_TIMEOUT_VARIABLE = "TENSORWIRE_TEST_RECEIVE_TIMEOUT"  # another timeout, for `app`
 BIG_NBYTES = scaled(100_000_000)
 SLEEP = 0.5  # seconds
 
@@ -73,11 +75,11 @@ async def never(_: tw.InferRequest) -> tw.InferResponse:
     raise AssertionError("unreachable")
 
 
-async def collect(request: tw.InferRequest) -> tw.InferResponse:
-    """Collect garbage, and return free memory to the operating system."""
-    gc.collect()
+async def memory(_: tw.InferRequest) -> dict[str, list[int]]:
+    """Collect garbage, return free memory to the operating system, and return what is in use."""
+    found = in_use()
     ctypes.CDLL(None).malloc_trim(0)
-    return tw.InferResponse(request.inputs)
+    return {"in_use": list(found)}
 
 
 models: dict[str, Callable[..., Any] | Model] = {
@@ -92,7 +94,7 @@ models: dict[str, Callable[..., Any] | Model] = {
     "sleep": sleep,
     "sleep_in_thread": sleep_in_thread,
     "never": never,
-    "collect": collect,
+    "memory": memory,
     "raw": Model(echo, [tw.TensorSpec("x", "INT64", [-1])]),
     "a b": echo,
     "a/b": echo,
@@ -100,4 +102,8 @@ models: dict[str, Callable[..., Any] | Model] = {
     "größe": echo,
 }
 
-app = create_app(models, max_body=MAX_BODY, receive_timeout=RECEIVE_TIMEOUT)
+app = create_app(
+    models,
+    max_body=MAX_BODY,
+    receive_timeout=float(os.environ.get(RECEIVE_TIMEOUT_VARIABLE, RECEIVE_TIMEOUT)),
+)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .http_exchange import HOST
-from .http_models import MAX_BODY, RECEIVE_TIMEOUT
+from .http_models import MAX_BODY, RECEIVE_TIMEOUT, RECEIVE_TIMEOUT_VARIABLE
 from .requirements import skip_or_fail
 
 TESTS = Path(__file__).parent.parent
@@ -33,18 +33,18 @@ class Transport:
 
     name: str
     package: str  # skip the tests if it is not installed
-    arguments: str  # of python; {port} is replaced
+    arguments: str  # of python; {port} and {receive_timeout} are replaced
     exit_status: int = 0  # after SIGTERM
 
-    def command(self, port: int) -> list[str]:
-        return [sys.executable, *self.arguments.format(port=port).split()]
+    def command(self, **values: float) -> list[str]:
+        return [sys.executable, *self.arguments.format(**values).split()]
 
 
 _UVICORN = "-m uvicorn support.http_models:app --no-access-log --port {port}"
 _GRANIAN = "-m granian support.http_models:app --no-ws --port {port}"
 _SERVE = (
     "-m tensorwire serve support.http_models:models --port {port} "
-    f"--max-body {MAX_BODY} --receive-timeout {RECEIVE_TIMEOUT}"
+    f"--max-body {MAX_BODY} --receive-timeout {{receive_timeout}}"
 )
 
 TRANSPORTS = (
@@ -118,16 +118,24 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(transport: Transport, **environment: str) -> Iterator[Server]:
+def running(transport: Transport, receive_timeout: float = RECEIVE_TIMEOUT) -> Iterator[Server]:
     """Start a server, and stop it at the end."""
     if importlib.util.find_spec(transport.package) is None:
         skip_or_fail(transport.package, f"{transport.package} is not installed")
     paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-    variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(paths)}
+    variables = {
+        **os.environ,
+        RECEIVE_TIMEOUT_VARIABLE: str(receive_timeout),
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
     with tempfile.TemporaryFile() as log:
         port = free_port()
         process = subprocess.Popen(
-            transport.command(port), env=variables, cwd=TESTS, stdout=log, stderr=log
+            transport.command(port=port, receive_timeout=receive_timeout),
+            env=variables,
+            cwd=TESTS,
+            stdout=log,
+            stderr=log,
         )
         server = Server(transport, process, port, log)
         try:
