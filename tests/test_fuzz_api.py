@@ -275,8 +275,9 @@ def test_names_of_wrong_type_are_rejected() -> None:
         tw.RequestedOutput("y", binary=deep)
     with pytest.raises(TypeError, match="BYTES can be converted to object"):
         tw.decode_bytes(b"").as_numpy("i4")
-    # numpy itself rejects it in Python 3.14, which allows deeper recursion.
-    with pytest.raises(TypeError, match=r"is not a dtype|^Field elements must be"):
+    # numpy formats the list for its own message. This works in Pythons that allow deeper recursion,
+    # and the message is empty in some older ones.
+    with pytest.raises(TypeError, match=r"is not a dtype|^Field elements must be|^$"):
         tw.decode_bytes(b"").as_numpy(deep)
     request = tw.InferRequest([tw.Tensor("x", A)], parameters={"binary_data_output": deep})
     with pytest.raises(tw.EncodeError, match="True or False, not list"):
