@@ -282,23 +282,26 @@ def growth(samples: list[Memory], n_requests: int) -> Iterator[str]:
 
 
 def run(server: Server, n_requests: int, n_processes: int) -> Tally:
-    """Send the requests in rounds, from several processes, and check the memory of the server."""
+    """Send the requests in rounds, from several processes, and check the memory of the server.
+
+    Stop after a round with a wrong response.
+    """
     share = math.ceil(n_requests / n_processes / N_ROUNDS)
     tally = Tally()
     samples: list[Memory] = []
-    n_first = 0
     started = time.perf_counter()
     with multiprocessing.get_context("spawn").Pool(n_processes) as pool:
-        while len(samples) < N_ROUNDS and not tally.wrong:
-            names = [f"client {len(samples)}.{i}" for i in range(n_processes)]
+        for number in range(N_ROUNDS):
+            names = [f"client {number}.{i}" for i in range(n_processes)]
             arguments = [(server.name, server.port, name, share) for name in names]
             for part in pool.starmap(run_client, arguments):
                 tally.counts += part.counts
                 tally.wrong += part.wrong
+            if tally.wrong:
+                return tally
             samples.append(measure(server))
-            n_first = n_first or tally.n_all
     rate = tally.n_all / (time.perf_counter() - started)
-    tally.wrong += growth(samples, tally.n_all - n_first)
+    tally.wrong += growth(samples, share * n_processes * (N_ROUNDS - 1))
     print(f"{server.name}: {tally.n_all} requests, {rate:.0f}/s; after each round:")
     for name, sizes in zip(Memory._fields, zip(*samples, strict=True), strict=True):
         print(f"  {name}: " + ", ".join(f"{size:,}" for size in sizes))
