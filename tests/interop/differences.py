@@ -130,7 +130,7 @@ DIFFERENCES = (
     Difference("C25 duplicate output", "as newer versions of Triton (3)", "appears twice", None,
                tree(without_repeated_outputs)),
     Difference("J18, J19 data of an empty tensor", "data and shape contradict each other (3, 4)",
-               "JSON data|it has none", None, tree(without_data_of_empty_tensors)),
+               "JSON data|it has none|does not fit", None, tree(without_data_of_empty_tensors)),
     Difference("J1, J2 empty FP16 and BF16 as JSON", "no JSON form (4)",
                "can only be sent as binary data", None, tree(empty_binary_data)),
     Difference("J7 FP32 out of range", "the value would change (4)", "FP32 accepts", None,
