@@ -84,7 +84,8 @@ class Difference:
         return message if self.rewrite is None else self.rewrite(message)
 
     def applies_to(self, message: Message, mine: Verdict, theirs: Verdict) -> bool:
-        inputs = members(message.tree(), "inputs") if self.condition else []
+        # A NUL ends the JSON of Triton (B16).
+        inputs = members(text(truncated_at_nul)(message).tree(), "inputs") if self.condition else []
         is_met = self.condition is None or any(map(self.condition, inputs))
         return is_met and matches(self.ours, mine) and matches(self.theirs, theirs)
 
