@@ -40,6 +40,7 @@ RAW = {message.model for message in raw_messages()}
 USED = [model for model in MODELS if model.name in RAW]
 BACKEND = ("incomplete string data", "Failed to process the request", "Stub process")
 UNHEALTHY = "is not healthy"
+UNREADABLE = "unreadable answer"  # for example an id that is not UTF-8
 REPLY_SECONDS = 5.0
 STOP_SECONDS = 0.5  # a server whose backend has stopped does not stop by itself
 
@@ -190,7 +191,7 @@ class LiveServer:
         try:
             return Verdict("accepted", "", read_answer(body, int(length) if length else None))
         except tw.DecodeError as error:
-            return Verdict("accepted", f"unreadable answer: {error}")
+            return Verdict("accepted", f"{UNREADABLE}: {error}")
 
 
 class LiveTriton:
@@ -221,7 +222,7 @@ class LiveTriton:
 
 def agree(mine: Verdict, theirs: Verdict) -> bool:
     """Return whether both reject, or both accept and return the same tensors in the same form."""
-    if mine.what != theirs.what or theirs.text.startswith("unreadable"):
+    if mine.what != theirs.what or theirs.text.startswith(UNREADABLE):
         return False
     if mine.what == "rejected":
         return True
@@ -275,6 +276,8 @@ def is_explained(
     resent = reduce(
         lambda changed, row: row.apply(changed) if row.is_resent else changed, rows, message
     )
+    if theirs.text.startswith(UNREADABLE):
+        resent = plain
     read = ours(plain)
     is_kept = all(row.is_lossless for row in rows) and mine.what == read.what == "accepted"
     if is_kept and mine.payloads != read.payloads:
