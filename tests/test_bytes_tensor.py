@@ -133,7 +133,8 @@ def test_iterating_rows_allocates_linearly() -> None:
 def test_conversion_to_arrays() -> None:
     tensor, array = grid()
     assert tensor.as_numpy().tolist() == np.asarray(tensor).tolist() == array.tolist()
-    assert tensor.as_strings().tolist() == array.astype(np.dtypes.StringDType()).tolist()
+    # Not StringDType: numpy 2.0 makes the text "b'x1'" of b"x1".
+    assert tensor.as_strings().tolist() == array.astype("S").astype("U").tolist()
     fixed = tensor.as_numpy("S")
     assert (fixed.dtype, fixed.shape) == (np.dtype("S6"), (2, 3, 4))
     assert fixed.tolist() == array.tolist()
