@@ -213,8 +213,9 @@ def modifying(
         i = next(numbers)
         request.inputs.append(tw.Tensor(f"other {i}", X))
         response.outputs.extend([words] * 3)
-        if request.outputs is not None:
-            request.outputs.append(tw.RequestedOutput(f"y{i}", binary=None))
+        outputs = request.outputs  # read once, because other threads set it to None
+        if outputs is not None:
+            outputs.append(tw.RequestedOutput(f"y{i}", binary=None))
         del request.inputs[: i % 4]
         response.outputs.clear()
 
