@@ -423,7 +423,7 @@ def test_total_timeout_includes_the_wait_for_a_connection(server: str) -> None:
     timeout = Timeout(total=0.1)
     with Client(server, connections=1) as client, ThreadPoolExecutor(1) as threads:
         slow = threads.submit(client.infer, "slow", {"x": X})
-        time.sleep(0.05)
+        time.sleep(0.2)  # the slow call has the connection now, for 0.3 seconds more
         with pytest.raises(TimeoutError, match="total timeout"):
             client.infer("echo", {"x": X}, timeout=timeout)
         assert slow.result()["x"].shape == X.shape
@@ -432,7 +432,7 @@ def test_total_timeout_includes_the_wait_for_a_connection(server: str) -> None:
     async def main() -> None:
         async with AsyncClient(server, connections=1) as client:
             slow = asyncio.ensure_future(client.infer("slow", {"x": X}))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)
             with pytest.raises(TimeoutError, match="total timeout"):
                 await client.infer("echo", {"x": X}, timeout=timeout)
             assert (await slow)["x"].shape == X.shape

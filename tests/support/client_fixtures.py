@@ -35,7 +35,7 @@ async def echo(request: tw.InferRequest) -> tw.InferResponse:
 
 
 async def slow(request: tw.InferRequest) -> tw.InferResponse:
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.5)
     return tw.InferResponse(request.inputs)
 
 
