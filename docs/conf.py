@@ -77,9 +77,7 @@ def link_wire_sections(
         )
         return f"wire format, section{'s' * (n_links > 1)} {numbers}"
 
-    lines[:] = [
-        re.sub(r"WIRE\.md (\d+(?:(?:, | and | to )\d+)*)", linked, line) for line in lines
-    ]
+    lines[:] = [re.sub(r"WIRE\.md (\d+(?:(?:, | and | to )\d+)*)", linked, line) for line in lines]
 
 
 def is_skipped(app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any) -> bool:
