@@ -324,8 +324,14 @@ def test_input_that_a_model_reads_is_in_shared_memory(caplog: pytest.LogCaptureF
     region = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
     tensor = tw.Tensor("x", None, datatype="FP32", shape=[2], parameters=region)
     frame = tw.encode_request(tw.InferRequest([tensor]))
-    app = create_app({"m": lambda request: {"y": request["x"].as_numpy()}})
+    models = {
+        "m": lambda request: {"y": request["x"].as_numpy()},
+        "other error": lambda request: {"x": np.zeros(1, np.complex64)},
+    }
+    app = create_app(models)
     answer = infer(app, "m", frame)
     assert answer.status == 400
-    assert answer.error == ("tensor 'x' is in shared memory: the message does not have its data")
+    assert answer.error == "tensor 'x' is in shared memory: the message does not have its data"
     assert not caplog.records
+    answer = infer(app, "other error", frame)  # about the output of the same name
+    assert (answer.status, answer.error) == (500, "model 'other error' failed")

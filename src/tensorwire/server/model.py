@@ -206,7 +206,11 @@ class ServedModel:
             and not self.model.inputs
         ):
             return InvalidInput(f"an input is missing: {error}")
-        if isinstance(error, tw.TensorwireError) and error.tensor in names_without_data(request):
+        if (
+            isinstance(error, tw.TensorwireError)
+            and error.status == 400
+            and error.tensor in names_without_data(request)
+        ):
             return InvalidInput(str(error))
         if isinstance(error, InvalidOutput):
             log.error("model %r: %s", self.name, error)

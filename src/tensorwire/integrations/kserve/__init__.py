@@ -1,4 +1,6 @@
-"""Make KServe's Python SDK use this codec. Servers, models and clients need no other changes.
+"""Make KServe's Python SDK use this codec. Servers and clients need no other changes.
+
+Models that modify their inputs in place need ``install(writable=True)``.
 
     import tensorwire.integrations.kserve
     tensorwire.integrations.kserve.install()
