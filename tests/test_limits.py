@@ -20,7 +20,7 @@ BODY, LENGTH = reference.request(
         reference.entry("d", "INT8", [0], []),
     ],
     outputs=[{"name": "öö"}, {"name": "o"}],
-    parameters={"deep": [[["[[{"]]]},
+    parameters={"deep": [[["[[{"]]], "object": {"null": None}},
 )
 assert LENGTH is not None
 N: int = LENGTH
@@ -42,6 +42,12 @@ def limits(**bounds: Any) -> tw.Limits:
             4,
             tw.HeaderError,
             "the name of output 'öö' is too long: 4 bytes, at most 3 are accepted",
+        ),
+        (
+            "max_parameters",
+            6,
+            tw.HeaderError,
+            "the parameters have more than 5 values: the next one begins at byte [0-9]+",
         ),
         (
             "max_elements",
@@ -69,11 +75,12 @@ def test_value_at_and_above_the_limit(
         ({"max_rank": 0}, "output 'x' has 1 dimensions"),
         ({"max_name_nbytes": 0}, "the name of output 'x' is too long: 1 bytes"),
         ({"max_nesting": 3}, "level 4 begins at byte 32"),
+        ({"max_parameters": 1}, "more than 1 values: the next one begins at byte 75"),
         ({"max_elements": 199}, "too many elements: 200 up to output 'x'"),
     ],
 )
 def test_limits_apply_to_responses(bounds: dict[str, int], message: str) -> None:
-    entry = reference.entry("x", "INT8", [200], list(range(100)) * 2)
+    entry = reference.entry("x", "INT8", [200], list(range(100)) * 2, parameters={"a": [True]})
     body, n = reference.response([entry])
     assert tw.decode_response(body, n)["x"].shape == (200,)
     with pytest.raises(tw.DecodeError, match=message):

@@ -38,6 +38,8 @@ class Limits:
     @property
     def max_nesting(self) -> int: ...
     @property
+    def max_parameters(self) -> int: ...
+    @property
     def max_elements(self) -> int: ...
     @property
     def check_bool(self) -> bool: ...
@@ -51,6 +53,7 @@ class Limits:
         max_rank: int = 64,
         max_name_nbytes: int = 4096,
         max_nesting: int = 128,
+        max_parameters: int = 1024,
         max_elements: int = 9223372036854775807,
         check_bool: bool = True,
         bf16_as_uint16: bool = False,

@@ -100,7 +100,8 @@ cdef object MAX_NESTING = 1000  # Python's default recursion limit; takes up to 
 @cython.final
 cdef class Limits:
     """Limits(*, max_header_nbytes=67108864, max_tensors=4096, max_rank=64, max_name_nbytes=4096, \
-max_nesting=128, max_elements=9223372036854775807, check_bool=True, bf16_as_uint16=False)\n--\n
+max_nesting=128, max_parameters=1024, max_elements=9223372036854775807, check_bool=True, \
+bf16_as_uint16=False)\n--\n
     The limits and options of a decode call. An instance is immutable.
 
     A message that exceeds ``max_rank`` or ``max_elements`` raises LayoutError. The other limits
@@ -119,6 +120,9 @@ max_nesting=128, max_elements=9223372036854775807, check_bool=True, bf16_as_uint
     max_nesting : int, default 128
         Maximum nesting depth of lists and objects in the header, from 0 to 1000. Each level takes
         up to 400 bytes of the thread's stack.
+    max_parameters : int, default 1024
+        Maximum number of values in all ``parameters`` of a message together, including the items of
+        lists and objects in them. Each becomes a Python object.
     max_elements : int, default 2**63 - 1
         Maximum number of elements of all tensors of a message together, according to their shapes.
         With the default, only the size of the body limits it.
@@ -143,7 +147,7 @@ max_nesting=128, max_elements=9223372036854775807, check_bool=True, bf16_as_uint
 
     def __init__(
         self, *, max_header_nbytes=64 << 20, max_tensors=4096, max_rank=MAX_RANK,
-        max_name_nbytes=4096, max_nesting=128, max_elements=MAX_INT64,
+        max_name_nbytes=4096, max_nesting=128, max_parameters=1024, max_elements=MAX_INT64,
         check_bool=True, bf16_as_uint16=False,
     ):
         self.max_header_nbytes = checked_limit("max_header_nbytes", max_header_nbytes, MAX_INT64)
@@ -151,6 +155,7 @@ max_nesting=128, max_elements=9223372036854775807, check_bool=True, bf16_as_uint
         self.max_rank = checked_limit("max_rank", max_rank, MAX_RANK)
         self.max_name_nbytes = checked_limit("max_name_nbytes", max_name_nbytes, MAX_INT64)
         self.max_nesting = checked_limit("max_nesting", max_nesting, MAX_NESTING)
+        self.max_parameters = checked_limit("max_parameters", max_parameters, MAX_INT64)
         self.max_elements = checked_limit("max_elements", max_elements, MAX_INT64)
         self.check_bool = checked_option("check_bool", check_bool)
         self.bf16_as_uint16 = checked_option("bf16_as_uint16", bf16_as_uint16)
@@ -159,15 +164,17 @@ max_nesting=128, max_elements=9223372036854775807, check_bool=True, bf16_as_uint
         # The constructor checks the values: with a max_rank above 64, a Layout would overflow.
         return _unpickled, (
             self.max_header_nbytes, self.max_tensors, self.max_rank, self.max_name_nbytes,
-            self.max_nesting, self.max_elements, self.check_bool, self.bf16_as_uint16,
+            self.max_nesting, self.max_parameters, self.max_elements, self.check_bool,
+            self.bf16_as_uint16,
         )
 
     def __repr__(self):
         return (
             f"Limits(max_header_nbytes={self.max_header_nbytes}, max_tensors={self.max_tensors}, "
             f"max_rank={self.max_rank}, max_name_nbytes={self.max_name_nbytes}, "
-            f"max_nesting={self.max_nesting}, max_elements={self.max_elements}, "
-            f"check_bool={self.check_bool}, bf16_as_uint16={self.bf16_as_uint16})"
+            f"max_nesting={self.max_nesting}, max_parameters={self.max_parameters}, "
+            f"max_elements={self.max_elements}, check_bool={self.check_bool}, "
+            f"bf16_as_uint16={self.bf16_as_uint16})"
         )
 
 
@@ -175,13 +182,13 @@ document_attributes(Limits)
 
 
 def _unpickled(
-    max_header_nbytes, max_tensors, max_rank, max_name_nbytes, max_nesting, max_elements,
-    check_bool, bf16_as_uint16,
+    max_header_nbytes, max_tensors, max_rank, max_name_nbytes, max_nesting, max_parameters,
+    max_elements, check_bool, bf16_as_uint16,
 ):
     return Limits(
         max_header_nbytes=max_header_nbytes, max_tensors=max_tensors, max_rank=max_rank,
-        max_name_nbytes=max_name_nbytes, max_nesting=max_nesting, max_elements=max_elements,
-        check_bool=check_bool, bf16_as_uint16=bf16_as_uint16)
+        max_name_nbytes=max_name_nbytes, max_nesting=max_nesting, max_parameters=max_parameters,
+        max_elements=max_elements, check_bool=check_bool, bf16_as_uint16=bf16_as_uint16)
 
 
 cdef Py_ssize_t checked_limit(name, value, largest) except -1:

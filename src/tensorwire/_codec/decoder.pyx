@@ -38,6 +38,7 @@ from .json_reader cimport (
     ReadCursor,
     Text,
     begin_reading,
+    count_value,
     count_work,
     end_reading,
     equals,
@@ -314,7 +315,7 @@ cdef class MessageReader:
         self.text = body.immutable_bytes(header_nbytes)
         begin_reading(
             &self.cursor, &self.keys, PyBytes_AS_STRING(self.text), header_nbytes,
-            <int>limits.max_nesting)
+            <int>limits.max_nesting, limits.max_parameters)
         return 0
 
     def __dealloc__(self):
@@ -538,6 +539,7 @@ cdef class MessageReader:
             if not equals(&key, reserved, reserved_nbytes):
                 if members is None:
                     members = {}
+                count_value(cursor)
                 set_member(cursor, members, &key, read_value(cursor))
                 continue
             if has_reserved:
@@ -713,6 +715,7 @@ cdef class MessageReader:
                     f"are accepted", expected=self.limits.max_rank, actual=self.entry.rank)
             cursor = self.cursor
             cursor.position, cursor.level = self.entry.shape, 0
+            cursor.n_values_left = self.entry.rank
             return tuple(read_value(&cursor))
         dims = PyTuple_New(self.entry.layout.rank)
         for axis in range(self.entry.layout.rank):

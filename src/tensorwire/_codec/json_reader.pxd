@@ -38,6 +38,7 @@ cdef enum Fault:
     # The text may be JSON, but breaks another rule. The cursor is at the beginning of the value, or
     # of the key, unless the docstring of a function states otherwise.
     TOO_DEEP
+    TOO_MANY_VALUES
     DATA_TOO_DEEP
     DUPLICATE_KEY
     WRONG_TYPE
@@ -61,6 +62,8 @@ cdef struct ReadCursor:
     const unsigned char* end
     int level  # number of open lists and objects
     int max_level
+    Py_ssize_t max_values  # of lists and objects that become Python objects
+    Py_ssize_t n_values_left
     Py_ssize_t work  # done since the GIL was last released; see `count_work`
     const char* expected  # what would be valid, for an error message; see `Fault`
     Keys* keys
@@ -147,7 +150,8 @@ cdef Fault pop_keys(ReadCursor* cursor, Py_ssize_t first) noexcept nogil
 # --- with the GIL --------------------------------------------------------------------------------
 
 cdef void begin_reading(
-    ReadCursor* cursor, Keys* keys, const char* text, Py_ssize_t nbytes, int max_level) noexcept
+    ReadCursor* cursor, Keys* keys, const char* text, Py_ssize_t nbytes, int max_level,
+    Py_ssize_t max_values) noexcept
 cdef void end_reading(Keys* keys) noexcept
 cdef void count_work(ReadCursor* cursor, Py_ssize_t n) noexcept
 cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1
@@ -157,6 +161,7 @@ cdef bint next_item(ReadCursor* cursor, bint is_first) except -1
 cdef bint next_member(ReadCursor* cursor, Text* key, bint is_first) except -1
 cdef str text_to_str(const Text* text)
 cdef Py_ssize_t utf8_nbytes_of(const Text* text) noexcept nogil
+cdef int count_value(ReadCursor* cursor) except -1
 cdef object read_value(ReadCursor* cursor)
 cdef dict read_object(ReadCursor* cursor)
 cdef int set_member(ReadCursor* cursor, dict members, const Text* key, value) except -1

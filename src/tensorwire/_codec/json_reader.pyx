@@ -1193,6 +1193,11 @@ cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1:
             f"the JSON is nested too deep: level {cursor.max_level + 1} begins at byte {offset}, "
             f"at most {cursor.max_level} are accepted",
             offset=offset, expected=cursor.max_level, actual=cursor.max_level + 1)
+    if fault == TOO_MANY_VALUES:
+        raise HeaderError(
+            f"the parameters have more than {cursor.max_values} values: the next one begins at "
+            f"byte {offset}",
+            offset=offset, expected=cursor.max_values, actual=cursor.max_values + 1)
     if fault == DUPLICATE_KEY:
         raise HeaderError(
             f"the JSON header has the member {excerpt(cursor)} twice in one object (byte {offset})",
@@ -1268,6 +1273,15 @@ cdef str text_to_str(const Text* text):
     for i in range(n_characters):
         PyUnicode_WRITE(kind, data, i, next_character(&raw))
     return result
+
+
+cdef int count_value(ReadCursor* cursor) except -1:
+    """Raise HeaderError if no further value may become a Python object."""
+    if cursor.n_values_left <= 0:
+        skip_blanks(cursor)
+        raise_fault(cursor, TOO_MANY_VALUES)
+    cursor.n_values_left -= 1
+    return 0
 
 
 cdef object read_value(ReadCursor* cursor):
@@ -1364,6 +1378,7 @@ cdef list read_list_value(ReadCursor* cursor):
     cdef list items = []
     open_level_or_raise(cursor)
     while next_item(cursor, len(items) == 0):
+        count_value(cursor)
         items.append(read_value(cursor))
     return items
 
@@ -1374,6 +1389,7 @@ cdef dict read_object(ReadCursor* cursor):
     cdef Text key
     open_level_or_raise(cursor)
     while next_member(cursor, &key, len(members) == 0):
+        count_value(cursor)
         set_member(cursor, members, &key, read_value(cursor))
     return members
 
@@ -1544,7 +1560,9 @@ def read_json(bytes text not None, int max_level):
     """
     cdef ReadCursor cursor
     cdef Keys keys
-    begin_reading(&cursor, &keys, PyBytes_AS_STRING(text), len(text), max_level)
+    # A text has fewer values than bytes, so their number is not limited.
+    begin_reading(
+        &cursor, &keys, PyBytes_AS_STRING(text), len(text), max_level, len(text))
     try:
         value = read_value(&cursor)
         skip_blanks(&cursor)
@@ -1556,7 +1574,8 @@ def read_json(bytes text not None, int max_level):
 
 
 cdef void begin_reading(
-    ReadCursor* cursor, Keys* keys, const char* text, Py_ssize_t nbytes, int max_level
+    ReadCursor* cursor, Keys* keys, const char* text, Py_ssize_t nbytes, int max_level,
+    Py_ssize_t max_values,
 ) noexcept:
     """Set the cursor to the beginning of a text, and `keys` to an empty stack.
 
@@ -1567,6 +1586,7 @@ cdef void begin_reading(
     cursor.end = cursor.start + nbytes
     cursor.level = 0
     cursor.max_level = max_level
+    cursor.max_values = cursor.n_values_left = max_values
     cursor.work = 0
     cursor.expected = NULL
     cursor.keys = keys

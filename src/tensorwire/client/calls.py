@@ -31,11 +31,15 @@ DEFAULT_MAX_BODY = 2**31 - 1
 """Default limit of a response body in bytes, after decompression."""
 
 RESPONSE_LIMITS = tw.Limits(
-    max_header_nbytes=2**31 - 1, max_tensors=2**31 - 1, max_name_nbytes=2**31 - 1
+    max_header_nbytes=2**31 - 1,
+    max_tensors=2**31 - 1,
+    max_name_nbytes=2**31 - 1,
+    max_parameters=2**31 - 1,
 )
 """Default limits of the clients for ``decode_response``.
 
-They do not limit the header, the names and the number of tensors further than ``max_body`` does.
+They do not limit the header, the names, the parameters and the number of tensors further than
+``max_body`` does.
 """
 
 PIECE_NBYTES = 1 << 20  # the read timeout applies to sending each piece, not to a whole tensor

@@ -34,7 +34,13 @@ from fuzz.api.world import World, operation, read
 from support import reference
 
 # Accepts everything that the encoder can write.
-ANYTHING = tw.Limits(max_tensors=2**60, max_name_nbytes=2**60, max_nesting=1000, check_bool=False)
+ANYTHING = tw.Limits(
+    max_tensors=2**60,
+    max_name_nbytes=2**60,
+    max_nesting=1000,
+    max_parameters=2**60,
+    check_bool=False,
+)
 
 # --- make ---
 
@@ -129,10 +135,16 @@ def make_spec(world: World) -> Any:
 
 @operation
 def make_limits(world: World) -> Any:
-    keys = ("max_header_nbytes", "max_tensors", "max_rank", "max_name_nbytes", "max_nesting")
-    options = {
-        world.choices.of((*keys, "max_elements")): number(world) for _ in range(small(world))
-    }
+    keys = (
+        "max_header_nbytes",
+        "max_tensors",
+        "max_rank",
+        "max_name_nbytes",
+        "max_nesting",
+        "max_parameters",
+        "max_elements",
+    )
+    options = {world.choices.of(keys): number(world) for _ in range(small(world))}
     if world.choices.one_in(3):
         options[world.choices.of(("check_bool", "bf16_as_uint16"))] = flag(world)
     return world.call(tw.Limits, **options)

@@ -70,6 +70,7 @@ class Options:
         """
         return Limits(
             max_header_nbytes=NO_LIMIT,
+            max_parameters=NO_LIMIT,
             max_tensors=NO_LIMIT,
             max_name_nbytes=NO_LIMIT,
             bf16_as_uint16=self.bf16_as_uint16,

@@ -51,7 +51,12 @@ Data = Array | tw.BytesTensor
 
 # MLServer does not limit these. MLServer itself reads bodies that exceed the other limits.
 NO_LIMIT = 2**63 - 1
-JSON_LIMITS = tw.Limits(max_header_nbytes=NO_LIMIT, max_tensors=NO_LIMIT, max_name_nbytes=NO_LIMIT)
+JSON_LIMITS = tw.Limits(
+    max_header_nbytes=NO_LIMIT,
+    max_tensors=NO_LIMIT,
+    max_name_nbytes=NO_LIMIT,
+    max_parameters=NO_LIMIT,
+)
 
 MLSERVER_DATATYPES = frozenset(Datatype.__members__)
 # The rows of the table of datatypes. Unvalidated tensors may have a string or a Datatype.
