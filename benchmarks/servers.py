@@ -18,7 +18,6 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from functools import cache, partial
 from http.client import HTTPConnection, HTTPException
 from importlib import import_module
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -278,7 +277,7 @@ def serve_command(program: str, name: str, port: int) -> list[str]:
     package = "uvicorn" if module == "tensorwire" else module
     if find_spec(package) is None:
         raise Missing(f"{package} is not installed")
-    if module == "tensorwire" and (reason := why_not_fast(app, version(package))):
+    if module == "tensorwire" and (reason := why_not_fast(app)):
         raise Missing(f"it would serve with ASGI: {reason}")
     target = f"benchmarks.servers:{name}"
     return [sys.executable, "-m", module, *options, "--host", LOOPBACK, "--port", str(port), target]

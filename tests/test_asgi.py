@@ -171,7 +171,7 @@ SHORT = gzip.compress(BODY)[:-1]
     [
         (SHORT, "gzip", f"after {len(SHORT)} bytes ({len(BODY)} bytes decompressed)", 400),
         (gzip.compress(BODY) + b"x", "gzip", f"other data: it ends after {len(BODY)} ", 400),
-        (gzip.compress(BODY) + bytes(1 << 20), "gzip", "is followed by other data", 400),
+        (gzip.compress(BODY) + bytes(50_000), "gzip", "is followed by other data", 400),
         (gzip.compress(BODY) * 2, "gzip", "is followed by other data", 400),
         (b"what?", "gzip", "compressed body is invalid after 0 decomp", 400),
         (raw_deflate(BODY), "deflate", "compressed body is invalid after 0 decomp", 400),
@@ -215,7 +215,7 @@ def test_client_that_disconnects() -> None:
 @pytest.mark.parametrize(
     ("chunks", "headers", "status", "message"),
     [
-        ([BODY[:-5]], {}, 400, "the body is shorter than announced"),
+        ([BODY[:-5]], {}, 400, "the body is shorter than Content-Length"),
         ([BODY, b"x"], {}, 400, "the body is longer than announced"),
         ([BODY], {"Content-Length": "x"}, 400, "Content-Length is not a number: 'x'"),
         ([BODY], {"Content-Length": ""}, 400, "Content-Length is not a number: ''"),
@@ -273,7 +273,7 @@ def test_too_long_body_is_rejected_before_it_is_read() -> None:
     assert answer.error == "the body is too long: 100001 bytes, at most 100000 are accepted"
     del headers["Content-Length"]
     answer = infer(APP, chunks=[bytes(40_000)] * 5, headers=headers)
-    assert (answer.status, answer.n_received) == (413, 3)
+    assert (answer.status, answer.n_received) == (413, 5)  # the rest is discarded
 
 
 # --- responses ---
@@ -437,7 +437,7 @@ def test_early_error_reads_the_body_first() -> None:
         answer = ask(APP, path, "POST", [BODY[:1000], BODY[1000:]], FRAME.headers)
         assert (answer.status, answer.n_received) == (404, 2)
     endless = ask(APP, "/nowhere", "POST", [bytes(8 << 20)] * 9)
-    assert (endless.status, endless.n_received) == (404, 2)
+    assert (endless.status, endless.n_received) == (404, 3)
 
 
 def raise_layout_error(request: tw.InferRequest) -> Any:

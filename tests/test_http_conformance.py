@@ -21,7 +21,16 @@ import pytest
 
 from stress import soak
 from support import http_cases
-from support.http_cases import CASES, EXPECT, HYPER, TOO_LONG, Case, encoded, get
+from support.http_cases import (
+    CASES,
+    EXPECT,
+    HYPER,
+    TOO_LONG,
+    UPGRADE_LINES,
+    Case,
+    encoded,
+    get,
+)
 from support.http_exchange import (
     TIMEOUT,
     Closed,
@@ -36,6 +45,7 @@ from support.http_exchange import (
 from support.http_models import BIG_NBYTES, RECEIVE_TIMEOUT, SLEEP
 from support.http_servers import BY_NAME, TRANSPORTS, Server, Transport, running
 from support.scale import SCALE
+from tensorwire.server.workers import N_THREADS
 
 pytestmark = [
     pytest.mark.thread_unsafe(reason="the tests share servers"),
@@ -65,6 +75,11 @@ EXPECTED_FAILURES = (
         HYPER,
         "test_half_closed",
         "granian closes the connection when the client closes its sending direction",
+    ),
+    ExpectedFailure(
+        ("asgi-httptools",),
+        "test_upgrade_with_a_body_that_arrives_later",
+        "httptools does not parse the body, and uvicorn takes it for the next request",
     ),
     ExpectedFailure(
         ("asgi-httptools",),
@@ -115,7 +130,8 @@ def server(started: Server, request: pytest.FixtureRequest) -> Iterator[Server]:
     check_new_connection(started)
     before, *others = started.new_log().split("Traceback (most recent call last):")
     for traceback in others:
-        assert before.rstrip().endswith("failed"), f"{before[-500:]}{traceback}"
+        is_expected = before.rstrip().endswith("failed") or "cancels_itself" in traceback
+        assert is_expected, f"{before[-500:]}{traceback}"
         before = traceback
 
 
@@ -275,6 +291,34 @@ def test_expect_continue_rejected(
         check_error(server, response, "")
         assert response.closes
         assert connection.is_closed(2)
+
+
+# --- Upgrade -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", UPGRADE_LINES)
+@pytest.mark.parametrize("framing", ["Content-Length", "chunked"])
+def test_upgrade_with_a_body_that_arrives_later(server: Server, name: str, framing: str) -> None:
+    """The body of a request whose upgrade is ignored is not taken for the next request."""
+    body = get("/v2/health/live")  # not a message
+    lines = [UPGRADE_LINES[name], f"Content-Length: {len(body)}"]
+    if framing == "chunked":
+        lines[1], body = "Transfer-Encoding: chunked", chunked(body)
+    with Connection(server.port) as connection:
+        connection.send_in_parts([head("POST /v2/models/echo/infer HTTP/1.1", lines), body], 0.1)
+        assert connection.read().status in (400, 403)
+        check_next_or_closed(connection)
+
+
+def test_websocket_upgrade_behind_a_request(server: Server) -> None:
+    """The responses have the order of the requests."""
+    request = echo()
+    upgrade = head("GET /v2 HTTP/1.1", [UPGRADE_LINES["a WebSocket"]])
+    with Connection(server.port) as connection:
+        connection.send(post("sleep", request) + upgrade)
+        request.check(connection.read())
+        with suppress(Closed):
+            assert connection.read().status in (200, 403)
 
 
 # --- rejections before the body ------------------------------------------------------------------
@@ -608,6 +652,25 @@ def test_models_that_never_return(server: Server) -> None:
         assert has_connections(server, 0)
 
 
+@pytest.mark.parametrize("model", ["sleep_in_thread"])
+def test_clients_that_vanish_while_their_calls_wait_for_a_thread(
+    server: Server, model: str
+) -> None:
+    """Their calls are dropped, so they do not delay others."""
+    request = echo()
+    with several(server, 5 * N_THREADS) as connections:
+        for connection in connections:
+            connection.send(post(model, request))
+        time.sleep(SLEEP / 2)
+        for connection in connections:
+            connection.reset()
+        started = time.monotonic()
+        with Connection(server.port) as connection:
+            connection.send(post(model, request))
+            request.check(connection.read())
+        assert time.monotonic() - started < 3 * SLEEP
+
+
 # --- slow clients --------------------------------------------------------------------------------
 
 
@@ -796,19 +859,29 @@ def test_heads_without_an_end(server: Server, repeated: bytes) -> None:
 
 
 @pytest.mark.parametrize("transport", [parameter(each) for each in TRANSPORTS])
-def test_sigterm(transport: Transport) -> None:
-    """The server finishes the requests in flight, accepts no new connections, and exits."""
+@pytest.mark.parametrize("incomplete", [None, "an unknown protocol", "a WebSocket"])
+def test_sigterm(transport: Transport, incomplete: str | None) -> None:
+    """The server finishes the requests in flight, accepts no new connections, and exits.
+
+    A request whose body never arrives completely does not prevent that.
+    """
     models = ["sleep", "sleep_in_thread", "sleep", "sleep_in_thread"]
     requests = [echo(f"request {i}", (i,)) for i in range(len(models))]
-    with running(transport) as server:
+    with running(transport) as server, ExitStack() as stack:
         with Connection(server.port) as idle, several(server, len(models)) as connections:
             check_next(idle)
+            if incomplete is not None:
+                lines = [UPGRADE_LINES[incomplete], "Content-Length: 10"]
+                sent = head("POST /v2/models/echo/infer HTTP/1.1", lines) + b"abc"
+                stack.enter_context(Connection(server.port)).send(sent)
             for connection, model, request in zip(connections, models, requests, strict=True):
                 connection.send(post(model, request))
             time.sleep(SLEEP / 4)
             server.process.send_signal(signal.SIGTERM)
             time.sleep(SLEEP / 4)
-            with pytest.raises((ConnectionError, Closed)), Connection(server.port, 1) as late:
+            # hypercorn accepts the connection, but answers nothing
+            refused = (ConnectionError, Closed, TimeoutError)
+            with pytest.raises(refused), Connection(server.port, 1) as late:
                 late.send(get("/v2"))
                 late.read()
             for connection, request in zip(connections, requests, strict=True):

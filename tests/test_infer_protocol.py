@@ -155,7 +155,7 @@ def test_infer_request_does_not_pass_through_asgi(address: str, model: str, n: i
     assert asgi_paths == []
 
 
-def test_other_requests_pass_through_asgi(address: str) -> None:
+def test_other_requests_do_not_pass_through_asgi(address: str) -> None:
     asgi_paths.clear()
     connection = http.client.HTTPConnection(address, timeout=20)
     for method, path, status in (
@@ -168,12 +168,7 @@ def test_other_requests_pass_through_asgi(address: str) -> None:
         reply = connection.getresponse()
         reply.read()
         assert reply.status == status
-    assert asgi_paths == [
-        "/v2/health/live",
-        "/v2/models/echo",
-        "/v2/models/echo/infer",
-        "/v2/models/nobody/infer",
-    ]
+    assert asgi_paths == []
     connection.close()
 
 
@@ -380,6 +375,69 @@ def test_keep_alive_timeout() -> None:
         assert 0.5 < time.monotonic() - begin < 10
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("repeated", [b"", b"\r\n", b"\n"], ids=repr)
+@pytest.mark.parametrize("after_request", [False, True])
+def test_connection_without_a_request_is_closed(
+    loop: str, repeated: bytes, after_request: bool
+) -> None:
+    """Empty lines, which may precede a request, do not keep a connection open."""
+    options = {"timeout_keep_alive": 1, "loop": loop}
+    with (
+        uvicorn_server(make_app(), http=InferProtocol, **options) as address,
+        connect(address) as connection,
+    ):
+        if after_request:
+            connection.sendall(request_bytes("echo", np.arange(2)))
+            assert Stream(connection).answer().status == 200
+        connection.settimeout(0.3)
+        begin = time.monotonic()
+        while time.monotonic() < begin + 5:
+            with contextlib.suppress(TimeoutError, BrokenPipeError, ConnectionResetError):
+                connection.sendall(repeated)
+                if connection.recv(1) == b"":
+                    break
+        assert 0.9 < time.monotonic() - begin < 3
+
+
+def test_silent_connections_do_not_exhaust_limit_concurrency() -> None:
+    options = {"timeout_keep_alive": 1, "limit_concurrency": 4}
+    with (
+        uvicorn_server(make_app(), http=InferProtocol, **options) as address,
+        contextlib.ExitStack() as stack,
+    ):
+        for sent in (b"", b"\r\n", b""):
+            stack.enter_context(connect(address)).sendall(sent)
+        time.sleep(0.2)
+        with connect(address) as connection:
+            connection.sendall(request_bytes("echo", np.arange(2)))
+            answer = Stream(connection).answer()
+            assert (answer.status, answer.headers["connection"]) == (503, "close")
+        time.sleep(1.5)
+        with connect(address) as connection:
+            connection.sendall(request_bytes("echo", np.arange(2)))
+            assert Stream(connection).answer().status == 200
+
+
+def test_reply_that_is_not_read_does_not_keep_a_connection_open() -> None:
+    """The reply fits into the buffers of the transport, and is the last one of the connection."""
+    app = make_app(receive_timeout=0.5)
+    with uvicorn_server(app, http=InferProtocol) as address, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        host, _, port = address.partition(":")
+        connection.connect((host, int(port)))
+        connection.settimeout(5)
+        x = np.zeros(12_000, np.float32)
+        sent = request_bytes("echo", x, "Connection: close\r\n")
+        with contextlib.suppress(OSError):
+            connection.sendall(request_bytes("echo", x) * 60 + sent)
+        time.sleep(2)
+        with pytest.raises(ConnectionResetError):  # the rest of the replies is lost
+            while connection.recv(1 << 20):
+                pass
+            raise AssertionError("the server has sent all replies")
+
+
 def test_limit_concurrency() -> None:
     released.clear()
     with (
@@ -558,7 +616,9 @@ def test_websocket_upgrade_after_a_request() -> None:
         connection.sendall(request_bytes("echo", np.arange(2)))
         assert stream.answer().status == 200
         connection.sendall(upgrade)
-        assert connection.recv(100).startswith(b"HTTP/1.1 403 ")
+        assert stream.answer().status == 404  # the upgrade is ignored
+        connection.sendall(request_bytes("echo", np.arange(2)))
+        assert stream.answer().status == 200
 
 
 def test_time_in_which_reading_is_paused_does_not_count() -> None:

@@ -2,7 +2,7 @@
 
 `python uvicorn_versions.py [VERSION ...]` tests the given versions.
 Without arguments, these are the oldest and the newest version that `serve` accepts. To accept a new
-version, run this program with it, and change TESTED_UVICORN in src/tensorwire/server/serve.py.
+version, run this program with it, and change TESTED_UVICORN in src/tensorwire/server/uvicorn.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tensorwire.server.serve import TESTED_UVICORN
+from tensorwire.server.uvicorn import TESTED_UVICORN
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ["test_infer_protocol.py", "test_http_conformance.py", "test_serve_command.py"]

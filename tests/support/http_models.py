@@ -47,6 +47,18 @@ async def cancelled(_: tw.InferRequest) -> tw.InferResponse:
     raise asyncio.CancelledError
 
 
+async def leaves(_: tw.InferRequest) -> tw.InferResponse:
+    raise GeneratorExit
+
+
+async def cancels_itself(_: tw.InferRequest) -> tw.InferResponse:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+    raise AssertionError("unreachable")
+
+
 async def nonsense(_: tw.InferRequest) -> Any:
     return "not a response"
 
@@ -88,6 +100,8 @@ models: dict[str, Callable[..., Any] | Model] = {
     "raises": raises,
     "raises_in_thread": raises_in_thread,
     "cancelled": cancelled,
+    "leaves": leaves,
+    "cancels_itself": cancels_itself,
     "nonsense": nonsense,
     "nonsense_output": nonsense_output,
     "big": big,

@@ -40,8 +40,9 @@ class Transport:
         return [sys.executable, *self.arguments.format(**values).split()]
 
 
-_UVICORN = "-m uvicorn support.http_models:app --no-access-log --port {port}"
-_GRANIAN = "-m granian support.http_models:app --no-ws --port {port}"
+# Without WebSockets, as the manual recommends.
+_UVICORN = "-m uvicorn support.http_models:app --no-access-log --ws none --port {port}"
+_GRANIAN = "-m granian support.http_models:app --port {port}"
 _SERVE = (
     "-m tensorwire serve support.http_models:models --port {port} "
     f"--max-body {MAX_BODY} --receive-timeout {{receive_timeout}}"

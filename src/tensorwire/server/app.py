@@ -12,6 +12,7 @@ from . import asgi
 from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT
 from .model import Function, Model
 from .service import Service
+from .workers import DEFAULT_MAX_CONCURRENCY
 
 
 class App(Service):
@@ -36,6 +37,7 @@ def create_app(
     limits: tw.Limits | None = None,
     selection: str = "spec",
     receive_timeout: float | None = DEFAULT_RECEIVE_TIMEOUT,
+    max_concurrency: int = DEFAULT_MAX_CONCURRENCY,
     zero_copy: bool = False,
 ) -> App:
     """Return an application that serves models by name, with ASGI and RSGI.
@@ -47,9 +49,9 @@ def create_app(
 
     Errors are responses with a JSON body ``{"error": ...}`` and one of these statuses: 400 (invalid
     request), 404 (unknown path, model or version), 405 (wrong method), 408 (the body did not arrive
-    in time), 413 (body too long), 415 (unknown Content-Encoding) and 500 (the model failed). The
-    exception of a model is logged by the logger ``tensorwire.server`` and is not sent to the
-    client.
+    in time), 413 (body too long), 415 (unknown Content-Encoding), 500 (the model failed) and 503
+    (too many requests). The exception of a model is logged by the logger ``tensorwire.server`` and
+    is not sent to the client.
 
     Parameters
     ----------
@@ -67,6 +69,11 @@ def create_app(
         Time in seconds in which the whole body of a request must arrive. None means no limit. With
         ``InferProtocol``, the time includes the headers, and a client that reads nothing of its
         response for this time is disconnected.
+    max_concurrency : int, default 1000
+        Maximum number of inference requests that have arrived and are in progress or wait for a
+        thread. Further requests are rejected with status 503. A request that waits for a thread is
+        dropped if its client disconnects. Requests to a model with ``in_event_loop`` that returns
+        at once are not counted.
     zero_copy : bool, default False
         Whether to send large ASGI responses as memoryviews of the arrays, which saves a copy.
         uvicorn accepts memoryviews. ASGI only requires ``bytes``, so other servers may not.
@@ -82,7 +89,7 @@ def create_app(
     TypeError
         A model is neither callable nor a ``Model``.
     ValueError
-        ``selection``, ``receive_timeout`` or the name of a model is invalid.
+        ``selection``, ``receive_timeout``, ``max_concurrency`` or the name of a model is invalid.
 
     Examples
     --------
@@ -101,5 +108,6 @@ def create_app(
         limits=limits or tw.Limits(),
         selection=selection,
         receive_timeout=receive_timeout,
+        max_concurrency=max_concurrency,
         zero_copy=zero_copy,
     )

@@ -6,25 +6,26 @@ without a framework. ``respond`` is the ASGI side of the application of ``create
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any
 
 from .._codec.datatypes import Limits
 from .._codec.decoder import decode_request
-from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame, InferRequest, TensorSpec
-from ..errors import TensorwireError
 from .body import (
     DEFAULT_MAX_BODY,
-    MAX_DISCARDED_NBYTES,
     ClientDisconnected,
-    ReceiveTimeout,
-    finish_body,
+    check_complete,
+    decompress,
     open_body,
 )
-from .framing import Framing, frame_headers
-from .model import ServedModel
-from .service import CLOSE, RawHeaders, Reply, Service, error_reply
+from .exchange import Exchange
+from .framing import Framing
+from .model import MAX_JSON
+from .service import RawHeaders, Reply, Service, error_reply
+from .workers import in_thread
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -96,35 +97,31 @@ async def read_request(
     ...         await send_frame(send, tw.encode_response(response, request))
     """
     framing = Framing(scope["headers"])
-    body = await receive_body(framing, receive, max_body)
-    return decode_request(body, framing.header_length, raw_input=raw_input, limits=limits)
-
-
-async def receive_body(framing: Framing, receive: Receive, max_body: int | None) -> BodyBuffer:
-    """Receive the body of a request, and decompress it. Raises DecodeError, ClientDisconnected."""
     body = open_body(framing, max_body)
     more = True
     while more:
-        message = await receive()
-        body.write(_body_of(message))
-        more = message.get("more_body", False)
-    return finish_body(body)
+        chunk, more = await _receive(receive)
+        body.write(chunk)
+    check_complete(body)
+    header_length = framing.header_length
+
+    def decode() -> InferRequest:
+        found = decompress(body, header_length, max_body) if framing.encoding else body
+        return decode_request(found, header_length, raw_input=raw_input, limits=limits)
+
+    n_json = len(body) if header_length is None else header_length
+    if not framing.encoding and n_json <= MAX_JSON:
+        return decode()
+    request: InferRequest = await in_thread(decode)
+    return request
 
 
-def _body_of(message: Message) -> bytes:
+async def _receive(receive: Receive) -> tuple[bytes, bool]:
+    """Return the next chunk of a body, and whether there are more. Raises ClientDisconnected."""
+    message = await receive()
     if message["type"] == "http.disconnect":
         raise ClientDisconnected("the client closed the connection before the whole body arrived")
-    body: bytes = message.get("body", b"")
-    return body
-
-
-async def discard_body(receive: Receive) -> None:
-    """Read and discard at most 16 MiB of a body, before an error response is sent."""
-    n_read, more = 0, True
-    while more and n_read < MAX_DISCARDED_NBYTES:
-        message = await receive()
-        n_read += len(message.get("body", b""))
-        more = message.get("more_body", False)
+    return message.get("body", b""), message.get("more_body", False)
 
 
 # --- responses -----------------------------------------------------------------------------------
@@ -174,18 +171,7 @@ async def send_frame(
     http.response.start 0
     http.response.body 130
     """
-    all_headers = [*frame_headers(frame), *headers]
-    start = {"type": "http.response.start", "status": status, "headers": all_headers}
-    await send(start)
-    if len(frame) <= _MAX_JOINED_NBYTES:
-        await send({"type": "http.response.body", "body": bytes(frame)})
-        return
-    last: bytes | memoryview = b""
-    for chunk in frame.chunks(_CHUNK_NBYTES):
-        if last:
-            await send({"type": "http.response.body", "body": last, "more_body": True})
-        last = chunk if zero_copy else bytes(chunk)
-    await send({"type": "http.response.body", "body": last})
+    await _send_reply(send, Reply(status, frame, tuple(headers)), zero_copy)
 
 
 async def send_error(send: Send, message: str, status: int, headers: RawHeaders = ()) -> None:
@@ -212,14 +198,21 @@ async def send_error(send: Send, message: str, status: int, headers: RawHeaders 
     503
     b'{"error": "the queue is full"}'
     """
-    await send_reply(send, error_reply(message, status, headers))
+    await _send_reply(send, error_reply(message, status, headers))
 
 
-async def send_reply(send: Send, reply: Reply) -> None:
-    """Send a response with a small body."""
-    start = {"type": "http.response.start", "status": reply.status, "headers": reply.headers}
-    await send(start)
-    await send({"type": "http.response.body", "body": reply.body})
+async def _send_reply(send: Send, reply: Reply, zero_copy: bool = False) -> None:
+    headers, body = reply.headers(), reply.body
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    if len(body) <= _MAX_JOINED_NBYTES or isinstance(body, bytes):
+        await send({"type": "http.response.body", "body": bytes(body)})
+        return
+    last: bytes | memoryview = b""
+    for chunk in body.chunks(_CHUNK_NBYTES):
+        if last:
+            await send({"type": "http.response.body", "body": last, "more_body": True})
+        last = chunk if zero_copy else bytes(chunk)
+    await send({"type": "http.response.body", "body": last})
 
 
 # --- the application -----------------------------------------------------------------------------
@@ -228,73 +221,41 @@ async def send_reply(send: Send, reply: Reply) -> None:
 async def respond(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
     """Respond to an ASGI event."""
     if scope["type"] == "http":
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
-        model = service.infer_model(scope["method"], path)
-        if model is not None:
-            await _infer(service, model, scope, receive, send)
-            return
-        reply = service.reply(scope["method"], path)
-        if _expects_continue(scope) or not await _discard_in_time(service, receive):
-            reply.headers.append(CLOSE)
-        await send_reply(send, reply)
+        await _respond_to_request(service, scope, receive, send)
     elif scope["type"] == "lifespan":
         await _lifespan(receive, send)
-    elif scope["type"] == "websocket":
+    elif scope["type"] == "websocket":  # the server responds with status 403
         await send({"type": "websocket.close", "code": 1000})
 
 
-async def _discard_in_time(service: Service, receive: Receive) -> bool:
-    """Discard the body of a request. Returns whether it arrived in time."""
-    timeouts = service.receive_timeouts
-    task = timeouts.start()
+async def _respond_to_request(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    target = service.route(scope["method"], path)
+    exchange = Exchange(service, target, scope["headers"], partial(_wait_for_disconnect, receive))
     try:
-        try:
-            await discard_body(receive)
-        finally:
-            timeouts.stop(task)
-    except ReceiveTimeout:
-        return False
-    return True
-
-
-async def _infer(
-    service: Service, model: ServedModel, scope: Scope, receive: Receive, send: Send
-) -> None:
-    timeouts = service.receive_timeouts
-    try:
-        framing = Framing(scope["headers"])
-        task = timeouts.start()
-        try:
-            body = await receive_body(framing, receive, service.max_body)
-        finally:
-            timeouts.stop(task)
+        async with asyncio.timeout(service.receive_timeout):
+            more = True
+            while more and not exchange.is_rejected:
+                chunk, more = await _receive(receive)
+                exchange.write(chunk)
+    except TimeoutError:
+        exchange.reject_late()
     except ClientDisconnected:
         return
-    except TensorwireError as error:  # a part of the body may not have been read
-        close = error.status == 408 or _expects_continue(scope) or _has_ambiguous_length(scope)
-        await send_error(send, str(error), error.status, [CLOSE] if close else ())
-        return
     try:
-        result = model.infer(body, framing.header_length)
-        frame = result if isinstance(result, Frame) else await result
-    except TensorwireError as error:
-        await send_error(send, str(error), error.status)
-    else:
-        await send_frame(send, frame, zero_copy=service.zero_copy)
+        reply = exchange.finish()
+        if not isinstance(reply, Reply):
+            reply = await reply
+    except ClientDisconnected:
+        return
+    if exchange.is_rejected:
+        reply = reply.closing()
+    await _send_reply(send, reply, service.zero_copy)
 
 
-def _expects_continue(scope: Scope) -> bool:
-    """Return whether the client waits for ``100 Continue``, which servers send on a receive."""
-    return any(
-        name == b"expect" and value.strip().lower() == b"100-continue"
-        for name, value in scope["headers"]
-    )
-
-
-def _has_ambiguous_length(scope: Scope) -> bool:
-    """Return whether the request has both Content-Length and Transfer-Encoding (see Framing)."""
-    names = {name for name, _ in scope["headers"]}
-    return b"transfer-encoding" in names and b"content-length" in names
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

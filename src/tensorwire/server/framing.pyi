@@ -3,8 +3,11 @@ from collections.abc import Iterable
 from typing_extensions import disjoint_base
 
 from .._codec.messages import Frame
+from ..errors import HeaderError
 
 FRAMING_HEADERS: tuple[str, ...]
+
+class AmbiguousLengthError(HeaderError): ...
 
 @disjoint_base
 class Framing:
@@ -16,5 +19,6 @@ class Framing:
     @property
     def encoding(self) -> bytes: ...
 
+def expects_continue(headers: Iterable[tuple[bytes, bytes]]) -> bool: ...
 def frame_headers(frame: Frame) -> list[tuple[bytes, bytes]]: ...
 def frame_head(frame: Frame) -> bytes: ...

@@ -5,9 +5,9 @@ from .._codec.messages cimport Frame
 from ..errors import HeaderError
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE, header_length
 
-# The names of the headers that Framing uses.
+# The names of the headers that Framing and `expects_continue` use.
 FRAMING_HEADERS = (
-    "content-length", "content-type", "content-encoding", "transfer-encoding",
+    "content-length", "content-type", "content-encoding", "transfer-encoding", "expect",
     HEADER_LENGTH.lower(),
 )
 cdef bytes HEADER_LENGTH_NAME = HEADER_LENGTH.lower().encode()
@@ -18,6 +18,10 @@ cdef tuple JSON = (b"content-type", JSON_TYPE.encode())
 cdef bytes BINARY_HEAD = f"content-type: {BINARY_TYPE}\r\ncontent-length: ".encode()
 cdef bytes JSON_HEAD = f"content-type: {JSON_TYPE}\r\ncontent-length: ".encode()
 cdef bytes HEADER_LENGTH_HEAD = f"\r\n{HEADER_LENGTH.lower()}: ".encode()
+
+
+class AmbiguousLengthError(HeaderError):
+    """The headers do not determine where the body of a request ends."""
 
 
 cdef class Framing:
@@ -40,8 +44,9 @@ cdef class Framing:
     Raises
     ------
     HeaderError
-        A length is not a number, the headers declare two different header lengths, or there is both
-        a Content-Length and a Transfer-Encoding.
+        A length is not a number, or the headers declare two different header lengths.
+    AmbiguousLengthError
+        Content-Length is not a number, or there is also a Transfer-Encoding.
     """
 
     cdef readonly object header_length
@@ -58,7 +63,7 @@ cdef class Framing:
                 self.content_length = parse_digits(value.strip(b" \t"))
                 if self.content_length is None:
                     shown = value[:40].decode("latin-1")
-                    raise HeaderError(f"Content-Length is not a number: {shown!r}")
+                    raise AmbiguousLengthError(f"Content-Length is not a number: {shown!r}")
             elif name == HEADER_LENGTH_NAME or (
                 name == b"content-type"
                 and len(value) > PLAIN_TYPE_NBYTES
@@ -74,7 +79,8 @@ cdef class Framing:
         self.encoding = encoding
         if has_transfer_encoding and self.content_length is not None:
             # Proxies may disagree on where such a body ends (RFC 9112, section 6.1).
-            raise HeaderError("the request has both Content-Length and Transfer-Encoding")
+            raise AmbiguousLengthError(
+                "the request has both Content-Length and Transfer-Encoding")
         if len(length_headers) == 1:
             self.header_length = parse_digits(length_headers[0][1])
         if self.header_length is None and length_headers:
@@ -93,6 +99,12 @@ cdef parse_digits(bytes value):
             return None
         number = 10 * number + (text[i] - c"0")
     return number
+
+
+def expects_continue(headers):
+    """Return whether a client waits for ``100 Continue`` before it sends the body."""
+    return any(
+        name == b"expect" and value.strip().lower() == b"100-continue" for name, value in headers)
 
 
 def frame_headers(Frame frame not None):

@@ -6,18 +6,22 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import copy_context
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import tensorwire as tw
 
 from ..errors import TensorNotFoundError
+from .body import decompress
+from .framing import Framing
+from .workers import Call, Workers, in_thread
 
 log = logging.getLogger("tensorwire.server")
 
 Result = tw.InferResponse | Mapping[str, Any]
+# Larger JSON is read and written in a thread, and large lists are converted there.
+MAX_JSON = 64 << 10  # bytes
 SpecsByName = dict[str, tw.TensorSpec]
 Function = Callable[[tw.InferRequest], Result | Awaitable[Result]]
 
@@ -104,71 +108,130 @@ class InvalidOutput(tw.TensorwireError):
     """A model failed, or returned something other than the outputs that it declares."""
 
 
+class Options(NamedTuple):
+    """What an application serves all its models with; see ``create_app``."""
+
+    max_body: int | None
+    limits: tw.Limits
+    selection: Any
+    workers: Workers
+
+
 class ServedModel:
-    """A model with the name and the options that an application serves it with.
+    """A model with its name and the options of the application.
 
     ``infer`` turns the body of a request into the frame of the response. It raises TensorwireError
     with the HTTP status of an error response.
     """
 
-    def __init__(self, name: str, model: Model, limits: tw.Limits, selection: Any) -> None:
+    def __init__(self, name: str, model: Model, options: Options) -> None:
         self.name = name
         self.model = model
-        self.limits = limits
-        self.selection = selection
-        self._call: Function = model.function if model.is_async else self._call_in_thread
+        self.options = options
 
     def infer(
-        self, body: tw.BodyBuffer, header_length: int | None
+        self, body: tw.BodyBuffer, framing: Framing, call: Call
     ) -> tw.Frame | Awaitable[tw.Frame]:
-        """Decode a request, and run the model.
+        """Decode a request, run the model, and encode the response.
 
-        Return an awaitable of the frame. If the model has ``in_event_loop``, and its function does
-        not return an awaitable, return the frame itself.
+        What may take more than about a millisecond is done in a thread. Return the frame itself if
+        the model has ``in_event_loop``, its function does not return an awaitable, and nothing has
+        to be done in a thread; otherwise an awaitable of the frame.
         """
+        header_length = framing.header_length
+        if framing.encoding or (len(body) if header_length is None else header_length) > MAX_JSON:
+            return self._infer_slowly(body, framing, call)
+        request = self._decode(body, header_length)
+        if not self.model.in_event_loop:
+            return self._infer(request, call)
+        result = self._call(request)
+        if is_slow_to_encode(result, request) or inspect.isawaitable(result):
+            return self._finish(result, request)
+        return self._encode(result, request)
+
+    async def _infer_slowly(self, body: tw.BodyBuffer, framing: Framing, call: Call) -> tw.Frame:
+        with self.options.workers.request():
+            request = await in_thread(self._read, body, framing)
+            del body  # a model may keep it
+            return await self._run(request, call)
+
+    async def _infer(self, request: tw.InferRequest, call: Call) -> tw.Frame:
+        with self.options.workers.request():
+            return await self._run(request, call)
+
+    def _read(self, body: tw.BodyBuffer, framing: Framing) -> tw.InferRequest:
+        """Decompress and decode a request."""
+        if framing.encoding:
+            body = decompress(body, framing.header_length, self.options.max_body)
+        return self._decode(body, framing.header_length)
+
+    def _decode(self, body: tw.BodyBuffer, header_length: int | None) -> tw.InferRequest:
         model = self.model
         request = tw.decode_request(
-            body, header_length, raw_input=model.raw_input, limits=self.limits
+            body, header_length, raw_input=model.raw_input, limits=self.options.limits
         )
         request.model_name = self.name
         if model.inputs:
             check_inputs(request.inputs, model.inputs)
-        if not model.in_event_loop:
-            return self._await(self._call, request)
+        return request
+
+    async def _run(self, request: tw.InferRequest, call: Call) -> tw.Frame:
+        """Run the model, and encode the response."""
+        model = self.model
+        if model.is_async or model.in_event_loop:
+            result = self._call(request)
+        else:
+            result = await call.run(self.options.workers, self._call_and_encode, request)
+            if isinstance(result, tw.Frame):
+                return result
+        return await self._finish(result, request)
+
+    async def _finish(self, result: Any, request: tw.InferRequest) -> tw.Frame:
+        """Await the result of a model if it is an awaitable, and encode the response."""
+        if inspect.isawaitable(result):
+            result = await self._await(result, request)
+        if is_slow_to_encode(result, request):
+            frame: tw.Frame = await in_thread(self._encode, result, request)
+            return frame
+        return self._encode(result, request)
+
+    def _call(self, request: tw.InferRequest) -> Any:
         try:
-            result = model.function(request)
+            return self.model.function(request)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # including SystemExit and the panics of Rust extensions
-            raise self.failure(error, request) from None
-        if isinstance(result, tw.InferResponse) or not inspect.isawaitable(result):
-            return self.encode(result, request)
-        return self._await(lambda _: result, request)
+            raise self._failure(error, request) from None
 
-    async def _await(self, call: Function, request: tw.InferRequest) -> tw.Frame:
-        """Await the result of ``call``, and encode it."""
+    def _call_and_encode(self, request: tw.InferRequest) -> Any:
+        """Run in a thread: return the frame, or what an async function returned that was wrapped.
+
+        Raises TensorwireError.
+        """
         try:
-            result = await call(request)  # type: ignore[misc]
+            result = self.model.function(request)
+        except BaseException as error:
+            raise self._failure(error, request) from None
+        return result if inspect.isawaitable(result) else self._encode(result, request)
+
+    async def _await(self, result: Awaitable[Any], request: tw.InferRequest) -> Any:
+        try:
+            return await result
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling() > 0:  # the server cancels the request
                 raise
-            raise self.failure(error, request) from None
-        except (KeyboardInterrupt, GeneratorExit):
+            raise self._failure(error, request) from None
+        except GeneratorExit as error:
+            if not is_in_task():  # this coroutine is closed
+                raise
+            raise self._failure(error, request) from None
+        except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit would stop the server
-            raise self.failure(error, request) from None
-        return self.encode(result, request)
+            raise self._failure(error, request) from None
 
-    async def _call_in_thread(self, request: tw.InferRequest) -> Any:
-        # The context variables that a middleware has set are visible to the function.
-        run = copy_context().run
-        loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(None, run, _call, self.model.function, request)
-        # A decorator may wrap an async function in a synchronous one.
-        return await result if inspect.isawaitable(result) else result
-
-    def encode(self, result: Any, request: tw.InferRequest) -> tw.Frame:
+    def _encode(self, result: Any, request: tw.InferRequest) -> tw.Frame:
         """Encode what the model returned, with the outputs that the request asks for."""
         declared = self.model.outputs
         try:
@@ -191,14 +254,14 @@ class ServedModel:
                 )
             if declared:
                 check_outputs(response.outputs, declared)
-            return tw.encode_response(response, request, selection=self.selection)
+            return tw.encode_response(response, request, selection=self.options.selection)
         except Exception as error:
             # 400: the request asks for an output that does not exist, or that cannot be JSON
             if isinstance(error, tw.EncodeError) and error.status == 400:
                 raise
-            raise self.failure(error, request) from None
+            raise self._failure(error, request) from None
 
-    def failure(self, error: BaseException, request: tw.InferRequest) -> tw.TensorwireError:
+    def _failure(self, error: BaseException, request: tw.InferRequest) -> tw.TensorwireError:
         """Return the error that the client receives. Log it unless the request is the cause."""
         if (
             isinstance(error, TensorNotFoundError)
@@ -224,11 +287,49 @@ def names_without_data(request: tw.InferRequest) -> list[str]:
     return [tensor.name for tensor in request.inputs if tensor.data is None]
 
 
-def _call(function: Function, request: tw.InferRequest) -> Any:
+def is_in_task() -> bool:
+    """Return whether an event loop runs this code in a task."""
     try:
-        return function(request)
-    except StopIteration as error:  # a future cannot store it, and would never complete
-        raise RuntimeError("the model raised StopIteration") from error
+        return asyncio.current_task() is not None
+    except RuntimeError:  # no event loop is running
+        return False
+
+
+def is_slow_to_encode(result: Any, request: tw.InferRequest) -> bool:
+    """Return whether encoding what a model returned may take more than about a millisecond.
+
+    Writing JSON and converting lists and objects takes longer the larger the outputs are. Writing
+    arrays as binary data does not.
+    """
+    if isinstance(result, tw.InferResponse):
+        nbytes = sum(map(nbytes_of, result.outputs))
+        is_converted = False
+    elif isinstance(result, Mapping):
+        nbytes = sum(map(nbytes_of, result.values()))
+        is_converted = not all(
+            isinstance(value, tw.Tensor) or getattr(value, "dtype", np.dtype(object)).kind in "biuf"
+            for value in result.values()
+        )
+    else:
+        return False
+    return nbytes > MAX_JSON and (is_converted or not is_all_binary(request))
+
+
+def nbytes_of(value: Any) -> int:
+    """Return the size of an array or tensor, or an estimate of the size of a list."""
+    if isinstance(value, tw.Tensor):
+        value = value.data
+    if isinstance(value, list | tuple):
+        return 8 * len(value)
+    nbytes = getattr(value, "nbytes", 0)
+    return nbytes if isinstance(nbytes, int) else 0
+
+
+def is_all_binary(request: tw.InferRequest) -> bool:
+    """Return whether a request asks for all its outputs as binary data."""
+    if request.outputs:
+        return all(output.binary for output in request.outputs)
+    return request.parameters.get("binary_data_output") is True
 
 
 def as_tensor(name: str, value: Any, declared: SpecsByName) -> tw.Tensor:

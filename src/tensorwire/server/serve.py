@@ -16,8 +16,6 @@ from .app import App, create_app
 from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT
 from .model import Model
 
-# The oldest and the newest uvicorn that InferProtocol was tested with.
-TESTED_UVICORN = ((0, 46), (0, 54))
 FAST_PROTOCOL = "tensorwire.server.uvicorn:InferProtocol"
 # The environment variable that passes the options to the processes of the server.
 _OPTIONS_VARIABLE = "_TENSORWIRE_SERVE"
@@ -69,7 +67,7 @@ def run(options: Options, *, http: str, **uvicorn_options: Any) -> int:
             "uvicorn is not installed: pip install 'tensorwire[serve]'"
         ) from None
     app = load(options)
-    reason = why_not_fast(app, uvicorn.__version__) if http == "fast" else "as requested"
+    reason = why_not_fast(app) if http == "fast" else "as requested"
     interface = "InferProtocol" if reason is None else f"ASGI ({reason})"
     workers = uvicorn_options.get("workers") or 1
     print(
@@ -82,7 +80,10 @@ def run(options: Options, *, http: str, **uvicorn_options: Any) -> int:
     uvicorn.run(
         f"{__name__}:create",
         factory=True,
-        http="auto" if reason else FAST_PROTOCOL,
+        # h11, because uvicorn's httptools protocol does not read the body of a request with an
+        # Upgrade header, and takes it for the next request.
+        http="h11" if reason else FAST_PROTOCOL,
+        ws="none",
         **uvicorn_options,
     )
     return 0
@@ -93,19 +94,14 @@ def create() -> Any:
     return load(Options(*json.loads(os.environ[_OPTIONS_VARIABLE])))
 
 
-def why_not_fast(app: Any, uvicorn_version: str) -> str | None:
+def why_not_fast(app: Any) -> str | None:
     """Return the reason why InferProtocol cannot be used; None if it can."""
     if not isinstance(app, App):
         return "the application was not created by create_app"
-    release = tuple(int(part) for part in uvicorn_version.split(".")[:2] if part.isdigit())
-    oldest, newest = TESTED_UVICORN
-    if not oldest <= release <= newest:
-        tested = " to ".join(".".join(map(str, version)) for version in TESTED_UVICORN)
-        return f"InferProtocol was tested with uvicorn {tested}"
     try:
-        import_module("httptools")
-    except ImportError:
-        return "httptools is not installed"
+        import_module("tensorwire.server.uvicorn")
+    except ImportError as error:  # httptools is missing, or the version of uvicorn is not tested
+        return str(error)
     return None
 
 

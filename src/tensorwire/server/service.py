@@ -10,9 +10,11 @@ from urllib.parse import quote
 
 import tensorwire as tw
 
-from ..http import EXTENSION
-from .body import ReceiveTimeouts
-from .model import Function, Model, ServedModel
+from .._codec.messages import Frame
+from ..http import EXTENSION, JSON_TYPE
+from .framing import frame_headers
+from .model import Function, Model, Options, ServedModel
+from .workers import Workers
 
 VERSION = "1"  # the version of every model
 SERVER_ENDPOINTS = {"/v2": "server", "/v2/health/live": "live", "/v2/health/ready": "ready"}
@@ -27,18 +29,27 @@ Route = tuple[str, ServedModel | None]
 
 
 class Reply(NamedTuple):
-    """A complete HTTP response with a small body."""
+    """A complete HTTP response."""
 
     status: int
-    headers: list[tuple[bytes, bytes]]
-    body: bytes
+    body: bytes | Frame
+    """A frame, or JSON."""
+    extra_headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        if isinstance(self.body, Frame):
+            return [*frame_headers(self.body), *self.extra_headers]
+        content_length = (b"content-length", b"%d" % len(self.body))
+        return [(b"content-type", JSON_TYPE.encode()), content_length, *self.extra_headers]
+
+    def closing(self) -> Reply:
+        """Return this reply with the header ``Connection: close``."""
+        return self._replace(extra_headers=(*self.extra_headers, CLOSE))
 
 
 def json_reply(value: Any, status: int = 200, headers: RawHeaders = ()) -> Reply:
     """Return a reply whose body is ``value`` as JSON."""
-    body = json.dumps(value).encode()
-    content_length = (b"content-length", b"%d" % len(body))
-    return Reply(status, [(b"content-type", b"application/json"), content_length, *headers], body)
+    return Reply(status, json.dumps(value).encode(), tuple(headers))
 
 
 def error_reply(message: str, status: int, headers: RawHeaders = ()) -> Reply:
@@ -57,24 +68,29 @@ class Service:
         limits: tw.Limits,
         selection: str,
         receive_timeout: float | None,
+        max_concurrency: int,
         zero_copy: bool,
     ) -> None:
         if selection not in ("spec", "triton"):
             raise ValueError(f"selection must be 'spec' or 'triton', not {selection!r}")
+        if receive_timeout is not None and not receive_timeout > 0:
+            raise ValueError(f"receive_timeout must be positive or None, not {receive_timeout}")
+        options = Options(max_body, limits, selection, Workers(max_concurrency))
         self.max_body = max_body
-        self.receive_timeouts = ReceiveTimeouts(receive_timeout)
+        self.receive_timeout = receive_timeout
         self.zero_copy = zero_copy
         self.routes: dict[str, Route] = {
             path: (endpoint, None) for path, endpoint in SERVER_ENDPOINTS.items()
         }
         for name, model in models.items():
             served = model if isinstance(model, Model) else Model(model)
-            self._add(ServedModel(name, served, limits, selection))
-        self._infer_paths = {
-            path: model for path, (endpoint, model) in self.routes.items() if endpoint == "infer"
-        }
+            self._add(ServedModel(name, served, options))
         # The models by the usual form of the request target, which needs no parsing.
-        self.infer_targets = {quote(path).encode(): m for path, m in self._infer_paths.items()}
+        self.infer_targets = {
+            quote(path).encode(): model
+            for path, (endpoint, model) in self.routes.items()
+            if endpoint == "infer" and model is not None
+        }
 
     def _add(self, model: ServedModel) -> None:
         name = model.name
@@ -87,22 +103,18 @@ class Service:
                     raise ValueError(f"the name of model {name!r} makes {path} ambiguous")
                 self.routes[path] = endpoint, model
 
-    def infer_model(self, method: str, path: str) -> ServedModel | None:
-        """Return the model of an inference request; None for any other request."""
-        if method != "POST":
-            return None
-        return self._infer_paths.get(path) or self._infer_paths.get(path.rstrip("/"))
-
-    def reply(self, method: str, path: str) -> Reply:
-        """Return the reply to a request that is not an inference request."""
-        route = self.routes.get(path.rstrip("/"))
-        if route is None:
+    def route(self, method: str, path: str) -> ServedModel | Reply:
+        """Return the model of an inference request, or the reply to any other request."""
+        found = self.routes.get(path) or self.routes.get(path.rstrip("/"))
+        if found is None:
             return error_reply(self._not_found(path), 404)
-        endpoint, model = route
+        endpoint, model = found
         methods = ("POST",) if endpoint == "infer" else ("GET", "HEAD")
         if method not in methods:
             allowed = [(b"allow", ", ".join(methods).encode())]
             return error_reply(f"{method} is not allowed for {path}", 405, allowed)
+        if endpoint == "infer" and model is not None:
+            return model
         return json_reply(self._metadata(endpoint, model))
 
     def _not_found(self, path: str) -> str:

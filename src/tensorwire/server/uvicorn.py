@@ -1,42 +1,62 @@
-"""``InferProtocol``: an HTTP protocol for uvicorn that answers inference requests itself.
+"""``InferProtocol``: an HTTP/1.1 protocol for uvicorn that serves an application without ASGI.
 
-Pass it to uvicorn's ``http`` option. A ``POST`` to the infer endpoint of a model does not travel
-through ASGI: the protocol receives the body into a ``BodyBuffer``, calls the model, and writes the
-frame to the transport. There is no scope, no event and, for a model with ``in_event_loop``, no
-task. The rest of a large body is received from the socket straight into the buffer.
+Pass it to uvicorn's ``http`` option. The protocol receives a body straight into its ``BodyBuffer``,
+calls the model, and writes the frame to the transport. There is no scope, no event and, for a model
+with ``in_event_loop``, no task. llhttp (httptools) parses HTTP.
 
-All other requests, and all requests to an application that ``create_app`` did not create, are
-handled by the base class, which calls the ASGI application. llhttp (httptools) parses HTTP.
-
-The base class keeps a queue of pipelined requests, and the state that uvicorn needs for a graceful
-shutdown. ``InferExchange`` therefore has the attributes of uvicorn's ``RequestResponseCycle`` that
-the base class uses, and is started by ``_start_asgi_task``.
+uvicorn manages processes, sockets, TLS, signals and logs. From its ``Server``, a protocol gets the
+configuration and the state: the sets of open connections and of running tasks, for which a graceful
+shutdown waits, the default headers and the number of requests.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+import logging
+import threading
+from collections import deque
+from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import Context
-from typing import Any
+from http import HTTPStatus
+from typing import Any, cast
 from urllib.parse import unquote
 
-import httptools
+import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-from uvicorn.protocols.utils import get_client_addr
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.utils import get_client_addr, get_remote_addr
 
 from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame
 from ..errors import TensorwireError
-from .body import MAX_DISCARDED_NBYTES, CompressedBody, finish_body, open_body
-from .framing import Framing, frame_head
+from .body import ClientDisconnected
+from .exchange import Exchange, failure_reply
+from .framing import expects_continue, frame_head
 from .model import ServedModel
-from .service import CLOSE, Reply, Service, error_reply
+from .service import Reply, Service, error_reply
 
-# If at least this many bytes of a body are missing, they are received without the HTTP parser. For
-# fewer bytes, setting another protocol on the transport costs more than the copy.
+try:
+    import httptools
+except ImportError:
+    raise ImportError("httptools is not installed") from None
+
+TESTED_UVICORN = ((0, 46), (0, 54))
+"""The oldest and the newest uvicorn that InferProtocol was tested with."""
+
+if not (
+    TESTED_UVICORN[0]
+    <= tuple(int(part) for part in uvicorn.__version__.split(".")[:2] if part.isdigit())
+    <= TESTED_UVICORN[1]
+):
+    raise ImportError(
+        "InferProtocol was tested with uvicorn "
+        + " to ".join(".".join(map(str, version)) for version in TESTED_UVICORN)
+        + f", and not with {uvicorn.__version__}"
+    )
+
+# If at least this many bytes of a body are missing, they are received without the HTTP parser. A
+# new parser is created afterwards, which costs more than the copy of fewer bytes.
 _DIRECT_FROM_NBYTES = 64 << 10
 _MAX_HEAD_NBYTES = 64 << 10
 # After the reply to a request whose body is too large to be discarded, the connection stays open
@@ -45,183 +65,68 @@ _LINGER_SECONDS = 10.0
 # A frame up to this size is joined and written with its head. For a larger one, writelines costs
 # less than the copy.
 _MAX_JOINED_NBYTES = 64 << 10
+_SCRATCH_NBYTES = 64 << 10
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+_BODY_HEADERS = (b"content-length", b"transfer-encoding")
+Headers = Sequence[tuple[bytes, bytes]]
+
+logger = logging.getLogger("uvicorn.error")
+access_logger = logging.getLogger("uvicorn.access")
 
 
-class InferExchange:
-    """An inference request and its response on one connection."""
+class _Scratch(threading.local):
+    """The memory that the connections of an event loop receive into, one after another."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(_SCRATCH_NBYTES))
+
+
+_scratch = _Scratch()
+
+
+class Request:
+    """A request on a connection, from its head to its reply."""
+
+    __slots__ = (
+        "exchange",
+        "expects_continue",
+        "headers",
+        "http_version",
+        "is_received",
+        "keep_alive",
+        "method",
+        "sent_continue",
+        "url",
+    )
 
     def __init__(
-        self, protocol: InferProtocol, model: ServedModel, headers: list[tuple[bytes, bytes]]
+        self,
+        exchange: Exchange,
+        method: bytes = b"",  # empty if the head of the request is invalid
+        url: bytes = b"",
+        headers: Headers = (),
+        http_version: str = "1.1",
+        keep_alive: bool = False,
     ) -> None:
-        self.protocol = protocol
-        self.model = model
-        self.headers = headers
-        self.url = protocol.url
-        self.http_version = protocol.parser.get_http_version()
-        self.header_length: int | None = None
-        # None after an error, and from the call of the model on.
-        self.body: BodyBuffer | CompressedBody | None = None
-        self.error: TensorwireError | None = None
-        self.discarded_nbytes = 0  # the part of the body that arrived after the error
-        self.expects_continue = protocol.expect_100_continue
-        self.has_turn = False  # the responses to all earlier requests have been sent
-        self.is_received = False  # the whole request has arrived
-        self.is_answered = False  # the response has been passed to the transport
-        # attributes of uvicorn's RequestResponseCycle
-        self.keep_alive = self.http_version != "1.0" and protocol.parser.should_keep_alive()
-        self.response_complete = False
-        self.disconnected = False
-        self.message_event = self  # the base class calls message_event.set()
-        try:
-            framing = Framing(headers)
-            self.header_length = framing.header_length
-            self.body = open_body(framing, protocol.service.max_body)
-        except TensorwireError as error:
-            self.error = error
-            if self.expects_continue or error.status == 413:
-                self.keep_alive = False
-
-    def set(self) -> None:
-        """Do nothing. uvicorn wakes the receive function of an ASGI application here."""
-
-    def start(self) -> None:
-        """Begin this exchange: the responses to all earlier requests have been sent."""
-        self.has_turn = True
-        if not self.is_received and self.protocol.receive_timer is not None:
-            self.protocol.start_receive_timer()  # reading was paused until now
-        if self.is_received or (self.error is not None and not self.keep_alive):
-            self.run()
-        elif self.expects_continue and self.error is None and self.http_version != "1.0":
-            self.protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def receive(self, chunk: bytes) -> None:
-        """Append a chunk to the body, or discard it after an error."""
-        if self.body is not None:
-            try:
-                self.body.write(chunk)
-            except TensorwireError as error:
-                self.body, self.error = None, error
-        elif not self.is_answered:
-            self.discarded_nbytes += len(chunk)
-            if self.discarded_nbytes > MAX_DISCARDED_NBYTES:
-                self.keep_alive = False
-                if self.has_turn:
-                    self.run()
-
-    def receive_end(self) -> None:
-        """The whole request has arrived: run the model if it is the turn of this exchange."""
-        self.is_received = True
-        if self.is_answered:  # the rest of the body has been discarded
-            self.protocol.transport.close()
-        elif self.has_turn:
-            self.run()
-
-    def reject(self, error: TensorwireError) -> None:
-        """Reply with an error before the request has arrived, and close the connection."""
-        self.body, self.error, self.keep_alive = None, self.error or error, False
-        self.is_received = True  # do not wait for the rest
-        if self.has_turn:
-            self.run()
-
-    def run(self) -> None:
-        """Run the model, and send the response."""
-        model = self.model
-        if self.protocol.transport.is_closing():  # an earlier response has closed the connection
-            self.is_answered = self.response_complete = True
-            return
-        try:
-            if self.error is not None:
-                raise self.error
-            assert self.body is not None
-            body = finish_body(self.body)
-            self.body = None  # the memory is released with the last array of the request
-            result = model.infer(body, self.header_length)
-        except TensorwireError as error:
-            self.send_reply(error_reply(str(error), error.status))
-            return
-        except Exception as error:
-            self.send_failure(error)
-            return
-        if isinstance(result, Frame):
-            self.send_frame(result)
-        else:
-            self.protocol.create_task(self.send_result(result))
-
-    async def send_result(self, result: Awaitable[Frame]) -> None:
-        """Await the frame of the response, and send it."""
-        try:
-            frame = await result
-        except TensorwireError as error:
-            self.send_reply(error_reply(str(error), error.status))
-        except Exception as error:
-            self.send_failure(error)
-        except BaseException:  # the task is cancelled
-            self.protocol.transport.abort()
-            raise
-        else:
-            self.send_frame(frame)
-
-    def send_frame(self, frame: Frame) -> None:
-        end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
-        head = self.protocol.begin_response(200, self) + frame_head(frame) + end
-        if len(frame) <= _MAX_JOINED_NBYTES:
-            self.protocol.write(self, [b"".join((head, *frame.buffers))])
-        else:
-            self.protocol.write(self, [head, *frame.buffers])
-
-    def send_reply(self, reply: Reply) -> None:
-        head = self.protocol.begin_response(reply.status, self)
-        self.protocol.write(self, [reply_bytes(head, reply, self.keep_alive)])
-
-    def send_failure(self, error: Exception) -> None:
-        """Log an unexpected exception, and close the connection after the response."""
-        self.protocol.logger.error("Exception in an inference request\n", exc_info=error)
-        self.keep_alive = False
-        self.send_reply(error_reply("internal server error", 500))
-
-
-def reply_bytes(head: bytes, reply: Reply, keep_alive: bool) -> bytes:
-    """Return a response. ``head`` has its status line and the default headers of the server."""
-    lines = [b"%b: %b\r\n" % header for header in reply.headers]
-    if not keep_alive:
-        lines.append(b"%b: %b\r\n" % CLOSE)
-    return b"".join((head, *lines, b"\r\n", reply.body))
-
-
-class BodyReceiver(asyncio.BufferedProtocol):
-    """Receives the rest of a body from the transport into its buffer, without the HTTP parser."""
-
-    def __init__(self, protocol: InferProtocol, exchange: InferExchange, body: BodyBuffer) -> None:
-        self.protocol = protocol
         self.exchange = exchange
-        self.body = body
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self.body.remaining()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.body.advance(nbytes)
-        if self.body.complete:
-            self.protocol.resume_parsing()
-            self.exchange.receive_end()
-
-    def eof_received(self) -> bool:
-        return self.protocol.eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.protocol.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self.protocol.pause_writing()
-
-    def resume_writing(self) -> None:
-        self.protocol.resume_writing()
+        self.method = method
+        self.url = url
+        self.headers = headers
+        self.http_version = http_version
+        self.keep_alive = keep_alive
+        self.expects_continue = http_version != "1.0" and expects_continue(headers)
+        self.sent_continue = False
+        self.is_received = False  # the whole request has arrived, or no more of it is accepted
 
 
-class InferProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol, which answers inference requests without ASGI.
+class InferProtocol(asyncio.BufferedProtocol):
+    """An HTTP protocol for uvicorn that serves the application of ``create_app`` without ASGI.
 
-    uvicorn creates an instance for each connection. Middleware does not see inference requests.
+    uvicorn creates an instance for each connection. ASGI middleware does not see the requests.
+    Connections are never upgraded: a request with an ``Upgrade`` header is answered like any other,
+    and there are no WebSockets. For any other application, uvicorn's own protocol is used.
 
     Examples
     --------
@@ -230,372 +135,443 @@ class InferProtocol(HttpToolsProtocol):
     >>> uvicorn.run("module:app", http=InferProtocol)                    # doctest: +SKIP
     """
 
+    def __new__(cls, config: Any, *args: Any, **options: Any) -> Any:
+        if not config.loaded:
+            config.load()
+        if service_of(config.loaded_app) is None:
+            return H11Protocol(config, *args, **options)
+        return super().__new__(cls)
+
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        app = self.app
-        self.proxy_headers: ProxyHeadersMiddleware | None = None
-        if isinstance(app, ProxyHeadersMiddleware):
-            self.proxy_headers = ProxyHeadersMiddleware(_no_app, config.forwarded_allow_ips)
-            app = app.app
-        self.service: Any = app if isinstance(app, Service) else None
-        self.targets = app.infer_targets if isinstance(app, Service) else {}
-        self.is_receiving = False  # a request has begun, but its end has not arrived
-        self.is_receiving_head = False  # the end of its head has not arrived either
+        service = service_of(config.loaded_app)
+        assert service is not None
+        self.service = service
+        self.config = config
+        self.server_state = server_state
+        self.loop: asyncio.AbstractEventLoop = _loop or asyncio.get_running_loop()
+        self.has_access_log = access_logger.hasHandlers()
+        self.transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self.client: Any = None
+        # The requests whose replies have not been sent, in their order.
+        self.requests: deque[Request] = deque()
+        self.is_busy = False  # the first request is being processed, or its reply is being written
+        self.is_advancing = False
+        # Receiving: the state of the parser, and of the request whose head or body arrives.
+        self.parser = self._new_parser()
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.receiving: Request | None = None  # its body arrives
+        self.direct: BodyBuffer | None = None  # the body is received without the parser
+        self.is_in_message = self.is_in_head = False
+        self.is_replaying = False  # see `_replay_head`
+        self.n_messages = 0
         self.has_body_data = False  # some has arrived since the last change of head_nbytes
-        # Received without body data after the chunk in which the request begins: its head, its
+        # Received without body data after the chunk in which a request begins: its head, its
         # trailers and the headers of chunks.
-        self.head_nbytes: int | None = None
-        self.receive_timer: asyncio.TimerHandle | None = None
-        self.progress_timer: asyncio.TimerHandle | None = None
-        self.unsent: InferExchange | None = None  # the client has not read enough of its response
-        self.is_rejecting = False  # no further request is accepted, because one was invalid
-        self.last_reply = b""  # sent after the responses to earlier requests
-        self.idle_since: float | None = None  # the time of the last response; None during a request
-        self.n_completed = 0  # responses after which the next request has not been started yet
-        self.is_starting_next = False
-        self._default_headers: Any = None
-        self._default_lines = b""
+        self.head_nbytes = 0
+        self.is_reading_paused = False
+        self.is_ended = False  # no further request is accepted
+        # Sending.
+        self.is_writing_paused = False
+        self.is_sending = False  # the client has not read enough of the reply
+        self.n_unsent = 0  # bytes in the write buffer at the last check
+        self.is_lingering = False  # the rest of a rejected body is discarded; see _LINGER_SECONDS
+        # The timer is not moved whenever the deadline changes. When it expires early, it begins
+        # again. `phase` is what the connection waits for, and changes with each new deadline.
+        self.phase: tuple[str, int] = ("", 0)
+        self.deadline: float | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.default_headers: Any = None
+        self.default_lines = b""
+
+    def _new_parser(self) -> Any:
+        parser = httptools.HttpRequestParser(self)
+        # Bytes after a request with `Connection: close` are ignored, and not an error.
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
+
+    # --- callbacks of the transport --------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # those of uvloop are not subclasses
+        self.server_state.connections.add(self)
+        self.client = get_remote_addr(self.transport)
+        self._set_deadline()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.server_state.connections.discard(self)
+        for request in self.requests:
+            request.exchange.call.disconnect()
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        self.requests.clear()
+        self.parser = self.receiving = self.direct = None
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _scratch.view if self.direct is None else self.direct.remaining()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.is_ended:
+            return
+        body = self.direct
+        if body is None:
+            self._parse(_scratch.view[:nbytes])
+        else:
+            body.advance(nbytes)
+            if body.complete:
+                self.direct = None
+                self.parser = self._new_parser()  # the old one is in the middle of the body
+                self.on_message_complete()
+        self._advance()
+
+    def eof_received(self) -> bool:
+        """Return whether to keep the transport open, because a reply has not been sent yet."""
+        self.is_ended = True
+        is_replying = self.is_busy and len(self.requests) == 1
+        if self.receiving is not None and self.requests and not is_replying:
+            self.requests.pop()  # it will not arrive completely
+        if self.requests and self.transport.get_extra_info("sslcontext") is None:
+            self.requests[-1].keep_alive = False
+            return True
+        self.transport.close()  # a TLS connection cannot be half-closed
+        self._set_deadline()
+        return False
+
+    def pause_writing(self) -> None:
+        self.is_writing_paused = True
+
+    def resume_writing(self) -> None:
+        self.is_writing_paused = False
+        if self.is_sending:
+            self.is_sending = False
+            self._end_request()
+            self._advance()
+
+    def shutdown(self) -> None:
+        """Close the connection after the replies to the requests that have arrived or begun.
+
+        uvicorn calls this when it shuts down.
+        """
+        if self.requests:
+            self.requests[-1].keep_alive = False
+            self.is_ended = self.is_ended or self.requests[-1].is_received
+        else:
+            self.transport.close()
+            self._set_deadline()
 
     # --- receiving -------------------------------------------------------------------------------
 
-    def data_received(self, data: bytes) -> None:
-        if self.is_rejecting:
+    def _parse(self, data: memoryview) -> None:
+        """Parse received bytes, and apply the limits to a request that has not arrived yet."""
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            if not self.is_ended:
+                logger.warning("Invalid HTTP request received.")
+                self._reject("Invalid HTTP request received.", 400)
             return
-        super().data_received(data)
-        if self.is_receiving and self.service is not None:
-            self._continue_receiving(len(data))
+        if not self.is_in_message:
+            return
+        self.head_nbytes = 0 if self.has_body_data else self.head_nbytes + len(data)
+        self.has_body_data = False
+        if self.head_nbytes > _MAX_HEAD_NBYTES:
+            text = f"the headers or trailers are longer than {_MAX_HEAD_NBYTES} bytes"
+            self._reject(text, 431)
+            return
+        if self.receiving is not None:
+            body = self.receiving.exchange.body
+            if (
+                body is not None
+                and body.content_length is not None
+                and body.content_length - len(body) >= _DIRECT_FROM_NBYTES
+            ):
+                self.direct = body
 
-    def _continue_receiving(self, nbytes: int) -> None:
-        """Apply the limits to a request that has not arrived completely."""
-        if self.receive_timer is None:
-            self.start_receive_timer()
-        if self.has_body_data:
-            self.head_nbytes, self.has_body_data = 0, False
-        else:
-            # The chunk in which the head begins may also contain other requests.
-            self.head_nbytes = 0 if self.head_nbytes is None else self.head_nbytes + nbytes
-            if self.head_nbytes > _MAX_HEAD_NBYTES:
-                message = f"the headers or trailers are longer than {_MAX_HEAD_NBYTES} bytes"
-                self._close_with_error(message, 431)
+    def _feed(self, data: memoryview) -> None:
+        while True:
+            try:
+                self.parser.feed_data(data)
                 return
-        if self.is_receiving_head:
-            return
-        exchange: Any = self.cycle
-        if type(exchange) is not InferExchange or not exchange.has_turn:
-            return
-        body = exchange.body
-        if (
-            isinstance(body, BodyBuffer)
-            and body.content_length is not None
-            and body.content_length - len(body) >= _DIRECT_FROM_NBYTES
-        ):
-            self.transport.set_protocol(BodyReceiver(self, exchange, body))
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+            self._replay_head()
 
-    def resume_parsing(self) -> None:
-        """Parse the next request: a BodyReceiver has received the rest of a body."""
-        self._end_receiving()
-        # The state of the old parser is in the middle of the body.
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
-        self.transport.set_protocol(self)
+    def _replay_head(self) -> None:
+        """Continue after the head of a request with an upgrade, which is ignored (RFC 9110 7.8).
+
+        httptools does not parse the body of such a request. A new parser does, after the same head
+        without the upgrade.
+        """
+        lines = [b"%b: %b\r\n" % pair for pair in self.headers if pair[0] in _BODY_HEADERS]
+        self.parser = self._new_parser()
+        self.is_replaying = True
+        self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(lines))
+        self.is_replaying = False
 
     def on_message_begin(self) -> None:
-        # The response to an earlier request in the same chunk has started this timer.
-        self._unset_keepalive_if_required()
-        # The scope is only created for a request that goes through ASGI.
+        if self.is_replaying or self.is_ended:
+            return
         self.url = b""
         self.headers = []
-        self.expect_100_continue = False
-        self.is_receiving = self.is_receiving_head = True
-        self.has_body_data = False
-        self.head_nbytes = None
+        self.is_in_message = self.is_in_head = True
+        self.has_body_data = True  # the chunk may also contain other requests
+        self.n_messages += 1
+
+    def on_url(self, url: bytes) -> None:
+        if not self.is_replaying:
+            self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.is_receiving_head:  # a trailer
+        if not self.is_in_head:  # a trailer, or replayed
             return
-        name = name.lower()
-        if name == b"expect" and value.strip().lower() == b"100-continue":
-            self.expect_100_continue = True
-        self.headers.append((name, value))
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        self.is_receiving_head = False
-        model = self._infer_model()
-        if model is None or self._is_overloaded():
-            url, headers, expect = self.url, self.headers, self.expect_100_continue
-            super().on_message_begin()  # creates the scope
-            self.url, self.expect_100_continue = url, expect
-            self.headers.extend(headers)
-            super().on_headers_complete()
+        if self.is_replaying or self.is_ended:
             return
-        previous = self.cycle
-        exchange: Any = InferExchange(self, model, self.headers)
-        self.cycle = exchange
-        if previous is None or previous.response_complete:
-            exchange.start()
-        else:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((exchange, self.app))
+        self.is_in_head = False
+        parser = self.parser
+        method, version = parser.get_method(), parser.get_http_version()
+        keep_alive = version != "1.0" and method != b"CONNECT" and parser.should_keep_alive()
+        exchange = Exchange(self.service, self._target(method), self.headers)
+        request = Request(exchange, method, self.url, self.headers, version, keep_alive)
+        if self._is_overloaded():
+            text = f"the server is overloaded: limit_concurrency is {self.config.limit_concurrency}"
+            exchange.reject(TensorwireError(text, status=503))
+        self.receiving = request
+        self.requests.append(request)
 
-    def _infer_model(self) -> ServedModel | None:
-        """Return the model of an inference request; None for any other request."""
-        if self.parser.get_method() != b"POST" or self.parser.should_upgrade():
-            return None
-        model = self.targets.get(self.url)
-        if model is None and self.service is not None:
+    def _target(self, method: bytes) -> ServedModel | Reply:
+        if method == b"POST":
+            model = self.service.infer_targets.get(self.url)
+            if model is not None:
+                return model
+        try:
             path = httptools.parse_url(self.url).path
-            model = self.service.infer_model("POST", unquote(path.decode("ascii")))
-        return model
+        except httptools.HttpParserInvalidURLError:  # the authority of CONNECT
+            path = self.url
+        return self.service.route(method.decode(), unquote(path.decode("ascii")))
 
     def _is_overloaded(self) -> bool:
-        """Return whether limit_concurrency is reached. The base class replies in that case."""
-        limit = self.limit_concurrency
-        return limit is not None and (len(self.connections) >= limit or len(self.tasks) >= limit)
+        limit = self.config.limit_concurrency
+        state = self.server_state
+        return limit is not None and (len(state.connections) >= limit or len(state.tasks) >= limit)
 
     def on_body(self, body: bytes) -> None:
         self.has_body_data = True
-        cycle: Any = self.cycle
-        # For a websocket upgrade, the cycle is still that of the previous request.
-        if type(cycle) is InferExchange and not self.parser.should_upgrade():
-            cycle.receive(body)
-        else:
-            super().on_body(body)
+        if self.receiving is not None:
+            self.receiving.exchange.write(body)
 
     def on_message_complete(self) -> None:
-        self._end_receiving()
-        cycle: Any = self.cycle
-        if type(cycle) is InferExchange and not self.parser.should_upgrade():
-            cycle.receive_end()
-        else:
-            super().on_message_complete()
-
-    def _end_receiving(self) -> None:
-        self.is_receiving = False
-        if self.receive_timer is not None:
-            self.receive_timer.cancel()
-            self.receive_timer = None
-
-    def start_receive_timer(self) -> None:
-        """Begin the time in which the rest of a request must arrive."""
-        seconds = self.service.receive_timeouts.seconds
-        if self.receive_timer is not None:
-            self.receive_timer.cancel()
-            self.receive_timer = None
-        if seconds is not None:
-            self.receive_timer = self.loop.call_later(seconds, self._reject_late_request)
-
-    def _reject_late_request(self) -> None:
-        """Reply that a request did not arrive in time, and close the connection."""
-        self.receive_timer = None
-        cycle: Any = self.cycle
-        if self.flow.read_paused:  # the request waits for its turn
-            self.start_receive_timer()
-        elif self.is_receiving_head:
-            self._close_with_error("the headers did not arrive in time", 408)
-        elif type(cycle) is InferExchange:
-            if cycle.is_answered:
-                self.transport.close()
-            else:
-                cycle.reject(self.service.receive_timeouts.error())
-        elif cycle.response_complete:  # the application has replied without reading the body
+        request = self.receiving
+        if request is None or self.parser.should_upgrade():  # the body follows; see `_replay_head`
+            return
+        request.is_received = True
+        self.receiving = None
+        self.is_in_message = False
+        if self.is_lingering:
             self.transport.close()
+        if not request.keep_alive:
+            self.is_ended = True  # RFC 9112 9.6
 
-    def send_400_response(self, msg: str) -> None:
-        """Reply to a request that the HTTP parser rejected, and close the connection."""
-        self._close_with_error(msg, 400)
-
-    def _close_with_error(self, message: str, status: int) -> None:
-        """Send an error reply after the replies to earlier requests, and close the connection."""
-        self.is_rejecting = True
-        self._end_receiving()
-        cycle: Any = self.cycle
-        if cycle is None or cycle.response_complete:
-            is_waiting = False
-        elif type(cycle) is InferExchange:
-            if not cycle.is_received:
-                cycle.reject(TensorwireError(message, status=status))
-                return
-            is_waiting = True
+    def _reject(self, text: str, status: int) -> None:
+        """Reply with an error to the request that arrives, and close the connection."""
+        request = self.receiving
+        if self.is_lingering:
+            self.transport.close()
+        elif request is not None:
+            request.exchange.reject(TensorwireError(text, status=status))
         else:
-            is_waiting = not cycle.more_body
-        reply = error_reply(message, status)
-        self.last_reply = reply_bytes(self._start_of_head(status), reply, keep_alive=False)
-        if is_waiting:
-            self.flow.pause_reading()
-        else:
-            self._send_last_reply()
+            request = Request(Exchange(self.service, error_reply(text, status), ()))
+            self.requests.append(request)
+        self._end_receiving(request)
 
-    def _send_last_reply(self) -> None:
-        self.transport.write(self.last_reply)
-        self.transport.close()
+    def _end_receiving(self, request: Request | None) -> None:
+        """Accept no more bytes."""
+        self.is_ended = True
+        self.is_in_message = False
+        self.receiving = self.direct = None
+        if request is not None:
+            request.is_received = True
+            request.keep_alive = False
 
-    def eof_received(self) -> bool:  # type: ignore[override]
-        """Return whether to keep the transport open, because a response has not been sent yet."""
-        cycle: Any = self.cycle
-        if cycle is None or cycle.response_complete or self.scheme == "https":
-            return False
-        if not (cycle.is_received if type(cycle) is InferExchange else not cycle.more_body):
-            return False
-        cycle.keep_alive = False
-        return True
+    # --- replies ---------------------------------------------------------------------------------
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._end_receiving()
-        self._end_sending()
-        super().connection_lost(exc)
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
-            self.timeout_keep_alive_task = None
+    def _advance(self) -> None:
+        """Reply to the requests in their order, as far as possible."""
+        # A reply may be sent at once. The loop replaces a recursion, because thousands of requests
+        # may be waiting.
+        if self.is_advancing:
+            return
+        self.is_advancing = True
+        try:
+            while self.requests and not self.is_busy and not self.transport.is_closing():
+                request = self.requests[0]
+                if not (request.is_received or request.exchange.is_rejected):
+                    if request.expects_continue and not request.sent_continue:
+                        request.sent_continue = True
+                        self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                    break
+                self.is_busy = True
+                reply = request.exchange.finish()
+                if isinstance(reply, Reply):
+                    self._send(request, reply)
+                else:
+                    self._create_task(self._send_later(request, reply))
+        finally:
+            self.is_advancing = False
+        if self.is_reading_paused != (len(self.requests) > 1) and not self.transport.is_closing():
+            self.is_reading_paused = not self.is_reading_paused
+            if self.is_reading_paused:
+                self.transport.pause_reading()
+            else:
+                self.transport.resume_reading()
+        self._set_deadline()
 
-    # --- responding ------------------------------------------------------------------------------
-
-    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        if type(cycle) is InferExchange:
-            cycle.start()
-        else:
-            super()._start_asgi_task(cycle, app)
-
-    def create_task(self, coroutine: Any) -> None:
+    def _create_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in a task that a graceful shutdown waits for."""
         context = Context() if getattr(self.config, "reset_contextvars", False) else None
         task = self.loop.create_task(coroutine, context=context)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.server_state.tasks.add(task)
+        task.add_done_callback(self.server_state.tasks.discard)
 
-    def begin_response(self, status: int, exchange: InferExchange) -> bytes:
-        """Log the request, and return the status line and the default headers of the server."""
-        if self.access_log:
-            self.access_logger.info(
-                '%s - "%s %s HTTP/%s" %d',
-                get_client_addr(self._client_scope(exchange.headers)),
-                "POST",
-                exchange.url.decode("ascii"),
-                exchange.http_version,
-                status,
-            )
-        return self._start_of_head(status)
-
-    def _start_of_head(self, status: int) -> bytes:
-        headers = self.server_state.default_headers  # a new list every second, for the date
-        if headers is not self._default_headers:
-            self._default_headers = headers
-            self._default_lines = b"".join(b"%b: %b\r\n" % header for header in headers)
-        return STATUS_LINE[status] + self._default_lines
-
-    def _client_scope(self, headers: list[tuple[bytes, bytes]]) -> Any:
-        """Return a scope with the address of the client, which a proxy may have forwarded."""
-        scope: Any = {"type": "http", "client": self.client, "headers": headers}
-        if self.proxy_headers is not None:
-            with suppress(StopIteration):
-                self.proxy_headers(scope, None, None).send(None)  # type: ignore[arg-type]
-        return scope
-
-    def write(self, exchange: InferExchange, buffers: Sequence[Any]) -> None:
-        """Send a response. The transport refers to large buffers until the client has read them."""
-        exchange.is_answered = True
-        if self.transport.is_closing():
-            exchange.response_complete = True
-            return
-        if len(buffers) == 1:
-            self.transport.write(buffers[0])
-        else:
-            self.transport.writelines(buffers)
-        if self.flow.write_paused:  # the next response waits, which bounds the memory
-            self.unsent = exchange
-            self._check_progress(self.transport.get_write_buffer_size() + 1)
-        else:
-            self.finish(exchange)
-
-    def _check_progress(self, previous_nbytes: int) -> None:
-        """Abort the connection if the client has read nothing since the previous check."""
-        self.progress_timer = None
-        seconds = self.service.receive_timeouts.seconds
-        if self.unsent is None or seconds is None:
-            return
-        unsent_nbytes = self.transport.get_write_buffer_size()
-        if unsent_nbytes >= previous_nbytes:
-            self.transport.abort()
-        else:
-            self.progress_timer = self.loop.call_later(seconds, self._check_progress, unsent_nbytes)
-
-    def _end_sending(self) -> None:
-        self.unsent = None
-        if self.progress_timer is not None:
-            self.progress_timer.cancel()
-            self.progress_timer = None
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        exchange = self.unsent
-        self._end_sending()
-        if exchange is not None:
-            self.finish(exchange)
-
-    def finish(self, exchange: InferExchange) -> None:
-        """End an exchange whose response has been sent."""
-        exchange.response_complete = True
-        if not exchange.keep_alive:
-            if exchange.is_received or exchange.expects_continue:
-                self.transport.close()
-            else:
-                self._end_receiving()
-                self.receive_timer = self.loop.call_later(_LINGER_SECONDS, self.transport.close)
-        self.on_response_complete()
-
-    def on_response_complete(self) -> None:
-        """Start the next request, or the keep-alive timer."""
-        # The response to the next request may be sent at once. The loop replaces the recursion,
-        # because there may be thousands of requests in the queue.
-        self.n_completed += 1
-        if self.is_starting_next:
-            return
-        self.is_starting_next = True
+    async def _send_later(self, request: Request, awaitable: Awaitable[Reply]) -> None:
         try:
-            while self.n_completed > 0:
-                self.n_completed -= 1
-                self._start_next()
-        finally:
-            self.is_starting_next = False
-        if self.last_reply and self.cycle.response_complete:
-            self._send_last_reply()
+            reply = await awaitable
+        except ClientDisconnected:
+            return
+        except asyncio.CancelledError as error:
+            # A model has cancelled its own task, or a graceful shutdown takes too long.
+            reply = failure_reply(error)
+            request.keep_alive = False
+        self._send(request, reply)
+        self._advance()
 
-    def _start_next(self) -> None:
+    def _send(self, request: Request, reply: Reply) -> None:
+        """Write a reply. The transport refers to large buffers until the client has read them."""
+        transport, body = self.transport, reply.body
+        if transport.is_closing():
+            return
+        if request.exchange.is_rejected:
+            request.keep_alive = False
+        if self.has_access_log and request.method:
+            self._log(request, reply.status)
+        if isinstance(body, Frame):
+            lines, buffers = frame_head(body), body.buffers
+        else:
+            lines = b"".join([b"%b: %b\r\n" % header for header in reply.headers()])
+            buffers = () if request.method == b"HEAD" else (body,)
+        end = b"\r\n" if request.keep_alive else b"connection: close\r\n\r\n"
+        head = b"".join((_STATUS_LINES[reply.status], self._default_lines(), lines, end))
+        if len(body) <= _MAX_JOINED_NBYTES:
+            transport.write(b"".join((head, *buffers)))
+        else:
+            transport.writelines([head, *buffers])
+        if self.is_writing_paused:  # the next reply waits, which bounds the memory
+            self.is_sending = True
+            self.n_unsent = transport.get_write_buffer_size()
+        else:
+            self._end_request()
+
+    def _end_request(self) -> None:
+        """The reply to the first request has been sent: close the connection if it is the last."""
+        request = self.requests.popleft()
+        self.is_busy = False
         self.server_state.total_requests += 1
-        if self.transport.is_closing():
+        if request.keep_alive:
             return
-        if self.pipeline:
-            cycle, app = self.pipeline.pop()
-            if not self.pipeline:
-                self.flow.resume_reading()
-            self._start_asgi_task(cycle, app)
-            return
-        self.flow.resume_reading()
-        self.idle_since = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self._start_keep_alive_timer(self.timeout_keep_alive)
+        if request.is_received or request.expects_continue:
+            self.transport.close()
+        else:
+            self.is_lingering = True
 
-    # --- the keep-alive timer ---
+    def _default_lines(self) -> bytes:
+        headers = self.server_state.default_headers  # a new list every second, for the date
+        if headers is not self.default_headers:
+            self.default_headers = headers
+            self.default_lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+        return self.default_lines
 
-    # The timer is not cancelled and started again for each request, which costs 5 us. When it
-    # expires, it begins again if the connection has not been idle for the whole time.
-
-    def _start_keep_alive_timer(self, seconds: float) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(
-            seconds, self.timeout_keep_alive_handler
+    def _log(self, request: Request, status: int) -> None:
+        scope: Any = {"type": "http", "client": self.client, "headers": request.headers}
+        if self.config.proxy_headers:  # find the address that a proxy has forwarded
+            proxy_headers = ProxyHeadersMiddleware(_no_app, self.config.forwarded_allow_ips)
+            with suppress(StopIteration):
+                proxy_headers(scope, None, None).send(None)  # type: ignore[arg-type]
+        access_logger.info(
+            '%s - "%s %s HTTP/%s" %d',
+            get_client_addr(scope),
+            request.method.decode(),
+            request.url.decode("ascii"),
+            request.http_version,
+            status,
         )
 
-    def _unset_keepalive_if_required(self) -> None:
-        self.idle_since = None
+    # --- timeouts --------------------------------------------------------------------------------
 
-    def timeout_keep_alive_handler(self) -> None:
-        self.timeout_keep_alive_task = None
-        if self.idle_since is None:  # a request is in progress; its end starts the timer
-            return
-        seconds = self.idle_since + self.timeout_keep_alive - self.loop.time()
-        if seconds > 0:
-            self._start_keep_alive_timer(seconds)
+    def _set_deadline(self) -> None:
+        """Limit the time in which the client must do what the connection waits for."""
+        timeout = self.service.receive_timeout
+        seconds: float | None
+        if self.transport.is_closing():
+            phase, seconds = ("closing", 0), _LINGER_SECONDS if timeout is None else timeout
+        elif self.is_sending:
+            phase, seconds = ("sending", 0), timeout
+        elif self.is_busy:
+            phase, seconds = ("running", 0), None
+        elif self.is_lingering:
+            seconds = _LINGER_SECONDS if timeout is None else min(timeout, _LINGER_SECONDS)
+            phase = ("lingering", 0)
+        elif self.is_in_message:
+            phase, seconds = ("receiving", self.n_messages), timeout
         else:
-            super().timeout_keep_alive_handler()
+            phase, seconds = ("idle", self.n_messages), self.config.timeout_keep_alive
+        if phase != self.phase:
+            self.phase = phase
+            self._start_timer(seconds)
+
+    def _start_timer(self, seconds: float | None) -> None:
+        if seconds is None:
+            self.deadline = None
+            return
+        self.deadline = self.loop.time() + seconds
+        if self.timer is None or self.timer.when() > self.deadline:
+            if self.timer is not None:
+                self.timer.cancel()
+            self.timer = self.loop.call_at(self.deadline, self._check_deadline)
+
+    def _check_deadline(self) -> None:
+        self.timer = None
+        if self.deadline is None:
+            return
+        if self.loop.time() < self.deadline:
+            self.timer = self.loop.call_at(self.deadline, self._check_deadline)
+            return
+        phase = self.phase[0]
+        if phase == "sending":
+            previous, self.n_unsent = self.n_unsent, self.transport.get_write_buffer_size()
+            if self.n_unsent < previous:
+                self._start_timer(self.service.receive_timeout)
+                return
+        if phase in ("sending", "closing"):
+            self.transport.abort()
+            return
+        if phase in ("idle", "lingering"):
+            self.transport.close()
+        elif self.receiving is None:
+            self._reject("the headers did not arrive in time", 408)
+        else:
+            self.receiving.exchange.reject_late()
+            self._end_receiving(self.receiving)
+        self._advance()
+
+
+def service_of(app: Any) -> Service | None:
+    """Return the application of ``create_app`` that uvicorn has loaded; None for any other."""
+    if isinstance(app, ProxyHeadersMiddleware):  # uvicorn adds it
+        app = app.app
+    return app if isinstance(app, Service) else None
 
 
 async def _no_app(scope: Any, receive: Any, send: Any) -> None:

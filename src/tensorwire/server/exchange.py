@@ -1,0 +1,148 @@
+"""One request and its reply, without I/O: what is the same for every transport."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+from .._codec.memory import BodyBuffer
+from .._codec.messages import Frame
+from ..errors import TensorwireError
+from .body import ClientDisconnected, ReceiveTimeout, check_complete, open_body
+from .framing import AmbiguousLengthError, Framing, expects_continue
+from .model import ServedModel
+from .service import Reply, Service, error_reply
+from .workers import Call
+
+# Up to this size, the body of a rejected request is discarded before the reply. If a server closes
+# the connection while the client is still sending, the client may not receive the reply.
+MAX_DISCARDED_NBYTES = 16 << 20
+
+log = logging.getLogger("tensorwire.server")
+
+
+class Exchange:
+    """A request whose head has arrived.
+
+    A transport passes the body to ``write``, or receives it into ``body``, until the body ends or
+    ``is_rejected`` is true. It sends the reply that ``finish`` returns.
+
+    Parameters
+    ----------
+    service : Service
+        The application.
+    target : ServedModel or Reply
+        What ``Service.route`` returned for the request.
+    headers : iterable of (bytes, bytes)
+        The headers of the request. Names are in lower case.
+    wait_for_disconnect : callable, optional
+        See ``Call``.
+
+    Attributes
+    ----------
+    body : BodyBuffer or None
+        The memory of the body; None if the body is discarded, because the reply is already known.
+    is_rejected : bool
+        The reply must be sent now, without the rest of the body. The connection cannot be used for
+        another request.
+    """
+
+    __slots__ = (
+        "_framing",
+        "_model",
+        "_n_discarded",
+        "_reply",
+        "_service",
+        "body",
+        "call",
+        "is_rejected",
+    )
+
+    def __init__(
+        self,
+        service: Service,
+        target: ServedModel | Reply,
+        headers: Iterable[tuple[bytes, bytes]],
+        wait_for_disconnect: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        self._service = service
+        self._n_discarded = 0
+        self._reply: Reply | None = None
+        self.body: BodyBuffer | None = None
+        self.call = Call(wait_for_disconnect)
+        self.is_rejected = False
+        if isinstance(target, Reply):
+            self._reply = target
+            self.is_rejected = expects_continue(headers)
+            return
+        self._model = target
+        try:
+            self._framing = Framing(headers)
+            self.body = open_body(self._framing, service.max_body)
+        except TensorwireError as error:
+            self.fail(error)
+            self.is_rejected = (
+                error.status == 413
+                or isinstance(error, AmbiguousLengthError)
+                or expects_continue(headers)
+            )
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """Append a chunk to the body, or discard it."""
+        if self.body is not None:
+            try:
+                self.body.write(chunk)
+            except TensorwireError as error:
+                self.fail(error)
+        else:
+            self._n_discarded += len(chunk)
+            if self._n_discarded > MAX_DISCARDED_NBYTES:
+                self.is_rejected = True
+
+    def fail(self, error: TensorwireError) -> None:
+        """Reply with an error. The rest of the body is discarded."""
+        self.body = None
+        self._reply = error_reply(str(error), error.status)
+
+    def reject(self, error: TensorwireError) -> None:
+        """Reply with an error now, and close the connection."""
+        self.fail(error)
+        self.is_rejected = True
+
+    def reject_late(self) -> None:
+        """Reject a request whose body has not arrived within ``receive_timeout``."""
+        seconds = self._service.receive_timeout
+        self.reject(ReceiveTimeout(f"the body did not arrive within {seconds:g} seconds"))
+
+    def finish(self) -> Reply | Awaitable[Reply]:
+        """Return the reply, or an awaitable of it if the model has not returned yet.
+
+        The awaitable raises ClientDisconnected if the client disconnected before the model ran.
+        """
+        body, self.body = self.body, None  # the memory is released with the last array
+        if body is None:
+            assert self._reply is not None
+            return self._reply
+        try:
+            check_complete(body)
+            result = self._model.infer(body, self._framing, self.call)
+        except Exception as error:
+            return failure_reply(error)
+        return Reply(200, result) if isinstance(result, Frame) else _await_reply(result)
+
+
+async def _await_reply(result: Awaitable[Frame]) -> Reply:
+    try:
+        return Reply(200, await result)
+    except ClientDisconnected:
+        raise
+    except Exception as error:
+        return failure_reply(error)
+
+
+def failure_reply(error: BaseException) -> Reply:
+    """Return the reply for an exception, and log it if it is unexpected."""
+    if isinstance(error, TensorwireError):
+        return error_reply(str(error), error.status)
+    log.error("an inference request failed", exc_info=error)
+    return error_reply("internal server error", 500)

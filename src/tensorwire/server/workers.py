@@ -1,0 +1,152 @@
+"""The threads of an application, and how many requests it works on at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from typing import Any
+
+from ..errors import TensorwireError, plural
+from .body import ClientDisconnected
+
+DEFAULT_MAX_CONCURRENCY = 1000
+"""Default limit of the requests that are in progress or wait for a thread."""
+
+N_THREADS = min(32, (os.cpu_count() or 1) + 4)
+"""Number of threads in which an application calls synchronous functions."""
+
+
+class OverloadedError(TensorwireError):
+    """The application works on as many requests as it may. ``status`` is 503."""
+
+    status = 503
+
+
+class Workers:
+    """Calls synchronous models in threads, and limits the number of requests in progress.
+
+    Requests whose models are called in the event loop and return at once are not counted.
+
+    Parameters
+    ----------
+    max_concurrency : int
+        Maximum number of requests that are in progress or wait for a thread.
+    """
+
+    def __init__(self, max_concurrency: int) -> None:
+        if max_concurrency < 1:
+            raise ValueError(f"max_concurrency must be 1 or more, not {max_concurrency}")
+        self.max_concurrency = max_concurrency
+        self._lock = threading.Lock()
+        self._n_requests = 0
+        self._n_calls = 0  # running or waiting for a thread
+        self._executor: ThreadPoolExecutor | None = None
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Count a request while it is in progress. Raises OverloadedError."""
+        with self._lock:
+            if self._n_requests >= self.max_concurrency:
+                raise OverloadedError(
+                    f"the server is overloaded: {plural('request', self._n_requests)} in progress, "
+                    f"max_concurrency is {self.max_concurrency}"
+                )
+            self._n_requests += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._n_requests -= 1
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Call a function in a thread, with the context variables of the caller.
+
+        A call that waits for a thread does not begin if its future is cancelled.
+        """
+        # The executor keeps a cancelled call until a thread is free, but not its arguments.
+        call = [function, *arguments]
+        with self._lock:
+            if self._executor is None:  # not earlier: the process may be forked before
+                self._executor = ThreadPoolExecutor(N_THREADS, "tensorwire")
+            self._n_calls += 1
+        future = self._executor.submit(copy_context().run, _run, call)
+        future.add_done_callback(lambda _: self._end_call(call))
+        return future
+
+    def _end_call(self, call: list[Any]) -> None:
+        call.clear()
+        with self._lock:
+            self._n_calls -= 1
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether calls wait for a thread."""
+        return self._n_calls > N_THREADS
+
+
+class Call:
+    """A call of a model in a thread, which does not begin if the client has disconnected by then.
+
+    Parameters
+    ----------
+    wait_for_disconnect : callable, optional
+        An async function that returns when the client disconnects. A transport that calls
+        ``disconnect`` itself does not need it.
+    """
+
+    __slots__ = ("_future", "_is_disconnected", "_wait_for_disconnect")
+
+    def __init__(self, wait_for_disconnect: Callable[[], Awaitable[object]] | None = None) -> None:
+        self._wait_for_disconnect = wait_for_disconnect
+        self._future: Future[Any] | None = None
+        self._is_disconnected = False
+
+    def disconnect(self) -> None:
+        """Cancel the call if it waits for a thread: the client has disconnected."""
+        self._is_disconnected = True
+        if self._future is not None:
+            self._future.cancel()
+
+    async def run(self, workers: Workers, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function in a thread. Raises ClientDisconnected if the client has disconnected."""
+        if self._is_disconnected:
+            raise _disconnected()
+        future = self._future = workers.submit(function, *arguments)
+        watcher = None
+        if self._wait_for_disconnect is not None and workers.is_busy:
+            watcher = asyncio.create_task(self._watch(self._wait_for_disconnect))
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if self._is_disconnected and future.cancelled():
+                raise _disconnected() from None
+            raise
+        finally:
+            if watcher is not None:
+                watcher.cancel()
+
+    async def _watch(self, wait_for_disconnect: Callable[[], Awaitable[object]]) -> None:
+        await wait_for_disconnect()
+        self.disconnect()
+
+
+def _disconnected() -> ClientDisconnected:
+    return ClientDisconnected("the client closed the connection before its request was processed")
+
+
+def _run(call: list[Any]) -> Any:
+    function, *arguments = call
+    return function(*arguments)
+
+
+def in_thread(function: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
+    """Call a function of this package in a thread of the event loop's own pool.
+
+    It does not wait for models, whose calls may take long.
+    """
+    return asyncio.get_running_loop().run_in_executor(None, function, *arguments)

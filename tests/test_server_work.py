@@ -1,0 +1,259 @@
+"""What the application of `create_app` does in the event loop, and what in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support.asgi_requests import ask
+from tensorwire.asgi import Model, create_app, read_request
+from tensorwire.server.model import MAX_JSON
+from tensorwire.server.workers import N_THREADS
+
+BINARY = {"binary_data_output": True}
+LARGE = np.arange(MAX_JSON, dtype=np.int32)
+SMALL = LARGE[:100]
+
+
+def message(x: Any, *, in_json: bool = False, parameters: Any = None) -> tw.Frame:
+    tensor = tw.Tensor("x", x, binary=not in_json)
+    return tw.encode_request(tw.InferRequest([tensor], parameters=parameters))
+
+
+def recorder(function: Callable[..., Any], threads: list[bool]) -> Callable[..., Any]:
+    """Return a function that records whether it is called in the thread of the event loop."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread() is not threading.main_thread())
+        return function(*args, **options)
+
+    return call
+
+
+async def in_event_loop(request: tw.InferRequest) -> dict[str, Any]:
+    assert threading.current_thread() is threading.main_thread()
+    return {"y": request["x"].as_numpy()}
+
+
+def in_thread(request: tw.InferRequest) -> dict[str, Any]:
+    assert threading.current_thread() is not threading.main_thread()
+    return {"y": request["x"].as_numpy()}
+
+
+def returns_list(request: tw.InferRequest) -> dict[str, Any]:
+    return {"y": request["x"].as_numpy().tolist()}
+
+
+APP = create_app(
+    {
+        "async": in_event_loop,
+        "thread": in_thread,
+        "event loop": Model(lambda request: {"y": request["x"].as_numpy()}, in_event_loop=True),
+        "coroutine": Model(in_event_loop, in_event_loop=False),
+        "list": Model(returns_list, in_event_loop=True),
+    }
+)
+
+
+def post(model: str, frame: tw.Frame, *, is_compressed: bool = False) -> tw.InferResponse:
+    body, headers = bytes(frame), frame.headers
+    if is_compressed:
+        body = gzip.compress(body)
+        headers |= {"Content-Encoding": "gzip", "Content-Length": str(len(body))}
+    path = f"/v2/models/{model}/infer"
+    return ask(APP, path, "POST", [body], headers).response()
+
+
+@pytest.mark.parametrize("model", ["async", "thread", "event loop", "coroutine"])
+@pytest.mark.parametrize(
+    ("frame", "is_compressed", "expected"),
+    [
+        (message(SMALL, in_json=True, parameters=BINARY), False, False),
+        (message(LARGE, in_json=True, parameters=BINARY), False, True),
+        (message(LARGE, parameters=BINARY), False, False),
+        (message(SMALL, parameters=BINARY), True, True),
+    ],
+    ids=["small JSON", "large JSON", "binary", "compressed"],
+)
+def test_where_a_request_is_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    frame: tw.Frame,
+    is_compressed: bool,
+    expected: bool,
+) -> None:
+    threads: list[bool] = []
+    monkeypatch.setattr(tw, "decode_request", recorder(tw.decode_request, threads))
+    response = post(model, frame, is_compressed=is_compressed)
+    assert response["y"].shape in (SMALL.shape, LARGE.shape)
+    assert threads == [expected]
+
+
+@pytest.mark.parametrize("model", ["async", "thread", "event loop", "list"])
+@pytest.mark.parametrize(
+    ("frame", "expected"),
+    [
+        (message(SMALL), False),
+        (message(LARGE), True),
+        (message(LARGE, parameters=BINARY), False),
+        (message(LARGE, parameters={"binary_data_output": False}), True),
+    ],
+    ids=["small JSON", "large JSON", "binary", "not binary"],
+)
+def test_where_a_response_is_encoded(
+    monkeypatch: pytest.MonkeyPatch, model: str, frame: tw.Frame, expected: bool
+) -> None:
+    threads: list[bool] = []
+    monkeypatch.setattr(tw, "encode_response", recorder(tw.encode_response, threads))
+    response = post(model, frame)
+    n = response["y"].shape[0]
+    assert np.array_equal(response["y"].as_numpy(), LARGE[:n])
+    # A synchronous model is called in a thread, which also encodes. Large lists are converted.
+    is_large_list = model == "list" and n == len(LARGE)
+    assert threads == [expected or model == "thread" or is_large_list]
+
+
+@pytest.mark.parametrize("binary", [True, False, None])
+def test_where_requested_outputs_are_encoded(
+    monkeypatch: pytest.MonkeyPatch, binary: bool | None
+) -> None:
+    threads: list[bool] = []
+    monkeypatch.setattr(tw, "encode_response", recorder(tw.encode_response, threads))
+    request = tw.InferRequest([tw.Tensor("x", LARGE)], [tw.RequestedOutput("y", binary=binary)])
+    post("async", tw.encode_request(request))
+    assert threads == [binary is not True]
+
+
+@pytest.mark.parametrize(("is_compressed", "expected"), [(False, False), (True, True)])
+def test_where_read_request_decodes(
+    monkeypatch: pytest.MonkeyPatch, is_compressed: bool, expected: bool
+) -> None:
+    threads: list[bool] = []
+    name = "tensorwire.server.asgi.decode_request"
+    monkeypatch.setattr(name, recorder(tw.decode_request, threads))
+    frame = message(SMALL)
+    body = gzip.compress(bytes(frame)) if is_compressed else bytes(frame)
+    headers = [(b"inference-header-content-length", b"%d" % (frame.header_length or 0))]
+    if is_compressed:
+        headers.append((b"content-encoding", b"gzip"))
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    request = asyncio.run(read_request({"headers": headers}, receive))
+    assert np.array_equal(request["x"].as_numpy(), SMALL)
+    assert threads == [expected]
+
+
+class Calls:
+    """Requests to a model that waits, of clients that may disconnect."""
+
+    def __init__(self, **options: Any) -> None:
+        self.n_called = 0
+        self.released = threading.Event()
+        self.lock = threading.Lock()
+        self.app = create_app({"m": self.model, "other": in_event_loop}, **options)
+        self.statuses: list[int] = []
+
+    def model(self, request: tw.InferRequest) -> tw.InferResponse:
+        with self.lock:
+            self.n_called += 1
+        assert self.released.wait(20)
+        return tw.InferResponse(request.inputs)
+
+    async def request(self, disconnected: asyncio.Event, model: str = "m") -> None:
+        frame = message(SMALL)
+        messages = [{"type": "http.request", "body": bytes(frame)}]
+        headers = [(name.lower().encode(), value.encode()) for name, value in frame.headers.items()]
+
+        async def receive() -> dict[str, Any]:
+            if messages:
+                return messages.pop()
+            await disconnected.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                self.statuses.append(message["status"])
+
+        path = f"/v2/models/{model}/infer"
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+        await self.app(scope, receive, send)
+
+
+def test_call_that_waits_for_a_thread_is_dropped_when_its_client_disconnects() -> None:
+    calls = Calls()
+
+    async def run() -> None:
+        present, gone = asyncio.Event(), asyncio.Event()
+        first = [asyncio.create_task(calls.request(present)) for _ in range(N_THREADS)]
+        await asyncio.sleep(0.1)
+        dropped = [asyncio.create_task(calls.request(gone)) for _ in range(20)]
+        last = asyncio.create_task(calls.request(present))
+        await asyncio.sleep(0.1)
+        assert calls.n_called == N_THREADS
+        gone.set()
+        await asyncio.wait_for(asyncio.gather(*dropped), 5)
+        assert calls.statuses == []
+        calls.released.set()
+        await asyncio.gather(*first, last)
+
+    asyncio.run(run())
+    assert calls.n_called == N_THREADS + 1
+    assert calls.statuses == [200] * (N_THREADS + 1)
+
+
+def test_requests_beyond_max_concurrency_are_rejected() -> None:
+    calls = Calls(max_concurrency=3)
+
+    async def run() -> None:
+        present = asyncio.Event()
+        accepted = [asyncio.create_task(calls.request(present)) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        await calls.request(present)
+        await calls.request(present, "other")
+        assert calls.statuses == [503, 503]
+        calls.released.set()
+        await asyncio.gather(*accepted)
+        await calls.request(present)
+
+    asyncio.run(run())
+    assert calls.statuses == [503, 503, 200, 200, 200, 200]
+
+
+@pytest.mark.parametrize("max_concurrency", [0, -1])
+def test_invalid_max_concurrency(max_concurrency: int) -> None:
+    with pytest.raises(ValueError, match=f"must be 1 or more, not {max_concurrency}"):
+        create_app({}, max_concurrency=max_concurrency)
+
+
+def test_cancellation_in_the_tick_of_the_timeout_wins() -> None:
+    """A server that cancels a request does not get a reply, even if the request is late too."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def run() -> None:
+        app = create_app({"m": in_thread}, receive_timeout=0.05)
+        scope = {"type": "http", "method": "POST", "path": "/v2/models/m/infer", "headers": []}
+        task = asyncio.create_task(app(scope, receive, send))
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(0)
+        loop.call_later(0.05, task.cancel)
+        threading.Event().wait(0.1)  # both timers are due when the event loop continues
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert sent == []
