@@ -23,7 +23,7 @@ from .body import (
 )
 from .exchange import Exchange
 from .framing import Framing
-from .model import MAX_JSON
+from .model import is_slow_to_decode
 from .service import RawHeaders, Reply, Service, error_reply
 from .workers import in_thread
 
@@ -109,8 +109,7 @@ async def read_request(
         found = decompress(body, header_length, max_body) if framing.encoding else body
         return decode_request(found, header_length, raw_input=raw_input, limits=limits)
 
-    n_json = len(body) if header_length is None else header_length
-    if not framing.encoding and n_json <= MAX_JSON:
+    if not is_slow_to_decode(body, framing):
         return decode()
     request: InferRequest = await in_thread(decode)
     return request

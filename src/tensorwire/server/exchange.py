@@ -12,7 +12,7 @@ from .body import ClientDisconnected, ReceiveTimeout, check_complete, open_body
 from .framing import AmbiguousLengthError, Framing, expects_continue
 from .model import ServedModel
 from .service import Reply, Service, error_reply
-from .workers import Call
+from .workers import ThreadCall
 
 # Up to this size, the body of a rejected request is discarded before the reply. If a server closes
 # the connection while the client is still sending, the client may not receive the reply.
@@ -36,7 +36,7 @@ class Exchange:
     headers : iterable of (bytes, bytes)
         The headers of the request. Names are in lower case.
     wait_for_disconnect : callable, optional
-        See ``Call``.
+        See ``ThreadCall``.
 
     Attributes
     ----------
@@ -54,8 +54,8 @@ class Exchange:
         "_reply",
         "_service",
         "body",
-        "call",
         "is_rejected",
+        "thread_call",
     )
 
     def __init__(
@@ -69,7 +69,7 @@ class Exchange:
         self._n_discarded = 0
         self._reply: Reply | None = None
         self.body: BodyBuffer | None = None
-        self.call = Call(wait_for_disconnect)
+        self.thread_call = ThreadCall(wait_for_disconnect)
         self.is_rejected = False
         if isinstance(target, Reply):
             self._reply = target
@@ -125,7 +125,7 @@ class Exchange:
             return self._reply
         try:
             check_complete(body)
-            result = self._model.infer(body, self._framing, self.call)
+            result = self._model.infer(body, self._framing, self.thread_call)
         except Exception as error:
             return failure_reply(error)
         return Reply(200, result) if isinstance(result, Frame) else _await_reply(result)

@@ -6,22 +6,25 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import tensorwire as tw
 
-from ..errors import TensorNotFoundError
+from ..errors import TensorNotFoundError, TensorwireError
 from .body import decompress
 from .framing import Framing
-from .workers import Call, Workers, in_thread
+from .workers import ThreadCall, Workers, in_thread
 
 log = logging.getLogger("tensorwire.server")
 
 Result = tw.InferResponse | Mapping[str, Any]
-# Larger JSON is read and written in a thread, and large lists are converted there.
-MAX_JSON = 64 << 10  # bytes
+# What is larger is decoded or encoded in a thread, because it may take more than about a
+# millisecond: JSON, and bodies, whose BYTES and BOOL elements are checked one by one.
+MAX_JSON_NBYTES = 64 << 10
+MAX_BODY_NBYTES = 2 << 20
 SpecsByName = dict[str, tw.TensorSpec]
 Function = Callable[[tw.InferRequest], Result | Awaitable[Result]]
 
@@ -130,7 +133,7 @@ class ServedModel:
         self.options = options
 
     def infer(
-        self, body: tw.BodyBuffer, framing: Framing, call: Call
+        self, body: tw.BodyBuffer, framing: Framing, call: ThreadCall
     ) -> tw.Frame | Awaitable[tw.Frame]:
         """Decode a request, run the model, and encode the response.
 
@@ -138,26 +141,74 @@ class ServedModel:
         the model has ``in_event_loop``, its function does not return an awaitable, and nothing has
         to be done in a thread; otherwise an awaitable of the frame.
         """
-        header_length = framing.header_length
-        if framing.encoding or (len(body) if header_length is None else header_length) > MAX_JSON:
-            return self._infer_slowly(body, framing, call)
-        request = self._decode(body, header_length)
+        if is_slow_to_decode(body, framing):
+            return self._infer(None, partial(self._read, body, framing), call)
+        request = self._decode(body, framing.header_length)
         if not self.model.in_event_loop:
-            return self._infer(request, call)
+            return self._infer(request, None, call)
         result = self._call(request)
-        if is_slow_to_encode(result, request) or inspect.isawaitable(result):
-            return self._finish(result, request)
+        if is_slow_to_encode(result, request) or is_awaitable(result):
+            return self._finish_later(result, request)
         return self._encode(result, request)
 
-    async def _infer_slowly(self, body: tw.BodyBuffer, framing: Framing, call: Call) -> tw.Frame:
-        with self.options.workers.request():
-            request = await in_thread(self._read, body, framing)
-            del body  # a model may keep it
-            return await self._run(request, call)
+    async def _infer(
+        self,
+        request: tw.InferRequest | None,
+        read: Callable[[], tw.InferRequest] | None,
+        call: ThreadCall,
+    ) -> tw.Frame:
+        """Run the model, and encode the response. ``read`` is called in a thread."""
+        model, workers = self.model, self.options.workers
+        workers.begin_request()
+        try:
+            if request is None:
+                assert read is not None
+                request = await in_thread(read)
+            read = None  # it refers to the body, which a model may keep
+            if model.is_async or model.in_event_loop:
+                result = self._call(request)
+            else:
+                result = await call.run(workers, self._call_and_encode, request)
+                if isinstance(result, tw.Frame):
+                    return result
+            return await self._finish(result, request)
+        finally:
+            workers.end_request()
 
-    async def _infer(self, request: tw.InferRequest, call: Call) -> tw.Frame:
-        with self.options.workers.request():
-            return await self._run(request, call)
+    async def _finish_later(self, result: Any, request: tw.InferRequest) -> tw.Frame:
+        try:
+            self.options.workers.begin_request()
+        except TensorwireError:
+            if inspect.iscoroutine(result):
+                result.close()
+            raise
+        try:
+            return await self._finish(result, request)
+        finally:
+            self.options.workers.end_request()
+
+    async def _finish(self, result: Any, request: tw.InferRequest) -> tw.Frame:
+        """Await the result of a model if it is an awaitable, and encode the response."""
+        try:
+            if is_awaitable(result):
+                result = await result
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling() > 0:  # the server cancels the request
+                raise
+            raise self._failure(error, request) from None
+        except GeneratorExit as error:
+            if not is_in_task():  # this coroutine is closed
+                raise
+            raise self._failure(error, request) from None
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit would stop the server
+            raise self._failure(error, request) from None
+        if is_slow_to_encode(result, request):
+            frame: tw.Frame = await in_thread(self._encode, result, request)
+            return frame
+        return self._encode(result, request)
 
     def _read(self, body: tw.BodyBuffer, framing: Framing) -> tw.InferRequest:
         """Decompress and decode a request."""
@@ -174,26 +225,6 @@ class ServedModel:
         if model.inputs:
             check_inputs(request.inputs, model.inputs)
         return request
-
-    async def _run(self, request: tw.InferRequest, call: Call) -> tw.Frame:
-        """Run the model, and encode the response."""
-        model = self.model
-        if model.is_async or model.in_event_loop:
-            result = self._call(request)
-        else:
-            result = await call.run(self.options.workers, self._call_and_encode, request)
-            if isinstance(result, tw.Frame):
-                return result
-        return await self._finish(result, request)
-
-    async def _finish(self, result: Any, request: tw.InferRequest) -> tw.Frame:
-        """Await the result of a model if it is an awaitable, and encode the response."""
-        if inspect.isawaitable(result):
-            result = await self._await(result, request)
-        if is_slow_to_encode(result, request):
-            frame: tw.Frame = await in_thread(self._encode, result, request)
-            return frame
-        return self._encode(result, request)
 
     def _call(self, request: tw.InferRequest) -> Any:
         try:
@@ -212,24 +243,7 @@ class ServedModel:
             result = self.model.function(request)
         except BaseException as error:
             raise self._failure(error, request) from None
-        return result if inspect.isawaitable(result) else self._encode(result, request)
-
-    async def _await(self, result: Awaitable[Any], request: tw.InferRequest) -> Any:
-        try:
-            return await result
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling() > 0:  # the server cancels the request
-                raise
-            raise self._failure(error, request) from None
-        except GeneratorExit as error:
-            if not is_in_task():  # this coroutine is closed
-                raise
-            raise self._failure(error, request) from None
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # SystemExit would stop the server
-            raise self._failure(error, request) from None
+        return result if is_awaitable(result) else self._encode(result, request)
 
     def _encode(self, result: Any, request: tw.InferRequest) -> tw.Frame:
         """Encode what the model returned, with the outputs that the request asks for."""
@@ -287,6 +301,21 @@ def names_without_data(request: tw.InferRequest) -> list[str]:
     return [tensor.name for tensor in request.inputs if tensor.data is None]
 
 
+def is_slow_to_decode(body: tw.BodyBuffer, framing: Framing) -> bool:
+    """Return whether decoding a body may take more than about a millisecond."""
+    nbytes = len(body)
+    json_nbytes = nbytes if framing.header_length is None else framing.header_length
+    return bool(framing.encoding) or json_nbytes > MAX_JSON_NBYTES or nbytes > MAX_BODY_NBYTES
+
+
+_NOT_AWAITABLE = (tw.InferResponse, dict)
+
+
+def is_awaitable(result: Any) -> bool:
+    # isawaitable is slow for objects that are none.
+    return not isinstance(result, _NOT_AWAITABLE) and inspect.isawaitable(result)
+
+
 def is_in_task() -> bool:
     """Return whether an event loop runs this code in a task."""
     try:
@@ -312,17 +341,17 @@ def is_slow_to_encode(result: Any, request: tw.InferRequest) -> bool:
         )
     else:
         return False
-    return nbytes > MAX_JSON and (is_converted or not is_all_binary(request))
+    return nbytes > MAX_JSON_NBYTES and (is_converted or not is_all_binary(request))
 
 
 def nbytes_of(value: Any) -> int:
     """Return the size of an array or tensor, or an estimate of the size of a list."""
     if isinstance(value, tw.Tensor):
         value = value.data
-    if isinstance(value, list | tuple):
-        return 8 * len(value)
-    nbytes = getattr(value, "nbytes", 0)
-    return nbytes if isinstance(nbytes, int) else 0
+    nbytes = getattr(value, "nbytes", None)
+    if isinstance(nbytes, int):
+        return nbytes
+    return 8 * len(value) if isinstance(value, list | tuple) else 0
 
 
 def is_all_binary(request: tw.InferRequest) -> bool:

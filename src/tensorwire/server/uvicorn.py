@@ -201,7 +201,7 @@ class InferProtocol(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.server_state.connections.discard(self)
         for request in self.requests:
-            request.exchange.call.disconnect()
+            request.exchange.thread_call.disconnect()
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

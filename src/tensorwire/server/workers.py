@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from contextvars import copy_context
 from typing import Any
 
@@ -47,21 +46,20 @@ class Workers:
         self._n_calls = 0  # running or waiting for a thread
         self._executor: ThreadPoolExecutor | None = None
 
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """Count a request while it is in progress. Raises OverloadedError."""
+    def begin_request(self) -> None:
+        """Count a request that is in progress. Raises OverloadedError."""
         with self._lock:
-            if self._n_requests >= self.max_concurrency:
-                raise OverloadedError(
-                    f"the server is overloaded: {plural('request', self._n_requests)} in progress, "
-                    f"max_concurrency is {self.max_concurrency}"
-                )
-            self._n_requests += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._n_requests -= 1
+            if self._n_requests < self.max_concurrency:
+                self._n_requests += 1
+                return
+        raise OverloadedError(
+            f"the server is overloaded: {plural('request', self.max_concurrency)} in progress, "
+            "which is the limit"
+        )
+
+    def end_request(self) -> None:
+        with self._lock:
+            self._n_requests -= 1
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Call a function in a thread, with the context variables of the caller.
@@ -89,8 +87,8 @@ class Workers:
         return self._n_calls > N_THREADS
 
 
-class Call:
-    """A call of a model in a thread, which does not begin if the client has disconnected by then.
+class ThreadCall:
+    """A call in a thread, which does not begin if the client has disconnected by then.
 
     Parameters
     ----------
@@ -107,13 +105,13 @@ class Call:
         self._is_disconnected = False
 
     def disconnect(self) -> None:
-        """Cancel the call if it waits for a thread: the client has disconnected."""
+        """Cancel the call if it waits for a thread."""
         self._is_disconnected = True
         if self._future is not None:
             self._future.cancel()
 
     async def run(self, workers: Workers, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function in a thread. Raises ClientDisconnected if the client has disconnected."""
+        """Call a function in a thread. Raises ClientDisconnected if the call was cancelled."""
         if self._is_disconnected:
             raise _disconnected()
         future = self._future = workers.submit(function, *arguments)
