@@ -3,8 +3,9 @@
 `PYTHONPATH=tests python -m stress.soak [REQUESTS [PROCESSES [TRANSPORT ...]]]` sends 1,000,000
 requests from 4 processes to each server; the default servers are `fast` and `granian-rsgi`
 (support/http_servers.py). Each request has its own payload, which its response must contain. After
-each fifth of the requests, the server must have closed all connections, and its memory is measured.
-It must not grow after the first fifth. The exit code is 1 if a check failed.
+each fifth of the requests, the server must have closed all connections, including those on which
+clients send nothing, and its memory is measured. It must not grow after the first fifth. The exit
+code is 1 if a check failed.
 
 The memory is measured while the server is idle, after it has collected garbage and called
 `malloc_trim`. Otherwise, the resident memory depends on chance: after glibc has freed a block of
@@ -50,6 +51,8 @@ DEFAULT_TRANSPORTS = ("fast", "granian-rsgi")
 # machine, where granian takes more than a second to receive 200 chunks.
 TIMEOUT = 60.0
 MAX_WRONG = 20  # descriptions that a process collects before it stops
+MAX_SILENT = 50  # connections that a process keeps open in a round
+silent_connections: list[Connection] = []  # of this process; closed in the next round
 
 START = "POST /v2/models/echo/infer HTTP/1.1"
 MALFORMED = [
@@ -91,7 +94,7 @@ class Client:
     """Sends random requests over one connection, and opens another one when it is closed."""
 
     def __init__(self, transport: str, port: int, name: str) -> None:
-        self.port, self.name = port, name
+        self.transport, self.port, self.name = transport, port, name
         self.rng = random.Random(name)
         self.n_sent = 0
         self.connection = Connection(port, TIMEOUT)
@@ -113,6 +116,7 @@ class Client:
             (25, self.malformed_message),
             (12, self.exchange),
             (3, self.vanishing),
+            (1, self.silent),
         ]
 
     def reconnect(self) -> None:
@@ -241,9 +245,26 @@ class Client:
         self.reconnect()
         return 1
 
+    def silent(self) -> int:
+        """Open a connection, send no request or only a part of it, and keep it open.
+
+        Usually the client closes its sending direction. InferProtocol also closes a connection on
+        which no request begins; granian does not.
+        """
+        if len(silent_connections) < MAX_SILENT:
+            connection = Connection(self.port, TIMEOUT)
+            sent = self.rng.choice([b"", b"\r\n", post("echo", self.request())[:-1]])
+            connection.send(sent)
+            if len(sent) > 2 or self.transport != "fast" or self.rng.random() < 0.5:
+                connection.shut_down()
+            silent_connections.append(connection)
+        return 1
+
 
 def run_client(transport: str, port: int, name: str, n_requests: int) -> Tally:
     """Send the requests of one process in one round."""
+    while silent_connections:
+        silent_connections.pop().socket.close()
     tally = Tally()
     client = Client(transport, port, name)
     while tally.n_all < n_requests and len(tally.wrong) < MAX_WRONG:

@@ -100,7 +100,7 @@ def create_app(
     >>> app = create_app({"double": Model(double, [TensorSpec("x", "FP32", [-1])])})
 
     Serve it with ``python -m tensorwire serve module:app``, with any ASGI server, for example
-    ``uvicorn module:app``, or with ``granian --interface rsgi module:app``.
+    ``uvicorn --http h11 --ws none module:app``, or with ``granian --interface rsgi module:app``.
     """
     return App(
         models,
