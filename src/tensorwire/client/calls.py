@@ -626,8 +626,16 @@ def _idna(host: str) -> str:
 
 
 def model_path(model: str, version: str | None = None) -> str:
-    path = f"/v2/models/{quote(model, safe='')}"
-    return path if version is None else f"{path}/versions/{quote(str(version), safe='')}"
+    """Return the path of a model. Raises ValueError if no path can contain its name or version."""
+    path = f"/v2/models/{_quote_segment(model, 'name')}"
+    return path if version is None else f"{path}/versions/{_quote_segment(str(version), 'version')}"
+
+
+def _quote_segment(value: str, what: str) -> str:
+    # Quoting the dots does not help: many servers and proxies take %2E%2E for "..".
+    if value in ("", ".", ".."):
+        raise ValueError(f"{value!r} cannot be the {what} of a model: URLs have no such path")
+    return quote(value, safe="")
 
 
 def check_headers(headers: Headers | None) -> dict[str, str]:

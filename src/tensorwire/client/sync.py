@@ -445,7 +445,9 @@ class Client(BaseClient):
       is longer than ``max_body``;
     - ``ConnectionError`` if the connection fails or is closed before the response is complete;
     - ``TimeoutError`` if the server does not respond in time;
-    - ``RuntimeError`` if the client is closed.
+    - ``RuntimeError`` if the client is closed;
+    - ``ValueError`` if the name or the version of a model is empty, "." or "..", which no URL can
+      contain.
 
     For an InferenceServerError, ConnectionError or TimeoutError, ``is_ready`` returns False instead
     of raising the exception. The ``__cause__`` of a ConnectionError or TimeoutError is the
@@ -574,8 +576,8 @@ class Client(BaseClient):
         EncodeError
             The request cannot be encoded.
         ValueError
-            ``timeout``, a header or a compression algorithm is invalid, or the number of arrays
-            without names is not that of the inputs that the model declares.
+            ``model``, ``version``, ``timeout``, a header or a compression algorithm is invalid, or
+            the number of arrays without names is not that of the inputs that the model declares.
         TypeError
             An argument has the wrong type.
 
@@ -705,7 +707,7 @@ class Client(BaseClient):
 
         Raises
         ------
-        InferenceServerError, DecodeError, ConnectionError, TimeoutError, RuntimeError
+        InferenceServerError, DecodeError, ConnectionError, TimeoutError, RuntimeError, ValueError
             See ``Client``.
 
         Examples
@@ -735,7 +737,7 @@ class Client(BaseClient):
 
         Raises
         ------
-        DecodeError, RuntimeError
+        DecodeError, RuntimeError, ValueError
             See ``Client``.
 
         Examples
@@ -770,7 +772,7 @@ class Client(BaseClient):
         DecodeError, RuntimeError
             See ``Client``.
         ValueError
-            ``timeout`` is not a positive number.
+            ``timeout`` is not a positive number, or ``model`` or ``version`` is invalid.
 
         Examples
         --------
