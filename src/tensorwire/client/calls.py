@@ -496,7 +496,9 @@ class BaseClient:
         if headers or response_compression:
             accept = response_compression or "identity"
             head = self._head("POST", path, headers, accept)
-        buffers: tuple[Any, ...] = frame.buffers
+        # Unlike those of frame.buffers, these memoryviews are not shared with other threads.
+        # tuple(frame) would first allocate len(frame) items, one for each byte.
+        buffers = tuple(iter(frame))
         nbytes = len(frame)
         header_length = frame.header_length
         if compressed is not None:
@@ -603,7 +605,7 @@ def parse_url(url: str) -> Server:
     if parts.port == 0:
         raise ValueError(f"the URL of a server must not have port 0: {url!r}")
     try:
-        host = parts.hostname if parts.hostname.isascii() else _idna(parts.hostname)
+        host = parts.hostname.encode("idna").decode("ascii")  # getaddrinfo does the same
     except UnicodeError:
         host = ""
     if not re.fullmatch(r"[A-Za-z0-9._~%:-]+", host):
@@ -619,10 +621,6 @@ def parse_url(url: str) -> Server:
         f"{parts.scheme}://{netloc}",
         quote(parts.path.rstrip("/"), safe=_PATH_CHARACTERS),
     )
-
-
-def _idna(host: str) -> str:
-    return host.encode("idna").decode("ascii")
 
 
 def model_path(model: str, version: str | None = None) -> str:
