@@ -182,7 +182,8 @@ def test_client_does_not_import_asyncio() -> None:
         "import sys, tensorwire.client as c; print('httptools' in sys.modules);"
         "sys.modules['httptools'] = type(sys)('httptools');"  # it imports asyncio itself
         "vars(sys.modules['httptools']).update("
-        "HttpParserError=None, HttpParserUpgrade=None, HttpResponseParser=None);"
+        "HttpParserCallbackError=None, HttpParserError=None, HttpParserUpgrade=None, "
+        "HttpResponseParser=None);"
         "c.Client; print('tensorwire.client.sync' in sys.modules, 'asyncio' in sys.modules)"
     )
     done = subprocess.run(
