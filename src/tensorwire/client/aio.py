@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import ssl
+import time
 from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
@@ -79,10 +80,11 @@ class Connection(asyncio.BufferedProtocol):
         self.is_paused = False
         self.drained: asyncio.Future[None] | None = None
         # The timer is not moved at every transfer. When it fires, it compares the time of the last
-        # transfer with the timeouts.
+        # transfer with the timeouts. All times are those of time.monotonic.
         self.deadline: Deadline | None = None
         self.last_transfer = 0.0
         self.timer: asyncio.TimerHandle | None = None
+        self.timer_at = 0.0
 
     async def is_open(self) -> bool:
         """Return whether an idle connection can be used: it is open and no bytes have arrived."""
@@ -119,8 +121,8 @@ class Connection(asyncio.BufferedProtocol):
         self.progress = progress
         self.error = None
         self.done = self.loop.create_future()
-        self.is_active = True
         self._start_timer(deadline)
+        self.is_active = True
         try:
             is_sent = await self._send(request, progress)
             await self.done
@@ -151,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
             # A server that rejects the request does not read the rest of it.
             if self.done.done() or self.reader.status >= 300:
                 return False
-            self.last_transfer = self.loop.time()
+            self.last_transfer = time.monotonic()
             n_sent += sum(len(piece) for piece in window)
             if progress is not None:
                 progress.sent(n_sent)
@@ -195,35 +197,29 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start_timer(self, deadline: Deadline) -> None:
         self.deadline = deadline
-        self.last_transfer = self.loop.time()
-        at = self._next_timeout(deadline)
-        if self.timer is not None and (at is None or self.timer.when() > at):
+        self.last_transfer = now = time.monotonic()
+        seconds, _ = deadline.limit("read")
+        if self.timer is not None and (seconds is None or self.timer_at > now + seconds):
             self.timer.cancel()
             self.timer = None
-        if self.timer is None and at is not None:
-            self.timer = self.loop.call_at(at, self._check_timeouts)
+        if self.timer is None and seconds is not None:
+            self._set_timer(seconds)
 
-    def _next_timeout(self, deadline: Deadline) -> float | None:
-        """Return when a timeout expires unless data is transferred, in the time of the loop."""
-        seconds = deadline.timeout.read
-        at = None if seconds is None else self.last_transfer + seconds
-        if deadline.at is not None:
-            end = self.loop.time() + deadline.remaining()
-            at = end if at is None else min(at, end)
-        return at
+    def _set_timer(self, seconds: float) -> None:
+        self.timer = self.loop.call_later(seconds, self._check_timeouts)
+        self.timer_at = time.monotonic() + seconds
 
     def _check_timeouts(self) -> None:
         self.timer = None
-        deadline = self.deadline
-        if not self.is_active or deadline is None:
+        if not self.is_active or self.deadline is None:
             return
-        at = self._next_timeout(deadline)
-        if at is None:
-            return
-        if at <= self.loop.time():
-            self._finish(TimeoutError(deadline.timeout_message("read")))
+        try:
+            seconds, _ = self.deadline.limit("read", self.last_transfer)
+        except TimeoutError as error:
+            self._finish(error)
         else:
-            self.timer = self.loop.call_at(at, self._check_timeouts)
+            if seconds is not None:
+                self._set_timer(seconds)
 
     # --- callbacks of the event loop ---
 
@@ -241,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.is_active:  # bytes that belong to no response
             self.close()
             return
-        self.last_transfer = self.loop.time()
+        self.last_transfer = time.monotonic()
         reader = self.reader
         try:
             reader.received(nbytes)
@@ -324,10 +320,11 @@ class Pool:
         if self.n_free > 0:
             self.n_free -= 1
             return None
+        seconds, step = deadline.limit("total")
         slot: asyncio.Future[Connection | None] = self.loop.create_future()
         self.waiting.append(slot)
         try:
-            async with asyncio.timeout(deadline.limit(None)):
+            async with asyncio.timeout(seconds):
                 return await slot
         except BaseException as error:
             if not slot.done() or slot.cancelled():
@@ -336,7 +333,7 @@ class Pool:
             elif slot.exception() is None:
                 self.release(slot.result())
             if isinstance(error, TimeoutError):
-                raise TimeoutError(deadline.timeout_message()) from None
+                raise deadline.error(step) from None
             raise
 
     def release(self, connection: Connection | None) -> None:
@@ -694,17 +691,18 @@ class AsyncClient(BaseClient):
             return None
 
     async def _connect(self, pool: Pool, deadline: Deadline) -> Connection:
-        server, timeout = self.server, deadline.timeout.connect
+        server = self.server
         error: OSError | None = None
+        seconds, step = deadline.limit("connect")
         try:
-            async with asyncio.timeout(deadline.limit(timeout)):
+            async with asyncio.timeout(seconds):
                 addresses = await pool.loop.getaddrinfo(
                     server.host, server.port, type=socket.SOCK_STREAM
                 )
         except TimeoutError:
-            raise TimeoutError(deadline.timeout_message("connect")) from None
+            raise deadline.error(step) from None
         for family, kind, protocol, _, address in addresses:
-            seconds = deadline.limit(timeout)
+            seconds, step = deadline.limit("connect")
             sock = None
             try:
                 async with asyncio.timeout(seconds):
@@ -720,10 +718,10 @@ class AsyncClient(BaseClient):
                     raise RuntimeError("the client is closed")
                 pool.opened.add(connection)
                 return connection
-            except TimeoutError:
-                error = TimeoutError(deadline.timeout_message("connect"))
             except OSError as failure:
-                error = failure
+                # The error of the kernel, ETIMEDOUT, has a number.
+                is_ours = isinstance(failure, TimeoutError) and failure.errno is None
+                error = deadline.error(step) if is_ours else failure
             except BaseException:
                 if sock is not None:
                     sock.close()

@@ -150,6 +150,7 @@ class Timeout:
     ----------
     connect : float or None, default 60.0
         Maximum duration of establishing a connection, including TLS, for each address of the host.
+        Looking up the addresses may take as long.
     read : float or None, default 60.0
         Maximum duration of each single send or receive operation. A request is sent in pieces of at
         most 1 MiB.
@@ -191,6 +192,10 @@ def as_timeout(timeout: float | Timeout | None) -> Timeout:
     return Timeout(connect=timeout, read=timeout)
 
 
+Step = Literal["connect", "read", "total"]
+"""What a wait is for, and the name of the timeout that ends it."""
+
+
 class Deadline:
     """The timeouts of one call, with the time at which its total timeout expires."""
 
@@ -200,30 +205,31 @@ class Deadline:
         self.timeout = timeout
         self.at = None if timeout.total is None else time.monotonic() + timeout.total
 
-    def limit(self, seconds: float | None) -> float | None:
-        """Return ``seconds``, or the remaining time of the call if it is shorter.
+    def limit(self, step: Step, since: float | None = None) -> tuple[float | None, Step]:
+        """Return how many seconds a step may still take, and which timeout expires then.
 
-        Raises TimeoutError if no time remains.
+        The step began at ``since``, by default now. Raises TimeoutError if no time remains. The
+        timeouts are only compared here, and with one clock. The clock of an event loop may be
+        coarser or ahead, so it cannot tell which timeout has expired.
         """
-        if self.at is None:
-            return seconds
-        remaining = self.at - time.monotonic()
-        if remaining <= 0:
-            raise TimeoutError(self.timeout_message())
-        return remaining if seconds is None else min(seconds, remaining)
+        now = time.monotonic()
+        seconds: float | None = None if step == "total" else getattr(self.timeout, step)
+        if seconds is not None and since is not None:
+            seconds -= now - since
+        if self.at is not None and (seconds is None or self.at - now <= seconds):
+            seconds, step = self.at - now, "total"
+        if seconds is not None and seconds <= 0:
+            raise self.error(step)
+        return seconds, step
 
-    def remaining(self) -> float:
-        """Return the remaining seconds of a call with a total timeout."""
-        assert self.at is not None
-        return self.at - time.monotonic()
-
-    def timeout_message(self, phase: str = "") -> str:
-        """Return the error message for a timeout while connecting ("connect") or later ("read")."""
-        if self.at is not None and (not phase or time.monotonic() >= self.at):
-            return f"the call took longer than {self.timeout.total} seconds (total timeout)"
-        if phase == "connect":
-            return f"no connection after {self.timeout.connect} seconds (connect timeout)"
-        return f"no data was transferred for {self.timeout.read} seconds (read timeout)"
+    def error(self, step: Step) -> TimeoutError:
+        """Return the exception for a timeout that has expired."""
+        seconds = getattr(self.timeout, step)
+        if step == "total":
+            return TimeoutError(f"the call took longer than {seconds} seconds (total timeout)")
+        if step == "connect":
+            return TimeoutError(f"no connection after {seconds} seconds (connect timeout)")
+        return TimeoutError(f"no data was transferred for {seconds} seconds (read timeout)")
 
 
 # --- retries -------------------------------------------------------------------------------------
