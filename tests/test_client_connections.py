@@ -56,15 +56,6 @@ def test_connection_closed_by_the_server_is_replaced(connect: Connect) -> None:
         assert server.n_connections == 51
 
 
-def test_kept_connection_that_is_closed_before_a_response(connect: Connect) -> None:
-    """The request is sent once more, also if the server has read it."""
-    with Scripted([GOOD, b""]) as server, connect(server.address, connections=1) as client:
-        for _ in range(3):
-            assert client.infer("m", {"x": X})["x"].shape == X.shape
-        assert server.n_connections == 3
-        assert len(server.heads) == 5
-
-
 def test_kept_connection_that_is_closed_during_a_response(connect: Connect) -> None:
     with Scripted([GOOD, b"HTTP/1.1 2"]) as server, connect(server.address) as client:
         client.infer("m", {"x": X})

@@ -43,8 +43,10 @@ from .calls import (
     clients,
     compress,
     connection_error,
+    may_resend,
     model_path,
     normalize_inputs,
+    read_eof,
     retry_delay,
 )
 from .responses import ResponseReader
@@ -73,6 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         self.lost = self.loop.create_future()
         # The state of a call. `done` has a result when the response is complete or `error` is set.
         self.is_active = False
+        self.is_sent = False  # whether the transport has all of the request
         self.error: BaseException | None = None
         self.done: asyncio.Future[None] = self.lost
         self.progress: ProgressReporter | None = None
@@ -116,22 +119,23 @@ class Connection(asyncio.BufferedProtocol):
         reader.start()
         if progress is not None:
             progress.restart()
+        self.is_sent = False
         if self.lost.done():  # since the connection was established, or found to be open
-            reader.eof()
+            read_eof(reader, self.socket, is_sent=False, is_truncated=False)
         self.progress = progress
         self.error = None
         self.done = self.loop.create_future()
         self._start_timer(deadline)
         self.is_active = True
         try:
-            is_sent = await self._send(request, progress)
+            self.is_sent = await self._send(request, progress)
             await self.done
         finally:
             self.is_active = False
             self.progress = None
         if self.error is not None:
             raise self.error
-        if not is_sent:
+        if not self.is_sent:
             reader.reusable = False
         return reader
 
@@ -139,6 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request. Returns False if the server has responded before its end."""
         if request.nbytes <= MAX_JOINED_NBYTES:
             self.transport.write(request.joined())
+            self.is_sent = True
             if progress is not None:
                 progress.sent(request.nbytes)
             return True
@@ -184,10 +189,10 @@ class Connection(asyncio.BufferedProtocol):
         if error is not None:
             self.close()
 
-    def _read_eof(self) -> None:
+    def _read_eof(self, is_truncated: bool) -> None:
         """Process the end of the stream."""
         try:
-            self.reader.eof()
+            read_eof(self.reader, self.socket, self.is_sent, is_truncated)
         except ConnectionError as error:
             self._finish(error)
         else:
@@ -255,18 +260,26 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         if self.is_active:
-            self._read_eof()
+            self._read_eof(self.is_tls and not self._is_tls_closed())
         self.close()
         return False
 
+    def _is_tls_closed(self) -> bool:
+        """Return whether the server has closed TLS. asyncio also reports the end of its stream."""
+        try:
+            return not self.transport.get_extra_info("ssl_object").read(1)
+        except ssl.SSLError:  # it waits for more
+            return False
+
     def connection_lost(self, error: Exception | None) -> None:
-        if self.is_active:
-            if error is None:
-                self._read_eof()
-            else:
-                self._receive_last_bytes()
-                if self.is_active:
-                    self._finish(error)
+        if self.is_active and error is None:
+            self._read_eof(self.is_tls)  # with TLS, eof_received was not called
+        elif self.is_active:
+            self._receive_last_bytes()
+            if self.is_active and self.reader.n_received > 0:
+                self._read_eof(is_truncated=True)
+            elif self.is_active:
+                self._finish(error)
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -286,8 +299,6 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while self.is_active and (n_received := self.socket.recv_into(self.get_buffer(-1))):
                 self.buffer_updated(n_received)
-            if self.is_active:
-                self._read_eof()
         except OSError:
             pass
 
@@ -632,11 +643,7 @@ class AsyncClient(BaseClient):
     async def _attempt(
         self, request: Request, deadline: Deadline, progress: ProgressReporter | None
     ) -> ResponseBody:
-        """Send a request on a connection of the pool.
-
-        If a connection that was used before turns out to be closed, and no byte of a response has
-        arrived, the request is sent once more on a new connection.
-        """
+        """Send a request on a connection of the pool, or on a new one; see ``may_resend``."""
         pool = self._open_pool()
         try:
             connection = await pool.acquire(deadline)
@@ -676,17 +683,15 @@ class AsyncClient(BaseClient):
     ) -> ResponseReader | None:
         """Send a request on a connection that was used before, and receive the response.
 
-        Returns None if the connection is closed before any byte of the response arrives.
+        Returns None if the connection has failed, and the request must be sent on a new one.
         """
+        started = time.monotonic()
         try:
             return await connection.exchange(request, deadline, progress)
         except OSError as error:
-            if (
-                self._closed
-                or isinstance(error, TimeoutError)
-                or connection.reader.n_received > 0
-                or (progress is not None and progress.error is not None)
-            ):
+            if self._closed or (progress is not None and progress.error is not None):
+                raise
+            if not may_resend(request, connection.reader, error, started):
                 raise
             return None
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import enum
+import fcntl
 import itertools
 import math
 import os
 import random
 import re
+import socket
+import sys
+import termios
 import time
 import weakref
 import zlib
@@ -48,6 +52,7 @@ _FIRST_DELAY_SECONDS = 0.1
 _MAX_DELAY_SECONDS = 10.0
 _MAX_RETRY_AFTER_SECONDS = 60
 _LAST_ATTEMPT_SECONDS = 0.02  # minimum duration of an attempt of wait_until_ready
+RESEND_SECONDS = 1.0  # a reset after this time is not taken for that of a connection closed before
 _RETRIED_STATUSES = (429, 502, 503, 504)
 _RESERVED_HEADERS = {
     "accept-encoding",
@@ -289,6 +294,53 @@ class ReadinessWait:
         delay = min(self.delay * random.uniform(0.5, 1.0), remaining)
         self.delay = min(self.delay * 2, 1.0)
         return delay
+
+
+# --- kept connections that the server has closed -------------------------------------------------
+
+
+def read_eof(reader: Any, sock: Any, is_sent: bool, is_truncated: bool) -> None:
+    """Process the end of the stream.
+
+    ``is_sent`` is false if some bytes of the request were not passed to the kernel; for
+    ``is_truncated`` see ``ResponseReader.eof``. Raises ConnectionError if the response is not
+    complete. It is a ConnectionResetError if the server has not read the whole request.
+    """
+    if reader.n_received == 0 and not (is_sent and _is_received(sock)):
+        raise ConnectionResetError("the server closed the connection before it read the request")
+    reader.eof(is_truncated)
+
+
+def _is_received(sock: Any) -> bool:
+    """Return whether the server may have received everything, at the end of its stream.
+
+    If the server closes the connection before the request arrives, the client gets the end of the
+    stream, and a reset for the request that it has sent. ``recv`` then returns the end of the
+    stream, also if the reset has arrived. But the end of the stream acknowledges all bytes that
+    arrived before it was sent, so bytes that are not acknowledged arrived later.
+    """
+    try:
+        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0:
+            return False
+        unacknowledged = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+    except OSError:  # the socket was closed, or the system is not Linux
+        return True
+    return int.from_bytes(unacknowledged, sys.byteorder) == 0
+
+
+def may_resend(request: Request, reader: Any, error: OSError, started: float) -> bool:
+    """Return whether a request is sent once more, on a new connection (RFC 9110 9.2.2).
+
+    It was sent at ``started`` on a kept connection, which has failed. The server may have closed
+    the connection before the request arrived. If it may have read the whole request, only a GET is
+    sent again, because a model could run twice.
+    """
+    if isinstance(error, TimeoutError) or reader.n_received > 0:
+        return False
+    if request.method == "GET":
+        return True
+    is_reset = isinstance(error, ConnectionResetError | BrokenPipeError)
+    return is_reset and time.monotonic() - started < RESEND_SECONDS
 
 
 # --- requests ------------------------------------------------------------------------------------

@@ -159,8 +159,12 @@ class ResponseReader:
         else:
             self._parse(nbytes)
 
-    def eof(self) -> None:
-        """Process the end of the stream. Raises ConnectionError if the response is incomplete."""
+    def eof(self, is_truncated: bool = False) -> None:
+        """Process the end of the stream. Raises ConnectionError if the response is incomplete.
+
+        ``is_truncated`` is true if TLS was not closed, or the connection was reset: the stream may
+        end anywhere. Such an end is not taken for the end of the body.
+        """
         self.reusable = False
         if self.complete:
             return
@@ -168,7 +172,7 @@ class ResponseReader:
             raise ConnectionError("the server closed the connection before it responded")
         if self.status >= 300:
             self.complete = True  # the start of an error message is better than none
-        elif self._until_eof:
+        elif self._until_eof and not is_truncated:
             self._finish()
         elif self.status == 0:
             raise ConnectionError(

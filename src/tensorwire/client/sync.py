@@ -44,8 +44,10 @@ from .calls import (
     clients,
     compress,
     connection_error,
+    may_resend,
     model_path,
     normalize_inputs,
+    read_eof,
     retry_delay,
 )
 from .responses import ResponseReader
@@ -65,6 +67,8 @@ class Connection:
 
     __slots__ = (
         "__weakref__",
+        "has_failed",
+        "is_sent",
         "is_tls",
         "readable",
         "readable_or_writable",
@@ -76,6 +80,8 @@ class Connection:
         self.socket = sock
         self.is_tls = is_tls
         self.reader = reader
+        self.is_sent = False  # whether the kernel has all of the request
+        self.has_failed = False  # whether sending has failed
         self.readable = poller_of(sock, _IN)
         self.readable_or_writable = poller_of(sock, _IN | _OUT)
 
@@ -107,28 +113,29 @@ class Connection:
         """
         reader = self.reader
         reader.start()
+        self.is_sent = self.has_failed = False
         if progress is not None:
             progress.restart()
         error: OSError | None = None
-        is_sent = False
         try:
             if request.nbytes <= MAX_JOINED_NBYTES:
                 windows: Iterable[list[Any]] = [[request.joined()]]
             else:
                 windows = request.windows(_TLS_PIECE_NBYTES if self.is_tls else PIECE_NBYTES)
-            is_sent = self._send(windows, request, deadline, progress)
+            self.is_sent = self._send(windows, request, deadline, progress)
         except (BrokenPipeError, ConnectionResetError, ssl.SSLError) as failure:
             if progress is not None and progress.error is not None:
                 raise
             error = failure  # the server may have responded before it closed the connection
+            self.has_failed = True
         try:
             while not reader.complete:
                 self._receive(deadline, progress)
-        except OSError:
+        except OSError as failure:
             if error is None or (progress is not None and progress.error is not None):
                 raise
-            raise error from None
-        if not is_sent:
+            raise (failure if isinstance(failure, ConnectionResetError) else error) from None
+        if not self.is_sent:
             reader.reusable = False
         return reader
 
@@ -184,15 +191,27 @@ class Connection:
         """Process the bytes that have arrived. Returns False if there are none."""
         reader = self.reader
         try:
-            if n_received := self.socket.recv_into(reader.get_buffer()):
+            if self.is_tls and reader.n_received == 0 and self._is_tls_truncated():
+                read_eof(reader, self.socket, self.is_sent, is_truncated=True)
+            elif n_received := self.socket.recv_into(reader.get_buffer()):
                 reader.received(n_received)
             else:
-                reader.eof()
+                read_eof(reader, self.socket, self.is_sent, is_truncated=self.has_failed)
         except _WOULD_BLOCK:
             return False
+        except ssl.SSLEOFError:
+            reader.eof(is_truncated=True)
         if progress is not None and reader.status:
             progress.received(reader.body_nbytes, reader.content_length, reader.complete)
         return True
+
+    def _is_tls_truncated(self) -> bool:
+        """Return whether the stream of the socket has ended, before OpenSSL notices it.
+
+        OpenSSL then sends an alert, which the server does not acknowledge. Whether the server has
+        acknowledged the request is not known any more.
+        """
+        return not socket.socket.recv(self.socket, 1, socket.MSG_PEEK)
 
     def _wait(self, poller: select.poll, deadline: Deadline) -> int:
         """Return the events that ``poller`` waited for. Raises TimeoutError."""
@@ -484,8 +503,12 @@ class Client(BaseClient):
     exception of the socket.
 
     A server may close an idle connection at any time. If this happens when a call has just begun to
-    use the connection, and no byte of a response has arrived, the call sends its request once more
-    on a new connection. This is independent of ``retries``.
+    use the connection, the call sends its request once more on a new connection. This is
+    independent of ``retries``. An inference request is only sent again if no byte of a response has
+    arrived, and the server cannot have read the whole request: within a second, it has reset the
+    connection, or has closed it without acknowledging the request. Otherwise a ConnectionError is
+    raised, because the model may have run. A request for metadata or readiness is sent again if no
+    byte of a response has arrived.
 
     A connection is not used again after a response with status 500 or higher, unless the response
     has the header ``Connection: keep-alive``.
@@ -874,11 +897,7 @@ class Client(BaseClient):
     def _attempt(
         self, request: Request, deadline: Deadline, progress: ProgressReporter | None
     ) -> ResponseBody:
-        """Send a request on a connection of the pool.
-
-        If a connection that was used before turns out to be closed, and no byte of a response has
-        arrived, the request is sent once more on a new connection.
-        """
+        """Send a request on a connection of the pool, or on a new one; see ``may_resend``."""
         pool = self._pool
         try:
             connection = pool.acquire(deadline)
@@ -920,16 +939,15 @@ class Client(BaseClient):
     ) -> ResponseReader | None:
         """Send a request on a connection that was used before, and receive the response.
 
-        Returns None if the connection is closed before any byte of the response arrives.
+        Returns None if the connection has failed, and the request must be sent on a new one.
         """
+        started = time.monotonic()
         try:
             return connection.exchange(request, deadline, progress)
         except OSError as error:
-            if (
-                isinstance(error, TimeoutError)
-                or connection.reader.n_received > 0
-                or (progress is not None and progress.error is not None)
-            ):
+            if progress is not None and progress.error is not None:
+                raise
+            if not may_resend(request, connection.reader, error, started):
                 raise
             return None
 
