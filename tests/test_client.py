@@ -94,6 +94,28 @@ def test_model_names_and_versions_are_quoted_in_the_url(client: Any) -> None:
         assert server.heads[0].startswith(expected)
 
 
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_model_names_and_versions_that_are_not_part_of_a_path(client: Any, name: str) -> None:
+    """Servers and proxies remove such segments, also if the dots are quoted."""
+    before = len(seen)
+    for model, version in ((name, None), (name, "1"), ("echo", name)):
+        calls = [
+            lambda m, v: client.infer(m, {"x": X}, version=v),
+            lambda m, v: client.infer(m, [X], version=v),
+            lambda m, v: client.infer_raw(m, X, version=v),
+            client.model_metadata,
+            client.is_ready,
+            lambda m, v: client.wait_until_ready(1, m, v),
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match=f"^'{name}' cannot be the (name|version) of a"):
+                call(model, version)
+    assert len(seen) == before
+    for accepted in ("...", ".a", "a.", " "):
+        assert not client.is_ready(accepted)
+    assert seen[-4]["path"] == "/v2/models/.../ready"
+
+
 def test_metadata(client: Any) -> None:
     assert "binary_tensor_data" in client.server_metadata()["extensions"]
     metadata = client.model_metadata("declared", "1")
@@ -160,7 +182,8 @@ def test_client_does_not_import_asyncio() -> None:
         "import sys, tensorwire.client as c; print('httptools' in sys.modules);"
         "sys.modules['httptools'] = type(sys)('httptools');"  # it imports asyncio itself
         "vars(sys.modules['httptools']).update("
-        "HttpParserError=None, HttpParserUpgrade=None, HttpResponseParser=None);"
+        "HttpParserCallbackError=None, HttpParserError=None, HttpParserUpgrade=None, "
+        "HttpResponseParser=None);"
         "c.Client; print('tensorwire.client.sync' in sys.modules, 'asyncio' in sys.modules)"
     )
     done = subprocess.run(

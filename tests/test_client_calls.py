@@ -105,6 +105,26 @@ def test_frame_is_sent_repeatedly(client: Any) -> None:
             client.infer("echo", frame, **options)
 
 
+def test_threads_that_send_a_frame_do_not_share_its_views() -> None:
+    """Without the GIL, the memoryviews of ``buffers`` must not be used in several threads."""
+
+    class SharedFrame:
+        header_length = 1
+
+        def __len__(self) -> int:
+            return 3
+
+        def __iter__(self) -> Any:
+            return iter([b"a", memoryview(b"bc")])
+
+        @property
+        def buffers(self) -> Any:
+            raise AssertionError
+
+    frame: Any = SharedFrame()
+    assert Client("localhost")._infer_request("m", None, None, frame).joined().endswith(b"abc")
+
+
 # --- retries ---
 
 

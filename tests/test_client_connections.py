@@ -29,7 +29,7 @@ from support.client_fixtures import (
     seen,
 )
 from support.servers import Scripted, http, uvicorn_server
-from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout, sync
+from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
 from tensorwire.client.aio import Pool
 from tensorwire.client.calls import Deadline
 
@@ -39,19 +39,6 @@ server, client = client_fixtures.server, client_fixtures.client
 certificate = client_fixtures.certificate
 
 
-@pytest.fixture(params=["Linux", "macOS"])
-def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the test with the sockets of this system, and with those of the client on macOS.
-
-    The kernel of macOS ignores MSG_DONTWAIT when it sends. Therefore, sockets do not block there.
-    """
-    if request.param == "macOS":
-        monkeypatch.setattr(sync, "_DONTWAIT", 0)
-        monkeypatch.setattr(sync, "_MAY_BLOCK", False)
-        monkeypatch.setattr(sync, "PIECE_NBYTES", 64 * MiB)  # more than the kernel accepts at once
-
-
-@pytest.mark.usefixtures("system")
 def test_connection_is_reused(client: Any) -> None:
     before = len(seen)
     for _ in range(5):
@@ -67,15 +54,6 @@ def test_connection_closed_by_the_server_is_replaced(connect: Connect) -> None:
         for _ in range(101):  # at once, so that the client has not noticed it in most cases
             client.infer("m", {"x": X})
         assert server.n_connections == 51
-
-
-def test_kept_connection_that_is_closed_before_a_response(connect: Connect) -> None:
-    """The request is sent once more, also if the server has read it."""
-    with Scripted([GOOD, b""]) as server, connect(server.address, connections=1) as client:
-        for _ in range(3):
-            assert client.infer("m", {"x": X})["x"].shape == X.shape
-        assert server.n_connections == 3
-        assert len(server.heads) == 5
 
 
 def test_kept_connection_that_is_closed_during_a_response(connect: Connect) -> None:
@@ -354,7 +332,6 @@ def stalling(connection: socket.socket) -> None:
     time.sleep(1)
 
 
-@pytest.mark.usefixtures("system")
 @pytest.mark.parametrize("answer", [silent, stalling])
 def test_timeouts(connect: Connect, answer: Any) -> None:
     times_out = pytest.raises(TimeoutError, match="POST http://")
@@ -480,7 +457,6 @@ def test_timeout_applies_to_each_read(connect: Connect) -> None:
         assert client.infer("m", {"x": np.zeros(MiB, np.float32)})["x"].shape == X.shape
 
 
-@pytest.mark.usefixtures("system")
 def test_server_that_does_not_read_the_request(connect: Connect) -> None:
     done = threading.Event()
 

@@ -30,6 +30,7 @@ from support.client_fixtures import (
 )
 from support.servers import Scripted, http
 from tensorwire.client import Client, InferenceServerError, Progress, aio, responses, sync
+from tensorwire.http import HEADER_LENGTH
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -295,13 +296,23 @@ class Stop(Exception):
 
 @pytest.mark.parametrize("error", [Stop, BrokenPipeError, TimeoutError])
 @pytest.mark.parametrize("when", ["sending", "sent", "receiving", "received"])
-def test_exception_of_the_progress_function(client: Any, error: Any, when: str) -> None:
+def test_exception_of_the_progress_function(connect: Connect, error: Any, when: str) -> None:
     """It is raised unchanged, the call is not repeated, and the connection is closed."""
     array = np.zeros(8 * MiB, np.int8)
+    frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", array)]))
+    response = http(bytes(frame), {HEADER_LENGTH: str(frame.header_length)})
+    is_received_in_part = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(response[: 3 * MiB])
+        is_received_in_part.wait(5)  # otherwise the client may receive everything at once
+        connection.sendall(response[3 * MiB :])
 
     def stop(progress: Progress) -> None:
         is_sent = progress.sent_nbytes == progress.request_nbytes
         is_received = progress.received_nbytes == progress.response_nbytes
+        if progress.received_nbytes > 0:
+            is_received_in_part.set()
         if when == {
             (False, False): "sending",
             (True, False): "receiving" if progress.received_nbytes else "sent",
@@ -309,14 +320,13 @@ def test_exception_of_the_progress_function(client: Any, error: Any, when: str) 
         }.get((is_sent, is_received)):
             raise error("stop")
 
-    client.infer("echo", {"x": X})
-    peer, before = seen[-1]["peer"], len(seen)
-    with pytest.raises(error, match=r"^stop$"):
-        client.infer("echo", {"x": array}, on_progress=stop)
-    time.sleep(0.05)
-    assert len(seen) <= before + 1
-    assert client.infer("echo", {"x": X})["x"].shape == X.shape
-    assert seen[-1]["peer"] != peer
+    with Scripted([GOOD, answer]) as server, connect(server.address) as client:
+        client.infer("m", {"x": X})
+        with pytest.raises(error, match=r"^stop$"):
+            client.infer("m", {"x": array}, on_progress=stop)
+        is_received_in_part.set()
+        assert client.infer("m", {"x": X})["x"].shape == X.shape
+        assert (server.n_connections, len(server.heads)) == (2, 3)
 
 
 # --- memory ---

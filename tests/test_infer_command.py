@@ -531,11 +531,20 @@ def test_invalid_options(rejected: Call, arguments: list[str], message: str) -> 
     assert not headers
 
 
-def test_invalid_url(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("url", "model", "message"),
+    [
+        ("ftp://x", "echo", "the URL of a server must be http or https"),
+        ("x", "..", "'..' cannot be the name of a model"),
+    ],
+)
+def test_invalid_url_or_model(
+    capsys: pytest.CaptureFixture[str], url: str, model: str, message: str
+) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["infer", "ftp://x", "echo"])
+        main(["infer", url, model])
     assert caught.value.code == 2
-    assert "the URL of a server must be http or https" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_ca_file_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:

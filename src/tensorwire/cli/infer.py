@@ -22,6 +22,7 @@ import tensorwire as tw
 
 from .._codec.datatypes import DATATYPES, RAW_BF16, bf16_dtype, datatype_of
 from ..client import DEFAULT_TIMEOUT, RESPONSE_LIMITS, InferenceServerError
+from ..client.calls import model_path
 from ..errors import shape_text
 from .inspect import escape_name
 
@@ -206,6 +207,7 @@ def make_client(options: argparse.Namespace) -> Client:
     try:
         from ..client import Client  # noqa: PLC0415 - the other commands work without its libraries
 
+        model_path(options.model)
         return Client(
             options.url,
             timeout=options.timeout,
@@ -214,7 +216,7 @@ def make_client(options: argparse.Namespace) -> Client:
             ssl_context=make_ssl_context(options),
             limits=LIMITS,
         )
-    except (ImportError, ValueError) as error:  # ValueError: the URL, a header or the timeout
+    except (ImportError, ValueError) as error:  # ValueError: the model, URL, a header or timeout
         raise UsageError(str(error)) from None
 
 

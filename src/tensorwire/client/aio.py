@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import ssl
+import time
 from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
@@ -42,8 +43,10 @@ from .calls import (
     clients,
     compress,
     connection_error,
+    may_resend,
     model_path,
     normalize_inputs,
+    read_eof,
     retry_delay,
 )
 from .responses import ResponseReader
@@ -72,6 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         self.lost = self.loop.create_future()
         # The state of a call. `done` has a result when the response is complete or `error` is set.
         self.is_active = False
+        self.is_sent = False  # whether the transport has all of the request
         self.error: BaseException | None = None
         self.done: asyncio.Future[None] = self.lost
         self.progress: ProgressReporter | None = None
@@ -79,10 +83,11 @@ class Connection(asyncio.BufferedProtocol):
         self.is_paused = False
         self.drained: asyncio.Future[None] | None = None
         # The timer is not moved at every transfer. When it fires, it compares the time of the last
-        # transfer with the timeouts.
+        # transfer with the timeouts. All times are those of time.monotonic.
         self.deadline: Deadline | None = None
         self.last_transfer = 0.0
         self.timer: asyncio.TimerHandle | None = None
+        self.timer_at = 0.0
 
     async def is_open(self) -> bool:
         """Return whether an idle connection can be used: it is open and no bytes have arrived."""
@@ -114,22 +119,23 @@ class Connection(asyncio.BufferedProtocol):
         reader.start()
         if progress is not None:
             progress.restart()
+        self.is_sent = False
         if self.lost.done():  # since the connection was established, or found to be open
-            reader.eof()
+            read_eof(reader, self.socket, is_sent=False, is_truncated=False)
         self.progress = progress
         self.error = None
         self.done = self.loop.create_future()
-        self.is_active = True
         self._start_timer(deadline)
+        self.is_active = True
         try:
-            is_sent = await self._send(request, progress)
+            self.is_sent = await self._send(request, progress)
             await self.done
         finally:
             self.is_active = False
             self.progress = None
         if self.error is not None:
             raise self.error
-        if not is_sent:
+        if not self.is_sent:
             reader.reusable = False
         return reader
 
@@ -137,6 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request. Returns False if the server has responded before its end."""
         if request.nbytes <= MAX_JOINED_NBYTES:
             self.transport.write(request.joined())
+            self.is_sent = True
             if progress is not None:
                 progress.sent(request.nbytes)
             return True
@@ -151,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
             # A server that rejects the request does not read the rest of it.
             if self.done.done() or self.reader.status >= 300:
                 return False
-            self.last_transfer = self.loop.time()
+            self.last_transfer = time.monotonic()
             n_sent += sum(len(piece) for piece in window)
             if progress is not None:
                 progress.sent(n_sent)
@@ -182,10 +189,10 @@ class Connection(asyncio.BufferedProtocol):
         if error is not None:
             self.close()
 
-    def _read_eof(self) -> None:
+    def _read_eof(self, is_truncated: bool) -> None:
         """Process the end of the stream."""
         try:
-            self.reader.eof()
+            read_eof(self.reader, self.socket, self.is_sent, is_truncated)
         except ConnectionError as error:
             self._finish(error)
         else:
@@ -195,35 +202,29 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start_timer(self, deadline: Deadline) -> None:
         self.deadline = deadline
-        self.last_transfer = self.loop.time()
-        at = self._next_timeout(deadline)
-        if self.timer is not None and (at is None or self.timer.when() > at):
+        self.last_transfer = now = time.monotonic()
+        seconds, _ = deadline.limit("read")
+        if self.timer is not None and (seconds is None or self.timer_at > now + seconds):
             self.timer.cancel()
             self.timer = None
-        if self.timer is None and at is not None:
-            self.timer = self.loop.call_at(at, self._check_timeouts)
+        if self.timer is None and seconds is not None:
+            self._set_timer(seconds)
 
-    def _next_timeout(self, deadline: Deadline) -> float | None:
-        """Return when a timeout expires unless data is transferred, in the time of the loop."""
-        seconds = deadline.timeout.read
-        at = None if seconds is None else self.last_transfer + seconds
-        if deadline.at is not None:
-            end = self.loop.time() + deadline.remaining()
-            at = end if at is None else min(at, end)
-        return at
+    def _set_timer(self, seconds: float) -> None:
+        self.timer = self.loop.call_later(seconds, self._check_timeouts)
+        self.timer_at = time.monotonic() + seconds
 
     def _check_timeouts(self) -> None:
         self.timer = None
-        deadline = self.deadline
-        if not self.is_active or deadline is None:
+        if not self.is_active or self.deadline is None:
             return
-        at = self._next_timeout(deadline)
-        if at is None:
-            return
-        if at <= self.loop.time():
-            self._finish(TimeoutError(deadline.timeout_message("read")))
+        try:
+            seconds, _ = self.deadline.limit("read", self.last_transfer)
+        except TimeoutError as error:
+            self._finish(error)
         else:
-            self.timer = self.loop.call_at(at, self._check_timeouts)
+            if seconds is not None:
+                self._set_timer(seconds)
 
     # --- callbacks of the event loop ---
 
@@ -241,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.is_active:  # bytes that belong to no response
             self.close()
             return
-        self.last_transfer = self.loop.time()
+        self.last_transfer = time.monotonic()
         reader = self.reader
         try:
             reader.received(nbytes)
@@ -259,18 +260,26 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         if self.is_active:
-            self._read_eof()
+            self._read_eof(self.is_tls and not self._is_tls_closed())
         self.close()
         return False
 
+    def _is_tls_closed(self) -> bool:
+        """Return whether the server has closed TLS. asyncio also reports the end of its stream."""
+        try:
+            return not self.transport.get_extra_info("ssl_object").read(1)
+        except ssl.SSLError:  # it waits for more
+            return False
+
     def connection_lost(self, error: Exception | None) -> None:
-        if self.is_active:
-            if error is None:
-                self._read_eof()
-            else:
-                self._receive_last_bytes()
-                if self.is_active:
-                    self._finish(error)
+        if self.is_active and error is None:
+            self._read_eof(self.is_tls)  # with TLS, eof_received was not called
+        elif self.is_active:
+            self._receive_last_bytes()
+            if self.is_active and self.reader.n_received > 0:
+                self._read_eof(is_truncated=True)
+            elif self.is_active:
+                self._finish(error)
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -290,8 +299,6 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while self.is_active and (n_received := self.socket.recv_into(self.get_buffer(-1))):
                 self.buffer_updated(n_received)
-            if self.is_active:
-                self._read_eof()
         except OSError:
             pass
 
@@ -324,10 +331,11 @@ class Pool:
         if self.n_free > 0:
             self.n_free -= 1
             return None
+        seconds, step = deadline.limit("total")
         slot: asyncio.Future[Connection | None] = self.loop.create_future()
         self.waiting.append(slot)
         try:
-            async with asyncio.timeout(deadline.limit(None)):
+            async with asyncio.timeout(seconds):
                 return await slot
         except BaseException as error:
             if not slot.done() or slot.cancelled():
@@ -336,7 +344,7 @@ class Pool:
             elif slot.exception() is None:
                 self.release(slot.result())
             if isinstance(error, TimeoutError):
-                raise TimeoutError(deadline.timeout_message()) from None
+                raise deadline.error(step) from None
             raise
 
     def release(self, connection: Connection | None) -> None:
@@ -635,11 +643,7 @@ class AsyncClient(BaseClient):
     async def _attempt(
         self, request: Request, deadline: Deadline, progress: ProgressReporter | None
     ) -> ResponseBody:
-        """Send a request on a connection of the pool.
-
-        If a connection that was used before turns out to be closed, and no byte of a response has
-        arrived, the request is sent once more on a new connection.
-        """
+        """Send a request on a connection of the pool, or on a new one; see ``may_resend``."""
         pool = self._open_pool()
         try:
             connection = await pool.acquire(deadline)
@@ -679,32 +683,31 @@ class AsyncClient(BaseClient):
     ) -> ResponseReader | None:
         """Send a request on a connection that was used before, and receive the response.
 
-        Returns None if the connection is closed before any byte of the response arrives.
+        Returns None if the connection has failed, and the request must be sent on a new one.
         """
+        started = time.monotonic()
         try:
             return await connection.exchange(request, deadline, progress)
         except OSError as error:
-            if (
-                self._closed
-                or isinstance(error, TimeoutError)
-                or connection.reader.n_received > 0
-                or (progress is not None and progress.error is not None)
-            ):
+            if self._closed or (progress is not None and progress.error is not None):
+                raise
+            if not may_resend(request, connection.reader, error, started):
                 raise
             return None
 
     async def _connect(self, pool: Pool, deadline: Deadline) -> Connection:
-        server, timeout = self.server, deadline.timeout.connect
+        server = self.server
         error: OSError | None = None
+        seconds, step = deadline.limit("connect")
         try:
-            async with asyncio.timeout(deadline.limit(timeout)):
+            async with asyncio.timeout(seconds):
                 addresses = await pool.loop.getaddrinfo(
                     server.host, server.port, type=socket.SOCK_STREAM
                 )
         except TimeoutError:
-            raise TimeoutError(deadline.timeout_message("connect")) from None
+            raise deadline.error(step) from None
         for family, kind, protocol, _, address in addresses:
-            seconds = deadline.limit(timeout)
+            seconds, step = deadline.limit("connect")
             sock = None
             try:
                 async with asyncio.timeout(seconds):
@@ -720,10 +723,10 @@ class AsyncClient(BaseClient):
                     raise RuntimeError("the client is closed")
                 pool.opened.add(connection)
                 return connection
-            except TimeoutError:
-                error = TimeoutError(deadline.timeout_message("connect"))
             except OSError as failure:
-                error = failure
+                # The error of the kernel, ETIMEDOUT, has a number.
+                is_ours = isinstance(failure, TimeoutError) and failure.errno is None
+                error = deadline.error(step) if is_ours else failure
             except BaseException:
                 if sock is not None:
                     sock.close()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import enum
+import fcntl
 import itertools
 import math
 import os
 import random
 import re
+import socket
+import sys
+import termios
 import time
 import weakref
 import zlib
@@ -52,6 +56,7 @@ _FIRST_DELAY_SECONDS = 0.1
 _MAX_DELAY_SECONDS = 10.0
 _MAX_RETRY_AFTER_SECONDS = 60
 _LAST_ATTEMPT_SECONDS = 0.02  # minimum duration of an attempt of wait_until_ready
+RESEND_SECONDS = 1.0  # a reset after this time is not taken for that of a connection closed before
 _RETRIED_STATUSES = (429, 502, 503, 504)
 _RESERVED_HEADERS = {
     "accept-encoding",
@@ -154,6 +159,7 @@ class Timeout:
     ----------
     connect : float or None, default 60.0
         Maximum duration of establishing a connection, including TLS, for each address of the host.
+        Looking up the addresses may take as long.
     read : float or None, default 60.0
         Maximum duration of each single send or receive operation. A request is sent in pieces of at
         most 1 MiB.
@@ -195,6 +201,10 @@ def as_timeout(timeout: float | Timeout | None) -> Timeout:
     return Timeout(connect=timeout, read=timeout)
 
 
+Step = Literal["connect", "read", "total"]
+"""What a wait is for, and the name of the timeout that ends it."""
+
+
 class Deadline:
     """The timeouts of one call, with the time at which its total timeout expires."""
 
@@ -204,30 +214,31 @@ class Deadline:
         self.timeout = timeout
         self.at = None if timeout.total is None else time.monotonic() + timeout.total
 
-    def limit(self, seconds: float | None) -> float | None:
-        """Return ``seconds``, or the remaining time of the call if it is shorter.
+    def limit(self, step: Step, since: float | None = None) -> tuple[float | None, Step]:
+        """Return how many seconds a step may still take, and which timeout expires then.
 
-        Raises TimeoutError if no time remains.
+        The step began at ``since``, by default now. Raises TimeoutError if no time remains. The
+        timeouts are only compared here, and with one clock. The clock of an event loop may be
+        coarser or ahead, so it cannot tell which timeout has expired.
         """
-        if self.at is None:
-            return seconds
-        remaining = self.at - time.monotonic()
-        if remaining <= 0:
-            raise TimeoutError(self.timeout_message())
-        return remaining if seconds is None else min(seconds, remaining)
+        now = time.monotonic()
+        seconds: float | None = None if step == "total" else getattr(self.timeout, step)
+        if seconds is not None and since is not None:
+            seconds -= now - since
+        if self.at is not None and (seconds is None or self.at - now <= seconds):
+            seconds, step = self.at - now, "total"
+        if seconds is not None and seconds <= 0:
+            raise self.error(step)
+        return seconds, step
 
-    def remaining(self) -> float:
-        """Return the remaining seconds of a call with a total timeout."""
-        assert self.at is not None
-        return self.at - time.monotonic()
-
-    def timeout_message(self, phase: str = "") -> str:
-        """Return the error message for a timeout while connecting ("connect") or later ("read")."""
-        if self.at is not None and (not phase or time.monotonic() >= self.at):
-            return f"the call took longer than {self.timeout.total} seconds (total timeout)"
-        if phase == "connect":
-            return f"no connection after {self.timeout.connect} seconds (connect timeout)"
-        return f"no data was transferred for {self.timeout.read} seconds (read timeout)"
+    def error(self, step: Step) -> TimeoutError:
+        """Return the exception for a timeout that has expired."""
+        seconds = getattr(self.timeout, step)
+        if step == "total":
+            return TimeoutError(f"the call took longer than {seconds} seconds (total timeout)")
+        if step == "connect":
+            return TimeoutError(f"no connection after {seconds} seconds (connect timeout)")
+        return TimeoutError(f"no data was transferred for {seconds} seconds (read timeout)")
 
 
 # --- retries -------------------------------------------------------------------------------------
@@ -287,6 +298,53 @@ class ReadinessWait:
         delay = min(self.delay * random.uniform(0.5, 1.0), remaining)
         self.delay = min(self.delay * 2, 1.0)
         return delay
+
+
+# --- kept connections that the server has closed -------------------------------------------------
+
+
+def read_eof(reader: Any, sock: Any, is_sent: bool, is_truncated: bool) -> None:
+    """Process the end of the stream.
+
+    ``is_sent`` is false if some bytes of the request were not passed to the kernel; for
+    ``is_truncated`` see ``ResponseReader.eof``. Raises ConnectionError if the response is not
+    complete. It is a ConnectionResetError if the server has not read the whole request.
+    """
+    if reader.n_received == 0 and not (is_sent and _is_received(sock)):
+        raise ConnectionResetError("the server closed the connection before it read the request")
+    reader.eof(is_truncated)
+
+
+def _is_received(sock: Any) -> bool:
+    """Return whether the server may have received everything, at the end of its stream.
+
+    If the server closes the connection before the request arrives, the client gets the end of the
+    stream, and a reset for the request that it has sent. ``recv`` then returns the end of the
+    stream, also if the reset has arrived. But the end of the stream acknowledges all bytes that
+    arrived before it was sent, so bytes that are not acknowledged arrived later.
+    """
+    try:
+        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0:
+            return False
+        unacknowledged = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+    except OSError:  # the socket was closed, or the system is not Linux
+        return True
+    return int.from_bytes(unacknowledged, sys.byteorder) == 0
+
+
+def may_resend(request: Request, reader: Any, error: OSError, started: float) -> bool:
+    """Return whether a request is sent once more, on a new connection (RFC 9110 9.2.2).
+
+    It was sent at ``started`` on a kept connection, which has failed. The server may have closed
+    the connection before the request arrived. If it may have read the whole request, only a GET is
+    sent again, because a model could run twice.
+    """
+    if isinstance(error, TimeoutError) or reader.n_received > 0:
+        return False
+    if request.method == "GET":
+        return True
+    is_reset = isinstance(error, ConnectionResetError | BrokenPipeError)
+    return is_reset and time.monotonic() - started < RESEND_SECONDS
 
 
 # --- requests ------------------------------------------------------------------------------------
@@ -500,7 +558,9 @@ class BaseClient:
         if headers or response_compression:
             accept = response_compression or "identity"
             head = self._head("POST", path, headers, accept)
-        buffers: tuple[Any, ...] = frame.buffers
+        # Unlike those of frame.buffers, these memoryviews are not shared with other threads.
+        # tuple(frame) would first allocate len(frame) items, one for each byte.
+        buffers = tuple(iter(frame))
         nbytes = len(frame)
         header_length = frame.header_length
         if compressed is not None:
@@ -607,7 +667,7 @@ def parse_url(url: str) -> Server:
     if parts.port == 0:
         raise ValueError(f"the URL of a server must not have port 0: {url!r}")
     try:
-        host = parts.hostname if parts.hostname.isascii() else _idna(parts.hostname)
+        host = parts.hostname.encode("idna").decode("ascii")  # getaddrinfo does the same
     except UnicodeError:
         host = ""
     if not re.fullmatch(r"[A-Za-z0-9._~%:-]+", host):
@@ -625,13 +685,17 @@ def parse_url(url: str) -> Server:
     )
 
 
-def _idna(host: str) -> str:
-    return host.encode("idna").decode("ascii")
-
-
 def model_path(model: str, version: str | None = None) -> str:
-    path = f"/v2/models/{quote(model, safe='')}"
-    return path if version is None else f"{path}/versions/{quote(str(version), safe='')}"
+    """Return the path of a model. Raises ValueError if no path can contain its name or version."""
+    path = f"/v2/models/{_quote_segment(model, 'name')}"
+    return path if version is None else f"{path}/versions/{_quote_segment(str(version), 'version')}"
+
+
+def _quote_segment(value: str, what: str) -> str:
+    # Quoting the dots does not help: many servers and proxies take %2E%2E for "..".
+    if value in ("", ".", ".."):
+        raise ValueError(f"{value!r} cannot be the {what} of a model: URLs have no such path")
+    return quote(value, safe="")
 
 
 def check_headers(headers: Headers | None) -> dict[str, str]:

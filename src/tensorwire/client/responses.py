@@ -10,11 +10,17 @@ the parser, and through zlib if it is compressed.
 
 from __future__ import annotations
 
+import sys
 import zlib
 from typing import Any
 
 try:
-    from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+    from httptools import (
+        HttpParserCallbackError,
+        HttpParserError,
+        HttpParserUpgrade,
+        HttpResponseParser,
+    )
 except ImportError:
     raise ImportError("the clients need httptools: pip install 'tensorwire[client]'") from None
 
@@ -107,7 +113,7 @@ class ResponseReader:
         if self._parser is None:
             self._parser = HttpResponseParser(self)
         self._headers: dict[bytes, list[bytes]] = {}
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._inflater: Any = None
         self._direct = self._until_eof = False
         self._is_readable = True  # whether the body of an error response can be decompressed
@@ -153,8 +159,12 @@ class ResponseReader:
         else:
             self._parse(nbytes)
 
-    def eof(self) -> None:
-        """Process the end of the stream. Raises ConnectionError if the response is incomplete."""
+    def eof(self, is_truncated: bool = False) -> None:
+        """Process the end of the stream. Raises ConnectionError if the response is incomplete.
+
+        ``is_truncated`` is true if TLS was not closed, or the connection was reset: the stream may
+        end anywhere. Such an end is not taken for the end of the body.
+        """
         self.reusable = False
         if self.complete:
             return
@@ -162,7 +172,7 @@ class ResponseReader:
             raise ConnectionError("the server closed the connection before it responded")
         if self.status >= 300:
             self.complete = True  # the start of an error message is better than none
-        elif self._until_eof:
+        elif self._until_eof and not is_truncated:
             self._finish()
         elif self.status == 0:
             raise ConnectionError(
@@ -177,11 +187,15 @@ class ResponseReader:
 
     def _parse(self, nbytes: int) -> None:
         body_nbytes = self.body_nbytes
+        handled = sys.exc_info()[1]  # if the caller handles an exception, it becomes a context
         try:
             self._parser.feed_data(self._scratch[:nbytes])
         except (HttpParserError, HttpParserUpgrade) as error:
             self._parser = None
             self.reusable = False
+            if self._error is None and isinstance(error, HttpParserCallbackError):
+                # A signal handler has raised an exception before a callback could catch it.
+                self._error = None if error.__context__ is handled else error.__context__
             if self._error is not None:
                 raise self._error from None
             if self.complete:  # the bytes after the response are invalid
@@ -228,7 +242,7 @@ class ResponseReader:
         self.status = status
         try:
             self._read_head()
-        except Exception as error:
+        except BaseException as error:
             self._error = error
             raise
 
@@ -241,7 +255,7 @@ class ResponseReader:
                 self._write(chunk)
             else:
                 self._inflate(chunk)
-        except Exception as error:
+        except BaseException as error:
             self._error = error
             raise
         if self.buffer is None and self.body_nbytes >= ERROR_NBYTES:
@@ -252,7 +266,7 @@ class ResponseReader:
             return
         try:
             self._finish()
-        except Exception as error:
+        except BaseException as error:
             self._error = error
             raise
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import select
 import socket
 import ssl
-import struct
-import sys
 import threading
 import time
 import weakref
@@ -44,15 +44,15 @@ from .calls import (
     clients,
     compress,
     connection_error,
+    may_resend,
     model_path,
     normalize_inputs,
+    read_eof,
     retry_delay,
 )
 from .responses import ResponseReader
 
 _IN, _OUT = select.POLLIN, select.POLLOUT
-_DONTWAIT = socket.MSG_DONTWAIT
-_MAY_BLOCK = sys.platform != "darwin"  # the kernel of macOS ignores MSG_DONTWAIT when it sends
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _MAX_SECONDS = 2_000_000  # poll accepts at most 2^31 milliseconds
 _TLS_PIECE_NBYTES = 256 << 10  # OpenSSL encrypts a whole piece before it returns
@@ -61,33 +61,29 @@ _TLS_PIECE_NBYTES = 256 << 10  # OpenSSL encrypts a whole piece before it return
 class Connection:
     """An open connection to the server. It is used by one thread at a time.
 
-    While a request is sent, every wait is a ``poll`` with a timeout, so that a response is noticed
-    before everything was sent. When everything was sent, a plain socket blocks in ``recv`` with the
-    timeout SO_RCVTIMEO, which takes one system call less than ``poll`` and ``recv``. A TLS socket
-    never blocks, and on macOS no socket does.
+    The socket never blocks. Every wait is a ``poll`` with the remaining time of its timeout, which
+    Python repeats with what then remains if a signal interrupts it.
     """
 
     __slots__ = (
         "__weakref__",
-        "is_blocking",
+        "has_failed",
+        "is_sent",
         "is_tls",
         "readable",
         "readable_or_writable",
         "reader",
-        "receive_timeout",
         "socket",
     )
 
     def __init__(self, sock: socket.socket, is_tls: bool, reader: ResponseReader) -> None:
         self.socket = sock
         self.is_tls = is_tls
-        self.is_blocking = sock.getblocking()
-        self.receive_timeout: float | None = None  # the current SO_RCVTIMEO
         self.reader = reader
-        self.readable = select.poll()
-        self.readable.register(sock, _IN)
-        self.readable_or_writable = select.poll()
-        self.readable_or_writable.register(sock, _IN | _OUT)
+        self.is_sent = False  # whether the kernel has all of the request
+        self.has_failed = False  # whether sending has failed
+        self.readable = poller_of(sock, _IN)
+        self.readable_or_writable = poller_of(sock, _IN | _OUT)
 
     def close(self) -> None:
         self.reader.close()
@@ -117,64 +113,51 @@ class Connection:
         """
         reader = self.reader
         reader.start()
+        self.is_sent = self.has_failed = False
         if progress is not None:
             progress.restart()
         error: OSError | None = None
-        is_sent = False
         try:
             if request.nbytes <= MAX_JOINED_NBYTES:
-                is_sent = self._send_joined(request, deadline, progress)
+                windows: Iterable[list[Any]] = [[request.joined()]]
             else:
-                nbytes = _TLS_PIECE_NBYTES if self.is_tls else PIECE_NBYTES
-                is_sent = self._send(request.windows(nbytes), request, 0, deadline, progress)
+                windows = request.windows(_TLS_PIECE_NBYTES if self.is_tls else PIECE_NBYTES)
+            self.is_sent = self._send(windows, request, deadline, progress)
         except (BrokenPipeError, ConnectionResetError, ssl.SSLError) as failure:
             if progress is not None and progress.error is not None:
                 raise
             error = failure  # the server may have responded before it closed the connection
+            self.has_failed = True
         try:
             while not reader.complete:
                 self._receive(deadline, progress)
-        except OSError:
+        except OSError as failure:
             if error is None or (progress is not None and progress.error is not None):
                 raise
-            raise error from None
-        if not is_sent:
+            raise (failure if isinstance(failure, ConnectionResetError) else error) from None
+        if not self.is_sent:
             reader.reusable = False
         return reader
-
-    def _send_joined(
-        self, request: Request, deadline: Deadline, progress: ProgressReporter | None
-    ) -> bool:
-        """Send a small request, usually with one system call. See ``_send``."""
-        data = request.joined()
-        try:
-            n_sent = self.socket.send(data, 0 if self.is_tls else _DONTWAIT)
-        except _WOULD_BLOCK:
-            n_sent = 0
-        if n_sent < len(data):
-            rest = [memoryview(data)[n_sent:]]
-            return self._send([rest], request, n_sent, deadline, progress)
-        if progress is not None:
-            progress.sent(request.nbytes)
-        return True
 
     def _send(
         self,
         windows: Iterable[list[Any]],
         request: Request,
-        n_sent: int,
         deadline: Deadline,
         progress: ProgressReporter | None,
     ) -> bool:
-        """Send the rest of a request. Returns False if the server has responded before its end."""
+        """Send a request. Returns False if the server has responded before its end."""
         reader = self.reader
+        n_sent = 0
+        is_first = True  # the kernel has room for the first piece, without waiting for it
         for window in windows:
             while window:
-                if self._wait(self.readable_or_writable, deadline) & ~_OUT:
+                if not is_first and self._wait(self.readable_or_writable, deadline) & ~_OUT:
                     self._receive_available(progress)
                     # A server that rejects the request does not read the rest of it.
                     if reader.complete or reader.status >= 300:
                         return False
+                is_first = False
                 n_sent += self._send_window(window)
                 if progress is not None:
                     progress.sent(max(n_sent - len(request.head), 0))
@@ -183,10 +166,10 @@ class Connection:
     def _send_window(self, window: list[Any]) -> int:
         """Send as much as possible, and remove it from the window. Returns the number of bytes."""
         try:
-            if self.is_tls:
+            if self.is_tls or len(window) == 1:
                 n_sent = self.socket.send(window[0])
             else:
-                n_sent = self.socket.sendmsg(window, (), _DONTWAIT)
+                n_sent = self.socket.sendmsg(window)
         except _WOULD_BLOCK:
             return 0
         n_left = n_sent
@@ -198,84 +181,84 @@ class Connection:
 
     def _receive(self, deadline: Deadline, progress: ProgressReporter | None) -> None:
         """Wait for bytes of the response, and process them. Raises TimeoutError."""
-        if not self.is_blocking:  # TLS may have decrypted bytes that poll does not know of
-            if not self._receive_available(progress):
-                self._wait(self.readable, deadline)
+        if self.is_tls and self._receive_available(progress):
+            deadline.limit("total")  # TLS may have bytes that poll does not know of, so it is first
             return
-        seconds = deadline.timeout.read
-        if deadline.at is not None:
-            seconds = deadline.limit(seconds)
-        if seconds != self.receive_timeout:
-            self._set_receive_timeout(seconds)
-        try:
-            n_received = self.socket.recv_into(self.reader.get_buffer())
-        except BlockingIOError:
-            raise TimeoutError(deadline.timeout_message("read")) from None
-        self._process(n_received, progress)
-
-    def _set_receive_timeout(self, seconds: float | None) -> None:
-        microseconds = 0 if seconds is None else max(int(min(seconds, _MAX_SECONDS) * 1e6), 1)
-        option = struct.pack("@ll", *divmod(microseconds, 1_000_000))  # 0: no timeout
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, option)
-        self.receive_timeout = seconds
+        self._wait(self.readable, deadline)
+        self._receive_available(progress)
 
     def _receive_available(self, progress: ProgressReporter | None) -> bool:
         """Process the bytes that have arrived. Returns False if there are none."""
-        memory = self.reader.get_buffer()
+        reader = self.reader
         try:
-            if self.is_tls:
-                n_received = self.socket.recv_into(memory)
+            if self.is_tls and reader.n_received == 0 and self._is_tls_truncated():
+                read_eof(reader, self.socket, self.is_sent, is_truncated=True)
+            elif n_received := self.socket.recv_into(reader.get_buffer()):
+                reader.received(n_received)
             else:
-                n_received = self.socket.recv_into(memory, 0, _DONTWAIT)
+                read_eof(reader, self.socket, self.is_sent, is_truncated=self.has_failed)
         except _WOULD_BLOCK:
             return False
-        self._process(n_received, progress)
-        return True
-
-    def _process(self, n_received: int, progress: ProgressReporter | None) -> None:
-        reader = self.reader
-        if n_received == 0:
-            reader.eof()
-        else:
-            reader.received(n_received)
+        except ssl.SSLEOFError:
+            reader.eof(is_truncated=True)
         if progress is not None and reader.status:
             progress.received(reader.body_nbytes, reader.content_length, reader.complete)
+        return True
+
+    def _is_tls_truncated(self) -> bool:
+        """Return whether the stream of the socket has ended, before OpenSSL notices it.
+
+        OpenSSL then sends an alert, which the server does not acknowledge. Whether the server has
+        acknowledged the request is not known any more.
+        """
+        return not socket.socket.recv(self.socket, 1, socket.MSG_PEEK)
 
     def _wait(self, poller: select.poll, deadline: Deadline) -> int:
         """Return the events that ``poller`` waited for. Raises TimeoutError."""
-        seconds = deadline.limit(deadline.timeout.read)
-        found = poller.poll(None if seconds is None else min(seconds, _MAX_SECONDS) * 1000)
-        if not found:
-            raise TimeoutError(deadline.timeout_message("read"))
-        return found[0][1]
+        seconds, step = deadline.limit("read")
+        events = poll(poller, seconds)
+        if not events:
+            raise deadline.error(step)
+        return events
 
 
-def connect(server: Server, context: ssl.SSLContext | None, deadline: Deadline) -> socket.socket:
-    """Return a connected socket; see ``Connection`` for whether it blocks. Raises OSError."""
+def poller_of(sock: socket.socket, events: int) -> select.poll:
+    poller = select.poll()
+    poller.register(sock, events)
+    return poller
+
+
+def poll(poller: select.poll, seconds: float | None) -> int:
+    """Return the events that a poller of one socket waited for, or 0 after ``seconds``."""
+    found = poller.poll(None if seconds is None else min(seconds, _MAX_SECONDS) * 1000)
+    return found[0][1] if found else 0
+
+
+def connect(
+    server: Server, resolver: Resolver, context: ssl.SSLContext | None, deadline: Deadline
+) -> socket.socket:
+    """Return a connected socket that does not block. Raises OSError."""
     error: OSError | None = None
-    for family, kind, protocol, _, address in socket.getaddrinfo(
-        server.host, server.port, type=socket.SOCK_STREAM
-    ):
-        seconds = deadline.limit(deadline.timeout.connect)
+    for family, kind, protocol, _, address in resolver.addresses(deadline):
+        seconds, step = deadline.limit("connect")
         end = None if seconds is None else time.monotonic() + seconds
         sock = None
         try:
             sock = socket.socket(family, kind, protocol)
-            sock.settimeout(None if seconds is None else min(seconds, _MAX_SECONDS))
-            sock.connect(address)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setblocking(context is None and _MAY_BLOCK)
-            if context is not None:
+            sock.setblocking(False)
+            if _connect(sock, address, end):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if context is None:
+                    return sock
                 sock = context.wrap_socket(
                     sock,
                     server_hostname=server.host,
                     do_handshake_on_connect=False,
                     suppress_ragged_eofs=False,
                 )
-                _perform_handshake(sock, end)
-            return sock
-        except TimeoutError:
-            error = TimeoutError(deadline.timeout_message("connect"))
+                if _perform_handshake(sock, end):
+                    return sock
+            error = deadline.error(step)
         except OSError as failure:
             error = failure
         except BaseException:
@@ -287,20 +270,86 @@ def connect(server: Server, context: ssl.SSLContext | None, deadline: Deadline) 
     raise error or OSError("the host has no address")
 
 
-def _perform_handshake(sock: ssl.SSLSocket, end: float | None) -> None:
+def _poll_until(sock: socket.socket, event: int, end: float | None) -> bool:
+    """Return whether the event has happened before ``end``, a time of ``time.monotonic``."""
+    seconds = None if end is None else max(end - time.monotonic(), 0)
+    return poll(poller_of(sock, event), seconds) != 0
+
+
+def _connect(sock: socket.socket, address: Any, end: float | None) -> bool:
+    """Return whether the connection was established before ``end``. Raises OSError."""
+    code = sock.connect_ex(address)
+    if code == errno.EINPROGRESS:
+        if not _poll_until(sock, _OUT, end):
+            return False
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code != 0:
+        raise OSError(code, os.strerror(code))
+    return True
+
+
+def _perform_handshake(sock: ssl.SSLSocket, end: float | None) -> bool:
+    """Return whether the TLS handshake was complete before ``end``. Raises OSError."""
     while True:
         try:
             sock.do_handshake()
-            return
+            return True
         except ssl.SSLWantReadError:
             event = _IN
         except ssl.SSLWantWriteError:
             event = _OUT
-        poller = select.poll()
-        poller.register(sock, event)
-        remaining = None if end is None else max(end - time.monotonic(), 0)
-        if not poller.poll(None if remaining is None else min(remaining, _MAX_SECONDS) * 1000):
-            raise TimeoutError
+        if not _poll_until(sock, event, end):
+            return False
+
+
+class Resolver:
+    """Looks up the addresses of a host in a thread, because ``getaddrinfo`` has no timeout.
+
+    A call that needs them while a thread runs waits for this thread. A client therefore has at most
+    one such thread, also if the name servers do not respond.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.arguments = server.host, server.port
+        self.lock = threading.Lock()
+        self.lookup: _Lookup | None = None
+
+    def addresses(self, deadline: Deadline) -> list[Any]:
+        """Return the results of ``getaddrinfo``. Raises OSError."""
+        seconds, step = deadline.limit("connect")
+        try:
+            flags = 0 if seconds is None else socket.AI_NUMERICHOST  # an address, and not a name
+            return socket.getaddrinfo(*self.arguments, type=socket.SOCK_STREAM, flags=flags)
+        except socket.gaierror:
+            if seconds is None:
+                raise
+        with self.lock:
+            lookup = self.lookup
+            if lookup is None or lookup.done.is_set():
+                lookup = _Lookup(self.arguments)
+                threading.Thread(target=lookup.run, daemon=True).start()
+                self.lookup = lookup
+        if not lookup.done.wait(min(seconds, _MAX_SECONDS)):
+            raise deadline.error(step)
+        if lookup.error is not None:
+            raise type(lookup.error)(*lookup.error.args)  # an exception belongs to one thread
+        return lookup.addresses
+
+
+class _Lookup:
+    def __init__(self, arguments: tuple[str, int]) -> None:
+        self.arguments = arguments
+        self.addresses: list[Any] = []
+        self.error: OSError | None = None
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        try:
+            self.addresses = socket.getaddrinfo(*self.arguments, type=socket.SOCK_STREAM)
+        except OSError as error:
+            self.error = error
+        finally:
+            self.done.set()
 
 
 class Pool:
@@ -331,11 +380,11 @@ class Pool:
             waiter = _Waiter()
             self.waiting.append(waiter)
         try:
-            seconds = deadline.limit(None)
+            seconds, step = deadline.limit("total")
             if not waiter.ready.acquire(
                 timeout=-1 if seconds is None else min(seconds, _MAX_SECONDS)
             ):
-                raise TimeoutError(deadline.timeout_message())
+                raise deadline.error(step)
             if self.is_closed:
                 raise RuntimeError("the client is closed")
         except BaseException:
@@ -445,15 +494,21 @@ class Client(BaseClient):
       is longer than ``max_body``;
     - ``ConnectionError`` if the connection fails or is closed before the response is complete;
     - ``TimeoutError`` if the server does not respond in time;
-    - ``RuntimeError`` if the client is closed.
+    - ``RuntimeError`` if the client is closed;
+    - ``ValueError`` if the name or the version of a model is empty, "." or "..", which no URL can
+      contain.
 
     For an InferenceServerError, ConnectionError or TimeoutError, ``is_ready`` returns False instead
     of raising the exception. The ``__cause__`` of a ConnectionError or TimeoutError is the
     exception of the socket.
 
     A server may close an idle connection at any time. If this happens when a call has just begun to
-    use the connection, and no byte of a response has arrived, the call sends its request once more
-    on a new connection. This is independent of ``retries``.
+    use the connection, the call sends its request once more on a new connection. This is
+    independent of ``retries``. An inference request is only sent again if no byte of a response has
+    arrived, and the server cannot have read the whole request: within a second, it has reset the
+    connection, or has closed it without acknowledging the request. Otherwise a ConnectionError is
+    raised, because the model may have run. A request for metadata or readiness is sent again if no
+    byte of a response has arrived.
 
     A connection is not used again after a response with status 500 or higher, unless the response
     has the header ``Connection: keep-alive``.
@@ -500,6 +555,7 @@ class Client(BaseClient):
         if self.server.is_tls:
             self._ssl_context = ssl_context or ssl.create_default_context()
         self._pool = Pool(connections)
+        self._resolver = Resolver(self.server)
         clients.add(self)
 
     def infer(
@@ -574,8 +630,8 @@ class Client(BaseClient):
         EncodeError
             The request cannot be encoded.
         ValueError
-            ``timeout``, a header or a compression algorithm is invalid, or the number of arrays
-            without names is not that of the inputs that the model declares.
+            ``model``, ``version``, ``timeout``, a header or a compression algorithm is invalid, or
+            the number of arrays without names is not that of the inputs that the model declares.
         TypeError
             An argument has the wrong type.
 
@@ -705,7 +761,7 @@ class Client(BaseClient):
 
         Raises
         ------
-        InferenceServerError, DecodeError, ConnectionError, TimeoutError, RuntimeError
+        InferenceServerError, DecodeError, ConnectionError, TimeoutError, RuntimeError, ValueError
             See ``Client``.
 
         Examples
@@ -735,7 +791,7 @@ class Client(BaseClient):
 
         Raises
         ------
-        DecodeError, RuntimeError
+        DecodeError, RuntimeError, ValueError
             See ``Client``.
 
         Examples
@@ -770,7 +826,7 @@ class Client(BaseClient):
         DecodeError, RuntimeError
             See ``Client``.
         ValueError
-            ``timeout`` is not a positive number.
+            ``timeout`` is not a positive number, or ``model`` or ``version`` is invalid.
 
         Examples
         --------
@@ -841,11 +897,7 @@ class Client(BaseClient):
     def _attempt(
         self, request: Request, deadline: Deadline, progress: ProgressReporter | None
     ) -> ResponseBody:
-        """Send a request on a connection of the pool.
-
-        If a connection that was used before turns out to be closed, and no byte of a response has
-        arrived, the request is sent once more on a new connection.
-        """
+        """Send a request on a connection of the pool, or on a new one; see ``may_resend``."""
         pool = self._pool
         try:
             connection = pool.acquire(deadline)
@@ -887,21 +939,20 @@ class Client(BaseClient):
     ) -> ResponseReader | None:
         """Send a request on a connection that was used before, and receive the response.
 
-        Returns None if the connection is closed before any byte of the response arrives.
+        Returns None if the connection has failed, and the request must be sent on a new one.
         """
+        started = time.monotonic()
         try:
             return connection.exchange(request, deadline, progress)
         except OSError as error:
-            if (
-                isinstance(error, TimeoutError)
-                or connection.reader.n_received > 0
-                or (progress is not None and progress.error is not None)
-            ):
+            if progress is not None and progress.error is not None:
+                raise
+            if not may_resend(request, connection.reader, error, started):
                 raise
             return None
 
     def _connect(self, deadline: Deadline) -> Connection:
-        sock = connect(self.server, self._ssl_context, deadline)
+        sock = connect(self.server, self._resolver, self._ssl_context, deadline)
         connection = Connection(sock, self.server.is_tls, ResponseReader(self.max_body))
         self._pool.opened.add(connection)
         return connection
@@ -912,3 +963,4 @@ class Client(BaseClient):
         self._pool.forget()
         self._pool = Pool(self._options["connections"])
         self._pool.is_closed = is_closed
+        self._resolver = Resolver(self.server)

@@ -1,0 +1,654 @@
+"""Faults of connections: which requests are sent again, signals, truncated TLS, slow names."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import random
+import select
+import signal
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support import client_fixtures
+from support.client_fixtures import BODY, GOOD, HEADERS, Certificate, Connect, TlsScripted, X
+from support.servers import HOST, Scripted, http, uvicorn_server
+from tensorwire.client import (
+    AsyncClient,
+    Client,
+    InferenceServerError,
+    Progress,
+    Timeout,
+    aio,
+    calls,
+    responses,
+    sync,
+)
+
+pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
+connect = client_fixtures.connect
+certificate = client_fixtures.certificate
+
+CHUNKED = HEADERS | {"Transfer-Encoding": "chunked"}
+CHUNKS = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+
+Answer = Callable[[socket.socket], None]
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def tls(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@contextlib.contextmanager
+def serving(
+    answers: list[Any], connect: Connect, tls: bool, certificate: Certificate, **options: Any
+) -> Any:
+    """Run a scripted server, and yield it with a client."""
+    server = TlsScripted(answers, certificate) if tls else Scripted(answers)
+    if tls:
+        options["ssl_context"] = certificate.trusting()
+    url = f"{'https' if tls else 'http'}://{server.address}"
+    with server, connect(url, **options) as client:
+        yield server, client
+
+
+# --- which requests are sent again ---
+
+
+class KeepsOne(Scripted):
+    """Answers the first request of each connection, and then calls ``end`` instead of reading."""
+
+    def __init__(self, end: Answer) -> None:
+        super().__init__([GOOD])
+        self.end = end
+
+    def serve(self, connection: socket.socket) -> None:
+        super().serve(connection)
+        if self.n_connections == 1:
+            self.end(connection)
+
+
+class KeepsOneWithTls(TlsScripted, KeepsOne):
+    pass
+
+
+def close_without_reading(connection: socket.socket) -> None:
+    select.select([connection], [], [], 5)
+
+
+def read_a_part(connection: socket.socket) -> None:
+    socket.socket.recv(connection, 100)  # also with TLS: bytes of the socket
+
+
+def read(connection: socket.socket) -> None:
+    """Read a whole request, of which the body is shorter than 8000 bytes."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += connection.recv(8000)
+    head, _, body = received.partition(b"\r\n\r\n")
+    _, has_body, length = head.partition(b"Content-Length: ")
+    n_body = int(length.split()[0]) if has_body else 0
+    while len(body) < n_body:
+        body += connection.recv(8000)
+
+
+def reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def close_tls(connection: ssl.SSLSocket) -> None:
+    """Send close_notify, and do not wait for that of the client."""
+    connection.setblocking(False)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        connection.unwrap()
+
+
+def read_and_close(connection: socket.socket) -> None:
+    read(connection)
+
+
+def read_and_close_politely(connection: socket.socket) -> None:
+    """With TLS, the last message is close_notify."""
+    read(connection)
+    if isinstance(connection, ssl.SSLSocket):
+        close_tls(connection)
+
+
+def process_and_close(connection: socket.socket) -> None:
+    read(connection)
+    time.sleep(0.1)
+
+
+def process_and_reset(connection: socket.socket) -> None:
+    read(connection)
+    time.sleep(0.2)
+    reset(connection)
+
+
+def answer_in_part(connection: socket.socket) -> None:
+    read(connection)
+    connection.sendall(b"H")
+
+
+def answer_in_part_and_reset(connection: socket.socket) -> None:
+    answer_in_part(connection)
+    time.sleep(0.1)
+    reset(connection)
+
+
+def stay_silent(connection: socket.socket) -> None:
+    read(connection)
+    time.sleep(0.5)
+
+
+NOTHING, GET, ALL = 0, 1, 2  # which requests are sent again
+ENDS: dict[Answer, int] = {
+    close_without_reading: ALL,
+    read_a_part: ALL,
+    read_and_close: GET,
+    read_and_close_politely: GET,
+    process_and_close: GET,
+    process_and_reset: GET,
+    answer_in_part: NOTHING,
+    answer_in_part_and_reset: NOTHING,
+    stay_silent: NOTHING,
+}
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
+def test_request_on_a_kept_connection_that_fails(
+    connect: Connect,
+    end: Answer,
+    tls: bool,
+    certificate: Certificate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A POST is sent again only if the server cannot have read all of it."""
+    if end is process_and_reset:
+        monkeypatch.setattr(calls, "RESEND_SECONDS", 0.1)
+    for method, is_resent in (("GET", ENDS[end] >= GET), ("POST", ENDS[end] == ALL)):
+        server = KeepsOneWithTls(end, certificate) if tls else KeepsOne(end)
+        options: dict[str, Any] = {"ssl_context": certificate.trusting()} if tls else {}
+        if end is stay_silent:
+            options["timeout"] = 0.3
+        url = f"{'https' if tls else 'http'}://{server.address}"
+        with server, connect(url, **options) as client:
+            client.is_ready()
+            if method == "GET":
+                assert client.is_ready() is is_resent
+            elif is_resent:
+                assert client.infer("m", {"x": X})["x"].shape == X.shape
+            else:
+                with pytest.raises(TimeoutError if end is stay_silent else ConnectionError):
+                    client.infer("m", {"x": X})
+        assert server.n_connections == 1 + is_resent, method
+
+
+@pytest.mark.parametrize("n_values", [1, 1 << 20])
+def test_connection_that_is_closed_while_the_request_is_sent(
+    connect: Connect,
+    n_values: int,
+    tls: bool,
+    certificate: Certificate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client has found the kept connection open, and the server closes it then."""
+
+    async def is_open(self: Any) -> bool:
+        return not self.transport.is_closing()
+
+    def wait(*_: Any) -> bool:
+        time.sleep(0.02)
+        return True
+
+    monkeypatch.setattr(sync.Connection, "is_open", wait)
+    monkeypatch.setattr(aio.Connection, "is_open", is_open)
+    with serving([GOOD], connect, tls, certificate) as (server, client):
+        for _ in range(20):
+            assert client.infer("m", {"x": np.zeros(n_values)})["x"].shape == X.shape
+        assert server.n_connections == 20
+
+
+def test_connection_that_is_closed_after_a_part_of_the_request_was_read(connect: Connect) -> None:
+    """Nothing was reset yet, but the rest of the request was not sent."""
+    is_sent_in_part, is_closed = threading.Event(), threading.Event()
+
+    def read_what_has_arrived(connection: socket.socket) -> None:
+        while True:
+            is_last = is_sent_in_part.is_set()
+            if select.select([connection], [], [], 0.1)[0]:
+                connection.recv(1 << 20)
+            elif is_last:
+                break
+        connection.close()
+        is_closed.set()
+
+    def wait(progress: Progress) -> None:
+        if 0 < progress.sent_nbytes < progress.request_nbytes:
+            is_sent_in_part.set()
+            assert is_closed.wait(5)
+
+    with KeepsOne(read_what_has_arrived) as server, connect(server.address) as client:
+        client.is_ready()
+        data = np.zeros(32 << 20, np.int8)
+        assert client.infer("m", {"x": data}, on_progress=wait)["x"].shape == X.shape
+        assert server.n_connections == 2
+
+
+@pytest.mark.parametrize("headers", [{}, {"Connection": "keep-alive"}], ids=["", "keep-alive"])
+def test_calls_after_a_model_of_fastapi_has_failed(
+    connect: Connect, headers: dict[str, str]
+) -> None:
+    """FastAPI answers 500, and uvicorn then closes the connection without announcing it."""
+    fastapi = pytest.importorskip("fastapi")
+    app = fastapi.FastAPI()
+
+    def handle(*_: Any) -> Any:
+        return fastapi.responses.JSONResponse({"error": "failed"}, 500, headers)
+
+    async def infer(model: str) -> Any:
+        if model == "failing":
+            raise RuntimeError("failed")
+        return fastapi.Response(BODY, headers=HEADERS)
+
+    app.add_exception_handler(Exception, handle)
+    app.add_api_route("/v2/models/{model}/infer", infer, methods=["POST"])
+    with uvicorn_server(app, log_config=None) as address, connect(address) as client:
+        for _ in range(200):
+            with pytest.raises(InferenceServerError, match=r"^failed$"):
+                client.infer("failing", {"x": X})
+            assert client.infer("works", {"x": X})["x"].shape == X.shape
+
+
+def test_server_that_closes_a_connection_at_any_time_gets_each_request_once(
+    connect: Connect,
+) -> None:
+    """It closes after a response and a random pause, or after it has read a request."""
+    generator = random.Random(1)
+    n_read, n_lost = 0, 0
+
+    class Closes(Scripted):
+        def serve(self, connection: socket.socket) -> None:
+            nonlocal n_read
+            while self.read(connection):
+                n_read += 1
+                if generator.random() < 0.3:
+                    return
+                connection.sendall(GOOD)
+                if generator.random() < 0.3:
+                    time.sleep(generator.random() * 0.001)
+                    return
+
+    n_calls = 1000
+    with Closes([]) as server, connect(server.address) as client:
+        for _ in range(n_calls):
+            try:
+                client.infer("m", {"x": X})
+            except ConnectionError:
+                n_lost += 1
+    assert n_read == n_calls
+    assert 0.2 * n_calls < n_lost < 0.4 * n_calls
+
+
+# --- signals ---
+
+
+@pytest.fixture
+def signals() -> Iterator[list[int]]:
+    """Interrupt the main thread every 20 ms, as a sampling profiler does."""
+    received: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: received.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+    try:
+        yield received
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def wait_1_second(_: socket.socket) -> None:
+    time.sleep(1)
+
+
+def drip(connection: socket.socket) -> None:
+    for i in range(20):
+        connection.sendall(GOOD[i : i + 1])
+        time.sleep(0.05)
+
+
+class NeverReads(Scripted):
+    def serve(self, connection: socket.socket) -> None:
+        time.sleep(1)
+
+
+class FullQueue(Scripted):
+    """A server whose queue of connections is full, so that connecting takes forever."""
+
+    def __enter__(self) -> FullQueue:
+        self.listening.listen(0)
+        self.waiting = [socket.socket() for _ in range(3)]
+        for client in self.waiting:
+            client.setblocking(False)
+            client.connect_ex(self.listening.getsockname())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for opened in (self.listening, *self.waiting):
+            opened.close()
+
+
+LARGE = np.zeros(32 << 20, np.int8)
+
+
+@pytest.mark.parametrize(
+    ("make", "answer", "data", "scheme", "timeout", "expired"),
+    [
+        (Scripted, wait_1_second, X, "http", Timeout(read=0.3), "read"),
+        (Scripted, drip, X, "http", Timeout(total=0.3), "total"),
+        (Scripted, drip, X, "http", Timeout(read=1, total=0.3), "total"),
+        (NeverReads, b"", LARGE, "http", Timeout(read=0.3), "read"),
+        (NeverReads, b"", LARGE, "http", Timeout(total=0.3), "total"),
+        (FullQueue, b"", X, "http", Timeout(connect=0.3), "connect"),
+        (FullQueue, b"", X, "http", Timeout(total=0.3), "total"),
+        (NeverReads, b"", X, "https", Timeout(connect=0.3), "connect"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_signals_do_not_extend_timeouts(
+    connect: Connect,
+    signals: list[int],
+    make: Any,
+    answer: Any,
+    data: Any,
+    scheme: str,
+    timeout: Timeout,
+    expired: str,
+) -> None:
+    with make([answer]) as server, connect(f"{scheme}://{server.address}") as client:
+        started = time.perf_counter()
+        with pytest.raises(TimeoutError, match=rf"0\.3 seconds \({expired} timeout\)"):
+            client.infer("m", {"x": data}, timeout=timeout)
+        assert 0.29 < time.perf_counter() - started < 0.9
+    assert len(signals) > 5
+
+
+def test_signals_do_not_extend_the_wait_for_a_connection(signals: list[int]) -> None:
+    with Scripted([wait_1_second]) as server, Client(server.address, connections=1) as client:
+        other = threading.Thread(target=client.is_ready)
+        other.start()
+        time.sleep(0.1)
+        started = time.perf_counter()
+        with pytest.raises(TimeoutError, match="total timeout"):
+            client.infer("m", {"x": X}, timeout=Timeout(total=0.3))
+        assert 0.29 < time.perf_counter() - started < 0.8
+        other.join()
+    assert len(signals) > 5
+
+
+class Interrupt(BaseException):
+    pass
+
+
+def test_call_that_a_signal_handler_aborts() -> None:
+    """The connection is not used again, so that the next call does not get the wrong response."""
+    generator = random.Random(1)
+    is_aborting = False
+    n_aborted = 0
+
+    def interrupt(*_: Any) -> None:
+        if is_aborting:
+            raise Interrupt
+
+    def answer(connection: socket.socket) -> None:
+        time.sleep(0.002)
+        connection.sendall(http(b'{"name":"%d"}' % len(server.heads)))
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with Scripted([answer] * 1000) as server, Client(server.address, connections=1) as client:
+            for _ in range(200):
+                try:
+                    is_aborting = True
+                    signal.setitimer(signal.ITIMER_REAL, generator.uniform(0.0001, 0.003))
+                    client.server_metadata()
+                except Interrupt:
+                    n_aborted += 1
+                is_aborting = False
+                n_before = len(server.heads)
+                assert int(client.server_metadata()["name"]) > n_before
+            assert n_aborted > 50
+            assert server.n_connections >= n_aborted // 2
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+CALLBACKS = [name for name in dir(responses.ResponseReader) if name.startswith("on_")]
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_signal_handler_that_raises_an_exception_in_a_callback_of_the_parser(
+    connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not taken for an error of the response, which could be repeated."""
+
+    def interrupt(*_: Any) -> None:
+        raise Interrupt
+
+    chunked = http(CHUNKS, CHUNKED, length="")
+    with Scripted([chunked]) as server, connect(server.address, retries=1) as client:
+        with monkeypatch.context() as patched, pytest.raises(Interrupt):
+            patched.setattr(responses.ResponseReader, name, interrupt)
+            client.infer("m", {"x": X})
+        assert client.infer("m", {"x": X})["x"].shape == X.shape
+        assert server.n_connections == 2
+
+
+# --- TLS that ends without close_notify ---
+
+
+class EndsTls(TlsScripted):
+    """Sends an answer, and ends the stream with or without close_notify."""
+
+    def __init__(self, answer: bytes, certificate: Certificate, is_closed: bool) -> None:
+        super().__init__([answer], certificate)
+        self.is_closed = is_closed
+
+    def read(self, connection: socket.socket) -> bool:
+        read(connection)
+        return True
+
+    def serve(self, connection: socket.socket) -> None:
+        with self.context.wrap_socket(connection, server_side=True) as wrapped:
+            Scripted.serve(self, wrapped)
+            if self.is_closed:
+                close_tls(wrapped)
+
+
+GZIPPED = HEADERS | {"Content-Encoding": "gzip"}
+FAILED = "500 Internal Server Error"
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["truncated", "closed"])
+@pytest.mark.parametrize(
+    ("answer", "is_complete"),
+    [
+        (b"", False),
+        (b"HTTP/1.1 200 OK\r\nA: b", False),
+        (http(BODY, HEADERS), True),
+        (http(BODY[:-1], HEADERS, length=len(BODY)), False),
+        (http(b"", HEADERS, length=len(BODY)), False),
+        (http(CHUNKS, CHUNKED, length=""), True),
+        (http(CHUNKS[:-1], CHUNKED, length=""), False),
+        (http(CHUNKS[:-5], CHUNKED, length=""), False),
+        (http(BODY, HEADERS, length=""), None),
+        (http(gzip.compress(BODY), GZIPPED, length=""), None),
+    ],
+)
+def test_end_of_tls(
+    connect: Connect,
+    certificate: Certificate,
+    answer: bytes,
+    is_complete: bool | None,
+    is_closed: bool,
+) -> None:
+    """A body that ends with the connection is only complete if TLS was closed (None)."""
+    options = {"ssl_context": certificate.trusting()}
+    server = EndsTls(answer, certificate, is_closed)
+    with server, connect(f"https://{server.address}", **options) as client:
+        if is_complete or (is_complete is None and is_closed):
+            assert np.array_equal(client.infer("m", {"x": X})["x"].data, X)
+        else:
+            with pytest.raises(ConnectionError, match="the server closed the connection before"):
+                client.infer("m", {"x": X})
+
+
+@pytest.mark.parametrize("data", [X, LARGE], ids=["sent", "sending"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http(BODY[:-1], HEADERS, length=len(BODY)),
+        http(CHUNKS[:-1], CHUNKED, length=""),
+        http(BODY, HEADERS, length=""),
+        http(gzip.compress(BODY), GZIPPED, length=""),
+    ],
+)
+def test_response_that_ends_with_a_reset(connect: Connect, answer: bytes, data: Any) -> None:
+    """It is not complete, also if its body ends with the connection."""
+
+    class Resets(Scripted):
+        def serve(self, connection: socket.socket) -> None:
+            connection.recv(100_000)
+            connection.sendall(answer)
+            time.sleep(0.05)
+            reset(connection)
+
+    fails = pytest.raises(ConnectionError)
+    with Resets([]) as server, connect(server.address) as client, fails:
+        client.infer("m", {"x": data})
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["truncated", "closed"])
+@pytest.mark.parametrize("length", ["", 900])
+def test_end_of_tls_in_an_error_response(
+    connect: Connect, certificate: Certificate, is_closed: bool, length: Any
+) -> None:
+    """The status and the start of the message are reported, as without TLS."""
+    options = {"ssl_context": certificate.trusting()}
+    server = EndsTls(http(b"no GPU", status=FAILED, length=length), certificate, is_closed)
+    with server, connect(f"https://{server.address}", **options) as client:
+        with pytest.raises(InferenceServerError, match=r"^no GPU$") as caught:
+            client.infer("m", {"x": X})
+        assert caught.value.status == 500
+
+
+# --- names that are looked up slowly ---
+
+# uvloop calls the function of the C library itself
+python_connect = pytest.mark.parametrize("connect", [Client, client_fixtures.Awaited])
+
+
+@pytest.fixture
+def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
+    found = Resolver()
+    monkeypatch.setattr(socket, "getaddrinfo", found.getaddrinfo)
+    return found
+
+
+class Resolver:
+    """Replaces ``socket.getaddrinfo``: "slow.test" takes a second, other names do not exist."""
+
+    def __init__(self) -> None:
+        self.original = socket.getaddrinfo
+        self.n_lookups = 0
+
+    def getaddrinfo(self, host: Any, port: Any, *arguments: Any, **named: Any) -> Any:
+        if named.get("flags", 0) & socket.AI_NUMERICHOST or host == HOST:
+            return self.original(host, port, *arguments, **named)
+        self.n_lookups += 1
+        time.sleep(0.8)
+        if host == "slow.test":
+            return self.original(HOST, port, *arguments, **named)
+        raise socket.gaierror(socket.EAI_NONAME, "unknown")
+
+
+@python_connect
+@pytest.mark.parametrize(
+    ("timeout", "expired"), [(Timeout(connect=0.2), "connect"), (Timeout(total=0.2), "total")]
+)
+def test_timeouts_include_the_lookup_of_the_host(
+    connect: Connect, resolver: Resolver, timeout: Timeout, expired: str, signals: list[int]
+) -> None:
+    with Scripted([GOOD]) as server:
+        port = server.address.partition(":")[2]
+        with connect(f"slow.test:{port}", timeout=timeout) as client:
+            started = time.perf_counter()
+            for _ in range(2):
+                with pytest.raises(TimeoutError, match=rf"0\.2 seconds \({expired} timeout\)"):
+                    client.infer("m", {"x": X})
+            assert 0.4 <= time.perf_counter() - started < 0.75
+            # the lookup that has begun is not repeated by the blocking client
+            assert resolver.n_lookups == (1 if isinstance(client, Client) else 2)
+            assert client.infer("m", {"x": X}, timeout=5)["x"].shape == X.shape
+
+
+@python_connect
+@pytest.mark.parametrize("timeout", [5, None])
+def test_name_that_does_not_exist(connect: Connect, resolver: Resolver, timeout: Any) -> None:
+    fails = pytest.raises(ConnectionError, match="unknown")
+    with connect("none.test", timeout=timeout) as client, fails as caught:
+        client.infer("m", {"x": X})
+    assert isinstance(caught.value.__cause__, socket.gaierror)
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "a..b", "..", "[::1"])
+def test_names_that_cannot_be_looked_up(connect: Connect, host: str) -> None:
+    with pytest.raises(ValueError), connect(f"http://{host}:80"):
+        pass
+
+
+# --- the clock ---
+
+
+class AheadOfTime(asyncio.SelectorEventLoop):
+    """Its clock advances whenever it is read, so timers are early; that of uvloop is coarse."""
+
+    n_read = 0
+
+    def time(self) -> float:
+        self.n_read += 1
+        return super().time() + self.n_read * 0.005
+
+
+@pytest.mark.parametrize(
+    ("timeout", "expired"),
+    [
+        (Timeout(read=5, total=0.3), "longer than 0.3 seconds (total timeout)"),
+        (Timeout(read=0.3, total=5), "for 0.3 seconds (read timeout)"),
+        (Timeout(read=0.3, total=0.3), "longer than 0.3 seconds (total timeout)"),
+    ],
+)
+def test_timeout_that_is_reported_has_expired(timeout: Timeout, expired: str) -> None:
+    async def main(address: str) -> None:
+        async with AsyncClient(address, timeout=timeout) as client:
+            started = time.monotonic()
+            with pytest.raises(TimeoutError) as caught:
+                await client.infer("m", {"x": X})
+            assert 0.3 <= time.monotonic() - started < 1
+            assert expired in str(caught.value)
+
+    with (
+        Scripted([wait_1_second]) as server,
+        asyncio.Runner(loop_factory=AheadOfTime) as runner,
+    ):
+        runner.run(main(server.address))
