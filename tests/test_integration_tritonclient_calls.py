@@ -442,6 +442,27 @@ def test_older_geventhttpclient_returns_bytearrays(
     assert found.flags.writeable
 
 
+@pytest.mark.parametrize("name", ["truncated", "truncated after the header"])
+def test_closed_connection_is_an_error_although_the_parser_reports_none(
+    http: ModuleType, installed: None, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The call does not wait for a connection that the server has closed."""
+    library = import_module("geventhttpclient.response")
+    feed, n_ends = library.HTTPResponse.feed, 0
+
+    def silent_feed(self: Any, data: bytes) -> None:
+        nonlocal n_ends
+        if data:
+            feed(self, data)
+            return
+        n_ends += 1
+        assert n_ends < 5, "receives from a closed connection repeatedly"
+
+    monkeypatch.setattr(library.HTTPResponse, "feed", silent_feed)
+    with pytest.raises(library.HTTPConnectionClosed, match=r"after \d+ of \d+ bytes"):
+        by_http_once(ANSWERS[name])
+
+
 def test_connection_is_used_again(http: ModuleType, either: bool) -> None:
     _, requests, n_connections = exchange(by_http, CALLS["twice"], (ANSWER, ANSWER))
     assert len(requests) == 2
