@@ -71,11 +71,13 @@ def install(
         model passes to ``InferResponse``. It then also has an id. If False, a model has to pass
         ``use_binary_outputs``, ``requested_outputs`` and an id, as in KServe itself.
     untested
-        What to do with a version of KServe that is newer than the tested ones, if a function
-        that the integration replaces, or relies on, has another source than in the tested ones.
-        ``"known"`` does not replace such functions, and logs a warning that names them (logger
-        ``tensorwire.integrations``). ``"allow"`` replaces all functions whose parameters match.
-        ``"error"`` raises IntegrationError. If all sources are known, the three do the same.
+        What to do about functions that differ from those that the integration was tested with. This
+        concerns functions that it replaces, and those that it relies on. A function differs if its
+        source is another one, or if other code has wrapped or replaced it. ``"known"`` does not
+        replace such functions, and logs a warning that names them (logger
+        ``tensorwire.integrations``). ``"allow"`` does the same, but does not compare sources.
+        ``"error"`` raises IntegrationError. The sources of KServe itself are compared if its
+        version is newer than the tested ones.
 
     Raises
     ------
@@ -95,7 +97,14 @@ def install(
 
 
 def uninstall() -> None:
-    """Restore KServe's own functions. Existing requests and responses remain usable."""
+    """Restore KServe's own functions. Existing requests and responses remain usable.
+
+    Raises
+    ------
+    IntegrationError
+        Other code has wrapped a replaced function since ``install``. The wrapper has to be removed
+        first. Nothing was changed.
+    """
     _PATCH.uninstall()
 
 
