@@ -413,6 +413,35 @@ def test_function_that_is_wrapped_later(peer: ModuleType, wrap: Any, function: s
     assert all(now is then for now, then in zip(state(peer), before, strict=True))
 
 
+@with_wrappers
+def test_function_that_is_wrapped_later_in_another_module(peer: ModuleType, wrap: Any) -> None:
+    before, patch = state(peer), patch_of(("1.4", "1.5"))
+    user = module("user", "from peer import double as double")
+    patch.install(lambda: everything(peer))
+    wrapped = Wrapped(user, "double", wrap)
+    assert user.double(3) == ("new", 6)
+    assert wrapped.n_calls == 1
+    with pytest.raises(tw.IntegrationError, match=r"wrapped since .*: peer\.double\. Remove"):
+        patch.uninstall()
+    wrapped.remove()
+    patch.uninstall()
+    assert user.double is peer.double
+    assert state(peer) == before
+
+
+def test_compiled_function_of_the_package_is_its_own(peer: ModuleType) -> None:
+    """A package may be compiled, by Cython or Nuitka for example."""
+    compiled = tw.decode_bytes
+    assert not isinstance(compiled, type(marked))
+    assert patching.foreign_code(compiled, "tensorwire:decode_bytes") is None
+    assert patching.foreign_code(compiled, "peer:double") == (
+        "tensorwire._codec.bytes_tensor.decode_bytes"
+    )
+    for wrap in WRAPPERS:
+        wrapper = wrap(compiled, lambda: None)
+        assert patching.foreign_code(wrapper, "tensorwire:decode_bytes") is not None
+
+
 @pytest.mark.parametrize("imported", [False, True])
 @with_wrappers
 def test_wrapped_function_that_a_replacement_relies_on(

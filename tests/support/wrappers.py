@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, partialmethod, wraps
-from inspect import getattr_static
+from inspect import getattr_static, iscoroutinefunction
 from types import ModuleType
 from typing import Any
 
@@ -19,8 +19,8 @@ class Proxy:
     def __init__(self, wrapped: Any, count: Count) -> None:
         self.__wrapped__, self._count = wrapped, count
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         return self.__wrapped__.__class__
 
     def __getattr__(self, name: str) -> Any:
@@ -42,6 +42,12 @@ def closure(function: Any, count: Count) -> Any:
         count()
         return inner(*arguments, **options)
 
+    async def async_wrapper(*arguments: Any, **options: Any) -> Any:
+        count()
+        return await inner(*arguments, **options)
+
+    if iscoroutinefunction(inner):
+        return async_wrapper
     return wrapper if inner is function else type(function)(wrapper)
 
 

@@ -190,7 +190,11 @@ class Patch:
             replacement, so the wrapper has to be removed first. Nothing was changed.
         """
         with self._lock:
-            wrapped = [c for c in self._changes if is_wrapped(c.new, vars(c.owner).get(c.name))]
+            wrapped = [
+                change
+                for change in self._changes
+                if any(is_wrapped(change.new, value) for value in values_in_use(change))
+            ]
             if wrapped:
                 names = listed(join_name(change.owner, change.name) for change in wrapped)
                 raise self._layout_error(
@@ -299,7 +303,7 @@ class Patch:
 
     def _check_relied(self, name: str, defined: Mapping[str, str]) -> None:
         """Raise Difference if others have replaced a function that a replacement relies on."""
-        module = defined[name].partition(":")[0]
+        module = name.partition(":")[0]
         for other in self.relies_on.get(name, ()):
             for value in values_of(other, module) if other != name else ():
                 if (foreign := foreign_code(value, defined.get(other, other))) is not None:
@@ -430,7 +434,8 @@ def place(value: Any) -> str | None:
     kind = type(value)
     if kind is FunctionType:
         return f"{value.__globals__.get('__name__')}:{value.__code__.co_qualname}"
-    if issubclass(kind, type):
+    is_compiled = any("__qualname__" in vars(base) for base in kind.__mro__)
+    if issubclass(kind, type) or (is_compiled and not hasattr(value, "__wrapped__")):
         return f"{value.__module__}:{value.__qualname__}"
     if is_function(value) and kind.__module__ not in TYPE_MODULES:
         return f"{kind.__module__}:{kind.__qualname__}"
@@ -452,6 +457,15 @@ def values_of(name: str, used_in: str) -> list[Any]:
                 value = getattr_static(value, attribute, ABSENT)
         found.append(value)
     return found
+
+
+def values_in_use(change: Change) -> list[Any]:
+    """Return the values that a name has at present: in the class, or in all loaded modules."""
+    owner, name = change.owner, change.name
+    if not isinstance(owner, ModuleType):
+        return [vars(owner).get(name)]
+    loaded = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+    return [vars(each)[name] for each in loaded if name in vars(each)]
 
 
 def is_wrapped(new: Any, current: Any) -> bool:

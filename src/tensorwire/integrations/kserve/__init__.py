@@ -22,7 +22,7 @@ Unchanged: ``data`` is still a list. It is built on first access; after that, th
 authoritative. JSON responses have the same members and values.
 
 ``BinaryDataPlane`` does the same for the REST API of a single server, without replacing functions
-of KServe. In this case, KServe still reads JSON requests itself.
+of KServe. In this case, KServe still reads and writes JSON itself.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ def install(
 ) -> None:
     """Make KServe use this codec, in the whole process and in the workers that its server starts.
 
-    Functions that other modules import from KServe, before or after this call, are replaced as
-    well. This function is thread-safe. If KServe already uses the codec, only the options change.
+    Call it before the server is started: KServe itself reads and writes the JSON of servers that
+    run already. Functions that other modules import from KServe, before or after this call, are
+    replaced as well. This function is thread-safe. If KServe already uses the codec, only the
+    options change.
 
     Parameters
     ----------
@@ -116,7 +118,7 @@ def is_installed() -> bool:
 def _replacements(untested: Untested = "known") -> list[Replacement]:
     from .patches import replacements  # noqa: PLC0415 - imports KServe
 
-    return replacements(partial(install, untested=untested))
+    return replacements(partial(install, untested=untested), is_installed)
 
 
 def __getattr__(name: str) -> Any:

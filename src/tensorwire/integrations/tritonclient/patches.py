@@ -12,7 +12,7 @@ from tritonclient import utils
 
 from ..._codec.bytes_tensor import decode_bytes
 from ...errors import TensorwireError
-from ..patching import Function, Replacement, foreign_code
+from ..patching import Function, Replacement, package_of, place
 from .convert import (
     VIEW_FROM_NBYTES,
     BodyResponse,
@@ -265,7 +265,8 @@ def sending(original: Function, client_class: type, transport: Transport | None)
         if is_compressed or client._verbose or transport is None:
             return arguments, options
         # A wrapper around the function that creates the body expects `bytes`.
-        is_ours = foreign_code(namespace["_get_inference_request"], __name__) is None
+        creator = place(namespace.get("_get_inference_request"))
+        is_ours = creator is not None and package_of(creator) == package_of(__name__)
         if not is_ours or not is_plain(client, transport):
             return arguments, options
         marked = TransportInputs(inputs, transport.body_type)
