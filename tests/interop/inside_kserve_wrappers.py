@@ -23,6 +23,7 @@ from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from kserve.utils import utils
 from starlette import requests
 from starlette.applications import Starlette
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
@@ -257,6 +258,25 @@ def test_openapi_page_is_the_same(server: Server) -> None:
         assert server.ours.openapi() == server.plain.openapi()
         paths = server.ours.openapi()["paths"]
     assert paths["/v2/models/{model_name}/infer"]["post"]["requestBody"]
+
+
+@pytest.mark.parametrize("method", ["body", "json"])
+def test_middleware_that_reads_the_body(method: str) -> None:
+    seen: list[Any] = []
+
+    async def dispatch(request: Request, call_next: Any) -> Any:
+        seen.append(await getattr(request, method)())
+        return await call_next(request)
+
+    plane, model = plane_with_model()
+    with installed(integration):
+        app = application(plane)
+        app.add_middleware(BaseHTTPMiddleware, dispatch=dispatch)
+        ours = post(app, PATH, BODY, "application/json")
+        assert is_lazy(app, model)
+    assert_same_answer(post(application(plane), PATH, BODY, "application/json"), ours)
+    assert_same_answer(post(app, PATH, BODY, "application/json"), ours)
+    assert seen == [BODY if method == "body" else json.loads(BODY)] * 3
 
 
 # --- other applications in the process ------------------------------------------------------------

@@ -473,13 +473,14 @@ def is_wrapped(new: Any, current: Any) -> bool:
     new, current = unwrapped(new), unwrapped(current)
     if issubclass(type(current), type):
         return current is not new and new in current.__mro__
-    pending, seen = [] if current is new else [current], set()
+    pending = [current] if is_function(current) and current is not new else []
+    seen: dict[int, Any] = {}  # the values as well, so that no other value gets the same id
     while pending:
         value = unwrapped(pending.pop())
         if value is new:
             return True
         if id(value) not in seen:
-            seen.add(id(value))
+            seen[id(value)] = value
             pending += called_by(value)
     return False
 
