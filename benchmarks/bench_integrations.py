@@ -460,17 +460,27 @@ def kserve_response(array: Any, *, is_binary: bool = True) -> Any:
 
 
 class KServeApp:
-    """KServe's application with one model, which reads all inputs and returns ``answer``."""
+    """KServe's application with one model, which reads all inputs and returns ``answer``.
+
+    There is a second application, for requests while the integration is installed: it has effect
+    only on applications that are registered later.
+    """
 
     def __init__(self) -> None:
         self.model = kserve_model()
-        kserve, fastapi = module("kserve"), module("fastapi")
-        registry = kserve.ModelRepository()
+        registry = module("kserve").ModelRepository()
         registry.update(self.model)
-        self.app = fastapi.FastAPI()
-        plane = module("kserve.protocol.dataplane").DataPlane(registry)
-        module("kserve.protocol.rest.v2_endpoints").register_v2_endpoints(self.app, plane, registry)
+        self.alone = self.application(registry)
+        with installed("tensorwire.integrations.kserve"):
+            self.on_tensorwire = self.application(registry)
+        self.is_installed = module("tensorwire.integrations.kserve").is_installed
         self.loop = asyncio.new_event_loop()
+
+    def application(self, registry: Any) -> Any:
+        app = module("fastapi").FastAPI()
+        plane = module("kserve.protocol.dataplane").DataPlane(registry)
+        module("kserve.protocol.rest.v2_endpoints").register_v2_endpoints(app, plane, registry)
+        return app
 
     def infer(self, body: bytes, answer: Any) -> int:
         """Return the status of the response."""
@@ -493,8 +503,12 @@ class KServeApp:
         async def send(message: Any) -> None:
             statuses.extend([message["status"]] if "status" in message else [])
 
-        await self.app(scope, receive, send)
+        await self(scope, receive, send)
         return statuses[0]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        app = self.on_tensorwire if self.is_installed() else self.alone
+        await app(scope, receive, send)
 
 
 def kserve_model() -> Any:
@@ -555,7 +569,7 @@ def kserve_json_response(array: Any) -> int:
 def kserve_url() -> str:
     """Start KServe's application under uvicorn, in a thread that ends with the process."""
     uvicorn, port = module("uvicorn"), free_port()
-    config = uvicorn.Config(kserve_app().app, host=LOOPBACK, port=port, log_level="warning")
+    config = uvicorn.Config(kserve_app(), host=LOOPBACK, port=port, log_level="warning")
     server = uvicorn.Server(config)
     Thread(target=server.run, daemon=True).start()
     wait_until(lambda: bool(server.started), "KServe's application")

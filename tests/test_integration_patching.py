@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from importlib.metadata import distribution
+from inspect import signature
 from pathlib import Path
 from threading import Barrier
 from types import ModuleType
@@ -26,6 +27,7 @@ import tensorwire as tw
 from interop import peer_releases
 from interop.recorded_sources import check_recorded
 from support import tritonclient_comparison
+from support.wrappers import WRAPPERS
 from tensorwire.integrations import patching, tritonclient
 from tensorwire.integrations.digests import Sources, canonical_text, source_of_imported
 from tensorwire.integrations.patching import Patch, Replacement, Untested
@@ -273,7 +275,7 @@ def test_failed_installation_is_rolled_back(peer: ModuleType) -> None:
         def __setattr__(cls, name: str, value: Any) -> None:
             raise TypeError("locked")
 
-    locked = Locked("locked", (), {"plain": vars(peer.Thing)["plain"]})
+    locked = Locked("locked", (), {**vars(peer.Thing), "__module__": "peer"})
     before, patch = state(peer), patch_of(("1", "2"))
     with pytest.raises(TypeError, match="locked"):
         patch.install(lambda: [*everything(peer), Replacement(locked, "plain", marked)])
@@ -307,6 +309,185 @@ def test_concurrent_install_and_uninstall(peer: ModuleType) -> None:
         list(pool.map(work, range(n_threads)))
     patch.uninstall()
     assert state(peer) == before
+
+
+# --- code of others -----------------------------------------------------------------------------
+
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "double": lambda peer: peer.double(3),
+    "Thing.plain": lambda peer: peer.Thing().plain(1),
+    "Thing.of": lambda peer: peer.Thing.of(1),
+    "Thing.static": lambda peer: peer.Thing.static(1),
+}
+with_wrappers = pytest.mark.parametrize("wrap", WRAPPERS)
+with_functions = pytest.mark.parametrize("function", FUNCTIONS)
+
+
+class Wrapped:
+    """A function of the peer that other code has wrapped."""
+
+    def __init__(self, peer: Any, function: str, wrap: Any) -> None:
+        owner, _, self.name = function.rpartition(".")
+        self.owner = getattr(peer, owner) if owner else peer
+        self.before = vars(self.owner)[self.name]
+        self.n_calls = 0
+        self.wrapper = wrap(self.before, self.count)
+        setattr(self.owner, self.name, self.wrapper)
+
+    def count(self) -> None:
+        self.n_calls += 1
+
+    def remove(self) -> None:
+        setattr(self.owner, self.name, self.before)
+
+
+@with_wrappers
+@with_functions
+def test_wrapped_function_is_not_replaced(
+    peer: ModuleType, caplog: pytest.LogCaptureFixture, wrap: Any, function: str
+) -> None:
+    """The wrapper is called as before, and one warning names the function."""
+    expected = FUNCTIONS[function](peer)
+    wrapped, patch = Wrapped(peer, function, wrap), patch_of(("1.4", "1.5"))
+    before = state(peer)
+    with pytest.raises(
+        tw.IntegrationError, match=rf"1\.5\.2 has functions that differ: .*{function}"
+    ):
+        patch.install(lambda: everything(peer), untested="error")
+    assert all(now is then for now, then in zip(state(peer), before, strict=True))
+    patch.install(lambda: everything(peer))
+    assert vars(wrapped.owner)[wrapped.name] is wrapped.wrapper
+    assert FUNCTIONS[function](peer) == expected
+    assert wrapped.n_calls == 1
+    for other in FUNCTIONS.keys() - {function}:
+        assert FUNCTIONS[other](peer)[0] == "new"
+    [record] = caplog.records
+    assert re.search(
+        rf"not replaced: peer\.{function} \(is [\w.<>]+ now\)$", record.getMessage()
+    ), record.getMessage()
+    patch.uninstall()
+    assert all(now is then for now, then in zip(state(peer), before, strict=True))
+
+
+@with_wrappers
+@pytest.mark.parametrize("function", ["double", "Thing.plain"])
+def test_replacement_that_calls_the_original_also_calls_its_wrapper(
+    peer: ModuleType, wrap: Any, function: str
+) -> None:
+    expected = FUNCTIONS[function](peer)
+    wrapped, patch = Wrapped(peer, function, wrap), patch_of(("1.4", "1.5"))
+    before = state(peer)
+
+    def around(original: Any) -> Any:
+        def new(*arguments: Any, **options: Any) -> Any:
+            return ("new", original(*arguments, **options))
+
+        new.__signature__ = signature(original)  # type: ignore[attr-defined]
+        return new
+
+    patch.install(lambda: [Replacement(wrapped.owner, wrapped.name, around, calls_original=True)])
+    is_replaced = callable(wrapped.wrapper)  # a partialmethod cannot be called
+    assert FUNCTIONS[function](peer) == (("new", expected) if is_replaced else expected)
+    assert wrapped.n_calls == 1
+    patch.uninstall()
+    assert all(now is then for now, then in zip(state(peer), before, strict=True))
+
+
+@with_wrappers
+@with_functions
+def test_function_that_is_wrapped_later(peer: ModuleType, wrap: Any, function: str) -> None:
+    """The wrapper is called. It has to be removed before the integration is."""
+    before, patch = state(peer), patch_of(("1.4", "1.5"))
+    patch.install(lambda: everything(peer))
+    wrapped = Wrapped(peer, function, wrap)
+    installed = state(peer)
+    assert FUNCTIONS[function](peer)[0] == "new"
+    assert wrapped.n_calls == 1
+    with pytest.raises(tw.IntegrationError, match=rf"wrapped since .*: peer\.{function}\. Remove"):
+        patch.uninstall()
+    assert patch.installed
+    assert all(now is then for now, then in zip(state(peer), installed, strict=True))
+    wrapped.remove()
+    patch.uninstall()
+    assert all(now is then for now, then in zip(state(peer), before, strict=True))
+
+
+@with_wrappers
+def test_function_that_is_wrapped_later_in_another_module(peer: ModuleType, wrap: Any) -> None:
+    before, patch = state(peer), patch_of(("1.4", "1.5"))
+    user = module("user", "from peer import double as double")
+    patch.install(lambda: everything(peer))
+    wrapped = Wrapped(user, "double", wrap)
+    assert user.double(3) == ("new", 6)
+    assert wrapped.n_calls == 1
+    with pytest.raises(tw.IntegrationError, match=r"wrapped since .*: peer\.double\. Remove"):
+        patch.uninstall()
+    wrapped.remove()
+    patch.uninstall()
+    assert user.double is peer.double
+    assert state(peer) == before
+
+
+def test_compiled_function_of_the_package_is_its_own(peer: ModuleType) -> None:
+    """A package may be compiled, by Cython or Nuitka for example."""
+    compiled = tw.decode_bytes
+    assert not isinstance(compiled, type(marked))
+    assert patching.foreign_code(compiled, "tensorwire:decode_bytes") is None
+    assert patching.foreign_code(compiled, "peer:double") == (
+        "tensorwire._codec.bytes_tensor.decode_bytes"
+    )
+    for wrap in WRAPPERS:
+        wrapper = wrap(compiled, lambda: None)
+        assert patching.foreign_code(wrapper, "tensorwire:decode_bytes") is not None
+
+
+@pytest.mark.parametrize("imported", [False, True])
+@with_wrappers
+def test_wrapped_function_that_a_replacement_relies_on(
+    peer: ModuleType, caplog: pytest.LogCaptureFixture, wrap: Any, imported: bool
+) -> None:
+    """A wrapper in the module that has imported the function counts as well."""
+    module("peer.parts", "def helper(x): return x")
+    exec("from peer.parts import helper", peer.__dict__)
+    Wrapped(peer if imported else sys.modules["peer.parts"], "helper", wrap)
+    relies_on = {"peer:double": ["peer:Thing.of"], "peer:Thing.of": ["peer.parts:helper"]}
+    patch = Patch("peer", ("1.4", "1.5"), NO_DIGESTS, relies_on)
+    before = state(peer)
+    patch.install(lambda: everything(peer))
+    assert peer.double(3) == 6
+    assert peer.Thing.of(1) == (peer.Thing, 1)
+    assert peer.Thing.static(1) == ("new", ("static", 1))
+    [record] = caplog.records
+    assert re.search(
+        r"peer\.Thing\.of \(relies on peer\.parts\.helper, which is [\w.<>]+ now\); "
+        r"peer\.double \(relies on peer\.Thing\.of\)$",
+        record.getMessage(),
+    ), record.getMessage()
+    patch.uninstall()
+    assert all(now is then for now, then in zip(state(peer), before, strict=True))
+
+
+def test_functions_of_other_packages_are_compared_in_tested_versions(
+    peer: ModuleType, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """`json.loads` has another source than the recorded one, and `json.dumps` has not."""
+    known = {"json:dumps": {Sources(source_of_imported).digest("json:dumps"): "1"}}
+    (tmp_path / "sources.json").write_text(json.dumps({**known, "json:loads": {"0": "1"}}))
+    relies_on = {"peer:double": ["json:dumps"], "peer:Thing.of": ["json:loads"]}
+    patch = Patch("peer", ("1.4", "1.5"), tmp_path / "sources.json", relies_on)
+    patch.install(lambda: everything(peer))
+    assert peer.double(3) == ("new", 6)
+    assert peer.Thing.of(1) == (peer.Thing, 1)
+    [record] = caplog.records
+    assert "peer.Thing.of (relies on the source of json.loads, which" in record.getMessage()
+    with pytest.raises(tw.IntegrationError, match=r"has another source of json\.loads;"):
+        patch.check(["peer:Thing.of"])
+    patch.check(["peer:double", "peer:Thing.plain"])
+    patch.uninstall()
+    patch.install(lambda: everything(peer), untested="allow")
+    assert peer.Thing.of(1) == ("new", (peer.Thing, 1))
+    patch.uninstall()
 
 
 # --- digests ---
@@ -648,8 +829,8 @@ def test_newer_version_that_differs(
     assert (record.name, record.levelno) == ("tensorwire.integrations", logging.WARNING)
     listed = "; ".join(f"next_peer.{name} ({reasons[name]})" for name in sorted(reasons))
     assert record.getMessage() == (
-        "next-peer 1.6.0rc1 is newer than the versions that tensorwire was tested with "
-        f"(1.4 to 1.5). These functions differ, and are not replaced: {listed}"
+        "These functions of next-peer 1.6.0rc1 differ from those that tensorwire was tested with "
+        f"(1.4 to 1.5), and are not replaced: {listed}"
     )
     release.install("known")  # is installed already
     assert len(caplog.records) == 1
@@ -908,7 +1089,7 @@ def test_next_release_of_tritonclient(
         assert warning == error == ""
         assert {*replaced_or_error} == ALL
         return
-    assert warning.startswith("tensorwire.integrations tritonclient 3.0.0 is newer")
+    assert warning.startswith("tensorwire.integrations These functions of tritonclient 3.0.0 ")
     assert error.startswith("IntegrationError: tritonclient 3.0.0 has functions that differ")
     names = re.findall(r"(?:: |; )(tritonclient\.\S+) \(", warning)
     assert (len(names), {*names}) == (len(left_out), left_out)

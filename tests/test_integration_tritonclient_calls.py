@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import gzip
+import json
 import socket
 import tracemalloc
 import zlib
@@ -33,6 +34,7 @@ from support.tritonclient_comparison import (
     outcome,
     response,
 )
+from support.wrappers import Proxy, closure, functools_wrapper, wrapped
 from tensorwire.integrations import tritonclient
 from tensorwire.integrations.tritonclient.transport import FileBody, payload_class
 
@@ -324,6 +326,120 @@ def test_large_request_is_not_copied(
     assert found < 0.3 if either else found > n_copies[1] - 0.1
 
 
+# --- wrappers of other code ------------------------------------------------------------------
+
+
+def functions_on_the_way(infer: Any) -> dict[str, Any]:
+    """Return the owners of the functions through which a body goes to the socket."""
+    if infer is by_http:
+        api, stub = module("http._client", "http"), import_module("geventhttpclient").HTTPClient
+    else:
+        api, stub = module("http.aio", "http"), import_module("aiohttp").ClientSession
+    owners = {"_get_inference_request": api, "_post": api.InferenceServerClient, "post": stub}
+    return {**owners, "request" if infer is by_http else "_request": stub}
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["wrapped first", "wrapped later"])
+@pytest.mark.parametrize("wrap", [functools_wrapper, Proxy, closure])
+@pytest.mark.parametrize("position", range(4))
+def test_wrapper_gets_a_body_of_type_bytes(
+    http: ModuleType, infer: Any, position: int, wrap: Any, is_first: bool
+) -> None:
+    """The wrapper of any function on the way is called as without the integration."""
+    module("http.aio", "http")  # otherwise, `install` imports it, and it imports the wrapper
+    name, owner = list(functions_on_the_way(infer).items())[position]
+    seen: list[Any] = []
+
+    def checking(function: Any, count: Callable[[], None]) -> Any:
+        def checked(*arguments: Any, **options: Any) -> Any:
+            found = function(*arguments, **options)
+            values = [*arguments, *options.values(), *(found if type(found) is tuple else ())]
+            seen.extend(type(value) for value in values if hasattr(value, "__len__"))
+            return found
+
+        return wrap(checked, count)
+
+    def send() -> list[Any]:
+        seen.clear()
+        exchange(infer, CALLS["one"])
+        assert seen
+        return list(seen)
+
+    with wrapped(owner, name, checking, lambda: None):
+        expected = send()
+        if is_first:
+            tritonclient.install()
+            found = send()
+            tritonclient.uninstall()
+    if not is_first:
+        tritonclient.install()
+        with wrapped(owner, name, checking, lambda: None):
+            found = send()
+        tritonclient.uninstall()
+    assert bytes in expected
+    assert found == expected
+
+
+def workload() -> None:
+    """Call everything that the integration replaces or relies on."""
+    api, utils = module("http", "http"), module("utils", "http")
+    memory, grpc = module("utils.shared_memory", "http"), module("grpc", "grpc")
+    texts = object_array(["x", b"\0"])
+    utils.deserialize_bytes_tensor(utils.serialize_byte_tensor(texts).item())
+    region = memory.create_shared_memory_region("tensorwire", "tensorwire_wrappers", 4096)
+    try:
+        memory.set_shared_memory_region(region, [utils.serialize_byte_tensor(texts)])
+        memory.get_contents_as_numpy(region, np.object_, [2])
+    finally:
+        memory.destroy_shared_memory_region(region)
+    grpc.InferInput("t", [2], "BYTES").set_data_from_numpy(texts)
+    result = api.InferResult.from_response_body(BODY, header_length=HEADER_LENGTH)
+    assert result.as_numpy("OUTPUT2").tolist() == [b"x", b"\0"]
+    inputs = [given(texts, "t", "BYTES"), given(FLOATS), given(FLOATS[:4], "y")]
+    api.InferenceServerClient.generate_request_body(inputs)
+    for infer in CLIENTS.values():
+        exchange(infer, lambda _: [{"inputs": inputs}])
+
+
+def compared_functions() -> set[str]:
+    return set(json.loads(tritonclient._PATCH.digests.read_text())) - NOT_FUNCTIONS
+
+
+NOT_FUNCTIONS = {"tritonclient.utils.shared_memory:SharedMemoryRegion"}  # a class
+
+
+@pytest.mark.thread_unsafe(reason="it changes the client for the process")
+@pytest.mark.parametrize("wrap", [functools_wrapper, Proxy])
+@pytest.mark.parametrize("name", sorted(compared_functions()))
+def test_wrapper_is_called_as_often_as_without_the_integration(
+    http: ModuleType, name: str, wrap: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """This holds for each function that the integration replaces or relies on."""
+    module_name, _, path = name.partition(":")
+    owner: Any = import_module(module_name)
+    *classes, function = path.split(".")
+    for each in classes:
+        owner = getattr(owner, each)
+    n_calls: list[int] = []
+
+    def count() -> None:
+        n_calls[-1] += 1
+
+    with wrapped(owner, function, wrap, count):
+        for is_installed in (False, True, False):
+            n_calls.append(0)
+            if is_installed:
+                tritonclient.install()
+            workload()
+            tritonclient.uninstall()
+    assert n_calls[0] > 0
+    assert n_calls == [n_calls[0]] * 3
+    is_called_anyway = name.endswith("Client.infer")
+    assert len(caplog.records) == (not is_called_anyway)
+    if not is_called_anyway:
+        assert name.replace(":", ".") in caplog.text
+
+
 # --- bodies ----------------------------------------------------------------------------------
 
 
@@ -440,6 +556,27 @@ def test_older_geventhttpclient_returns_bytearrays(
     found = by_http_once(ANSWER)[0]
     assert bits(found) == bits(FLOATS)
     assert found.flags.writeable
+
+
+@pytest.mark.parametrize("name", ["truncated", "truncated after the header"])
+def test_closed_connection_is_an_error_although_the_parser_reports_none(
+    http: ModuleType, installed: None, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The call does not wait for a connection that the server has closed."""
+    library = import_module("geventhttpclient.response")
+    feed, n_ends = library.HTTPResponse.feed, 0
+
+    def silent_feed(self: Any, data: bytes) -> None:
+        nonlocal n_ends
+        if data:
+            feed(self, data)
+            return
+        n_ends += 1
+        assert n_ends < 5, "receives from a closed connection repeatedly"
+
+    monkeypatch.setattr(library.HTTPResponse, "feed", silent_feed)
+    with pytest.raises(library.HTTPConnectionClosed, match=r"after \d+ of \d+ bytes"):
+        by_http_once(ANSWERS[name])
 
 
 def test_connection_is_used_again(http: ModuleType, either: bool) -> None:

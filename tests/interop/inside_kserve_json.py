@@ -16,8 +16,8 @@ import pytest
 from fastapi import FastAPI
 from kserve import InferOutput, InferResponse, Model, ModelRepository
 from kserve.protocol.dataplane import DataPlane
+from kserve.protocol.rest import v2_endpoints
 from kserve.protocol.rest.server import RESTServer
-from kserve.protocol.rest.v2_endpoints import register_v2_endpoints
 from kserve.utils.numpy_codec import from_np_dtype
 from kserve.utils.utils import get_predict_input, get_predict_response
 
@@ -41,6 +41,9 @@ from tensorwire.integrations.kserve import convert
 from tensorwire.integrations.kserve.convert import LazyTensor
 
 pytestmark = pytest.mark.usefixtures("no_logging")
+
+
+PATH = "/v2/models/recorder/infer"
 
 
 class Recorder(Model):  # type: ignore[misc]
@@ -100,21 +103,37 @@ def answer_of(payload: Any) -> InferResponse:
     )
 
 
+def application(dataplane: DataPlane) -> FastAPI:
+    """Return KServe's REST application for a data plane."""
+    app = FastAPI()
+    v2_endpoints.register_v2_endpoints(app, dataplane, SimpleNamespace(load=None, unload=None))
+    RESTServer._add_exception_handlers(None, app)
+    return app
+
+
+def plane_with_model(plane: type[DataPlane] = DataPlane) -> tuple[DataPlane, Recorder]:
+    model, registry = Recorder("recorder"), ModelRepository()
+    registry.update(model)
+    return plane(registry), model
+
+
 class Server:
-    """KServe's REST application with one model, called without a network."""
+    """KServe's REST application with one model, called without a network.
+
+    There is a second application, which is registered while the integration is installed. It gets
+    the requests that are sent while the integration is installed.
+    """
 
     def __init__(self, plane: type[DataPlane] = DataPlane) -> None:
-        self.model = Recorder("recorder")
-        registry = ModelRepository()
-        registry.update(self.model)
-        self.app = FastAPI()
-        dataplane = plane(registry)
-        register_v2_endpoints(self.app, dataplane, SimpleNamespace(load=None, unload=None))
-        RESTServer._add_exception_handlers(None, self.app)
+        self.dataplane, self.model = plane_with_model(plane)
+        self.plain = application(self.dataplane)
+        with installed(integration):
+            self.ours = application(self.dataplane)
 
     def infer(self, body: bytes, content_type: str | None = "application/json") -> Answer:
         self.model.seen = self.model.headers = None
-        return post(self.app, "/v2/models/recorder/infer", body, content_type)
+        app = self.ours if integration.is_installed() else self.plain
+        return post(app, PATH, body, content_type)
 
 
 @pytest.fixture(scope="module")

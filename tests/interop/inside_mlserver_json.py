@@ -123,7 +123,8 @@ class Server:
     def __init__(self) -> None:
         self.model = Recorder()
         settings = Settings(debug=False, gzip_enabled=False, metrics_endpoint=None)
-        self.app = create_app(settings, DataPlane(settings, self.model), None)
+        self.plane = DataPlane(settings, self.model)
+        self.app = create_app(settings, self.plane, None)
 
     def infer(
         self, body: bytes, content_type: str | None = "application/json", **more: str

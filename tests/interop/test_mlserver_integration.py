@@ -27,7 +27,7 @@ from interop.samples import (
 from support.requirements import skip_or_fail
 from tensorwire.client import Client, InferenceServerError
 
-INSIDE = ["inside_mlserver_codecs.py", "inside_mlserver_json.py"]
+INSIDE = ["inside_mlserver_codecs.py", "inside_mlserver_json.py", "inside_mlserver_wrappers.py"]
 INSIDE_SECONDS = 400.0
 DATATYPES = [
     *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),

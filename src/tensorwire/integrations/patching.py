@@ -5,6 +5,9 @@ instead of it while an integration is installed. All integrations create replace
 way: a factory named ``replace_<name>`` takes the original and returns the replacement, which has
 the same name and parameters. A replacement calls the original for all arguments that it does not
 handle itself.
+
+Other code, such as instrumentation, may have wrapped an original before. A replacement that does
+not always call the original would bypass such a wrapper, so it is not installed.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import update_wrapper
+from contextlib import suppress
+from functools import cached_property, partial, partialmethod, update_wrapper
 from importlib.metadata import PackageNotFoundError, version
 from inspect import Parameter, Signature, getattr_static, signature
 from pathlib import Path
@@ -47,13 +51,20 @@ class Replacement(NamedTuple):
     inherited
         True if the class inherits the original. The replacement then becomes an attribute of the
         class itself, and uninstalling deletes that attribute.
+    calls_original
+        True if each call of the replacement calls the original once. The original, a function or a
+        method, may then be a wrapper of other code.
     """
 
     owner: ModuleType | type
     name: str
     factory: Callable[[Any], Any]
     inherited: bool = False
+    calls_original: bool = False
 
+
+TYPE_MODULES = ("typing", "types")
+"""The modules of type aliases, which are callable but no functions."""
 
 ABSENT = object()
 """A placeholder for the value of an attribute that the owner does not define itself."""
@@ -69,14 +80,18 @@ class Change(NamedTuple):
 
 
 class Difference(Exception):
-    """An original is missing, or it differs from what its replacement expects.
+    """An original differs from the tested ones. The message follows its name."""
 
-    The message completes a sentence about the package. ``reason`` follows the name of the original.
+
+class Mismatch(Difference):
+    """An original is missing, or its replacement has other parameters.
+
+    ``about_package`` completes a sentence about the package.
     """
 
-    def __init__(self, message: str, reason: str) -> None:
+    def __init__(self, message: str, about_package: str) -> None:
         super().__init__(message)
-        self.reason = reason
+        self.about_package = about_package
 
 
 class Patch:
@@ -131,11 +146,16 @@ class Patch:
             Returns the replacements. It is called after the version check, and may import the
             modules of the other package.
         untested
-            What to do if the version is newer than the tested ones, and the source of an original,
-            or of a function that a replacement relies on, is not a known one. ``"known"`` installs
-            the other replacements, and logs a warning that names those that are left out.
-            ``"allow"`` installs all replacements whose parameters match, and logs the same warning
-            for the others. ``"error"`` raises IntegrationError.
+            What to do about functions that differ from the tested ones. ``"known"`` installs the
+            other replacements, and logs a warning that names those that are left out. ``"error"``
+            raises IntegrationError. ``"allow"`` does not compare sources, and otherwise does the
+            same as ``"known"``.
+
+        A function differs if its source, or that of a function on which its replacement relies, is
+        not a known one. The sources of the package itself are compared if its version is newer than
+        the tested ones, and those of other packages always. A function also differs if other code
+        has replaced or wrapped it, or one on which its replacement relies. Finally, in a version
+        that is newer than the tested ones, it may be missing or have other parameters.
 
         Raises
         ------
@@ -154,37 +174,49 @@ class Patch:
             if self._changes:
                 return
             is_newer = self._is_newer()
-            found = self._list(replacements)
-            if is_newer:
-                changes = self._prepare_untested(found, untested)
-            else:
-                try:
-                    changes = [prepare(replacement) for replacement in found]
-                except Difference as difference:
-                    raise self._layout_error(str(difference)) from difference
+            changes = self._prepare(self._list(replacements), is_newer, untested)
             apply(changes)
             self._changes = changes
 
     def uninstall(self) -> None:
-        """Restore the originals, also in modules that were imported after ``install``."""
+        """Restore the originals, also in modules that were imported after ``install``.
+
+        A function that other code has replaced since ``install`` is not restored.
+
+        Raises
+        ------
+        IntegrationError
+            Other code has wrapped a replacement since ``install``. It would go on calling the
+            replacement, so the wrapper has to be removed first. Nothing was changed.
+        """
         with self._lock:
+            wrapped = [
+                change
+                for change in self._changes
+                if any(is_wrapped(change.new, value) for value in values_in_use(change))
+            ]
+            if wrapped:
+                names = listed(join_name(change.owner, change.name) for change in wrapped)
+                raise self._layout_error(
+                    f"has functions that other code has wrapped since the integration was "
+                    f"installed: {names}. Remove these wrappers first"
+                )
             apply([c._replace(old=c.new, new=c.old) for c in self._changes])
             self._changes = []
 
     def check(self, names: Iterable[str]) -> None:
         """Raise IntegrationError if code that relies on these functions cannot be used.
 
-        It can be used with the tested versions, and with newer ones in which the source of each
-        function is a known one.
+        It can be used if the sources of the functions are known ones. For the tested versions, this
+        is only checked for functions of other packages.
         """
-        if self._is_newer():
-            known = KnownSources(self.digests)
-            needed = list(names)
-            for name in needed:  # grows while it is read
-                needed += [other for other in self.relies_on.get(name, ()) if other not in needed]
-            changed = [name for name in needed if name not in known]
-            if changed:
-                raise self._layout_error(f"has another source of {listed(changed)}")
+        sources = self._sources(self._is_newer())
+        needed = list(names)
+        for name in needed:  # grows while it is read
+            needed += [other for other in self.relies_on.get(name, ()) if other not in needed]
+        changed = [name for name in needed if name not in sources]
+        if changed:
+            raise self._layout_error(f"has another source of {listed(changed)}")
 
     def compared(self, replacements: Callable[[], Iterable[Replacement]]) -> list[str]:
         """Return the names of all functions whose sources are compared.
@@ -220,24 +252,34 @@ class Patch:
         except (AttributeError, ImportError) as error:
             raise self._layout_error(f"is not laid out as expected ({error})") from error
 
-    def _prepare_untested(self, found: list[Replacement], untested: Untested) -> list[Change]:
-        """Create the replacements that can be used with a version newer than the tested ones.
+    def _prepare(
+        self, found: list[Replacement], is_newer: bool, untested: Untested
+    ) -> list[Change]:
+        """Create the replacements of the functions that do not differ from the tested ones.
 
         Logs a warning that names the others or, if ``untested`` is "error", raises
         IntegrationError.
         """
-        known = None if untested == "allow" else KnownSources(self.digests)
+        sources = None if untested == "allow" else self._sources(is_newer)
         defined = {original_name(replacement): defined_name(replacement) for replacement in found}
         changes: list[tuple[str, Change]] = []
         reasons: dict[str, str] = {}  # why a replacement is not used, by the name of the original
         for replacement in found:
             name = original_name(replacement)
+            current = getattr_static(replacement.owner, replacement.name, ABSENT)
+            foreign = foreign_code(current, defined[name])
+            is_called = replacement.calls_original and callable(current)
             try:
+                if foreign is not None and not is_called:
+                    raise Difference(f"is {foreign} now")
+                self._check_relied(name, defined)
                 changes.append((name, prepare(replacement)))
-                if known is not None:
-                    self._check_sources(replacement, defined, known)
+                if sources is not None:
+                    self._check_sources(name, place(current), defined, sources)
             except Difference as difference:
-                reasons[name] = difference.reason
+                if isinstance(difference, Mismatch) and not (is_newer or foreign):
+                    raise self._layout_error(difference.about_package) from difference
+                reasons[name] = str(difference)
         n_reasons = -1
         while n_reasons < len(reasons):  # leave out what relies on a replacement that is left out
             n_reasons = len(reasons)
@@ -250,8 +292,8 @@ class Patch:
             if untested == "error":
                 raise self._layout_error(f"has functions that differ: {problem}")
             logger.warning(
-                "%s %s is newer than the versions that tensorwire was tested with (%s). These "
-                "functions differ, and are not replaced: %s",
+                "These functions of %s %s differ from those that tensorwire was tested with (%s), "
+                "and are not replaced: %s",
                 self.distribution,
                 version(self.distribution),
                 self._tested,
@@ -259,22 +301,34 @@ class Patch:
             )
         return [change for name, change in changes if name not in reasons]
 
+    def _check_relied(self, name: str, defined: Mapping[str, str]) -> None:
+        """Raise Difference if others have replaced a function that a replacement relies on."""
+        module = name.partition(":")[0]
+        for other in self.relies_on.get(name, ()):
+            for value in values_of(other, module) if other != name else ():
+                if (foreign := foreign_code(value, defined.get(other, other))) is not None:
+                    raise Difference(f"relies on {dotted(other)}, which is {foreign} now")
+
     def _check_sources(
-        self, replacement: Replacement, defined: Mapping[str, str], known: KnownSources
+        self, name: str, current: str | None, defined: Mapping[str, str], sources: KnownSources
     ) -> None:
-        """Raise Difference unless the sources that a replacement relies on are known."""
-        name = original_name(replacement)
-        original = unwrapped(getattr_static(replacement.owner, replacement.name))
-        if isinstance(original, FunctionType | type):
-            current = f"{original.__module__}:{original.__qualname__}"
-            if current != defined[name]:
-                raise Difference(f"has another {dotted(name)}", f"is {dotted(current)} now")
-        if defined[name] not in known:
-            raise Difference(f"has another source of {dotted(name)}", "its source is not known")
-        others = [n for n in self.relies_on.get(name, ()) if defined.get(n, n) not in known]
+        """Raise Difference unless the sources that a replacement relies on are known.
+
+        ``current`` is the place of the original.
+        """
+        own = defined[name]
+        is_elsewhere = current not in (None, own) and package_of(str(current)) == package_of(own)
+        if is_elsewhere and sources.compares(own):
+            raise Difference(f"is {dotted(str(current))} now")
+        if own not in sources:
+            raise Difference("its source is not known")
+        others = [n for n in self.relies_on.get(name, ()) if defined.get(n, n) not in sources]
         if others:
-            reason = f"relies on the source of {listed(others)}, which is not known"
-            raise Difference(f"has another source of {listed(others)}", reason)
+            raise Difference(f"relies on the source of {listed(others)}, which is not known")
+
+    def _sources(self, is_newer: bool) -> KnownSources:
+        """Return the known sources. Those of a tested version need not be compared."""
+        return KnownSources(self.digests, None if is_newer else package_of(self.distribution))
 
     @property
     def _tested(self) -> str:
@@ -296,34 +350,52 @@ class Patch:
 
 
 class KnownSources:
-    """Contains the name of a function if the source of the imported function is a known one."""
+    """Contains the name of a function if the source of the imported function is a known one.
 
-    def __init__(self, digests: Path) -> None:
-        self._digests = json.loads(digests.read_text("ascii"))
+    Parameters
+    ----------
+    digests
+        The JSON file with the known digests.
+    trusted
+        The package whose functions are not compared, or None.
+    """
+
+    def __init__(self, digests: Path, trusted: str | None) -> None:
+        self._file = digests
+        self._trusted = trusted
         self._sources = Sources(source_of_imported)
 
+    @cached_property
+    def _digests(self) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = json.loads(self._file.read_text("ascii"))
+        return found
+
+    def compares(self, name: str) -> bool:
+        """Return whether the source of a function is compared."""
+        return package_of(name) != self._trusted
+
     def __contains__(self, name: str) -> bool:
-        return self._sources.digest(name) in self._digests.get(name, ())
+        return not self.compares(name) or self._sources.digest(name) in self._digests.get(name, ())
 
 
 def prepare(replacement: Replacement) -> Change:
-    """Create the replacement, and check its parameters. Raises Difference."""
-    owner, name, factory, inherited = replacement
+    """Create the replacement, and check its parameters. Raises Mismatch."""
+    owner, name, factory, inherited, _ = replacement
     where = f"{qualified_name(owner)}.{name}"
     old = vars(owner).get(name, ABSENT)
     found = getattr_static(owner, name, ABSENT) if inherited else old
     if found is ABSENT:
-        raise Difference(f"has no {where}", "is missing")
+        raise Mismatch("is missing", f"has no {where}")
     if inherited and old is not ABSENT:
         message = f"defines {where}, which is expected to be inherited"
-        raise Difference(message, "is not inherited")
+        raise Mismatch("is not inherited", message)
     original = unwrapped(found)
     new = factory(original)
     if callable(original):
         existing, expected = parameters(original), parameters(new)
         if existing != expected:
             message = f"{existing}, not {expected}"
-            raise Difference(f"has {where}{message}", f"has the parameters {message}")
+            raise Mismatch(f"has the parameters {message}", f"has {where}{message}")
         if not isinstance(new, type):
             update_wrapper(new, original)  # name and docstring, for `help`
     return Change(owner, name, old, new if found is original else type(found)(new))
@@ -331,7 +403,105 @@ def prepare(replacement: Replacement) -> Change:
 
 def unwrapped(found: Any) -> Any:
     """Return the function of a classmethod or staticmethod, and any other object itself."""
-    return found.__func__ if isinstance(found, classmethod | staticmethod) else found
+    # The type itself: isinstance() is also true for a wrapper that imitates a classmethod.
+    return found.__func__ if issubclass(type(found), classmethod | staticmethod) else found
+
+
+# --- code that others have put in place ----------------------------------------------------------
+
+
+def foreign_code(value: Any, name: str) -> str | None:
+    """Return the name of the code of a function or class, if it is not of the package of ``name``.
+
+    Returns None for the package's own code, and for constants.
+    """
+    if type(value) is property:
+        parts = (value.fget, value.fset, value.fdel)
+        return next((code for part in parts if (code := foreign_code(part, name))), None)
+    found = place(value)
+    if found is None or package_of(found) == package_of(name):
+        return None
+    return dotted(found)
+
+
+def place(value: Any) -> str | None:
+    """Return where the code of a function, class or other callable is defined, as in the digests.
+
+    Returns None for constants. The attributes of a function are not used: a wrapper made with
+    ``functools.wraps`` has those of the function that it wraps.
+    """
+    value = unwrapped(value)
+    kind = type(value)
+    if kind is FunctionType:
+        return f"{value.__globals__.get('__name__')}:{value.__code__.co_qualname}"
+    is_compiled = any("__qualname__" in vars(base) for base in kind.__mro__)
+    if issubclass(kind, type) or (is_compiled and not hasattr(value, "__wrapped__")):
+        return f"{value.__module__}:{value.__qualname__}"
+    if is_function(value) and kind.__module__ not in TYPE_MODULES:
+        return f"{kind.__module__}:{kind.__qualname__}"
+    return None
+
+
+def values_of(name: str, used_in: str) -> list[Any]:
+    """Return the values that a name in the digests has at present.
+
+    There are two if another module, ``used_in``, has imported the function.
+    """
+    module, _, path = name.partition(":")
+    first, *attributes = path.split(".")
+    found = []
+    for each in dict.fromkeys((module, used_in)):
+        value = vars(sys.modules[each]).get(first, ABSENT) if each in sys.modules else ABSENT
+        for attribute in attributes:
+            if value is not ABSENT:
+                value = getattr_static(value, attribute, ABSENT)
+        found.append(value)
+    return found
+
+
+def values_in_use(change: Change) -> list[Any]:
+    """Return the values that a name has at present: in the class, or in all loaded modules."""
+    owner, name = change.owner, change.name
+    if not isinstance(owner, ModuleType):
+        return [vars(owner).get(name)]
+    loaded = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+    return [vars(each)[name] for each in loaded if name in vars(each)]
+
+
+def is_wrapped(new: Any, current: Any) -> bool:
+    """Return whether a value is not the replacement ``new``, but calls it, or is a subclass."""
+    new, current = unwrapped(new), unwrapped(current)
+    if issubclass(type(current), type):
+        return current is not new and new in current.__mro__
+    pending = [current] if is_function(current) and current is not new else []
+    seen: dict[int, Any] = {}  # the values as well, so that no other value gets the same id
+    while pending:
+        value = unwrapped(pending.pop())
+        if value is new:
+            return True
+        if id(value) not in seen:
+            seen[id(value)] = value
+            pending += called_by(value)
+    return False
+
+
+def called_by(wrapper: Any) -> list[Any]:
+    """Return the functions that a wrapper may call: what it wraps, or what its closure contains."""
+    found = [getattr(wrapper, "__wrapped__", None)]
+    if isinstance(wrapper, partial | partialmethod):
+        found.append(wrapper.func)
+    for cell in getattr(wrapper, "__closure__", None) or ():
+        with suppress(ValueError):  # the cell is empty
+            found.append(cell.cell_contents)
+    return [value for value in found if is_function(value)]
+
+
+def is_function(value: Any) -> bool:
+    """Return whether a value can be called, or becomes a method in a class."""
+    return callable(value) or hasattr(type(value), "__get__")
+
+
+# --- names ---------------------------------------------------------------------------------------
 
 
 def original_name(replacement: Replacement) -> str:
@@ -352,6 +522,11 @@ def join_name(owner: ModuleType | type, name: str) -> str:
     if isinstance(owner, ModuleType):
         return f"{owner.__name__}:{name}"
     return f"{owner.__module__}:{owner.__qualname__}.{name}"
+
+
+def package_of(name: str) -> str:
+    """Return the package of a name in the digests, or of a distribution."""
+    return name.partition(":")[0].partition(".")[0].replace("-", "_")
 
 
 def dotted(name: str) -> str:

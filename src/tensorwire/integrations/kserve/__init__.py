@@ -22,7 +22,7 @@ Unchanged: ``data`` is still a list. It is built on first access; after that, th
 authoritative. JSON responses have the same members and values.
 
 ``BinaryDataPlane`` does the same for the REST API of a single server, without replacing functions
-of KServe. In this case, KServe still reads JSON requests itself.
+of KServe. In this case, KServe still reads and writes JSON itself.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ def install(
 ) -> None:
     """Make KServe use this codec, in the whole process and in the workers that its server starts.
 
-    Functions that other modules import from KServe, before or after this call, are replaced as
-    well. This function is thread-safe. If KServe already uses the codec, only the options change.
+    Call it before the server is started: KServe itself reads and writes the JSON of servers that
+    run already. Functions that other modules import from KServe, before or after this call, are
+    replaced as well. This function is thread-safe. If KServe already uses the codec, only the
+    options change.
 
     Parameters
     ----------
@@ -71,11 +73,13 @@ def install(
         model passes to ``InferResponse``. It then also has an id. If False, a model has to pass
         ``use_binary_outputs``, ``requested_outputs`` and an id, as in KServe itself.
     untested
-        What to do with a version of KServe that is newer than the tested ones, if a function
-        that the integration replaces, or relies on, has another source than in the tested ones.
-        ``"known"`` does not replace such functions, and logs a warning that names them (logger
-        ``tensorwire.integrations``). ``"allow"`` replaces all functions whose parameters match.
-        ``"error"`` raises IntegrationError. If all sources are known, the three do the same.
+        What to do about functions that differ from those that the integration was tested with. This
+        concerns functions that it replaces, and those that it relies on. A function differs if its
+        source is another one, or if other code has wrapped or replaced it. ``"known"`` does not
+        replace such functions, and logs a warning that names them (logger
+        ``tensorwire.integrations``). ``"allow"`` does the same, but does not compare sources.
+        ``"error"`` raises IntegrationError. The sources of KServe itself are compared if its
+        version is newer than the tested ones.
 
     Raises
     ------
@@ -95,7 +99,14 @@ def install(
 
 
 def uninstall() -> None:
-    """Restore KServe's own functions. Existing requests and responses remain usable."""
+    """Restore KServe's own functions. Existing requests and responses remain usable.
+
+    Raises
+    ------
+    IntegrationError
+        Other code has wrapped a replaced function since ``install``. The wrapper has to be removed
+        first. Nothing was changed.
+    """
     _PATCH.uninstall()
 
 
@@ -107,7 +118,7 @@ def is_installed() -> bool:
 def _replacements(untested: Untested = "known") -> list[Replacement]:
     from .patches import replacements  # noqa: PLC0415 - imports KServe
 
-    return replacements(partial(install, untested=untested))
+    return replacements(partial(install, untested=untested), is_installed)
 
 
 def __getattr__(name: str) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import asdict
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,11 @@ from kserve.constants.constants import GRPC_CONTENT_DATATYPE_MAPPINGS
 from kserve.errors import InvalidInput
 from kserve.protocol import infer_type
 from kserve.protocol.dataplane import DataPlane
+from kserve.protocol.rest import v2_endpoints
 from kserve.protocol.rest.multiprocess.server import RESTServerProcess
 from kserve.protocol.rest.v2_datamodels import ServerMetadataResponse
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from kserve.utils import numpy_codec
-from starlette.requests import Request
 
 from ..._codec.datatypes import DATATYPES, bf16_dtype
 from ...errors import DecodeError
@@ -34,8 +36,14 @@ def set_options(options: Options) -> None:
     _options = options
 
 
-def replacements(install: Callable[..., None]) -> list[Replacement]:
+def replacements(
+    install: Callable[..., None], is_installed: Callable[[], bool]
+) -> list[Replacement]:
     """Return all replacements. ``install`` is called in the processes that the server starts."""
+
+    def options() -> Options | None:
+        return _options if is_installed() else None
+
     return [
         # BYTES and datatypes
         Replacement(infer_type, "serialize_byte_tensor", replace_serialize_byte_tensor),
@@ -56,12 +64,21 @@ def replacements(install: Callable[..., None]) -> list[Replacement]:
         Replacement(InferResponse, "to_rest", replace_response_to_rest),
         Replacement(InferRequest, "from_inference_request", replace_from_inference_request),
         # server
-        Replacement(Request, "json", replace_request_json),
+        Replacement(
+            v2_endpoints, "register_v2_endpoints", partial(replace_register_v2_endpoints, options)
+        ),
+        Replacement(
+            V2Endpoints, "infer", partial(replace_endpoint_infer, options), calls_original=True
+        ),
         Replacement(DataPlane, "decode_inference_request", replace_decode_inference_request),
-        Replacement(DataPlane, "infer", replace_infer),
-        Replacement(DataPlane, "encode", replace_encode),
+        Replacement(DataPlane, "infer", replace_infer, calls_original=True),
         Replacement(V2Endpoints, "metadata", replace_metadata),
-        Replacement(RESTServerProcess, "__init__", partial(replace_process_init, install)),
+        Replacement(
+            RESTServerProcess,
+            "__init__",
+            partial(replace_process_init, install),
+            calls_original=True,
+        ),
     ]
 
 
@@ -226,12 +243,32 @@ def replace_from_inference_request(original: Function) -> Function:
 # --- server --------------------------------------------------------------------------------------
 
 
-def replace_request_json(original: Function) -> Function:
-    async def json(self: Any) -> Any:
-        found = await server.read_json_body(self, _options)
-        return await original(self) if found is None else found
+# FastAPI keeps the endpoints of a server as they are when the server registers them. The two
+# functions below therefore also exist in a server after `uninstall`, and have no effect then.
 
-    return json
+
+def replace_register_v2_endpoints(options: server.GetOptions, original: Function) -> Function:
+    route_class = server.infer_route_class(options)
+
+    def register_v2_endpoints(app: Any, dataplane: Any, model_repository_extension: Any) -> None:
+        original(server.RegisteredApp(app, route_class), dataplane, model_repository_extension)
+
+    return register_v2_endpoints
+
+
+def replace_endpoint_infer(options: server.GetOptions, original: Function) -> Function:
+    encode = DataPlane.encode  # KServe's own function
+
+    async def infer(self: Any, *arguments: Any, **more: Any) -> Any:
+        in_use = options()
+        if in_use is not None:
+            plane = server.PlaneWithText(self.dataplane, encode, in_use)
+            self = copy(self)
+            self.dataplane = plane
+        return await original(self, *arguments, **more)
+
+    infer.__signature__ = signature(original)  # type: ignore[attr-defined]
+    return infer
 
 
 def replace_decode_inference_request(original: Function) -> Function:
@@ -248,19 +285,6 @@ def replace_infer(original: Function) -> Function:
         return await server.infer(partial(original, self), _options, model_name, request, headers)
 
     return infer
-
-
-def replace_encode(original: Function) -> Function:
-    def encode(
-        self: Any, model_name: Any, response: Any, headers: Any, req_attributes: dict[str, Any]
-    ) -> Any:
-        if isinstance(response, InferResponse):
-            found = server.encode_json(response, headers, _options)
-            if found is not None:
-                return found
-        return original(self, model_name, response, headers, req_attributes)
-
-    return encode
 
 
 def replace_metadata(original: Function) -> Function:

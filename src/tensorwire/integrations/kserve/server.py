@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Awaitable, Callable
 from copy import copy
+from types import MethodType
 from typing import Any, NamedTuple
 
+from fastapi.routing import APIRoute, APIRouter
 from kserve import InferRequest, InferResponse
 from kserve.constants.constants import INFERENCE_CONTENT_LENGTH_HEADER
 from kserve.errors import InvalidInput
@@ -17,6 +18,7 @@ from kserve.protocol.rest.v2_datamodels import InferenceRequest
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from kserve.utils.utils import generate_uuid
 from starlette.requests import Request
+from starlette.responses import Response
 
 from ...errors import DecodeError
 from ...http import EXTENSION, JSON_TYPE, header_length
@@ -29,7 +31,8 @@ from .convert import (
     write_response,
 )
 
-INFER = V2Endpoints.infer  # KServe's own function, also if another package replaces it later
+GetOptions = Callable[[], Options | None]
+"""Returns the options of ``install``, or None while the integration is not installed."""
 
 
 def decode_body(body: bytes, headers: dict[str, str], model_name: str, options: Options) -> Any:
@@ -55,19 +58,61 @@ def decode_body(body: bytes, headers: dict[str, str], model_name: str, options: 
 # --- JSON requests -------------------------------------------------------------------------------
 
 # If the Content-Type of a request is JSON, FastAPI awaits `Request.json()` and validates the result
-# as an InferenceRequest. It does not validate an instance of that class again.
+# as an InferenceRequest. It does not validate an instance of that class again. FastAPI's way to
+# change how a request is read is a route class that passes another request to its handler.
+
+
+class RegisteredApp:
+    """A FastAPI application that gives KServe's infer routes another class as they are included."""
+
+    def __init__(self, app: Any, route_class: type[APIRoute]) -> None:
+        self._app = app
+        self._route_class = route_class
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._app, name)
+
+    def include_router(self, router: APIRouter, *arguments: Any, **more: Any) -> None:
+        for route in router.routes:
+            if type(route) is APIRoute and is_infer(route.endpoint):
+                route.__class__ = self._route_class
+        self._app.include_router(router, *arguments, **more)
+
+
+def is_infer(endpoint: Any) -> bool:
+    """Return whether an endpoint is KServe's own ``infer``."""
+    owner = getattr(endpoint, "__self__", None)
+    return isinstance(owner, V2Endpoints) and endpoint.__name__ == "infer"
+
+
+def infer_route_class(options: GetOptions) -> type[APIRoute]:
+    """Return the class of the routes whose JSON requests are read by this codec."""
+    read_json = Request.json  # Starlette's own function
+
+    class JsonRequest(Request):
+        async def json(self) -> Any:
+            found, in_use = None, options()
+            if in_use is not None and Request.json is read_json:  # not wrapped since
+                found = await read_json_body(self, in_use)
+            return await super().json() if found is None else found
+
+    class InferRoute(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Any]:
+            handle = super().get_route_handler()
+
+            async def handle_json(request: Request) -> Response:
+                if type(request) is Request:  # other code may use a class of its own
+                    request = JsonRequest(request.scope, request.receive)
+                response: Response = await handle(request)
+                return response
+
+            return handle_json
+
+    return InferRoute
 
 
 async def read_json_body(request: Request, options: Options) -> InferenceRequest | None:
-    """Read the JSON body of a request to KServe's infer endpoint.
-
-    Returns None if KServe has to read the body.
-    """
-    if type(request) is not Request or hasattr(request, "_json"):
-        return None  # a middleware has replaced the request, or its body was already read
-    endpoint = request.scope.get("endpoint")
-    if getattr(endpoint, "__func__", None) is not INFER:
-        return None
+    """Read the JSON body of a request. Returns None if KServe has to read it."""
     body = await request.body()
     message = read_json_request(body, options)
     return None if message is None else LazyInferenceRequest.from_message(message, body)
@@ -204,17 +249,46 @@ def binary_parameter(is_binary: bool | None) -> dict[str, bool] | None:
 
 # --- JSON responses ------------------------------------------------------------------------------
 
+# KServe's infer endpoint converts the tree that the `encode` method of its data plane returns to a
+# pydantic model, and sends `bytes` unchanged. All other callers of `encode` expect the tree. The
+# endpoint therefore runs with a data plane of its own, whose `encode` returns the text.
+
+
+class PlaneWithText:
+    """A data plane whose ``encode`` returns the text of a JSON response instead of a tree.
+
+    If a subclass or other code has another ``encode`` than the given one, this one is called.
+    """
+
+    def __init__(self, plane: Any, encode: Any, options: Options) -> None:
+        self._plane = plane
+        self._encode = encode
+        self._options = options
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plane, name)
+
+    def encode(self, model_name: Any, response: Any, headers: Any, req_attributes: Any) -> Any:
+        encode = self._plane.encode
+        # The type itself: a wrapper may imitate the attributes of what it wraps.
+        is_own = type(encode) is MethodType and encode.__func__ is self._encode
+        if is_own and isinstance(response, InferResponse):
+            found = encode_json(response, headers, self._options)
+            if found is not None:
+                return found
+        return encode(
+            model_name=model_name,
+            response=response,
+            headers=headers,
+            req_attributes=req_attributes,
+        )
+
 
 def encode_json(
     response: Any, headers: Any, options: Options
 ) -> tuple[bytes, dict[str, str]] | None:
-    """Return the body and headers of a JSON response. Returns None if KServe has to encode it.
-
-    Only the ``encode`` method of a data plane may call this function, because the function checks
-    whether the caller of ``encode`` is KServe's infer endpoint. That endpoint sends ``bytes``
-    unchanged. All other callers of ``encode`` expect the JSON tree.
-    """
-    if sys._getframe(2).f_code is not INFER.__code__ or is_cloudevent(headers):
+    """Return the body and headers of a JSON response. Returns None if KServe has to encode it."""
+    if is_cloudevent(headers):
         return None
     text = write_json_response(response, options)
     if text is None:
@@ -240,8 +314,8 @@ class BinaryDataPlane(DataPlane):  # type: ignore[misc]
 
     No function of KServe is replaced, and only the REST requests of one server are affected.
     KServe's classes and clients in the same process are not. KServe itself still reads JSON
-    requests, because it does so before it calls its data plane; only ``install`` changes that.
-    Worker processes of the server use the data plane as well.
+    requests and writes JSON responses, because it does so before and after it calls its data plane;
+    only ``install`` changes that. Worker processes of the server use the data plane as well.
 
         server = ModelServer()
         server.dataplane = BinaryDataPlane(server.registered_models)
@@ -292,8 +366,6 @@ class BinaryDataPlane(DataPlane):  # type: ignore[misc]
         """Return the body of a response, or its JSON tree, and its HTTP headers."""
         json_length = None
         if isinstance(response, InferResponse):
-            if (found := encode_json(response, headers, self._options)) is not None:
-                return found
             response, json_length = write_response(response, self._options)
         response, response_headers = super().encode(model_name, response, headers, req_attributes)
         if json_length is not None:

@@ -9,13 +9,20 @@ REST = "kserve.protocol.rest"
 ENDPOINTS = f"{REST}.v2_endpoints:V2Endpoints"
 MODELS = f"{REST}.v2_datamodels"
 PROCESS = f"{REST}.multiprocess.server:RESTServerProcess"
+REGISTER = f"{REST}.v2_endpoints:register_v2_endpoints"
 REQUEST_JSON = "starlette.requests:Request.json"
 
 
+def attributes(name: str) -> tuple[str, ...]:
+    """Return the functions of a tensor class whose work the replacements may do themselves."""
+    found = ("__init__", "name", "datatype", "shape", "parameters", "data")
+    return tuple(f"{TYPES}:{name}.{each}" for each in found)
+
+
 def tensor(name: str) -> tuple[str, ...]:
-    """Return the methods of a tensor class that a lazy tensor overrides or calls."""
-    methods = ("__init__", "data", "as_numpy", "set_data_from_numpy")
-    return tuple(f"{TYPES}:{name}.{method}" for method in methods)
+    """Return the functions of a tensor class that a lazy tensor overrides, calls or bypasses."""
+    methods = ("as_numpy", "set_data_from_numpy")
+    return (*attributes(name), *(f"{TYPES}:{name}.{method}" for method in methods))
 
 
 # Lazy tensors are created instead of the tensors of KServe.
@@ -27,13 +34,16 @@ READS_REQUESTS = (
 READS_RESPONSES = (*tensor("InferOutput"), f"{TYPES}:InferResponse.__init__")
 
 RELIES_ON = {
-    f"{TYPES}:_contains_fp16_datatype": (f"{TYPES}:InferResponse.to_grpc",),
+    f"{TYPES}:_contains_fp16_datatype": (
+        f"{TYPES}:InferOutput.datatype",
+        f"{TYPES}:InferResponse.to_grpc",
+    ),
     # tensors: the replacements do not call these functions, but implement the same
     **{
         f"{TYPES}:{name}.as_numpy": (
             f"{CODEC}:to_np_dtype",
             f"{TYPES}:deserialize_bytes_tensor",
-            f"{TYPES}:{name}.__init__",
+            *attributes(name),
         )
         for name in ("InferInput", "InferOutput")
     },
@@ -41,7 +51,7 @@ RELIES_ON = {
         f"{TYPES}:{name}.set_data_from_numpy": (
             f"{CODEC}:from_np_dtype",
             f"{TYPES}:serialize_byte_tensor",
-            f"{TYPES}:{name}.__init__",
+            *attributes(name),
         )
         for name in ("InferInput", "InferOutput")
     },
@@ -55,9 +65,10 @@ RELIES_ON = {
         f"{TYPES}:RequestedOutput",
         f"{TYPES}:to_http_parameters",
     ),
-    f"{TYPES}:InferRequest.from_inference_request": (*READS_REQUESTS, REQUEST_JSON),
+    f"{TYPES}:InferRequest.from_inference_request": (*READS_REQUESTS, REGISTER),
     # JSON requests: the endpoint passes a LazyInferenceRequest on to from_inference_request
-    REQUEST_JSON: (
+    REGISTER: (
+        REQUEST_JSON,
         f"{ENDPOINTS}.infer",
         f"{PLANE}.decode",
         f"{PLANE}.decode_inference_request",
@@ -75,6 +86,7 @@ RELIES_ON = {
     # the response follows the request
     f"{PLANE}.infer": (
         f"{PLANE}.encode",
+        f"{TYPES}:InferResponse.to_rest",
         f"{TYPES}:InferRequest.__init__",
         f"{TYPES}:InferRequest.use_binary_outputs",
         f"{TYPES}:InferResponse.__init__",
@@ -83,8 +95,8 @@ RELIES_ON = {
     ),
     f"{TYPES}:get_content": ("kserve.constants.constants:GRPC_CONTENT_DATATYPE_MAPPINGS",),
     # JSON responses: the endpoint sends bytes instead of a tree
-    f"{PLANE}.encode": (
-        f"{ENDPOINTS}.infer",
+    f"{ENDPOINTS}.infer": (
+        f"{PLANE}.encode",
         f"{TYPES}:InferResponse.to_rest",
         f"{MODELS}:InferParameter",
         f"{MODELS}:Parameters",

@@ -45,11 +45,13 @@ def install(*, untested: Untested = "known") -> None:
     Parameters
     ----------
     untested
-        What to do with a version of MLServer that is newer than the tested ones, if a function
-        that the integration replaces, or relies on, has another source than in the tested ones.
-        ``"known"`` does not replace such functions, and logs a warning that names them (logger
-        ``tensorwire.integrations``). ``"allow"`` replaces all functions whose parameters match.
-        ``"error"`` raises IntegrationError. If all sources are known, the three do the same.
+        What to do about functions that differ from those that the integration was tested with. This
+        concerns functions that it replaces, and those that it relies on. A function differs if its
+        source is another one, or if other code has wrapped or replaced it. ``"known"`` does not
+        replace such functions, and logs a warning that names them (logger
+        ``tensorwire.integrations``). ``"allow"`` does the same, but does not compare sources.
+        ``"error"`` raises IntegrationError. The sources of MLServer itself are compared if its
+        version is newer than the tested ones.
 
     Raises
     ------
@@ -65,7 +67,14 @@ def install(*, untested: Untested = "known") -> None:
 
 
 def uninstall() -> None:
-    """Restore MLServer's own functions. Running parallel workers are not affected."""
+    """Restore MLServer's own functions. Running parallel workers are not affected.
+
+    Raises
+    ------
+    IntegrationError
+        Other code has wrapped a replaced function since ``install``. The wrapper has to be removed
+        first. Nothing was changed.
+    """
     _PATCH.uninstall()
 
 

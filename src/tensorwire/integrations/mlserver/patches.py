@@ -64,7 +64,7 @@ def replacements(install: Callable[[], None]) -> list[Replacement]:
         Replacement(mlserver_raw, "pack", replace_pack),
         # server
         Replacement(APIRoute, "handle", replace_handle, inherited=True),
-        Replacement(DataPlane, "metadata", replace_metadata),
+        Replacement(DataPlane, "metadata", replace_metadata, calls_original=True),
         Replacement(worker, "Worker", partial(replace_worker, install)),
     ]
 

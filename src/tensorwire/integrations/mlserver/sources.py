@@ -11,7 +11,11 @@ REST = "mlserver.rest"
 TYPES = "mlserver.types.dataplane"
 
 # ArrayData is created instead of a TensorData.
-DATA = (f"{TYPES}:TensorData", f"{TYPES}:Datatype")
+DATA = (
+    f"{TYPES}:TensorData",
+    *(f"{TYPES}:TensorData.{method}" for method in ("__iter__", "__getitem__", "__len__")),
+    f"{TYPES}:Datatype",
+)
 
 HANDLE = f"{REST}.app:APIRoute.handle"  # inherited
 
@@ -43,15 +47,18 @@ RELIES_ON = {
     f"{RAW}:unpack": (
         f"{RAW}:_DatatypeToCtype",
         f"{RAW}:_tensor_format",
+        f"{RAW}:_tensor_length",
         f"{RAW}:_unpack_bytes",
         f"{RAW}:_unpack_tensor",
     ),
     f"{RAW}:pack": (
+        *DATA,
         f"{RAW}:_DatatypeToCtype",
         f"{RAW}:_ensure_bytes",
         f"{RAW}:_pack_bytes",
         f"{RAW}:_pack_tensor",
         f"{RAW}:_tensor_format",
+        f"{RAW}:_tensor_length",
     ),
     # server: the replacement calls the endpoint instead of FastAPI, and reads and writes JSON
     HANDLE: (
@@ -65,10 +72,12 @@ RELIES_ON = {
         f"{JSON}:decode_from_bytelike_json_to_dict",
         f"{JSON}:encode_to_json_bytes",
         f"{REST}.app:APIRoute",
+        f"{REST}.app:APIRoute.get_route_handler",
         f"{REST}.endpoints:Endpoints.infer",
         f"{REST}.endpoints:Endpoints.model_metadata",
         f"{REST}.requests:Request",
         f"{REST}.responses:Response",
+        f"{REST}.responses:Response.render",
     ),
     # It lists the extension that the replacement of handle provides.
     "mlserver.handlers.dataplane:DataPlane.metadata": (HANDLE,),

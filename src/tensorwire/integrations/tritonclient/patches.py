@@ -12,7 +12,7 @@ from tritonclient import utils
 
 from ..._codec.bytes_tensor import decode_bytes
 from ...errors import TensorwireError
-from ..patching import Function, Replacement
+from ..patching import Function, Replacement, package_of, place
 from .convert import (
     VIEW_FROM_NBYTES,
     BodyResponse,
@@ -62,12 +62,14 @@ def replacements() -> list[Replacement]:
             Replacement(http.InferInput, "set_data_from_numpy", replace_http_set_data_from_numpy),
             Replacement(http.InferInput, "_get_binary_data", replace_get_binary_data),
             Replacement(http_utils, "_get_inference_request", replace_get_inference_request),
-            Replacement(http.InferenceServerClient, "infer", replace_infer),
+            Replacement(http.InferenceServerClient, "infer", replace_infer, calls_original=True),
             Replacement(http.InferResult, "__init__", replace_result_init),
             Replacement(http.InferResult, "from_response_body", replace_from_response_body),
         ]
     if aio := import_if_usable("tritonclient.http.aio"):
-        found.append(Replacement(aio.InferenceServerClient, "infer", replace_aio_infer))
+        found.append(
+            Replacement(aio.InferenceServerClient, "infer", replace_aio_infer, calls_original=True)
+        )
     if grpc := import_if_usable("tritonclient.grpc"):
         found.append(
             Replacement(grpc.InferInput, "set_data_from_numpy", replace_grpc_set_data_from_numpy)
@@ -210,52 +212,69 @@ def replace_get_inference_request(original: Function) -> Function:
 
 def replace_infer(original: Function) -> Function:
     http, library = import_module("tritonclient.http"), import_module("geventhttpclient")
-    transport = Transport(http.InferenceServerClient, "_client_stub", library.HTTPClient, FileBody)
-    inputs_to_send = sending(original, transport, http.InferInput)
+    client_class = http.InferenceServerClient
+    transport = Transport.of(
+        client_class, "_client_stub", library.HTTPClient, ("post", "request"), FileBody
+    )
+    with_inputs_to_send = sending(original, client_class, transport)
 
-    def infer(self: Any, model_name: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
-        inputs = inputs_to_send(self, inputs, arguments, options)
-        return original(self, model_name, inputs, *arguments, **options)
+    def infer(self: Any, *arguments: Any, **options: Any) -> Any:
+        arguments, options = with_inputs_to_send(self, arguments, options)
+        return original(self, *arguments, **options)
 
     return with_signature_of(original, infer)
 
 
 def replace_aio_infer(original: Function) -> Function:
     aio, library = import_module("tritonclient.http.aio"), import_module("aiohttp")
-    transport = Transport(
-        aio.InferenceServerClient, "_stub", library.ClientSession, payload_class()
+    client_class = aio.InferenceServerClient
+    transport = Transport.of(
+        client_class, "_stub", library.ClientSession, ("post", "_request"), payload_class()
     )
-    inputs_to_send = sending(original, transport, import_module("tritonclient.http").InferInput)
+    with_inputs_to_send = sending(original, client_class, transport)
 
-    async def infer(
-        self: Any, model_name: Any, inputs: Any, *arguments: Any, **options: Any
-    ) -> Any:
-        inputs = inputs_to_send(self, inputs, arguments, options)
-        return await original(self, model_name, inputs, *arguments, **options)
+    async def infer(self: Any, *arguments: Any, **options: Any) -> Any:
+        arguments, options = with_inputs_to_send(self, arguments, options)
+        return await original(self, *arguments, **options)
 
     return with_signature_of(original, infer)
 
 
-def sending(original: Function, transport: Transport, input_class: type) -> Function:
-    """Return a function that returns the inputs of a call of ``infer``, marked if possible.
+def sending(original: Function, client_class: type, transport: Transport | None) -> Function:
+    """Return a function that marks the inputs in the arguments of ``infer``, if possible.
 
-    They are marked as `TransportInputs` if the transport can send the body without joining it.
+    They become `TransportInputs` if the transport can send the body without joining it. All other
+    arguments remain as they are, because ``original`` may be a wrapper that reads them.
     """
-    name = "request_compression_algorithm"
-    position = list(signature(original).parameters).index(name) - 3  # after self, model and inputs
+    input_class = import_module("tritonclient.http").InferInput
+    namespace = vars(import_module(client_class.__module__))
+    names = list(signature(original).parameters)[1:]
+    compression = "request_compression_algorithm"
 
-    def inputs_to_send(
-        client: Any, inputs: Any, arguments: tuple[Any, ...], options: dict[str, Any]
-    ) -> Any:
+    def with_inputs_to_send(client: Any, arguments: Any, options: dict[str, Any]) -> Any:
+        in_options = "inputs" in options
+        inputs = options["inputs"] if in_options else arguments[1] if len(arguments) > 1 else None
         if type(inputs) is not list or not refer_to_arrays(inputs, input_class):
-            return inputs
-        positional = arguments[position : position + 1]
-        is_compressed = bool(options.get(name) or any(positional))
-        if is_compressed or client._verbose or not is_plain(client, transport):
-            return inputs
-        return TransportInputs(inputs, transport.body_type)
+            return arguments, options
+        if compression in names:
+            position = names.index(compression)
+            positional = arguments[position : position + 1]
+        else:  # a wrapper with other parameters
+            positional = arguments[2:]
+        is_compressed = bool(options.get(compression) or any(positional))
+        if is_compressed or client._verbose or transport is None:
+            return arguments, options
+        # A wrapper around the function that creates the body expects `bytes`.
+        creator = place(namespace.get("_get_inference_request"))
+        is_ours = creator is not None and package_of(creator) == package_of(__name__)
+        if not is_ours or not is_plain(client, transport):
+            return arguments, options
+        marked = TransportInputs(inputs, transport.body_type)
+        if in_options:
+            return arguments, {**options, "inputs": marked}
+        return (arguments[0], marked, *arguments[2:]), options
 
-    return inputs_to_send
+    return with_inputs_to_send
 
 
 def with_signature_of(original: Function, replacement: Any) -> Function:

@@ -14,6 +14,14 @@ REFERRING = (
     "tritonclient.http._utils:_get_inference_request",
 )
 
+# Only the replacement of serialize_byte_tensor can serialize a PackedArray.
+READS_INPUTS = (
+    *REFERRING,
+    f"{UTILS}:serialize_byte_tensor",
+    f"{INPUT}.__init__",
+    f"{INPUT}._get_tensor",
+)
+
 CLIENTS = (
     "tritonclient.http._client:InferenceServerClient",
     "tritonclient.http.aio:InferenceServerClient",
@@ -25,17 +33,10 @@ RELIES_ON = {
         f"{MEMORY}:SharedMemoryRegion",
         f"{MEMORY}:create_shared_memory_region",
     ),
-    # Only the replacement of serialize_byte_tensor can serialize a PackedArray.
-    **dict.fromkeys(
-        REFERRING,
-        (
-            *REFERRING,
-            f"{UTILS}:serialize_byte_tensor",
-            f"{INPUT}.__init__",
-            f"{INPUT}._get_tensor",
-        ),
-    ),
+    **dict.fromkeys(REFERRING, READS_INPUTS),
+    f"{INPUT}.set_data_from_numpy": (*READS_INPUTS, f"{UTILS}:np_to_triton_dtype"),
     "tritonclient.grpc._infer_input:InferInput.set_data_from_numpy": (
+        f"{UTILS}:np_to_triton_dtype",
         f"{UTILS}:serialize_byte_tensor",
     ),
     # as_numpy reads the outputs from an array instead of bytes.

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from inspect import getattr_static
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..patching import foreign_code
 
 PIECE_NBYTES = 1 << 20
 """The maximum size in bytes of the pieces that are passed to aiohttp."""
@@ -28,27 +31,51 @@ class Transport(NamedTuple):
     """An HTTP library, and tritonclient's class of clients that use it.
 
     ``stub_name`` is the attribute of a client that sends requests, an object of ``stub_class``.
-    ``body_type`` creates a body from a list of buffers.
+    ``functions`` are those that a body passes through: whether a method is one of the stub or of
+    the client, its name and its function. ``body_type`` creates a body from a list of buffers.
     """
 
-    client_class: type
     stub_name: str
     stub_class: type
+    functions: list[tuple[bool, str, Any]]
     body_type: Callable[[list[Any]], Any]
+
+    @classmethod
+    def of(
+        cls,
+        client_class: type,
+        stub_name: str,
+        stub_class: type,
+        names: Sequence[str],
+        body_type: Callable[[list[Any]], Any],
+    ) -> Transport | None:
+        """Return the transport. ``names`` are those of the functions of ``stub_class``.
+
+        Returns None if one of the functions is missing, or wrapped by other code.
+        """
+        methods = [(client_class, "_post"), *((stub_class, name) for name in names)]
+        functions = []
+        for owner, name in methods:
+            function = getattr_static(owner, name, None)
+            if function is None or foreign_code(function, owner.__module__) is not None:
+                return None
+            functions.append((owner is stub_class, name, function))
+        return cls(stub_name, stub_class, functions, body_type)
 
 
 def is_plain(client: Any, transport: Transport) -> bool:
     """Return whether a body goes from the client to the HTTP library without other code.
 
-    Other code, by which a program has replaced a part of the client, may expect `bytes`.
+    Other code, by which a program has replaced or wrapped a part of the client, may expect `bytes`.
     """
     stub = getattr(client, transport.stub_name, None)
-    return (
-        getattr(type(client), "_post", None) is getattr(transport.client_class, "_post", ...)
-        and "_post" not in vars(client)
-        and type(stub) is transport.stub_class
-        and "post" not in vars(stub)
-    )
+    if type(stub) is not transport.stub_class:
+        return False
+    for is_stub, name, function in transport.functions:
+        owner = stub if is_stub else client
+        if getattr_static(type(owner), name, None) is not function or name in vars(owner):
+            return False
+    return True
 
 
 class TransportInputs(list[Any]):
@@ -164,7 +191,8 @@ def receive_rest(response: Any) -> NDArray[np.uint8] | None:
         while n_received < len(rest):
             n_new = sock.recv_into(view[n_received:])
             if n_new == 0:
-                response.feed(b"")  # raises the error of the parser for a closed connection
+                response.feed(b"")  # raises the error of the parser, unless it has none
+                raise closed_error(n_received, len(rest))
             n_received += n_new
     except BaseException:
         response.release()  # closes the connection, because the message is not complete
@@ -174,3 +202,13 @@ def receive_rest(response: Any) -> NDArray[np.uint8] | None:
     response.release()  # returns the connection to the pool, unless the server closes it
     rest.flags.writeable = False
     return rest
+
+
+def closed_error(n_received: int, nbytes: int) -> Exception:
+    """Return the error of geventhttpclient for a connection that the server has closed."""
+    from geventhttpclient.response import HTTPConnectionClosed  # noqa: PLC0415 - it may be missing
+
+    error: Exception = HTTPConnectionClosed(
+        f"the connection was closed after {n_received} of {nbytes} bytes of the binary data"
+    )
+    return error

@@ -1,0 +1,92 @@
+"""MLServer with wrappers of other code around its functions.
+
+`test_mlserver_integration.py` runs this file in the environment of MLServer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from importlib import import_module
+from inspect import getattr_static
+from types import FunctionType
+from typing import Any
+
+import pytest
+from mlserver import raw
+from mlserver.codecs.string import decode_str
+from mlserver.types import RequestInput
+
+from interop.inside_mlserver_json import Server
+from interop.json_requests import READ_AS_ARRAYS
+from support.wrappers import Proxy, functools_wrapper, wrapped
+from tensorwire.integrations import mlserver as integration
+
+pytestmark = pytest.mark.usefixtures("no_logging")
+
+NUMBERS = [1.5, 2.5] * 50
+TEXTS = [b"a", b"b c"] * 50
+
+
+NOT_IN_WORKLOAD = {
+    "mlserver.codecs.json:decode_from_bytelike_json_to_dict",
+    "mlserver.codecs.numpy:convert_nan",
+    "mlserver.rest.endpoints:Endpoints.model_metadata",
+}
+
+
+def workload() -> None:
+    """Call everything that the integration replaces or relies on."""
+    metrics = import_module("prometheus_client").REGISTRY
+    for collector in list(metrics._collector_to_names):
+        metrics.unregister(collector)  # each server registers its own
+    server = Server()
+    for case in ("nested", "BYTES", "long"):
+        assert server.infer(READ_AS_ARRAYS[case])[0] == 200
+    asyncio.run(server.plane.metadata())
+    for datatype, values in (("FP32", NUMBERS), ("BYTES", TEXTS)):
+        tensor = RequestInput(name="x", shape=[len(values)], datatype=datatype, data=values)
+        packed = raw.pack(tensor)
+        raw.unpack(tensor, packed)
+        raw.inject_raw([RequestInput(name="x", shape=[100], datatype=datatype, data=[])], [packed])
+        list(tensor.data)
+        tensor.data[0], len(tensor.data)
+    decode_str(b"a")
+
+
+def owner_of(name: str) -> tuple[Any, str]:
+    """Return the module or class that defines a function, and the name of the function there."""
+    module, _, path = name.partition(":")
+    owner: Any = import_module(module)
+    *classes, function = path.split(".")
+    for each in classes:
+        owner = getattr(owner, each)
+    return owner, function
+
+
+def compared_functions() -> list[str]:
+    names = json.loads(integration._PATCH.digests.read_text())
+    values = {name: getattr_static(*owner_of(name)) for name in names}
+    kinds = (FunctionType, classmethod, staticmethod)
+    called = {name for name, value in values.items() if type(value) in kinds}
+    return sorted(called - NOT_IN_WORKLOAD)
+
+
+@pytest.mark.parametrize("wrap", [functools_wrapper, Proxy])
+@pytest.mark.parametrize("name", compared_functions())
+def test_wrapper_is_called_as_often_as_without_the_integration(name: str, wrap: Any) -> None:
+    """This holds for each function that the integration replaces or relies on."""
+    n_calls: list[int] = []
+
+    def count() -> None:
+        n_calls[-1] += 1
+
+    with wrapped(*owner_of(name), wrap, count):
+        for is_installed in (False, True, False):
+            n_calls.append(0)
+            if is_installed:
+                integration.install()
+            workload()
+            integration.uninstall()
+    assert n_calls[0] > 0
+    assert n_calls == [n_calls[0]] * 3
