@@ -25,7 +25,7 @@ from libc.string cimport memcmp, memcpy
 
 from .bytes_reader cimport scan_elements
 from .bytes_tensor cimport new_tensor, tensor_of_element, tensor_of_wire
-from .datatypes cimport Datatype, Layout, Limits, fill_layout, set_counts
+from .datatypes cimport Datatype, Layout, Limits, fill_layout, product_of, set_counts
 from .json_reader cimport (
     DATA_TOO_DEEP,
     DUPLICATE_KEY,
@@ -1252,22 +1252,6 @@ cdef int check_n_elements(n_elements, Limits limits) except -1:
             f"most {limits.max_elements} are accepted",
             expected=limits.max_elements, actual=n_elements)
     return 0
-
-
-cdef product_of(tuple shape):
-    """Return the product of the dimensions, or 0 if one is negative.
-
-    If the product exceeds 2^63 - 1, the result may be a partial product that also exceeds it.
-    """
-    product = 1
-    if 0 in shape:
-        return 0
-    for dim in shape:
-        if dim < 0:
-            return 0
-        if product <= INT64_MAX:  # limits the size of the factors
-            product *= dim
-    return product
 
 
 cdef str first_duplicate(list names):

@@ -204,7 +204,6 @@ cdef enum:
     BYTES_PER_WORK = 16  # bytes of JSON that count as 1 if no objects are created
     MAX_DIGITS = 19  # any number of 19 digits fits in 64 bits
     DECIMAL_NBYTES = 48  # `scan_decimal` reads fewer bytes
-    MAX_INTEGER_DIGITS = 4300  # Python's default; converting text to int takes quadratic time
     MAX_EXPONENT = 1 << 30  # larger exponents are beyond any double, so their value is not needed
     MAX_EXCERPT_NBYTES = 60  # of a value in an error message
     MAX_EXACT_EXPONENT = 22  # 10^22 is the largest power of ten that a double represents exactly

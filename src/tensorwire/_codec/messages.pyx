@@ -13,6 +13,7 @@ from .conversion cimport convert_data
 from .datatypes cimport Datatype
 from .dlpack cimport dlpack_capsule
 from .dlpack_abi cimport CPU
+from .json_writer cimport exact_parameters, exact_str
 from .memory cimport FREE_THREADED, separate_view
 from .wire cimport MAX_RANK
 
@@ -57,7 +58,7 @@ cdef str checked_name(name, what):
     cdef str checked
     if not isinstance(name, str):
         raise TypeError(f"the name of {what} must be a str, not {type(name).__name__}")
-    checked = name if type(name) is str else str(name)
+    checked = exact_str(name)
     if has_nul(checked):
         raise EncodeError(f"the name of {what} contains a NUL: {name!r}")
     return checked
@@ -71,13 +72,24 @@ cdef bint checked_flag(value, name) except -1:
     return False
 
 
+cdef str checked_text(value, what):
+    """Return a member of a message as an exact `str`, and None for None."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str or None, not {type(value).__name__}")
+    return exact_str(value)
+
+
 cdef dict copy_parameters(parameters):
-    """Return a copy of the parameters as a dict, and None for None."""
+    """Return a copy of the parameters as a dict, and None for None. Keys and texts are `str`."""
     if parameters is None:
         return None
-    if type(parameters) is not dict and not isinstance(parameters, Mapping):
-        raise TypeError(f"parameters must be a mapping, not {type(parameters).__name__}")
-    return dict(parameters)
+    if type(parameters) is not dict:
+        if not isinstance(parameters, Mapping):
+            raise TypeError(f"parameters must be a mapping, not {type(parameters).__name__}")
+        parameters = dict(parameters)
+    return exact_parameters(parameters)
 
 
 cdef list checked_items(kind, items):
@@ -497,7 +509,7 @@ cdef Tensor get_tensor(message, name, Py_ssize_t* next_index):
     cdef Py_ssize_t position
     if not isinstance(name, str):
         raise KeyError(f"the name of a tensor is a str, not {type(name).__name__}")
-    name = str(name)  # may run the code of a subclass, which may change the list
+    name = exact_str(name)
     with cython.critical_section(message):
         position = next_index[0]
     tensor = find_tensor(message, tensors, name, &position)
@@ -516,7 +528,7 @@ cdef bint has_tensor(message, name) except -1:
     cdef list tensors = tensors_of(message)
     cdef Py_ssize_t position = 0
     return isinstance(name, str) and (
-        find_tensor(message, tensors, str(name), &position) is not None)
+        find_tensor(message, tensors, exact_str(name), &position) is not None)
 
 
 cdef Tensor find_tensor(message, list tensors, str name, Py_ssize_t* position):
@@ -664,9 +676,9 @@ parameters=None)\n--\n
         except TypeError as error:
             name_subject(error, "outputs")
             raise
-        self.id = id
-        self.model_name = model_name
-        self.model_version = model_version
+        self.id = checked_text(id, "id")
+        self.model_name = checked_text(model_name, "model_name")
+        self.model_version = checked_text(model_version, "model_version")
         self._parameters = copy_parameters(parameters)
 
     @property
@@ -755,9 +767,9 @@ parameters=None)\n--\n
         except TypeError as error:
             name_subject(error, "outputs")
             raise
-        self.model_name = model_name
-        self.model_version = model_version
-        self.id = id
+        self.model_name = checked_text(model_name, "model_name")
+        self.model_version = checked_text(model_version, "model_version")
+        self.id = checked_text(id, "id")
         self._parameters = copy_parameters(parameters)
 
     @property

@@ -13,6 +13,7 @@ import numpy as np
 
 import tensorwire as tw
 
+from .._codec.datatypes import UNLIMITED
 from ..errors import TensorNotFoundError
 
 log = logging.getLogger("tensorwire.server")
@@ -191,7 +192,7 @@ class ServedModel:
                 )
             if declared:
                 check_outputs(response.outputs, declared)
-            return tw.encode_response(response, request, selection=self.selection)
+            return tw.encode_response(response, request, selection=self.selection, limits=UNLIMITED)
         except Exception as error:
             # 400: the request asks for an output that does not exist, or that cannot be JSON
             if isinstance(error, tw.EncodeError) and error.status == 400:
