@@ -18,7 +18,15 @@ from operator import index
 import numpy as np
 
 from .docstrings import document_attributes
-from ..errors import SUBJECT, EncodeError, LayoutError, number_text, shape_text
+from ..errors import (
+    MAX_FOREIGN_TEXT,
+    SUBJECT,
+    EncodeError,
+    LayoutError,
+    format_text,
+    number_text,
+    shape_text,
+)
 
 
 @cython.final
@@ -271,7 +279,8 @@ cdef tuple as_ints(tuple shape):
     try:
         return tuple([int(index(dim)) for dim in shape])
     except TypeError as error:
-        raise TypeError(f"the shape of {SUBJECT} is not a tuple of ints: {error}") from None
+        shown = format_text(error, MAX_FOREIGN_TEXT)
+        raise TypeError(f"the shape of {SUBJECT} is not a tuple of ints: {shown}") from None
 
 
 cdef product_of(tuple shape):

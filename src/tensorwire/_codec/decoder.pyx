@@ -79,11 +79,14 @@ import numpy as np
 from .datatypes import DATATYPES, RAW_BF16, bf16_dtype
 
 from ..errors import (
+    MAX_FOREIGN_TEXT,
     SUBJECT,
     DecodeError,
     ElementError,
     HeaderError,
     LayoutError,
+    format_text,
+    format_value,
     name_tensor,
     number_text,
     plural,
@@ -330,7 +333,7 @@ cdef class MessageReader:
             value = self.message_parameters.get("binary_data_output")
         if value is not None and type(value) is not bool:
             raise HeaderError(
-                f"binary_data_output of the request is {value!r:.40}, not true or false")
+                f"binary_data_output of the request is {format_value(value)}, not true or false")
         request.inputs = self.tensors
         request.outputs = self.requested
         request.id = self.id
@@ -418,7 +421,8 @@ cdef class MessageReader:
         if self.tensors is None:
             if self.server_error is not None:
                 raise HeaderError(
-                    f"the body is a server's error, not a message: {self.server_error[:500]}")
+                    f"the body is a server's error, not a message: "
+                    f"{format_text(self.server_error, MAX_FOREIGN_TEXT)}")
             raise HeaderError(
                 f'the JSON header does not fit the protocol: it has no "{self.kind}s"')
         if self.offset != self.body.nbytes:
@@ -1162,7 +1166,8 @@ cdef dtype_of_bf16(Limits limits):
 cdef bint has_shared_memory(dict parameters) except -1:
     region = parameters.get("shared_memory_region")
     if region is not None and type(region) is not str:
-        raise HeaderError(f"shared_memory_region of {SUBJECT} is {region!r:.40}, not a string")
+        raise HeaderError(
+            f"shared_memory_region of {SUBJECT} is {format_value(region)}, not a string")
     return region is not None
 
 
@@ -1273,4 +1278,4 @@ cdef wrong_size(Datatype datatype, tuple shape, expected, nbytes):
 
 
 cdef unknown_datatype(str name):
-    return HeaderError(f"{SUBJECT} has an unknown datatype: {name!r:.40}")
+    return HeaderError(f"{SUBJECT} has an unknown datatype: {format_value(name)}")

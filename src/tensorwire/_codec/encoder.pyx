@@ -47,7 +47,19 @@ import numpy as np
 
 from .datatypes import DATATYPES, RAW_BF16, bf16_dtype
 
-from ..errors import SUBJECT, EncodeError, name_subject, name_tensor, number_text, plural
+from ..errors import (
+    SUBJECT,
+    EncodeError,
+    format_names,
+    format_text,
+    format_value,
+    name_subject,
+    name_tensor,
+    number_text,
+    plural,
+    shape_text,
+    subject,
+)
 
 cnp.import_array()
 
@@ -189,7 +201,7 @@ def encode_response(
     cdef dict parameters
     cdef str id, model_name, model_version
     if selection not in ("spec", "triton"):
-        raise ValueError(f"selection must be 'spec' or 'triton', not {selection!r}")
+        raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
     with cython.critical_section(response):
         parameters, id = response._parameters, response.id
         model_name, model_version = response.model_name, response.model_version
@@ -255,7 +267,7 @@ cdef Frame raw_frame(Tensor tensor):
     if data is None:
         raise EncodeError(f"{SUBJECT} is in shared memory, but a raw request contains the data")
     if row is None:
-        raise EncodeError(f"{SUBJECT} has an unknown datatype: {datatype!r}")
+        raise EncodeError(f"{SUBJECT} has an unknown datatype: {format_value(datatype)}")
     wire = wire_of(data, row, shape_to_send(shape_of_tensor(tensor), row))
     if not isinstance(data, BytesTensor):
         return Frame((wire,), 0)
@@ -337,7 +349,7 @@ cdef class Draft:
             raise EncodeError(f"{SUBJECT} has no name")
         check_name(name, self.limits)
         if row is None:
-            raise EncodeError(f"{SUBJECT} has an unknown datatype: {datatype!r}")
+            raise EncodeError(f"{SUBJECT} has an unknown datatype: {format_value(datatype)}")
         shape = shape_to_send(shape, row)
         self.check_shape(shape)
         parameters = exact_parameters(parameters)
@@ -392,7 +404,7 @@ cdef class Draft:
         n_before = PySet_GET_SIZE(self.names)
         PySet_Add(self.names, name)
         if PySet_GET_SIZE(self.names) == n_before:
-            raise EncodeError(f"{self.kind} {name!r} appears twice", tensor=name)
+            raise EncodeError(f"{subject(self.kind, name)} appears twice", tensor=name)
         return 0
 
     cdef int check_shape(self, tuple shape) except -1:
@@ -479,7 +491,8 @@ cdef Nonfinite nonfinite_of(str nonfinite) except *:
         return AS_LITERAL
     if nonfinite == "error":
         return AS_ERROR
-    raise ValueError(f"nonfinite must be 'null', 'literal' or 'error', not {nonfinite!r}")
+    raise ValueError(
+        f"nonfinite must be 'null', 'literal' or 'error', not {format_value(nonfinite)}")
 
 
 cdef int write_text_member(JsonWriter writer, const char* name, str value) except -1:
@@ -515,8 +528,8 @@ cdef int check_data(data, Datatype row, tuple shape) except -1:
     elements = data
     if row.itemsize != 0 or elements.shape != shape:
         raise EncodeError(
-            f"{SUBJECT} was created as {row.name} {list(shape)}, its data is now BYTES "
-            f"{list(elements.shape)}")
+            f"{SUBJECT} was created as {row.name} {shape_text(shape)}, its data is now BYTES "
+            f"{shape_text(elements.shape)}")
     return 0
 
 
@@ -525,7 +538,8 @@ cdef cnp.dtype dtype_of(cnp.ndarray array, Datatype row):
     if row.dtype is not None:
         return row.dtype
     if row.itemsize == 0:
-        raise EncodeError(f"{SUBJECT} was created as BYTES, its data is now {array.descr}")
+        raise EncodeError(
+            f"{SUBJECT} was created as BYTES, its data is now {format_text(array.descr)}")
     return RAW_BF16 if array.descr == RAW_BF16 else bf16_dtype() or RAW_BF16
 
 
@@ -608,7 +622,7 @@ cdef int write_peer_array(JsonWriter writer, cnp.ndarray array, Nonfinite nonfin
     elif array.descr.kind in (c"b", c"i", c"u"):
         array = np.ascontiguousarray(array)
     else:
-        raise TypeError(f"JSON cannot represent an array of {array.dtype}")
+        raise TypeError(f"JSON cannot represent an array of {format_text(array.dtype)}")
     return write_data(writer, array, nonfinite)
 
 
@@ -633,8 +647,8 @@ cdef binary_data_output(dict parameters):
     """Return binary_data_output among `parameters`, which `exact_parameters` has returned."""
     value = None if parameters is None else parameters.get("binary_data_output")
     if value is not None and not isinstance(value, bool):
-        what = repr(value) if isinstance(value, (str, int)) else type(value).__name__
-        raise EncodeError(f"binary_data_output of the request must be True or False, not {what}")
+        raise EncodeError(
+            f"binary_data_output of the request must be True or False, not {format_value(value)}")
     return value
 
 
@@ -670,7 +684,7 @@ cdef int write_requested_output(
         raise
     PySet_Add(names, name)
     if PySet_GET_SIZE(names) == n_before:
-        raise EncodeError(f"requested output {name!r} appears twice", tensor=name)
+        raise EncodeError(f"requested output {format_value(name)} appears twice", tensor=name)
     binary = checked_binary(output, default)
     with cython.critical_section(output):
         parameters = output._parameters
@@ -681,7 +695,7 @@ cdef int write_requested_output(
         sent = parameters.get("binary_data")
         if not isinstance(sent, (bool, type(None))):
             raise EncodeError(
-                f"binary_data of requested output {name!r} must be True or False, not "
+                f"binary_data of requested output {format_value(name)} must be True or False, not "
                 f"{type(sent).__name__}")
     write_literal(writer, b'{"name":')
     writer.write_string(name)
@@ -697,7 +711,8 @@ cdef str checked_output_name(RequestedOutput output):
     with cython.critical_section(output):
         name = output.name
     if name is None or has_nul(name):
-        raise EncodeError(f"requested output {name!r} has no name, or its name has a NUL")
+        raise EncodeError(
+            f"requested output {format_value(name)} has no name, or its name has a NUL")
     return name
 
 
@@ -707,7 +722,7 @@ cdef checked_binary(RequestedOutput output, default):
         name, binary = output.name, output.binary
     if binary is not None and not isinstance(binary, bool):
         raise TypeError(
-            f"binary of requested output {name!r} must be True, False or None, not "
+            f"binary of requested output {format_value(name)} must be True, False or None, not "
             f"{type(binary).__name__}")
     return default if binary is None else binary
 
@@ -770,6 +785,7 @@ cdef int check_listed(dict listed, list outputs) except -1:
     missing = listed.keys() - set(names)
     if missing:
         raise EncodeError(
-            f"the request asks for output {min(missing)!r}, the response has {names}",
+            f"the request asks for output {format_value(min(missing))}, the response has "
+            f"{format_names(names)}",
             tensor=min(missing), status=400)
     return 0

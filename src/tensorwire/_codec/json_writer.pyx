@@ -37,7 +37,7 @@ from .wire cimport PREFIX_NBYTES
 
 import numpy as np
 
-from ..errors import EncodeError
+from ..errors import EncodeError, format_value
 
 cnp.import_array()
 
@@ -175,8 +175,8 @@ cdef class JsonWriter:
             utf8 = PyUnicode_AsUTF8String(value)
         except UnicodeEncodeError as error:
             raise EncodeError(
-                f"the header has a lone surrogate at character {error.start} of {value[:40]!r}, "
-                f"which UTF-8 cannot represent") from None
+                f"the header has a lone surrogate at character {error.start} of "
+                f"{format_value(value)}, which UTF-8 cannot represent") from None
         return write_quoted(
             self, <const unsigned char*>PyBytes_AS_STRING(utf8), PyBytes_GET_SIZE(utf8))
 
@@ -239,8 +239,8 @@ cdef class JsonWriter:
         if isinstance(value, np.bool_ | np.integer | np.float16 | np.float32):
             return self.write_value(np.generic.item(value), depth)
         raise TypeError(
-            f"parameter {self.parameter!r} contains an object of type {type(value).__name__}, "
-            f"which JSON cannot represent")
+            f"parameter {format_value(self.parameter)} contains an object of type "
+            f"{type(value).__name__}, which JSON cannot represent")
 
     cdef int write_parameters(self, dict parameters, int depth) except -1:
         """Write the parameters of a message or tensor without braces. Errors name the parameter.
@@ -348,12 +348,12 @@ cdef dict exact_members(dict members, parameter):
             if parameter is None:
                 raise TypeError(f"the name of a parameter is a str, not {type(key).__name__}")
             raise TypeError(
-                f"the keys of a JSON object are str, parameter {parameter!r} contains "
+                f"the keys of a JSON object are str, parameter {format_value(parameter)} contains "
                 f"{type(key).__name__}")
         name = exact_str(key)
         if name in exact:
-            within = "the parameters" if parameter is None else f"parameter {parameter!r}"
-            raise EncodeError(f"{within} have the key {name!r} twice")
+            what = "the parameters" if parameter is None else format_value(parameter)
+            raise EncodeError(f"the key {format_value(name)} appears twice in {what}")
         exact[name] = exact_str(value) if isinstance(value, str) else value
     return exact
 
@@ -404,7 +404,7 @@ cdef int write_any_int(JsonWriter writer, value) except -1:
             pass
     if digits is None or len(digits) - digits.startswith(b"-") > MAX_INTEGER_DIGITS:
         raise EncodeError(
-            f"parameter {writer.parameter!r} contains an integer of {n_bits} bits")
+            f"parameter {format_value(writer.parameter)} contains an integer of {n_bits} bits")
     return write_literal(writer, digits + b",")
 
 
@@ -412,8 +412,9 @@ cdef int check_depth(JsonWriter writer, int depth) except -1:
     """Raise EncodeError if no list or object is allowed within `depth` others."""
     if depth >= writer.max_nesting:
         raise EncodeError(
-            f"the header is nested too deep: parameter {writer.parameter!r} contains lists or "
-            f"objects on level {depth + 1}, at most {writer.max_nesting} levels are written",
+            f"the header is nested too deep: parameter {format_value(writer.parameter)} contains "
+            f"lists or objects on level {depth + 1}, at most {writer.max_nesting} levels are "
+            f"written",
             expected=writer.max_nesting, actual=depth + 1)
     return 0
 

@@ -27,14 +27,19 @@ from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16
 from .docstrings import document_attributes
 
 from ..errors import (
+    MAX_FOREIGN_TEXT,
     SUBJECT,
     EncodeError,
     TensorNotFoundError,
     TensorwireError,
+    format_names,
+    format_text,
+    format_value,
     name_subject,
     name_tensor,
     number_text,
     shape_text,
+    subject,
 )
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
@@ -60,7 +65,7 @@ cdef str checked_name(name, what):
         raise TypeError(f"the name of {what} must be a str, not {type(name).__name__}")
     checked = exact_str(name)
     if has_nul(checked):
-        raise EncodeError(f"the name of {what} contains a NUL: {name!r}")
+        raise EncodeError(f"the name of {what} contains a NUL: {format_value(name)}")
     return checked
 
 
@@ -247,7 +252,8 @@ cdef class Tensor:
             if data is None:
                 name = name_of(self)
                 raise TensorwireError(
-                    f"tensor {name!r} is in shared memory: the message does not have its data",
+                    f"{subject('tensor', name)} is in shared memory: the message does not have its "
+                    f"data",
                     tensor=name,
                     status=400,
                 )
@@ -255,7 +261,8 @@ cdef class Tensor:
                 return data.as_numpy()
             if not isinstance(data, cnp.ndarray):
                 raise TypeError(
-                    f"the data of tensor {name_of(self)!r} is now {type(data).__name__}")
+                    f"the data of {subject('tensor', name_of(self))} is now "
+                    f"{type(data).__name__}")
         if (aligned and not data.flags.aligned) or (writable and not data.flags.writeable):
             return data.copy()
         return data
@@ -331,7 +338,8 @@ cdef class Tensor:
     def __len__(self):
         shape = shape_of_tensor(self)
         if not shape:
-            raise TypeError(f"tensor {name_of(self)!r} has no dimensions, and therefore no length")
+            raise TypeError(
+                f"{subject('tensor', name_of(self))} has no dimensions, and therefore no length")
         return shape[0]
 
     def __bool__(self):
@@ -378,8 +386,8 @@ cdef class Tensor:
         data, datatype = data_of(self), datatype_name(self)
         if not isinstance(data, cnp.ndarray):
             raise BufferError(
-                f"tensor {name_of(self)!r} cannot be exported: DLPack supports arrays of numbers, "
-                f"not {'shared memory' if data is None else datatype}")
+                f"{subject('tensor', name_of(self))} cannot be exported: DLPack supports arrays of "
+                f"numbers, not {'shared memory' if data is None else format_text(datatype)}")
         try:
             return dlpack_capsule(
                 data.copy() if copy else data, datatype, max_version, dl_device, bool(copy))
@@ -429,7 +437,8 @@ cdef tuple data_of_tensor(Tensor tensor, datatype):
     data = data_of(tensor)
     if data is None:
         raise EncodeError(
-            f"{SUBJECT} is made from tensor {name_of(tensor)!r}, which is in shared memory")
+            f"{SUBJECT} is made from {subject('tensor', name_of(tensor))}, which is in shared "
+            f"memory")
     # The array of a BF16 tensor may be one of uint16.
     return data, datatype_name(tensor) if datatype is None else datatype
 
@@ -515,7 +524,8 @@ cdef Tensor get_tensor(message, name, Py_ssize_t* next_index):
     tensor = find_tensor(message, tensors, name, &position)
     if tensor is None:
         error = TensorNotFoundError(
-            f"no tensor {name!r}: there are {[tensor.name for tensor in tensors]}", tensor=name)
+            f"no tensor {format_value(name)}: there are "
+            f"{format_names([tensor.name for tensor in tensors])}", tensor=name)
         error.tensors = tensors
         raise error
     with cython.critical_section(message):
@@ -625,8 +635,8 @@ parameters=None)\n--\n
     An inference request.
 
     ``request["name"]`` returns the input with that name, ``"name" in request`` tests for it, and
-    iterating over the request returns the inputs. The KeyError for an unknown name lists the names
-    of the inputs.
+    iterating over the request returns the inputs. The KeyError for an unknown name lists the first
+    names of the inputs.
 
     Parameters
     ----------
@@ -729,7 +739,7 @@ parameters=None)\n--\n
 
     ``response["name"]`` returns the output with that name, ``"name" in response`` tests for it, and
     iterating over the response returns the outputs. The KeyError for an unknown name lists the
-    names of the outputs.
+    first names of the outputs.
 
     Parameters
     ----------
@@ -850,7 +860,7 @@ cdef class TensorSpec:
     def __cinit__(self, name, datatype, dims, batching=False):
         if datatype not in DATATYPES:
             raise ValueError(
-                f"unknown datatype {datatype!r}, must be one of {', '.join(DATATYPES)}")
+                f"unknown datatype {format_value(datatype)}, must be one of {', '.join(DATATYPES)}")
         self.name = checked_name(name, "a tensor")
         self.datatype = DATATYPES[datatype].name
         self.dims = tuple([int(index(dim)) for dim in islice(dims, MAX_RANK + 1)])
@@ -1088,7 +1098,8 @@ cdef flat_bytes(buffer):
     try:
         return view.cast("B")
     except (TypeError, ValueError) as error:
-        raise BufferError(f"a buffer of a frame cannot be sent as bytes: {error}") from None
+        shown = format_text(error, MAX_FOREIGN_TEXT)
+        raise BufferError(f"a buffer of a frame cannot be sent as bytes: {shown}") from None
 
 
 for kind in (Tensor, RequestedOutput, InferRequest, InferResponse, TensorSpec, Frame):
