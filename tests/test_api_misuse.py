@@ -167,6 +167,8 @@ TENSOR_ATTRIBUTES: list[tuple[str, Any, type[Exception], str]] = [
     ("datatype", "BYTES", tw.EncodeError, "created as BYTES, its data is now float32"),
     ("shape", None, TypeError, "the shape of (tensor|input|output) 'x' is None"),
     ("shape", (None,), TypeError, "the shape of (tensor|input|output) 'x' is not a tuple of ints"),
+    ("shape", (-4, "4"), TypeError, "the shape of (tensor|input|output) 'x' is not a tuple of int"),
+    ("shape", (2**70, None), TypeError, "the shape of (tensor|input|output) 'x' is not a tuple o"),
     ("shape", (4.0,), TypeError, "the shape of (tensor|input|output) 'x' is not a tuple of ints"),
     ("shape", ("4",), TypeError, "the shape of (tensor|input|output) 'x' is not a tuple of ints"),
     (

@@ -17,7 +17,7 @@ import pytest
 import tensorwire as tw
 from support import reference
 from support.bytes_elements import WIRE, WORDS
-from tensorwire._codec.bytes_reader import elements_nbytes
+from tensorwire._codec.bytes_reader import elements_nbytes, gather_elements
 from tensorwire._codec.memory import Body
 
 
@@ -75,6 +75,13 @@ def test_empty_tensor() -> None:
         np.array([1, 0, 1]),
         np.array([True, False]),
         (np.array([0, 1]), np.array([2, 0]), 3),
+        (1, ..., 2, 3),
+        (slice(None, None, -1), slice(1, 2), slice(None, None, 2)),
+        (slice(None), [2, 0], slice(None, None, -1)),
+        (None, 0, None, slice(2, 2)),
+        (np.ones((2, 3), bool), 1),
+        np.broadcast_to(np.int64(1), (2, 2)),
+        [],
     ],
     ids=str,
 )
@@ -114,6 +121,39 @@ def test_contiguous_rows_are_views_and_other_selections_copies() -> None:
     assert np.shares_memory(memory, np.frombuffer(tensor[1].wire, np.uint8))
     assert np.shares_memory(memory, np.frombuffer(tensor[0, 1:].wire, np.uint8))
     assert not np.shares_memory(memory, np.frombuffer(tensor[:, ::2].wire, np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("index", "n_selected"),
+    [
+        ((0, 0), 1),
+        ((5,), 100),
+        ((-1, -1), 1),
+        ((0, slice(5, 7)), 2),
+        ((slice(3, 5), 7), 2),
+        ((slice(0, 10_000, 2_500), slice(None, None, 50)), 8),
+        ((..., 3, 4), 1),
+        ((None, 3, 4, None), 1),
+        ([7], 100),
+        (([7, 9], [1, 2]), 2),
+    ],
+    ids=str,
+)
+def test_cost_of_an_index_does_not_depend_on_the_size(index: Any, n_selected: int) -> None:
+    tensor = tw.decode_bytes(bytes(4 * 1_000_000)).reshape((10_000, 100))
+    tracemalloc.start()
+    found = tensor[index]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (1 if isinstance(found, bytes) else found.size) == n_selected
+    assert peak < 10_000 + 100 * n_selected
+
+
+def test_selected_elements_that_exceed_the_address_space() -> None:
+    """The indices of so many elements need 16 GB, so that the offsets here are not real."""
+    for n_elements in (2, 4, 5):
+        with pytest.raises(MemoryError):
+            gather_elements(Body(b""), np.array([0]), 1 << 62, np.zeros(n_elements, np.int64))
 
 
 def test_iterating_rows_allocates_linearly() -> None:

@@ -353,7 +353,7 @@ def test_tensors_that_do_not_fit_together() -> None:
         tw.dataframe_from_tensors([a, a], "polars")
     with pytest.raises(ValueError, match="tensor 's' has no dimensions, and a column needs one"):
         tw.dataframe_from_tensors([tw.Tensor("s", np.zeros(()))], "pyarrow")
-    with pytest.raises(TypeError, match=r"tensors\[1\] must be a Tensor, not array"):
+    with pytest.raises(TypeError, match=r"tensors\[1\] must be a Tensor, not ndarray"):
         tw.dataframe_from_tensors([a, np.zeros(2)], "pandas")  # type: ignore[list-item]
     with pytest.raises(ValueError, match="library must be 'pandas', 'polars' or 'pyarrow', not 'x"):
         tw.dataframe_from_tensors([a], "xarray")  # type: ignore[arg-type]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorwire as tw
+from fuzz import hostile
 
 HALF = np.zeros((2, 3), np.float16)
 X = tw.Tensor("x", np.zeros(1, np.uint8))
@@ -237,3 +239,125 @@ untyped: Any = tw  # for calls that a type checker rejects
 def test_encoder_arguments_of_wrong_types(make: Any) -> None:
     with pytest.raises(TypeError):
         make()
+
+
+# --- strings whose comparisons, hashes and conversions are wrong ---
+
+STRINGS = [hostile.Str, hostile.UnequalStr, hostile.EqualStr]
+
+
+@pytest.mark.parametrize("kind", STRINGS)
+def test_strings_of_messages_are_exact(kind: type[str]) -> None:
+    """Constructors use the characters of a subclass of str, not its methods."""
+    parameters = {kind("key"): kind("value")}
+    tensor = tw.Tensor(kind("x"), HALF, parameters=parameters)
+    output = tw.RequestedOutput(kind("y"), parameters=parameters)
+    texts = {"id": kind("i"), "model_name": kind("m"), "model_version": kind("v")}
+    messages: list[Any] = [
+        tw.InferRequest([tensor], [output], parameters=parameters, **texts),
+        tw.InferResponse([tensor], parameters=parameters, **texts),
+    ]
+    for named in (tensor, output, tw.TensorSpec(kind("s"), "FP16", [1])):
+        assert type(named.name) is str
+    for message in messages:
+        found = [message.id, message.model_name, message.model_version]
+        assert [(type(text), text) for text in found] == [(str, "i"), (str, "m"), (str, "v")]
+        assert message[kind("x")] is tensor
+        assert kind("x") in message
+    items: list[Any] = [tensor, output, *messages]
+    for item in items:
+        ((key, value),) = item.parameters.items()
+        assert (type(key), key, type(value), value) == (str, "key", str, "value")
+    frame = tw.encode_request(messages[0])
+    decoded = tw.decode_request(bytes(frame), frame.header_length)
+    assert decoded.outputs is not None
+    assert (decoded.id, decoded.inputs[0].name, decoded.outputs[0].name) == ("i", "x", "y")
+
+
+def twice(kind: type[str], key: str) -> dict[Any, Any]:
+    """Return a dict that contains the key twice if `kind` denies that they are equal."""
+    return {kind(key): 1, kind(key): 2}
+
+
+@pytest.mark.parametrize("kind", STRINGS)
+@pytest.mark.parametrize("place", ["tensor", "output", "request", "response", "nested"])
+@pytest.mark.parametrize("is_changed", [False, True], ids=["constructor", "attribute"])
+def test_no_member_is_written_twice(kind: type[str], place: str, is_changed: bool) -> None:
+    parameters: dict[str, Any] = {kind("a"): 1, kind("a"): 2}
+    is_twice = len(parameters) == 2
+    if place == "nested":
+        parameters = {"k": [parameters]}
+    given = {place: {} if is_changed else parameters}
+    with (
+        pytest.raises(tw.EncodeError, match="the key 'a' appears twice")
+        if is_twice
+        else nullcontext()
+    ):
+        tensor = tw.Tensor("x", HALF, parameters=given.get("tensor"))
+        output = tw.RequestedOutput("o", parameters=given.get("output"))
+        request = tw.InferRequest(
+            [tensor], [output], parameters=given.get("request", given.get("nested"))
+        )
+        response = tw.InferResponse([tensor], parameters=given.get("response"))
+        items: dict[str, Any] = {"tensor": tensor, "output": output, "response": response}
+        items.get(place, request).parameters.update(parameters if is_changed else {})
+        frame = tw.encode_request(request)
+        tw.decode_request(bytes(frame), frame.header_length)
+        frame = tw.encode_response(response)
+        tw.decode_response(bytes(frame), frame.header_length)
+
+
+@pytest.mark.parametrize("kind", STRINGS)
+@pytest.mark.parametrize("is_changed", [False, True], ids=["constructor", "attribute"])
+@pytest.mark.parametrize(
+    ("key", "make", "message"),
+    [
+        (
+            "binary_data_size",
+            lambda p: tw.InferRequest([tw.Tensor("x", HALF, parameters=p)]),
+            "input 'x' has data, and binary_data_size among",
+        ),
+        (
+            "shared_memory_region",
+            lambda p: tw.InferRequest([tw.Tensor("x", HALF, parameters=p)]),
+            "input 'x' has data, and shared_memory_region among",
+        ),
+        (
+            "binary_data_size",
+            lambda p: tw.InferRequest([in_shared_memory(shared_memory_region="r", **p)]),
+            "input 'x' is in shared memory, and has a binary_data_size",
+        ),
+        (
+            "binary_data_output",
+            lambda p: tw.InferRequest([X], parameters=p),
+            "binary_data_output of the request must be True or False, not 'r'",
+        ),
+        (
+            "binary_data",
+            lambda p: tw.InferRequest([X], [tw.RequestedOutput("o", parameters=p)]),
+            "binary_data of requested output 'o' must be True or False, not str",
+        ),
+    ],
+)
+def test_reserved_parameters_are_recognised(
+    kind: type[str], is_changed: bool, key: str, make: Any, message: str
+) -> None:
+    parameters = {kind(key): "r"}
+    with pytest.raises(tw.EncodeError, match=message):
+        request = make({} if is_changed else parameters)
+        if is_changed:
+            holder = {
+                "binary_data_output": request,
+                "binary_data": (request.outputs or [None])[0],
+            }.get(key, request.inputs[0])
+            holder.parameters.update(parameters)
+        tw.encode_request(request)
+
+
+def test_binary_of_a_requested_output_replaces_its_parameter() -> None:
+    for kind in STRINGS:
+        output = tw.RequestedOutput("o", binary=True, parameters={kind("binary_data"): 1})
+        frame = tw.encode_request(tw.InferRequest([X], [output]))
+        back = tw.decode_request(bytes(frame), frame.header_length)
+        assert back.outputs is not None
+        assert (back.outputs[0].binary, back.outputs[0].parameters) == (True, {})

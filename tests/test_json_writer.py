@@ -601,7 +601,9 @@ def test_escapes_at_the_ends_of_pieces(character: str) -> None:
     strings([("x" * n + character * 3).encode() for n in lengths])
     strings([(character * n).encode() for n in lengths])
     name = "n" * 1020 + character.replace("\0", "") * 2000
-    assert header_of(tw.encode_request(tw.InferRequest([tw.Tensor(name, X)], id=name * 3))) == {
+    request = tw.InferRequest([tw.Tensor(name, X)], id=name * 3)
+    limits = tw.Limits(max_name_nbytes=10_000)
+    assert header_of(tw.encode_request(request, limits=limits)) == {
         "inputs": [
             {
                 "name": name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import tensorwire as tw
 from support import reference
+from tensorwire._codec.datatypes import UNLIMITED
 
 BODY, LENGTH = reference.request(
     [
@@ -75,7 +77,7 @@ def test_value_at_and_above_the_limit(
         ({"max_rank": 0}, "output 'x' has 1 dimensions"),
         ({"max_name_nbytes": 0}, "the name of output 'x' is too long: 1 bytes"),
         ({"max_nesting": 3}, "level 4 begins at byte 32"),
-        ({"max_parameters": 1}, "more than 1 values: the next one begins at byte 75"),
+        ({"max_parameters": 1}, "more than 1 value: the next one begins at byte 75"),
         ({"max_elements": 199}, "too many elements: 200 up to output 'x'"),
     ],
 )
@@ -85,6 +87,106 @@ def test_limits_apply_to_responses(bounds: dict[str, int], message: str) -> None
     assert tw.decode_response(body, n)["x"].shape == (200,)
     with pytest.raises(tw.DecodeError, match=message):
         tw.decode_response(body, n, limits=limits(**bounds))
+
+
+def sent_request() -> tw.InferRequest:
+    return tw.InferRequest(
+        [
+            tw.Tensor("aß", np.array([True, False]).reshape(2, 1, 1)),
+            tw.Tensor("b", [b"", b"x", b"yz"]),
+            tw.Tensor("c", [1, 2], datatype="INT8", binary=False),
+        ],
+        [tw.RequestedOutput("öö"), tw.RequestedOutput("o"), tw.RequestedOutput("p")],
+        parameters={"deep": [[["[[{"]]]},
+    )
+
+
+SENT = tw.encode_request(sent_request())
+assert SENT.header_length is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "edge", "message"),
+    [
+        (
+            "max_header_nbytes",
+            SENT.header_length,
+            f"the JSON header is {SENT.header_length} bytes long; the limit is ",
+        ),
+        ("max_tensors", 3, "the message has more than 2 inputs, which is the limit"),
+        ("max_rank", 3, "input 'aß' has 3 dimensions; the limit is 2"),
+        ("max_nesting", 5, "parameter 'deep' contains lists or objects on level 5, at most 4"),
+        ("max_name_nbytes", 4, "the name of output 'öö' is 4 bytes long; the limit is 3"),
+        ("max_parameters", 4, "the parameters have more than 3 values, which is the limit"),
+        ("max_elements", 7, "the message has 7 elements up to input 'c'; the limit is 6"),
+    ],
+)
+def test_encoder_at_and_above_the_limit(name: str, edge: int, message: str) -> None:
+    for value in (edge, edge + 1):
+        bounds = limits(**{name: value})
+        frame = tw.encode_request(sent_request(), limits=bounds)
+        assert bytes(frame) == bytes(SENT)
+        tw.decode_request(bytes(frame), frame.header_length, limits=bounds)
+    with pytest.raises(tw.EncodeError, match=message) as caught:
+        tw.encode_request(sent_request(), limits=limits(**{name: edge - 1}))
+    assert (caught.value.expected, caught.value.actual) == (edge - 1, edge)
+
+
+@pytest.mark.parametrize(
+    ("make", "message", "expected", "actual"),
+    [
+        (lambda: ["n" * 100_000], "is 100000 bytes long; the limit is 4096", 4096, 100_000),
+        (lambda: ["😀" * 1025], "is 4100 bytes long; the limit is 4096", 4096, 4100),
+        (lambda: map(str, range(5000)), "the message has more than 4096 ", 4096, 4097),
+        (lambda: ["n" * 4096, "😀" * 1024, *map(str, range(4094))], None, None, None),
+    ],
+    ids=["name", "characters", "tensors", "at the limits"],
+)
+@pytest.mark.parametrize("place", ["inputs", "requested outputs", "outputs"])
+def test_default_limits_of_the_encoder(
+    place: str, make: Any, message: str | None, expected: int | None, actual: int | None
+) -> None:
+    tensors = [tw.Tensor(name, np.zeros(1, np.int8)) for name in make()]
+    if place == "requested outputs":
+        requested = [tw.RequestedOutput(tensor.name) for tensor in tensors]
+        request = tw.InferRequest(tensors[:1], requested)
+        request.inputs[0].name = "x"
+    else:
+        request = tw.InferRequest(tensors)
+    encode: Any = tw.encode_response if place == "outputs" else tw.encode_request
+    decode: Any = tw.decode_response if place == "outputs" else tw.decode_request
+    sent = tw.InferResponse(tensors) if place == "outputs" else request
+    if message is None:
+        frame = encode(sent)
+        decode(bytes(frame), frame.header_length)
+        return
+    with pytest.raises(tw.EncodeError, match=message) as caught:
+        encode(sent)
+    assert (caught.value.expected, caught.value.actual) == (expected, actual)
+    frame = encode(sent, limits=UNLIMITED)
+    with pytest.raises(tw.HeaderError):
+        decode(bytes(frame), frame.header_length)
+    assert decode(bytes(frame), frame.header_length, limits=UNLIMITED)
+
+
+def test_integers_of_more_digits_than_decoders_read() -> None:
+    """Python's own limit, which applies when text is converted, can be disabled."""
+    before = sys.get_int_max_str_digits()
+    try:
+        for max_digits in (before, 0):
+            sys.set_int_max_str_digits(max_digits)
+            for n_digits, is_valid in ((4300, True), (4301, False)):
+                for number in (10**n_digits - 1, -(10 ** (n_digits - 1))):
+                    request = tw.InferRequest([tw.Tensor("x", [b"a"])], parameters={"n": number})
+                    if is_valid:
+                        frame = tw.encode_request(request)
+                        back = tw.decode_request(bytes(frame), frame.header_length)
+                        assert back.parameters == {"n": number}
+                    else:
+                        with pytest.raises(tw.EncodeError, match="'n' contains an integer of"):
+                            tw.encode_request(request)
+    finally:
+        sys.set_int_max_str_digits(before)
 
 
 def test_max_tensors_counts_requested_outputs() -> None:

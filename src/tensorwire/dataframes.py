@@ -15,7 +15,7 @@ import numpy as np
 from ._codec.bytes_reader import arrow_schema
 from ._codec.bytes_tensor import BytesTensor
 from ._codec.messages import Tensor
-from .errors import ElementError, EncodeError
+from .errors import ElementError, EncodeError, format_text, format_value, shape_text, subject
 
 Library = Literal["pandas", "polars", "pyarrow"]
 
@@ -65,10 +65,11 @@ def tensors_from_dataframe(dataframe: Any) -> list[Tensor]:
     for name, column in _columns(dataframe):
         if not isinstance(name, str):
             raise TypeError(
-                f"column {len(columns)} is named {name!r}, and the name of a tensor must be a str"
+                f"column {len(columns)} is named {format_text(repr(name))}, and the name of a "
+                f"tensor must be a str"
             )
         if name in columns:
-            raise ValueError(f"two columns are named {name!r}")
+            raise ValueError(f"two columns are named {format_value(name)}")
         columns[name] = column
     return [_tensor_of_column(name, column) for name, column in columns.items()]
 
@@ -119,13 +120,15 @@ def dataframe_from_tensors(tensors: Iterable[Tensor], library: Library) -> Any:
     1   0.25   dog
     """
     if library not in ("pandas", "polars", "pyarrow"):
-        raise ValueError(f"library must be 'pandas', 'polars' or 'pyarrow', not {library!r}")
+        raise ValueError(
+            f"library must be 'pandas', 'polars' or 'pyarrow', not {format_value(library)}"
+        )
     columns = dict[str, Tensor]()
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"tensors[{len(columns)}] must be a Tensor, not {tensor!r:.40}")
+            raise TypeError(f"tensors[{len(columns)}] must be a Tensor, not {format_value(tensor)}")
         if tensor.name in columns:
-            raise ValueError(f"two tensors are named {tensor.name!r}")
+            raise ValueError(f"two tensors are named {format_value(tensor.name)}")
         _check_column(tensor, next(iter(columns.values()), tensor))
         columns[tensor.name] = tensor
     package = import_module(library)
@@ -184,7 +187,10 @@ def _check_polars_type(name: str, dtype: Any) -> None:
         "Decimal": "cast it to Float64, or to String",
     }.get(kind)
     if advice is not None:
-        raise TypeError(f"column {name!r} has the type {dtype}, which has no datatype: {advice}")
+        raise TypeError(
+            f"{subject('column', name)} has the type {format_text(dtype)}, which has no datatype: "
+            f"{advice}"
+        )
 
 
 def _tensor_of_series(name: str, column: Any) -> Tensor:
@@ -198,7 +204,10 @@ def _tensor_of_series(name: str, column: Any) -> Tensor:
     elif not isinstance(dtype, np.dtype) and not _has_memory(dtype):
         advice = "convert it to numbers or to text"
     if advice is not None:
-        raise TypeError(f"column {name!r} has the dtype {dtype}, which has no datatype: {advice}")
+        raise TypeError(
+            f"{subject('column', name)} has the dtype {format_text(dtype)}, which has no datatype: "
+            f"{advice}"
+        )
     try:
         return Tensor(name, _data_of_series(column))
     except (EncodeError, TypeError, ValueError):
@@ -240,20 +249,24 @@ def _check_rows(name: str, rows: Any) -> None:
     for i, row in enumerate(rows):
         is_array = isinstance(row, np.ndarray)
         if not is_array or (row.shape, row.dtype.kind) != (first.shape, first.dtype.kind):
-            found = f"an array of {row.dtype} {list(row.shape)}" if is_array else type(row).__name__
+            found = f"an array of {_array_text(row)}" if is_array else type(row).__name__
             raise EncodeError(
-                f"row {i} of column {name!r} is {found}, row 0 is an array of {first.dtype} "
-                f"{list(first.shape)}: the rows of a tensor have one shape and one dtype",
+                f"row {i} of {subject('column', name)} is {found}, row 0 is an array of "
+                f"{_array_text(first)}: the rows of a tensor have one shape and one dtype",
                 tensor=name,
             )
+
+
+def _array_text(array: Any) -> str:
+    return f"{format_text(array.dtype)} {shape_text(array.shape)}"
 
 
 def _missing(name: str, is_missing: Any) -> EncodeError:
     n_missing, first = int(is_missing.sum()), int(is_missing.argmax())
     noun = "value" if n_missing == 1 else "values"
     return EncodeError(
-        f"column {name!r} has {n_missing} missing {noun}, the first one is element {first}: "
-        f"a tensor has no missing values",
+        f"{subject('column', name)} has {n_missing} missing {noun}, the first one is element "
+        f"{first}: a tensor has no missing values",
         tensor=name,
         element=first,
     )
@@ -265,16 +278,18 @@ def _missing(name: str, is_missing: Any) -> EncodeError:
 def _check_column(tensor: Tensor, first: Tensor) -> None:
     """Check that a tensor can be a column beside the first one."""
     if not tensor.shape:
-        raise ValueError(f"tensor {tensor.name!r} has no dimensions, and a column needs one")
+        raise ValueError(
+            f"{subject('tensor', tensor.name)} has no dimensions, and a column needs one"
+        )
     if tensor.shape[0] != first.shape[0]:
         raise ValueError(
-            f"tensor {tensor.name!r} has {tensor.shape[0]} rows, tensor {first.name!r} has "
-            f"{first.shape[0]}"
+            f"{subject('tensor', tensor.name)} has {tensor.shape[0]} rows, "
+            f"{subject('tensor', first.name)} has {first.shape[0]}"
         )
     if tensor.datatype == "BF16":
         raise EncodeError(
-            f"tensor {tensor.name!r} is BF16, which data frames do not support: convert it to FP32 "
-            f"first",
+            f"{subject('tensor', tensor.name)} is BF16, which data frames do not support: convert "
+            f"it to FP32 first",
             tensor=tensor.name,
         )
 

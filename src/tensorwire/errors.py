@@ -10,8 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-# A placeholder. Other parts of such messages contain no NUL: names are formatted with repr().
+# A placeholder. Other parts of such messages contain no NUL: names are formatted like repr().
 SUBJECT = "\0"
+
+# What a message contains of other people's data. With these bounds, no message exceeds 2,000
+# characters, whatever the names, shapes and values are.
+MAX_TEXT = 80  # characters of a name or value
+MAX_FOREIGN_TEXT = 500  # characters of an error message of other code
+MAX_ITEMS = 8  # names of a list, and dimensions of a shape
 
 
 class TensorwireError(Exception):
@@ -171,12 +177,48 @@ def subject(kind: str, name: str | None) -> str:
     """Return the subject of a message: ``input 'image'``, or ``the input`` without a name."""
     if name is None:
         return f"the {kind}"
-    return f"{kind} {name!r}" if len(name) <= 80 else f"{kind} {name[:80]!r}..."
+    return f"{kind} {format_value(name)}"
+
+
+def format_text(text: object, max_length: int = MAX_TEXT) -> str:
+    """Format the ``str`` of an object without quotes. A long one is cut."""
+    text = str(text)
+    return text if len(text) <= max_length else f"{text[:max_length]}..."
+
+
+def format_value(value: object) -> str:
+    """Format a name or another untrusted value: ``'image'``, ``5``, ``None``, ``list``.
+
+    A long text is cut: ``'aaa'...``. The methods of subclasses are not called.
+    """
+    if isinstance(value, str):
+        text = str.__str__(value)
+        n_shown = MAX_TEXT
+        while len(shown := repr(text[:n_shown])) > 2 * MAX_TEXT:  # it has many escapes
+            n_shown //= 2
+        return shown if len(text) <= n_shown else f"{shown}..."
+    if value is None or isinstance(value, bool):
+        return repr(value)
+    if isinstance(value, int):
+        return number_text(int.__index__(value))
+    if isinstance(value, float):
+        return float.__repr__(value)
+    return type(value).__name__
+
+
+def format_names(names: Sequence[object]) -> str:
+    """Format a list of names, abbreviating long ones: ``['a', 'b']``, ``['a', ... 9 names]``."""
+    shown = [format_value(name) for name in names[:MAX_ITEMS]]
+    if len(names) > MAX_ITEMS:
+        shown.append(f"... {len(names)} names")
+    return f"[{', '.join(shown)}]"
 
 
 def number_text(number: int) -> str:
     """Format an untrusted integer, abbreviating very large values."""
-    return str(number) if number.bit_length() <= 64 else "more than 2^64"
+    if number.bit_length() <= 64:
+        return str(number)
+    return "more than 2^64" if number > 0 else "less than -2^64"
 
 
 def plural(noun: str, number: int) -> str:
@@ -186,7 +228,7 @@ def plural(noun: str, number: int) -> str:
 
 def shape_text(shape: Sequence[int]) -> str:
     """Format an untrusted shape, abbreviating long ones: ``[2, 3]``, ``[1, ... 9 dimensions]``."""
-    dims = [number_text(dim) for dim in shape[:8]]
-    if len(shape) > 8:
+    dims = [number_text(dim) for dim in shape[:MAX_ITEMS]]
+    if len(shape) > MAX_ITEMS:
         dims.append(f"... {len(shape)} dimensions")
     return f"[{', '.join(dims)}]"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from operator import index
 from typing import Any, Protocol
 
-from .errors import HeaderError, number_text
+from .errors import HeaderError, format_value, number_text
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 BINARY_TYPE = "application/octet-stream"
@@ -140,6 +140,5 @@ def parse_header_length(value: int | str | bytes) -> int:
 
 def _parse_digits(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-        shown = repr(text) if len(text) <= 40 else f"{text[:40]!r}..."
-        raise HeaderError(f"{HEADER_LENGTH} is not a number: {shown}")
+        raise HeaderError(f"{HEADER_LENGTH} is not a number: {format_value(text)}")
     return int(text)

@@ -10,7 +10,7 @@ import numpy as np
 import tensorwire as tw
 from support import reference
 
-MAX_TEXT = 1_000  # characters of an error message
+MAX_TEXT = 2_000  # characters of an error message
 
 
 def exact(data: bytes) -> Any:

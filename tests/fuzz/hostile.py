@@ -208,6 +208,38 @@ class Str(str):
         return b"another"
 
 
+class UnequalStr(Str):
+    """A str that differs from every other one, according to its comparison and hash."""
+
+    def __eq__(self, other: object) -> bool:
+        side_effect()
+        return False
+
+    def __ne__(self, other: object) -> bool:
+        side_effect()
+        return True
+
+    def __hash__(self) -> int:
+        side_effect()
+        return id(self)
+
+
+class EqualStr(Str):
+    """A str that equals every other one, according to its comparison, and has one hash."""
+
+    def __eq__(self, other: object) -> bool:
+        side_effect()
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        side_effect()
+        return False
+
+    def __hash__(self) -> int:
+        side_effect()
+        return hash("binary_data_size")
+
+
 class Bytes(bytes):
     def __len__(self) -> int:
         side_effect()
@@ -240,6 +272,26 @@ class Int(int):
     def __index__(self) -> int:
         side_effect()
         return 2**63 - 1
+
+
+class Float(float):
+    """A float whose conversions return wrong results."""
+
+    def __float__(self) -> float:
+        side_effect()
+        return float("nan")
+
+    def __repr__(self) -> str:
+        side_effect()
+        return "text"
+
+
+class Integer(np.int64):
+    """A numpy integer whose `item` returns an integer of the same kind."""
+
+    def item(self, *_: Any) -> Any:
+        side_effect()
+        return self
 
 
 class List(list[Any]):
@@ -314,6 +366,9 @@ def plain() -> list[Callable[[], Any]]:
         *(Index, Compares, EqualIndex, Iterates, HasArray, HasArrow, HasStream, HasDlpack, Getattr),
         *(Deleted, Cycle, Keys),
         *(lambda: Str("x"), lambda: Bytes(b"bytes"), lambda: Int(3), lambda: Int(2**63)),
+        *(lambda: UnequalStr("x"), lambda: EqualStr("y"), lambda: Float(0.5), lambda: Integer(3)),
+        lambda: {UnequalStr("k"): 1, UnequalStr("k"): 2},
+        lambda: {UnequalStr("binary_data_size"): 4},
         *(lambda: List([b"a", "b"]), List, lambda: Tuple((2, 3)), lambda: Dict(k=1)),
         lambda: Dict(binary_data_size=4),
         lambda: np.arange(6, dtype=np.float32).view(Array),

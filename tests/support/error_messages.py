@@ -5,7 +5,7 @@ MESSAGES: dict[str, str] = {
     "B6 header length '-1'": "Inference-Header-Content-Length is not a number: '-1'",
     "B7 header length 102": "Inference-Header-Content-Length is 102, the body has 101 bytes",
     "HEAD1 header length 18446744073709551709": "Inference-Header-Content-Length is more than 2^64, the body has 101 bytes",
-    "HEAD1 header length '9999999999999999999": "Inference-Header-Content-Length is not a number: '9999999999999999999999999999999999999999'...",
+    "HEAD1 header length '9999999999999999999": "Inference-Header-Content-Length is not a number: '99999999999999999999999999999999999999999999999999999999999999999999999999999999'...",
     "B13 B14 header length 94": "the JSON header is malformed: it is followed by 1 more byte (byte 93)",
     "B13 B14 header length 92": "the JSON header is malformed: expected ',' or '}', found its end (byte 92)",
     "B1 no header length, the bytes begin with NUL": "the JSON header is malformed: it is followed by 8 more bytes (is Inference-Header-Content-Length missing?) (byte 93)",

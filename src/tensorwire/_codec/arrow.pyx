@@ -35,7 +35,14 @@ import numpy as np
 
 from .datatypes import DATATYPES, datatype_of
 
-from ..errors import SUBJECT, EncodeError, plural
+from ..errors import (
+    MAX_FOREIGN_TEXT,
+    SUBJECT,
+    EncodeError,
+    format_text,
+    format_value,
+    plural,
+)
 
 cnp.import_array()
 
@@ -244,17 +251,17 @@ cdef bytes format_of(const ArrowSchema* schema):
 cdef int64_t list_size(bytes format) except -1:
     digits = format[3:]
     if not digits.isdigit() or len(digits) > 10 or int(digits) > INT32_MAX:
-        raise invalid_arrow(f"its schema has the format {format_text(format)}")
+        raise invalid_arrow(f"its schema has the format {shown_format(format)}")
     return int(digits)
 
 
-cdef str format_text(bytes format):
-    return f"{format.decode('utf-8', 'replace')!r:.40}"
+cdef str shown_format(bytes format):
+    return format_value(format.decode("utf-8", "replace"))
 
 
 cdef other_type(bytes format, bint has_dictionary, bint only_bytes):
     """Return the error for a type that is not supported: EncodeError if BYTES are needed."""
-    what = "with a dictionary" if has_dictionary else f"of format {format_text(format)}"
+    what = "with a dictionary" if has_dictionary else f"of format {shown_format(format)}"
     if only_bytes:
         return EncodeError(
             f"{SUBJECT} is an Arrow array {what}, not one of binary, large_binary, string, "
@@ -399,7 +406,8 @@ cdef consumed(kind):
 cdef stream_error(ArrowArrayStream* stream):
     message = stream.get_last_error(stream) if stream.get_last_error != NULL else NULL
     text = (<bytes>message).decode("utf-8", "replace") if message != NULL else "no reason given"
-    return EncodeError(f"{SUBJECT} is an Arrow stream that failed: {text}")
+    shown = format_text(text, MAX_FOREIGN_TEXT)
+    return EncodeError(f"{SUBJECT} is an Arrow stream that failed: {shown}")
 
 
 # --- numbers ---
@@ -578,7 +586,8 @@ cdef Datatype exported_row(cnp.ndarray array, str datatype):
     cdef Datatype row = datatype_of(array.descr)
     cdef int axis
     if row is None:
-        raise EncodeError(f"{SUBJECT} has an array of {array.descr}, which has no datatype")
+        raise EncodeError(
+            f"{SUBJECT} has an array of {format_text(array.descr)}, which has no datatype")
     if row.name == "BF16" or datatype == "BF16":
         raise EncodeError(
             f"{SUBJECT} is BF16, which Arrow does not support: convert it to FP32 first")

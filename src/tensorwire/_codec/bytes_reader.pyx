@@ -38,6 +38,7 @@ from ..errors import SUBJECT, ElementError, EncodeError, LayoutError, plural
 cnp.import_array()
 
 cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
     str PyUnicode_New(Py_ssize_t nbytes, int max_character)
     unsigned char* PyUnicode_1BYTE_DATA(object text)
 
@@ -361,6 +362,9 @@ def gather_elements(
     cdef Py_ssize_t i
     for i in range(chosen.shape[0]):
         element = element_at(body, offsets, n_elements, end, chosen[i])
+        # An element may be chosen many times. It is in memory, so that the sum does not overflow.
+        if PREFIX_NBYTES + element.nbytes > PY_SSIZE_T_MAX - nbytes:
+            raise MemoryError("the elements take more than 2^63 - 1 bytes")
         nbytes += PREFIX_NBYTES + element.nbytes
     wire = PyBytes_FromStringAndSize(NULL, nbytes)
     cdef unsigned char* target = <unsigned char*>PyBytes_AS_STRING(wire)

@@ -2,6 +2,7 @@
 
 cimport cython
 cimport numpy as cnp
+from libc.stdint cimport int64_t
 
 from .bytes_reader cimport scan_elements
 from .memory cimport Body
@@ -28,7 +29,16 @@ from .bytes_reader import (
 )
 from .docstrings import document_attributes
 from .memory import same_bytes
-from ..errors import SUBJECT, DecodeError, LayoutError, name_tensor, number_text, shape_text
+from ..errors import (
+    MAX_FOREIGN_TEXT,
+    SUBJECT,
+    DecodeError,
+    LayoutError,
+    format_text,
+    name_tensor,
+    number_text,
+    shape_text,
+)
 
 cnp.import_array()
 
@@ -151,13 +161,17 @@ cdef class BytesTensor:
             start, stop, step = index.indices(self.shape[0])
             if step == 1:
                 return self.rows_between(start, max(start, stop))
+        # numpy selects offsets, and the offsets determine the elements, because they ascend. Each
+        # step takes time for the selected elements, and not for all elements of the tensor.
+        starts = self.offsets()
         try:
-            chosen = np.arange(self.size).reshape(self.shape)[index]
+            chosen = starts.reshape(self.shape)[index]
         except OverflowError as error:  # numpy raises this for integers that exceed 64 bits
             raise IndexError(str(error)) from None
+        flat = flat_indices(starts, chosen)
         if not isinstance(chosen, np.ndarray):
-            return element_bytes(self.body, self.offsets(), self.end, int(chosen))
-        return self.select(chosen)
+            return element_bytes(self.body, starts, self.end, int(flat))
+        return self.select(flat)
 
     def __iter__(self):
         return (self[i] for i in range(len(self)))
@@ -193,7 +207,8 @@ cdef class BytesTensor:
         else:
             flat, size = int(as_index(index)), self.size
             if not -size <= flat < size:
-                raise IndexError(f"element {flat} is out of range: the tensor has {size}")
+                raise IndexError(
+                    f"element {number_text(flat)} is out of range: the tensor has {size}")
             flat = flat + size if flat < 0 else flat
         starts = self.offsets()
         begin = int(starts[flat]) + PREFIX_NBYTES
@@ -207,13 +222,15 @@ cdef class BytesTensor:
             raise IndexError(f"{len(index)} indices for {len(self.shape)} dimensions")
         for i, dim in zip(index, self.shape):
             if not -dim <= i < dim:
-                raise IndexError(f"index {i} is out of range for a dimension of {dim}")
+                raise IndexError(
+                    f"index {number_text(i)} is out of range for a dimension of {dim}")
         return tuple([i % dim for i, dim in zip(index, self.shape)])
 
     cdef row_at(self, index):
         n_rows = self.shape[0]
         if not -n_rows <= index < n_rows:
-            raise IndexError(f"index {index} is out of range for a dimension of {n_rows}")
+            raise IndexError(
+                f"index {number_text(index)} is out of range for a dimension of {n_rows}")
         row = index + n_rows if index < 0 else index
         if len(self.shape) == 1:
             return element_bytes(self.body, self.offsets(), self.end, row)
@@ -233,6 +250,7 @@ cdef class BytesTensor:
         return new_tensor(self.body, starts[first:last], begin, end, shape)
 
     cdef BytesTensor select(self, chosen):
+        """Return the elements with the flat indices `chosen`, in the shape of that array."""
         flat = np.ascontiguousarray(chosen.ravel(), np.int64)
         if flat.size and np.array_equal(flat, np.arange(flat[0], flat[0] + flat.size)):
             return self.elements_between(int(flat[0]), int(flat[0]) + flat.size, chosen.shape)
@@ -317,9 +335,12 @@ cdef class BytesTensor:
                 found = np.dtype(dtype)
             except RecursionError:  # numpy formats invalid arguments, which may be deeply nested
                 raise TypeError(f"a {type(dtype).__name__} is not a dtype") from None
+            except TypeError as error:
+                raise TypeError(format_text(error, MAX_FOREIGN_TEXT)) from None
             if found != np.dtype("S"):
                 raise TypeError(
-                    f"BYTES can be converted to object, 'S' or StringDType() arrays, not {found}")
+                    f"BYTES can be converted to object, 'S' or StringDType() arrays, not "
+                    f"{format_text(found)}")
             array = elements_as_fixed_width(self.body, self.offsets(), self.end)
         return array.reshape(self.shape)
 
@@ -426,6 +447,20 @@ cdef class BytesTensor:
 document_attributes(BytesTensor)
 
 
+cdef flat_indices(cnp.ndarray starts, chosen):
+    """Return the indices in `starts` of the offsets that numpy has selected from it.
+
+    `chosen` is a view of `starts` for integers and slices, and a copy or a number otherwise.
+    """
+    if not (isinstance(chosen, np.ndarray) and np.may_share_memory(starts, chosen)):
+        return np.searchsorted(starts, chosen)
+    flat = (
+        (cnp.PyArray_BYTES(chosen) - cnp.PyArray_BYTES(starts)) // <Py_ssize_t>sizeof(int64_t))
+    for dim, stride in zip(chosen.shape, chosen.strides):
+        flat = np.add.outer(flat, np.arange(dim) * (stride // <Py_ssize_t>sizeof(int64_t)))
+    return np.asarray(flat)
+
+
 cdef BytesTensor new_tensor(
     Body body, cnp.ndarray starts, Py_ssize_t begin, Py_ssize_t end, tuple shape
 ):
@@ -529,5 +564,5 @@ def decode_bytes(buffer, count=None):
         raise TypeError("count must be an int, not bool")
     count = as_index(count)
     if count < 0:
-        raise ValueError(f"count must be 0 or more, not {count}")
+        raise ValueError(f"count must be 0 or more, not {number_text(count)}")
     return scan_body(body, (count,))

@@ -39,7 +39,7 @@ from .bytes_writer import (
 )
 from .datatypes import DATATYPES, bf16_dtype, datatype_of
 
-from ..errors import SUBJECT, EncodeError, name_tensor, shape_text
+from ..errors import SUBJECT, EncodeError, format_text, format_value, name_tensor, shape_text
 
 cnp.import_array()
 
@@ -59,7 +59,7 @@ cdef tuple convert_data(data, datatype, shape):
     agree, and TypeError for data of an unsupported type.
     """
     if datatype is not None and datatype not in DATATYPES:
-        raise EncodeError(f"{SUBJECT} has an unknown datatype: {datatype!r}")
+        raise EncodeError(f"{SUBJECT} has an unknown datatype: {format_value(datatype)}")
     check_not_masked(data)
     if data is None:
         if datatype is None or shape is None:
@@ -84,7 +84,7 @@ cdef tuple convert_data(data, datatype, shape):
     except ValueError:
         raise EncodeError(
             f"{SUBJECT} does not match its shape: {shape_text(dims)} is given, the data has shape "
-            f"{list(converted.shape)}") from None
+            f"{shape_text(converted.shape)}") from None
 
 
 def encode_bytes(values):
@@ -238,8 +238,8 @@ cdef Source source_of(values):
     kind = SOURCES.get(values.dtype.kind)
     if kind is None:
         raise EncodeError(
-            f"{SUBJECT} is an array of {values.dtype}, not BYTES: those are object, S, U and "
-            f"StringDType arrays")
+            f"{SUBJECT} is an array of {format_text(values.dtype)}, not BYTES: those are object, "
+            f"S, U and StringDType arrays")
     shape = values.shape
     if values.dtype.kind != "T":  # a StringDType has no byte order
         values = values.astype(values.dtype.newbyteorder("="), copy=False)
@@ -260,7 +260,7 @@ cdef int check_not_masked(values) except -1:
 
 cdef int check_datatype(actual, datatype) except -1:
     if datatype is not None and datatype != actual:
-        raise EncodeError(f"{SUBJECT} is given as {datatype}, its data is {actual}")
+        raise EncodeError(f"{SUBJECT} is given as {format_text(datatype)}, its data is {actual}")
     return 0
 
 
@@ -295,8 +295,8 @@ cdef tuple flatten(values, int depth):
         shape, items = flatten(value, depth + 1)
         if inner is not None and shape != inner:
             raise EncodeError(
-                f"{SUBJECT} is a ragged list: item {i} has shape {list(shape)}, the items before "
-                f"it {list(inner)}")
+                f"{SUBJECT} is a ragged list: item {i} has shape {shape_text(shape)}, the items "
+                f"before it {shape_text(inner)}")
         inner = shape
         flat += items
     return (len(values), *inner), flat
@@ -321,7 +321,8 @@ cdef tuple convert_numbers(data, datatype):
     else:
         row, array = import_dlpack(data)
     if row is None:
-        raise EncodeError(f"{SUBJECT} is an array of {array.dtype}, which has no datatype")
+        raise EncodeError(
+            f"{SUBJECT} is an array of {format_text(array.dtype)}, which has no datatype")
     if datatype == "BF16" and row.name == "UINT16":
         row = DATATYPES["BF16"]
     check_datatype(row.name, datatype)
@@ -458,10 +459,10 @@ cdef invalid_scalar(ScalarFault fault, value, element, Datatype datatype):
         accepted = f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
     if type(value) is int and value.bit_length() > 128:
         shown = f"an int of {value.bit_length()} bits"
-    elif type(value) in (int, float, bool, str, type(None)):
-        shown = f"{value!r:.60}"
+    elif type(value) is int:
+        shown = str(value)
     else:
-        shown = type(value).__name__
+        shown = format_value(value)
     return EncodeError(
         f"element {element} of {SUBJECT} does not fit its datatype: {datatype.name} accepts "
         f"{accepted}, the value is {shown}", element=element)

@@ -58,3 +58,5 @@ class Limits:
         check_bool: bool = True,
         bf16_as_uint16: bool = False,
     ) -> None: ...
+
+UNLIMITED: Limits

@@ -7,7 +7,7 @@ The table of datatypes is that of WIRE.md 2. The rules for shapes are the same i
 cimport cython
 cimport numpy as cnp
 from cpython.long cimport PyLong_AsLongLongAndOverflow
-from libc.stdint cimport uint64_t
+from libc.stdint cimport INT64_MAX, uint64_t
 
 from .wire cimport MAX_RANK, WIDEST_ITEMSIZE, multiply
 
@@ -18,7 +18,15 @@ from operator import index
 import numpy as np
 
 from .docstrings import document_attributes
-from ..errors import SUBJECT, EncodeError, LayoutError, number_text, shape_text
+from ..errors import (
+    MAX_FOREIGN_TEXT,
+    SUBJECT,
+    EncodeError,
+    LayoutError,
+    format_text,
+    number_text,
+    shape_text,
+)
 
 
 @cython.final
@@ -102,10 +110,12 @@ cdef class Limits:
     """Limits(*, max_header_nbytes=67108864, max_tensors=4096, max_rank=64, max_name_nbytes=4096, \
 max_nesting=128, max_parameters=1024, max_elements=9223372036854775807, check_bool=True, \
 bf16_as_uint16=False)\n--\n
-    The limits and options of a decode call. An instance is immutable.
+    The limits and options of a decode or encode call. An instance is immutable.
 
-    A message that exceeds ``max_rank`` or ``max_elements`` raises LayoutError. The other limits
-    raise HeaderError. WIRE.md 11 gives the reason for each limit.
+    When decoding, a message that exceeds ``max_rank`` or ``max_elements`` raises LayoutError, and
+    one that exceeds another limit HeaderError. When encoding, it raises EncodeError, and the
+    options ``check_bool`` and ``bf16_as_uint16`` are not used. WIRE.md 11 gives the reason for each
+    limit.
 
     Parameters
     ----------
@@ -180,6 +190,11 @@ bf16_as_uint16=False)\n--\n
 
 document_attributes(Limits)
 
+UNLIMITED = Limits(
+    max_header_nbytes=MAX_INT64, max_tensors=MAX_INT64, max_name_nbytes=MAX_INT64,
+    max_parameters=MAX_INT64)
+"""For encoding a message whose receiver decides about its size."""
+
 
 def _unpickled(
     max_header_nbytes, max_tensors, max_rank, max_name_nbytes, max_nesting, max_parameters,
@@ -253,9 +268,11 @@ cdef tuple shape_to_send(tuple shape, Datatype datatype):
         raise EncodeError(
             f"{SUBJECT} has {rank} dimensions, numpy supports at most {MAX_RANK}",
             expected=MAX_RANK, actual=rank)
-    for axis in range(rank):
+    for axis in range(rank):  # before any error, whose message contains all dimensions
         if type(shape[axis]) is not int:
-            return shape_to_send(as_ints(shape), datatype)
+            shape = as_ints(shape)
+            break
+    for axis in range(rank):
         dim = PyLong_AsLongLongAndOverflow(shape[axis], &overflow)
         if overflow < 0 or (overflow == 0 and dim < 0):
             raise EncodeError(
@@ -270,7 +287,24 @@ cdef tuple as_ints(tuple shape):
     try:
         return tuple([int(index(dim)) for dim in shape])
     except TypeError as error:
-        raise TypeError(f"the shape of {SUBJECT} is not a tuple of ints: {error}") from None
+        shown = format_text(error, MAX_FOREIGN_TEXT)
+        raise TypeError(f"the shape of {SUBJECT} is not a tuple of ints: {shown}") from None
+
+
+cdef product_of(tuple shape):
+    """Return the product of the dimensions, or 0 if one is negative.
+
+    If the product exceeds 2^63 - 1, the result may be a partial product that also exceeds it.
+    """
+    product = 1
+    if 0 in shape:
+        return 0
+    for dim in shape:
+        if dim < 0:
+            return 0
+        if product <= INT64_MAX:  # limits the size of the factors
+            product *= dim
+    return product
 
 
 cdef too_large(kind_of_error, shape, Datatype datatype):

@@ -25,7 +25,7 @@ from libc.string cimport memcmp, memcpy
 
 from .bytes_reader cimport scan_elements
 from .bytes_tensor cimport new_tensor, tensor_of_element, tensor_of_wire
-from .datatypes cimport Datatype, Layout, Limits, fill_layout, set_counts
+from .datatypes cimport Datatype, Layout, Limits, fill_layout, product_of, set_counts
 from .json_reader cimport (
     DATA_TOO_DEEP,
     DUPLICATE_KEY,
@@ -80,11 +80,14 @@ import numpy as np
 from .datatypes import DATATYPES, RAW_BF16, bf16_dtype
 
 from ..errors import (
+    MAX_FOREIGN_TEXT,
     SUBJECT,
     DecodeError,
     ElementError,
     HeaderError,
     LayoutError,
+    format_text,
+    format_value,
     name_tensor,
     number_text,
     plural,
@@ -331,7 +334,7 @@ cdef class MessageReader:
             value = self.message_parameters.get("binary_data_output")
         if value is not None and type(value) is not bool:
             raise HeaderError(
-                f"binary_data_output of the request is {value!r:.40}, not true or false")
+                f"binary_data_output of the request is {format_value(value)}, not true or false")
         request.inputs = self.tensors
         request.outputs = self.requested
         request.id = self.id
@@ -419,7 +422,8 @@ cdef class MessageReader:
         if self.tensors is None:
             if self.server_error is not None:
                 raise HeaderError(
-                    f"the body is a server's error, not a message: {self.server_error[:500]}")
+                    f"the body is a server's error, not a message: "
+                    f"{format_text(self.server_error, MAX_FOREIGN_TEXT)}")
             raise HeaderError(
                 f'the JSON header does not fit the protocol: it has no "{self.kind}s"')
         if self.offset != self.body.nbytes:
@@ -1165,7 +1169,8 @@ cdef dtype_of_bf16(Limits limits):
 cdef bint has_shared_memory(dict parameters) except -1:
     region = parameters.get("shared_memory_region")
     if region is not None and type(region) is not str:
-        raise HeaderError(f"shared_memory_region of {SUBJECT} is {region!r:.40}, not a string")
+        raise HeaderError(
+            f"shared_memory_region of {SUBJECT} is {format_value(region)}, not a string")
     return region is not None
 
 
@@ -1257,22 +1262,6 @@ cdef int check_n_elements(n_elements, Limits limits) except -1:
     return 0
 
 
-cdef product_of(tuple shape):
-    """Return the product of the dimensions, or 0 if one is negative.
-
-    If the product exceeds 2^63 - 1, the result may be a partial product that also exceeds it.
-    """
-    product = 1
-    if 0 in shape:
-        return 0
-    for dim in shape:
-        if dim < 0:
-            return 0
-        if product <= INT64_MAX:  # limits the size of the factors
-            product *= dim
-    return product
-
-
 cdef str first_duplicate(list names):
     """Return the first name that appeared before in the list; None if all are different."""
     cdef set seen = set()
@@ -1292,4 +1281,4 @@ cdef wrong_size(Datatype datatype, tuple shape, expected, nbytes):
 
 
 cdef unknown_datatype(str name):
-    return HeaderError(f"{SUBJECT} has an unknown datatype: {name!r:.40}")
+    return HeaderError(f"{SUBJECT} has an unknown datatype: {format_value(name)}")

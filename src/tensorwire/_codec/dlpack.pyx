@@ -42,7 +42,7 @@ from .wire cimport MAX_RANK, multiply
 
 from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16, bf16_dtype, datatype_of
 
-from ..errors import SUBJECT, EncodeError, shape_text
+from ..errors import MAX_FOREIGN_TEXT, SUBJECT, EncodeError, format_text, shape_text
 
 cnp.import_array()
 
@@ -135,7 +135,8 @@ cdef DLDataType type_of_array(cnp.ndarray array, str datatype) except *:
     if datatype == "BF16" and descr == RAW_BF16:
         row = DATATYPES["BF16"]
     if row is None or not cnp.PyArray_ISNOTSWAPPED(array):
-        raise BufferError(f"{SUBJECT} has an array of {descr}, which DLPack does not support")
+        raise BufferError(
+            f"{SUBJECT} has an array of {format_text(descr)}, which DLPack does not support")
     dtype.code = CODE_OF_DATATYPE[row.name]
     dtype.bits = <uint8_t>(8 * row.itemsize)
     dtype.lanes = 1
@@ -256,7 +257,8 @@ cdef tuple import_dlpack(producer):
                 f"{SUBJECT} requires gradients, which cannot be sent: pass tensor.detach()"
             ) from error
         raise EncodeError(
-            f"{SUBJECT} cannot be exported by {type(producer).__name__}: {error}") from error
+            f"{SUBJECT} cannot be exported by {type(producer).__name__}: "
+            f"{format_text(error, MAX_FOREIGN_TEXT)}") from error
     if hasattr(producer, "is_neg") and producer.is_neg() is True:
         # torch exports the memory, which has the numbers with the opposite sign.
         raise EncodeError(

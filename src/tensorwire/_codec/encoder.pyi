@@ -1,12 +1,17 @@
 from typing import Any, Literal
 
+from .datatypes import Limits
 from .messages import Frame, InferRequest, InferResponse
 
 Nonfinite = Literal["null", "literal", "error"]
 Selection = Literal["spec", "triton"]
 
 def encode_request(
-    request: InferRequest, *, align: int = 64, nonfinite: Nonfinite = "null"
+    request: InferRequest,
+    *,
+    align: int = 64,
+    nonfinite: Nonfinite = "null",
+    limits: Limits = ...,
 ) -> Frame: ...
 def encode_response(
     response: InferResponse,
@@ -15,6 +20,7 @@ def encode_response(
     selection: Selection = "spec",
     align: int = 64,
     nonfinite: Nonfinite = "null",
+    limits: Limits = ...,
 ) -> Frame: ...
 def encode_raw_request(array: Any) -> Frame: ...
 def write_peer_json(tree: Any, nonfinite: Nonfinite) -> bytes: ...

@@ -8,16 +8,18 @@ cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.set cimport PySet_Add, PySet_GET_SIZE
+from libc.stdint cimport INT64_MAX
 from libc.string cimport memcpy
 
 from .bytes_tensor cimport BytesTensor
-from .datatypes cimport Datatype, shape_to_send
+from .datatypes cimport Datatype, Limits, product_of, shape_to_send
 from .json_writer cimport (
     AS_ERROR,
     AS_LITERAL,
     AS_NULL,
     JsonWriter,
     Nonfinite,
+    exact_parameters,
     reserve,
     write_literal,
 )
@@ -45,14 +47,32 @@ import numpy as np
 
 from .datatypes import DATATYPES, RAW_BF16, bf16_dtype
 
-from ..errors import SUBJECT, EncodeError, name_subject, name_tensor, number_text
+from ..errors import (
+    SUBJECT,
+    EncodeError,
+    format_names,
+    format_text,
+    format_value,
+    name_subject,
+    name_tensor,
+    number_text,
+    plural,
+    shape_text,
+    subject,
+)
 
 cnp.import_array()
 
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(str text)
+    Py_ssize_t PyUnicode_GET_LENGTH(str text)
+
+cdef Limits DEFAULT_LIMITS = Limits()
 cdef dict DATATYPES_BY_NAME = DATATYPES  # typed, so that Cython looks names up in C
 
 cdef enum:
     # Nesting depth of the parameters of a message, and of those of a tensor or requested output.
+    # The shape of a tensor has the same depth as its parameters.
     MESSAGE_DEPTH = 2
     TENSOR_DEPTH = 4
     MAX_ALIGN = 16 << 20  # limits the number of spaces after the header
@@ -61,6 +81,7 @@ cdef enum:
 
 def encode_request(
     InferRequest request not None, *, align=64, str nonfinite="null",
+    Limits limits not None=DEFAULT_LIMITS,
 ):
     """Encode a request (WIRE.md 1 to 7).
 
@@ -75,6 +96,8 @@ def encode_request(
     nonfinite : {"null", "literal", "error"}, default "null"
         How to write NaN and infinities in JSON tensors: as ``null``, or as ``NaN`` and
         ``Infinity``, which Triton accepts. With "error", they raise EncodeError (WIRE.md 4).
+    limits : Limits, default Limits()
+        The limits of the receiver. ``decode_request`` with the same limits accepts the request.
 
     Returns
     -------
@@ -85,8 +108,9 @@ def encode_request(
     Raises
     ------
     EncodeError
-        The request has no inputs, or a tensor, name or parameter cannot be encoded. The attributes
-        of the exception contain the name of the tensor and the index of the element.
+        The request has no inputs, exceeds a limit, or contains a tensor, name or parameter that
+        cannot be encoded. The attributes of the exception contain the name of the tensor and the
+        index of the element.
     TypeError
         An argument, an attribute of the request or an item of its lists has the wrong type.
     ValueError
@@ -111,24 +135,25 @@ def encode_request(
         model_name, model_version = request.model_name, request.model_version
     if not inputs:
         raise EncodeError("a request has at least one input")
-    cdef Draft draft = new_draft("input", nonfinite)
+    cdef Draft draft = new_draft("input", nonfinite, limits)
     cdef JsonWriter writer = draft.writer
     write_literal(writer, b'{"inputs":[')
     add_inputs(draft, inputs)
     writer.close(c"]")
+    parameters = exact_parameters(parameters)
     default = binary_data_output(parameters)
     write_text_member(writer, b'"id":', id)
     write_text_member(writer, b'"model_name":', model_name)
     write_text_member(writer, b'"model_version":', model_version)
     write_message_parameters(writer, parameters)
     if outputs is not None:
-        write_requested(writer, outputs, default)
+        write_requested(draft, outputs, default)
     return draft.finish(align)
 
 
 def encode_response(
     InferResponse response not None, InferRequest request=None, *,
-    str selection="spec", align=64, str nonfinite="null",
+    str selection="spec", align=64, str nonfinite="null", Limits limits not None=DEFAULT_LIMITS,
 ):
     """Encode a response (WIRE.md 1 to 7).
 
@@ -145,7 +170,7 @@ def encode_response(
     selection : {"spec", "triton"}, default "spec"
         With "triton", ``binary_data_output`` does not apply to outputs that the request lists
         (WIRE.md 7).
-    align, nonfinite
+    align, nonfinite, limits
         See ``encode_request``.
 
     Returns
@@ -157,9 +182,9 @@ def encode_response(
     Raises
     ------
     EncodeError
-        A tensor, name or parameter cannot be encoded. The ``status`` is 400 if the request lists an
-        unknown output, or if data cannot be sent as JSON (FP16, BF16, and BYTES that are not valid
-        UTF-8).
+        The response exceeds a limit, or contains a tensor, name or parameter that cannot be
+        encoded. The ``status`` is 400 if the request lists an unknown output, or if data cannot be
+        sent as JSON (FP16, BF16, and BYTES that are not valid UTF-8).
     TypeError
         An argument, an attribute of the messages or an item of their lists has the wrong type.
     ValueError
@@ -176,14 +201,14 @@ def encode_response(
     cdef dict parameters
     cdef str id, model_name, model_version
     if selection not in ("spec", "triton"):
-        raise ValueError(f"selection must be 'spec' or 'triton', not {selection!r}")
+        raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
     with cython.critical_section(response):
         parameters, id = response._parameters, response.id
         model_name, model_version = response.model_name, response.model_version
     if id is None and request is not None:
         with cython.critical_section(request):
             id = request.id
-    cdef Draft draft = new_draft("output", nonfinite)
+    cdef Draft draft = new_draft("output", nonfinite, limits)
     cdef JsonWriter writer = draft.writer
     write_literal(writer, b'{"outputs":[')
     add_outputs(draft, response, request, selection)
@@ -191,7 +216,7 @@ def encode_response(
     write_text_member(writer, b'"model_name":', model_name)
     write_text_member(writer, b'"model_version":', model_version)
     write_text_member(writer, b'"id":', id)
-    write_message_parameters(writer, parameters)
+    write_message_parameters(writer, exact_parameters(parameters))
     return draft.finish(align)
 
 
@@ -242,7 +267,7 @@ cdef Frame raw_frame(Tensor tensor):
     if data is None:
         raise EncodeError(f"{SUBJECT} is in shared memory, but a raw request contains the data")
     if row is None:
-        raise EncodeError(f"{SUBJECT} has an unknown datatype: {datatype!r}")
+        raise EncodeError(f"{SUBJECT} has an unknown datatype: {format_value(datatype)}")
     wire = wire_of(data, row, shape_to_send(shape_of_tensor(tensor), row))
     if not isinstance(data, BytesTensor):
         return Frame((wire,), 0)
@@ -282,6 +307,7 @@ cdef class Draft:
     """A message under construction: the JSON header, and the buffers that follow it."""
 
     cdef JsonWriter writer
+    cdef Py_ssize_t n_tensors
     cdef str first_name
     cdef set names  # the names of all tensors if there are several, or None
     cdef object buffer  # the buffer of the first binary tensor that is not empty, or None
@@ -289,10 +315,14 @@ cdef class Draft:
     cdef Py_ssize_t nbytes  # total size of the buffers
     cdef str kind  # the kind of the tensors: "input" or "output"
     cdef Nonfinite nonfinite
+    cdef Limits limits
+    cdef object n_elements  # of all tensors so far; only counted if there is a limit
 
     cdef int add(self, Tensor tensor, bint binary) except -1:
         """Write a tensor's entry, and keep its memory if it is sent as binary data."""
         cdef str name = name_of(tensor)
+        check_count(self.n_tensors, self.kind, self.limits)
+        self.n_tensors += 1
         try:
             self.write_entry(tensor, name, binary)
         except (EncodeError, TypeError) as error:
@@ -310,18 +340,19 @@ cdef class Draft:
         cdef dict parameters
         cdef str datatype
         cdef tuple shape
-        # Each attribute is read once, because keys of `parameters` may run code that changes it.
+        # Each attribute is read once, because values of `parameters` may run code that changes it.
         with cython.critical_section(tensor):
             datatype, shape = tensor.datatype, tensor.shape
             parameters, data = tensor._parameters, tensor.data
         row = DATATYPES_BY_NAME.get(datatype)
         if name is None:
             raise EncodeError(f"{SUBJECT} has no name")
-        if has_nul(name):
-            raise EncodeError(f"the name of {SUBJECT} contains a NUL")
+        check_name(name, self.limits)
         if row is None:
-            raise EncodeError(f"{SUBJECT} has an unknown datatype: {datatype!r}")
+            raise EncodeError(f"{SUBJECT} has an unknown datatype: {format_value(datatype)}")
         shape = shape_to_send(shape, row)
+        self.check_shape(shape)
+        parameters = exact_parameters(parameters)
         if data is None:
             check_shared_memory(parameters)
         elif binary:
@@ -373,7 +404,24 @@ cdef class Draft:
         n_before = PySet_GET_SIZE(self.names)
         PySet_Add(self.names, name)
         if PySet_GET_SIZE(self.names) == n_before:
-            raise EncodeError(f"{self.kind} {name!r} appears twice", tensor=name)
+            raise EncodeError(f"{subject(self.kind, name)} appears twice", tensor=name)
+        return 0
+
+    cdef int check_shape(self, tuple shape) except -1:
+        """Raise EncodeError if the dimensions of a tensor exceed a limit."""
+        cdef Limits limits = self.limits
+        cdef Py_ssize_t rank = len(shape)
+        if rank > limits.max_rank:
+            raise EncodeError(
+                f"{SUBJECT} has {plural('dimension', rank)}; the limit is {limits.max_rank}",
+                expected=limits.max_rank, actual=rank)
+        if limits.max_elements < INT64_MAX:
+            self.n_elements += product_of(shape)
+            if self.n_elements > limits.max_elements:
+                raise EncodeError(
+                    f"the message has {number_text(self.n_elements)} elements up to {SUBJECT}; "
+                    f"the limit is {limits.max_elements}",
+                    expected=limits.max_elements, actual=self.n_elements)
         return 0
 
     cdef Frame finish(self, align):
@@ -384,22 +432,57 @@ cdef class Draft:
         if not 1 <= align <= MAX_ALIGN:
             raise ValueError(f"align must be 1 to {MAX_ALIGN}, not {number_text(align)}")
         self.writer.close(c"}")
+        text = self.writer.finish(1 if self.buffer is None else align)
+        if len(text) > self.limits.max_header_nbytes:
+            raise EncodeError(
+                f"the JSON header is {plural('byte', len(text))} long; the limit is "
+                f"{self.limits.max_header_nbytes}",
+                expected=self.limits.max_header_nbytes, actual=len(text))
         if self.buffer is None:
-            text = self.writer.finish(1)
             return new_frame((text,), None, len(text))
-        text = self.writer.finish(align)
         buffers = (text, self.buffer)
         if self.more_buffers is not None:
             buffers += tuple(self.more_buffers)
         return new_frame(buffers, len(text), len(text) + self.nbytes)
 
 
-cdef Draft new_draft(str kind, str nonfinite):
+cdef Draft new_draft(str kind, str nonfinite, Limits limits):
     cdef Draft draft = Draft.__new__(Draft)
+    if limits.max_nesting < TENSOR_DEPTH:
+        raise EncodeError(
+            f"a message with tensors has {TENSOR_DEPTH} nested lists and objects; the limit is "
+            f"{limits.max_nesting}", expected=limits.max_nesting, actual=TENSOR_DEPTH)
     draft.writer = JsonWriter.__new__(JsonWriter)
+    draft.writer.max_nesting = limits.max_nesting
+    draft.writer.max_values = limits.max_parameters
     draft.kind = kind
     draft.nonfinite = nonfinite_of(nonfinite)
+    draft.limits = limits
+    draft.n_elements = 0
     return draft
+
+
+cdef int check_count(Py_ssize_t n_before, str kind, Limits limits) except -1:
+    """Raise EncodeError if there are already as many tensors or outputs as the limit allows."""
+    if n_before >= limits.max_tensors:
+        raise EncodeError(
+            f"the message has more than {plural(kind, limits.max_tensors)}, which is the limit",
+            expected=limits.max_tensors, actual=n_before + 1)
+    return 0
+
+
+cdef int check_name(str name, Limits limits) except -1:
+    """Raise EncodeError for a name with a NUL, or one that is too long in UTF-8."""
+    cdef Py_ssize_t nbytes = PyUnicode_GET_LENGTH(name)
+    if has_nul(name):
+        raise EncodeError(f"the name of {SUBJECT} contains a NUL")
+    if not PyUnicode_IS_ASCII(name) and nbytes > limits.max_name_nbytes // 4:
+        nbytes = len(name.encode("utf-8", "surrogatepass"))
+    if nbytes > limits.max_name_nbytes:
+        raise EncodeError(
+            f"the name of {SUBJECT} is {plural('byte', nbytes)} long; the limit is "
+            f"{limits.max_name_nbytes}", expected=limits.max_name_nbytes, actual=nbytes)
+    return 0
 
 
 cdef Nonfinite nonfinite_of(str nonfinite) except *:
@@ -409,7 +492,8 @@ cdef Nonfinite nonfinite_of(str nonfinite) except *:
         return AS_LITERAL
     if nonfinite == "error":
         return AS_ERROR
-    raise ValueError(f"nonfinite must be 'null', 'literal' or 'error', not {nonfinite!r}")
+    raise ValueError(
+        f"nonfinite must be 'null', 'literal' or 'error', not {format_value(nonfinite)}")
 
 
 cdef int write_text_member(JsonWriter writer, const char* name, str value) except -1:
@@ -445,8 +529,8 @@ cdef int check_data(data, Datatype row, tuple shape) except -1:
     elements = data
     if row.itemsize != 0 or elements.shape != shape:
         raise EncodeError(
-            f"{SUBJECT} was created as {row.name} {list(shape)}, its data is now BYTES "
-            f"{list(elements.shape)}")
+            f"{SUBJECT} was created as {row.name} {shape_text(shape)}, its data is now BYTES "
+            f"{shape_text(elements.shape)}")
     return 0
 
 
@@ -455,13 +539,14 @@ cdef cnp.dtype dtype_of(cnp.ndarray array, Datatype row):
     if row.dtype is not None:
         return row.dtype
     if row.itemsize == 0:
-        raise EncodeError(f"{SUBJECT} was created as BYTES, its data is now {array.descr}")
+        raise EncodeError(
+            f"{SUBJECT} was created as BYTES, its data is now {format_text(array.descr)}")
     return RAW_BF16 if array.descr == RAW_BF16 else bf16_dtype() or RAW_BF16
 
 
 cdef int check_shared_memory(dict parameters) except -1:
     """Raise EncodeError for invalid parameters of a tensor without data."""
-    if parameters is None or not isinstance(value_of(parameters, "shared_memory_region"), str):
+    if parameters is None or type(parameters.get("shared_memory_region")) is not str:
         raise EncodeError(
             f"{SUBJECT} has no data, and no shared_memory_region among its parameters")
     if "binary_data_size" in parameters:
@@ -538,7 +623,7 @@ cdef int write_peer_array(JsonWriter writer, cnp.ndarray array, Nonfinite nonfin
     elif array.descr.kind in (c"b", c"i", c"u"):
         array = np.ascontiguousarray(array)
     else:
-        raise TypeError(f"JSON cannot represent an array of {array.dtype}")
+        raise TypeError(f"JSON cannot represent an array of {format_text(array.dtype)}")
     return write_data(writer, array, nonfinite)
 
 
@@ -559,28 +644,25 @@ cdef int add_inputs(Draft draft, list inputs) except -1:
     return 0
 
 
-cdef value_of(dict parameters, str name):
-    """Return a parameter, or None."""
-    with cython.critical_section(parameters):  # Cython reads a borrowed reference
-        return parameters.get(name)
-
-
 cdef binary_data_output(dict parameters):
-    value = None if parameters is None else value_of(parameters, "binary_data_output")
+    """Return binary_data_output among `parameters`, which `exact_parameters` has returned."""
+    value = None if parameters is None else parameters.get("binary_data_output")
     if value is not None and not isinstance(value, bool):
-        what = repr(value) if isinstance(value, (str, int)) else type(value).__name__
-        raise EncodeError(f"binary_data_output of the request must be True or False, not {what}")
+        raise EncodeError(
+            f"binary_data_output of the request must be True or False, not {format_value(value)}")
     return value
 
 
-cdef int write_requested(JsonWriter writer, list outputs, default) except -1:
+cdef int write_requested(Draft draft, list outputs, default) except -1:
     """Write the requested outputs. `default` is binary_data_output of the request, or None."""
+    cdef JsonWriter writer = draft.writer
     cdef Py_ssize_t i = 0
     cdef set names = set()
     write_literal(writer, b'"outputs":[')
     try:
         while i < len(outputs):  # writing an item may run code that changes the length
-            write_requested_output(writer, output_at(outputs, i), names, default)
+            check_count(i, "requested output", draft.limits)
+            write_requested_output(draft, output_at(outputs, i), names, default)
             i += 1
     except TypeError as error:
         name_subject(error, "outputs")
@@ -589,25 +671,32 @@ cdef int write_requested(JsonWriter writer, list outputs, default) except -1:
 
 
 cdef int write_requested_output(
-    JsonWriter writer, RequestedOutput output, set names, default
+    Draft draft, RequestedOutput output, set names, default
 ) except -1:
     """Write a requested output, and add its name to those of the outputs before it."""
+    cdef JsonWriter writer = draft.writer
     cdef dict parameters
     cdef Py_ssize_t n_before = PySet_GET_SIZE(names)
     cdef str name = checked_output_name(output)
+    try:
+        check_name(name, draft.limits)
+    except EncodeError as error:
+        name_tensor(error, "output", name)
+        raise
     PySet_Add(names, name)
     if PySet_GET_SIZE(names) == n_before:
-        raise EncodeError(f"requested output {name!r} appears twice", tensor=name)
+        raise EncodeError(f"requested output {format_value(name)} appears twice", tensor=name)
     binary = checked_binary(output, default)
     with cython.critical_section(output):
         parameters = output._parameters
+    parameters = exact_parameters(parameters)
     if binary is not None:
         parameters = {**(parameters or {}), "binary_data": binary}
     elif parameters:
-        sent = value_of(parameters, "binary_data")
+        sent = parameters.get("binary_data")
         if not isinstance(sent, (bool, type(None))):
             raise EncodeError(
-                f"binary_data of requested output {name!r} must be True or False, not "
+                f"binary_data of requested output {format_value(name)} must be True or False, not "
                 f"{type(sent).__name__}")
     write_literal(writer, b'{"name":')
     writer.write_string(name)
@@ -623,7 +712,8 @@ cdef str checked_output_name(RequestedOutput output):
     with cython.critical_section(output):
         name = output.name
     if name is None or has_nul(name):
-        raise EncodeError(f"requested output {name!r} has no name, or its name has a NUL")
+        raise EncodeError(
+            f"requested output {format_value(name)} has no name, or its name has a NUL")
     return name
 
 
@@ -633,7 +723,7 @@ cdef checked_binary(RequestedOutput output, default):
         name, binary = output.name, output.binary
     if binary is not None and not isinstance(binary, bool):
         raise TypeError(
-            f"binary of requested output {name!r} must be True, False or None, not "
+            f"binary of requested output {format_value(name)} must be True, False or None, not "
             f"{type(binary).__name__}")
     return default if binary is None else binary
 
@@ -653,7 +743,7 @@ cdef int add_outputs(
     if request is not None:
         with cython.critical_section(request):
             requested, parameters = request.outputs, request._parameters
-        default = bool(binary_data_output(parameters))
+        default = bool(binary_data_output(exact_parameters(parameters)))
         if requested:
             listed = listed_outputs(requested, default if selection == "spec" else False)
     try:
@@ -696,6 +786,7 @@ cdef int check_listed(dict listed, list outputs) except -1:
     missing = listed.keys() - set(names)
     if missing:
         raise EncodeError(
-            f"the request asks for output {min(missing)!r}, the response has {names}",
+            f"the request asks for output {format_value(min(missing))}, the response has "
+            f"{format_names(names)}",
             tensor=min(missing), status=400)
     return 0

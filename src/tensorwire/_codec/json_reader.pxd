@@ -23,6 +23,7 @@ cdef extern from *:
 
 cdef enum:
     SHORT_STRING = 24  # bytes; longer strings are scanned 8 bytes at a time
+    MAX_INTEGER_DIGITS = 4300  # Python's default; converting text to int takes quadratic time
     MAX_DATA_DEPTH = 100  # nested lists in `data`; a tensor has at most 64 dimensions
 
 cdef enum Fault:

@@ -43,7 +43,7 @@ from libc.string cimport memcmp, memcpy, strlen
 from .utf8 cimport ALL_VALID, first_invalid, write_utf8
 from .wire cimport PREFIX_NBYTES, store_le32
 
-from ..errors import HeaderError
+from ..errors import HeaderError, plural
 
 cnp.import_array()
 
@@ -204,7 +204,6 @@ cdef enum:
     BYTES_PER_WORK = 16  # bytes of JSON that count as 1 if no objects are created
     MAX_DIGITS = 19  # any number of 19 digits fits in 64 bits
     DECIMAL_NBYTES = 48  # `scan_decimal` reads fewer bytes
-    MAX_INTEGER_DIGITS = 4300  # Python's default; converting text to int takes quadratic time
     MAX_EXPONENT = 1 << 30  # larger exponents are beyond any double, so their value is not needed
     MAX_EXCERPT_NBYTES = 60  # of a value in an error message
     MAX_EXACT_EXPONENT = 22  # 10^22 is the largest power of ten that a double represents exactly
@@ -1195,8 +1194,8 @@ cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1:
             offset=offset, expected=cursor.max_level, actual=cursor.max_level + 1)
     if fault == TOO_MANY_VALUES:
         raise HeaderError(
-            f"the parameters have more than {cursor.max_values} values: the next one begins at "
-            f"byte {offset}",
+            f"the parameters have more than {plural('value', cursor.max_values)}: the next one begins "
+            f"at byte {offset}",
             offset=offset, expected=cursor.max_values, actual=cursor.max_values + 1)
     if fault == DUPLICATE_KEY:
         raise HeaderError(

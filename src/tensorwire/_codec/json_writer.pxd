@@ -26,6 +26,9 @@ cdef class JsonWriter:
     cdef char* start  # of the text
     cdef PyObject* grown  # a bytes object with the text; NULL while it is in `inline_memory`
     cdef char[INLINE_CAPACITY] inline_memory
+    cdef Py_ssize_t max_nesting  # maximum number of nested lists and objects
+    cdef Py_ssize_t max_values  # maximum number of values that `write_value` writes
+    cdef Py_ssize_t n_values
     cdef object parameter  # the name of the parameter that is being written, for error messages
 
     cdef int grow(self, Py_ssize_t nbytes) except -1
@@ -34,11 +37,21 @@ cdef class JsonWriter:
     cdef int write_int64(self, int64_t value) except -1
     cdef int write_shape(self, tuple shape) except -1
     cdef int write_value(self, value, int depth) except -1
-    cdef int write_members(self, dict members, int depth) except -1
     cdef int write_parameters(self, dict parameters, int depth) except -1
     cdef Py_ssize_t write_array(self, ndarray array, Nonfinite nonfinite) except -2
     cdef Py_ssize_t write_strings(self, Body body, ndarray starts, Py_ssize_t end) except -2
     cdef bytes finish(self, Py_ssize_t align)
+
+
+cdef inline str exact_str(value):
+    """Return a str with the characters of `value`, a str or an instance of a subclass.
+
+    No method of the subclass is called.
+    """
+    return <str>value if type(value) is str else <str>str.__str__(value)
+
+
+cdef dict exact_parameters(dict parameters)
 
 
 cdef inline int reserve(JsonWriter writer, Py_ssize_t nbytes) except -1:

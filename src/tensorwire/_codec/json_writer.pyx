@@ -18,9 +18,20 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from cpython.unicode cimport PyUnicode_AsUTF8String
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport (
+    INT64_MAX,
+    int8_t,
+    int16_t,
+    int32_t,
+    int64_t,
+    uint8_t,
+    uint16_t,
+    uint32_t,
+    uint64_t,
+)
 from libc.string cimport memcpy, memset, strlen
 
+from .json_reader cimport MAX_INTEGER_DIGITS
 from .memory cimport Body
 from .shortest cimport (
     FIRST_POWER,
@@ -36,7 +47,7 @@ from .wire cimport PREFIX_NBYTES
 
 import numpy as np
 
-from ..errors import EncodeError
+from ..errors import EncodeError, format_value, plural
 
 cnp.import_array()
 
@@ -47,8 +58,9 @@ cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject** text, Py_ssize_t nbytes) except -1
 
 cdef enum:
-    # The default limit of decoders, see `Limits`. A level takes a few hundred bytes of stack.
-    MAX_DEPTH = 128
+    # The default of `Limits`. A level takes a few hundred bytes of stack.
+    DEFAULT_MAX_NESTING = 128
+    MAX_INTEGER_BITS = 14_285  # more bits have more digits than decoders read
     # The maximum size of an element of an array with its comma. Numbers are the longest elements.
     MAX_ELEMENT_NBYTES = MAX_NUMBER_NBYTES + 1
     # When a kernel is called, there is room for this many elements, or for all that are left.
@@ -103,6 +115,8 @@ cdef class JsonWriter:
     """JSON text under construction. The `write` methods append a value and a comma."""
 
     def __cinit__(self):
+        self.max_nesting = DEFAULT_MAX_NESTING
+        self.max_values = INT64_MAX
         self.start = self.cursor.position = self.inline_memory
         self.cursor.end = self.inline_memory + INLINE_CAPACITY
 
@@ -172,8 +186,8 @@ cdef class JsonWriter:
             utf8 = PyUnicode_AsUTF8String(value)
         except UnicodeEncodeError as error:
             raise EncodeError(
-                f"the header has a lone surrogate at character {error.start} of {value[:40]!r}, "
-                f"which UTF-8 cannot represent") from None
+                f"the header has a lone surrogate at character {error.start} of "
+                f"{format_value(value)}, which UTF-8 cannot represent") from None
         return write_quoted(
             self, <const unsigned char*>PyBytes_AS_STRING(utf8), PyBytes_GET_SIZE(utf8))
 
@@ -199,6 +213,11 @@ cdef class JsonWriter:
         """
         cdef char* end
         cdef double number
+        if self.n_values >= self.max_values:
+            raise EncodeError(
+                f"the parameters have more than {plural('value', self.max_values)}, which is the "
+                f"limit", expected=self.max_values, actual=self.n_values + 1)
+        self.n_values += 1
         if value is None:
             return write_literal(self, b"null,")
         if value is True:
@@ -206,7 +225,7 @@ cdef class JsonWriter:
         if value is False:
             return write_literal(self, b"false,")
         if isinstance(value, str):
-            return self.write_string(value if type(value) is str else str.__str__(value))
+            return self.write_string(exact_str(value))
         if isinstance(value, int):
             return write_any_int(self, value)
         if isinstance(value, float):
@@ -220,7 +239,12 @@ cdef class JsonWriter:
         if isinstance(value, dict):
             check_depth(self, depth)
             write_literal(self, b"{")
-            self.write_members(<dict>value if type(value) is dict else dict(value), depth)
+            if type(value) is not dict:
+                value = dict(value)
+            for key, item in exact_members(value, self.parameter).items():
+                self.write_string(key)
+                self.cursor.position[-1] = c":"
+                self.write_value(item, depth + 1)
             return self.close(c"}")
         if isinstance(value, (list, tuple)):
             check_depth(self, depth)
@@ -229,36 +253,21 @@ cdef class JsonWriter:
                 self.write_value(item, depth + 1)
             return self.close(c"]")
         if isinstance(value, np.bool_ | np.integer | np.float16 | np.float32):
-            return self.write_value(value.item(), depth)
+            self.n_values -= 1  # the same value
+            return self.write_value(np.generic.item(value), depth)
         raise TypeError(
-            f"parameter {self.parameter!r} contains an object of type {type(value).__name__}, "
-            f"which JSON cannot represent")
-
-    cdef int write_members(self, dict members, int depth) except -1:
-        """Write the members of an object without its braces.
-
-        `depth` is the number of lists and objects that contain the object.
-        """
-        for key, value in members.items():
-            if not isinstance(key, str):
-                raise TypeError(
-                    f"the keys of a JSON object are str, parameter {self.parameter!r} contains "
-                    f"{type(key).__name__}")
-            self.write_string(key if type(key) is str else str.__str__(key))
-            self.cursor.position[-1] = c":"
-            self.write_value(value, depth + 1)
-        return 0
+            f"parameter {format_value(self.parameter)} contains an object of type "
+            f"{type(value).__name__}, which JSON cannot represent")
 
     cdef int write_parameters(self, dict parameters, int depth) except -1:
         """Write the parameters of a message or tensor without braces. Errors name the parameter.
 
-        `depth` is the number of open lists and objects, including the object of the parameters.
+        `parameters` was returned by `exact_parameters`. `depth` is the number of open lists and
+        objects, including the object of the parameters.
         """
         for key, value in parameters.items():
-            if not isinstance(key, str):
-                raise TypeError(f"the name of a parameter is a str, not {type(key).__name__}")
             self.parameter = key
-            self.write_string(key if type(key) is str else str.__str__(key))
+            self.write_string(key)
             self.cursor.position[-1] = c":"
             self.write_value(value, depth)
         return 0
@@ -326,6 +335,46 @@ cdef class JsonWriter:
 # --- helpers of the writer ---
 
 
+cdef dict exact_parameters(dict parameters):
+    """Return a copy of the parameters of a message or tensor, whose keys and texts are exact `str`.
+
+    Subclasses may compare and hash as they like, so that a dict can contain a key twice. Nobody
+    else has the copy, so that code that runs while it is written cannot change it. Raises TypeError
+    for a key that is not a str, EncodeError for two equal keys. Returns None for None.
+    """
+    return None if parameters is None else exact_members(parameters, None)
+
+
+cdef dict exact_members(dict members, parameter):
+    """Return a copy of the members of an object, as `exact_parameters` does for parameters.
+
+    The object is part of the value of `parameter`, or consists of parameters if that is None.
+    """
+    cdef dict exact = {}
+    cdef str name
+    cdef bint is_exact = True
+    members = members.copy()  # it cannot change while its items are read
+    for key, value in members.items():
+        if type(key) is not str or type(value) is not str and isinstance(value, str):
+            is_exact = False
+            break
+    if is_exact:
+        return members
+    for key, value in members.items():
+        if not isinstance(key, str):
+            if parameter is None:
+                raise TypeError(f"the name of a parameter is a str, not {type(key).__name__}")
+            raise TypeError(
+                f"the keys of a JSON object are str, parameter {format_value(parameter)} contains "
+                f"{type(key).__name__}")
+        name = exact_str(key)
+        if name in exact:
+            what = "the parameters" if parameter is None else format_value(parameter)
+            raise EncodeError(f"the key {format_value(name)} appears twice in {what}")
+        exact[name] = exact_str(value) if isinstance(value, str) else value
+    return exact
+
+
 cdef inline PyObject* new_reference(object text) noexcept:
     """Return a new reference to `text`, which the caller owns."""
     Py_INCREF(text)
@@ -363,22 +412,27 @@ cdef int write_any_int(JsonWriter writer, value) except -1:
     cdef long long number = PyLong_AsLongLongAndOverflow(value, &overflow)
     if overflow == 0:
         return writer.write_int64(number)
-    try:
-        digits = int.__repr__(value).encode()
-    except ValueError as error:  # the limit of sys.set_int_max_str_digits()
+    n_bits = int.bit_length(value)
+    digits = None
+    if n_bits <= MAX_INTEGER_BITS:
+        try:
+            digits = int.__repr__(value).encode()
+        except ValueError:  # sys.set_int_max_str_digits() may allow fewer
+            pass
+    if digits is None or len(digits) - digits.startswith(b"-") > MAX_INTEGER_DIGITS:
         raise EncodeError(
-            f"parameter {writer.parameter!r} contains an integer of {value.bit_length()} bits: "
-            f"{error}") from None
+            f"parameter {format_value(writer.parameter)} contains an integer of {n_bits} bits")
     return write_literal(writer, digits + b",")
 
 
 cdef int check_depth(JsonWriter writer, int depth) except -1:
     """Raise EncodeError if no list or object is allowed within `depth` others."""
-    if depth >= MAX_DEPTH:
+    if depth >= writer.max_nesting:
         raise EncodeError(
-            f"the header is nested too deep: parameter {writer.parameter!r} contains lists or "
-            f"objects on level {depth + 1}, at most {MAX_DEPTH} levels are written",
-            expected=MAX_DEPTH, actual=depth + 1)
+            f"the header is nested too deep: parameter {format_value(writer.parameter)} contains "
+            f"lists or objects on level {depth + 1}, at most {writer.max_nesting} levels are "
+            f"written",
+            expected=writer.max_nesting, actual=depth + 1)
     return 0
 
 

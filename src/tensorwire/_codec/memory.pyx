@@ -33,13 +33,16 @@ import numpy as np
 
 from .docstrings import document_attributes
 from ..errors import (
+    MAX_FOREIGN_TEXT,
     SUBJECT,
     ElementError,
     EncodeError,
     HeaderError,
     LayoutError,
+    format_text,
     number_text,
     plural,
+    shape_text,
 )
 
 cnp.import_array()
@@ -117,7 +120,8 @@ cdef class Body:
         try:
             PyObject_GetBuffer(source, &self.buffer, PyBUF_SIMPLE)
         except ValueError as error:  # from numpy and released memoryviews, instead of BufferError
-            raise BufferError(f"the body cannot be read: {error}") from None
+            raise BufferError(
+                f"the body cannot be read: {format_text(error, MAX_FOREIGN_TEXT)}") from None
         if self.buffer.itemsize != 1:
             raise BufferError(
                 f"a body must be a buffer of bytes, this one has items of {self.buffer.itemsize} "
@@ -322,11 +326,11 @@ cdef int check_array(cnp.ndarray array, cnp.dtype dtype, tuple shape) except -1:
     # The dtypes are usually identical. Comparing them for equality takes ten times as long.
     if array.descr is not dtype and array.descr != dtype:
         raise EncodeError(
-            f"{SUBJECT} was created for {dtype}, its data is now {array.descr}")
+            f"{SUBJECT} was created for {dtype}, its data is now {format_text(array.descr)}")
     if not has_shape(array, shape):
         raise EncodeError(
-            f"{SUBJECT} was created with shape {list(shape)}, its data now has shape "
-            f"{[array.shape[axis] for axis in range(cnp.PyArray_NDIM(array))]}")
+            f"{SUBJECT} was created with shape {shape_text(shape)}, its data now has shape "
+            f"{shape_text([array.shape[axis] for axis in range(cnp.PyArray_NDIM(array))])}")
     if not cnp.PyArray_IS_C_CONTIGUOUS(array):
         raise EncodeError(
             f"the data of {SUBJECT} is not contiguous: create a new Tensor from it")

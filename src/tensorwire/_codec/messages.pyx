@@ -13,6 +13,7 @@ from .conversion cimport convert_data
 from .datatypes cimport Datatype
 from .dlpack cimport dlpack_capsule
 from .dlpack_abi cimport CPU
+from .json_writer cimport exact_parameters, exact_str
 from .memory cimport FREE_THREADED, separate_view
 from .wire cimport MAX_RANK
 
@@ -26,14 +27,19 @@ from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16
 from .docstrings import document_attributes
 
 from ..errors import (
+    MAX_FOREIGN_TEXT,
     SUBJECT,
     EncodeError,
     TensorNotFoundError,
     TensorwireError,
+    format_names,
+    format_text,
+    format_value,
     name_subject,
     name_tensor,
     number_text,
     shape_text,
+    subject,
 )
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
@@ -57,9 +63,9 @@ cdef str checked_name(name, what):
     cdef str checked
     if not isinstance(name, str):
         raise TypeError(f"the name of {what} must be a str, not {type(name).__name__}")
-    checked = name if type(name) is str else str(name)
+    checked = exact_str(name)
     if has_nul(checked):
-        raise EncodeError(f"the name of {what} contains a NUL: {name!r}")
+        raise EncodeError(f"the name of {what} contains a NUL: {format_value(name)}")
     return checked
 
 
@@ -71,13 +77,24 @@ cdef bint checked_flag(value, name) except -1:
     return False
 
 
+cdef str checked_text(value, what):
+    """Return a member of a message as an exact `str`, and None for None."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str or None, not {type(value).__name__}")
+    return exact_str(value)
+
+
 cdef dict copy_parameters(parameters):
-    """Return a copy of the parameters as a dict, and None for None."""
+    """Return a copy of the parameters as a dict, and None for None. Keys and texts are `str`."""
     if parameters is None:
         return None
-    if type(parameters) is not dict and not isinstance(parameters, Mapping):
-        raise TypeError(f"parameters must be a mapping, not {type(parameters).__name__}")
-    return dict(parameters)
+    if type(parameters) is not dict:
+        if not isinstance(parameters, Mapping):
+            raise TypeError(f"parameters must be a mapping, not {type(parameters).__name__}")
+        parameters = dict(parameters)
+    return exact_parameters(parameters)
 
 
 cdef list checked_items(kind, items):
@@ -235,7 +252,8 @@ cdef class Tensor:
             if data is None:
                 name = name_of(self)
                 raise TensorwireError(
-                    f"tensor {name!r} is in shared memory: the message does not have its data",
+                    f"{subject('tensor', name)} is in shared memory: the message does not have its "
+                    f"data",
                     tensor=name,
                     status=400,
                 )
@@ -243,7 +261,8 @@ cdef class Tensor:
                 return data.as_numpy()
             if not isinstance(data, cnp.ndarray):
                 raise TypeError(
-                    f"the data of tensor {name_of(self)!r} is now {type(data).__name__}")
+                    f"the data of {subject('tensor', name_of(self))} is now "
+                    f"{type(data).__name__}")
         if (aligned and not data.flags.aligned) or (writable and not data.flags.writeable):
             return data.copy()
         return data
@@ -319,7 +338,8 @@ cdef class Tensor:
     def __len__(self):
         shape = shape_of_tensor(self)
         if not shape:
-            raise TypeError(f"tensor {name_of(self)!r} has no dimensions, and therefore no length")
+            raise TypeError(
+                f"{subject('tensor', name_of(self))} has no dimensions, and therefore no length")
         return shape[0]
 
     def __bool__(self):
@@ -366,8 +386,8 @@ cdef class Tensor:
         data, datatype = data_of(self), datatype_name(self)
         if not isinstance(data, cnp.ndarray):
             raise BufferError(
-                f"tensor {name_of(self)!r} cannot be exported: DLPack supports arrays of numbers, "
-                f"not {'shared memory' if data is None else datatype}")
+                f"{subject('tensor', name_of(self))} cannot be exported: DLPack supports arrays of "
+                f"numbers, not {'shared memory' if data is None else format_text(datatype)}")
         try:
             return dlpack_capsule(
                 data.copy() if copy else data, datatype, max_version, dl_device, bool(copy))
@@ -417,7 +437,8 @@ cdef tuple data_of_tensor(Tensor tensor, datatype):
     data = data_of(tensor)
     if data is None:
         raise EncodeError(
-            f"{SUBJECT} is made from tensor {name_of(tensor)!r}, which is in shared memory")
+            f"{SUBJECT} is made from {subject('tensor', name_of(tensor))}, which is in shared "
+            f"memory")
     # The array of a BF16 tensor may be one of uint16.
     return data, datatype_name(tensor) if datatype is None else datatype
 
@@ -497,13 +518,14 @@ cdef Tensor get_tensor(message, name, Py_ssize_t* next_index):
     cdef Py_ssize_t position
     if not isinstance(name, str):
         raise KeyError(f"the name of a tensor is a str, not {type(name).__name__}")
-    name = str(name)  # may run the code of a subclass, which may change the list
+    name = exact_str(name)
     with cython.critical_section(message):
         position = next_index[0]
     tensor = find_tensor(message, tensors, name, &position)
     if tensor is None:
         error = TensorNotFoundError(
-            f"no tensor {name!r}: there are {[tensor.name for tensor in tensors]}", tensor=name)
+            f"no tensor {format_value(name)}: there are "
+            f"{format_names([tensor.name for tensor in tensors])}", tensor=name)
         error.tensors = tensors
         raise error
     with cython.critical_section(message):
@@ -516,7 +538,7 @@ cdef bint has_tensor(message, name) except -1:
     cdef list tensors = tensors_of(message)
     cdef Py_ssize_t position = 0
     return isinstance(name, str) and (
-        find_tensor(message, tensors, str(name), &position) is not None)
+        find_tensor(message, tensors, exact_str(name), &position) is not None)
 
 
 cdef Tensor find_tensor(message, list tensors, str name, Py_ssize_t* position):
@@ -613,8 +635,8 @@ parameters=None)\n--\n
     An inference request.
 
     ``request["name"]`` returns the input with that name, ``"name" in request`` tests for it, and
-    iterating over the request returns the inputs. The KeyError for an unknown name lists the names
-    of the inputs.
+    iterating over the request returns the inputs. The KeyError for an unknown name lists the first
+    names of the inputs.
 
     Parameters
     ----------
@@ -664,9 +686,9 @@ parameters=None)\n--\n
         except TypeError as error:
             name_subject(error, "outputs")
             raise
-        self.id = id
-        self.model_name = model_name
-        self.model_version = model_version
+        self.id = checked_text(id, "id")
+        self.model_name = checked_text(model_name, "model_name")
+        self.model_version = checked_text(model_version, "model_version")
         self._parameters = copy_parameters(parameters)
 
     @property
@@ -717,7 +739,7 @@ parameters=None)\n--\n
 
     ``response["name"]`` returns the output with that name, ``"name" in response`` tests for it, and
     iterating over the response returns the outputs. The KeyError for an unknown name lists the
-    names of the outputs.
+    first names of the outputs.
 
     Parameters
     ----------
@@ -755,9 +777,9 @@ parameters=None)\n--\n
         except TypeError as error:
             name_subject(error, "outputs")
             raise
-        self.model_name = model_name
-        self.model_version = model_version
-        self.id = id
+        self.model_name = checked_text(model_name, "model_name")
+        self.model_version = checked_text(model_version, "model_version")
+        self.id = checked_text(id, "id")
         self._parameters = copy_parameters(parameters)
 
     @property
@@ -838,7 +860,7 @@ cdef class TensorSpec:
     def __cinit__(self, name, datatype, dims, batching=False):
         if datatype not in DATATYPES:
             raise ValueError(
-                f"unknown datatype {datatype!r}, must be one of {', '.join(DATATYPES)}")
+                f"unknown datatype {format_value(datatype)}, must be one of {', '.join(DATATYPES)}")
         self.name = checked_name(name, "a tensor")
         self.datatype = DATATYPES[datatype].name
         self.dims = tuple([int(index(dim)) for dim in islice(dims, MAX_RANK + 1)])
@@ -1076,7 +1098,8 @@ cdef flat_bytes(buffer):
     try:
         return view.cast("B")
     except (TypeError, ValueError) as error:
-        raise BufferError(f"a buffer of a frame cannot be sent as bytes: {error}") from None
+        shown = format_text(error, MAX_FOREIGN_TEXT)
+        raise BufferError(f"a buffer of a frame cannot be sent as bytes: {shown}") from None
 
 
 for kind in (Tensor, RequestedOutput, InferRequest, InferResponse, TensorSpec, Frame):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import tensorwire as tw
 
-from .._codec.datatypes import DATATYPES, RAW_BF16, bf16_dtype, datatype_of
+from .._codec.datatypes import DATATYPES, RAW_BF16, UNLIMITED, bf16_dtype, datatype_of
 from ..client import DEFAULT_TIMEOUT, RESPONSE_LIMITS, InferenceServerError
 from ..client.calls import model_path
 from ..errors import shape_text
@@ -701,7 +701,8 @@ def make_frame(inputs: list[tw.Tensor], options: argparse.Namespace) -> tw.Frame
     # Some models of KServe need an id.
     request = tw.InferRequest(inputs, outputs, id="1", parameters=parameters)
     try:
-        return tw.encode_request(request, nonfinite="literal")  # Triton rejects null
+        # Triton rejects null.
+        return tw.encode_request(request, nonfinite="literal", limits=UNLIMITED)
     except tw.EncodeError as error:
         raise UsageError(str(error)) from None
 

@@ -24,6 +24,7 @@ import numpy as np
 
 import tensorwire as tw
 
+from .._codec.datatypes import UNLIMITED
 from .._codec.json_reader import read_json
 from ..errors import plural
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
@@ -626,7 +627,7 @@ class BaseClient:
             id=str(next(self._ids)) if id is AUTO_ID else id,
             parameters=all_parameters,
         )
-        return tw.encode_request(request)
+        return tw.encode_request(request, limits=UNLIMITED)
 
     def _cache_specs(self, model: str, version: str | None, metadata: dict[str, Any]) -> InputSpecs:
         specs = input_specs(model, metadata)

@@ -13,7 +13,14 @@ import numpy as np
 
 import tensorwire as tw
 
-from ..errors import TensorNotFoundError, TensorwireError
+from .._codec.datatypes import UNLIMITED
+from ..errors import (
+    TensorNotFoundError,
+    TensorwireError,
+    format_names,
+    shape_text,
+    subject,
+)
 from .body import decompress
 from .framing import Framing
 from .workers import ThreadCall, Workers, in_thread
@@ -95,7 +102,7 @@ def _specs_by_name(specs: Sequence[tw.TensorSpec], batching: bool) -> SpecsByNam
     by_name: SpecsByName = {}
     for spec in specs:
         if spec.name in by_name:
-            raise ValueError(f"tensor {spec.name!r} is declared twice")
+            raise ValueError(f"{subject('tensor', spec.name)} is declared twice")
         is_batched = spec.batching or batching
         by_name[spec.name] = tw.TensorSpec(spec.name, spec.datatype, spec.dims, is_batched)
     return by_name
@@ -268,7 +275,9 @@ class ServedModel:
                 )
             if declared:
                 check_outputs(response.outputs, declared)
-            return tw.encode_response(response, request, selection=self.options.selection)
+            return tw.encode_response(
+                response, request, selection=self.options.selection, limits=UNLIMITED
+            )
         except Exception as error:
             # 400: the request asks for an output that does not exist, or that cannot be JSON
             if isinstance(error, tw.EncodeError) and error.status == 400:
@@ -293,7 +302,7 @@ class ServedModel:
             log.error("model %r: %s", self.name, error)
             return error
         log.error("model %r failed", self.name, exc_info=error)
-        return InvalidOutput(f"model {self.name!r} failed")
+        return InvalidOutput(f"{subject('model', self.name)} failed")
 
 
 def names_without_data(request: tw.InferRequest) -> list[str]:
@@ -370,7 +379,7 @@ def as_tensor(name: str, value: Any, declared: SpecsByName) -> tw.Tensor:
     if isinstance(value, tw.Tensor):
         return value
     if value is None:
-        raise InvalidOutput(f"the model returned None for output {name!r}")
+        raise InvalidOutput(f"the model returned None for {subject('output', name)}")
     if isinstance(value, bool | int | float | str | bytes | list | tuple):
         spec = declared.get(name)
         is_scalar = not isinstance(value, list | tuple)
@@ -393,13 +402,14 @@ def check_inputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:
         spec = declared.get(tensor.name)
         if spec is None:
             raise InvalidInput(
-                f"unexpected input {tensor.name!r}: the model takes {list(declared)}"
+                f"unexpected {subject('input', tensor.name)}: the model takes "
+                f"{format_names(list(declared))}"
             )
         if not spec.accepts(tensor):
-            raise InvalidInput(f"input {tensor.name!r} is {mismatch_text(tensor, spec)}")
+            raise InvalidInput(f"{subject('input', tensor.name)} is {mismatch_text(tensor, spec)}")
     if len(tensors) < len(declared):
         missing = declared.keys() - {tensor.name for tensor in tensors}
-        raise InvalidInput(f"input {min(missing)!r} is missing")
+        raise InvalidInput(f"{subject('input', min(missing))} is missing")
 
 
 def check_outputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:
@@ -407,13 +417,17 @@ def check_outputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:
     for tensor in tensors:
         spec = declared.get(tensor.name)
         if spec is None:
-            raise InvalidOutput(f"the model returned output {tensor.name!r}, which is not declared")
+            raise InvalidOutput(
+                f"the model returned {subject('output', tensor.name)}, which is not declared"
+            )
         if not spec.accepts(tensor):
-            raise InvalidOutput(f"output {tensor.name!r} is {mismatch_text(tensor, spec)}")
+            raise InvalidOutput(
+                f"{subject('output', tensor.name)} is {mismatch_text(tensor, spec)}"
+            )
 
 
 def mismatch_text(tensor: tw.Tensor, spec: tw.TensorSpec) -> str:
     return (
-        f"{tensor.datatype} {list(tensor.shape)}, but the model declares {spec.datatype} "
-        f"{list(spec.shape)}"
+        f"{tensor.datatype} {shape_text(tensor.shape)}, but the model declares {spec.datatype} "
+        f"{shape_text(spec.shape)}"
     )

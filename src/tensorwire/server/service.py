@@ -11,6 +11,7 @@ from urllib.parse import quote
 import tensorwire as tw
 
 from .._codec.messages import Frame
+from ..errors import format_text, format_value, subject
 from ..http import EXTENSION, JSON_TYPE
 from .framing import frame_headers
 from .model import Function, Model, Options, ServedModel
@@ -72,7 +73,7 @@ class Service:
         zero_copy: bool,
     ) -> None:
         if selection not in ("spec", "triton"):
-            raise ValueError(f"selection must be 'spec' or 'triton', not {selection!r}")
+            raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
         if receive_timeout is not None and not receive_timeout > 0:
             raise ValueError(f"receive_timeout must be positive or None, not {receive_timeout}")
         options = Options(max_body, limits, selection, Workers(max_concurrency))
@@ -95,12 +96,16 @@ class Service:
     def _add(self, model: ServedModel) -> None:
         name = model.name
         if not name or name.startswith("/") or name.endswith("/"):
-            raise ValueError(f"a model name must not be empty, or begin or end with /: {name!r}")
+            raise ValueError(
+                f"a model name must not be empty, or begin or end with /: {format_value(name)}"
+            )
         for version in ("", f"/versions/{VERSION}"):
             for suffix, endpoint in MODEL_ENDPOINTS.items():
                 path = f"/v2/models/{name}{version}{suffix}"
                 if path in self.routes:
-                    raise ValueError(f"the name of model {name!r} makes {path} ambiguous")
+                    raise ValueError(
+                        f"the name of {subject('model', name)} makes {format_text(path)} ambiguous"
+                    )
                 self.routes[path] = endpoint, model
 
     def route(self, method: str, path: str) -> ServedModel | Reply:
@@ -112,7 +117,9 @@ class Service:
         methods = ("POST",) if endpoint == "infer" else ("GET", "HEAD")
         if method not in methods:
             allowed = [(b"allow", ", ".join(methods).encode())]
-            return error_reply(f"{method} is not allowed for {path}", 405, allowed)
+            return error_reply(
+                f"{format_text(method)} is not allowed for {format_text(path)}", 405, allowed
+            )
         if endpoint == "infer" and model is not None:
             return model
         return json_reply(self._metadata(endpoint, model))
@@ -120,11 +127,11 @@ class Service:
     def _not_found(self, path: str) -> str:
         found = MODEL_PATH.fullmatch(path.rstrip("/"))
         if found is None:
-            return f"not found: {path}"
+            return f"not found: {format_text(path)}"
         name, version = found["model"], found["version"]
         if f"/v2/models/{name}" not in self.routes:
-            return f"model {name!r} is not known"
-        return f"model {name!r} has no version {version!r}, only {VERSION!r}"
+            return f"{subject('model', name)} is not known"
+        return f"{subject('model', name)} has no version {format_value(version)}, only {VERSION!r}"
 
     @staticmethod
     def _metadata(endpoint: str, model: ServedModel | None) -> dict[str, Any]:

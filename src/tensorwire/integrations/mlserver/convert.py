@@ -678,7 +678,8 @@ def write_response(
             model_version=response.model_version,
             id=response.id,
             parameters=response.parameters.model_dump() if response.parameters else None,
-        )
+        ),
+        limits=JSON_LIMITS,
     )
 
 

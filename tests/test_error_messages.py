@@ -1,0 +1,299 @@
+"""The length of error messages does not depend on names, values, shapes or their number."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire
+import tensorwire.asgi
+from support.asgi_requests import ask
+from tensorwire import errors
+from tensorwire._codec.datatypes import UNLIMITED
+from tensorwire.server.model import as_tensor, check_inputs, check_outputs
+
+tw: Any = tensorwire  # untyped, because many calls here violate the types
+asgi: Any = tensorwire.asgi
+
+MAX_MESSAGE = 2000  # characters; errors.py promises it
+ZERO = np.zeros(1, np.int8)
+WIDE_DTYPE = np.dtype([(f"field{i}", "<i4") for i in range(2000)])
+DEEP_SHAPE = (2**62,) + (1,) * 63
+
+# A long name as it may be in a message, and one whose repr() is ten times as long.
+NAMES = ["n" * 100_000, "\U000e0001" * 100_000, "'\"\\" * 50_000]
+
+
+def names(name: str) -> list[str]:
+    return [f"{i}{name}" for i in range(200)]
+
+
+def tensors(name: str) -> list[Any]:
+    return [tw.Tensor(one, ZERO) for one in names(name)]
+
+
+def request(name: str) -> Any:
+    return tw.InferRequest(tensors(name))
+
+
+def altered(item: Any, **attributes: Any) -> Any:
+    for attribute, value in attributes.items():
+        setattr(item, attribute, value)
+    return item
+
+
+def decode_request(header: Any) -> Any:
+    return tw.decode_request(json.dumps(header).encode(), limits=UNLIMITED)
+
+
+def encode(tensor: Any, **members: Any) -> Any:
+    return tw.encode_request(tw.InferRequest([tensor], **members), limits=UNLIMITED)
+
+
+def decode_entry(name: str, **members: Any) -> Any:
+    entry = {"name": name, "datatype": "INT8", "shape": [1], "data": [0], **members}
+    return decode_request({"inputs": [entry]})
+
+
+def spec(name: str) -> Any:
+    return tw.TensorSpec(name, "FP32", DEEP_SHAPE)
+
+
+def specs(name: str) -> dict[str, Any]:
+    return {one: spec(one) for one in names(name)}
+
+
+def surrogate(name: str) -> str:
+    return f"{name}\ud800"
+
+
+def columns(name: Any, **values: Any) -> Any:
+    pandas = pytest.importorskip("pandas")
+    return tw.tensors_from_dataframe(pandas.DataFrame({name: values.get("column", [0])}))
+
+
+def frame_of(*given: Any) -> Any:
+    pytest.importorskip("pandas")
+    return tw.dataframe_from_tensors(given, "pandas")
+
+
+class Failing:
+    """An object whose buffer, array or iteration raises an error with a long text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __index__(self) -> int:
+        raise TypeError(self.text)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        raise BufferError(self.text)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+CASES: dict[str, Callable[[str], Any]] = {
+    # tensors and messages
+    "NUL": lambda name: tw.Tensor(f"{name}\0", ZERO),
+    "datatype": lambda name: tw.Tensor("x", ZERO, datatype=name),
+    "datatype of a spec": lambda name: tw.TensorSpec("x", name, [1]),
+    "huge datatype": lambda name: tw.Tensor(name, ZERO, datatype=10**5000),
+    "shape": lambda name: tw.Tensor(name, ZERO, shape=DEEP_SHAPE),
+    "shape of text": lambda name: tw.Tensor(name, [name], shape=[10**6000]),
+    "dimension": lambda name: tw.Tensor(name, ZERO, shape=[Failing(name)]),
+    "ragged": lambda name: tw.Tensor(name, [[["a"]] * 9, [["a"]] * 8]),
+    "value": lambda name: tw.Tensor(name, [name], datatype="INT8"),
+    "huge value": lambda name: tw.Tensor(name, [10**6000], datatype="INT8"),
+    "dtype": lambda name: tw.Tensor(name, np.zeros(1, WIDE_DTYPE)),
+    "dlpack": lambda name: tw.Tensor(name, Failing(name)),
+    "shared memory": lambda name: tw.Tensor(name, None, datatype="FP32", shape=[1]).as_numpy(),
+    "tensor of shared memory": lambda name: tw.Tensor(
+        "x", tw.Tensor(name, None, datatype="FP32", shape=[1])
+    ),
+    "length of a scalar": lambda name: len(tw.Tensor(name, np.float32(1))),
+    "text by dlpack": lambda name: tw.Tensor(name, [name]).__dlpack__(),
+    "data": lambda name: altered(tw.Tensor(name, ZERO), data=name).as_numpy(),
+    "missing tensor": lambda name: request(name)["absent" + name],
+    "missing output": lambda name: tw.InferResponse(tensors(name))["absent"],
+    # encoding
+    "tensor twice": lambda name: tw.encode_request(
+        tw.InferRequest([tw.Tensor(name, ZERO)] * 2), limits=UNLIMITED
+    ),
+    "too long": lambda name: tw.encode_request(request(name)),
+    "surrogate": lambda name: encode(tw.Tensor(surrogate(name), ZERO)),
+    "surrogate in a parameter": lambda name: encode(
+        tw.Tensor(name, ZERO), parameters={name: surrogate(name)}
+    ),
+    "unknown datatype": lambda name: encode(altered(tw.Tensor("x", ZERO), datatype=name)),
+    "raw datatype": lambda name: tw.encode_raw_request(
+        altered(tw.Tensor(name, ZERO), datatype=name)
+    ),
+    "changed shape": lambda name: encode(altered(tw.Tensor(name, ZERO), shape=(1,) * 64)),
+    "changed dtype": lambda name: encode(
+        altered(tw.Tensor(name, ZERO), data=np.zeros(1, WIDE_DTYPE))
+    ),
+    "changed to BYTES": lambda name: encode(
+        altered(tw.Tensor(name, ZERO), data=tw.Tensor("x", ["a"]).data, shape=(1,) * 64)
+    ),
+    "parameter": lambda name: encode(tw.Tensor(name, ZERO), parameters={name: {1}}),
+    "parameter twice": lambda name: encode(
+        tw.Tensor(name, ZERO),
+        parameters={name: {type("S", (str,), {"__hash__": id})(name): 1, name: 2}},
+    ),
+    "number of a parameter": lambda name: encode(
+        tw.Tensor(name, ZERO), parameters={name: 1 << 10**6}
+    ),
+    "key of a parameter": lambda name: encode(tw.Tensor(name, ZERO), parameters={name: {1: 2}}),
+    "depth of a parameter": lambda name: tw.encode_request(
+        tw.InferRequest([tw.Tensor("x", ZERO)], parameters={name: [[[[[[]]]]]]}),
+        limits=tw.Limits(max_nesting=4),
+    ),
+    "binary_data_output": lambda name: encode(
+        tw.Tensor("x", ZERO), parameters={"binary_data_output": name}
+    ),
+    "requested twice": lambda name: encode(
+        tw.Tensor("x", ZERO), outputs=[tw.RequestedOutput(name)] * 2
+    ),
+    "requested NUL": lambda name: encode(
+        tw.Tensor("x", ZERO), outputs=[altered(tw.RequestedOutput("x"), name=f"{name}\0")]
+    ),
+    "requested binary": lambda name: encode(
+        tw.Tensor("x", ZERO), outputs=[altered(tw.RequestedOutput(name), binary=name)]
+    ),
+    "requested binary_data": lambda name: encode(
+        tw.Tensor("x", ZERO), outputs=[tw.RequestedOutput(name, parameters={"binary_data": name})]
+    ),
+    "requested unknown output": lambda name: tw.encode_response(
+        tw.InferResponse(tensors(name)),
+        tw.InferRequest([], [tw.RequestedOutput("absent" + name)]),
+    ),
+    "selection": lambda name: tw.encode_response(tw.InferResponse([]), selection=name),
+    "nonfinite": lambda name: tw.encode_response(tw.InferResponse([]), nonfinite=name),
+    # decoding
+    "header length": lambda name: tw.decode_request(b"{}", name),
+    "decoded twice": lambda name: decode_request(
+        {"inputs": [{"name": name, "datatype": "INT8", "shape": [1], "data": [0]}] * 2}
+    ),
+    "decoded name": lambda name: tw.decode_request(
+        json.dumps(
+            {"inputs": [{"name": name, "datatype": "INT8", "shape": [1], "data": [0]}]}
+        ).encode()
+    ),
+    "decoded datatype": lambda name: decode_entry(name, datatype=name),
+    "decoded shape": lambda name: decode_entry(name, shape=[10**4000] * 60),
+    "decoded rank": lambda name: decode_entry(name, shape=[1] * 10_000),
+    "decoded size": lambda name: decode_entry(
+        name, data=None, parameters={"binary_data_size": 10**4000}
+    ),
+    "decoded data": lambda name: decode_entry(name, data=name),
+    "decoded element": lambda name: decode_entry(name, data=[name]),
+    "decoded number": lambda name: tw.decode_request(
+        json.dumps({"inputs": [{"name": name, "datatype": "INT8", "shape": [1], "data": [123]}]})
+        .replace("123", "9" * 10_000)
+        .encode(),
+        limits=UNLIMITED,
+    ),
+    "decoded region": lambda name: decode_entry(
+        name, data=None, parameters={"shared_memory_region": [name] * 100}
+    ),
+    "decoded binary_data_output": lambda name: decode_request(
+        {
+            "inputs": [{"name": name, "datatype": "INT8", "shape": [1], "data": [0]}],
+            "parameters": {"binary_data_output": {name: name}},
+        }
+    ),
+    "decoded member twice": lambda name: tw.decode_request(
+        json.dumps({"inputs": [], name: 1})[:-1].encode() + f",{json.dumps(name)}:2}}".encode()
+    ),
+    "decoded error": lambda name: tw.decode_response(json.dumps({"error": name}).encode()),
+    # BYTES
+    "name of a dtype": lambda name: tw.decode_bytes(b"").as_numpy(name),
+    "dtype of BYTES": lambda name: tw.decode_bytes(b"").as_numpy(WIDE_DTYPE),
+    "shape of BYTES": lambda name: tw.decode_bytes(b"").reshape([10**6000] * 64),
+    "count of BYTES": lambda name: tw.decode_bytes(b"", -(10**6000)),
+    "index of BYTES": lambda name: tw.decode_bytes(b"")[10**6000],
+    "indices of BYTES": lambda name: tw.decode_bytes(b"")[(1,) * 10_000],
+    "encoded dtype": lambda name: tw.encode_bytes(np.zeros(1, WIDE_DTYPE)),
+    # data frames
+    "column name": lambda name: columns((name, name)),
+    "column dtype": lambda name: columns(name, column=np.zeros(1, "M8[s]")),
+    "column rows": lambda name: columns(
+        name, column=[np.zeros((1,) * 60), np.zeros(1, WIDE_DTYPE)]
+    ),
+    "column missing": lambda name: columns(name, column=[None, "a"]),
+    "column tensor": frame_of,
+    "column twice": lambda name: frame_of(tw.Tensor(name, ZERO), tw.Tensor(name, ZERO)),
+    "column of different length": lambda name: frame_of(
+        tw.Tensor(name, ZERO), tw.Tensor(f"{name}2", [1, 2], datatype="INT8")
+    ),
+    "column without dimensions": lambda name: frame_of(tw.Tensor(name, np.float32(1))),
+    "library": lambda name: tw.dataframe_from_tensors([], name),
+    # server
+    "unexpected input": lambda name: check_inputs([tw.Tensor("x", ZERO)], specs(name)),
+    "wrong input": lambda name: check_inputs([tw.Tensor(name, ZERO)], {name: spec(name)}),
+    "missing input": lambda name: check_inputs([], {name: spec(name)}),
+    "unexpected output": lambda name: check_outputs([tw.Tensor(name, ZERO)], {}),
+    "wrong output": lambda name: check_outputs([tw.Tensor(name, ZERO)], {name: spec(name)}),
+    "None as output": lambda name: as_tensor(name, None, {}),
+    "declared twice": lambda name: asgi.Model(print, [spec(name)] * 2),
+    "model name": lambda name: asgi.create_app({f"/{name}": print}),
+    "ambiguous model": lambda name: asgi.create_app({name: print, f"{name}/ready": print}),
+    "server selection": lambda name: asgi.create_app({}, selection=name),
+}
+
+
+@pytest.mark.parametrize("name", NAMES, ids=["long", "escapes", "quotes"])
+@pytest.mark.parametrize("case", CASES)
+def test_messages_are_short(case: str, name: str) -> None:
+    with pytest.raises(Exception) as caught:
+        CASES[case](name)
+    documented = (tw.TensorwireError, TypeError, ValueError, LookupError, BufferError)
+    assert isinstance(caught.value, documented)
+    assert 10 < len(str(caught.value)) <= MAX_MESSAGE
+    assert "Exceeds the limit" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["{}", "v2/models/{}", "v2/models/echo/versions/{}", "v2"])
+@pytest.mark.parametrize("name", NAMES[:1])
+def test_bodies_of_error_responses_are_short(path: str, name: str) -> None:
+    app = asgi.create_app({"echo": lambda request: {}})
+    answer = ask(app, "/" + path.format(name), name if path == "v2" else "GET")
+    assert answer.status in (404, 405)
+    assert len(answer.body) <= MAX_MESSAGE
+
+
+def test_request_with_many_long_names() -> None:
+    """An error of status 400 is not longer than the request that causes it."""
+    entries = [
+        {"name": f"{i:04096}", "datatype": "INT8", "shape": [1], "data": [0]} for i in range(4096)
+    ]
+    app = asgi.create_app({"m": asgi.Model(lambda request: {"y": request["absent"]})})
+    answer = ask(app, "/v2/models/m/infer", "POST", [json.dumps({"inputs": entries}).encode()])
+    assert (answer.status, len(answer.body) <= MAX_MESSAGE) == (400, True)
+    assert "4096 names" in answer.body.decode()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("image", "'image'"),
+        ("a\0\n'", '"a\\x00\\n\'"'),
+        ("n" * 80, f"'{'n' * 80}'"),
+        ("n" * 81, f"'{'n' * 80}'..."),
+        ("\0" * 81, "'" + "\\x00" * 20 + "'..."),
+        (None, "None"),
+        (True, "True"),
+        (2**64 - 1, "18446744073709551615"),
+        (2**64, "more than 2^64"),
+        (-(2**70), "less than -2^64"),
+        (0.5, "0.5"),
+        ([1], "list"),
+    ],
+)
+def test_format_value(value: Any, text: str) -> None:
+    assert errors.format_value(value) == text
