@@ -157,8 +157,9 @@ def test_encode_bytes_into(values: Any) -> None:
     assert str(caught.value) == "the elements take 46 bytes, the buffer has 45"
     assert (caught.value.expected, caught.value.actual) == (46, 45)
     assert small == b"\xee" * 45
-    with pytest.raises(BufferError):
-        tw.encode_bytes_into(values, bytes(99))
+    for buffer_of_no_bytes in (bytes(99), np.zeros(99, np.int32), np.zeros(99, np.uint16)):
+        with pytest.raises(BufferError):
+            tw.encode_bytes_into(values, buffer_of_no_bytes)
     with pytest.raises(TypeError):
         tw.encode_bytes_into(values, "text")
 

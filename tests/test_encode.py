@@ -11,6 +11,7 @@ import pytest
 
 import tensorwire as tw
 from support import cases, reference
+from support.case_types import INTEGERS
 from tensorwire._codec import datatypes
 
 ml_dtypes = pytest.importorskip("ml_dtypes", reason="pip install '.[test]'")
@@ -169,6 +170,15 @@ def test_lists_of_numbers(data: Any, datatype: str) -> None:
     tensor = tw.Tensor("x", data, datatype=datatype)
     assert tensor.as_numpy().tolist() == data
     assert tensor.datatype == datatype
+
+
+@pytest.mark.parametrize("datatype", INTEGERS)
+def test_lists_of_the_least_and_the_largest_integers(datatype: str) -> None:
+    least, most = INTEGERS[datatype]
+    assert tw.Tensor("x", [least, most], datatype=datatype).as_numpy().tolist() == [least, most]
+    for value in (least - 1, most + 1, -(2**63) - 1, 2**63 + most, 2**64, -(2**64)):
+        with pytest.raises(tw.EncodeError, match=f"element 1 .* {datatype} accepts {least} to"):
+            tw.Tensor("x", [0, value], datatype=datatype)
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16", "FP32", "INT8"])

@@ -105,6 +105,23 @@ def test_data_replaced_after_construction(data: Any, message: str, binary: bool)
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (tw.decode_bytes(b"\1\0\0\0a" * 3), "BYTES [2], its data is now BYTES [3]"),
+        (tw.decode_bytes(b"\1\0\0\0a" * 2).reshape((2, 1)), "its data is now BYTES [2, 1]"),
+        (np.zeros(2, np.int8), "was created as BYTES, its data is now int8"),
+    ],
+)
+def test_bytes_replaced_after_construction(data: Any, message: str, binary: bool) -> None:
+    tensor = tw.Tensor("x", ["a", "b"], binary=binary)
+    tensor.data = data
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_request(tw.InferRequest([tensor]))
+    assert message in str(caught.value)
+
+
 # --- messages ---
 
 
@@ -116,6 +133,10 @@ def test_data_replaced_after_construction(data: Any, message: str, binary: bool)
         (
             [tw.Tensor("x", HALF, parameters={"binary_data_size": 12})],
             "input 'x' has data, and binary_data_size among its parameters",
+        ),
+        (
+            [tw.Tensor("x", [1], datatype="INT8", parameters={"shared_memory_region": "r"})],
+            "input 'x' has data, and shared_memory_region among its parameters",
         ),
         (
             [tw.Tensor("x", None, datatype="FP32", shape=[1])],

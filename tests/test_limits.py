@@ -107,6 +107,8 @@ def test_max_elements_of_a_raw_request(datatype: str) -> None:
         ([2**40] * 60, "more than 2\\^64 up to"),
         ([1] * 64, "1 up to"),
         ([5, -2], "negative dimension"),
+        ([5, -2, -2], "negative dimension"),
+        ([2**62, 2**62, 0], "too large to address"),
         ([0, 2**61], "too large to address"),
         ([10**400], "more than 2\\^64 up to"),
     ],

@@ -156,6 +156,33 @@ def test_rejected_body_is_released_unchanged(cut: int) -> None:
     body.append(1)
 
 
+WRAPPED: dict[str, Callable[[bytearray], Any]] = {
+    "bytearray": lambda body: body,
+    "memoryview": memoryview,
+    "part of a memoryview": lambda body: memoryview(memoryview(body)[4:])[:],
+    "array": lambda body: np.frombuffer(body, np.uint8),
+    "memoryview of an array": lambda body: np.frombuffer(body, np.uint8).data,
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED.keys())
+def test_memory_cannot_be_resized_while_a_tensor_refers_to_it(
+    wrap: Callable[[bytearray], Any],
+) -> None:
+    body = bytearray(b" " * 4 + bytes(FRAME))
+    wrapped = wrap(body)
+    header_length = (FRAME.header_length or 0) + len(wrapped) - len(FRAME)
+    pixels = tw.decode_response(wrapped, header_length)["pixels"].as_numpy()
+    del wrapped
+    gc.collect()
+    with pytest.raises(BufferError):
+        body.append(1)
+    assert np.array_equal(pixels, PIXELS)
+    del pixels
+    gc.collect()
+    body.append(1)
+
+
 def test_frame_keeps_its_arrays_alive() -> None:
     array = np.zeros(8, np.float32)
     weak_reference = weakref.ref(array)

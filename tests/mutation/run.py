@@ -66,6 +66,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="begin no other mutant after this time")
     parser.add_argument("--resume", action="store_true", help="skip mutants that were killed before")
     parser.add_argument("--record", action="store_true", help="write killers.json")
+    parser.add_argument("--quick", action="store_true", help="only the tests that a table names")
     parser.add_argument("--check", action="store_true", help="only check that the texts are found")
     arguments = parser.parse_args()
     try:
@@ -81,7 +82,7 @@ def main() -> None:
     results = load(RESULTS) if arguments.resume else {}
     begun = [m for m in mutants if not is_known(m, results.get(m.name))]
     deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
-    run = Run(tables, results, deadline)
+    run = Run(tables, results, deadline, arguments.quick)
     for sanitizers in (False, True):
         chosen = [mutant for mutant in begun if mutant.sanitizers == sanitizers]
         if chosen:
@@ -107,10 +108,15 @@ class Run:
     """Runs mutants in copies of the checkout, several at once."""
 
     def __init__(
-        self, tables: dict[str, list[Mutant]], results: dict[str, Result], deadline: float | None
+        self,
+        tables: dict[str, list[Mutant]],
+        results: dict[str, Result],
+        deadline: float | None,
+        is_quick: bool,
     ) -> None:
         self.results = results
         self.deadline = deadline
+        self.is_quick = is_quick
         self.killers = json.loads(KILLERS.read_text()) if KILLERS.exists() else {}
         self.wider: dict[str, list[str]] = {}  # the tests of each area
         for mutant in (mutant for rows in tables.values() for mutant in rows):
@@ -149,8 +155,12 @@ class Run:
                 print(f"{word} {mutant.name} ({result.seconds:.0f} s) {killer}", flush=True)
 
         with ThreadPoolExecutor(n_jobs) as pool:
-            for _ in pool.map(one, mutants):
-                pass
+            try:
+                for _ in pool.map(one, mutants):
+                    pass
+            except KeyboardInterrupt:
+                print("finishing the mutants that have begun", flush=True)
+                self.deadline = 0
 
     def mutate(self, mutant: Mutant, tree: Tree) -> Result:
         """Insert the bug, compile, and run tests until one fails."""
@@ -162,10 +172,12 @@ class Run:
         if output:
             result = Result("build failed", how=output)
         else:
-            wider = [test for test in self.wider[mutant.area] if test not in mutant.tests]
-            killer = self.killers.get(mutant.name)
-            first = [killer] if killer else []
-            for tests in (first, mutant.tests, [] if mutant.sanitizers else wider):
+            stages = [list(mutant.tests)]
+            if killer := self.killers.get(mutant.name):
+                stages.insert(0, [killer])
+            if not self.is_quick and not mutant.sanitizers:
+                stages.append([test for test in self.wider[mutant.area] if test not in stages[-1]])
+            for tests in stages:
                 if tests and (failed := tree.test(tests)):
                     self.verify(*failed)
                     result = Result("killed", *failed)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 TABLES = Path(__file__).parent / "tables"
-FIELDS = {"in", "old", "new", "breaks", "equivalent", "survives", "sanitizers"}
+FIELDS = {"in", "file", "old", "new", "breaks", "equivalent", "survives", "sanitizers"}
 
 
 class TableError(Exception):
@@ -27,14 +27,16 @@ class Mutant:
     old: str
     new: str
     breaks: str  # what goes wrong with the bug
-    function: str | None = None  # the only function or class that contains `old`
+    function: str | None = None  # the function that contains `old`, such as "Body.__cinit__"
     equivalent: str | None = None  # why no test can notice the bug
     survives: str | None = None  # why no test notices it, although one could
     sanitizers: bool = False  # only a build with the sanitizers notices it
 
     def apply(self, text: str) -> str:
         """Return the text of the file with the bug. Raises TableError if `old` is not unique."""
-        begin, end = (0, len(text)) if self.function is None else self._block(text, self.function)
+        begin, end = 0, len(text)
+        for name in self.function.split(".") if self.function else ():
+            begin, end = self._block(text, name, begin, end)
         block = text[begin:end]
         n = block.count(self.old)
         if n != 1:
@@ -42,23 +44,19 @@ class Mutant:
             raise TableError(f"{self.name}: `old` occurs {n} times in {self.file}{where}")
         return text[:begin] + block.replace(self.old, self.new) + text[end:]
 
-    def _block(self, text: str, name: str) -> tuple[int, int]:
-        """Return where a function or class begins and ends: at a line that is not indented more."""
-        starts = [
-            match
-            for match in re.finditer(
-                rf"^( *)(?:async |cdef |cpdef |def |class |static )[^=(\n]*\b{name}\s*[(:].*$",
-                text,
-                re.MULTILINE,
-            )
-        ]
-        if len(starts) != 1:
-            raise TableError(f"{self.name}: {self.file} has {len(starts)} definitions of {name}")
-        [start] = starts
-        indent = len(start[1])
-        following = re.compile(rf"^ {{0,{indent}}}[^ \n)}}]", re.MULTILINE)
-        stop = following.search(text, start.end())
-        return start.start(), stop.start() if stop else len(text)
+    def _block(self, text: str, name: str, begin: int, end: int) -> tuple[int, int]:
+        """Return where the definition of a function or class begins and ends.
+
+        It ends before a line that is not indented more than its first line.
+        """
+        words = "async|cdef|cpdef|def|class|static"
+        definition = re.compile(rf"^( *)(?:{words}) [^=(\n]*\b{name}\s*[(:].*$", re.MULTILINE)
+        found = list(definition.finditer(text, begin, end))
+        if len(found) != 1:
+            raise TableError(f"{self.name}: {self.file} has {len(found)} definitions of {name}")
+        following = re.compile(rf"^ {{0,{len(found[0][1])}}}[^ \n)}}]", re.MULTILINE)
+        stop = following.search(text, found[0].end(), end)
+        return found[0].start(), stop.start() if stop else end
 
 
 def read_tables() -> dict[str, list[Mutant]]:
