@@ -9,6 +9,7 @@ import pytest
 
 import tensorwire as tw
 from support import cases, reference
+from support.requirements import package
 from tensorwire._codec.decoder import view_tensor
 
 
@@ -27,7 +28,7 @@ def values_of(tensor: tw.Tensor) -> list[Any] | None:
     if tensor.data is None:
         return None
     if tensor.datatype == "BF16":
-        pytest.importorskip("ml_dtypes", reason="pip install '.[test]'")
+        package("ml_dtypes")
         return tensor.as_numpy().astype(np.float32).reshape(-1).tolist()
     return tensor.as_numpy().reshape(-1).tolist()
 

@@ -31,6 +31,12 @@ X = tw.Tensor("x", np.zeros(1, np.uint8))
             "'x' is an array of complex64, which has no datatype",
         ),
         (lambda: tw.Tensor("x", None), "'x' has no data: a tensor in shared memory needs"),
+        (lambda: tw.Tensor("x", None, datatype="FP32"), "'x' has no data: a tensor in shared"),
+        (lambda: tw.Tensor("x", None, shape=[1]), "'x' has no data: a tensor in shared memory"),
+        (
+            lambda: tw.Tensor("x", HALF.view(np.int16), datatype="BF16"),
+            "'x' is given as BF16, its data is INT16",
+        ),
         (
             lambda: tw.Tensor("x", [1, 2]),
             "'x' is a list of numbers: pass an array, or a Tensor with datatype=",
@@ -79,6 +85,46 @@ def test_lists_of_other_objects_are_rejected(values: Any, datatype: str, message
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ([-1], "has a negative dimension: [-1]"),
+        ([-(2**63)], "has a negative dimension"),
+        ([-(2**63) - 1], "has a negative dimension"),
+        ([-(2**64)], "has a negative dimension"),
+        ([2**63], "is too large to address: FP32 [9223372036854775808] exceeds 2^63 - 1 bytes"),
+        ([2**64], "is too large to address"),
+        ([2**61], "is too large to address"),
+        ([2**31, 2**31], "is too large to address"),
+        ([0, 2**61], "is too large to address"),
+        ([1] * 65, "has 65 dimensions, numpy supports at most 64"),
+    ],
+)
+def test_shapes_that_cannot_be_sent(shape: list[int], message: str) -> None:
+    region = {"shared_memory_region": "r"}
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.Tensor("x", None, datatype="FP32", shape=shape, parameters=region)
+    assert message in str(caught.value)
+    assert tw.Tensor("x", None, datatype="INT8", shape=[2**31, 2**31], parameters=region).shape
+
+
+def test_shape_becomes_ints() -> None:
+    shape: Any = [True, np.int8(2)]
+    tensor = tw.Tensor("x", np.zeros(2), shape=shape)
+    assert [type(dim) for dim in tensor.shape] == [int, int]
+
+
+@pytest.mark.parametrize("error", [TypeError(), TypeError(5), tw.EncodeError("own")])
+def test_error_of_an_argument_is_not_hidden(error: Exception) -> None:
+    class Failing:
+        def __iter__(self) -> Any:
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        tw.Tensor("x", HALF, shape=Failing())  # type: ignore[arg-type]
+    assert caught.value is error
+
+
 def test_more_dimensions_than_numpy_supports() -> None:
     with pytest.raises(tw.EncodeError, match="has 65 dimensions, numpy supports at most 64"):
         tw.Tensor("x", [b"a"], shape=[1] * 65)
@@ -94,6 +140,7 @@ def test_more_dimensions_than_numpy_supports() -> None:
         ),
         (np.zeros((2, 6), np.float16)[:, ::2], "is not contiguous"),
         (tw.decode_bytes(b""), "was created as FP16 [2, 3], its data is now BYTES [0]"),
+        (tw.decode_bytes(bytes(24)).reshape((2, 3)), "its data is now BYTES [2, 3]"),
     ],
 )
 @pytest.mark.parametrize("binary", [True, False])
@@ -148,6 +195,22 @@ def test_bytes_replaced_after_construction(data: Any, message: str, binary: bool
 def test_invalid_requests_are_rejected(tensors: Any, message: str) -> None:
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_request(tw.InferRequest(tensors))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "message"),
+    [
+        ("o\0", None, "has no name, or its name has a NUL"),
+        (None, None, "has no name, or its name has a NUL"),
+        ("o", {"binary_data": 1}, "binary_data of requested output 'o' must be True or False, not"),
+    ],
+)
+def test_invalid_requested_output_is_rejected(name: Any, parameters: Any, message: str) -> None:
+    output = tw.RequestedOutput("o", parameters=parameters)
+    output.name = name
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_request(tw.InferRequest([X], [output]))
     assert message in str(caught.value)
 
 
@@ -233,8 +296,9 @@ def test_arguments_of_wrong_python_types() -> None:
         tw.encode_request(tw.InferResponse([X]))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="selection must be"):
         tw.encode_response(tw.InferResponse([X]), selection="kserve")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="align must be 1 to"):
-        tw.encode_request(tw.InferRequest([X]), align=0)
+    for align in (0, -1, 2**24 + 1, 2**64):
+        with pytest.raises(ValueError, match="align must be 1 to"):
+            tw.encode_request(tw.InferRequest([X]), align=align)
 
 
 untyped: Any = tw  # for calls that a type checker rejects
@@ -246,6 +310,8 @@ untyped: Any = tw  # for calls that a type checker rejects
         lambda: untyped.Tensor("x", HALF, shape=[2.0, 3.0]),
         lambda: untyped.Tensor("x", HALF, shape="23"),
         lambda: untyped.Tensor("x", HALF, binary="no"),
+        lambda: untyped.Tensor("x", HALF, binary=0),
+        lambda: untyped.Tensor("x", HALF, binary=1),
         lambda: untyped.Tensor("x", HALF, parameters="ab"),
         lambda: untyped.RequestedOutput("o", binary="yes"),
         lambda: untyped.TensorSpec("x", "FP32", [2.7]),

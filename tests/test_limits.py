@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 from typing import Any
 
@@ -258,6 +259,25 @@ def test_invalid_limits_are_rejected(bounds: Any) -> None:
 def test_flags_must_be_bool(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be True or False, not int"):
         limits(**{name: 1})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"max_header_nbytes": 1},
+        {"max_tensors": 2},
+        {"max_rank": 3},
+        {"max_name_nbytes": 4},
+        {"max_nesting": 5},
+        {"max_elements": 6},
+        {"check_bool": False},
+        {"bf16_as_uint16": True},
+    ],
+    ids=str,
+)
+def test_pickle(changed: dict[str, Any]) -> None:
+    limits = tw.Limits(**changed)
+    assert repr(pickle.loads(pickle.dumps(limits))) == repr(limits) != repr(tw.Limits())
 
 
 def test_repr_and_immutability() -> None:

@@ -1,10 +1,10 @@
 """Run the tests on small bugs: `python tests/mutation/run.py [TABLE[/MUTANT] ...] [--jobs 2]`.
 
-Each mutant of the tables (`tests/mutation/tables`, one for each source file) is a bug that the tests
-must notice. In a copy of the checkout, the program inserts the bug, compiles the changed extensions
-without optimisation, and runs the tests that are named in the table, and then those of the other
-tables in the same folder, until one of them fails. This test is run without the bug, too, where it
-must pass.
+Each mutant of the tables (`tests/mutation/tables`, one for each source file) is a bug that the
+tests must notice. In a copy of the checkout, the program inserts the bug, compiles the changed
+extensions without optimisation, and runs the tests that are named in the table, and then those of
+the other tables in the same folder, until one of them fails. This test is run without the bug, too,
+where it must pass.
 
 The exit code is 1 if a mutant survives without an explanation in its table, or if a mutant with an
 explanation is killed. Mutants that are marked as equivalent only run if they are named. `--record`
@@ -17,6 +17,7 @@ The Python that runs this program needs what setup.py and the tests need.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -43,6 +44,7 @@ RESULTS = FOLDER / "results.json"
 KILLERS = HERE / "killers.json"
 TEST_SECONDS = 60  # of one test; it takes a few seconds without a bug
 BUILD_SECONDS = 900
+ON_IMPORT = " (on import)"
 NO_TESTS = (4, 5)  # exit codes of pytest: a named test does not exist, or none was selected
 
 
@@ -64,7 +66,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="TABLE[/MUTANT]", help="by default all tables")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at the same time")
     parser.add_argument("--minutes", type=float, help="begin no other mutant after this time")
-    parser.add_argument("--resume", action="store_true", help="skip mutants that were killed before")
+    parser.add_argument(
+        "--resume", action="store_true", help="skip mutants that were killed before"
+    )
     parser.add_argument("--record", action="store_true", help="write killers.json")
     parser.add_argument("--quick", action="store_true", help="only the tests that a table names")
     parser.add_argument("--check", action="store_true", help="only check that the texts are found")
@@ -190,7 +194,7 @@ class Run:
         """Exit unless the test passes without a bug."""
         with self.lock:
             if killer not in self.verified:
-                if self.original.test([killer] if "::" in killer else [killer.split()[0]]):
+                if self.original.test([killer.removesuffix(ON_IMPORT)]):
                     print(f"{killer} fails without a bug, too ({how})", flush=True)
                     os._exit(2)
                 self.verified.add(killer)
@@ -245,7 +249,7 @@ class Tree:
             how = signal.Signals(-code).name
         else:
             how = next((line for line in lines if "Error" in line), "".join(lines[-1:]))[:300]
-        return note.read_text() if note.exists() else f"{command[-1]} (on import)", how
+        return note.read_text() if note.exists() else command[-1] + ON_IMPORT, how
 
     def restore(self, original: Tree) -> None:
         """Make all files equal to those of another tree, including what was compiled."""
@@ -275,10 +279,8 @@ def call(command: list[str], cwd: Path, env: dict[str, str], seconds: float) -> 
     except subprocess.TimeoutExpired:
         return -signal.SIGKILL, "Timeout (of the whole program)"
     finally:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.wait()
 
 
@@ -316,7 +318,7 @@ def copy_checkout(folder: Path) -> None:
 
 def digest(mutant: Mutant, killer: str | None) -> str:
     text = mutant.apply((ROOT / mutant.file).read_text())
-    path = ROOT / (killer or "").split("::")[0].split()[0]
+    path = ROOT / (killer or "").removesuffix(ON_IMPORT).partition("::")[0]
     return hashlib.sha256(text.encode() + path.read_bytes()).hexdigest()
 
 
@@ -369,8 +371,10 @@ def summarise(
             is_killed = result.status == "killed"
             is_explained = bool(mutant.equivalent or mutant.survives)
             if result.status != "not run" and is_killed == is_explained:
-                what = "was killed, although the table explains why not" if is_killed else (
-                    f"{result.status}: {mutant.breaks}"
+                what = (
+                    "was killed, although the table explains why not"
+                    if is_killed
+                    else (f"{result.status}: {mutant.breaks}")
                 )
                 problems.append(f"{mutant.name} {what}")
             elif result.status == "build failed":
