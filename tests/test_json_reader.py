@@ -417,10 +417,10 @@ def test_double_precision_of_up_to_19_digits() -> None:
 def test_numbers_with_all_exponents() -> None:
     chooser = random.Random(7)
     doubles = np.array(
-        [(e << 52) | chooser.getrandbits(52) for e in range(2047) for _ in range(4)], np.uint64
+        [(e << 52) | chooser.getrandbits(52) for e in range(2047) for _ in range(2)], np.uint64
     )
     singles = np.array(
-        [(e << 23) | chooser.getrandbits(23) for e in range(255) for _ in range(20)], np.uint32
+        [(e << 23) | chooser.getrandbits(23) for e in range(255) for _ in range(4)], np.uint32
     )
     doubles |= np.array([chooser.getrandbits(1) << 63 for _ in doubles], np.uint64)
     texts = [repr(value) for value in doubles.view(np.float64).tolist()]
@@ -1230,7 +1230,7 @@ def test_data_across_block_boundaries(kind: str) -> None:
     for last in (unit, *FAULTS[kind]):
         is_fault = last is not unit
         size = len(last.encode())
-        for shift in range(-2, size + 3):
+        for shift in {*range(-2, min(size, 10) + 3), *range(size - 2, size + 3)}:
             long = at_edge(datatype, unit, last, shift, SHORT_NBYTES)
             short = at_edge(datatype, unit, last, shift, few)
             assert len(long.encode()) > SHORT_NBYTES > len(short.encode())
@@ -1303,7 +1303,7 @@ def test_objects_in_long_data_before_its_datatype() -> None:
         '{"z":{"a":1},' + body(tensor + "," + tensor)[1:],
     ):
         assert len(text) > SHORT_NBYTES
-        for _ in range(50):
+        for _ in range(3):
             with pytest.raises(tw.ElementError, match="element 0 of input 'x'"):
                 decode(text)
 
@@ -1462,10 +1462,14 @@ def test_all_truncations_agree_with_the_reference(i: int) -> None:
         compared(kind, text, n)
 
 
+# The bytes that mean something in JSON, and some at the edges of ranges.
+MEANINGFUL = b'{}[]",:\\ \t\n\r0129-+.eEtfnNIu\0\x1f\x7f\x80\xbf\xc3\xff'
+
+
 @pytest.mark.parametrize("i", range(len(HEADERS)))
 def test_all_single_byte_changes_agree_with_the_reference(i: int) -> None:
     kind, text, length = HEADERS[i]
     chooser = random.Random(i)
     for at in range(len(text) if length is None else length):
-        for byte in chooser.sample(range(256), scaled(256)):
+        for byte in (*chooser.sample(MEANINGFUL, scaled(len(MEANINGFUL))), chooser.randrange(256)):
             compared(kind, text[:at] + bytes([byte]) + text[at + 1 :], length)

@@ -185,7 +185,7 @@ class Run:
                 if tests and (failed := tree.test(tests)):
                     self.verify(*failed)
                     result = Result("killed", *failed)
-                    result.digest = digest(mutant, result.killer)
+                    result.digest = digest(mutant, result.killer, self.original.path)
                     break
         result.seconds = time.monotonic() - start
         return result
@@ -316,9 +316,9 @@ def copy_checkout(folder: Path) -> None:
         copy(ROOT / name, folder / name)
 
 
-def digest(mutant: Mutant, killer: str | None) -> str:
-    text = mutant.apply((ROOT / mutant.file).read_text())
-    path = ROOT / (killer or "").removesuffix(ON_IMPORT).partition("::")[0]
+def digest(mutant: Mutant, killer: str | None, root: Path) -> str:
+    text = mutant.apply((root / mutant.file).read_text())
+    path = root / (killer or "").removesuffix(ON_IMPORT).partition("::")[0]
     return hashlib.sha256(text.encode() + path.read_bytes()).hexdigest()
 
 
@@ -327,7 +327,7 @@ def is_known(mutant: Mutant, result: Result | None) -> bool:
     if result is None or result.status != "killed":
         return False
     try:
-        return result.digest == digest(mutant, result.killer)
+        return result.digest == digest(mutant, result.killer, ROOT)
     except FileNotFoundError:
         return False
 
