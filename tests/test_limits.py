@@ -81,6 +81,17 @@ def test_limits_apply_to_responses(bounds: dict[str, int], message: str) -> None
         tw.decode_response(body, n, limits=limits(**bounds))
 
 
+@pytest.mark.parametrize("name", ["a", "\x80", "\u07ff", "\u0800", "\uffff", "\U00010000"])
+def test_max_name_nbytes_counts_utf8(name: str) -> None:
+    n = len(name.encode())
+    for text in (name, json.dumps(name)[1:-1]):  # as it is, and escaped
+        tensor = f'{{"name":"{text}","shape":[1],"datatype":"INT8","data":[1]}}'
+        body = f'{{"inputs":[{tensor}]}}'.encode()
+        assert tw.decode_request(body, limits=limits(max_name_nbytes=n)).inputs[0].name == name
+        with pytest.raises(tw.HeaderError, match=f"too long: {n} bytes"):
+            tw.decode_request(body, limits=limits(max_name_nbytes=n - 1))
+
+
 def test_max_tensors_counts_requested_outputs() -> None:
     outputs = [{"name": str(i)} for i in range(3)]
     body, n = reference.request([reference.entry("x", "INT8", [1], [1])], outputs=outputs)
