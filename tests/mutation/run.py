@@ -206,11 +206,12 @@ class Tree:
     def __init__(self, path: Path, sanitizers: bool) -> None:
         self.path = path
         switch = "TENSORWIRE_SANITIZE" if sanitizers else "TENSORWIRE_DEBUG"
-        self.env = {**os.environ, switch: "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        self.env = {**os.environ, switch: "1"}
         self.test_env = {
             **os.environ,
             "PYTHONPATH": f"{path / 'src'}:{path / 'tests'}",
-            "PYTHONDONTWRITEBYTECODE": "1",
+            "CI": "1",  # no test is skipped, and hypothesis always generates the same examples
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # importing them takes longer than most tests
             "TENSORWIRE_RUNNING_TEST": str(path.with_suffix(".running")),
             "TENSORWIRE_TEST_SECONDS": str(TEST_SECONDS * (5 if sanitizers else 1)),
         }
@@ -237,7 +238,6 @@ class Tree:
         note.unlink(missing_ok=True)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=line"]
         command += ["-p", "mutation.watch", "-m", self.marks]
-        command += ["-p", "no:benchmark", "--hypothesis-seed=0"]
         command += [test if test.startswith("tests/") else f"tests/{test}" for test in tests]
         code, output = call(command, self.path, self.test_env, 60 * TEST_SECONDS)
         if code == 0 or code in NO_TESTS:
@@ -288,7 +288,8 @@ def call(command: list[str], cwd: Path, env: dict[str, str], seconds: float) -> 
 
 
 def files_of(folder: Path) -> Iterable[str]:
-    for parent, _, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != "__pycache__"]  # Python checks the times
         for name in names:
             yield os.path.relpath(os.path.join(parent, name), folder)
 
