@@ -180,6 +180,16 @@ def test_pickle_of_a_slice_contains_only_its_bytes() -> None:
     assert len(data) < part.nbytes + 200
 
 
+@pytest.mark.parametrize("element", [b"", b"ab", b"x" * 258])
+def test_raw_element_gets_a_prefix_on_the_wire(element: bytes) -> None:
+    spec = tw.TensorSpec("x", "BYTES", [1])
+    tensor = tw.decode_request(element, 0, raw_input=spec)["x"].data
+    assert isinstance(tensor, tw.BytesTensor)
+    assert tensor.wire == reference.elements([element])
+    assert tensor[1:].wire == b""
+    assert tensor == tw.decode_bytes(reference.elements([element]))
+
+
 def test_constructor_is_rejected() -> None:
     with pytest.raises(TypeError, match="is created by decode_bytes"):
         tw.BytesTensor()
@@ -334,12 +344,15 @@ def test_long_scan_releases_the_gil() -> None:
         started = time.perf_counter()
         wait = longest_wait(lambda: tw.decode_bytes(body, 1 << 25))
         shares.append(wait / (time.perf_counter() - started))
+        if shares[-1] < 0.5:
+            break
     assert min(shares) < 0.5
 
 
 # --- more than 2 GiB ---
 
 
+@pytest.mark.nightly(reason="it copies 3 GB")
 @pytest.mark.thread_unsafe(reason="it takes the memory of the machine")
 @pytest.mark.no_sanitizers(reason="it takes 6 GB there")
 def test_element_of_3_gb() -> None:
