@@ -44,6 +44,8 @@ def test_decoded_elements_are_views_of_the_body() -> None:
     at = body.index(b"\2\0\0\0bc")
     assert address(words.view(1)) == address(body) + at + 4
     assert address(words.wire) + words.nbytes == address(body) + at + 6
+    assert [bytes(words.view(i)) for i in (0, 1, -1)] == [b"a", b"bc", b"bc"]
+    assert bytes(words[:1].view(0)) == b"a"
 
 
 def test_frame_buffers_are_the_arrays() -> None:
