@@ -68,12 +68,16 @@ def test_empty_tensor() -> None:
         slice(1, None),
         slice(None, None, -1),
         slice(5, 2),
+        slice(1, 0),
+        slice(0, -2),
         (..., 1),
         (slice(None), 0, slice(1, 3)),
         None,
         (),
         np.array([1, 0, 1]),
         np.array([True, False]),
+        (0, 0, np.array([0, 2, 1, 3])),
+        (1, np.array([2, 1, 0])),
         (np.array([0, 1]), np.array([2, 0]), 3),
     ],
     ids=str,
@@ -96,6 +100,34 @@ def test_invalid_indices_raise_index_error(index: Any) -> None:
         array[index]
     with pytest.raises(IndexError):
         tensor[index]
+
+
+@pytest.mark.parametrize(
+    "shape", [(24,), (1, 24, 1), (2, 3, 4), (4, 6), (1,) * 61 + (2, 3, 4)], ids=str
+)
+def test_reshape(shape: tuple[int, ...]) -> None:
+    tensor, array = grid()
+    found = tensor.reshape(shape)
+    assert found.shape == shape
+    assert found.tolist() == array.reshape(shape).tolist()
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(23,), (25,), (5,), (), (0,), (-1,), (-1, -24), (-4, -6), (2, -1), (1,) * 62 + (2, 3, 4)],
+    ids=str,
+)
+def test_invalid_shapes_are_rejected(shape: tuple[int, ...]) -> None:
+    tensor, _ = grid()
+    with pytest.raises(ValueError, match="shape|dimension"):
+        tensor.reshape(shape)
+
+
+@pytest.mark.parametrize("shape", [(0, 2**62), (2**60, 0), (0, -5), (0,) * 65], ids=str)
+def test_invalid_shapes_without_elements_are_rejected(shape: tuple[int, ...]) -> None:
+    assert tw.decode_bytes(b"").reshape((0, 2**58)).shape == (0, 2**58)
+    with pytest.raises(ValueError, match="shape|dimension|exceeds"):
+        tw.decode_bytes(b"").reshape(shape)
 
 
 def test_view_takes_a_flat_or_full_index() -> None:
