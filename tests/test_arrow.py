@@ -343,6 +343,15 @@ def test_failing_stream_raises_with_its_message(reason: bytes | None, text: str)
     assert str(caught.value) == f"tensor 'x' is an Arrow stream that failed: {text}"
 
 
+@pytest.mark.parametrize("i", [0, 1])
+def test_stream_without_callbacks_is_rejected(i: int) -> None:
+    stream = FailingStream(None)
+    stream.stream[i] = None
+    with pytest.raises(tw.EncodeError, match="its stream has no get_schema or get_next"):
+        tw.Tensor("x", stream)
+    assert stream.n_releases == 1
+
+
 # --- invalid producers and consumed capsules ---
 
 

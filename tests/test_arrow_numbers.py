@@ -552,6 +552,21 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+def test_lists_of_64_dimensions() -> None:
+    assert tw.Tensor("x", NumbersProducer(1, (1,) * 63)).shape == (1,) * 64
+    with pytest.raises(tw.EncodeError, match="with more than 64 dimensions"):
+        tw.Tensor("x", NumbersProducer(1, (1,) * 64))
+
+
+@pytest.mark.parametrize("i", [0, 1])
+def test_child_that_is_null_is_rejected(i: int) -> None:
+    """`i` is 0 for the schema, and 1 for the array."""
+    producer = NumbersProducer()
+    producer.children[i][0] = None
+    with pytest.raises(tw.EncodeError, match=r"its schema of lists|has no elements"):
+        tw.Tensor("x", producer)
+
+
 @pytest.mark.parametrize("case", INVALID)
 def test_invalid_structs_are_rejected_and_released(case: str) -> None:
     arguments, message = INVALID[case]
