@@ -70,6 +70,9 @@ def test_invalid_elements_are_rejected(values: Any, message: str) -> None:
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_bytes(values)
     assert message in str(caught.value)
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_bytes_into(values, bytearray(99))
+    assert message in str(caught.value)
     with pytest.raises(tw.EncodeError):
         tw.Tensor("x", values, datatype="BYTES")
 

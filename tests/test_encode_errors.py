@@ -76,6 +76,12 @@ def test_data_of_wrong_type_is_rejected(data: Any) -> None:
         ([1e39], "BF16", "element 0 of tensor 'x' is out of range for BF16: 1e+39"),
         ([10**400], "FP16", "element 0 of tensor 'x' does not fit its datatype"),
         ([1, [2]], "FP16", "element 1 of tensor 'x' does not fit its datatype"),
+        ([1, True], "INT8", "INT8 accepts integers, the value is True"),
+        ([1, True], "FP32", "FP32 accepts numbers, the value is True"),
+        ([True, 1], "BOOL", "BOOL accepts booleans, the value is 1"),
+        ([False, 0.0], "BOOL", "BOOL accepts booleans, the value is 0.0"),
+        ([1, 1e39], "FP32", "element 1 of tensor 'x' does not fit its datatype: FP32 accepts magn"),
+        ([1, -(10**400)], "FP64", "element 1 of tensor 'x' does not fit its datatype: FP64 acce"),
         ([np.zeros(2), np.ones(2)], "FP32", "element 0 of tensor 'x' does not fit its datatype"),
     ],
 )
