@@ -16,6 +16,7 @@ import pytest
 
 import tensorwire
 from support import reference
+from support.requirements import package
 
 tw: Any = tensorwire  # untyped, because most calls here violate the types
 
@@ -413,7 +414,7 @@ def test_long_chains_of_owners_are_freed_without_stack_overflow(chain: str) -> N
 
 def test_arrow_round_trip_100_000_times() -> None:
     """Each array refers to the buffer of the previous one."""
-    pytest.importorskip("pyarrow")
+    package("pyarrow")
     run("""
 import pyarrow as pa
 spec = tw.TensorSpec("x", "BYTES", [1])
@@ -427,7 +428,7 @@ del last
 
 def test_arrow_numbers_are_passed_on_100_000_times() -> None:
     """Each tensor owns the array that was made from the previous one."""
-    pytest.importorskip("pyarrow")
+    package("pyarrow")
     run("""
 import pyarrow as pa
 last = tw.Tensor("x", np.arange(3.0))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import mmap
-import os
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -17,16 +16,10 @@ import tensorwire as tw
 from support import reference
 from support.arrow_structs import ArrowArray, ArrowSchema, ReleaseCallback, capsule
 from support.lifetimes import Owned, assert_result_keeps_body_alive
+from support.requirements import optional, package
 
-MISSING = "pip install '.[test]' for pyarrow, polars and duckdb"
-if os.environ.get("CI"):
-    import duckdb
-    import polars as pl
-    import pyarrow as pa
-else:
-    pa = pytest.importorskip("pyarrow", reason=MISSING)
-    pl = pytest.importorskip("polars", reason=MISSING)
-    duckdb = pytest.importorskip("duckdb", reason=MISSING)
+pa = package("pyarrow")
+pl, duckdb = optional("polars"), optional("duckdb")
 
 # Lengths around the 12 bytes that a view stores inline; empty; with NULs. The last is not UTF-8.
 TEXT = [b"", b"a", b"x" * 11, b"y" * 12, b"z" * 13, "é🜚".encode() * 9, b"a\0b\0", b"w" * 70_000]
@@ -75,10 +68,14 @@ def test_other_requested_types_give_binary_view(requested: Any) -> None:
     assert pa.DataType._import_from_c_capsule(schema) == pa.binary_view()
 
 
-def test_polars_and_duckdb_read_the_elements() -> None:
+def test_polars_reads_the_elements() -> None:
     tensor = tensor_of(ANY)
     assert pl.Series(pl.from_arrow(tensor)).to_list() == ANY
     assert pl.Series(tensor).to_list() == ANY
+
+
+def test_duckdb_reads_the_elements() -> None:
+    tensor = tensor_of(ANY)
     table = pa.table({"x": tensor, "t": pa.array(tensor_of([*TEXT, b"-"]), type=pa.string_view())})
     with duckdb.connect() as connection:
         connection.register("elements", table)
@@ -91,6 +88,10 @@ def test_arrays_of_few_elements(elements: list[bytes]) -> None:
     array = pa.array(tensor_of(elements))
     array.validate(full=True)
     assert array.to_pylist() == elements
+
+
+@pytest.mark.parametrize("elements", [[], [b""], [b"", b""], [b"x" * 12], [b"x" * 13]])
+def test_polars_reads_few_elements(elements: list[bytes]) -> None:
     assert pl.Series(tensor_of(elements)).to_list() == elements
 
 
@@ -118,7 +119,15 @@ def test_element_of_a_raw_request() -> None:
     assert pa.array(tensor).to_pylist() == [b"z" * 40]
 
 
-@pytest.mark.parametrize("consume", [pa.array, pl.from_arrow, lambda t: t.__arrow_c_array__()])
+@pytest.mark.parametrize(
+    "consume",
+    [
+        pa.array,
+        lambda tensor: pl.Series(pl.from_arrow(tensor)),
+        lambda tensor: tensor.__arrow_c_array__(),
+    ],
+    ids=["pyarrow", "polars", "capsules"],
+)
 def test_exported_array_keeps_the_body_alive(consume: Callable[[Any], Any]) -> None:
     assert_result_keeps_body_alive(
         reference.elements(ANY), lambda body: consume(tw.decode_bytes(body))
@@ -213,18 +222,18 @@ def test_bytes_and_text_types(arrow_type: Any) -> None:
         assert tensor.as_numpy().tolist() == expected
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        pa.chunked_array([pa.array(TEXT[:3], pa.binary()), pa.array(TEXT[3:], pa.binary())]),
-        pa.chunked_array([], pa.string()),
-        pl.Series(TEXT),
-        pl.Series([text.decode() for text in TEXT]),
-        pl.Series(TEXT * 2)[len(TEXT) :],
-    ],
-    ids=["chunked", "no chunks", "polars binary", "polars text", "polars slice"],
-)
-def test_streams(values: Any) -> None:
+STREAMS: dict[str, Callable[[], Any]] = {
+    "chunked": lambda: pa.chunked_array([pa.array(TEXT[:3]), pa.array(TEXT[3:])]),
+    "no chunks": lambda: pa.chunked_array([], pa.string()),
+    "polars binary": lambda: pl.Series(TEXT),
+    "polars text": lambda: pl.Series([text.decode() for text in TEXT]),
+    "polars slice": lambda: pl.Series(TEXT * 2)[len(TEXT) :],
+}
+
+
+@pytest.mark.parametrize("make", STREAMS.values(), ids=STREAMS.keys())
+def test_streams(make: Callable[[], Any]) -> None:
+    values = make()
     expected = TEXT if len(values) else []
     assert tw.encode_bytes(values) == reference.elements(expected)
     assert tw.Tensor("x", values, shape=(len(expected), 1)).shape == (len(expected), 1)
@@ -255,7 +264,7 @@ def test_null_is_rejected_with_its_index(arrow_type: Any) -> None:
         ),
         (pa.nulls(2), "the argument is an Arrow array of format 'n'"),
         (pa.table({"x": ["a"]}), "the argument is an Arrow array of format '+s'"),
-        (pl.Series([1.5]), "the argument is an Arrow array of format 'g'"),
+        (pa.chunked_array([[1.5]]), "the argument is an Arrow array of format 'g'"),
     ],
 )
 def test_other_arrow_types_are_rejected(values: Any, message: str) -> None:
@@ -267,6 +276,9 @@ def test_other_arrow_types_are_rejected(values: Any, message: str) -> None:
 def test_numeric_arrow_arrays_become_numeric_tensors() -> None:
     tensor = tw.Tensor("x", pa.array([1.5, 2.5], pa.float32()))
     assert (tensor.datatype, tensor.as_numpy().tolist()) == ("FP32", [1.5, 2.5])
+
+
+def test_numeric_series_of_polars_become_numeric_tensors() -> None:
     assert tw.Tensor("x", pl.Series([1, 2])).datatype == "INT64"
 
 
@@ -331,6 +343,15 @@ def test_failing_stream_raises_with_its_message(reason: bytes | None, text: str)
     assert str(caught.value) == f"tensor 'x' is an Arrow stream that failed: {text}"
 
 
+@pytest.mark.parametrize("i", [0, 1])
+def test_stream_without_callbacks_is_rejected(i: int) -> None:
+    stream = FailingStream(None)
+    stream.stream[i] = None
+    with pytest.raises(tw.EncodeError, match="its stream has no get_schema or get_next"):
+        tw.Tensor("x", stream)
+    assert stream.n_releases == 1
+
+
 # --- invalid producers and consumed capsules ---
 
 
@@ -370,6 +391,21 @@ def test_array_is_moved_and_released_once(layout: bytes) -> None:
         tw.Tensor("x", producer)
     assert str(caught.value) == CONSUMED.format("array")
     assert producer.n_releases == 1
+
+
+@pytest.mark.parametrize("layout", [b"u", b"z", b"U", b"Z"])
+@pytest.mark.parametrize("null_count", [-1, 1])
+def test_null_that_the_producer_has_counted_or_not(layout: bytes, null_count: int) -> None:
+    for bits, element in ((b"\x05", 1), (b"\x03", 2), (b"\xff", None)):
+        producer = Producer(layout, null_count=null_count)
+        validity = ctypes.create_string_buffer(bits)
+        producer.buffers[0] = ctypes.addressof(validity)
+        if element is None:
+            assert tw.Tensor("x", producer).as_numpy().tolist() == [b"a", b"bc", b"def"]
+            continue
+        with pytest.raises(tw.EncodeError, match="is null") as caught:
+            tw.Tensor("x", producer)
+        assert caught.value.element == element
 
 
 INVALID_FIELDS: dict[str, tuple[dict[str, Any], str]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,14 +15,9 @@ import tensorwire as tw
 from support.arrow_numbers import NumbersProducer
 from support.arrow_structs import ArrowArray, ArrowSchema
 from support.lifetimes import Owned, assert_result_keeps_body_alive
+from support.requirements import optional, package
 
-MISSING = "pip install '.[test]' for pyarrow and polars"
-if os.environ.get("CI"):
-    import polars as pl
-    import pyarrow as pa
-else:
-    pa = pytest.importorskip("pyarrow", reason=MISSING)
-    pl = pytest.importorskip("polars", reason=MISSING)
+pa, pl = package("pyarrow"), optional("polars")
 
 ARROW_TYPES = {
     "BOOL": pa.bool_(),
@@ -125,8 +119,13 @@ def test_misaligned_tensor_is_not_copied() -> None:
     exported = pa.array(tw.Tensor("x", array))
     assert exported.buffers()[1].address == address(array)
     assert exported.to_pylist() == [0, 1, 2, 3, 4]
-    assert pl.Series(tw.Tensor("x", array)).to_list() == [0, 1, 2, 3, 4]  # polars copies it
     assert address(tw.Tensor("x", exported).as_numpy()) == address(array)
+
+
+def test_polars_copies_a_misaligned_tensor() -> None:
+    array = np.zeros(8 * 5 + 1, np.uint8)[1:].view("<f8")
+    array[:] = range(5)
+    assert pl.Series(tw.Tensor("x", array)).to_list() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +154,7 @@ def test_exported_tensor_changes_with_writable_memory() -> None:
 
 @pytest.mark.parametrize("datatype", [None, "BF16"])
 def test_bf16_has_no_arrow_type(datatype: str | None) -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
+    ml_dtypes = package("ml_dtypes")
     array = np.zeros(2, np.uint16 if datatype else ml_dtypes.bfloat16)
     tensor = tw.Tensor("x", array, datatype=datatype)
     for export in (tensor.__arrow_c_array__, tensor.__arrow_c_schema__):
@@ -190,7 +189,7 @@ EXPORTS: dict[str, Callable[[Any], Any]] = {
     "pyarrow elements": lambda tensor: innermost(
         pa.array(tw.Tensor("x", tensor.as_numpy().reshape(2, 3, 2)))
     ),
-    "polars": pl.Series,
+    "polars": lambda tensor: pl.Series(tensor),  # noqa: PLW0108
     "polars lists": lambda tensor: pl.Series(tw.Tensor("x", tensor.as_numpy().reshape(4, 3))),
     "a tensor of pyarrow": lambda tensor: tw.Tensor("y", pa.array(tensor)).as_numpy()[3:],
 }
@@ -295,6 +294,12 @@ def test_chunks_are_copied_once_and_a_single_one_is_not(datatype: str) -> None:
     if datatype != "BOOL":
         assert address(single) == flat.buffers()[1].address + single.itemsize
     assert tw.Tensor("x", pa.chunked_array([], flat.type)).shape == (0,)
+
+
+@pytest.mark.parametrize("datatype", ARROW_TYPES)
+def test_chunks_of_polars(datatype: str) -> None:
+    expected = numbers(datatype, (20,))
+    flat = pa.array(expected, ARROW_TYPES[datatype])
     series = pl.Series(flat[:7]).append(pl.Series(flat[7:]))
     np.testing.assert_array_equal(tw.Tensor("x", series).as_numpy(), expected)
 
@@ -305,6 +310,8 @@ def test_shape_and_datatype_are_checked() -> None:
     assert tw.Tensor("x", array, datatype="BF16").datatype == "BF16"
     with pytest.raises(tw.EncodeError, match="tensor 'x' is given as FP32, its data is UINT16"):
         tw.Tensor("x", array, datatype="FP32")
+    with pytest.raises(tw.EncodeError, match="tensor 'x' is given as BF16, its data is INT16"):
+        tw.Tensor("x", array.cast(pa.int16()), datatype="BF16")
     with pytest.raises(tw.EncodeError, match="tensor 'x' does not match its shape"):
         tw.Tensor("x", array, shape=[4])
 
@@ -317,7 +324,7 @@ def test_lists_of_text_are_bytes_with_several_dimensions() -> None:
     assert tw.encode_bytes(lists) == tw.encode_bytes(["a", "b", "c", "d", "e", "f"])
 
 
-NULLS = {
+NULLS: dict[str, tuple[Any, str, int | None]] = {
     "numbers": (
         pa.array([1, None, 3, None, None]),
         "tensor 'x' has 3 nulls, the first one is element 1: a tensor has no missing values",
@@ -334,7 +341,7 @@ NULLS = {
         4,
     ),
     "polars": (
-        pl.Series([1.5, None]),
+        lambda: pl.Series([1.5, None]),
         "tensor 'x' has 1 null, the first one is element 1: a tensor has no missing values",
         1,
     ),
@@ -364,10 +371,32 @@ NULLS = {
 @pytest.mark.parametrize("case", NULLS)
 def test_nulls_are_counted_and_located(case: str) -> None:
     values, message, element = NULLS[case]
+    if callable(values):
+        values = values()
     with pytest.raises(tw.EncodeError) as caught:
         tw.Tensor("x", values)
     assert str(caught.value) == message
     assert (caught.value.tensor, caught.value.element) == ("x", element)
+
+
+@pytest.mark.parametrize("null_count", [-1, 1])
+@pytest.mark.parametrize("offset", [0, 2, 6])
+@pytest.mark.parametrize("element", [None, 0, 1, 3])
+def test_nulls_in_the_elements_of_lists(element: int | None, offset: int, null_count: int) -> None:
+    """Two lists of 2 elements, after an offset in both arrays. All elements outside are null."""
+    elements = {"offset": offset, "length": 7, "null_count": null_count}
+    producer = NumbersProducer(2, (2,), array_changes={0: {"offset": 1}, 1: elements})
+    first = offset + 2
+    bits = sum(1 << i for i in range(first, first + 4) if i - first != element)
+    validity = ctypes.create_string_buffer(bits.to_bytes(4, "little"))
+    producer.buffers[1][0] = ctypes.addressof(validity)
+    if element is None:
+        found = tw.Tensor("x", producer).as_numpy()
+        assert found.reshape(-1).tolist() == list(range(first, first + 4))
+        return
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.Tensor("x", producer)
+    assert caught.value.element == element
 
 
 def test_nulls_outside_the_slice_do_not_matter() -> None:
@@ -405,8 +434,12 @@ def test_types_without_a_datatype(values: Any, what: str) -> None:
 def test_dictionaries_are_rejected() -> None:
     with pytest.raises(TypeError, match="tensor 'x' is an Arrow array with a dictionary: replace"):
         tw.Tensor("x", pa.array(["a", "b"]).dictionary_encode())
+
+
+def test_categories_of_polars_are_rejected() -> None:
+    column = pl.Series(["a"], dtype=pl.Categorical)
     with pytest.raises(TypeError, match="with a dictionary"):
-        tw.Tensor("x", pl.Series(["a"], dtype=pl.Categorical))
+        tw.Tensor("x", column)
 
 
 def test_array_is_moved_and_released_with_the_last_view() -> None:
@@ -517,6 +550,21 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
         "its schema has the format '+w:999",
     ),
 }
+
+
+def test_lists_of_64_dimensions() -> None:
+    assert tw.Tensor("x", NumbersProducer(1, (1,) * 63)).shape == (1,) * 64
+    with pytest.raises(tw.EncodeError, match="with more than 64 dimensions"):
+        tw.Tensor("x", NumbersProducer(1, (1,) * 64))
+
+
+@pytest.mark.parametrize("i", [0, 1])
+def test_child_that_is_null_is_rejected(i: int) -> None:
+    """`i` is 0 for the schema, and 1 for the array."""
+    producer = NumbersProducer()
+    producer.children[i][0] = None
+    with pytest.raises(tw.EncodeError, match=r"its schema of lists|has no elements"):
+        tw.Tensor("x", producer)
 
 
 @pytest.mark.parametrize("case", INVALID)

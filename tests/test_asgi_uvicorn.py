@@ -106,7 +106,7 @@ def peak_nbytes(process: int) -> int:
     return int(line.split()[1]) * 1024
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux' /proc")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this machine has no /proc")
 def test_memory_of_a_64_mb_echo() -> None:
     """The server needs memory for one body and at most 8 MB. The response refers to the body."""
     with socket.socket() as probe:

@@ -137,7 +137,7 @@ def resident_nbytes() -> int:
 
 
 @pytest.mark.thread_unsafe(reason="it measures the process")
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux' /proc")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this machine has no /proc")
 def test_large_content_length_allocates_nothing() -> None:
     before = resident_nbytes()
     buffers = [tw.BodyBuffer(1 << 30, 100) for _ in range(8)]

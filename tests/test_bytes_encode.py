@@ -70,6 +70,9 @@ def test_invalid_elements_are_rejected(values: Any, message: str) -> None:
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_bytes(values)
     assert message in str(caught.value)
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_bytes_into(values, bytearray(99))
+    assert message in str(caught.value)
     with pytest.raises(tw.EncodeError):
         tw.Tensor("x", values, datatype="BYTES")
 
@@ -127,6 +130,31 @@ def test_released_or_strided_memoryview_is_rejected() -> None:
         )
 
 
+def test_missing_values_of_a_masked_array_are_rejected() -> None:
+    for array in (np.array([b"a", b"b"]), np.array(["a", "b"]), np.array(["a", "b"], object)):
+        masked = np.ma.MaskedArray(array, [False, True])
+        with pytest.raises(tw.EncodeError, match="the argument is a masked array"):
+            tw.encode_bytes(masked)
+        with pytest.raises(tw.EncodeError, match="tensor 'x' is a masked array"):
+            tw.Tensor("x", masked)
+
+
+def test_bytes_are_not_another_datatype() -> None:
+    for data in (tw.decode_bytes(WIRE), np.array(["a"]), np.array([b"a"]), np.array(["a"], "O")):
+        with pytest.raises(tw.EncodeError, match="'x' is given as FP32, its data is BYTES"):
+            tw.Tensor("x", data, datatype="FP32")
+
+
+@pytest.mark.parametrize(("item", "datatype"), [("a", "BYTES"), (1, "INT8")])
+def test_list_of_64_levels(item: Any, datatype: str) -> None:
+    nested = item
+    for _ in range(64):
+        nested = [nested]
+    assert tw.Tensor("x", nested, datatype=datatype).shape == (1,) * 64
+    with pytest.raises(tw.EncodeError, match="nested deeper than 64 lists"):
+        tw.Tensor("x", [nested], datatype=datatype)
+
+
 def test_list_that_contains_itself_is_rejected() -> None:
     endless: list[Any] = []
     endless.append(endless)
@@ -157,8 +185,9 @@ def test_encode_bytes_into(values: Any) -> None:
     assert str(caught.value) == "the elements take 46 bytes, the buffer has 45"
     assert (caught.value.expected, caught.value.actual) == (46, 45)
     assert small == b"\xee" * 45
-    with pytest.raises(BufferError):
-        tw.encode_bytes_into(values, bytes(99))
+    for buffer_of_no_bytes in (bytes(99), np.zeros(99, np.int32), np.zeros(99, np.uint16)):
+        with pytest.raises(BufferError):
+            tw.encode_bytes_into(values, buffer_of_no_bytes)
     with pytest.raises(TypeError):
         tw.encode_bytes_into(values, "text")
 

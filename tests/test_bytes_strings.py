@@ -86,6 +86,17 @@ def test_utf8_validation_agrees_with_python(edge: str, before: int) -> None:
             assert tensor.as_numpy(np.dtypes.StringDType()).tolist()[1] == expected
 
 
+@pytest.mark.parametrize("sequence", ["c3", "e2 82", "f0 9f 98"])
+def test_sequence_is_not_completed_by_the_next_element(sequence: str) -> None:
+    """The length prefix of the next element begins with a byte that could follow."""
+    tensor = tw.decode_bytes(reference.elements([b"a" + bytes.fromhex(sequence), b"b" * 0x80]))
+    with pytest.raises(tw.ElementError, match="element 0 is not valid UTF-8"):
+        tensor.as_numpy(np.dtypes.StringDType())
+    values = tw.Tensor("x", tensor, binary=False)
+    with pytest.raises(tw.EncodeError, match="element 0 of input 'x' is not valid UTF-8"):
+        tw.encode_request(tw.InferRequest([values]))
+
+
 def test_invalid_utf8_is_reported_with_element_and_offset() -> None:
     tensor = tw.decode_bytes(reference.elements([b"fine", b"ab\xff"]))
     for convert in (tensor.as_strings, lambda: tensor.as_numpy(np.dtypes.StringDType())):

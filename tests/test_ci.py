@@ -14,7 +14,7 @@ WORKFLOWS = ROOT / ".github" / "workflows"
 
 pytestmark = [
     pytest.mark.no_sanitizers(reason="it reads the repository"),
-    pytest.mark.skipif(not WORKFLOWS.exists(), reason="an sdist has no workflows"),
+    pytest.mark.skipif(not WORKFLOWS.exists(), reason="this checkout has no workflows"),
 ]
 # Not on hosted runners: `pythons` needs root, `benchmarks` needs a quiet machine.
 NOT_HOSTED = {"run": set[str](), "nightly": {"pythons", "benchmarks"}}

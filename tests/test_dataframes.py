@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,18 +14,20 @@ import pytest
 import tensorwire as tw
 from stress.leaks import leak_of
 from support.lifetimes import assert_result_keeps_body_alive
+from support.requirements import optional, package
 
-MISSING = "pip install '.[test]' for pandas, polars and pyarrow"
-if os.environ.get("CI"):
-    import pandas as pd
-    import polars as pl
-    import pyarrow as pa
-else:
-    pd = pytest.importorskip("pandas", reason=MISSING)
-    pl = pytest.importorskip("polars", reason=MISSING)
-    pa = pytest.importorskip("pyarrow", reason=MISSING)
+pd, pl, pa = optional("pandas"), optional("polars"), optional("pyarrow")
 
 LIBRARIES = ("pandas", "polars", "pyarrow")
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request: pytest.FixtureRequest) -> Any:
+    """The name of a package, which is installed."""
+    package(request.param)
+    return request.param
+
+
 DATATYPES = {
     **{"BOOL": "?", "UINT8": "u1", "UINT16": "u2", "UINT32": "u4", "UINT64": "u8"},
     **{"INT8": "i1", "INT16": "i2", "INT32": "i4", "INT64": "i8"},
@@ -53,7 +54,6 @@ def rows_of(column: Any) -> Any:
 
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (5,), (4, 3), (2, 3, 4)], ids=str)
-@pytest.mark.parametrize("library", LIBRARIES)
 def test_numbers_of_all_datatypes(library: Any, shape: tuple[int, ...]) -> None:
     numbers = (np.arange(np.prod(shape)) % 2).reshape(shape)
     arrays = {name: numbers.astype(code) for name, code in DATATYPES.items()}
@@ -71,7 +71,6 @@ def test_numbers_of_all_datatypes(library: Any, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 0), (2, 0, 3), (0, 3)], ids=str)
-@pytest.mark.parametrize("library", LIBRARIES)
 def test_empty_rows(library: Any, shape: tuple[int, ...]) -> None:
     frame = tw.dataframe_from_tensors([tw.Tensor("x", np.zeros(shape, np.float32))], library)
     (back,) = tw.tensors_from_dataframe(frame)
@@ -81,31 +80,33 @@ def test_empty_rows(library: Any, shape: tuple[int, ...]) -> None:
         assert (back.datatype, back.shape) == ("FP32", shape)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
 def test_text_and_binary(library: Any) -> None:
     tensors = [
         tw.Tensor("text", ["a", "", "longer than twelve bytes é"]),
         tw.Tensor("binary", [b"\xff", b"", b"longer than twelve bytes \xff"]),
         tw.Tensor("rows", [["a", "b"], ["c", "d"], ["e", "f"]]),
+        tw.Tensor("cubes", [[["a"], ["b"]], [["c"], ["d"]], [["e"], ["f"]]]),
     ]
     frame = tw.dataframe_from_tensors(tensors, library)
     assert rows_of(frame["text"]) == ["a", "", "longer than twelve bytes é"]
     assert rows_of(frame["binary"]) == [b"\xff", b"", b"longer than twelve bytes \xff"]
     assert [list(row) for row in rows_of(frame["rows"])] == [["a", "b"], ["c", "d"], ["e", "f"]]
+    cubes = [[list(inner) for inner in row] for row in rows_of(frame["cubes"])]
+    assert cubes == [[["a"], ["b"]], [["c"], ["d"]], [["e"], ["f"]]]
     assert lists_of(tw.tensors_from_dataframe(frame)) == lists_of(tensors)
     if library == "polars":
-        assert frame.dtypes == [pl.String, pl.Binary, pl.Array(pl.String, 2)]
+        cube = pl.Array(pl.String, (2, 1))
+        assert frame.dtypes == [pl.String, pl.Binary, pl.Array(pl.String, 2), cube]
     if library == "pyarrow":
         types = [pa.large_string(), pa.large_binary(), pa.list_(pa.large_string(), 2)]
+        types.append(pa.list_(pa.list_(pa.large_string(), 1), 2))
         assert frame.schema.types == types
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
 def test_no_columns(library: Any) -> None:
     assert tw.tensors_from_dataframe(tw.dataframe_from_tensors([], library)) == []
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
 def test_frame_keeps_the_body_alive(library: Any) -> None:
     def convert(body: Any) -> Any:
         spec = tw.TensorSpec("x", "INT32", [12])
@@ -240,6 +241,7 @@ IN_ARROW = "tensor 'x' has {} null{}, the first one is element {}: a tensor has 
 IN_BYTES = "element {} of tensor 'x' is null, and BYTES has no missing values"
 MISSING_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
     "Int64": (lambda: pd.array([1, None, None], dtype="Int64"), IN_PANDAS.format(2, "s", 1)),
+    "Float64": (lambda: pd.array([1.5, None], dtype="Float64"), IN_PANDAS.format(1, "", 1)),
     "boolean": (lambda: pd.array([True, None], dtype="boolean"), IN_PANDAS.format(1, "", 1)),
     "str": (lambda: pd.array(["a", "b", None], dtype="str"), IN_PANDAS.format(1, "", 2)),
     "python": (lambda: pd.array([None], dtype="string[python]"), IN_PANDAS.format(1, "", 0)),
@@ -255,9 +257,10 @@ MISSING_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
 
 def frame_of(column: Any, name: Any = "x") -> Any:
     """Return a frame with a column, of the package of the column."""
-    if isinstance(column, pl.Series):
+    library = type(column).__module__.partition(".")[0]
+    if library == "polars":
         return pl.DataFrame({name: column})
-    if isinstance(column, (pa.Array, pa.ChunkedArray)):
+    if library == "pyarrow":
         return pa.table({name: column})
     return pd.DataFrame({name: column})
 
@@ -325,8 +328,13 @@ def test_names_of_columns() -> None:
         tw.tensors_from_dataframe(pa.table([[1], [2]], ["a", "a"]))
 
 
-@pytest.mark.parametrize("value", [{"a": [1]}, None, pd.Series([1]), pl.Series([1])], ids=repr)
-def test_other_objects_are_rejected(value: Any) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [lambda: {"a": [1]}, lambda: None, lambda: pd.Series([1]), lambda: pl.Series([1])],
+    ids=["dict", "None", "pandas", "polars"],
+)
+def test_other_objects_are_rejected(make: Callable[[], Any]) -> None:
+    value = make()
     with pytest.raises(TypeError, match="a data frame must be one of pandas, polars or pyarrow"):
         tw.tensors_from_dataframe(value)
 
@@ -349,6 +357,8 @@ def test_tensors_that_do_not_fit_together() -> None:
     a, b = tw.Tensor("a", np.zeros(2)), tw.Tensor("b", np.zeros((3, 2)))
     with pytest.raises(ValueError, match="tensor 'b' has 3 rows, tensor 'a' has 2"):
         tw.dataframe_from_tensors([a, b], "pandas")
+    with pytest.raises(ValueError, match="tensor 'a' has 2 rows, tensor 'b' has 3"):
+        tw.dataframe_from_tensors([b, a], "pandas")
     with pytest.raises(ValueError, match="two tensors are named 'a'"):
         tw.dataframe_from_tensors([a, a], "polars")
     with pytest.raises(ValueError, match="tensor 's' has no dimensions, and a column needs one"):
@@ -359,7 +369,6 @@ def test_tensors_that_do_not_fit_together() -> None:
         tw.dataframe_from_tensors([a], "xarray")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
 def test_tensors_without_a_column_type(library: Any) -> None:
     bf16 = tw.Tensor("b", np.zeros(2, np.uint16), datatype="BF16")
     with pytest.raises(tw.EncodeError, match="tensor 'b' is BF16, which data frames do not supp"):
@@ -370,6 +379,7 @@ def test_tensors_without_a_column_type(library: Any) -> None:
 
 
 def test_packages_are_imported_on_use() -> None:
+    package("polars")
     code = """
 import sys
 import numpy as np
@@ -390,7 +400,6 @@ assert imported() == {"polars"}
 
 @pytest.mark.no_sanitizers(reason="it measures memory")
 @pytest.mark.thread_unsafe(reason="it counts the objects of the process")
-@pytest.mark.parametrize("library", LIBRARIES)
 def test_conversions_do_not_leak(library: Any) -> None:
     tensors = [
         tw.Tensor("n", np.arange(3)),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import tensorwire as tw
-from support import cases
+from support import cases, reference
+from support.requirements import package
+from tensorwire._codec.decoder import view_tensor
 
 
 def decode(kind: str, body: Any, header_length: Any) -> Any:
@@ -26,7 +28,7 @@ def values_of(tensor: tw.Tensor) -> list[Any] | None:
     if tensor.data is None:
         return None
     if tensor.datatype == "BF16":
-        pytest.importorskip("ml_dtypes", reason="pip install '.[test]'")
+        package("ml_dtypes")
         return tensor.as_numpy().astype(np.float32).reshape(-1).tolist()
     return tensor.as_numpy().reshape(-1).tolist()
 
@@ -132,6 +134,138 @@ def test_raw_request_without_declared_input_is_rejected() -> None:
         tw.decode_request(b"1234", 0)
 
 
+@pytest.mark.parametrize(
+    ("body", "dims"),
+    [(bytes(9), [-1]), (bytes(9), [2]), (bytes(7), [-1]), (bytes(7), [2]), (bytes(4), [-1, 0])],
+)
+def test_raw_body_that_does_not_fill_the_input(body: bytes, dims: list[int]) -> None:
+    with pytest.raises(tw.LayoutError, match=f"a raw body of {len(body)} bytes does not fill"):
+        tw.decode_request(body, 0, raw_input=tw.TensorSpec("x", "FP32", dims))
+
+
+# --- a tensor over a whole buffer, as in a gRPC message ---
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "buffer", "values"),
+    [
+        ("INT16", (2,), b"\1\0\2\0", [1, 2]),
+        ("BOOL", (2,), b"\0\1", [False, True]),
+        ("BYTES", (2,), reference.elements([b"a", b"bc"]), [b"a", b"bc"]),
+    ],
+)
+def test_view_of_a_buffer(datatype: str, shape: Any, buffer: bytes, values: list[Any]) -> None:
+    tensor = view_tensor(buffer, "x", datatype, shape, tw.Limits())
+    assert (tensor.name, tensor.datatype, tensor.shape) == ("x", datatype, shape)
+    assert tensor.as_numpy().tolist() == values
+    for changed in (buffer[:-1], buffer + b"\0"):
+        with pytest.raises(tw.DecodeError):
+            view_tensor(changed, "x", datatype, shape, tw.Limits())
+
+
+def test_view_of_a_buffer_with_an_invalid_bool() -> None:
+    with pytest.raises(tw.ElementError, match="element 1"):
+        view_tensor(b"\0\2", "x", "BOOL", (2,), tw.Limits())
+    assert view_tensor(b"\0\2", "x", "BOOL", (2,), tw.Limits(check_bool=False)).shape == (2,)
+
+
+# --- the position of an error ---
+
+SIZED = '{"name":"%s","datatype":"%s","shape":[%s],"parameters":{"binary_data_size":%s}}'
+JSON = '{"inputs":[{"name":"x","datatype":"%s","shape":[2],"data":%s}]}'
+HEAD = JSON[:-1] % ("INT8", "[1,2]")
+
+
+class Position(NamedTuple):
+    """Where an error is in a message. `...` means the size of the body up to there, or of it all.
+
+    In `text`, the JSON header, ¦ marks the error. Without a mark, it is at `offset` in `blob`, the
+    bytes after the header.
+    """
+
+    text: str
+    error: type[tw.DecodeError]
+    blob: bytes = b""
+    offset: int = 0
+    element: int | None = None
+    expected: Any = None
+    actual: Any = None
+
+
+def binary(datatype: str, dims: object, size: object, blob: bytes = b"") -> Any:
+    """Return the fields `text` and `blob` of a message with such a tensor after a UINT8 [2]."""
+    entries = SIZED % ("a", "UINT8", 2, 2), SIZED % ("x", datatype, dims, size)
+    return {"text": f'{{"inputs":[{",".join(entries)}]}}', "blob": b"ab" + blob}
+
+
+ELEMENT, LAYOUT, HEADER = tw.ElementError, tw.LayoutError, tw.HeaderError
+POSITIONS = {
+    "BYTES beyond the body": Position(
+        **binary("BYTES", 1, 9, b"\1\0\0\0c"), error=LAYOUT, offset=2, expected=9, actual=5),
+    "numbers beyond the body": Position(
+        **binary("FP32", 2, 8, b"1234"), error=LAYOUT, offset=2, expected=8, actual=4),
+    "bytes after the last tensor": Position(
+        **binary("INT8", 2, 2, b"123"), error=LAYOUT, offset=4, expected=..., actual=...),
+    "BOOL": Position(
+        **binary("BOOL", 3, 3, b"\0\1\2"),
+        error=ELEMENT, offset=4, element=2, expected=1, actual=2),
+    "length prefix": Position(
+        **binary("BYTES", 2, 9, b"\3\0\0\0cde\0\0"),
+        error=ELEMENT, offset=9, element=1, expected=4, actual=2),
+    "truncated element": Position(
+        **binary("BYTES", 1, 6, b"\5\0\0\0cd"),
+        error=ELEMENT, offset=2, element=0, expected=5, actual=2),
+    "too few elements": Position(
+        **binary("BYTES", 3, 12, b"\x08\0\0\0cdefghij"),
+        error=LAYOUT, offset=14, element=1, expected=3, actual=1),
+    "no room for the elements": Position(
+        **binary("BYTES", 2, 5, b"\1\0\0\0c"), error=LAYOUT, offset=2, expected=8, actual=5),
+    "too many elements": Position(
+        **binary("BYTES", 1, 10, b"\1\0\0\0c\1\0\0\0d"),
+        error=LAYOUT, offset=7, element=1, expected=5, actual=10),
+    "negative size": Position(**binary("INT8", 2, "¦-2"), error=LAYOUT, expected=0, actual=-2),
+    "size of 2^63": Position(
+        **binary("INT8", 2, f"¦{2**63}"), error=LAYOUT, expected=2**63 - 1, actual=2**63),
+    "size of another type": Position(**binary("INT8", 2, '¦"2"'), error=HEADER),
+    "element": Position(JSON % ("INT8", "[1,¦300]"), ELEMENT, element=1),
+    "nested element": Position(JSON % ("BYTES", '[["a"],¦7]'), ELEMENT, element=1),
+    "number": Position(JSON % ("FP64", "[1,¦1e400]"), ELEMENT, element=1),
+    "long number": Position(JSON % ("FP32", f"[1,¦1{'0' * 50}.5]"), ELEMENT, element=1),
+    "data of another type": Position(JSON % ("INT8", "¦7"), HEADER),
+    "literal": Position(JSON % ("BOOL", "[true,¦fals]"), HEADER),
+    "data nested too deeply": Position(
+        JSON % ("INT8", "[" * 100 + "¦["), HEADER, expected=100),
+    "nested too deeply": Position(
+        HEAD + ',"u":' + "[" * 127 + "¦[", HEADER, expected=128, actual=129),
+    "name of another type": Position('{"inputs":[{"name":¦5}]}', HEADER),
+    "dimension of another type": Position('{"inputs":[{"name":"x","shape":[1,¦"2"]}]}', HEADER),
+    "incomplete entry": Position('{"inputs":[{"name":"x"}¦]}', HEADER),
+    "binary_data of another type": Position(
+        HEAD + ',"outputs":[{"name":"o","parameters":{"binary_data":¦1}}]}', HEADER),
+    "member twice": Position('{"inputs":[{"name":"x",¦"name":"x"}]}', HEADER),
+    "unknown member twice": Position(HEAD + ',"u":1,"v":2,¦"u":3}', HEADER),
+    "UTF-8": Position(HEAD + ',"id":"abcdefgh¦\udcffab"}', HEADER),
+    "control character": Position(HEAD + ',"id":"abcdefgh¦\x1fab"}', HEADER),
+    "escape": Position(HEAD + ',"id":"abcdefgh¦\\x"}', HEADER),
+    "half of a surrogate pair": Position(HEAD + ',"id":"¦\\udc00\\udc00"}', HEADER),
+    "text after the header": Position(HEAD + "}  ¦x", HEADER),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS.keys())
+def test_position_of_an_error(position: Position) -> None:
+    before, mark, after = position.text.partition("¦")
+    header = (before + after).encode(errors="surrogateescape")
+    body = header + position.blob
+    offset = len(before.encode() if mark else header) + position.offset
+    with pytest.raises(tw.DecodeError) as caught:
+        tw.decode_request(body, len(header))
+    error = caught.value
+    assert (type(error), error.offset, error.element) == (position.error, offset, position.element)
+    assert error.expected == (offset if position.expected is ... else position.expected)
+    assert error.actual == (len(body) if position.actual is ... else position.actual)
+
+
 # --- invalid arguments ---
 
 
@@ -209,11 +343,12 @@ def test_released_buffer_is_rejected() -> None:
         tw.decode_request(view)
 
 
+@pytest.mark.parametrize("value", [2, 3, 4, 128, 255])
 @pytest.mark.parametrize("position", [0, 32_767, 32_768, 65_535, 65_536, 70_000])
-def test_first_invalid_bool_is_reported(position: int) -> None:
+def test_first_invalid_bool_is_reported(position: int, value: int) -> None:
     """The elements are checked in blocks."""
     body = bytearray(70_001)
-    body[position] = 7
+    body[position] = value
     body[-1] = max(body[-1], 2)
     spec = tw.TensorSpec("x", "BOOL", [-1])
     with pytest.raises(tw.ElementError, match=f"element {position} of") as caught:

@@ -31,6 +31,7 @@ from support.dlpack_structs import (
     values_of,
 )
 from support.lifetimes import Owned, assert_result_keeps_body_alive
+from support.requirements import package
 
 BF16 = np.dtype(DTYPES["BF16"])
 
@@ -410,6 +411,14 @@ def test_strides_that_are_contiguous(strides: tuple[int, ...] | None) -> None:
     assert address(tensor.as_numpy()) == address(array)
 
 
+@pytest.mark.parametrize("stride", [0, 7, -1, 2**62, -(2**63), 2**63 - 1])
+def test_stride_of_a_dimension_of_one_has_no_meaning(stride: int) -> None:
+    array = np.arange(12, dtype=np.float32)[::2].reshape(1, 6)
+    for shape, strides in (((1, 6), (stride, 2)), ((6, 1), (2, stride))):
+        producer = Producer(array.reshape(shape), strides=strides)
+        assert tw.Tensor("x", producer).as_numpy().tolist() == array.reshape(shape).tolist()
+
+
 def test_byte_offset() -> None:
     array = sample("INT32", (6,))
     tensor = tw.Tensor("x", Producer(array, byte_offset=8, shape=(4,)))
@@ -635,7 +644,7 @@ class Arrow(Producer):
     """Has also an Arrow array of numbers, which __array__ returns, too."""
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
-        return pytest.importorskip("pyarrow").array([1, 2, 3]).__arrow_c_array__()
+        return package("pyarrow").array([1, 2, 3]).__arrow_c_array__()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return np.array([1, 2, 3])

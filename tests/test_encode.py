@@ -11,9 +11,11 @@ import pytest
 
 import tensorwire as tw
 from support import cases, reference
+from support.case_types import INTEGERS
+from support.requirements import package
 from tensorwire._codec import datatypes
 
-ml_dtypes = pytest.importorskip("ml_dtypes", reason="pip install '.[test]'")
+ml_dtypes = package("ml_dtypes")
 
 ENCODABLE = [case for case in cases.VALID if case.encodable]
 NUMPY = {name: row.dtype for name, row in datatypes.DATATYPES.items()}
@@ -171,6 +173,15 @@ def test_lists_of_numbers(data: Any, datatype: str) -> None:
     assert tensor.datatype == datatype
 
 
+@pytest.mark.parametrize("datatype", INTEGERS)
+def test_lists_of_the_least_and_the_largest_integers(datatype: str) -> None:
+    least, most = INTEGERS[datatype]
+    assert tw.Tensor("x", [least, most], datatype=datatype).as_numpy().tolist() == [least, most]
+    for value in (least - 1, most + 1, -(2**63) - 1, 2**63 + most, 2**64, -(2**64)):
+        with pytest.raises(tw.EncodeError, match=f"element 1 .* {datatype} accepts {least} to"):
+            tw.Tensor("x", [0, value], datatype=datatype)
+
+
 @pytest.mark.parametrize("datatype", ["FP16", "BF16", "FP32", "INT8"])
 def test_lists_of_numbers_and_numpy_scalars(datatype: str) -> None:
     tensor = tw.Tensor("x", [[1, np.int8(2)], [np.int64(-3), 4]], datatype=datatype)
@@ -234,14 +245,15 @@ def test_half_precision_has_no_json_form(dtype: Any) -> None:
     assert (caught.value.status, caught.value.tensor) == (400, "y")
 
 
-def test_bytes_that_are_not_utf8_have_no_json_form() -> None:
-    tensor = tw.Tensor("y", [b"fine", b"\xff\xfe"], binary=False)
+@pytest.mark.parametrize("element", [0, 1])
+def test_bytes_that_are_not_utf8_have_no_json_form(element: int) -> None:
+    tensor = tw.Tensor("y", [b"fine"] * element + [b"\xff\xfe"], binary=False)
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_response(tw.InferResponse([tensor]))
     assert str(caught.value) == (
-        "element 1 of output 'y' is not valid UTF-8, and can only be sent as binary data"
+        f"element {element} of output 'y' is not valid UTF-8, and can only be sent as binary data"
     )
-    assert (caught.value.element, caught.value.status) == (1, 400)
+    assert (caught.value.element, caught.value.status) == (element, 400)
 
 
 # --- selection of outputs, and of those that are binary (WIRE.md 7) ---
@@ -286,6 +298,12 @@ def test_binary_data_output_is_repeated_on_every_listed_output() -> None:
         {"binary_data": False},
     ]
     assert decoded["parameters"] == ALL
+
+
+def test_binary_of_a_requested_output_overrides_its_parameters() -> None:
+    outputs = [Out("a", binary=True, parameters={"binary_data": False, "p": 1})]
+    (sent,) = json_of(tw.encode_request(tw.InferRequest([X], outputs)))["outputs"]
+    assert sent["parameters"] == {"binary_data": True, "p": 1}
 
 
 def test_unknown_requested_output_is_rejected() -> None:
@@ -338,9 +356,16 @@ def test_raw_request(array: Any, body: bytes) -> None:
     }
 
 
-def test_raw_request_of_two_bytes_elements_is_rejected() -> None:
-    with pytest.raises(tw.EncodeError, match="has one element, tensor 'raw_input' has 2"):
-        tw.encode_raw_request(["a", "b"])
+@pytest.mark.parametrize("elements", [[], [b"a", b"b"]])
+def test_raw_request_of_bytes_has_one_element(elements: list[bytes]) -> None:
+    tensor = tw.decode_bytes(reference.elements(elements))
+    with pytest.raises(tw.EncodeError, match=f"has one element, .* has {len(elements)}"):
+        tw.encode_raw_request(tensor)
+
+
+def test_raw_request_of_bf16_in_an_array_of_uint16() -> None:
+    words = np.array([0x3FC0], np.uint16)
+    assert bytes(tw.encode_raw_request(tw.Tensor("x", words, datatype="BF16"))) == b"\xc0\x3f"
 
 
 def test_raw_element_is_forwarded_without_a_copy() -> None:
@@ -348,3 +373,10 @@ def test_raw_element_is_forwarded_without_a_copy() -> None:
     request = tw.decode_request(body, 0, raw_input=tw.TensorSpec("x", "BYTES", [1]))
     (buffer,) = tw.encode_raw_request(request["x"]).buffers
     assert np.shares_memory(np.frombuffer(buffer, np.uint8), np.frombuffer(body, np.uint8))
+
+
+def test_raw_element_is_read_only() -> None:
+    spec = tw.TensorSpec("x", "BYTES", [1])
+    request = tw.decode_request(bytearray(b"an image"), 0, raw_input=spec)
+    (buffer,) = tw.encode_raw_request(request["x"]).buffers
+    assert memoryview(buffer).readonly

@@ -33,6 +33,12 @@ X = tw.Tensor("x", np.zeros(1, np.uint8))
             "'x' is an array of complex64, which has no datatype",
         ),
         (lambda: tw.Tensor("x", None), "'x' has no data: a tensor in shared memory needs"),
+        (lambda: tw.Tensor("x", None, datatype="FP32"), "'x' has no data: a tensor in shared"),
+        (lambda: tw.Tensor("x", None, shape=[1]), "'x' has no data: a tensor in shared memory"),
+        (
+            lambda: tw.Tensor("x", HALF.view(np.int16), datatype="BF16"),
+            "'x' is given as BF16, its data is INT16",
+        ),
         (
             lambda: tw.Tensor("x", [1, 2]),
             "'x' is a list of numbers: pass an array, or a Tensor with datatype=",
@@ -72,6 +78,12 @@ def test_data_of_wrong_type_is_rejected(data: Any) -> None:
         ([1e39], "BF16", "element 0 of tensor 'x' is out of range for BF16: 1e+39"),
         ([10**400], "FP16", "element 0 of tensor 'x' does not fit its datatype"),
         ([1, [2]], "FP16", "element 1 of tensor 'x' does not fit its datatype"),
+        ([1, True], "INT8", "INT8 accepts integers, the value is True"),
+        ([1, True], "FP32", "FP32 accepts numbers, the value is True"),
+        ([True, 1], "BOOL", "BOOL accepts booleans, the value is 1"),
+        ([False, 0.0], "BOOL", "BOOL accepts booleans, the value is 0.0"),
+        ([1, 1e39], "FP32", "element 1 of tensor 'x' does not fit its datatype: FP32 accepts magn"),
+        ([1, -(10**400)], "FP64", "element 1 of tensor 'x' does not fit its datatype: FP64 acce"),
         ([np.zeros(2), np.ones(2)], "FP32", "element 0 of tensor 'x' does not fit its datatype"),
     ],
 )
@@ -79,6 +91,46 @@ def test_lists_of_other_objects_are_rejected(values: Any, datatype: str, message
     with pytest.raises(tw.EncodeError) as caught:
         tw.Tensor("x", values, datatype=datatype)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ([-1], "has a negative dimension: [-1]"),
+        ([-(2**63)], "has a negative dimension"),
+        ([-(2**63) - 1], "has a negative dimension"),
+        ([-(2**64)], "has a negative dimension"),
+        ([2**63], "is too large to address: FP32 [9223372036854775808] exceeds 2^63 - 1 bytes"),
+        ([2**64], "is too large to address"),
+        ([2**61], "is too large to address"),
+        ([2**31, 2**31], "is too large to address"),
+        ([0, 2**61], "is too large to address"),
+        ([1] * 65, "has 65 dimensions, numpy supports at most 64"),
+    ],
+)
+def test_shapes_that_cannot_be_sent(shape: list[int], message: str) -> None:
+    region = {"shared_memory_region": "r"}
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.Tensor("x", None, datatype="FP32", shape=shape, parameters=region)
+    assert message in str(caught.value)
+    assert tw.Tensor("x", None, datatype="INT8", shape=[2**31, 2**31], parameters=region).shape
+
+
+def test_shape_becomes_ints() -> None:
+    shape: Any = [True, np.int8(2)]
+    tensor = tw.Tensor("x", np.zeros(2), shape=shape)
+    assert [type(dim) for dim in tensor.shape] == [int, int]
+
+
+@pytest.mark.parametrize("error", [TypeError(), TypeError(5), tw.EncodeError("own")])
+def test_error_of_an_argument_is_not_hidden(error: Exception) -> None:
+    class Failing:
+        def __iter__(self) -> Any:
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        tw.Tensor("x", HALF, shape=Failing())  # type: ignore[arg-type]
+    assert caught.value is error
 
 
 def test_more_dimensions_than_numpy_supports() -> None:
@@ -96,11 +148,29 @@ def test_more_dimensions_than_numpy_supports() -> None:
         ),
         (np.zeros((2, 6), np.float16)[:, ::2], "is not contiguous"),
         (tw.decode_bytes(b""), "was created as FP16 [2, 3], its data is now BYTES [0]"),
+        (tw.decode_bytes(bytes(24)).reshape((2, 3)), "its data is now BYTES [2, 3]"),
     ],
 )
 @pytest.mark.parametrize("binary", [True, False])
 def test_data_replaced_after_construction(data: Any, message: str, binary: bool) -> None:
     tensor = tw.Tensor("x", HALF, binary=binary)
+    tensor.data = data
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_request(tw.InferRequest([tensor]))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (tw.decode_bytes(b"\1\0\0\0a" * 3), "BYTES [2], its data is now BYTES [3]"),
+        (tw.decode_bytes(b"\1\0\0\0a" * 2).reshape((2, 1)), "its data is now BYTES [2, 1]"),
+        (np.zeros(2, np.int8), "was created as BYTES, its data is now int8"),
+    ],
+)
+def test_bytes_replaced_after_construction(data: Any, message: str, binary: bool) -> None:
+    tensor = tw.Tensor("x", ["a", "b"], binary=binary)
     tensor.data = data
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_request(tw.InferRequest([tensor]))
@@ -120,6 +190,10 @@ def test_data_replaced_after_construction(data: Any, message: str, binary: bool)
             "input 'x' has data, and binary_data_size among its parameters",
         ),
         (
+            [tw.Tensor("x", [1], datatype="INT8", parameters={"shared_memory_region": "r"})],
+            "input 'x' has data, and shared_memory_region among its parameters",
+        ),
+        (
             [tw.Tensor("x", None, datatype="FP32", shape=[1])],
             "input 'x' has no data, and no shared_memory_region among its parameters",
         ),
@@ -129,6 +203,22 @@ def test_data_replaced_after_construction(data: Any, message: str, binary: bool)
 def test_invalid_requests_are_rejected(tensors: Any, message: str) -> None:
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_request(tw.InferRequest(tensors))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "message"),
+    [
+        ("o\0", None, "has no name, or its name has a NUL"),
+        (None, None, "has no name, or its name has a NUL"),
+        ("o", {"binary_data": 1}, "binary_data of requested output 'o' must be True or False, not"),
+    ],
+)
+def test_invalid_requested_output_is_rejected(name: Any, parameters: Any, message: str) -> None:
+    output = tw.RequestedOutput("o", parameters=parameters)
+    output.name = name
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_request(tw.InferRequest([X], [output]))
     assert message in str(caught.value)
 
 
@@ -214,8 +304,9 @@ def test_arguments_of_wrong_python_types() -> None:
         tw.encode_request(tw.InferResponse([X]))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="selection must be"):
         tw.encode_response(tw.InferResponse([X]), selection="kserve")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="align must be 1 to"):
-        tw.encode_request(tw.InferRequest([X]), align=0)
+    for align in (0, -1, 2**24 + 1, 2**64):
+        with pytest.raises(ValueError, match="align must be 1 to"):
+            tw.encode_request(tw.InferRequest([X]), align=align)
 
 
 untyped: Any = tw  # for calls that a type checker rejects
@@ -227,6 +318,8 @@ untyped: Any = tw  # for calls that a type checker rejects
         lambda: untyped.Tensor("x", HALF, shape=[2.0, 3.0]),
         lambda: untyped.Tensor("x", HALF, shape="23"),
         lambda: untyped.Tensor("x", HALF, binary="no"),
+        lambda: untyped.Tensor("x", HALF, binary=0),
+        lambda: untyped.Tensor("x", HALF, binary=1),
         lambda: untyped.Tensor("x", HALF, parameters="ab"),
         lambda: untyped.RequestedOutput("o", binary="yes"),
         lambda: untyped.TensorSpec("x", "FP32", [2.7]),

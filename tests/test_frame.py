@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,16 +92,47 @@ def test_frame_is_a_container_of_buffers() -> None:
 
 
 def test_chunks() -> None:
-    for most in (1000, 280_000, 1 << 30):
+    for most in (7, 1000, 280_000, 1 << 30):
         chunks = list(FRAME.chunks(most))
         assert b"".join(chunks) == bytes(FRAME)
         assert max(map(len, chunks)) <= most
     memory = [np.frombuffer(chunk, np.uint8) for chunk in FRAME.chunks(1000)]
     assert np.shares_memory(memory[1], np.frombuffer(FRAME.buffers[1], np.uint8))
     assert list(tw.encode_raw_request(np.zeros(0, np.int8)).chunks(10)) == []
+    assert list(tw.Frame((b"abc", b"d"), None).chunks(1)) == [b"a", b"b", b"c", b"d"]
+    for size in (0, -1):
+        with pytest.raises(ValueError, match="max_nbytes must be 1 or more, not"):
+            FRAME.chunks(size)
 
 
 def test_buffers_are_read_only() -> None:
     for buffer in FRAME.buffers[1:]:
         assert isinstance(buffer, memoryview)
         assert (buffer.readonly, buffer.format, buffer.ndim) == (True, "B", 1)
+
+
+def test_buffers_of_other_items_become_bytes() -> None:
+    numbers = np.arange(6, dtype=np.int32)
+    buffers: list[Any] = [numbers, numbers.data, numbers.reshape(2, 3).data, bytearray(24)]
+    for buffer in buffers:
+        frame = tw.Frame((b"ab", buffer), 2)
+        assert (len(frame), len(bytes(frame))) == (26, 26)
+        assert frame.headers["Content-Length"] == "26"
+        assert bytes(frame) == b"ab" + bytes(buffer)
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [memoryview(b"abcdef")[::2], memoryview(b"abcdef")[::-1], np.zeros((4, 4), np.int8)[:, ::2]],
+    ids=["strided", "reversed", "array"],
+)
+def test_strided_buffers_are_rejected(buffer: Any) -> None:
+    with pytest.raises(BufferError, match="cannot be sent as bytes"):
+        tw.Frame((buffer,), None)
+
+
+@pytest.mark.parametrize("header_length", [-1, 3, 2**64])
+def test_header_length_outside_the_frame_is_rejected(header_length: int) -> None:
+    with pytest.raises(ValueError, match="header_length must be 0 to 2, the size of the frame"):
+        tw.Frame((b"ab",), header_length)
+    assert tw.Frame((b"ab",), 2).header_length == 2

@@ -50,7 +50,7 @@ from tensorwire.server.workers import N_THREADS
 pytestmark = [
     pytest.mark.thread_unsafe(reason="the tests share servers"),
     pytest.mark.no_sanitizers(reason="it measures the memory of processes"),
-    pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux' /proc"),
+    pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this machine has no /proc"),
 ]
 
 MB = 1_000_000

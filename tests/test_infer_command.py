@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+from support.requirements import skip_or_fail
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire import TensorSpec
 from tensorwire.asgi import Model, create_app
@@ -567,7 +568,7 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_tls(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
+        skip_or_fail("openssl", "openssl is not installed")
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=test"
     name = ["-addext", "subjectAltName=IP:127.0.0.1"]

@@ -417,10 +417,10 @@ def test_double_precision_of_up_to_19_digits() -> None:
 def test_numbers_with_all_exponents() -> None:
     chooser = random.Random(7)
     doubles = np.array(
-        [(e << 52) | chooser.getrandbits(52) for e in range(2047) for _ in range(4)], np.uint64
+        [(e << 52) | chooser.getrandbits(52) for e in range(2047) for _ in range(2)], np.uint64
     )
     singles = np.array(
-        [(e << 23) | chooser.getrandbits(23) for e in range(255) for _ in range(20)], np.uint32
+        [(e << 23) | chooser.getrandbits(23) for e in range(255) for _ in range(4)], np.uint32
     )
     doubles |= np.array([chooser.getrandbits(1) << 63 for _ in doubles], np.uint64)
     texts = [repr(value) for value in doubles.view(np.float64).tolist()]
@@ -451,6 +451,7 @@ FINITE = [
     *("3.4028235677973366e38", "3.40282356779733642e38", "3.40282356779733661637e38"),
     *("1e-400", "-1e-400", "1e-9999999999", "-1e-99999999999999999999", "1e-46", "-1e-46"),
     *("0." + "0" * 1000 + "1e1001", "0." + "0" * 400 + "1e400", "1" + "0" * 400 + "e-400"),
+    *("0." + "0" * 400 + "1e50", "1" + "0" * 400 + "e-800"),
     *(
         "0." + LONG,
         "-0." + LONG,
@@ -499,6 +500,7 @@ TOO_LARGE = [
         "1e99999999999999999999",
     ),
     *("1" + "0" * 400, LONG, "0." + "0" * 400 + "1e800", "9" * 5000, "-1e18446744073709551617"),
+    *("1" + "0" * 400 + "e-50", "1" + "0" * 400 + ".5e-50"),
 ]
 
 
@@ -762,6 +764,8 @@ LONE += [
     r"\ud83d\uDBFF",
     r"\ud83d\u",
     r"\ud83d\udg00",
+    r"\udc00\udc00",
+    r"\udfff\udfff",
 ]
 
 
@@ -1056,7 +1060,8 @@ def test_duplicate_keys_in_skipped_objects(seed: int) -> None:
 def test_unknown_members_are_ignored() -> None:
     value = '{"a":[1,"\\u00e9",null,true,{"b":-1.5e3}]}'
     unknown = ",".join(
-        f'"{name}":{value}' for name in ("z", "Name", "input", "data_", "", "\\u0000")
+        f'"{name}":{value}'
+        for name in ("z", "Name", "input", "data_", "", "\\u0000", "nam\\u0065s", "inputs\\u0000")
     )
     text = f'{{{unknown},"inputs":[{PLAIN[:-1]},{unknown}}}],"outputs":[{{{unknown},"name":"o"}}]}}'
     request = decode(text)
@@ -1226,7 +1231,7 @@ def test_data_across_block_boundaries(kind: str) -> None:
     for last in (unit, *FAULTS[kind]):
         is_fault = last is not unit
         size = len(last.encode())
-        for shift in range(-2, size + 3):
+        for shift in {*range(-2, min(size, 10) + 3), *range(size - 2, size + 3)}:
             long = at_edge(datatype, unit, last, shift, SHORT_NBYTES)
             short = at_edge(datatype, unit, last, shift, few)
             assert len(long.encode()) > SHORT_NBYTES > len(short.encode())
@@ -1299,7 +1304,7 @@ def test_objects_in_long_data_before_its_datatype() -> None:
         '{"z":{"a":1},' + body(tensor + "," + tensor)[1:],
     ):
         assert len(text) > SHORT_NBYTES
-        for _ in range(50):
+        for _ in range(3):
             with pytest.raises(tw.ElementError, match="element 0 of input 'x'"):
                 decode(text)
 
@@ -1438,6 +1443,10 @@ def compared(kind: str, text: bytes, length: int | None) -> None:
     )
     try:
         found: Any = message_read(decode_message(text, length))
+    except tw.HeaderError as error:
+        n = len(text) if length is None else length
+        assert error.offset is None or 0 <= error.offset <= n, (text, length)
+        found = None
     except tw.DecodeError:
         found = None
     try:
@@ -1458,10 +1467,14 @@ def test_all_truncations_agree_with_the_reference(i: int) -> None:
         compared(kind, text, n)
 
 
+# The bytes that mean something in JSON, and some at the edges of ranges.
+MEANINGFUL = b'{}[]",:\\ \t\n\r0129-+.eEtfnNIu\0\x1f\x7f\x80\xbf\xc3\xff'
+
+
 @pytest.mark.parametrize("i", range(len(HEADERS)))
 def test_all_single_byte_changes_agree_with_the_reference(i: int) -> None:
     kind, text, length = HEADERS[i]
     chooser = random.Random(i)
     for at in range(len(text) if length is None else length):
-        for byte in chooser.sample(range(256), scaled(256)):
+        for byte in (*chooser.sample(MEANINGFUL, scaled(len(MEANINGFUL))), chooser.randrange(256)):
             compared(kind, text[:at] + bytes([byte]) + text[at + 1 :], length)

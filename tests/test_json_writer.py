@@ -11,7 +11,6 @@ from collections import OrderedDict, UserDict, defaultdict
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from enum import Enum, IntEnum
-from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -96,7 +95,7 @@ def tensors(draw: st.DrawFn) -> list[tuple[tw.Tensor, dict[str, Any]]]:
     return made
 
 
-@settings(max_examples=scaled(150), deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(tensors(), SOMETIMES, SOMETIMES, SOMETIMES, PARAMETERS, st.data())
 def test_random_messages(
     made: Any, id: Any, model: Any, version: Any, parameters: Any, data: st.DataObject
@@ -288,8 +287,9 @@ def check_singles(array: Any) -> None:
     """Check that numpy needs as many digits, and that the text reads as the same bits."""
     array = np.ascontiguousarray(array, np.float32)
     texts = texts_of(array)
-    read = np.array([json.loads(text) for text in texts])
-    assert all(isinstance(json.loads(text), float) for text in texts)
+    values = json.loads(f"[{','.join(texts)}]")
+    assert {type(value) for value in values} <= {float}
+    read = np.array(values)
     assert read.astype(np.float32).tobytes() == array.tobytes()
     assert np.array([strtof(t.encode(), None) for t in texts], np.float32).tobytes() == (
         array.tobytes()
@@ -298,11 +298,10 @@ def check_singles(array: Any) -> None:
         if text.lstrip("-") == "7.0385307e-26":
             continue  # see test_shortest_single_that_is_misread_through_a_double
         shortest = np.format_float_scientific(number, unique=True, trim="-")
-        assert Fraction(text) == Fraction(shortest), (text, shortest)
+        value = Decimal(text)
+        assert value == Decimal(shortest), (text, shortest)
         # Python's notation: fixed from 1e-4 to 1e16.
-        assert ("e" in text) == (
-            number != 0 and not Fraction(1, 10**4) <= abs(Fraction(text)) < 10**16
-        )
+        assert ("e" in text) == (number != 0 and not Decimal("1e-4") <= abs(value) < 10**16)
 
 
 def neighbours(array: Any) -> Any:
@@ -332,7 +331,7 @@ def test_numbers_that_are_hard_to_write(dtype: str, check: Callable[[Any], None]
     tens = [float(f"1e{e}") for e in range(-400, 400)]
     check(neighbours(np.array([x for x in tens if smallest <= x <= float(info.max)], dtype)))
     check(neighbours(np.array([0, smallest, info.tiny, info.max, info.eps, 1 / 3], dtype)))
-    check(neighbours(np.arange(0, 70_000, 7).astype(dtype)))
+    check(neighbours(np.arange(0, 70_000, 37).astype(dtype)))
     check(np.arange(0, 1000, dtype=dtype) * np.dtype(dtype).type(smallest))
     # Whole numbers near 2^24, 2^53, 10^15 and 10^16, and numbers of few digits.
     for base in (2**24, 2**53, 10**15, 10**16, 10**17, 2**63):
@@ -526,7 +525,7 @@ def test_values_modified_while_they_are_written() -> None:
     thread = threading.Thread(target=change)
     thread.start()
     try:
-        for _ in range(20):
+        for _ in range(5):
             found = set(json.loads(f"[{data_text(array)}]"))
             assert found <= {0, 1, -(2**63)}
     finally:
@@ -554,16 +553,18 @@ def is_utf8(element: bytes) -> bool:
     return True
 
 
+EDGES = b"\x00\x7f\x80\x8f\x90\x9f\xa0\xbf\xc0\xff"  # of the ranges of RFC 3629
+
+
 def sequences() -> Iterator[bytes]:
     """Yield all 1- and 2-byte sequences, and 3 and 4 bytes around the bounds of RFC 3629."""
     yield from (bytes([first]) for first in range(256))
     yield from (bytes([first, second]) for first in range(0x7F, 256) for second in range(256))
-    edges = [0x00, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xFF]
     for first in (0xE0, 0xE1, 0xEC, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5):
-        for second in edges:
-            for third in edges:
+        for second in EDGES:
+            for third in EDGES:
                 yield bytes([first, second, third])
-                yield from (bytes([first, second, third, last]) for last in edges)
+                yield from (bytes([first, second, third, last]) for last in EDGES)
 
 
 def test_utf8_validation_agrees_with_python() -> None:
@@ -571,15 +572,18 @@ def test_utf8_validation_agrees_with_python() -> None:
     assert len(valid) > 2000
     strings(valid)
     strings([b"1234567" + sequence + b"1234567" for sequence in valid])
-    for sequence in sequences():
-        if is_utf8(sequence):
+    for n, sequence in enumerate(sequences()):
+        if is_utf8(sequence) or sequence[-1] not in EDGES:
             continue
-        for element in (sequence, b"123456" + sequence, sequence + b"12345678"):
-            if is_utf8(element):
-                continue
-            with pytest.raises(tw.EncodeError, match="element 2 of input 'x' is not") as caught:
-                strings([b"", b"fine", element, b"\xff"])
-            assert (caught.value.element, caught.value.status) == (2, 400)
+        element = (sequence, b"123456" + sequence, sequence + b"12345678")[n % 3]
+        if is_utf8(element):
+            continue
+        try:
+            strings([b"", b"fine", element, b"\xff"])
+        except tw.EncodeError as error:
+            assert (error.element, error.status) == (2, 400), element
+        else:
+            pytest.fail(f"{element!r} was written")
 
 
 SPECIAL = ["a", '"', "\\", "\0", "\x1f", "\n", "\x7f", "é", "€", "\U0001f600"]

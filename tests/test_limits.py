@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 import threading
 from typing import Any
@@ -189,6 +190,17 @@ def test_integers_of_more_digits_than_decoders_read() -> None:
         sys.set_int_max_str_digits(before)
 
 
+@pytest.mark.parametrize("name", ["a", "\x80", "\u07ff", "\u0800", "\uffff", "\U00010000"])
+def test_max_name_nbytes_counts_utf8(name: str) -> None:
+    n = len(name.encode())
+    for text in (name, json.dumps(name)[1:-1]):  # as it is, and escaped
+        tensor = f'{{"name":"{text}","shape":[1],"datatype":"INT8","data":[1]}}'
+        body = f'{{"inputs":[{tensor}]}}'.encode()
+        assert tw.decode_request(body, limits=limits(max_name_nbytes=n)).inputs[0].name == name
+        with pytest.raises(tw.HeaderError, match=f"too long: {n} bytes"):
+            tw.decode_request(body, limits=limits(max_name_nbytes=n - 1))
+
+
 def test_max_tensors_counts_requested_outputs() -> None:
     outputs = [{"name": str(i)} for i in range(3)]
     body, n = reference.request([reference.entry("x", "INT8", [1], [1])], outputs=outputs)
@@ -216,6 +228,8 @@ def test_max_elements_of_a_raw_request(datatype: str) -> None:
         ([2**40] * 60, "more than 2\\^64 up to"),
         ([1] * 64, "1 up to"),
         ([5, -2], "negative dimension"),
+        ([5, -2, -2], "negative dimension"),
+        ([2**62, 2**62, 0], "too large to address"),
         ([0, 2**61], "too large to address"),
         ([10**400], "more than 2\\^64 up to"),
     ],
@@ -365,6 +379,25 @@ def test_invalid_limits_are_rejected(bounds: Any) -> None:
 def test_flags_must_be_bool(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be True or False, not int"):
         limits(**{name: 1})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"max_header_nbytes": 1},
+        {"max_tensors": 2},
+        {"max_rank": 3},
+        {"max_name_nbytes": 4},
+        {"max_nesting": 5},
+        {"max_elements": 6},
+        {"check_bool": False},
+        {"bf16_as_uint16": True},
+    ],
+    ids=str,
+)
+def test_pickle(changed: dict[str, Any]) -> None:
+    limits = tw.Limits(**changed)
+    assert repr(pickle.loads(pickle.dumps(limits))) == repr(limits) != repr(tw.Limits())
 
 
 def test_repr_and_immutability() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+from tensorwire import errors
 
 X = tw.Tensor("x", np.arange(6, dtype=np.int16).reshape(2, 3), parameters={"k": 1})
 WORDS = tw.Tensor("words", ["a", "b"])
@@ -160,6 +161,14 @@ def test_error_classes(kind: Any, bases: tuple[type, ...], status: int) -> None:
         ((3,), [3], False, True),
         ((3,), [-1], False, True),
         ((0,), [-1], False, True),
+        ((0,), [0], False, True),
+        ((1,), [0], False, False),
+        ((5, 1), [0], True, False),
+        ((2, 3), [2, 3], False, True),
+        ((3, 2), [2, 3], False, False),
+        ((2, 3), [-1, 3], False, True),
+        ((5, 2, 3), [2, 3], True, True),
+        ((5, 3, 2), [2, 3], True, False),
         ((3,), [2], False, False),
         ((3,), [3, 1], False, False),
         ((3, 1), [3], False, False),
@@ -177,3 +186,21 @@ def test_tensor_spec_accepts(
     assert spec.accepts(tensor) is fits
     assert spec.shape == ((-1, *dims) if batching else tuple(dims))
     assert not tw.TensorSpec("x", "FP64", dims, batching).accepts(tensor)
+
+
+# --- parts of messages ---
+
+
+@pytest.mark.parametrize(("n", "text"), [(0, "0 bytes"), (1, "1 byte"), (2, "2 bytes")])
+def test_plural(n: int, text: str) -> None:
+    assert errors.plural("byte", n) == text
+
+
+def test_texts_of_untrusted_values_are_abbreviated() -> None:
+    assert errors.shape_text(range(8)) == "[0, 1, 2, 3, 4, 5, 6, 7]"
+    assert errors.shape_text(range(9)) == "[0, 1, 2, 3, 4, 5, 6, 7, ... 9 dimensions]"
+    assert errors.shape_text([2**64]) == "[more than 2^64]"
+    assert errors.number_text(2**64 - 1) == "18446744073709551615"
+    assert errors.subject("input", "x" * 80) == f"input '{'x' * 80}'"
+    assert errors.subject("input", "x" * 81) == f"input '{'x' * 80}'..."
+    assert errors.subject("input", None) == "the input"

@@ -93,3 +93,26 @@ def test_objects_without_json_form_are_rejected(value: Any) -> None:
         write_peer_json(value, "null")
     with pytest.raises(tw.EncodeError, match=r"element 1 .*is not valid UTF-8"):
         write_peer_json([tw.decode_bytes(tw.encode_bytes([b"a", b"\xff"]))], "null")
+
+
+@pytest.mark.parametrize("kind", [dict, list])
+def test_tree_that_contains_itself_is_rejected(kind: type) -> None:
+    tree: Any = kind()
+    if isinstance(tree, dict):
+        tree["a"] = tree
+    else:
+        tree.append(tree)
+    with pytest.raises(tw.EncodeError, match="nested too deep"):
+        write_peer_json(tree, "null")
+
+
+@pytest.mark.parametrize("order", ["data first", "data last"])
+@pytest.mark.parametrize("size", ["8", '"text"', "{}", "-1"])
+def test_size_next_to_data_is_an_ordinary_parameter(order: str, size: str) -> None:
+    members = ['"data":[1, 2]', f'"parameters":{{"binary_data_size":{size},"p":1}}']
+    members += ['"name":"x"', '"shape":[2]', '"datatype":"FP32"']
+    text = f'{{"inputs":[{{{",".join(members if order == "data first" else members[::-1])}}}]}}'
+    _, [entry], _ = read(text.encode())
+    assert entry.parameters == {"binary_data_size": json.loads(size), "p": 1}
+    assert entry.tensor.as_numpy().tolist() == [1, 2]
+    assert bytes(entry.text) == b"[1, 2]"

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+from support.requirements import package
+from tensorwire._codec import messages
 
 BIG = 1 << 18
 SMALL = 1000  # bytes that a pickle may have in addition to its tensors
@@ -46,7 +48,7 @@ def address_of(tensor: tw.Tensor) -> int:
 
 
 def bf16() -> np.ndarray[Any, Any]:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
+    ml_dtypes = package("ml_dtypes")
     return np.arange(BIG).astype(ml_dtypes.bfloat16)
 
 
@@ -295,3 +297,10 @@ def test_through_shared_memory() -> None:
     finally:
         memory.close()
         memory.unlink()
+
+
+@pytest.mark.parametrize(("data", "dtype"), [("text", np.dtype("u2")), (np.zeros(1), "u2")])
+def test_invalid_pickles_of_tensors_are_rejected(data: Any, dtype: Any) -> None:
+    module: Any = messages
+    with pytest.raises(TypeError, match="a pickled tensor must have an array and a dtype"):
+        module._unpickled_tensor("x", "BF16", (1,), data, {}, True, dtype)

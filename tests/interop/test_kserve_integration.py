@@ -22,6 +22,7 @@ import pytest
 import tensorwire as tw
 from interop import environment, programs
 from interop.test_matrix import CLIENTS, Call, Rejected
+from support.requirements import package
 
 HERE = Path(__file__).parent
 LOOPBACK = "127.0.0.1"
@@ -258,7 +259,7 @@ def test_bytes_that_are_not_utf8(running: Running, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["installed", "installed, 2 workers"])
 def test_bf16(running: Running, mode: str) -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
+    ml_dtypes = package("ml_dtypes")
     x = np.array([1.5, -2.0], ml_dtypes.bfloat16)
     assert infer(running[mode].http, "echo", tw.Tensor("x", x))["x"].as_numpy().tolist() == [
         1.5,

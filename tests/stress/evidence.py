@@ -1,9 +1,9 @@
 """Run the sanitizers, search for leaks, and write the results to docs/evidence.md.
 
 `PYTHONPATH=tests python -m stress.evidence` takes about 20 minutes on two cores. It needs gcc and
-valgrind. The page also has the last run of each fuzz target (`python tests/fuzz/run.py`). If a
-check fails or a target has a finding, the reason is printed, the exit code is 1, and the page is
-not written.
+valgrind. The page also has the last run of each fuzz target (`python tests/fuzz/run.py`), and runs
+the mutants that `python tests/mutation/run.py` has not killed before. If a check fails or a target
+has a finding, the reason is printed, the exit code is 1, and the page is not written.
 """
 
 from __future__ import annotations
@@ -94,6 +94,12 @@ def checks(arguments: argparse.Namespace) -> Iterator[Check]:
         "(`stress.leaks`)",
         [python, "-m", "stress.leaks", str(arguments.calls)],
         r"^([^:]+): \d+ cases",
+    )
+    yield Check(
+        "small bugs in a copy of the source, which a test must notice (`tests/mutation/run.py`)",
+        [python, str(run.TESTS / "mutation" / "run.py"), "--resume"],
+        r"(\d+ of \d+) mutants were killed",
+        suffix=" were noticed",
     )
     seed = time.strftime("%Y%m%d")
     yield Check(

@@ -13,8 +13,9 @@ import pytest
 import tensorwire as tw
 
 from .lifetimes import Owned
+from .requirements import package
 
-ml_dtypes = pytest.importorskip("ml_dtypes", reason="pip install '.[test]'")
+ml_dtypes = package("ml_dtypes")
 DTYPES: dict[str, Any] = {
     **{"BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32},
     **{"UINT64": np.uint64, "INT8": np.int8, "INT16": np.int16, "INT32": np.int32},

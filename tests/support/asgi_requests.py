@@ -16,7 +16,9 @@ X = tw.Tensor("x", np.arange(1000, dtype=np.float32))
 WORDS = tw.Tensor("words", ["a", "bc"])
 ALL = {"binary_data_output": True}
 REQUEST = tw.InferRequest([X, WORDS], parameters=ALL, id="7")
-FRAME = tw.encode_request(REQUEST)
+# Without padding after the header: only the length in the HTTP headers aligns the tensor.
+FRAME = tw.encode_request(REQUEST, align=1)
+assert (FRAME.header_length or 0) % 16
 BODY = bytes(FRAME)
 
 

@@ -16,6 +16,7 @@ import pytest
 import uvloop
 
 import tensorwire as tw
+from support.requirements import skip_or_fail
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire.asgi import Model, create_app
 from tensorwire.client import AsyncClient, Client
@@ -141,7 +142,7 @@ class Certificate:
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
+        skip_or_fail("openssl", "openssl is not installed")
     return Certificate(tmp_path_factory.mktemp("certificate"))
 
 

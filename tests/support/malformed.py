@@ -116,7 +116,8 @@ PARSED = (
     Malformed("header length 0 in a response", "response", GOOD, 0, HEADER),
     text("only white space", HEADER, " \n"),
     text("OVMS empty object", HEADER, "{}"),
-    *(text(f"J22 trailing {tail!r}", HEADER, BASE + tail) for tail in ("x", "{}", "//", "\xa0")),
+    *(text(f"J22 trailing {tail!r}", HEADER, BASE + tail)
+      for tail in ("x", "{}", "//", "\xa0", "       x", "        x")),
     *(text(f"J23 {encoding}, NaN {'NaN' in body}", HEADER, body.encode(encoding),
            "RapidJSON skips a byte order mark of UTF-8")
       for encoding in ("utf-8-sig", "utf-16", "utf-16-le") for body in (BASE, FLOATS)),
@@ -204,6 +205,9 @@ MEMBERS = (
     case("X3 parameters [] of an output", HEADER, one(), outputs=[{"name": "o", "parameters": []}],
          differs="Triton treats it as absent"),
     case("error response", HEADER, kind="response", outputs=..., error="no such model"),
+    case("error of a requested output", HEADER, inputs=..., outputs=[{"name": "o", "error": "no"}]),
+    text("C20 C21 FP8 before malformed JSON", HEADER,
+         '{"inputs":[{"name":"x","shape":[1],"datatype":"FP8","data":[7]},{"name":}]}'),
     case("outputs null in a response", HEADER, kind="response", outputs=None),
     case("C6 data and size", HEADER, sized(8, data=[1.0, 2.0]), body=BLOB),
     case("C6 data and size 0", HEADER, sized(0, data=[], shape=[0])),
@@ -231,6 +235,8 @@ THIRD = (2**64 + 2) // 3  # 3 * THIRD is 2 modulo 2^64
 LAYOUTS = (
     case("no header length, size 8", LAYOUT, sized(8)),
     case("C1 body too short by 3 bytes", LAYOUT, sized(8), body=BLOB[:5]),
+    case("C1 BYTES too short by 3 bytes", LAYOUT, sized(8, datatype="BYTES", shape=[1]),
+         body=reference.elements([b"a"])),
     case("C2 body too long by 2 bytes", LAYOUT, sized(8), body=BLOB + b"\0\0"),
     case("C2 bytes after JSON data", LAYOUT, one(), body=b" "),
     case("C2 bytes after an empty tensor", LAYOUT, sized(0, shape=[0]), body=b"\0"),
@@ -260,7 +266,7 @@ LAYOUTS = (
     *(case(f"no elements in {datatype} {shape}", LAYOUT, sized(0, datatype=datatype, shape=shape),
            differs="numpy has no such array") for datatype, shape in (
         ("FP32", [0, 2**61]), ("FP32", [2**61, 0]), ("UINT8", [2**32, 0, 2**31]),
-        ("UINT8", [2**63, 0]))),
+        ("UINT8", [2**63, 0]), ("BYTES", [0, 2**60]))),
     *(case(f"{id} {shape}, JSON", LAYOUT, one(shape=shape)) for id, shape in (
         ("HEAD2", [16, 2**60 + 2]), ("HEAD3", [4, 2**60 + 2]), ("C12", [-1]), ("C15", [10**30]))),
     *(case(f"{rank} dimensions", LAYOUT, sized(4, shape=[1] * rank), body=BLOB[:4],
@@ -279,6 +285,7 @@ LAYOUTS = (
           ("Y3 two", "BYTES", [1], reference.elements([b"ab", b"cd"])),
           ("Y3 two", "BYTES", [], bytes(8)), ("Y10 one", "BYTES", [0], bytes(4)),
           ("Y11 no bytes", "BYTES", [2], b""),
+          ("Y2 one with room", "BYTES", [2], reference.elements([BLOB])),
           ("less than a length prefix", "BYTES", [1], bytes(3)),
           ("8 bytes", "BYTES", [2**40], bytes(8)), ("8 bytes", "BYTES", [3, THIRD], bytes(8)))),
     data("J15 too few values", LAYOUT, "INT32", 2, "[1]"),

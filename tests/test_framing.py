@@ -1,0 +1,118 @@
+"""What the HTTP headers of a request say about its body, and the memory for that body."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from tensorwire.server.body import CompressedBody, finish_body, open_body
+from tensorwire.server.framing import Framing, frame_head, frame_headers
+
+LENGTH = b"inference-header-content-length"
+GATEWAY = b"application/vnd.vertex-ai-triton.binary+json"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"0", 0),
+        (b"5", 5),
+        (b" 5\t", 5),
+        (b"005", 5),
+        *((b"9" * n, 10**n - 1) for n in (17, 18, 19, 20)),
+        *((value, None) for value in (b"", b" ", b"+5", b"-5", b"5.0", b"0x5", b"5 5", b"5,5")),
+        *((value, None) for value in (b"/", b"5/", b":", b"5:", b"1" * 21, b"5" * 18 + b"/")),
+        *((b"5" + blank, None) for blank in (b"\n", b"\x0b", b"\x0c", b"\r", b"\0", b"\xa0")),
+        *((value, None) for value in (b"\x0b5", "\u0665".encode(), b"\xb2")),
+    ],
+)
+def test_content_length(value: bytes, expected: int | None) -> None:
+    if expected is not None:
+        assert Framing([(b"content-length", value)]).content_length == expected
+        return
+    with pytest.raises(tw.HeaderError, match="Content-Length is not a number"):
+        Framing([(b"content-length", value)])
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ([], None),
+        ([(LENGTH, b"0")], 0),
+        ([(LENGTH, b" 17 ")], 17),
+        ([(LENGTH, b"17"), (LENGTH, b"017")], 17),
+        ([(b"content-type", GATEWAY + b"; json-header-size=17")], 17),
+        ([(b"content-type", GATEWAY + b"; JSON-Header-Size=17")], 17),
+        ([(b"content-type", GATEWAY)], None),
+        ([(b"content-type", b"application/octet-stream"), (LENGTH, b"17")], 17),
+        *(([(LENGTH, value)], ...) for value in (b"", b"x", b"-1", b"17, 18", b"1" * 21)),
+        ([(LENGTH, b"17"), (LENGTH, b"18")], ...),
+        ([(LENGTH, b"17"), (b"content-type", GATEWAY + b";json-header-size=18")], ...),
+    ],
+)
+def test_header_length(headers: Any, expected: Any) -> None:
+    if expected is not ...:
+        assert Framing(headers).header_length == expected
+        return
+    with pytest.raises(tw.HeaderError):
+        Framing(headers)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], b""),
+        ([b""], b""),
+        ([b"Identity"], b""),
+        ([b" GZip "], b"gzip"),
+        ([b"gzip", b"identity"], b"gzip"),
+        ([b"gzip", b"deflate"], b"gzip, deflate"),
+    ],
+)
+def test_encoding(values: list[bytes], expected: bytes) -> None:
+    assert Framing([(b"content-encoding", value) for value in values]).encoding == expected
+
+
+def test_content_length_and_transfer_encoding_exclude_each_other() -> None:
+    chunked = (b"transfer-encoding", b"chunked")
+    assert Framing([chunked]).content_length is None
+    for headers in ([chunked, (b"content-length", b"0")], [(b"content-length", b"5"), chunked]):
+        with pytest.raises(tw.HeaderError, match="both Content-Length and Transfer-Encoding"):
+            Framing(headers)
+
+
+@pytest.mark.parametrize("frame", [tw.Frame((b"{}",), None), tw.Frame((b"{}", b"abc"), 2)])
+def test_headers_of_a_reply(frame: tw.Frame) -> None:
+    expected = {name.lower(): value for name, value in frame.headers.items()}
+    assert {name.decode(): value.decode() for name, value in frame_headers(frame)} == expected
+    lines = frame_head(frame).decode().split("\r\n")
+    assert lines.pop() == ""
+    assert dict(line.split(": ") for line in lines) == expected
+
+
+ARRAY = np.arange(100, dtype=np.float64)
+
+
+@pytest.mark.parametrize("n_name", range(1, 20))
+@pytest.mark.parametrize("kind", ["announced", "chunked", "compressed"])
+def test_first_binary_tensor_is_aligned(kind: str, n_name: int) -> None:
+    """The JSON header has any length: it is not padded."""
+    name = "x" * n_name
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor(name, ARRAY)]), align=1)
+    sent, headers = bytes(frame), [(LENGTH, b"%d" % (frame.header_length or 0))]
+    if kind == "compressed":
+        sent = zlib.compress(sent)
+        headers.append((b"content-encoding", b"deflate"))
+    if kind != "chunked":
+        headers.append((b"content-length", b"%d" % len(sent)))
+    framing = Framing(headers)
+    body = open_body(framing, 10_000)
+    assert isinstance(body, CompressedBody) == (kind == "compressed")
+    body.write(sent)
+    found = tw.decode_request(finish_body(body), framing.header_length)[name].as_numpy()
+    assert found.ctypes.data % 64 == 0
+    assert np.array_equal(found, ARRAY)
