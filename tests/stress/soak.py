@@ -116,7 +116,7 @@ class Client:
             (25, self.malformed_message),
             (12, self.exchange),
             (3, self.vanishing),
-            (1, self.silent),
+            (3, self.silent),
         ]
 
     def reconnect(self) -> None:
