@@ -16,6 +16,7 @@ import tensorwire as tw
 from support import client_fixtures
 from support.client_fixtures import BODY, GOOD, HEADERS, Connect, MiB, X, echo
 from support.servers import Scripted, http, uvicorn_server
+from tensorwire._codec.datatypes import UNLIMITED
 from tensorwire.asgi import create_app
 from tensorwire.client import InferenceServerError
 from tensorwire.http import HEADER_LENGTH
@@ -286,7 +287,7 @@ def test_default_limits_accept_what_the_application_sends(connect: Connect) -> N
     """20,000 outputs, a name of 10,000 bytes, and more than 64 MiB of JSON."""
     outputs = [tw.Tensor(f"{i}", np.zeros(1, np.int8)) for i in range(20_000)]
     outputs.append(tw.Tensor("x" * 10_000, [1], datatype="INT8"))
-    frame = tw.encode_response(tw.InferResponse(outputs))
+    frame = tw.encode_response(tw.InferResponse(outputs), limits=UNLIMITED)
     many = http(bytes(frame), {HEADER_LENGTH: str(frame.header_length)})
     n = 35_000_000
     start = b'{"outputs":[{"name":"x","datatype":"UINT8","shape":[%d],"data":[' % n

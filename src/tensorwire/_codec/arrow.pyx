@@ -15,7 +15,7 @@ cimport numpy as cnp
 from cpython.buffer cimport Py_buffer
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_INCREF
 from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t, uint8_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memset
@@ -28,7 +28,7 @@ from .arrow_abi cimport (
     ArrowSchema,
 )
 from .datatypes cimport Datatype, shape_to_send
-from .memory cimport export_bytes
+from .memory cimport drop_reference, export_bytes
 from .wire cimport MAX_RANK, multiply
 
 import numpy as np
@@ -45,9 +45,6 @@ from ..errors import (
 )
 
 cnp.import_array()
-
-cdef extern from "Python.h":
-    int Py_IsInitialized() nogil
 
 cdef dict FORMATS = {
     "BOOL": b"b", "INT8": b"c", "UINT8": b"C", "INT16": b"s", "UINT16": b"S", "INT32": b"i",
@@ -70,6 +67,9 @@ cdef dict OTHER_TYPES = {
 
 # --- import ---
 
+# The callbacks of a producer are called without the GIL: they may wait for other threads, which may
+# need the GIL.
+
 
 # The garbage collector does not track this class, because an object may be used after a cycle was
 # cleared.
@@ -80,7 +80,8 @@ cdef class Chunk:
 
     def __dealloc__(self):
         if self.array.release != NULL:
-            self.array.release(&self.array)
+            with nogil:
+                self.array.release(&self.array)
 
 
 @cython.final
@@ -92,7 +93,8 @@ cdef class Stream:
 
     def __dealloc__(self):
         if self.stream.release != NULL:
-            self.stream.release(&self.stream)
+            with nogil:
+                self.stream.release(&self.stream)
 
 
 @cython.final
@@ -192,7 +194,7 @@ cdef tuple chunks_of_stream(values, bint only_bytes):
     if stream.get_schema == NULL or stream.get_next == NULL:
         raise invalid_arrow("its stream has no get_schema or get_next")
     memset(&schema, 0, sizeof(ArrowSchema))
-    with nogil:  # the producer may wait for other threads, which may need the GIL
+    with nogil:
         status = stream.get_schema(stream, &schema)
     if status != 0:
         raise stream_error(stream)
@@ -200,7 +202,8 @@ cdef tuple chunks_of_stream(values, bint only_bytes):
         arrow_type = type_of(&schema, only_bytes)
     finally:
         if schema.release != NULL:
-            schema.release(&schema)
+            with nogil:
+                schema.release(&schema)
     chunks = []
     while True:
         chunk = Chunk()
@@ -404,7 +407,10 @@ cdef consumed(kind):
 
 
 cdef stream_error(ArrowArrayStream* stream):
-    message = stream.get_last_error(stream) if stream.get_last_error != NULL else NULL
+    cdef const char* message = NULL
+    if stream.get_last_error != NULL:
+        with nogil:
+            message = stream.get_last_error(stream)
     text = (<bytes>message).decode("utf-8", "replace") if message != NULL else "no reason given"
     shown = format_text(text, MAX_FOREIGN_TEXT)
     return EncodeError(f"{SUBJECT} is an Arrow stream that failed: {shown}")
@@ -568,7 +574,6 @@ cdef export_array(cnp.ndarray array, str datatype):
     return capsule
 
 
-# A consumer may release an array in any thread, with or without the GIL.
 cdef void release_array_node(ArrowArray* array) noexcept nogil:
     cdef ArrayNode* node = <ArrayNode*>array.private_data
     cdef void* owner = node.owner
@@ -576,9 +581,8 @@ cdef void release_array_node(ArrowArray* array) noexcept nogil:
         node.child.release(&node.child)
     PyMem_RawFree(node)
     array.release = NULL
-    if owner != NULL and Py_IsInitialized():  # else the process ends, and there is no GIL
-        with gil:
-            Py_DECREF(<object>owner)
+    if owner != NULL:
+        drop_reference(owner)
 
 
 cdef Datatype exported_row(cnp.ndarray array, str datatype):

@@ -12,14 +12,14 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from .arrow cimport array_capsule, schema_capsule
 from .arrow_abi cimport INLINE_NBYTES, N_VIEW_BUFFERS, ArrowArray, ArrowSchema, View
-from .memory cimport Body
+from .memory cimport Body, drop_reference
 from .npystring cimport (
     NpyString_acquire_allocator,
     NpyString_pack,
@@ -430,11 +430,10 @@ def arrow_array(Body body not None, cnp.ndarray starts not None, Py_ssize_t end)
     return capsule
 
 
-cdef void release_array(ArrowArray* array) noexcept with gil:
-    exported = <object>array.private_data
-    array.private_data = NULL
+cdef void release_array(ArrowArray* array) noexcept nogil:
+    cdef void* exported = array.private_data
     array.release = NULL
-    Py_DECREF(exported)
+    drop_reference(exported)
 
 
 # There is no tp_clear, because the consumer may release the array after a cycle was cleared.

@@ -17,7 +17,7 @@ from cpython.pycapsule cimport (
     PyCapsule_New,
     PyCapsule_SetName,
 )
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_INCREF
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t, uintptr_t
 
 from .datatypes cimport Datatype, Layout, set_counts
@@ -38,6 +38,7 @@ from .dlpack_abi cimport (
     DLManagedTensorVersioned,
     DLTensor,
 )
+from .memory cimport drop_reference
 from .wire cimport MAX_RANK, multiply
 
 from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16, bf16_dtype, datatype_of
@@ -45,9 +46,6 @@ from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16, bf16_dtype, datatype_of
 from ..errors import MAX_FOREIGN_TEXT, SUBJECT, EncodeError, format_text, shape_text
 
 cnp.import_array()
-
-cdef extern from "Python.h":
-    int Py_IsInitialized() nogil
 
 cdef extern from "numpy/arrayobject.h":
     object PyArray_NewFromDescr(
@@ -179,22 +177,14 @@ cdef void fill_tensor(DLTensor* tensor, int64_t* shape, cnp.ndarray array, DLDat
         tensor.strides[axis] = cnp.PyArray_STRIDE(array, axis) // cnp.PyArray_ITEMSIZE(array)
 
 
-# A consumer may call the deleters in any thread, with or without the GIL.
-
 cdef void delete_versioned(DLManagedTensorVersioned* managed) noexcept nogil:
-    release_array(managed.manager_ctx)
+    drop_reference(managed.manager_ctx)
     PyMem_RawFree(managed)
 
 
 cdef void delete_unversioned(DLManagedTensor* managed) noexcept nogil:
-    release_array(managed.manager_ctx)
+    drop_reference(managed.manager_ctx)
     PyMem_RawFree(managed)
-
-
-cdef void release_array(void* array) noexcept nogil:
-    if Py_IsInitialized():  # else the process is ending, and there is no GIL to acquire
-        with gil:
-            Py_DECREF(<object>array)
 
 
 cdef void delete_unused(object capsule) noexcept:
@@ -228,10 +218,13 @@ cdef class ImportedTensor:
     cdef DLManagedTensor* unversioned  # or NULL
 
     def __dealloc__(self):
+        # A deleter may wait for other threads, which may need the GIL.
         if self.versioned != NULL and self.versioned.deleter != NULL:
-            self.versioned.deleter(self.versioned)
+            with nogil:
+                self.versioned.deleter(self.versioned)
         if self.unversioned != NULL and self.unversioned.deleter != NULL:
-            self.unversioned.deleter(self.unversioned)
+            with nogil:
+                self.unversioned.deleter(self.unversioned)
 
 
 cdef bint exports_dlpack(values) except -1:

@@ -33,6 +33,7 @@ cdef class Body:
 cdef int check_array(ndarray array, dtype dtype, tuple shape) except -1
 cdef array_bytes(ndarray array)
 cdef separate_view(buffer)
+cdef void drop_reference(void* owned) noexcept nogil
 
 
 cdef inline int export_bytes(

@@ -21,7 +21,7 @@ from cpython.bytes cimport (
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject, PyTypeObject
-from cpython.ref cimport Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memcmp, memmove
 
@@ -87,8 +87,23 @@ cdef extern from "numpy/arrayobject.h":
 
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
+    int Py_IsInitialized() nogil
     PyObject* PyMemoryView_GET_BASE(object view)  # borrowed; NULL for memory without an owner
     Py_buffer* PyMemoryView_GET_BUFFER(object view)
+
+
+# --- references that other languages hold ---
+
+
+cdef void drop_reference(void* owned) noexcept nogil:
+    """Drop a reference to a Python object, in the callback that releases an exported struct.
+
+    A consumer may call it in any thread, with or without the GIL. If the interpreter has ended, or
+    is ending, there is no GIL to acquire, and the object is left alone.
+    """
+    if Py_IsInitialized():
+        with gil:
+            Py_DECREF(<object>owned)
 
 
 # --- received bodies ---

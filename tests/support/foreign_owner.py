@@ -1,0 +1,61 @@
+"""Exported Arrow and DLPack structs for an owner that is not a Python object.
+
+Such an owner may release a struct in any thread, and after the interpreter has ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import tensorwire as tw
+from support.arrow_structs import ArrowArray, ArrowSchema
+from support.dlpack_structs import Consumed
+
+# Receives the address of a struct, and that of the function that releases it.
+Take = Callable[[int, int], None]
+
+_malloc: Any = ctypes.CDLL(None).malloc
+_malloc.restype = ctypes.c_void_p
+_malloc.argtypes = (ctypes.c_size_t,)
+_get_pointer: Any = ctypes.pythonapi.PyCapsule_GetPointer
+_get_pointer.restype = ctypes.c_void_p
+_get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+
+def _move(capsule: Any, kind: Any, name: bytes, take: Take) -> None:
+    """Move an Arrow struct to memory that Python does not free."""
+    struct = kind.from_address(_get_pointer(capsule, name))
+    address = _malloc(ctypes.sizeof(kind))
+    ctypes.memmove(address, ctypes.addressof(struct), ctypes.sizeof(kind))
+    callback, struct.release = struct.release, None
+    take(address, callback)
+
+
+def _arrow(data: Any, take: Take) -> None:
+    schema, array = data.__arrow_c_array__()
+    _move(schema, ArrowSchema, b"arrow_schema", take)
+    _move(array, ArrowArray, b"arrow_array", take)
+
+
+def _dlpack(tensor: tw.Tensor, take: Take, **options: Any) -> None:
+    consumed = Consumed(tensor.__dlpack__(**options))
+    take(consumed.address, consumed.managed.deleter)
+
+
+def _words() -> tw.BytesTensor:
+    return tw.decode_bytes(tw.encode_bytes(["a" * n for n in range(50)]))
+
+
+EXPORTS: dict[str, Callable[[Take], None]] = {
+    "BYTES": lambda take: _arrow(_words(), take),
+    "BYTES tensor": lambda take: _arrow(tw.Tensor("x", ["a", "b" * 100]), take),
+    "numbers": lambda take: _arrow(tw.Tensor("x", np.zeros(3)), take),
+    "lists of numbers": lambda take: _arrow(tw.Tensor("x", np.zeros((2, 3, 4))), take),
+    "BOOL": lambda take: _arrow(tw.Tensor("x", np.ones(30, bool)), take),
+    "DLPack": lambda take: _dlpack(tw.Tensor("x", np.zeros(3)), take),
+    "versioned DLPack": lambda take: _dlpack(tw.Tensor("x", np.zeros(3)), take, max_version=(1, 0)),
+}

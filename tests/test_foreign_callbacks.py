@@ -1,0 +1,206 @@
+"""The callbacks of Arrow and DLPack structs: those of producers, which this package calls, and its
+own, which consumers call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support import dlpack_structs
+from support.arrow_structs import ArrowArray, ArrowSchema, capsule
+from support.c_programs import library
+from support.foreign_owner import EXPORTS
+
+pytestmark = pytest.mark.thread_unsafe(reason="it waits for threads")
+
+# --- callbacks of producers ---
+
+
+class Gate:
+    """Producers whose callbacks wait until a Python thread of this class opens a gate."""
+
+    def __init__(self) -> None:
+        self.library = library("waiting_callbacks.c")
+        self.library.reset_gate()
+        self.n_opened = 0
+        self.is_over = False
+        self.kept: list[Any] = []  # the memory of the producers
+        self.thread = threading.Thread(target=self.open)
+        self.thread.start()
+
+    def open(self) -> None:
+        while not self.is_over:
+            if self.library.count_calls() > self.n_opened:
+                self.n_opened += 1
+                self.library.open_gate()
+            time.sleep(0.001)
+
+    def address(self, name: str) -> int:
+        return ctypes.cast(self.library[name], ctypes.c_void_p).value or 0
+
+    def schema(self, format: bytes) -> ArrowSchema:
+        return ArrowSchema(format=format, release=self.address("release_schema"))
+
+    def array(self, format: bytes) -> ArrowArray:
+        """Return an array of one zero or one empty text."""
+        memory = (ctypes.c_int64 * 4)()
+        buffers = (ctypes.c_void_p * 3)(None, *(ctypes.addressof(memory),) * 2)
+        self.kept += [memory, buffers]
+        return ArrowArray(
+            length=1,
+            n_buffers=3 if format == b"u" else 2,
+            buffers=ctypes.addressof(buffers),
+            release=self.address("release_array"),
+        )
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    found = Gate()
+    yield found
+    found.is_over = True
+    found.thread.join()
+
+
+class ArrayProducer:
+    def __init__(self, gate: Gate, format: bytes) -> None:
+        # The schema remains in its capsule, which has no destructor.
+        self.structs = ArrowSchema(format=format, release=1), gate.array(format)
+        gate.kept.append(self)
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
+        return capsule(self.structs[0], "schema"), capsule(self.structs[1], "array")
+
+
+class StreamProducer:
+    """A stream of one array, which then ends or fails."""
+
+    def __init__(self, gate: Gate, format: bytes, status: int) -> None:
+        self.gate = gate
+        self.format = format
+        self.status = status
+        self.n_arrays = 0
+        call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+        self.calls = call(self.get_schema), call(self.get_next)
+        addresses = [ctypes.cast(call, ctypes.c_void_p).value for call in self.calls]
+        more = [gate.address("get_last_error"), gate.address("release_stream")]
+        self.stream = (ctypes.c_void_p * 5)(*addresses, *more, None)
+        gate.kept.append(self)
+
+    def get_schema(self, _stream: int, target: int) -> int:
+        self.write(target, self.gate.schema(self.format))
+        return 0
+
+    def get_next(self, _stream: int, target: int) -> int:
+        self.n_arrays += 1
+        if self.n_arrays == 1:
+            self.write(target, self.gate.array(self.format))
+            return 0
+        self.write(target, ArrowArray())
+        return self.status
+
+    @staticmethod
+    def write(target: int, struct: Any) -> None:
+        ctypes.memmove(target, ctypes.addressof(struct), ctypes.sizeof(struct))
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return capsule(self.stream, "array_stream")
+
+
+def dlpack(gate: Gate, is_versioned: bool) -> Any:
+    producer = dlpack_structs.Producer(
+        np.zeros(3), is_versioned=is_versioned, deleter=gate.address("delete_tensor")
+    )
+    gate.kept.append(producer)
+    return producer
+
+
+PRODUCERS: dict[str, tuple[Callable[[Gate], Any], int]] = {  # with the number of callbacks
+    "array of numbers": (lambda gate: ArrayProducer(gate, b"i"), 1),
+    "array of text": (lambda gate: ArrayProducer(gate, b"u"), 1),
+    "stream of numbers": (lambda gate: StreamProducer(gate, b"i", 0), 3),
+    "stream of text": (lambda gate: StreamProducer(gate, b"u", 0), 3),
+    "failing stream": (lambda gate: StreamProducer(gate, b"i", 5), 4),
+    "stream of another type": (lambda gate: StreamProducer(gate, b"tdD", 0), 2),
+    "DLPack": (lambda gate: dlpack(gate, False), 1),
+    "versioned DLPack": (lambda gate: dlpack(gate, True), 1),
+}
+
+
+def make_and_delete(producer: Any) -> None:
+    tw.Tensor("x", producer)
+
+
+def make_and_collect(producer: Any) -> None:
+    """Let the garbage collector call the callbacks."""
+    cycle: list[Any] = [tw.Tensor("x", producer)]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+
+
+def fail(producer: Any) -> None:
+    """Call the callbacks while an exception is raised."""
+    tw.Tensor("x", producer, shape=[100])
+
+
+@pytest.mark.parametrize("use", [make_and_delete, make_and_collect, fail])
+@pytest.mark.parametrize("name", PRODUCERS)
+def test_callbacks_of_producers_are_called_without_the_gil(
+    gate: Gate, name: str, use: Callable[[Any], None]
+) -> None:
+    """A callback may wait for a thread that needs the GIL."""
+    make, n_callbacks = PRODUCERS[name]
+    raised = None
+    try:
+        use(make(gate))
+    except (tw.EncodeError, TypeError) as error:
+        raised = str(error)
+    gc.collect()
+    assert gate.library.count_calls() == n_callbacks
+    assert gate.library.count_timeouts() == 0
+    if name == "failing stream":
+        assert raised is not None
+        assert raised.endswith("is an Arrow stream that failed: the disk is gone")
+    else:
+        assert (raised is not None) == (use is fail or "another type" in name)
+
+
+# --- callbacks of exported structs ---
+
+# When the process exits, after the interpreter has ended, the C library calls the functions that
+# are registered with __cxa_atexit, each with an address: those that release the structs.
+AT_EXIT = """
+import ctypes, sys
+from support.foreign_owner import EXPORTS
+
+def take(address, callback):
+    call = ctypes.CDLL(None).__cxa_atexit
+    assert call(ctypes.c_void_p(callback), ctypes.c_void_p(address), None) == 0
+
+for name in sys.argv[1:]:
+    EXPORTS[name](take)
+"""
+
+
+@pytest.mark.parametrize("names", [*([name] for name in EXPORTS), list(EXPORTS)], ids=str)
+def test_exports_are_released_after_the_interpreter_has_ended(names: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", AT_EXIT, *names],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
