@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import uvloop
 
 from support import client_fixtures
 from support.client_fixtures import BODY, GOOD, HEADERS, Certificate, Connect, TlsScripted, X
@@ -96,7 +97,7 @@ def read(connection: socket.socket) -> None:
     while b"\r\n\r\n" not in received:
         received += connection.recv(8000)
     head, _, body = received.partition(b"\r\n\r\n")
-    _, has_body, length = head.partition(b"Content-Length: ")
+    _, has_body, length = head.partition(b"\r\nContent-Length: ")
     n_body = int(length.split()[0]) if has_body else 0
     while len(body) < n_body:
         body += connection.recv(8000)
@@ -452,6 +453,71 @@ def test_signal_handler_that_raises_an_exception_in_a_callback_of_the_parser(
             client.infer("m", {"x": X})
         assert client.infer("m", {"x": X})["x"].shape == X.shape
         assert server.n_connections == 2
+
+
+# --- calls that are cancelled ---
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_call_that_is_cancelled_at_any_time(
+    loop: Any, tls: bool, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next calls use other connections, and the event loop reports no errors."""
+    reported: list[Any] = []
+    connection_made = aio.Connection.connection_made
+
+    async def main(url: str, options: Any) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, error: reported.append(error))
+        for n_iterations in (None, *range(25)):
+            async with AsyncClient(url, **options) as client:
+                call = asyncio.ensure_future(client.server_metadata())
+                if n_iterations is None:  # when the connection, and TLS, has been established
+
+                    def cancel(self: Any, transport: Any, call: Any = call) -> None:
+                        connection_made(self, transport)
+                        call.cancel()
+
+                    with monkeypatch.context() as patched, pytest.raises(asyncio.CancelledError):
+                        patched.setattr(aio.Connection, "connection_made", cancel)
+                        await call
+                else:
+                    for _ in range(n_iterations):
+                        await asyncio.sleep(0)
+                    call.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await call
+                for metadata in await asyncio.gather(*(client.server_metadata() for _ in range(3))):
+                    assert metadata == {"name": "x"}
+
+    answers = [http(b'{"name":"x"}')] * 9
+    server = Threaded(answers, certificate if tls else None)
+    options = {"ssl_context": certificate.trusting()} if tls else {}
+    url = f"{'https' if tls else 'http'}://{server.address}"
+    with server, asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main(url, options))
+    assert reported == []
+
+
+class Threaded(TlsScripted):
+    """Serves each connection in a thread, with TLS if there is a certificate."""
+
+    def __init__(self, answers: Any, certificate: Certificate | None) -> None:
+        Scripted.__init__(self, answers)
+        self.tls = None if certificate is None else certificate.serving()
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.listening.accept()
+                threading.Thread(target=self.serve_one, args=(connection,), daemon=True).start()
+
+    def serve_one(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection:
+            if self.tls is None:
+                Scripted.serve(self, connection)
+            else:
+                with self.tls.wrap_socket(connection, server_side=True) as wrapped:
+                    Scripted.serve(self, wrapped)
 
 
 # --- TLS that ends without close_notify ---

@@ -73,13 +73,18 @@ def server() -> Iterator[str]:
 
 
 class Awaited:
-    """An AsyncClient with blocking methods, so that a test can run with both clients."""
+    """An AsyncClient with blocking methods, so that a test can run with both clients.
+
+    At the end, the event loop must not have reported errors, such as exceptions in callbacks.
+    """
 
     loop_factory: Any = None
 
     def __init__(self, url: str, **options: Any) -> None:
         self.runner = asyncio.Runner(loop_factory=self.loop_factory)
         self.client = AsyncClient(url, **options)
+        self.reported: list[dict[str, Any]] = []
+        self.runner.get_loop().set_exception_handler(lambda _, error: self.reported.append(error))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
@@ -90,9 +95,10 @@ class Awaited:
     def __enter__(self) -> Awaited:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: Any, *_: object) -> None:
         self.runner.run(self.client.close())
         self.runner.close()
+        assert kind is not None or self.reported == []
 
 
 class AwaitedOnUvloop(Awaited):

@@ -10,8 +10,9 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 import tensorwire as tw
 
@@ -60,19 +61,21 @@ class Connection(asyncio.BufferedProtocol):
     The event loop receives into the memory that the ResponseReader provides.
     """
 
-    transport: asyncio.Transport
-
     def __init__(
         self, pool: Pool, sock: socket.socket, is_tls: bool, reader: ResponseReader
     ) -> None:
         self.pool = pool
         self.loop = pool.loop
         self.socket = sock
+        self.transport: Any = None  # an asyncio.Transport, after the TLS handshake
         self.is_tls = is_tls
         self.reader = reader
         self.readable = select.poll()
         self.readable.register(sock, select.POLLIN)
         self.lost = self.loop.create_future()
+        self.has_ended = (
+            False  # whether the server has sent what belongs to no response, or the end
+        )
         # The state of a call. `done` has a result when the response is complete or `error` is set.
         self.is_active = False
         self.is_sent = False  # whether the transport has all of the request
@@ -91,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def is_open(self) -> bool:
         """Return whether an idle connection can be used: it is open and no bytes have arrived."""
-        if self.lost.done() or self.transport.is_closing():
+        if self.has_ended or self.lost.done() or self.transport.is_closing():
             return False
         if self.readable.poll(0):
             if not self.is_tls:
@@ -100,12 +103,31 @@ class Connection(asyncio.BufferedProtocol):
             # next iteration whether the connection was closed.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            return not (self.lost.done() or self.transport.is_closing())
+            return not (self.has_ended or self.lost.done() or self.transport.is_closing())
         return True
 
     def close(self) -> None:
         if not self.lost.done():
             self.transport.abort()
+
+    def _close_soon(self) -> None:
+        """Close the connection from a callback.
+
+        The event loop may be in the middle of processing TLS, and fails if it is closed at once.
+        """
+        self.has_ended = True
+        self.loop.call_soon(self.close)
+
+    def abandon(self) -> None:
+        """Close a connection that was not established, or not used, because of an exception.
+
+        The event loop owns the socket. If it was closed here, another socket could get its number.
+        """
+        if self.transport is not None:
+            self.transport.abort()
+        else:
+            with suppress(OSError):
+                self.socket.shutdown(socket.SHUT_RDWR)  # the TLS handshake fails
 
     async def exchange(
         self, request: Request, deadline: Deadline, progress: ProgressReporter | None
@@ -120,7 +142,9 @@ class Connection(asyncio.BufferedProtocol):
         if progress is not None:
             progress.restart()
         self.is_sent = False
-        if self.lost.done():  # since the connection was established, or found to be open
+        if (
+            self.has_ended or self.lost.done()
+        ):  # since the connection was established, or found to be open
             read_eof(reader, self.socket, is_sent=False, is_truncated=False)
         self.progress = progress
         self.error = None
@@ -180,14 +204,15 @@ class Connection(asyncio.BufferedProtocol):
             self.drained.set_result(None)
 
     def _finish(self, error: BaseException | None = None) -> None:
-        """End the call: its response is complete, or it fails with ``error``."""
+        """End the call: its response is complete, or it fails with ``error``.
+
+        The task of the call closes the connection.
+        """
         self.is_active = False
         self.error = error
         if not self.done.done():
             self.done.set_result(None)
         self._wake_sender()
-        if error is not None:
-            self.close()
 
     def _read_eof(self, is_truncated: bool) -> None:
         """Process the end of the stream."""
@@ -229,7 +254,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- callbacks of the event loop ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # those of uvloop are not subclasses
+        self.transport = transport
         if not self.is_tls:
             # 0: the call continues when the kernel has everything, so that pieces are not copied
             # more than once. With TLS, some of the encrypted data is buffered.
@@ -240,7 +265,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if not self.is_active:  # bytes that belong to no response
-            self.close()
+            self._close_soon()
             return
         self.last_transfer = time.monotonic()
         reader = self.reader
@@ -248,10 +273,8 @@ class Connection(asyncio.BufferedProtocol):
             reader.received(nbytes)
             if self.progress is not None and reader.status:
                 self.progress.received(reader.body_nbytes, reader.content_length, reader.complete)
-        except BaseException as error:
+        except BaseException as error:  # also those of signal handlers: the call raises them
             self._finish(error)
-            if not isinstance(error, Exception):
-                raise
             return
         if reader.complete:
             self._finish()
@@ -261,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         if self.is_active:
             self._read_eof(self.is_tls and not self._is_tls_closed())
-        self.close()
+        self._close_soon()
         return False
 
     def _is_tls_closed(self) -> bool:
@@ -717,6 +740,7 @@ class AsyncClient(BaseClient):
                     await pool.loop.sock_connect(sock, address)
                     reader = ResponseReader(self.max_body)
                     connection = Connection(pool, sock, server.is_tls, reader)
+                    sock = None  # the event loop closes it
                     await _create_transport(connection, server, self._ssl_context, seconds)
                 if self._closed:
                     connection.close()
@@ -757,4 +781,9 @@ async def _create_transport(
         options["server_hostname"] = server.host
         # The caller's timeout expires first.
         options["ssl_handshake_timeout"] = _UNLIMITED_SECONDS if seconds is None else seconds + 1
-    await connection.loop.create_connection(lambda: connection, sock=connection.socket, **options)
+    create = connection.loop.create_connection
+    try:
+        await create(lambda: connection, sock=connection.socket, **options)
+    except BaseException:
+        connection.abandon()
+        raise
