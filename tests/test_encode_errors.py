@@ -115,9 +115,10 @@ def test_shapes_that_cannot_be_sent(shape: list[int], message: str) -> None:
 
 
 def test_shape_becomes_ints() -> None:
-    shape: Any = [True, np.int8(2)]
-    tensor = tw.Tensor("x", np.zeros(2), shape=shape)
-    assert [type(dim) for dim in tensor.shape] == [int, int]
+    shapes: list[Any] = [[True, np.int8(2)], [True, 2], [np.int8(1), 2]]
+    for shape in shapes:
+        tensor = tw.Tensor("x", np.zeros(2), shape=shape)
+        assert [type(dim) for dim in tensor.shape] == [int, int]
 
 
 @pytest.mark.parametrize("error", [TypeError(), TypeError(5), tw.EncodeError("own")])
