@@ -27,7 +27,7 @@ REQUEST = tw.InferRequest(
 def test_lookup_by_name() -> None:
     assert REQUEST["x"] is X
     assert tw.InferResponse([X])["x"] is X
-    with pytest.raises(tw.TensorNotFoundError) as caught:
+    with pytest.raises(errors.TensorNotFoundError) as caught:
         REQUEST["z"]
     assert isinstance(caught.value, KeyError)
     assert str(caught.value) == "no tensor 'z': there are ['x', 'words']"
