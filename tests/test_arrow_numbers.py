@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+from stress.leaks import leak_of
 from support.arrow_numbers import NumbersProducer, NumbersStream
 from support.arrow_structs import ArrowArray, ArrowSchema
 from support.lifetimes import Owned, assert_result_keeps_body_alive
@@ -232,6 +233,25 @@ def test_child_of_an_exported_array_can_be_moved_out() -> None:
     assert alive() is None
 
 
+LISTS = tw.Tensor("x", np.zeros((2, 3, 4), np.int32))
+UNUSED: dict[str, Callable[[], Any]] = {
+    "schema": LISTS.__arrow_c_schema__,
+    "array": LISTS.__arrow_c_array__,
+    "schema of BYTES": tw.decode_bytes(bytes(8)).__arrow_c_schema__,
+    "array of BYTES": tw.decode_bytes(bytes(8)).__arrow_c_array__,
+    "used array": lambda: pa.array(LISTS),
+    "imported array": lambda: tw.Tensor("y", pa.array(LISTS)),
+    "imported stream": lambda: tw.Tensor("y", pa.chunked_array([pa.array(LISTS)] * 2)),
+}
+
+
+@pytest.mark.no_sanitizers(reason="it measures memory")
+@pytest.mark.thread_unsafe(reason="it measures the process")
+@pytest.mark.parametrize("work", UNUSED.values(), ids=UNUSED.keys())
+def test_structs_do_not_leak(work: Callable[[], Any]) -> None:
+    assert not leak_of(work, 200)
+
+
 def pointer_of(owner: Any, name: bytes) -> int:
     get_pointer: Any = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype = ctypes.c_void_p
@@ -397,6 +417,16 @@ def test_nulls_in_the_elements_of_lists(element: int | None, offset: int, null_c
     with pytest.raises(tw.EncodeError) as caught:
         tw.Tensor("x", producer)
     assert caught.value.element == element
+
+
+@pytest.mark.parametrize("start", range(9))
+def test_null_at_any_place_of_a_slice(start: int) -> None:
+    """Eight elements are checked at once where they are in one byte."""
+    for null in range(start, 30):
+        array = pa.array([None if i == null else i for i in range(30)], pa.int8())[start:]
+        with pytest.raises(tw.EncodeError) as caught:
+            tw.Tensor("x", array)
+        assert caught.value.element == null - start
 
 
 def test_nulls_outside_the_slice_do_not_matter() -> None:

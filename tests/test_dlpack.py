@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+from stress.leaks import leak_of
 from support.array_samples import DTYPES, decoded, sample
 from support.dlpack_structs import (
     IS_COPIED,
@@ -271,6 +272,20 @@ def test_deleter_in_another_thread() -> None:
         libc.pthread_join(handle, None)  # without the GIL
     gc.collect()
     assert weak_reference() is None
+
+
+@pytest.mark.no_sanitizers(reason="it measures memory")
+@pytest.mark.thread_unsafe(reason="it measures the process")
+@pytest.mark.parametrize("max_version", [None, (1, 0)])
+@pytest.mark.parametrize("is_used", [False, True])
+def test_structs_do_not_leak(is_used: bool, max_version: tuple[int, int] | None) -> None:
+    def work() -> None:
+        array = np.zeros(1000, np.int8)
+        capsule = tw.Tensor("x", array).__dlpack__(max_version=max_version)
+        if is_used:
+            Consumed(capsule).delete()
+
+    assert not leak_of(work, 200)
 
 
 def test_many_threads_export_one_tensor() -> None:
