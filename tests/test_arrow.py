@@ -393,6 +393,15 @@ def test_array_is_moved_and_released_once(layout: bytes) -> None:
     assert producer.n_releases == 1
 
 
+def test_text_with_a_dictionary_is_rejected() -> None:
+    producer = Producer()
+    producer.schema.dictionary = ctypes.addressof(producer.schema)
+    with pytest.raises(tw.EncodeError, match="is an Arrow array with a dictionary"):
+        tw.encode_bytes(producer)
+    with pytest.raises(TypeError, match="is an Arrow array with a dictionary"):
+        tw.Tensor("x", producer)
+
+
 @pytest.mark.parametrize("layout", [b"u", b"z", b"U", b"Z"])
 @pytest.mark.parametrize("null_count", [-1, 1])
 def test_null_that_the_producer_has_counted_or_not(layout: bytes, null_count: int) -> None:

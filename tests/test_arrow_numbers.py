@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.arrow_numbers import NumbersProducer
+from stress.leaks import leak_of
+from support.arrow_numbers import NumbersProducer, NumbersStream
 from support.arrow_structs import ArrowArray, ArrowSchema
 from support.lifetimes import Owned, assert_result_keeps_body_alive
 from support.requirements import optional, package
@@ -232,6 +233,25 @@ def test_child_of_an_exported_array_can_be_moved_out() -> None:
     assert alive() is None
 
 
+LISTS = tw.Tensor("x", np.zeros((2, 3, 4), np.int32))
+UNUSED: dict[str, Callable[[], Any]] = {
+    "schema": LISTS.__arrow_c_schema__,
+    "array": LISTS.__arrow_c_array__,
+    "schema of BYTES": tw.decode_bytes(bytes(8)).__arrow_c_schema__,
+    "array of BYTES": tw.decode_bytes(bytes(8)).__arrow_c_array__,
+    "used array": lambda: pa.array(LISTS),
+    "imported array": lambda: tw.Tensor("y", pa.array(LISTS)),
+    "imported stream": lambda: tw.Tensor("y", pa.chunked_array([pa.array(LISTS)] * 2)),
+}
+
+
+@pytest.mark.no_sanitizers(reason="it measures memory")
+@pytest.mark.thread_unsafe(reason="it measures the process")
+@pytest.mark.parametrize("work", UNUSED.values(), ids=UNUSED.keys())
+def test_structs_do_not_leak(work: Callable[[], Any]) -> None:
+    assert not leak_of(work, 200)
+
+
 def pointer_of(owner: Any, name: bytes) -> int:
     get_pointer: Any = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype = ctypes.c_void_p
@@ -399,6 +419,16 @@ def test_nulls_in_the_elements_of_lists(element: int | None, offset: int, null_c
     assert caught.value.element == element
 
 
+@pytest.mark.parametrize("start", range(9))
+def test_null_at_any_place_of_a_slice(start: int) -> None:
+    """Eight elements are checked at once where they are in one byte."""
+    for null in range(start, 30):
+        array = pa.array([None if i == null else i for i in range(30)], pa.int8())[start:]
+        with pytest.raises(tw.EncodeError) as caught:
+            tw.Tensor("x", array)
+        assert caught.value.element == null - start
+
+
 def test_nulls_outside_the_slice_do_not_matter() -> None:
     array = pa.array([None, 1, 2, *range(20), None])
     assert tw.Tensor("x", array[1:-1]).as_numpy().tolist() == [1, 2, *range(20)]
@@ -506,6 +536,18 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
         {"array_changes": {0: {"offset": 1}}},
         "its lists need 9 elements, there are 6",
     ),
+    "an offset behind the elements": (
+        {"array_changes": {0: {"offset": 5}}},
+        "its lists need 21 elements, there are 6",
+    ),
+    "an offset whose first element overflows": (
+        {
+            "n_rows": 0,
+            "list_sizes": (2**31 - 1,),
+            "array_changes": {0: {"offset": 2**58, "length": 1}, 1: {"length": 2**59 - 2}},
+        },
+        "its lists have more than 2^63 - 1 elements",
+    ),
     "null count": ({"array_changes": {1: {"null_count": 7}}}, "its null count is 7, its length 6"),
     "nulls without validity": (
         {"array_changes": {0: {"null_count": 1}}},
@@ -550,6 +592,33 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
         "its schema has the format '+w:999",
     ),
 }
+
+
+def test_stream_is_released_with_its_schema_and_its_arrays() -> None:
+    producers = [NumbersProducer(n) for n in (2, 0, 1)]
+    stream = NumbersStream(producers)
+    tensor = tw.Tensor("x", stream)
+    assert tensor.as_numpy().tolist() == [[0, 1, 2], [3, 4, 5], [0, 1, 2]]
+    assert stream.n_released_schemas == 1
+    del tensor
+    gc.collect()
+    assert [producer.n_releases for producer in producers] == [1, 1, 1]
+
+
+def test_stream_that_fails_after_an_array() -> None:
+    stream = NumbersStream([NumbersProducer()], is_failing=True)
+    with pytest.raises(tw.EncodeError, match="is an Arrow stream that failed: no reason given"):
+        tw.Tensor("x", stream)
+    assert (stream.n_released_schemas, stream.producers[0].n_releases) == (1, 1)
+
+
+@pytest.mark.parametrize("n_chunks", [17, 33])
+def test_rows_of_all_chunks_overflow(n_chunks: int) -> None:
+    """The rows are empty lists, which need no memory. Their number exceeds 2^63, or 2^64."""
+    changes = {0: {"length": (1 << 59) - 2}, 1: {"length": 0}}
+    chunks = [NumbersProducer(0, (0,), array_changes=changes) for _ in range(n_chunks)]
+    with pytest.raises(tw.EncodeError, match="its chunks have more than 2\\^63 - 1 elements"):
+        tw.Tensor("x", NumbersStream(chunks))
 
 
 def test_lists_of_64_dimensions() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+from stress.leaks import leak_of
 
 FRAME = tw.encode_request(
     tw.InferRequest([tw.Tensor("x", np.arange(50_000, dtype=np.float64)), tw.Tensor("y", ["a"])]),
@@ -155,6 +156,19 @@ def test_growing_keeps_content_and_alignment() -> None:
         expected += chunk
         assert (address(buffer) + 7) % 64 == 0
     assert bytes(buffer) == expected
+
+
+@pytest.mark.no_sanitizers(reason="it measures memory")
+@pytest.mark.thread_unsafe(reason="it measures the process")
+def test_memory_is_freed_when_a_body_becomes_large() -> None:
+    chunk = bytes(3 << 20)
+
+    def grow() -> None:
+        buffer = tw.BodyBuffer()
+        buffer.write(chunk)
+        buffer.write(chunk)
+
+    assert not leak_of(grow, 20)
 
 
 def test_buffer_with_views_cannot_grow() -> None:

@@ -204,6 +204,10 @@ POSITIONS = {
         **binary("BYTES", 1, 9, b"\1\0\0\0c"), error=LAYOUT, offset=2, expected=9, actual=5),
     "numbers beyond the body": Position(
         **binary("FP32", 2, 8, b"1234"), error=LAYOUT, offset=2, expected=8, actual=4),
+    "one byte too few": Position(
+        **binary("FP32", 2, 8, b"1234567"), error=LAYOUT, offset=2, expected=8, actual=7),
+    "one byte of BYTES too few": Position(
+        **binary("BYTES", 1, 6, b"\1\0\0\0c"), error=LAYOUT, offset=2, expected=6, actual=5),
     "bytes after the last tensor": Position(
         **binary("INT8", 2, 2, b"123"), error=LAYOUT, offset=4, expected=..., actual=...),
     "BOOL": Position(

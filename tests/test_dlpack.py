@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+from stress.leaks import leak_of
 from support.array_samples import DTYPES, decoded, sample
 from support.dlpack_structs import (
     IS_COPIED,
@@ -273,6 +274,20 @@ def test_deleter_in_another_thread() -> None:
     assert weak_reference() is None
 
 
+@pytest.mark.no_sanitizers(reason="it measures memory")
+@pytest.mark.thread_unsafe(reason="it measures the process")
+@pytest.mark.parametrize("max_version", [None, (1, 0)])
+@pytest.mark.parametrize("is_used", [False, True])
+def test_structs_do_not_leak(is_used: bool, max_version: tuple[int, int] | None) -> None:
+    def work() -> None:
+        array = np.zeros(1000, np.int8)
+        capsule = tw.Tensor("x", array).__dlpack__(max_version=max_version)
+        if is_used:
+            Consumed(capsule).delete()
+
+    assert not leak_of(work, 200)
+
+
 def test_many_threads_export_one_tensor() -> None:
     tensor = decoded(sample("FP32", (1000,)))
     array = tensor.as_numpy()
@@ -419,6 +434,19 @@ def test_stride_of_a_dimension_of_one_has_no_meaning(stride: int) -> None:
         assert tw.Tensor("x", producer).as_numpy().tolist() == array.reshape(shape).tolist()
 
 
+def test_elements_that_overlap() -> None:
+    array = np.arange(6, dtype=np.int32).reshape(2, 3)
+    tensor = tw.Tensor("x", Producer(array, strides=(1, 1)))
+    assert tensor.as_numpy().tolist() == [[0, 1, 2], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("strides", [(2**62, 2**62), (-(2**63), 0), (0, 7)])
+def test_strides_of_an_empty_tensor_have_no_meaning(strides: tuple[int, ...]) -> None:
+    for shape in ((0, 3), (3, 0)):
+        tensor = tw.Tensor("x", Producer(np.zeros(shape, np.float32), strides=strides))
+        assert tensor.shape == shape
+
+
 def test_byte_offset() -> None:
     array = sample("INT32", (6,))
     tensor = tw.Tensor("x", Producer(array, byte_offset=8, shape=(4,)))
@@ -555,6 +583,7 @@ INVALID: list[tuple[Producer, type[Exception], str]] = [
     ),
     (Producer(X, shape=None), tw.EncodeError, NOT_VALID + "it has no shape"),
     (Producer(X, shape=(2, -3)), tw.EncodeError, NOT_VALID + "its dimension 1 is -3"),
+    (Producer(X, shape=(-1, 3)), tw.EncodeError, NOT_VALID + "its dimension 0 is -1"),
     (
         Producer(X, shape=(2**62, 3)),
         tw.EncodeError,

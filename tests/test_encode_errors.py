@@ -117,9 +117,10 @@ def test_shapes_that_cannot_be_sent(shape: list[int], message: str) -> None:
 
 
 def test_shape_becomes_ints() -> None:
-    shape: Any = [True, np.int8(2)]
-    tensor = tw.Tensor("x", np.zeros(2), shape=shape)
-    assert [type(dim) for dim in tensor.shape] == [int, int]
+    shapes: list[Any] = [[True, np.int8(2)], [True, 2], [np.int8(1), 2]]
+    for shape in shapes:
+        tensor = tw.Tensor("x", np.zeros(2), shape=shape)
+        assert [type(dim) for dim in tensor.shape] == [int, int]
 
 
 @pytest.mark.parametrize("error", [TypeError(), TypeError(5), tw.EncodeError("own")])
@@ -146,6 +147,12 @@ def test_more_dimensions_than_numpy_supports() -> None:
             np.zeros((3, 2), np.float16),
             "was created with shape [2, 3], its data now has shape [3, 2]",
         ),
+        (np.zeros((2, 4), np.float16), "its data now has shape [2, 4]"),
+        (np.zeros((3, 3), np.float16), "its data now has shape [3, 3]"),
+        (np.zeros((2, 3, 1), np.float16), "its data now has shape [2, 3, 1]"),
+        (np.zeros((2, 3), np.int16), "was created for float16, its data is now int16"),
+        (np.zeros((2, 3), ">f2"), "was created for float16, its data is now >f2"),
+        (np.ma.MaskedArray(np.zeros((2, 3), np.float16)), "is now a masked array"),
         (np.zeros((2, 6), np.float16)[:, ::2], "is not contiguous"),
         (tw.decode_bytes(b""), "was created as FP16 [2, 3], its data is now BYTES [0]"),
         (tw.decode_bytes(bytes(24)).reshape((2, 3)), "its data is now BYTES [2, 3]"),

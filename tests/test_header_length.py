@@ -63,7 +63,7 @@ def test_header_length(headers: Any, expected: int | None) -> None:
     "value",
     [
         *("", " ", "abc", "-1", "+1", "0x5", "1.0", "9" * 30, "٣", ",", "1,", "1 1", ",1"),
-        *("0" * 21, "9" * 5000, "1\v", "\xff"),
+        *("0" * 21, "9" * 41, "9" * 500, "1\v", "\xff"),
     ],
 )
 def test_invalid_header_length_is_rejected(value: str) -> None:

@@ -27,11 +27,14 @@ REQUEST = tw.InferRequest(
 def test_lookup_by_name() -> None:
     assert REQUEST["x"] is X
     assert tw.InferResponse([X])["x"] is X
-    with pytest.raises(KeyError) as caught:
+    with pytest.raises(errors.TensorNotFoundError) as caught:
         REQUEST["z"]
+    assert isinstance(caught.value, KeyError)
     assert str(caught.value) == "no tensor 'z': there are ['x', 'words']"
-    assert isinstance(caught.value, tw.TensorwireError)
     assert (caught.value.status, caught.value.tensor) == (400, "z")
+    assert caught.value.tensors == [X, WORDS]
+    loaded = pickle.loads(pickle.dumps(caught.value))
+    assert (str(loaded), loaded.tensor, loaded.tensors) == (str(caught.value), "z", None)
 
 
 def test_messages_are_collections_of_tensors() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 from .arrow_structs import ArrowArray, ArrowSchema, ReleaseCallback, capsule
 
+StreamCallback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
 Changes = Mapping[int, Mapping[str, Any]]
 
 
@@ -76,3 +78,51 @@ class NumbersProducer:
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
         return capsule(self.schemas[0], "schema"), capsule(self.arrays[0], "array")
+
+
+class NumbersStream:
+    """A stream of the arrays of some producers, whose schema is that of the first one.
+
+    After them, the stream ends, or it fails with an undefined struct.
+    """
+
+    def __init__(self, producers: Sequence[NumbersProducer], is_failing: bool = False) -> None:
+        self.producers = producers
+        self.is_failing = is_failing
+        self.n_sent = 0
+        self.n_released_schemas = 0
+        self.on_schema_release = ReleaseCallback(self._schema_released)
+        self.calls = (
+            StreamCallback(self._get_schema),
+            StreamCallback(self._get_next),
+            ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda _: None),
+            ReleaseCallback(self._released),
+        )
+        addresses = [ctypes.cast(call, ctypes.c_void_p).value for call in self.calls]
+        self.stream = (ctypes.c_void_p * 5)(*addresses, None)
+
+    def _get_schema(self, _stream: int, target: int) -> int:
+        schema = ArrowSchema.from_address(target)
+        ctypes.pointer(schema)[0] = self.producers[0].schemas[0]
+        schema.release = ctypes.cast(self.on_schema_release, ctypes.c_void_p).value
+        return 0
+
+    def _get_next(self, _stream: int, target: int) -> int:
+        array = ArrowArray.from_address(target)
+        if self.n_sent < len(self.producers):
+            ctypes.pointer(array)[0] = self.producers[self.n_sent].arrays[0]
+            self.n_sent += 1
+            return 0
+        array.release = 8 if self.is_failing else None  # not the address of a function
+        return 5 if self.is_failing else 0
+
+    def _schema_released(self, at: int) -> None:
+        ArrowSchema.from_address(at).release = None
+        self.n_released_schemas += 1
+
+    @staticmethod
+    def _released(at: int) -> None:
+        (ctypes.c_void_p * 5).from_address(at)[3] = None
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return capsule(self.stream, "array_stream")
