@@ -661,3 +661,41 @@ def test_subclass_of_list_is_read_by_its_items() -> None:
     )
     tensor = tw.Tensor("x", OverridingList(["a", "b"]))
     assert (tensor.shape, tensor.as_numpy().tolist()) == ((2,), [b"a", b"b"])
+
+
+# --- iterables that fail ---
+
+
+class FailsToIterate:
+    def __iter__(self) -> Iterator[Any]:
+        raise ValueError("operation forbidden")
+
+
+def released_memoryview() -> memoryview:
+    view = memoryview(bytearray(8))
+    view.release()
+    return view
+
+
+@pytest.mark.parametrize("make", [FailsToIterate, released_memoryview])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda items: tw.TensorSpec("x", "FP32", items),
+        lambda items: tw.Tensor("x", ["a"], shape=items),
+        tw.InferRequest,
+        lambda items: tw.InferRequest([], items),
+        tw.InferResponse,
+        lambda items: tw.decode_bytes(b"").reshape(items),
+        lambda items: tw.dataframe_from_tensors(items, "pandas"),
+        tw.header_length,
+        lambda items: tw.header_length([items]),
+    ],
+)
+def test_iterables_that_fail(call: Any, make: Any) -> None:
+    """In Python 3.11, iter() of a released memoryview returns an iterator and sets an exception.
+
+    A function that is implemented in C and ignores it raises SystemError later.
+    """
+    with pytest.raises(ValueError, match="operation forbidden"):
+        call(make())

@@ -175,6 +175,9 @@ CASES: dict[str, Callable[[str], Any]] = {
     "selection": lambda name: tw.encode_response(tw.InferResponse([]), selection=name),
     "nonfinite": lambda name: tw.encode_response(tw.InferResponse([]), nonfinite=name),
     # decoding
+    "two header lengths": lambda name: tw.header_length(
+        [("Inference-Header-Content-Length", 10**5000), ("Inference-Header-Content-Length", 1)]
+    ),
     "header length": lambda name: tw.decode_request(b"{}", name),
     "decoded twice": lambda name: decode_request(
         {"inputs": [{"name": name, "datatype": "INT8", "shape": [1], "data": [0]}] * 2}

@@ -106,7 +106,8 @@ def _same_length(found: int | None, length: int) -> int:
     """Return ``length``. Raises HeaderError if another one was found before."""
     if found is not None and found != length:
         raise HeaderError(
-            f"the headers declare two header lengths, {found} and {length}",
+            f"the headers declare two header lengths, {number_text(found)} and "
+            f"{number_text(length)}",
             expected=found,
             actual=length,
         )

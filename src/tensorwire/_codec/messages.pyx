@@ -18,7 +18,6 @@ from .memory cimport FREE_THREADED, separate_view
 from .wire cimport MAX_RANK
 
 from collections.abc import Mapping
-from itertools import islice
 from operator import index
 
 import numpy as np
@@ -863,9 +862,14 @@ cdef class TensorSpec:
                 f"unknown datatype {format_value(datatype)}, must be one of {', '.join(DATATYPES)}")
         self.name = checked_name(name, "a tensor")
         self.datatype = DATATYPES[datatype].name
-        self.dims = tuple([int(index(dim)) for dim in islice(dims, MAX_RANK + 1)])
-        if len(self.dims) > MAX_RANK:
-            raise ValueError(f"dims must have at most {MAX_RANK} dimensions")
+        # Not with islice() or tuple(): in Python 3.11, iter() of a released memoryview returns an
+        # iterator and sets an exception, which only a loop raises.
+        checked = []
+        for dim in dims:
+            if len(checked) == MAX_RANK:
+                raise ValueError(f"dims must have at most {MAX_RANK} dimensions")
+            checked.append(int(index(dim)))
+        self.dims = tuple(checked)
         self.batching = checked_flag(batching, "batching")
         if any(dim < -1 for dim in self.dims):
             raise ValueError(
