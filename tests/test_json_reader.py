@@ -45,7 +45,7 @@ PLAIN = entry("INT8", "[1]")
 
 def decode(text: str | bytes, **limits: Any) -> tw.InferRequest:
     raw = text if isinstance(text, bytes) else text.encode()
-    return tw.decode_request(raw, limits=tw.Limits(**limits))
+    return tw.decode_request(raw, limits=tw.Limits(max_parameters=len(raw), **limits))
 
 
 def read(datatype: str, numbers: list[str]) -> np.ndarray:
