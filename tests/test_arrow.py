@@ -282,6 +282,15 @@ def test_numeric_series_of_polars_become_numeric_tensors() -> None:
     assert tw.Tensor("x", pl.Series([1, 2])).datatype == "INT64"
 
 
+def test_element_of_4_gib_is_rejected() -> None:
+    memory = mmap.mmap(-1, 2**32 + 1)  # pages that are not written take no memory
+    offsets = np.array([0, 1, 2**32 + 1], np.int64)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(memory)]
+    array = pa.Array.from_buffers(pa.large_binary(), 2, buffers)
+    with pytest.raises(tw.EncodeError, match="element 1 .* is too long: 4294967296 bytes"):
+        tw.encode_bytes(array)
+
+
 class ViewsProducer:
     """A producer of an array with any views, also with invalid ones."""
 
