@@ -56,7 +56,7 @@ class Result:
     killer: str | None = None  # the test that failed
     how: str = ""  # how it failed, or the output of the compiler
     seconds: float = 0
-    digest: str = ""  # of the mutated source file and the file of the test
+    digest: str = ""  # of the mutated source file
 
 
 def main() -> None:
@@ -185,7 +185,7 @@ class Run:
                 if tests and (failed := tree.test(tests)):
                     self.verify(*failed)
                     result = Result("killed", *failed)
-                    result.digest = digest(mutant, result.killer, self.original.path)
+                    result.digest = digest(mutant)
                     break
         result.seconds = time.monotonic() - start
         return result
@@ -317,20 +317,13 @@ def copy_checkout(folder: Path) -> None:
         copy(ROOT / name, folder / name)
 
 
-def digest(mutant: Mutant, killer: str | None, root: Path) -> str:
-    text = mutant.apply((root / mutant.file).read_text())
-    path = root / (killer or "").removesuffix(ON_IMPORT).partition("::")[0]
-    return hashlib.sha256(text.encode() + path.read_bytes()).hexdigest()
+def digest(mutant: Mutant) -> str:
+    return hashlib.sha256(mutant.apply((ROOT / mutant.file).read_text()).encode()).hexdigest()
 
 
 def is_known(mutant: Mutant, result: Result | None) -> bool:
-    """Return whether a mutant was killed by a test that has not changed since."""
-    if result is None or result.status != "killed":
-        return False
-    try:
-        return result.digest == digest(mutant, result.killer, ROOT)
-    except FileNotFoundError:
-        return False
+    """Return whether a test has killed exactly this bug before."""
+    return result is not None and result.status == "killed" and result.digest == digest(mutant)
 
 
 def load(path: Path) -> dict[str, Result]:
