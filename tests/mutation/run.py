@@ -22,6 +22,7 @@ import hashlib
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -44,6 +45,7 @@ RESULTS = FOLDER / "results.json"
 KILLERS = HERE / "killers.json"
 TEST_SECONDS = 60  # of one test; it takes a few seconds without a bug
 BUILD_SECONDS = 900
+ERROR = re.compile("Sanitizer: |runtime error: |Error")
 ON_IMPORT = " (on import)"
 NO_TESTS = (4, 5)  # exit codes of pytest: a named test does not exist, or none was selected
 
@@ -248,7 +250,7 @@ class Tree:
         elif code < 0:
             how = signal.Signals(-code).name
         else:
-            how = next((line for line in lines if "Error" in line), "".join(lines[-1:]))[:300]
+            how = next((line for line in lines if ERROR.search(line)), "".join(lines[-1:]))[:300]
         return note.read_text() if note.exists() else command[-1] + ON_IMPORT, how
 
     def restore(self, original: Tree) -> None:
