@@ -282,6 +282,15 @@ def test_numeric_series_of_polars_become_numeric_tensors() -> None:
     assert tw.Tensor("x", pl.Series([1, 2])).datatype == "INT64"
 
 
+def test_element_of_4_gib_is_rejected() -> None:
+    memory = mmap.mmap(-1, 2**32 + 1)  # pages that are not written take no memory
+    offsets = np.array([0, 1, 2**32 + 1], np.int64)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(memory)]
+    array = pa.Array.from_buffers(pa.large_binary(), 2, buffers)
+    with pytest.raises(tw.EncodeError, match=r"element 1 .* is too long: 4294967296 bytes"):
+        tw.encode_bytes(array)
+
+
 class ViewsProducer:
     """A producer of an array with any views, also with invalid ones."""
 
@@ -596,3 +605,18 @@ def test_encoding_values_that_overlap_the_target(arrow_type: Any) -> None:
             values = pa.Array.from_buffers(array.type, len(array), moved)
             assert tw.encode_bytes_into(values, memory) == len(expected)
             assert memory[: len(expected)] == expected
+
+
+@pytest.mark.parametrize("arrow_type", [pa.binary(), pa.large_binary()], ids=str)
+def test_target_that_begins_at_the_last_offset(arrow_type: Any) -> None:
+    """The first element would be written over the offset where the last one ends."""
+    array = pa.array([b"x" * 40, b"", b"y" * 30, b"z"], type=arrow_type)
+    expected = tw.encode_bytes(array)
+    _, offsets, data = array.buffers()
+    n_offsets = 5 * (4 if arrow_type == pa.binary() else 8)
+    memory = bytearray(n_offsets + len(expected))
+    memory[:n_offsets] = offsets.to_pybytes()[:n_offsets]
+    values = pa.Array.from_buffers(arrow_type, 4, [None, pa.py_buffer(memory), data])
+    target = memoryview(memory)[4 * n_offsets // 5 :]
+    assert tw.encode_bytes_into(values, target) == len(expected)
+    assert target[: len(expected)] == expected

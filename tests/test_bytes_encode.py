@@ -205,6 +205,8 @@ def elements_in(memory: bytearray) -> dict[str, Any]:
     return {
         "list of memoryviews": [memoryview(memory)[:20], memoryview(memory)[10:30]],
         "memoryview after the target": [b"a" * 20, memoryview(memory)[40:]],
+        "memoryview inside the target": [b"a" * 20, memoryview(memory)[15:35]],
+        "memoryview before the target": [memoryview(memory)[:20], b"a"],
         "bytearray": [b"a", memory],
         "object array": np.array([memoryview(memory)[:20], b"x"], object),
         "S": flat[:40].view("S8"),
@@ -212,13 +214,14 @@ def elements_in(memory: bytearray) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("start", [0, 4, 10])
 @pytest.mark.parametrize("kind", elements_in(bytearray(60)))
-def test_values_that_overlap_the_target(kind: str) -> None:
+def test_values_that_overlap_the_target(kind: str, start: int) -> None:
     """The values are encoded as they were before the call."""
     memory = bytearray(b"0\0\0\0" * 15)
     values = elements_in(memory)[kind]
     expected = tw.encode_bytes(values)
-    target = memoryview(memory)[: len(expected)]
+    target = memoryview(memory)[start : start + len(expected)]
     if kind == "bytearray":
         target = memoryview(memory)[:0]
         with pytest.raises(tw.EncodeError, match="the elements take 69 bytes, the buffer has 0"):

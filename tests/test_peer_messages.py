@@ -74,6 +74,9 @@ def test_trees_are_written_as_by_json_dumps() -> None:
     text = write_peer_json(tree, "error")
     assert text == json.dumps(tree, ensure_ascii=False, separators=(",", ":")).encode()
     assert write_peer_json([b'{"a":1}', b"2"], "error") == b'[{"a":1},2]'
+    for n in (100, 440, 1000, 100_000):  # the writer's own memory has 448 bytes
+        long = b'"' + b"x" * n + b'"'
+        assert write_peer_json([long, 1, long], "error") == b"[" + long + b",1," + long + b"]"
     assert write_peer_json(tw.decode_bytes(tw.encode_bytes(["a", '"'])), "null") == rb'["a","\""]'
 
 

@@ -22,6 +22,7 @@ import hashlib
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -44,6 +45,7 @@ RESULTS = FOLDER / "results.json"
 KILLERS = HERE / "killers.json"
 TEST_SECONDS = 60  # of one test; it takes a few seconds without a bug
 BUILD_SECONDS = 900
+ERROR = re.compile("Sanitizer: |runtime error: |Error")
 ON_IMPORT = " (on import)"
 NO_TESTS = (4, 5)  # exit codes of pytest: a named test does not exist, or none was selected
 
@@ -56,7 +58,7 @@ class Result:
     killer: str | None = None  # the test that failed
     how: str = ""  # how it failed, or the output of the compiler
     seconds: float = 0
-    digest: str = ""  # of the mutated source file and the file of the test
+    digest: str = ""  # of the mutated source file
 
 
 def main() -> None:
@@ -185,7 +187,7 @@ class Run:
                 if tests and (failed := tree.test(tests)):
                     self.verify(*failed)
                     result = Result("killed", *failed)
-                    result.digest = digest(mutant, result.killer, self.original.path)
+                    result.digest = digest(mutant)
                     break
         result.seconds = time.monotonic() - start
         return result
@@ -248,7 +250,7 @@ class Tree:
         elif code < 0:
             how = signal.Signals(-code).name
         else:
-            how = next((line for line in lines if "Error" in line), "".join(lines[-1:]))[:300]
+            how = next((line for line in lines if ERROR.search(line)), "".join(lines[-1:]))[:300]
         return note.read_text() if note.exists() else command[-1] + ON_IMPORT, how
 
     def restore(self, original: Tree) -> None:
@@ -317,20 +319,13 @@ def copy_checkout(folder: Path) -> None:
         copy(ROOT / name, folder / name)
 
 
-def digest(mutant: Mutant, killer: str | None, root: Path) -> str:
-    text = mutant.apply((root / mutant.file).read_text())
-    path = root / (killer or "").removesuffix(ON_IMPORT).partition("::")[0]
-    return hashlib.sha256(text.encode() + path.read_bytes()).hexdigest()
+def digest(mutant: Mutant) -> str:
+    return hashlib.sha256(mutant.apply((ROOT / mutant.file).read_text()).encode()).hexdigest()
 
 
 def is_known(mutant: Mutant, result: Result | None) -> bool:
-    """Return whether a mutant was killed by a test that has not changed since."""
-    if result is None or result.status != "killed":
-        return False
-    try:
-        return result.digest == digest(mutant, result.killer, ROOT)
-    except FileNotFoundError:
-        return False
+    """Return whether a test has killed exactly this bug before."""
+    return result is not None and result.status == "killed" and result.digest == digest(mutant)
 
 
 def load(path: Path) -> dict[str, Result]:
