@@ -652,18 +652,19 @@ def test_models_that_never_return(server: Server) -> None:
         assert has_connections(server, 0)
 
 
-@pytest.mark.parametrize("model", ["sleep_in_thread"])
-def test_clients_that_vanish_while_their_calls_wait_for_a_thread(
-    server: Server, model: str
-) -> None:
+@pytest.mark.parametrize("end", ["close", "reset"])
+def test_clients_that_vanish_while_their_calls_wait_for_a_thread(server: Server, end: str) -> None:
     """Their calls are dropped, so they do not delay others."""
-    request = echo()
+    request, model = echo(), "sleep_in_thread"
     with several(server, 5 * N_THREADS) as connections:
         for connection in connections:
             connection.send(post(model, request))
         time.sleep(SLEEP / 2)
         for connection in connections:
-            connection.reset()
+            if end == "close":
+                connection.socket.close()
+            else:
+                connection.reset()
         started = time.monotonic()
         with Connection(server.port) as connection:
             connection.send(post(model, request))

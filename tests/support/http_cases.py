@@ -55,6 +55,7 @@ class Case:
 OK = Outcome((200,), True)
 OK_CLOSED = Outcome((200,), False)
 INVALID = Outcome((400,), False)  # rejected by the parser
+INVALID_HEAD = Outcome((431,), False)
 
 
 def error(status: int, message: str, *, stays_open: bool | None = True) -> Outcome:
@@ -245,6 +246,15 @@ CHUNKED_CASES = (
         ),
         OK,
         differs=(Difference(LLHTTP, INVALID, "llhttp rejects Content-Length in trailers"),),
+    ),
+    Case(
+        "Connection in trailers",
+        chunks(chunked(ONE.body, end=b"0\r\nConnection: close\r\n\r\n")),
+        OK,
+        differs=(
+            Difference(("fast",), OK_CLOSED, "llhttp closes the connection"),
+            Difference(("asgi-httptools",), Outcome((200,), None), "llhttp ignores what follows"),
+        ),
     ),
     Case("chunked without data", chunks(b"0\r\n\r\n"), error(400, "")),
     Case(
@@ -440,6 +450,15 @@ SYNTAX_CASES = (
             ),
         ),
     ),
+    Case(
+        "300 headers",
+        post("echo", ONE, [*ONE.headers, *(["A: b"] * 297)]),
+        OK,
+        differs=(
+            Difference(("fast",), error(431, "256 headers", stays_open=False), "the limit is 256"),
+            Difference(HYPER, INVALID_HEAD, "hyper accepts 100"),
+        ),
+    ),
     Case("90 headers", post("echo", ONE, [*ONE.headers, *(["A: b"] * 87)]), OK),
     Case("a header of 7 KiB", line("A: " + "b" * 7000), OK),
 )
@@ -554,6 +573,18 @@ PATH_CASES = (
         infer("http://tests:80/v2/models/echo/infer?a"),
         OK,
         differs=(ABSOLUTE_FORM,),
+    ),
+    Case(
+        "absolute-form without a path",
+        get("http://tests"),
+        error(404, ""),
+        differs=(Difference(("asgi-httptools",), INVALID, "uvicorn expects a path"),),
+    ),
+    Case(
+        "a target of 20 KiB",
+        get("/v2/health/live?" + "a" * 20_000),
+        OK,
+        differs=(Difference(("fast",), error(414, "20016 bytes"), "the limit is 16 KiB"),),
     ),
     Case("GET infer", get("/v2/models/echo/infer"), error(405, "GET")),
     Case("DELETE infer", get("/v2/models/echo/infer", "DELETE"), error(405, "DELETE")),

@@ -253,8 +253,8 @@ async def _respond_to_request(service: Service, scope: Scope, receive: Receive, 
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        continue
+    if (await receive())["type"] != "http.disconnect":  # middleware may repeat the request
+        await asyncio.get_running_loop().create_future()
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

@@ -345,7 +345,8 @@ def is_slow_to_encode(result: Any, request: tw.InferRequest) -> bool:
     elif isinstance(result, Mapping):
         nbytes = sum(map(nbytes_of, result.values()))
         is_converted = not all(
-            isinstance(value, tw.Tensor) or getattr(value, "dtype", np.dtype(object)).kind in "biuf"
+            isinstance(value, tw.Tensor)
+            or getattr(getattr(value, "dtype", None), "kind", "O") in "biuf"
             for value in result.values()
         )
     else:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from contextvars import Context
 from http import HTTPStatus
@@ -55,17 +56,27 @@ if not (
         + f", and not with {uvicorn.__version__}"
     )
 
+# The parser processes all requests in a chunk at once, so a chunk must not contain too many.
+_SCRATCH_NBYTES = 16 << 10
 # If at least this many bytes of a body are missing, they are received without the HTTP parser. A
 # new parser is created afterwards, which costs more than the copy of fewer bytes.
-_DIRECT_FROM_NBYTES = 64 << 10
-_MAX_HEAD_NBYTES = 64 << 10
-# After the reply to a request whose body is too large to be discarded, the connection stays open
-# for this time. If it was closed at once, a client that is still sending might not get the reply.
-_LINGER_SECONDS = 10.0
-# A frame up to this size is joined and written with its head. For a larger one, writelines costs
-# less than the copy.
+_DIRECT_FROM_NBYTES = 16 << 10
+_MAX_REPLIES_PER_TURN = 50  # then other connections have their turn
+_MAX_HEAD_NBYTES = 64 << 10  # and one chunk
+_MAX_HEADERS = 256
+_MAX_TARGET_NBYTES = 16 << 10  # before 0.7, httptools parsed at most 64 KiB correctly
+# After the last reply, the connection stays open until the client closes it, at most for this time,
+# and what arrives is discarded. If it was closed while data arrives, the client might not get the
+# reply. The time is longer if the client is probably still sending.
+_LINGER_SECONDS = 1.0
+_LONG_LINGER_SECONDS = 10.0
+_FIRST_REQUEST_SECONDS = 5.0  # until the first request begins, if timeout_keep_alive is 0
+# A frame up to this size is joined and written with its head. A larger one is written in pieces:
+# each when the transport has sent enough of the previous one. A TLS transport encrypts a piece at
+# once, and does not count it as unsent.
 _MAX_JOINED_NBYTES = 64 << 10
-_SCRATCH_NBYTES = 64 << 10
+_PIECE_NBYTES = 1 << 20
+_TLS_PIECE_NBYTES = 64 << 10
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
@@ -118,7 +129,7 @@ class Request:
         self.keep_alive = keep_alive
         self.expects_continue = http_version != "1.0" and expects_continue(headers)
         self.sent_continue = False
-        self.is_received = False  # the whole request has arrived, or no more of it is accepted
+        self.is_received = False  # the whole request has arrived
 
 
 class InferProtocol(asyncio.BufferedProtocol):
@@ -170,17 +181,23 @@ class InferProtocol(asyncio.BufferedProtocol):
         # trailers and the headers of chunks.
         self.head_nbytes = 0
         self.is_reading_paused = False
-        self.is_ended = False  # no further request is accepted
+        self.is_ended = False  # what arrives is discarded
+        self.is_eof = False  # the client has closed the connection, or its sending direction
+        self.is_lost = False
         # Sending.
+        self.is_tls = False
         self.is_writing_paused = False
         self.is_sending = False  # the client has not read enough of the reply
-        self.n_unsent = 0  # bytes in the write buffer at the last check
-        self.is_lingering = False  # the rest of a rejected body is discarded; see _LINGER_SECONDS
+        self.pieces: Iterator[memoryview] = iter(())  # the rest of the reply
+        self.n_pieces = 0  # that were written on this connection
+        self.unsent = (0, 0)  # n_pieces, and the size of the write buffer, at the last check
+        self.linger_seconds: float | None = None  # set after the last reply
         # The timer is not moved whenever the deadline changes. When it expires early, it begins
         # again. `phase` is what the connection waits for, and changes with each new deadline.
         self.phase: tuple[str, int] = ("", 0)
         self.deadline: float | None = None
-        self.timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.Handle | None = None
+        self.timer_at = 0.0
         self.default_headers: Any = None
         self.default_lines = b""
 
@@ -196,6 +213,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.transport = cast("asyncio.Transport", transport)  # those of uvloop are not subclasses
         self.server_state.connections.add(self)
         self.client = get_remote_addr(self.transport)
+        self.is_tls = self.transport.get_extra_info("sslcontext") is not None
         self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -205,14 +223,16 @@ class InferProtocol(asyncio.BufferedProtocol):
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+        self.is_lost = True
         self.requests.clear()
+        self.headers, self.pieces = [], iter(())
         self.parser = self.receiving = self.direct = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return _scratch.view if self.direct is None else self.direct.remaining()
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self.is_ended:
+        if self.is_ended or self.transport.is_closing():
             return
         body = self.direct
         if body is None:
@@ -222,20 +242,25 @@ class InferProtocol(asyncio.BufferedProtocol):
             if body.complete:
                 self.direct = None
                 self.parser = self._new_parser()  # the old one is in the middle of the body
-                self.on_message_complete()
+                self._complete_request()
         self._advance()
 
     def eof_received(self) -> bool:
-        """Return whether to keep the transport open, because a reply has not been sent yet."""
-        self.is_ended = True
+        """Return whether to keep the transport open, because a reply has not been sent yet.
+
+        The client may still read replies. But probably it has closed the connection, so calls that
+        wait for a thread are dropped.
+        """
+        self.is_eof = self.is_ended = True
+        for request in self.requests:
+            request.exchange.thread_call.disconnect()
         is_replying = self.is_busy and len(self.requests) == 1
         if self.receiving is not None and self.requests and not is_replying:
             self.requests.pop()  # it will not arrive completely
-        if self.requests and self.transport.get_extra_info("sslcontext") is None:
+        if self.requests and not self.is_tls:  # a TLS connection cannot be half-closed
             self.requests[-1].keep_alive = False
             return True
-        self.transport.close()  # a TLS connection cannot be half-closed
-        self._set_deadline()
+        self._close()
         return False
 
     def pause_writing(self) -> None:
@@ -243,13 +268,11 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.is_writing_paused = False
-        if self.is_sending:
-            self.is_sending = False
-            self._end_request()
-            self._advance()
+        if self.is_sending:  # not at once: asyncio does not expect that this closes the transport
+            self.loop.call_soon(self._resume_sending)
 
     def shutdown(self) -> None:
-        """Close the connection after the replies to the requests that have arrived or begun.
+        """Close the connection after the replies to the requests whose head has arrived.
 
         uvicorn calls this when it shuts down.
         """
@@ -257,8 +280,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             self.requests[-1].keep_alive = False
             self.is_ended = self.is_ended or self.requests[-1].is_received
         else:
-            self.transport.close()
-            self._set_deadline()
+            self._close()
 
     # --- receiving -------------------------------------------------------------------------------
 
@@ -269,7 +291,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         except httptools.HttpParserError:
             if not self.is_ended:
                 logger.warning("Invalid HTTP request received.")
-                self._reject("Invalid HTTP request received.", 400)
+                self._reject(TensorwireError("Invalid HTTP request received.", status=400))
             return
         if not self.is_in_message:
             return
@@ -277,7 +299,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.has_body_data = False
         if self.head_nbytes > _MAX_HEAD_NBYTES:
             text = f"the headers or trailers are longer than {_MAX_HEAD_NBYTES} bytes"
-            self._reject(text, 431)
+            self._reject(TensorwireError(text, status=431))
             return
         if self.receiving is not None:
             body = self.receiving.exchange.body
@@ -323,9 +345,8 @@ class InferProtocol(asyncio.BufferedProtocol):
             self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.is_in_head:  # a trailer, or replayed
-            return
-        self.headers.append((name.lower(), value))
+        if self.is_in_head and len(self.headers) <= _MAX_HEADERS:  # not a trailer, nor replayed
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         if self.is_replaying or self.is_ended:
@@ -336,7 +357,10 @@ class InferProtocol(asyncio.BufferedProtocol):
         keep_alive = version != "1.0" and method != b"CONNECT" and parser.should_keep_alive()
         exchange = Exchange(self.service, self._target(method), self.headers)
         request = Request(exchange, method, self.url, self.headers, version, keep_alive)
-        if self._is_overloaded():
+        if len(self.headers) > _MAX_HEADERS:
+            text = f"the request has more than {_MAX_HEADERS} headers"
+            exchange.reject(TensorwireError(text, status=431))
+        elif self._is_overloaded():
             text = f"the server is overloaded: limit_concurrency is {self.config.limit_concurrency}"
             exchange.reject(TensorwireError(text, status=503))
         self.receiving = request
@@ -347,8 +371,11 @@ class InferProtocol(asyncio.BufferedProtocol):
             model = self.service.infer_targets.get(self.url)
             if model is not None:
                 return model
+        if len(self.url) > _MAX_TARGET_NBYTES:
+            text = f"the request target is {len(self.url)} bytes long; the limit is "
+            return error_reply(f"{text}{_MAX_TARGET_NBYTES}", 414)
         try:
-            path = httptools.parse_url(self.url).path
+            path = httptools.parse_url(self.url).path or b"/"
         except httptools.HttpParserInvalidURLError:  # the authority of CONNECT
             path = self.url
         return self.service.route(method.decode(), unquote(path.decode("ascii")))
@@ -367,34 +394,34 @@ class InferProtocol(asyncio.BufferedProtocol):
         request = self.receiving
         if request is None or self.parser.should_upgrade():  # the body follows; see `_replay_head`
             return
+        if not self.parser.should_keep_alive():  # also because of a trailer
+            request.keep_alive = False
+        self._complete_request()
+
+    def _complete_request(self) -> None:
+        request = self.receiving
+        assert request is not None
         request.is_received = True
         self.receiving = None
         self.is_in_message = False
-        if self.is_lingering:
-            self.transport.close()
         if not request.keep_alive:
             self.is_ended = True  # RFC 9112 9.6
 
-    def _reject(self, text: str, status: int) -> None:
-        """Reply with an error to the request that arrives, and close the connection."""
-        request = self.receiving
-        if self.is_lingering:
-            self.transport.close()
-        elif request is not None:
-            request.exchange.reject(TensorwireError(text, status=status))
+    def _reject(self, error: TensorwireError) -> None:
+        """Reply with an error to the request that arrives, and accept no further bytes."""
+        if self.receiving is not None:
+            exchange = self.receiving.exchange
         else:
-            request = Request(Exchange(self.service, error_reply(text, status), ()))
-            self.requests.append(request)
-        self._end_receiving(request)
+            exchange = Exchange(self.service, error_reply(str(error), error.status), ())
+            self.requests.append(Request(exchange))
+        exchange.reject(error)
+        self._end_receiving()
 
-    def _end_receiving(self, request: Request | None) -> None:
-        """Accept no more bytes."""
+    def _end_receiving(self) -> None:
         self.is_ended = True
         self.is_in_message = False
         self.receiving = self.direct = None
-        if request is not None:
-            request.is_received = True
-            request.keep_alive = False
+        self.headers = []
 
     # --- replies ---------------------------------------------------------------------------------
 
@@ -402,11 +429,16 @@ class InferProtocol(asyncio.BufferedProtocol):
         """Reply to the requests in their order, as far as possible."""
         # A reply may be sent at once. The loop replaces a recursion, because thousands of requests
         # may be waiting.
-        if self.is_advancing:
+        if self.is_advancing or self.is_lost:
             return
         self.is_advancing = True
+        n_replies = 0
         try:
             while self.requests and not self.is_busy and not self.transport.is_closing():
+                if n_replies == _MAX_REPLIES_PER_TURN:
+                    self.loop.call_soon(self._advance)
+                    break
+                n_replies += 1
                 request = self.requests[0]
                 if not (request.is_received or request.exchange.is_rejected):
                     if request.expects_continue and not request.sent_continue:
@@ -440,6 +472,8 @@ class InferProtocol(asyncio.BufferedProtocol):
         try:
             reply = await awaitable
         except ClientDisconnected:
+            if not self.is_lost:
+                self._close()
             return
         except asyncio.CancelledError as error:
             # A model has cancelled its own task, or a graceful shutdown takes too long.
@@ -464,27 +498,48 @@ class InferProtocol(asyncio.BufferedProtocol):
             buffers = () if request.method == b"HEAD" else (body,)
         end = b"\r\n" if request.keep_alive else b"connection: close\r\n\r\n"
         head = b"".join((_STATUS_LINES[reply.status], self._default_lines(), lines, end))
-        if len(body) <= _MAX_JOINED_NBYTES:
+        if isinstance(body, Frame) and len(body) > _MAX_JOINED_NBYTES:
+            transport.write(head)
+            self.pieces = iter(body.chunks(_TLS_PIECE_NBYTES if self.is_tls else _PIECE_NBYTES))
+        else:
             transport.write(b"".join((head, *buffers)))
-        else:
-            transport.writelines([head, *buffers])
-        if self.is_writing_paused:  # the next reply waits, which bounds the memory
-            self.is_sending = True
-            self.n_unsent = transport.get_write_buffer_size()
-        else:
-            self._end_request()
+        self._continue_sending()
+
+    def _continue_sending(self) -> None:
+        """Write pieces of the reply until the transport has enough."""
+        while not self.is_writing_paused:
+            piece = next(self.pieces, None)
+            if piece is None:
+                self.is_sending = False
+                self._end_request()
+                return
+            self.n_pieces += 1
+            self.transport.write(piece)
+        self.is_sending = True  # the next reply waits, which bounds the memory
+
+    def _resume_sending(self) -> None:
+        if self.is_sending and not self.is_lost:
+            self._continue_sending()
+            self._advance()
 
     def _end_request(self) -> None:
-        """The reply to the first request has been sent: close the connection if it is the last."""
+        """The reply to the first request has been sent: end the connection if it is the last."""
         request = self.requests.popleft()
         self.is_busy = False
         self.server_state.total_requests += 1
         if request.keep_alive:
             return
-        if request.is_received or request.expects_continue:
+        self._end_receiving()
+        if self.is_eof or (self.is_tls and request.is_received):
             self.transport.close()
-        else:
-            self.is_lingering = True
+            return
+        self.linger_seconds = _LINGER_SECONDS if request.is_received else _LONG_LINGER_SECONDS
+        if not self.is_tls:
+            self.transport.write_eof()
+
+    def _close(self) -> None:
+        self.transport.close()
+        self._set_deadline()
 
     def _default_lines(self) -> bytes:
         headers = self.server_state.default_headers  # a new list every second, for the date
@@ -515,56 +570,65 @@ class InferProtocol(asyncio.BufferedProtocol):
         timeout = self.service.receive_timeout
         seconds: float | None
         if self.transport.is_closing():
-            phase, seconds = ("closing", 0), _LINGER_SECONDS if timeout is None else timeout
+            phase, seconds = ("closing", 0), _LONG_LINGER_SECONDS if timeout is None else timeout
         elif self.is_sending:
             phase, seconds = ("sending", 0), timeout
         elif self.is_busy:
             phase, seconds = ("running", 0), None
-        elif self.is_lingering:
-            seconds = _LINGER_SECONDS if timeout is None else min(timeout, _LINGER_SECONDS)
-            phase = ("lingering", 0)
+        elif self.linger_seconds is not None:
+            phase, seconds = ("lingering", 0), min(self.linger_seconds, timeout or math.inf)
         elif self.is_in_message:
             phase, seconds = ("receiving", self.n_messages), timeout
         else:
             phase, seconds = ("idle", self.n_messages), self.config.timeout_keep_alive
+            if self.n_messages == 0:
+                seconds = seconds or _FIRST_REQUEST_SECONDS
         if phase != self.phase:
             self.phase = phase
             self._start_timer(seconds)
+            if self.is_sending:
+                self.unsent = self.n_pieces, self.transport.get_write_buffer_size()
 
     def _start_timer(self, seconds: float | None) -> None:
         if seconds is None:
             self.deadline = None
             return
         self.deadline = self.loop.time() + seconds
-        if self.timer is None or self.timer.when() > self.deadline:
-            if self.timer is not None:
-                self.timer.cancel()
+        if self.timer is not None and self.timer_at > self.deadline:
+            self.timer.cancel()
+            self.timer = None
+        if self.timer is None:
+            self.timer_at = self.deadline
             self.timer = self.loop.call_at(self.deadline, self._check_deadline)
 
     def _check_deadline(self) -> None:
         self.timer = None
         if self.deadline is None:
             return
-        if self.loop.time() < self.deadline:
-            self.timer = self.loop.call_at(self.deadline, self._check_deadline)
+        seconds = self.deadline - self.loop.time()
+        if seconds > 0:
+            self._start_timer(seconds)
             return
         phase = self.phase[0]
         if phase == "sending":
-            previous, self.n_unsent = self.n_unsent, self.transport.get_write_buffer_size()
-            if self.n_unsent < previous:
+            before, self.unsent = (
+                self.unsent,
+                (self.n_pieces, self.transport.get_write_buffer_size()),
+            )
+            if self.unsent != before:
                 self._start_timer(self.service.receive_timeout)
                 return
         if phase in ("sending", "closing"):
             self.transport.abort()
-            return
-        if phase in ("idle", "lingering"):
-            self.transport.close()
-        elif self.receiving is None:
-            self._reject("the headers did not arrive in time", 408)
+        elif phase in ("idle", "lingering"):
+            self._close()
         else:
-            self.receiving.exchange.reject_late()
-            self._end_receiving(self.receiving)
-        self._advance()
+            if self.receiving is None:
+                self._reject(TensorwireError("the headers did not arrive in time", status=408))
+            else:
+                self.receiving.exchange.reject_late()
+                self._end_receiving()
+            self._advance()
 
 
 def service_of(app: Any) -> Service | None:

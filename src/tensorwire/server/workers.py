@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
@@ -71,8 +72,9 @@ class Workers:
         with self._lock:
             if self._executor is None:  # not earlier: the process may be forked before
                 self._executor = ThreadPoolExecutor(N_THREADS, "tensorwire")
-            self._n_calls += 1
         future = self._executor.submit(copy_context().run, _run, call)
+        with self._lock:
+            self._n_calls += 1
         future.add_done_callback(lambda _: self._end_call(call))
         return future
 
@@ -129,8 +131,9 @@ class ThreadCall:
                 watcher.cancel()
 
     async def _watch(self, wait_for_disconnect: Callable[[], Awaitable[object]]) -> None:
-        await wait_for_disconnect()
-        self.disconnect()
+        with suppress(Exception):  # of middleware; the call then runs in any case
+            await wait_for_disconnect()
+            self.disconnect()
 
 
 def _disconnected() -> ClientDisconnected:
