@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import pickle
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -169,7 +170,13 @@ def is_documented(error: Exception) -> bool:
 
     A RecursionError for a structure that contains itself comes from CPython, and so do errors that
     a hostile number causes in Python's formatting.
+
+    In Python 3.11, iter() of a released memoryview returns an iterator and sets an exception. In
+    functions that atheris has instrumented, it calls a function of its own before the first item,
+    and that call then raises SystemError.
     """
+    if isinstance(error, SystemError) and "released memoryview" in str(error.__cause__):
+        return "atheris" in sys.modules
     documented = (TypeError, ValueError, BufferError, IndexError, KeyError, MemoryError)
     if isinstance(error, np.ma.MaskError):  # np.ma.masked has no bool and no integer
         return True
