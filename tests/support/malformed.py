@@ -177,7 +177,8 @@ MEMBERS = (
     *(case(f"C28 inputs {value}", HEADER, inputs=value) for value in (None, *NO_LISTS)),
     *(case(f"C32-C34 {key} {value}", HEADER, one(**{key: value}))
       for key in ("name", "datatype", "shape") for value in (..., None, 1)),
-    *(case(f"C20 C21 {name}", HEADER, one(datatype=name)) for name in ("STRING", "FP8", "int32", "COMPLEX8", "COMPLEX64", "COMPLEX128")),
+    *(case(f"C20 C21 {name}", HEADER, one(datatype=name))
+      for name in ("STRING", "FP8", "int32", "COMPLEX8", "COMPLEX64", "COMPLEX128")),
     case("C39 id 1", HEADER, one(), id=1),
     case("C39 model_name 1", HEADER, one(), model_name=1, differs="Triton does not read it"),
     case("C39 model_version 1", HEADER, one(), model_version=1, differs="Triton does not read it"),
