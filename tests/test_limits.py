@@ -293,6 +293,12 @@ def test_brackets_that_do_not_nest() -> None:
     assert tw.decode_request(strings.encode()).id == "[{" * 300
     rows = '{"inputs":[{"name":"x","shape":[900,1],"datatype":"INT8","data":[%s]}]}'
     assert tw.decode_request((rows % ",".join(["[1]"] * 900)).encode())["x"].shape == (900, 1)
+    for value in ("[" + "[],[1]," * 200 + "{}]", "[" + '{},{"a":1},' * 200 + "[]]"):
+        for place in PLACES.values():
+            inner = f'{{"p":{value}}}' if '"parameters"' in place else value
+            assert tw.decode_request((place % inner).encode()).inputs
+    early = '{"inputs":[{"data":[%s],"name":"x","shape":[400],"datatype":"INT8"}]}'
+    assert tw.decode_request((early % ",".join(["[1]"] * 400)).encode()).inputs
     many = reference.request([reference.entry(f"t{i}", "INT8", [1], [1]) for i in range(500)])
     assert len(tw.decode_request(*many).inputs) == 500
     with pytest.raises(tw.HeaderError, match=r"followed by .* \(is Inference-.* missing"):

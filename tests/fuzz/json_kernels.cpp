@@ -248,7 +248,7 @@ struct Reading {
     ReadCursor cursor;
     Keys keys;
     Reading(const byte *text, Py_ssize_t nbytes, int max_level) {
-        F(begin_reading)(&cursor, &keys, (const char *)text, nbytes, max_level);
+        F(begin_reading)(&cursor, &keys, (const char *)text, nbytes, max_level, nbytes);
     }
     ~Reading() { F(end_reading)(&keys); }
     Fault seen(Fault fault) {

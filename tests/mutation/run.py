@@ -7,9 +7,9 @@ the other tables in the same folder, until one of them fails. This test is run w
 where it must pass.
 
 The exit code is 1 if a mutant survives without an explanation in its table, or if a mutant with an
-explanation is killed. Mutants that are marked as equivalent only run if they are named. `--record`
-writes the tests that failed to `killers.json`, and they run first the next time. The copies and the
-results are in the folder .mutation.
+explanation is killed. Mutants with an explanation only run if they are named. `--record` writes the
+tests that failed to `killers.json`, and they run first the next time. The copies and the results
+are in the folder .mutation.
 
 The Python that runs this program needs what setup.py and the tests need.
 """
@@ -29,6 +29,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -99,11 +100,11 @@ def main() -> None:
 
 
 def select(tables: dict[str, list[Mutant]], names: list[str]) -> list[Mutant]:
-    """Return the named mutants. Those that are equivalent must be named one by one."""
+    """Return the named mutants. Those that are explained must be named one by one."""
     found = []
     for name in names or tables:
         table, _, key = name.partition("/")
-        rows = [m for m in tables.get(table, ()) if m.name == name or not (key or m.equivalent)]
+        rows = [m for m in tables.get(table, ()) if m.name == name or not (key or m.explained)]
         if not rows:
             sys.exit(f"there is no mutant {name}; the tables are: {', '.join(tables)}")
         found += rows
@@ -352,41 +353,35 @@ def summarise(
     tables: dict[str, list[Mutant]], mutants: list[Mutant], results: dict[str, Result]
 ) -> int:
     """Print and write the score of each table. Return the exit code."""
-    lines = ["", "| table | mutants | killed | equivalent | survived | not run |", "|" + "---|" * 6]
+    lines = ["| table | mutants | killed | survived | explained | equivalent | not run |"]
+    lines.append("|" + "---|" * 7)
     problems = []
-    n_killed = n_other = 0
+    total = Counter[str]()
     for table, rows in tables.items():
-        chosen = [mutant for mutant in rows if mutant in mutants]
-        if not chosen:
-            continue
-        equivalent = [mutant for mutant in rows if mutant.equivalent]
-        counts = dict.fromkeys(("killed", "survived", "build failed", "not run"), 0)
-        for mutant in chosen:
-            result = results.get(mutant.name, Result("not run"))
-            counts[result.status] += 1
-            is_killed = result.status == "killed"
-            is_explained = bool(mutant.equivalent or mutant.survives)
-            if result.status != "not run" and is_killed == is_explained:
-                what = (
-                    "was killed, although the table explains why not"
-                    if is_killed
-                    else (f"{result.status}: {mutant.breaks}")
-                )
-                problems.append(f"{mutant.name} {what}")
-            elif result.status == "build failed":
-                problems.append(f"{mutant.name} cannot be compiled:\n{result.how}")
-            if not mutant.equivalent:
-                n_killed += is_killed
-                n_other += result.status in ("survived", "build failed")
-        survived = counts["survived"] + counts["build failed"]
-        lines.append(
-            f"| {table} | {len(rows)} | {counts['killed']} | {len(equivalent)} | {survived} "
-            f"| {counts['not run']} |"
-        )
-    n = n_killed + n_other
-    lines += ["", f"{n_killed} of {n} mutants were killed ({100 * n_killed / max(1, n):.1f} %)."]
-    lines += ["", *problems] if problems else []
-    text = "\n".join(lines).lstrip("\n") + "\n"
+        counts = Counter[str]()
+        for mutant in rows:
+            result = results.get(mutant.name) if mutant in mutants else None
+            is_killed = result is not None and result.status == "killed"
+            if result is None:
+                counts[mutant.explained or "not run"] += 1
+            elif is_killed and not mutant.explained:
+                counts["killed"] += 1
+            elif is_killed:
+                problems.append(f"{mutant.name} was killed, although the table explains why not")
+            elif mutant.explained:
+                counts[mutant.explained] += 1
+            else:
+                counts["survived"] += 1
+                problems.append(f"{mutant.name} {result.status}: {mutant.breaks} {result.how}")
+        if any(mutant in mutants for mutant in rows):
+            total += counts
+            names = ("killed", "survived", "explained", "equivalent", "not run")
+            numbers = " | ".join(str(counts[name]) for name in names)
+            lines.append(f"| {table} | {len(rows)} | {numbers} |")
+    n = total["killed"] + total["survived"] + total["explained"]
+    share = 100 * total["killed"] / max(1, n)
+    lines += ["", f"{total['killed']} of {n} mutants were killed ({share:.1f} %).", *problems]
+    text = "\n".join(lines) + "\n"
     (FOLDER / "summary.md").write_text(text)
     print(f"\n{text}", end="")
     return 1 if problems else 0

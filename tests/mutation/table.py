@@ -32,6 +32,11 @@ class Mutant:
     survives: str | None = None  # why no test notices it, although one could
     sanitizers: bool = False  # only a build with the sanitizers notices it
 
+    @property
+    def explained(self) -> str | None:
+        """How the table explains that no test fails; None if one must."""
+        return "equivalent" if self.equivalent else "explained" if self.survives else None
+
     def apply(self, text: str) -> str:
         """Return the text of the file with the bug. Raises TableError if `old` is not unique."""
         begin, end = 0, len(text)
