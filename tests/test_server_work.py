@@ -120,6 +120,35 @@ def test_where_a_response_is_encoded(
     assert threads == [expected or model == "thread" or is_large_list]
 
 
+class Foreign:
+    """An array of another package, whose dtype is not numpy's."""
+
+    dtype = "foreign.int32"
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_model_that_returns_arrays_of_another_package(is_async: bool) -> None:
+    async def function(request: tw.InferRequest) -> dict[str, Any]:
+        return {"y": Foreign(request["x"].as_numpy().copy())}
+
+    def synchronous(request: tw.InferRequest) -> dict[str, Any]:
+        return {"y": Foreign(request["x"].as_numpy().copy())}
+
+    app = create_app({"m": function if is_async else Model(synchronous, in_event_loop=True)})
+    frame = message(LARGE, parameters=BINARY)
+    found = ask(app, "/v2/models/m/infer", "POST", [bytes(frame)], frame.headers).response()
+    assert np.array_equal(found["y"].as_numpy(), LARGE)
+
+
 @pytest.mark.parametrize("binary", [True, False, None])
 def test_where_requested_outputs_are_encoded(
     monkeypatch: pytest.MonkeyPatch, binary: bool | None
@@ -208,6 +237,40 @@ def test_call_that_waits_for_a_thread_is_dropped_when_its_client_disconnects() -
     asyncio.run(run())
     assert calls.n_called == N_THREADS + 1
     assert calls.statuses == [200] * (N_THREADS + 1)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_middleware_that_repeats_the_request(fails: bool) -> None:
+    """It delivers the body again instead of a disconnect, or raises: the call is not dropped."""
+    calls = Calls()
+    frame = message(SMALL)
+    headers = [(name.lower().encode(), value.encode()) for name, value in frame.headers.items()]
+    scope = {"type": "http", "method": "POST", "path": "/v2/models/m/infer", "headers": headers}
+
+    async def request() -> None:
+        n_received = 0
+
+        async def receive() -> dict[str, Any]:
+            nonlocal n_received
+            n_received += 1
+            if fails and n_received > 1:
+                raise RuntimeError("the body has been read")
+            return {"type": "http.request", "body": bytes(frame)}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                calls.statuses.append(message["status"])
+
+        await calls.app(scope, receive, send)
+
+    async def run() -> None:
+        tasks = [asyncio.create_task(request()) for _ in range(N_THREADS + 5)]
+        await asyncio.sleep(0.1)
+        calls.released.set()
+        await asyncio.wait_for(asyncio.gather(*tasks), 10)
+
+    asyncio.run(run())
+    assert calls.statuses == [200] * (N_THREADS + 5)
 
 
 def test_requests_beyond_max_concurrency_are_rejected() -> None:
