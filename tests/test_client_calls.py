@@ -19,7 +19,7 @@ import tensorwire as tw
 from support import client_fixtures
 from support.client_fixtures import BODY, GOOD, HEADERS, Connect, X, app, free_port, seen
 from support.servers import Scripted, http, uvicorn_server
-from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout, calls
+from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout
 from tensorwire.client.calls import Deadline, ReadinessWait, retry_delay
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
@@ -403,7 +403,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(calls.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
 
 @pytest.mark.parametrize(

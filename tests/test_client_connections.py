@@ -267,26 +267,26 @@ def test_closing_an_async_client_while_it_connects(monkeypatch: pytest.MonkeyPat
 
     create = aio._create_transport
 
-    async def create_and_close(*arguments: Any) -> None:
-        await create(*arguments)
-        await client.close()
-
-    monkeypatch.setattr(aio, "_create_transport", create_and_close)
-
     async def main() -> None:
+        client = AsyncClient(scripted.address)
+
+        async def create_and_close(*arguments: Any) -> None:
+            await create(*arguments)
+            await client.close()
+
+        monkeypatch.setattr(aio, "_create_transport", create_and_close)
         with pytest.raises(RuntimeError, match="the client is closed"):
             await client.infer("m", {"x": X})
         await asyncio.sleep(0)
         assert await asyncio.to_thread(is_closed.wait, 2)
 
-    with Waits([]) as server:
-        client = AsyncClient(server.address)
+    with Waits([]) as scripted:
         asyncio.run(main())
 
 
 def test_closed_async_client_does_not_send_a_request_again() -> None:
     async def main() -> None:
-        client = AsyncClient(server.address)
+        client = AsyncClient(scripted.address)
         await client.server_metadata()
         call = asyncio.ensure_future(client.server_metadata())
         await asyncio.sleep(0.1)
@@ -294,9 +294,9 @@ def test_closed_async_client_does_not_send_a_request_again() -> None:
         with pytest.raises(ConnectionError, match="the client was closed"):
             await call
 
-    with Scripted([http(b"{}"), silent]) as server:
+    with Scripted([http(b"{}"), silent]) as scripted:
         asyncio.run(main())
-        assert server.n_connections == 1
+        assert scripted.n_connections == 1
 
 
 def test_closed_connections_are_released(connect: Connect) -> None:

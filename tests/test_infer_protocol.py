@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any
@@ -975,20 +975,14 @@ class Transport(asyncio.Transport):
         return
 
 
-def run_with_transport(
-    test: Callable[[Any, Transport], Any], is_paused: bool = False, **options: Any
-) -> None:
-    """Call an async function with a protocol and its transport, in an event loop."""
-
-    async def main() -> None:
-        config = uvicorn.Config(make_app(**options), log_level="warning")
-        config.load()
-        protocol = InferProtocol(config, ServerState(), {})
-        transport = Transport(protocol, is_paused)
-        protocol.connection_made(transport)
-        await test(protocol, transport)
-
-    asyncio.run(main())
+def protocol_with_transport(is_paused: bool = False, **options: Any) -> tuple[Any, Transport]:
+    """Return a protocol and its transport. An event loop must be running."""
+    config = uvicorn.Config(make_app(**options), log_level="warning")
+    config.load()
+    protocol = InferProtocol(config, ServerState(), {})
+    transport = Transport(protocol, is_paused)
+    protocol.connection_made(transport)
+    return protocol, transport
 
 
 def receive(protocol: Any, data: bytes) -> None:
@@ -1004,40 +998,43 @@ def test_last_reply_that_is_not_read(
     """The connection is aborted, also without receive_timeout."""
     monkeypatch.setattr(server_uvicorn, "_LINGER_SECONDS", 0.1)
 
-    async def test(protocol: Any, transport: Transport) -> None:
+    async def main() -> None:
+        protocol, transport = protocol_with_transport(receive_timeout=timeout)
         receive(protocol, request_bytes("echo", np.arange(2), "Connection: close\r\n"))
         assert transport.is_closed
         assert not transport.is_aborted
         await asyncio.sleep(0.3)
         assert transport.is_aborted
 
-    run_with_transport(test, receive_timeout=timeout)
+    asyncio.run(main())
 
 
 def test_client_closes_its_direction_while_an_early_reply_is_sent() -> None:
-    async def test(protocol: Any, transport: Transport) -> None:
-        receive(
-            protocol, b"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Length: 999999999999\r\n\r\n"
-        )
+    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Length: 999999999999\r\n\r\n"
+
+    async def main() -> None:
+        protocol, transport = protocol_with_transport(is_paused=True)
+        receive(protocol, head)
         assert transport.written.startswith(b"HTTP/1.1 413 ")
         assert protocol.eof_received() is True
         assert not transport.is_closed
         protocol.resume_writing()
         assert not protocol.requests
 
-    run_with_transport(test, is_paused=True)
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("n_sent", [0, 50, 10_000])
 def test_lost_connection_is_released(n_sent: int) -> None:
     """Without the garbage collector, and before its timer expires."""
-    found: list[Any] = []
 
-    async def test(protocol: Any, transport: Transport) -> None:
+    async def main() -> None:
+        protocol, transport = protocol_with_transport()
         receive(protocol, request_bytes("echo", np.arange(100_000))[:n_sent])
         protocol.connection_lost(None)
-        transport.protocol = None
-        found.append(weakref.ref(protocol))
+        found = weakref.ref(protocol)
+        del protocol, transport.protocol
+        await asyncio.sleep(0)
+        assert found() is None
 
-    run_with_transport(test)
-    assert found[0]() is None
+    asyncio.run(main())
