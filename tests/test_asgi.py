@@ -16,7 +16,14 @@ import pytest
 
 import tensorwire as tw
 from support.asgi_requests import ALL, BODY, FRAME, WORDS, X, ask, infer
-from tensorwire.asgi import ClientDisconnected, Model, create_app, read_request, send_frame
+from tensorwire.asgi import (
+    ClientDisconnected,
+    Model,
+    create_app,
+    read_request,
+    send_error,
+    send_frame,
+)
 from tensorwire.server.framing import Framing
 
 
@@ -270,10 +277,67 @@ def test_too_long_body_is_rejected_before_it_is_read() -> None:
     headers = FRAME.headers | {"Content-Length": "100001"}
     answer = infer(APP, headers=headers)
     assert (answer.status, answer.n_received) == (413, 0)
+    assert answer.headers["connection"] == "close"
     assert answer.error == "the body is too long: 100001 bytes, at most 100000 are accepted"
     del headers["Content-Length"]
     answer = infer(APP, chunks=[bytes(40_000)] * 5, headers=headers)
     assert (answer.status, answer.n_received) == (413, 5)  # the rest is discarded
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Length": "x"},
+        {"Content-Length": "1", "Transfer-Encoding": "chunked"},
+        {"Content-Encoding": "br", "Expect": "100-continue"},
+        {"Inference-Header-Content-Length": "x", "Expect": "100-continue"},
+    ],
+    ids=", ".join,
+)
+def test_request_that_is_rejected_before_it_is_read(headers: dict[str, str]) -> None:
+    """The end of the body is not certain, or the client waits to be asked for it."""
+    answer = infer(APP, headers=headers)
+    assert answer.status in (400, 415)
+    assert (answer.n_received, answer.headers["connection"]) == (0, "close")
+    waiting = {"Expect": "100-continue"}
+    answer = ask(APP, "/nowhere", "POST", [BODY], waiting)
+    assert (answer.status, answer.n_received) == (404, 0)
+
+
+def test_messages_without_optional_members() -> None:
+    """ASGI allows to leave out ``body`` and ``more_body``."""
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", [1], datatype="INT8", binary=False)]))
+    messages: list[dict[str, Any]] = [
+        {"type": "http.request", "more_body": True},
+        {"type": "http.request", "body": bytes(frame)},
+    ]
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/v2/models/echo/infer", "headers": []}
+    asyncio.run(APP(scope, receive, send))
+    assert sent[0]["status"] == 200
+
+
+@pytest.mark.parametrize("model", ["echo", "double"])
+def test_unexpected_error_of_the_codec_is_not_sent(
+    model: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail_to_decode(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("an internal secret")
+
+    monkeypatch.setattr(tw, "decode_request", fail_to_decode)
+    for headers in (FRAME.headers, {"Content-Encoding": "gzip"}):  # in the event loop, in a thread
+        caplog.clear()
+        body = gzip.compress(BODY) if "Content-Encoding" in headers else BODY
+        answer = infer(APP, model, chunks=[body], headers=headers)
+        assert (answer.status, answer.error) == (500, "internal server error")
+        assert "an internal secret" in caplog.text
 
 
 # --- responses ---
@@ -328,6 +392,12 @@ def test_send_frame_in_any_app() -> None:
 
     answer = ask(app, "/")
     assert (answer.status, answer.headers["x-more"], answer.body) == (201, "1", BODY)
+
+    async def fails(scope: Any, receive: Any, send: Any) -> None:
+        await send_error(send, "busy", 503, headers=[(b"retry-after", b"1")])
+
+    answer = ask(fails, "/")
+    assert (answer.status, answer.headers["retry-after"], answer.error) == (503, "1", "busy")
     empty = tw.encode_raw_request(np.zeros(0, np.int8))
 
     async def nothing(scope: Any, receive: Any, send: Any) -> None:
@@ -352,6 +422,40 @@ def test_sync_models_run_in_a_thread_and_async_ones_do_not() -> None:
     for name in ("sync", "async"):
         assert infer(app, name).response().outputs == []
     assert threads["async"] == threading.get_ident() != threads["sync"]
+
+
+@pytest.mark.parametrize(
+    "function", [lambda _: leave(KeyboardInterrupt), lambda _: leave_later(KeyboardInterrupt)]
+)
+def test_keyboard_interrupt_in_the_event_loop_reaches_the_server(function: Any) -> None:
+    app = create_app({"m": Model(function, in_event_loop=True)})
+    with pytest.raises(KeyboardInterrupt):
+        infer(app, "m")
+
+
+def leave(error: type[BaseException]) -> Any:
+    raise error
+
+
+async def leave_later(error: type[BaseException]) -> Any:
+    raise error
+
+
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda error: lambda _: leave(error),
+        lambda error: Model(lambda _: leave(error), in_event_loop=True),
+        lambda error: lambda _: leave_later(error),
+    ],
+    ids=["thread", "event loop", "async"],
+)
+def test_model_that_raises_an_exception_of_the_interpreter(
+    make: Any, error: type[BaseException]
+) -> None:
+    answer = infer(create_app({"m": make(error)}), "m")
+    assert (answer.status, answer.error) == (500, "model 'm' failed")
 
 
 def test_raw_requests() -> None:

@@ -154,6 +154,33 @@ def test_selection_of_the_app(selection: str, binary: bool) -> None:
     assert answer.response()["x"].binary is binary
 
 
+@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+def test_invalid_receive_timeout_is_rejected_by_create_app(seconds: float) -> None:
+    with pytest.raises(
+        ValueError, match=f"receive_timeout must be positive or None, not {seconds}"
+    ):
+        create_app({}, receive_timeout=seconds)
+
+
+@pytest.mark.parametrize("model", ["thread", "async"])
+def test_responses_of_a_model_are_not_limited(model: str) -> None:
+    """The limits are for messages of strangers."""
+    n = tw.Limits().max_tensors + 1
+
+    def many(request: tw.InferRequest) -> tw.InferResponse:
+        outputs = [tw.Tensor(f"{i}", np.zeros(1, np.int8)) for i in range(n)]
+        return tw.InferResponse(outputs, parameters={"of": "the model"})
+
+    async def many_later(request: tw.InferRequest) -> tw.InferResponse:
+        return many(request)
+
+    answer = infer(create_app({"m": many if model == "thread" else many_later}), "m")
+    assert answer.status == 200
+    limits = tw.Limits(max_tensors=n)
+    response = tw.decode_response(answer.body, tw.header_length(answer.headers), limits=limits)
+    assert (len(response.outputs), response.parameters) == (n, {"of": "the model"})
+
+
 def test_unknown_selection_is_rejected_by_create_app() -> None:
     with pytest.raises(ValueError, match="selection must be 'spec' or 'triton', not 'Triton'"):
         create_app({"echo": echo}, selection="Triton")

@@ -18,6 +18,7 @@ from support import client_fixtures
 from support.client_fixtures import GOOD, Connect, MiB, X, free_port, seen
 from support.servers import Scripted, http
 from tensorwire.client import AsyncClient, Client
+from tensorwire.client.calls import Positional, Request, parse_url
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -81,13 +82,15 @@ def test_request_headers(client: Any) -> None:
     assert "transfer-encoding" not in sent
     client.infer("echo", {"x": X}, headers={"User-Agent": "mine"})
     assert seen[-1]["user-agent"] == "mine"
-    with pytest.raises(ValueError, match="content-length is set by the client itself"):
-        client.infer("echo", {"x": X}, headers={"content-length": "3"})
+    for name in ("content-length", "Content-Length", "Transfer-Encoding"):
+        with pytest.raises(ValueError, match=f"{name} is set by the client itself"):
+            client.infer("echo", {"x": X}, headers={name: "3"})
 
 
 def test_model_names_and_versions_are_quoted_in_the_url(client: Any) -> None:
-    client.infer("echo", {"x": X}, version="1")
-    assert seen[-1]["path"] == "/v2/models/echo/versions/1/infer"
+    for version, path in ((None, ""), ("1", "/versions/1"), (None, "")):
+        client.infer("echo", {"x": X}, version=version)
+        assert seen[-1]["path"] == f"/v2/models/echo{path}/infer"
     with Scripted([GOOD]) as server, type(client)(f"http://{server.address}/pre/") as other:
         other.infer("a b/ü?", {"x": X}, version="1/2")
         expected = "post /pre/v2/models/a%20b%2f%c3%bc%3f/versions/1%2f2/infer http/1.1"
@@ -129,6 +132,46 @@ def test_readiness(client: Any, connect: Connect) -> None:
     assert not client.is_ready("nobody")
     with connect(f"127.0.0.1:{free_port()}") as nowhere:
         assert nowhere.is_ready() is False
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("x", (False, "x", 80, "x")),
+        ("http://x:8000/a/", (False, "x", 8000, "x:8000")),
+        ("https://x", (True, "x", 443, "x")),
+        ("https://[::1]:8443", (True, "::1", 8443, "[::1]:8443")),
+        ("[::1]", (False, "::1", 80, "[::1]")),
+    ],
+)
+def test_address_in_a_url(url: str, expected: tuple[Any, ...]) -> None:
+    assert parse_url(url)[:4] == expected
+
+
+def test_arrays_without_names_must_be_those_of_the_model() -> None:
+    specs = [("x", "FP32"), ("y", "FP32")]
+    for n in (1, 3):
+        with pytest.raises(ValueError, match=f"^{n} arrays? passed, but the model takes 2 inputs"):
+            Positional([X] * n).tensors(specs)
+
+
+def test_requests_are_not_limited(connect: Connect) -> None:
+    """The limits for messages of strangers do not apply to the messages of the program."""
+    name = "x" * (tw.Limits().max_name_nbytes + 1)
+    with Scripted([GOOD]) as server, connect(server.address) as client:
+        client.infer("m", {name: X})
+
+
+@pytest.mark.parametrize("max_nbytes", [1, 7, 100, 1 << 20])
+def test_pieces_of_a_request(max_nbytes: int) -> None:
+    """They are not larger than one operation may be, and are not too many for it."""
+    buffers = (b"", b"ab" * 500, *(b"%d" % i for i in range(300)), memoryview(bytes(range(256))))
+    request = Request("POST", "/", b"head", buffers, 0)
+    windows = list(request.windows(max_nbytes))
+    assert b"".join(b"".join(window) for window in windows) == request.joined()
+    for i, window in enumerate(windows):
+        assert sum(map(len, window if i else window[1:])) <= max_nbytes
+        assert 0 < len(window) <= 64
 
 
 # --- memory ---

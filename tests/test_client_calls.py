@@ -20,7 +20,7 @@ from support import client_fixtures
 from support.client_fixtures import BODY, GOOD, HEADERS, Connect, X, app, free_port, seen
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout
-from tensorwire.client.calls import Deadline, retry_delay
+from tensorwire.client.calls import Deadline, ReadinessWait, retry_delay
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -192,10 +192,11 @@ def test_retry_after(connect: Connect) -> None:
         started = time.perf_counter()
         assert client.infer("m", {"x": X})["x"].shape == X.shape
         assert 0.95 < time.perf_counter() - started < 5
-    for value, seconds in [("61", 61.0), ("Sat, 21 Nov 2026 21:00:00 GMT", None)]:
+    ignored = ["Sat, 21 Nov 2026 21:00:00 GMT", "9" * 10, "9" * 400, "1.5"]
+    for value, seconds in [("61", 61.0), *((value, None) for value in ignored)]:
         answers = [failing("503 Busy", kept | {"Retry-After": value}), GOOD]
         with Scripted(answers) as server, connect(server.address, retries=1) as client:
-            if seconds is None:  # a date is ignored
+            if seconds is None:
                 assert client.infer("m", {"x": X})["x"].shape == X.shape
                 continue
             with pytest.raises(InferenceServerError) as caught:
@@ -377,10 +378,109 @@ def test_closed_client_stays_closed_in_a_child_process(server: str) -> None:
     assert done.returncode == 7
 
 
-def test_delay_of_a_late_retry_is_finite() -> None:
-    delay = retry_delay(ConnectionError("x"), 100_000, Deadline(Timeout()))
-    assert delay is not None
-    assert 0 < delay < 60
+@pytest.mark.parametrize(
+    ("attempt", "longest"), [(0, 0.1), (1, 0.2), (4, 1.6), (7, 10), (20, 10), (100_000, 10)]
+)
+def test_delay_of_a_retry(attempt: int, longest: float) -> None:
+    """It is random, and becomes longer with each retry up to a limit."""
+    deadline = Deadline(Timeout())
+    delays = [retry_delay(ConnectionError("x"), attempt, deadline) or 0 for _ in range(100)]
+    assert longest / 2 <= min(delays) < 0.6 * longest
+    assert 0.9 * longest < max(delays) <= longest
+
+
+@pytest.mark.parametrize(
+    ("seconds", "delay"), [(0.0, 0.0), (59.0, 59.0), (60.0, 60.0), (61.0, None)]
+)
+def test_longest_retry_after(seconds: float, delay: float | None) -> None:
+    error = InferenceServerError("busy", status=503)
+    error.retry_after = seconds
+    assert retry_delay(error, 0, Deadline(Timeout())) == delay
+
+
+class Clock:
+    """Replaces ``time.monotonic`` in the client."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "step", "since", "expected"),
+    [
+        (Timeout(read=3), "read", None, (3, "read")),
+        (Timeout(read=3), "read", 1000.0, (1, "read")),
+        (Timeout(read=2), "read", 1000.0, None),
+        (Timeout(read=3, total=10), "read", None, (3, "read")),
+        (Timeout(read=3, total=4), "read", None, (2, "total")),
+        (Timeout(read=3, total=4), "read", 1000.0, (1, "read")),
+        (Timeout(read=None, total=4), "read", 1000.0, (2, "total")),
+        (Timeout(read=3, total=2), "read", None, None),
+        (Timeout(read=3, total=1), "total", None, None),
+        (Timeout(connect=1), "total", None, (None, "total")),
+        (Timeout(connect=1), "connect", None, (1, "connect")),
+    ],
+)
+def test_limit_of_a_step(
+    timeout: Timeout, step: Any, since: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2 seconds after the call began. A timeout that expires in this moment has expired."""
+    clock = Clock(monkeypatch)
+    deadline = Deadline(timeout)
+    clock.now += 2
+    if expected is not None:
+        assert deadline.limit(step, since) == expected
+        return
+    with pytest.raises(TimeoutError):
+        deadline.limit(step, since)
+
+
+def test_total_timeout_begins_with_each_call(connect: Connect) -> None:
+    answers = [GOOD, GOOD]
+    with Scripted(answers) as server, connect(server.address, timeout=Timeout(total=0.4)) as client:
+        client.infer("m", {"x": X})
+        time.sleep(0.5)
+        client.infer("m", {"x": X})
+
+
+def test_attempts_of_wait_until_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    wait = ReadinessWait(None, 100)
+    assert wait.timeout(Timeout(total=3)) == Timeout(total=3)
+    assert wait.timeout(Timeout(read=5)) == Timeout(read=5, total=100)
+    pauses = [wait.next_delay(ConnectionError("refused")) for _ in range(30)]
+    assert pauses[0] <= 0.02
+    assert 0.5 <= pauses[-1] <= 1
+    clock.now += 98
+    assert wait.timeout(Timeout(total=3)) == Timeout(total=2)
+
+
+LOADING = InferenceServerError("loading", status=503)
+
+
+@pytest.mark.parametrize(
+    ("errors", "seen"),
+    [
+        ([ConnectionError("refused"), LOADING], "status 503: loading"),
+        ([LOADING, ConnectionError("refused")], "refused"),
+        ([LOADING, TimeoutError("late")], "status 503: loading"),
+        ([TimeoutError("late"), LOADING, TimeoutError("later")], "status 503: loading"),
+        ([TimeoutError("late"), TimeoutError("later")], "late"),
+    ],
+)
+def test_what_wait_until_ready_has_last_seen(
+    errors: list[Exception], seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timeout of the last attempt, which was cut short, does not hide an error."""
+    clock = Clock(monkeypatch)
+    wait = ReadinessWait(None, 5)
+    for error in errors[:-1]:
+        assert wait.next_delay(error) > 0
+    clock.now += 5
+    with pytest.raises(TimeoutError, match=f"last seen: {seen}$") as caught:
+        wait.next_delay(errors[-1])
+    assert str(caught.value.__cause__) == seen.removeprefix("status 503: ")
 
 
 def test_child_process_closes_the_connections_of_its_parent(connect: Connect) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
 import socket
 import threading
@@ -14,11 +15,12 @@ import pytest
 
 import tensorwire as tw
 from support import client_fixtures
-from support.client_fixtures import BODY, GOOD, HEADERS, Connect, MiB, X, echo
+from support.client_fixtures import BODY, FRAME, GOOD, HEADERS, Connect, MiB, X, echo
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire._codec.datatypes import UNLIMITED
 from tensorwire.asgi import create_app
 from tensorwire.client import InferenceServerError
+from tensorwire.client.responses import ERROR_NBYTES, ResponseReader
 from tensorwire.http import HEADER_LENGTH
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
@@ -58,6 +60,9 @@ def test_output_without_json_form(client: Any) -> None:
     assert client.infer("half", {"x": X})["y"].datatype == "FP16"
 
 
+CUT_GZIP = gzip.compress(b'{"error": "down"}')[:-8]
+
+
 @pytest.mark.parametrize(
     ("answer", "status", "message"),
     [
@@ -72,6 +77,9 @@ def test_output_without_json_form(client: Any) -> None:
         (http(b"\x01", {"Content-Encoding": "br"}, "502 Bad"), 502, "HTTP status 502 Bad"),
         (http(b"\x01", {"Content-Encoding": "gzip"}, "502 Bad"), 502, "HTTP status 502 Bad"),
         (http(b"", {"Location": "/elsewhere"}, "307 Moved"), 307, "HTTP status 307 Moved"),
+        (b"HTTP/1.1 103 Early\r\n\r\n" + http(b"", {}, "503 Busy"), 503, "HTTP status 503 Busy"),
+        (http(CUT_GZIP, {"Content-Encoding": "gzip"}, "502 Bad"), 502, "down"),
+        (b"HTTP/1.1 101 Other\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", 101, "status 101"),
     ],
 )
 def test_error_responses_of_any_server(
@@ -102,6 +110,37 @@ def test_only_the_start_of_a_long_error_is_read(connect: Connect) -> None:
         done.set()
 
 
+@pytest.mark.parametrize("nbytes", [60_000, 70_000, 200_000])
+def test_call_after_a_long_error(connect: Connect, nbytes: int) -> None:
+    """The rest of the error is not taken for the next response."""
+    error = http(b"no " * (nbytes // 3), status="400 Bad")
+    with Scripted([error, GOOD]) as server, connect(server.address) as client:
+        with pytest.raises(InferenceServerError, match="no no"):
+            client.infer("m", {"x": X})
+        if nbytes < 65_536:
+            assert client.infer("m", {"x": X})["x"].shape == X.shape
+        else:
+            with pytest.raises(InferenceServerError, match="no no"):  # on a new connection
+                client.infer("m", {"x": X})
+        assert server.n_connections == (1 if nbytes < 65_536 else 2)
+
+
+def test_size_of_an_error() -> None:
+    """Also if it expands, only its start is kept."""
+    for body in (gzip.compress(bytes(MiB)), bytes(ERROR_NBYTES + 10_000)):
+        reader = ResponseReader(None)
+        headers = {"Content-Encoding": "gzip"} if len(body) < ERROR_NBYTES else {}
+        answer = memoryview(http(body, headers, "400 Bad"))
+        while answer and not reader.complete:
+            buffer = reader.get_buffer()
+            n = min(len(buffer), len(answer))
+            buffer[:n] = answer[:n]
+            reader.received(n)
+            answer = answer[n:]
+        assert reader.complete
+        assert len(reader.error_body) == ERROR_NBYTES
+
+
 def test_request_rejected_before_its_body_is_read(connect: Connect) -> None:
     small = create_app({"echo": echo}, max_body=1000)
     with uvicorn_server(small) as address, connect(address, timeout=10) as client:
@@ -122,9 +161,10 @@ def chunked(body: bytes, n_chunk: int, end: bytes = b"0\r\n\r\n") -> bytes:
 CHUNKED = HEADERS | {"Transfer-Encoding": "chunked"}
 
 
+@pytest.mark.parametrize("coding", ["chunked", "Chunked"])
 @pytest.mark.parametrize("n_chunk", [1, 100, 10_000])
-def test_chunked(connect: Connect, n_chunk: int) -> None:
-    answer = http(chunked(BODY, n_chunk), CHUNKED, length="")
+def test_chunked(connect: Connect, n_chunk: int, coding: str) -> None:
+    answer = http(chunked(BODY, n_chunk), HEADERS | {"Transfer-Encoding": coding}, length="")
     with Scripted([answer, answer]) as server, connect(server.address) as client:
         for _ in range(2):
             array = client.infer("m", {"x": X})["x"].data
@@ -137,6 +177,43 @@ def test_content_encoding_identity(connect: Connect) -> None:
     answer = http(BODY, HEADERS | {"Content-Encoding": "Identity"})
     with Scripted([answer]) as server, connect(server.address) as client:
         assert np.array_equal(client.infer("m", {"x": X})["x"].data, X)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZip", "deflate", ""])
+def test_content_encoding_of_an_empty_body(connect: Connect, encoding: str) -> None:
+    """Some proxies announce an encoding, and send nothing."""
+    answer = http(b"", {"Content-Encoding": encoding})
+    with Scripted([answer] * 2) as server, connect(server.address) as client:
+        assert client.is_ready()
+        assert client.is_ready("m")
+        assert server.n_connections == 1
+
+
+GATEWAY = "application/vnd.vertex-ai-triton.binary+json; json-header-size="
+
+
+def test_header_length_in_the_media_type(connect: Connect) -> None:
+    headers = {"Content-Type": f"{GATEWAY}{FRAME.header_length}"}
+    with Scripted([http(BODY, headers)]) as server, connect(server.address) as client:
+        assert np.array_equal(client.infer("m", {"x": X})["x"].data, X)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http(BODY, HEADERS | {"Connection": "close"}),
+        http(chunked(BODY, 1000), CHUNKED | {"Connection": "Close"}, length=""),
+        http(BODY, HEADERS).replace(b"HTTP/1.1", b"HTTP/1.0"),
+        http(chunked(BODY, 1000), CHUNKED, length="") + b"\0garbage",
+        http(chunked(BODY, 1000), CHUNKED, length="") + GOOD,
+    ],
+    ids=["close", "chunked", "HTTP/1.0", "garbage", "another response"],
+)
+def test_connection_that_cannot_be_used_again(connect: Connect, answer: bytes) -> None:
+    with Scripted([answer, b"never"]) as server, connect(server.address) as client:
+        for n in range(3):
+            assert np.array_equal(client.infer("m", {"x": X})["x"].data, X)
+            assert server.n_connections == n + 1
 
 
 def test_response_without_length_ends_with_the_connection(connect: Connect) -> None:

@@ -9,6 +9,7 @@ import ssl
 import threading
 import time
 import tracemalloc
+import weakref
 import zlib
 from typing import Any
 
@@ -30,6 +31,7 @@ from support.client_fixtures import (
 )
 from support.servers import Scripted, http
 from tensorwire.client import Client, InferenceServerError, Progress, aio, responses, sync
+from tensorwire.client.calls import compress as compress_frame
 from tensorwire.http import HEADER_LENGTH
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
@@ -144,6 +146,14 @@ def test_rejection_that_is_only_noticed_when_sending_fails(
             client.infer("m", {"x": LARGE})
         assert caught.value.status == 413
 
+        def stop(progress: Progress) -> None:
+            if progress.received_nbytes:
+                raise TimeoutError("stop")
+
+        if isinstance(client, Client):  # the blocking client receives after sending has failed
+            with pytest.raises(TimeoutError, match=r"^stop$"):
+                client.infer("m", {"x": LARGE}, on_progress=stop)
+
 
 def test_success_before_the_end_of_the_request(connect: Connect) -> None:
     """The rest of the request is sent: the server may still read it."""
@@ -254,6 +264,29 @@ def test_error_that_expands(connect: Connect) -> None:
     assert (caught.value.status, len(str(caught.value))) == (500, 2000)
 
 
+def test_algorithms_have_their_own_headers() -> None:
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", X)]))
+    assert gzip.decompress(compress_frame(frame, "gzip").body) == bytes(frame)
+    assert zlib.decompress(compress_frame(frame, "deflate").body) == bytes(frame)
+
+
+@pytest.mark.parametrize("n_values", [100, MiB])
+def test_large_request_is_compressed_in_a_thread(
+    n_values: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def record(*arguments: Any) -> Any:
+        threads.append(threading.current_thread() is not threading.main_thread())
+        return compress_frame(*arguments)
+
+    monkeypatch.setattr(aio, "compress", record)
+    with Scripted([GOOD]) as server, client_fixtures.Awaited(server.address) as client:
+        data = np.zeros(n_values, np.float32)
+        client.infer("m", {"x": data}, request_compression_algorithm="gzip")
+    assert threads == [n_values == MiB]
+
+
 @pytest.mark.parametrize("name", ["request", "response"])
 def test_unknown_compression_algorithm(client: Any, name: str) -> None:
     options = {f"{name}_compression_algorithm": "br"}
@@ -290,6 +323,34 @@ def test_progress_of_small_messages(client: Any) -> None:
     assert calls[1].received_nbytes == calls[1].response_nbytes
 
 
+@pytest.mark.parametrize("nbytes", [1000, 4 * MiB])
+def test_progress_of_a_repeated_request(connect: Connect, nbytes: int) -> None:
+    """The numbers begin at 0 again."""
+    calls: list[Progress] = []
+    busy = http(b'{"error": "busy"}', {"Connection": "keep-alive"}, "503 Busy")
+    with Scripted([busy, GOOD]) as server, connect(server.address, retries=1) as client:
+        client.infer("m", {"x": np.zeros(nbytes, np.int8)}, on_progress=calls.append)
+    n_received = [call.received_nbytes for call in calls]
+    second = next(i for i, n in enumerate(n_received) if n) + 1
+    assert n_received[second] == 0
+    assert [c.sent_nbytes for c in calls[second:]] == sorted(c.sent_nbytes for c in calls[second:])
+    assert calls[second].response_nbytes is None
+    assert calls[-1].received_nbytes == len(BODY)
+
+
+def test_function_for_progress_is_released(connect: Connect) -> None:
+    class Report:
+        def __call__(self, progress: Progress) -> None:
+            return
+
+    report = Report()
+    released = weakref.ref(report)
+    with Scripted([GOOD]) as server, connect(server.address) as client:
+        client.infer("m", {"x": X}, on_progress=report)
+        del report
+        assert released() is None
+
+
 class Stop(Exception):
     pass
 
@@ -320,7 +381,7 @@ def test_exception_of_the_progress_function(connect: Connect, error: Any, when: 
         }.get((is_sent, is_received)):
             raise error("stop")
 
-    with Scripted([GOOD, answer]) as server, connect(server.address) as client:
+    with Scripted([GOOD, answer]) as server, connect(server.address, retries=1) as client:
         client.infer("m", {"x": X})
         with pytest.raises(error, match=r"^stop$"):
             client.infer("m", {"x": array}, on_progress=stop)

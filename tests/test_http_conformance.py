@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 
-from stress import soak
 from support import http_cases
 from support.http_cases import (
     CASES,
@@ -890,15 +889,3 @@ def test_sigterm(transport: Transport, incomplete: str | None) -> None:
                 assert connection.is_closed(5)
             assert idle.is_closed(5)
         assert server.process.wait(10) == transport.exit_status
-
-
-# --- many requests -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("transport", ["fast", "granian-rsgi"])
-def test_short_soak(transport: str) -> None:
-    """A short run of `stress/soak.py`: correct responses, bounded memory."""
-    tally = soak.soak(transport, 2000, 2)
-    assert tally.wrong == []
-    assert tally.n_all >= 2000
-    assert min(tally.counts.values()) > 20

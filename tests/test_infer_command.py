@@ -26,6 +26,7 @@ from support.servers import Scripted, http, uvicorn_server
 from tensorwire import TensorSpec
 from tensorwire.asgi import Model, create_app
 from tensorwire.cli import infer, main
+from tensorwire.client import RESPONSE_LIMITS
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server, sys.stdout and sys.stderr")
 
@@ -608,6 +609,12 @@ def test_invalid_answers(capsys: pytest.CaptureFixture[str], answer: Any, messag
     with Scripted([answer]) as server:
         error = fails(capsys, server.address, "m", "--random", "--timeout", "0.2")
     assert message in error
+
+
+@pytest.mark.parametrize("name", [name for name in dir(tw.Limits) if not name.startswith("_")])
+def test_limits_are_those_of_the_client(name: str) -> None:
+    expected = True if name == "bf16_as_uint16" else getattr(RESPONSE_LIMITS, name)
+    assert getattr(infer.LIMITS, name) == expected
 
 
 # --- measurement ---

@@ -16,19 +16,24 @@ import socket
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Iterator
+from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.server import ServerState
 
 import tensorwire as tw
 from support import client_fixtures
 from support.client_fixtures import Certificate
 from support.servers import uvicorn_server
 from tensorwire.asgi import Model, create_app
+from tensorwire.server import uvicorn as server_uvicorn
 from tensorwire.server.serve import echo
 from tensorwire.server.uvicorn import InferProtocol
 
@@ -41,6 +46,7 @@ MiB = 1 << 20
 certificate = client_fixtures.certificate
 BINARY = {"binary_data_output": True}
 asgi_paths: list[str] = []  # of the requests that reached the ASGI application
+counted: list[int] = []  # calls of the model "count"
 released = threading.Event()  # the model "wait" returns when it is set
 started = threading.Event()
 
@@ -59,6 +65,19 @@ def wait(request: tw.InferRequest) -> tw.InferResponse:
 async def slow(request: tw.InferRequest) -> tw.InferResponse:
     await asyncio.sleep(0.2)
     return tw.InferResponse(request.inputs)
+
+
+def count(request: tw.InferRequest) -> tw.InferResponse:
+    counted.append(1)
+    return tw.InferResponse(request.inputs)
+
+
+async def cancels(request: tw.InferRequest) -> tw.InferResponse:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0.1)
+    raise AssertionError("unreachable")
 
 
 def returns_coroutine(request: tw.InferRequest) -> Any:
@@ -85,6 +104,8 @@ def make_app(**options: Any) -> Any:
         "thread": echo,
         "wait": wait,
         "slow": slow,
+        "cancels": cancels,
+        "count": Model(count, in_event_loop=True),
         "coroutine": Model(returns_coroutine, in_event_loop=True),
         "fail": Model(fail, in_event_loop=True),
         "a b/ü%20": echo,
@@ -295,6 +316,20 @@ def test_too_long_body_is_rejected_before_it_arrives(address: str) -> None:
         assert (answer.status, answer.headers["connection"]) == (413, "close")
         connection.sendall(b"a" * 30_000_000)  # the server discards it, and does not reset
         connection.sendall(b"a" * 69_999_999)
+        connection.settimeout(3)
+        assert connection.recv(1) == b""
+
+
+def test_garbage_in_a_body_that_is_discarded(address: str) -> None:
+    """The connection is closed at once, because the end of the body will not be found."""
+    head = b"POST /nope HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    n = 17 * MiB
+    with connect(address) as connection:
+        connection.sendall(head + b"%x\r\n" % n + bytes(n) + b"\r\n")
+        answer = Stream(connection).answer()
+        assert (answer.status, answer.headers["connection"]) == (404, "close")
+        connection.sendall(b"zz\r\n")
+        connection.settimeout(3)
         assert connection.recv(1) == b""
 
 
@@ -350,10 +385,11 @@ def test_client_that_does_not_read_is_disconnected() -> None:
     with uvicorn_server(app, http=InferProtocol) as address, connect(address) as connection:
         connection.sendall(request_bytes("echo", x))
         time.sleep(1.6)
-        with pytest.raises(ConnectionError):  # the rest of the response is lost
-            while connection.recv(1 << 20):
-                pass
-            raise ConnectionResetError
+        nbytes = 0
+        with contextlib.suppress(ConnectionResetError):
+            while chunk := connection.recv(1 << 20):
+                nbytes += len(chunk)
+        assert nbytes < x.nbytes  # the rest of the response is lost
 
 
 def test_half_closed_connection(address: str) -> None:
@@ -367,21 +403,31 @@ def test_half_closed_connection(address: str) -> None:
         released.set()
         answer = Stream(connection).answer()
         assert answer.response["x"].shape == (2,)
+        connection.settimeout(3)
         assert connection.recv(1) == b""
 
 
-def test_keep_alive_timeout() -> None:
-    app = make_app()
+@pytest.mark.parametrize("n_pauses", [0, 1, 4])
+def test_keep_alive_timeout(n_pauses: int) -> None:
+    """It begins after each response, also if a longer timeout applied to the request."""
+    sent = request_bytes("echo", np.arange(2))
     with (
-        uvicorn_server(app, http=InferProtocol, timeout_keep_alive=1) as address,
+        uvicorn_server(make_app(), http=InferProtocol, timeout_keep_alive=1) as address,
         connect(address) as connection,
     ):
-        connection.sendall(request_bytes("echo", np.arange(2)))
         stream = Stream(connection)
-        stream.answer()
+        connection.sendall(sent[:-1])
+        time.sleep(0.1)
+        connection.sendall(sent[-1:])
+        assert stream.answer().status == 200
+        for _ in range(n_pauses):
+            time.sleep(0.5)
+            connection.sendall(sent)
+            assert stream.answer().status == 200
         begin = time.monotonic()
+        connection.settimeout(5)
         assert connection.recv(1) == b""
-        assert 0.5 < time.monotonic() - begin < 10
+        assert 0.5 < time.monotonic() - begin < 4
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -527,6 +573,62 @@ def test_unread_input_does_not_destroy_the_last_reply(
                 assert stream.at_end()
 
 
+COUNTED = request_bytes("count", np.arange(2))
+WITH_EXPECT = "Expect: 100-continue\r\nContent-Length: 4\r\n"
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Length: 5000\r\n\r\n" + bytes(5000), 413),
+        (f"POST /nope HTTP/1.1\r\n{WITH_EXPECT}\r\nbody".encode(), 404),
+        (b"GET /v2 HTTP/1.1\r\n" + b"a: b\r\n" * 300 + b"\r\n", 431),
+    ],
+    ids=["413", "404 with Expect", "431"],
+)
+def test_requests_behind_a_rejected_one_are_ignored(
+    caplog: pytest.LogCaptureFixture, loop: str, sent: bytes, status: int
+) -> None:
+    """The rejected request arrives completely, in one segment with its successor."""
+    counted.clear()
+    with (
+        uvicorn_server(make_app(max_body=4000), http=InferProtocol, loop=loop) as address,
+        connect(address) as connection,
+    ):
+        stream = Stream(connection)
+        connection.sendall(sent + COUNTED * 2)
+        answer = stream.answer()
+        assert (answer.status, answer.headers["connection"]) == (status, "close")
+        assert stream.at_end()
+    assert counted == []
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
+def test_requests_behind_one_whose_task_is_cancelled_are_ignored() -> None:
+    counted.clear()
+    with uvicorn_server(make_app(), http=InferProtocol) as address, connect(address) as connection:
+        stream = Stream(connection)
+        connection.sendall(request_bytes("cancels", np.arange(2)) + COUNTED)
+        answer = stream.answer()
+        assert (answer.status, answer.headers["connection"]) == (500, "close")
+        assert stream.at_end()
+    assert counted == []
+
+
+@pytest.mark.parametrize("model", ["thread", "async", "echo"])
+def test_half_closed_connection_with_a_body_that_is_decoded_in_a_thread(
+    address: str, model: str
+) -> None:
+    tensor = tw.Tensor("x", np.arange(300_000), binary=False)
+    frame = tw.encode_request(tw.InferRequest([tensor], parameters=BINARY))
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nContent-Length: {len(frame)}\r\n\r\n"
+    with connect(address) as connection:
+        connection.sendall(head.encode() + bytes(frame))
+        connection.shutdown(socket.SHUT_WR)
+        assert Stream(connection).answer().response["x"].shape == (300_000,)
+
+
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_keep_alive_timeout_of_zero(loop: str) -> None:
     """A connection is closed after the reply to its first request, and not before the request."""
@@ -572,6 +674,25 @@ def test_limit_concurrency() -> None:
         assert Stream(first).answer().status == 200
 
 
+def test_limit_concurrency_counts_models_of_clients_that_have_disconnected() -> None:
+    """They reset their connections, and the models go on."""
+    released.clear()
+    with uvicorn_server(make_app(), http=InferProtocol, limit_concurrency=2) as address:
+        for _ in range(2):
+            started.clear()
+            with connect(address) as connection:
+                connection.sendall(request_bytes("wait", np.arange(2)))
+                assert started.wait(10)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            time.sleep(0.1)
+        for status in (503, 200):
+            with connect(address) as connection:
+                connection.sendall(request_bytes("echo", np.arange(2)))
+                assert Stream(connection).answer().status == status
+            released.set()
+            time.sleep(0.1)
+
+
 def test_graceful_shutdown_answers_requests_in_flight() -> None:
     released.clear()
     started.clear()
@@ -586,6 +707,7 @@ def test_graceful_shutdown_answers_requests_in_flight() -> None:
             assert started.wait(10)
             closing = threading.Thread(target=stack.close)
             closing.start()
+            idle.settimeout(2)
             assert idle.recv(1) == b""  # an idle connection is closed at once
             released.set()
             answer = Stream(in_flight).answer()
@@ -594,19 +716,44 @@ def test_graceful_shutdown_answers_requests_in_flight() -> None:
             closing.join(10)
 
 
+def test_graceful_shutdown_while_a_body_arrives() -> None:
+    sent = request_bytes("echo", np.arange(1000))
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(uvicorn_server(make_app(), http=InferProtocol))
+        with connect(address) as connection:
+            connection.sendall(sent[:-500])
+            time.sleep(0.1)
+            closing = threading.Thread(target=stack.close)
+            closing.start()
+            time.sleep(0.3)
+            connection.sendall(sent[-500:])
+            answer = Stream(connection).answer()
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
+            closing.join(10)
+
+
 def test_access_log_with_proxy_headers(caplog: pytest.LogCaptureFixture) -> None:
+    """Trailers are not headers, and an invalid request has no line."""
     options = {"access_log": True, "proxy_headers": True, "forwarded_allow_ips": "127.0.0.1"}
     logger = logging.getLogger("uvicorn.access")
     with uvicorn_server(make_app(), http=InferProtocol, **options) as address:
         logger.addHandler(caplog.handler)
         caplog.set_level("INFO", "uvicorn.access")
         with connect(address) as connection:
+            stream = Stream(connection)
             headers = "X-Forwarded-For: 192.0.2.7\r\n"
             connection.sendall(request_bytes("echo", np.arange(2), headers))
-            assert Stream(connection).answer().status == 200
+            assert stream.answer().status == 200
+            head = f"GET /v2 HTTP/1.1\r\nHost: x\r\n{headers}Transfer-Encoding: chunked\r\n\r\n"
+            trailers = "0\r\nX-Forwarded-For: 198.51.100.9\r\n\r\n"
+            connection.sendall(head.encode() + trailers.encode() + b"garbage\r\n\r\n")
+            assert (stream.answer().status, stream.answer().status) == (200, 400)
         logger.removeHandler(caplog.handler)
-    lines = [record.getMessage() for record in caplog.records]
-    assert '192.0.2.7:0 - "POST /v2/models/echo/infer HTTP/1.1" 200' in lines
+    lines = [record.getMessage() for record in caplog.records if record.name == logger.name]
+    assert lines == [
+        '192.0.2.7:0 - "POST /v2/models/echo/infer HTTP/1.1" 200',
+        '192.0.2.7:0 - "GET /v2 HTTP/1.1" 200',
+    ]
 
 
 def test_application_of_another_framework() -> None:
@@ -641,6 +788,23 @@ def test_only_the_proxy_headers_middleware_of_uvicorn_is_bypassed() -> None:
         connection.sendall(request_bytes("echo", np.arange(2)))
         assert Stream(connection).answer().status == 200
     assert asgi_paths == ["/v2/models/echo/infer"]
+
+
+def test_client_that_reads_slowly_is_not_disconnected() -> None:
+    """A response may take longer than receive_timeout, if there is progress."""
+    app = make_app(receive_timeout=0.4)
+    x = np.zeros(6 * MiB, np.float32)
+    with uvicorn_server(app, http=InferProtocol) as address, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
+        host, _, port = address.partition(":")
+        connection.connect((host, int(port)))
+        connection.sendall(request_bytes("echo", x))
+        nbytes = 0
+        while nbytes < x.nbytes:
+            chunk = connection.recv(1 << 20)
+            assert chunk
+            nbytes += len(chunk)
+            time.sleep(1.6 * len(chunk) / x.nbytes)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -739,6 +903,19 @@ def test_websocket_upgrade_after_a_request() -> None:
         assert stream.answer().status == 200
 
 
+def test_receive_timeout_begins_with_each_request() -> None:
+    """A client that is always in the middle of a request is in time."""
+    sent = request_bytes("echo", np.arange(2))
+    app = make_app(receive_timeout=0.5)
+    with uvicorn_server(app, http=InferProtocol) as address, connect(address) as connection:
+        stream = Stream(connection)
+        connection.sendall(sent[:100])
+        for _ in range(6):
+            time.sleep(0.2)
+            connection.sendall(sent[100:] + sent[:100])
+            assert stream.answer().status == 200
+
+
 def test_time_in_which_reading_is_paused_does_not_count() -> None:
     """A request that waits for its turn is not late, because the server does not read it."""
     released.clear()
@@ -758,14 +935,18 @@ def test_time_in_which_reading_is_paused_does_not_count() -> None:
         sender.join()
 
 
-def test_slow_body_after_an_early_response() -> None:
-    app = make_app(receive_timeout=0.5)
+@pytest.mark.parametrize(("timeout", "linger"), [(0.5, 30), (30, 0.5)])
+def test_slow_body_after_an_early_response(
+    timeout: float, linger: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_uvicorn, "_LINGER_SECONDS", linger)
+    app = make_app(receive_timeout=timeout)
     with uvicorn_server(app, http=InferProtocol) as address, connect(address) as connection:
         connection.sendall(b"POST /nope HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\n\r\n")
         stream = Stream(connection)
         connection.sendall(bytes(17 * MiB))
         assert stream.answer().status == 404
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 5
         with pytest.raises(OSError):
             while time.monotonic() < deadline:
                 connection.sendall(b"a")
@@ -830,3 +1011,219 @@ def test_arrays_are_writable_views_of_one_aligned_buffer(loop: str) -> None:
         assert array.flags.writeable
         assert array.ctypes.data % 64 == 0
         assert np.array_equal(array, np.arange(len(array)))
+
+
+@pytest.mark.parametrize("n", [3, 1_000_000], ids=["small", "large"])
+@pytest.mark.parametrize("after", ["request", "garbage"])
+@pytest.mark.parametrize(
+    ("version", "header"),
+    [
+        (b"HTTP/1.1", "Connection: close\r\n"),
+        (b"HTTP/1.0", ""),
+        (b"HTTP/1.0", "Connection: keep-alive\r\n"),
+    ],
+    ids=["close", "1.0", "1.0 with keep-alive"],
+)
+def test_what_follows_the_last_request_is_ignored(
+    address: str,
+    version: bytes,
+    header: str,
+    after: str,
+    n: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sent = request_bytes("thread", np.arange(n, dtype=np.float32), header)
+    sent = sent.replace(b"HTTP/1.1", version, 1)
+    following = request_bytes("echo", np.arange(2)) if after == "request" else b"\0garbage\r\n\r\n"
+    with connect(address) as connection:
+        stream = Stream(connection)
+        connection.sendall(sent + following)
+        assert stream.answer().response["x"].shape == (n,)
+        with contextlib.suppress(ConnectionResetError):
+            assert stream.at_end()
+    assert caplog.records == []
+
+
+def test_connect_is_the_last_request(address: str) -> None:
+    """What a client sends into the tunnel that it has asked for is no request."""
+    with connect(address) as connection:
+        stream = Stream(connection)
+        tunnel = b"CONNECT x:1 HTTP/1.1\r\nHost: x:1\r\n\r\n"
+        connection.sendall(tunnel + request_bytes("echo", np.arange(2)))
+        answer = stream.answer()
+        assert (answer.status, answer.headers["connection"]) == (404, "close")
+        assert stream.at_end()
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_continue_is_sent_once(address: str, version: str) -> None:
+    """A client with HTTP/1.0 would take it for the response."""
+    sent = request_bytes("echo", np.arange(2), "Expect: 100-continue\r\n")
+    sent = sent.replace(b"HTTP/1.1", f"HTTP/{version}".encode(), 1)
+    head, body = sent[: sent.index(b"\r\n\r\n") + 4], sent[sent.index(b"\r\n\r\n") + 4 :]
+    with connect(address) as connection:
+        connection.sendall(head)
+        for i in range(3):
+            time.sleep(0.05)
+            connection.sendall(body[i * 20 : i * 20 + 20])
+        connection.sendall(body[60:])
+        stream = Stream(connection)
+        if version == "1.1":
+            assert stream.file.readline() == b"HTTP/1.1 100 Continue\r\n"
+            assert stream.file.readline() == b"\r\n"
+        assert stream.answer().status == 200
+
+
+def test_limit_max_requests() -> None:
+    with uvicorn_server(make_app(), http=InferProtocol, limit_max_requests=3) as address:
+        with connect(address) as connection:
+            stream = Stream(connection)
+            for _ in range(3):
+                connection.sendall(request_bytes("echo", np.arange(2)))
+                assert stream.answer().status == 200
+            connection.settimeout(3)
+            assert stream.at_end()
+        time.sleep(0.1)
+        with pytest.raises(ConnectionRefusedError):
+            connect(address)
+
+
+def test_date_of_each_response(address: str) -> None:
+    with connect(address) as connection:
+        stream = Stream(connection)
+        dates = set()
+        for _ in range(12):
+            connection.sendall(request_bytes("echo", np.arange(2)))
+            dates.add(stream.answer().headers["date"])
+            if len(dates) > 1:
+                break
+            time.sleep(0.2)
+        assert len(dates) == 2
+
+
+variable: ContextVar[int] = ContextVar("variable", default=0)
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_reset_contextvars(is_reset: bool) -> None:
+    """The option of uvicorn hides the context variables of the connection from a request."""
+
+    def set_variable(request: tw.InferRequest) -> dict[str, Any]:
+        variable.set(1)
+        return {"y": 1}
+
+    async def get_variable(request: tw.InferRequest) -> dict[str, Any]:
+        return {"y": variable.get()}
+
+    app = create_app({"set": Model(set_variable, in_event_loop=True), "get": get_variable})
+    with (
+        uvicorn_server(app, http=InferProtocol, reset_contextvars=is_reset) as address,
+        connect(address) as connection,
+    ):
+        stream = Stream(connection)
+        for model in ("set", "get"):
+            connection.sendall(request_bytes(model, np.arange(2)))
+            found = stream.answer().response["y"].as_numpy()
+        assert found == (0 if is_reset else 1)
+
+
+# --- with a transport that the test controls ---
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written. It tells the protocol at once that the client does not read."""
+
+    def __init__(self, protocol: Any, is_paused: bool) -> None:
+        super().__init__()
+        self.protocol = protocol
+        self.is_paused = is_paused
+        self.written = b""
+        self.is_closed = self.is_aborted = False
+
+    def write(self, data: Any) -> None:
+        self.written += bytes(data)
+        if self.is_paused:
+            self.protocol.pause_writing()
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.written)
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_closed = self.is_aborted = True
+
+    def pause_reading(self) -> None:
+        return
+
+    def resume_reading(self) -> None:
+        return
+
+
+def protocol_with_transport(is_paused: bool = False, **options: Any) -> tuple[Any, Transport]:
+    """Return a protocol and its transport. An event loop must be running."""
+    config = uvicorn.Config(make_app(**options), log_level="warning")
+    config.load()
+    protocol = InferProtocol(config, ServerState(), {})
+    transport = Transport(protocol, is_paused)
+    protocol.connection_made(transport)
+    return protocol, transport
+
+
+def receive(protocol: Any, data: bytes) -> None:
+    buffer = protocol.get_buffer(-1)
+    buffer[: len(data)] = data
+    protocol.buffer_updated(len(data))
+
+
+@pytest.mark.parametrize("timeout", [None, 0.1])
+def test_last_reply_that_is_not_read(
+    timeout: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is aborted, also without receive_timeout."""
+    monkeypatch.setattr(server_uvicorn, "_LINGER_SECONDS", 0.1)
+
+    async def main() -> None:
+        protocol, transport = protocol_with_transport(receive_timeout=timeout)
+        receive(protocol, request_bytes("echo", np.arange(2), "Connection: close\r\n"))
+        assert transport.is_closed
+        assert not transport.is_aborted
+        await asyncio.sleep(0.3)
+        assert transport.is_aborted
+
+    asyncio.run(main())
+
+
+def test_client_closes_its_direction_while_an_early_reply_is_sent() -> None:
+    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Length: 999999999999\r\n\r\n"
+
+    async def main() -> None:
+        protocol, transport = protocol_with_transport(is_paused=True)
+        receive(protocol, head)
+        assert transport.written.startswith(b"HTTP/1.1 413 ")
+        assert protocol.eof_received() is True
+        assert not transport.is_closed
+        protocol.resume_writing()
+        assert not protocol.requests
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("n_sent", [0, 50, 10_000])
+def test_lost_connection_is_released(n_sent: int) -> None:
+    """Without the garbage collector, and before its timer expires."""
+
+    async def main() -> None:
+        protocol, transport = protocol_with_transport()
+        receive(protocol, request_bytes("echo", np.arange(100_000))[:n_sent])
+        protocol.connection_lost(None)
+        found = weakref.ref(protocol)
+        del protocol, transport.protocol
+        await asyncio.sleep(0)
+        assert found() is None
+
+    asyncio.run(main())

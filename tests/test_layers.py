@@ -19,7 +19,11 @@ PACKAGE = Path(tensorwire.__file__).parent
 # From the lowest layer to the highest one. A module may import the modules of the layers above it
 # in this list.
 LAYERS = [
-    ["errors", *(f"_codec.{name}" for name in ("wire", "utf8", "shortest", "npystring"))],
+    [
+        "errors",
+        "versions",
+        *(f"_codec.{name}" for name in ("wire", "utf8", "shortest", "npystring")),
+    ],
     ["http", "_codec", "_codec.arrow_abi", "_codec.dlpack_abi", "_codec.docstrings"],
     ["_codec.datatypes", "_codec.json_reader"],
     ["_codec.memory"],

@@ -133,6 +133,15 @@ def test_encoder_at_and_above_the_limit(name: str, edge: int, message: str) -> N
     assert (caught.value.expected, caught.value.actual) == (edge - 1, edge)
 
 
+def test_binary_data_of_requested_outputs_is_no_parameter() -> None:
+    requested = [tw.RequestedOutput(str(i), binary=True) for i in range(5)]
+    request = tw.InferRequest([tw.Tensor("x", [1])], requested)
+    bounds = limits(max_parameters=0)
+    frame = tw.encode_request(request, limits=bounds)
+    decoded = tw.decode_request(bytes(frame), frame.header_length, limits=bounds)
+    assert [output.binary for output in decoded.outputs] == [True] * 5
+
+
 @pytest.mark.parametrize(
     ("make", "message", "expected", "actual"),
     [

@@ -21,7 +21,8 @@ from support import client_fixtures
 from support.client_fixtures import Certificate
 from tensorwire.asgi import create_app
 from tensorwire.cli import main
-from tensorwire.server.serve import Options, echo, load, why_not_fast
+from tensorwire.server import serve
+from tensorwire.server.serve import FAST_PROTOCOL, Options, create, echo, load, why_not_fast
 
 pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 certificate = client_fixtures.certificate
@@ -103,7 +104,11 @@ def test_models_and_echo(port: int) -> None:
         ),
         (["--port", "99999"], "argument --port: must be 0 to 65535, not '99999'"),
         (["--port", "http"], "argument --port: must be 0 to 65535, not 'http'"),
-        (["json:loads", "--echo"], "json:loads is an application: --echo needs a mapping"),
+        (["json:loads", "--echo"], "json:loads is an application: --echo requires a mapping"),
+        (["json:loads", "--max-body", "9"], "application: --max-body requires a mapping"),
+        (["json:loads", "--max-concurrency", "9"], "application: --max-concurrency requires a"),
+        (["json:loads", "--receive-timeout", "9"], "application: --receive-timeout requires a"),
+        (["json"], "cannot load json: module 'json' has no attribute 'models'"),
     ],
 )
 def test_invalid_models_are_rejected(
@@ -151,6 +156,46 @@ def test_line_of_a_module_that_cannot_be_imported(
 
 def test_uvicorn_gets_memoryviews() -> None:
     assert load(Options(None, with_echo=True)).zero_copy
+
+
+@pytest.mark.parametrize("interface", ["fast", "asgi"])
+def test_options_reach_uvicorn_and_the_application(
+    interface: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: dict[str, Any] = {}
+    monkeypatch.setattr(uvicorn, "run", lambda app, **options: found.update(options))
+    monkeypatch.setenv("_TENSORWIRE_SERVE", "")
+    options = ["--max-body", "1000", "--receive-timeout", "2.5", "--limit-concurrency", "7"]
+    assert main(["serve", "--echo", "--http", interface, *options]) == 0
+    app = create()
+    assert (app.max_body, app.receive_timeout) == (1000, 2.5)
+    assert found == {
+        "factory": True,
+        "http": FAST_PROTOCOL if interface == "fast" else "h11",
+        "ws": "none",
+        "host": "127.0.0.1",
+        "port": 8000,
+        "uds": None,
+        "workers": None,
+        "ssl_certfile": None,
+        "ssl_keyfile": None,
+        "limit_concurrency": 7,
+        "access_log": False,
+        "log_level": "info",
+    }
+
+
+def test_model_of_the_user_with_the_name_echo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "find", lambda _: {"echo": create})
+    model = load(Options("module:models", with_echo=True)).routes["/v2/models/echo/infer"][1]
+    assert model.model.function is create
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"), [("::1", "http://[::1]:80"), ("127.0.0.1", "http://127.0.0.1:80")]
+)
+def test_address_in_the_start_message(host: str, expected: str) -> None:
+    assert serve.address({"host": host, "port": 80}) == expected
 
 
 def test_without_uvicorn(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import threading
+import tracemalloc
+import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +17,10 @@ import pytest
 
 import tensorwire as tw
 from support.asgi_requests import ask
-from tensorwire.asgi import Model, create_app, read_request
+from tensorwire.asgi import ClientDisconnected, Model, create_app, read_request
+from tensorwire.server.framing import Framing
 from tensorwire.server.model import MAX_BODY_NBYTES, MAX_JSON_NBYTES
-from tensorwire.server.workers import N_THREADS
+from tensorwire.server.workers import N_THREADS, ThreadCall, Workers
 
 BINARY = {"binary_data_output": True}
 LARGE = np.arange(MAX_JSON_NBYTES, dtype=np.int32)
@@ -47,6 +52,11 @@ def in_thread(request: tw.InferRequest) -> dict[str, Any]:
     return {"y": request["x"].as_numpy()}
 
 
+def in_loop(request: tw.InferRequest) -> dict[str, Any]:
+    assert threading.current_thread() is threading.main_thread()
+    return {"y": request["x"].as_numpy()}
+
+
 def returns_list(request: tw.InferRequest) -> dict[str, Any]:
     return {"y": request["x"].as_numpy().tolist()}
 
@@ -55,7 +65,7 @@ APP = create_app(
     {
         "async": in_event_loop,
         "thread": in_thread,
-        "event loop": Model(lambda request: {"y": request["x"].as_numpy()}, in_event_loop=True),
+        "event loop": Model(in_loop, in_event_loop=True),
         "coroutine": Model(in_event_loop, in_event_loop=False),
         "list": Model(returns_list, in_event_loop=True),
     }
@@ -149,6 +159,36 @@ def test_model_that_returns_arrays_of_another_package(is_async: bool) -> None:
     assert np.array_equal(found["y"].as_numpy(), LARGE)
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ([[1.5] * 1000] * 50, True),
+        ([[1.5] * 10] * 5, False),
+        ([b"a" * 70_000], True),
+        (["a" * 70_000], True),
+        ("a" * 70_000, True),
+        (["a"] * 100, False),
+        (np.array([b"a" * 70_000], object), True),
+        (np.array(["a", "b"], object), False),
+        (np.array(["a" * 70_000], np.dtypes.StringDType()), True),
+        (["a"] * 2000, True),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_where_lists_and_texts_are_converted(
+    monkeypatch: pytest.MonkeyPatch, value: Any, expected: bool
+) -> None:
+    async def function(request: tw.InferRequest) -> dict[str, Any]:
+        return {"y": value}
+
+    threads: list[bool] = []
+    monkeypatch.setattr(tw, "encode_response", recorder(tw.encode_response, threads))
+    frame = message(SMALL, parameters=BINARY)
+    app = create_app({"m": function})
+    ask(app, "/v2/models/m/infer", "POST", [bytes(frame)], frame.headers).response()
+    assert threads == [expected]
+
+
 @pytest.mark.parametrize("binary", [True, False, None])
 def test_where_requested_outputs_are_encoded(
     monkeypatch: pytest.MonkeyPatch, binary: bool | None
@@ -158,6 +198,18 @@ def test_where_requested_outputs_are_encoded(
     request = tw.InferRequest([tw.Tensor("x", LARGE)], [tw.RequestedOutput("y", binary=binary)])
     post("async", tw.encode_request(request))
     assert threads == [binary is not True]
+
+
+def test_where_lists_beside_arrays_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Converting the list takes long, although the request asks for binary data."""
+    threads: list[bool] = []
+    monkeypatch.setattr(tw, "encode_response", recorder(tw.encode_response, threads))
+    values = {"y": LARGE, "z": LARGE.tolist()}
+    app = create_app({"m": Model(lambda _: values, in_event_loop=True)})
+    frame = message(SMALL, parameters=BINARY)
+    response = ask(app, "/v2/models/m/infer", "POST", [bytes(frame)], frame.headers).response()
+    assert response["z"].as_numpy().tolist() == LARGE.tolist()
+    assert threads == [True]
 
 
 @pytest.mark.parametrize(("is_compressed", "expected"), [(False, False), (True, True)])
@@ -233,6 +285,8 @@ def test_call_that_waits_for_a_thread_is_dropped_when_its_client_disconnects() -
         assert calls.statuses == []
         calls.released.set()
         await asyncio.gather(*first, last)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}  # no task waits for a client
 
     asyncio.run(run())
     assert calls.n_called == N_THREADS + 1
@@ -273,6 +327,138 @@ def test_middleware_that_repeats_the_request(fails: bool) -> None:
     assert calls.statuses == [200] * (N_THREADS + 5)
 
 
+def test_request_of_a_dropped_call_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is released at once, and not when a thread is free."""
+    calls = Calls()
+    found: list[Any] = []
+    decode = tw.decode_request
+
+    def record(*arguments: Any, **options: Any) -> Any:
+        request = decode(*arguments, **options)
+        found.append(weakref.ref(request["x"].data))
+        return request
+
+    async def run() -> None:
+        present, gone = asyncio.Event(), asyncio.Event()
+        first = [asyncio.create_task(calls.request(present)) for _ in range(N_THREADS)]
+        await asyncio.sleep(0.1)
+        monkeypatch.setattr(tw, "decode_request", record)
+        dropped = asyncio.create_task(calls.request(gone))
+        await asyncio.sleep(0.1)
+        assert [ref() is None for ref in found] == [False]
+        gone.set()
+        await asyncio.wait_for(dropped, 5)
+        del dropped
+        gc.collect()
+        assert [ref() is None for ref in found] == [True]
+        calls.released.set()
+        await asyncio.gather(*first)
+
+    asyncio.run(run())
+
+
+@pytest.mark.thread_unsafe(reason="it measures the process")
+@pytest.mark.parametrize("n", [MAX_BODY_NBYTES // 2, MAX_BODY_NBYTES + 1])
+def test_body_is_released_while_the_model_runs(n: int) -> None:
+    """A model may release its inputs, whether they were decoded in a thread or not."""
+    nbytes: list[int] = []
+
+    async def release(request: tw.InferRequest) -> dict[str, Any]:
+        nbytes.append(tracemalloc.get_traced_memory()[0])
+        request.inputs.clear()
+        await asyncio.sleep(0)
+        gc.collect()
+        nbytes.append(tracemalloc.get_traced_memory()[0])
+        return {"y": 1}
+
+    app = create_app({"m": release})
+    frame = message(np.zeros(n, bool))
+    chunks = [bytes(frame)]
+    tracemalloc.start()
+    try:
+        ask(app, "/v2/models/m/infer", "POST", chunks, frame.headers).response()
+    finally:
+        tracemalloc.stop()
+    assert nbytes[0] - nbytes[1] > 0.9 * n
+
+
+def test_call_of_a_client_that_disconnected_while_its_request_was_decoded() -> None:
+    called: list[int] = []
+
+    async def run() -> None:
+        call = ThreadCall()
+        call.disconnect()
+        with pytest.raises(ClientDisconnected):
+            await call.run(Workers(1), called.append, 1)
+
+    asyncio.run(run())
+    assert called == []
+
+
+def test_threads_are_not_busy_after_calls() -> None:
+    async def run() -> None:
+        workers = Workers(1)
+        for _ in range(2):
+            waiting = threading.Event()
+            tasks = [
+                asyncio.create_task(ThreadCall().run(workers, waiting.wait, 20))
+                for _ in range(N_THREADS + 1)
+            ]
+            await asyncio.sleep(0.05)
+            assert workers.is_busy
+            waiting.set()
+            await asyncio.gather(*tasks)
+            assert not workers.is_busy
+
+    asyncio.run(run())
+
+
+def test_request_that_the_server_cancels_gets_no_reply() -> None:
+    """Whether its model is waiting, runs in a thread, or waits for a thread."""
+    calls = Calls()
+    calls.app = create_app({"m": calls.model, "never": never})
+
+    async def run() -> None:
+        present = asyncio.Event()
+        tasks = [asyncio.create_task(calls.request(present, "never"))]
+        tasks += [asyncio.create_task(calls.request(present)) for _ in range(N_THREADS + 1)]
+        await asyncio.sleep(0.1)
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        calls.released.set()
+
+    asyncio.run(run())
+    assert calls.statuses == []
+
+
+async def never(request: tw.InferRequest) -> Any:
+    await asyncio.Event().wait()
+
+
+def test_coroutine_of_a_request_can_be_closed() -> None:
+    """As the interpreter does if the event loop ends first."""
+
+    class Suspend:
+        def __await__(self) -> Any:
+            yield
+
+    async def wait(request: tw.InferRequest) -> Any:
+        await Suspend()
+
+    app = create_app({"m": wait})
+    frame = message(SMALL)
+    body = tw.BodyBuffer()
+    body.write(bytes(frame))
+    headers = [(b"inference-header-content-length", b"%d" % (frame.header_length or 0))]
+    model = app.infer_targets[b"/v2/models/m/infer"]
+    coroutine: Any = model.infer(body, Framing(headers), ThreadCall())
+    coroutine.send(None)
+    coroutine.close()
+
+
 def test_requests_beyond_max_concurrency_are_rejected() -> None:
     calls = Calls(max_concurrency=3)
 
@@ -289,6 +475,40 @@ def test_requests_beyond_max_concurrency_are_rejected() -> None:
 
     asyncio.run(run())
     assert calls.statuses == [503, 503, 200, 200, 200, 200]
+
+
+def test_max_concurrency_counts_awaitables_of_models_in_the_event_loop() -> None:
+    released = asyncio.Event()
+    statuses: list[int] = []
+
+    async def wait(request: tw.InferRequest) -> Any:
+        await released.wait()
+        return {"y": 1}
+
+    models = {
+        "awaitable": Model(lambda request: wait(request), in_event_loop=True),  # noqa: PLW0108
+        "at once": Model(lambda _: {"y": 1}, in_event_loop=True),
+    }
+    calls = Calls()
+    calls.app = create_app(models, max_concurrency=2)
+    calls.statuses = statuses
+
+    async def run() -> None:
+        present = asyncio.Event()
+        for _ in range(2):
+            released.clear()
+            accepted = [asyncio.create_task(calls.request(present, "awaitable")) for _ in range(2)]
+            await asyncio.sleep(0.05)
+            await calls.request(present, "awaitable")
+            await calls.request(present, "at once")
+            released.set()
+            await asyncio.gather(*accepted)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a coroutine that was never awaited
+        asyncio.run(run())
+        gc.collect()
+    assert statuses == [503, 200, 200, 200] * 2
 
 
 @pytest.mark.parametrize("max_concurrency", [0, -1])

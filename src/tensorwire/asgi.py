@@ -14,9 +14,11 @@ from .server.body import (
     UnsupportedEncoding,
 )
 from .server.model import Model
+from .server.workers import DEFAULT_MAX_CONCURRENCY
 
 __all__ = [
     "DEFAULT_MAX_BODY",
+    "DEFAULT_MAX_CONCURRENCY",
     "DEFAULT_RECEIVE_TIMEOUT",
     "App",
     "ClientDisconnected",

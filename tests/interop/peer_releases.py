@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from interop import environment
 from tensorwire.integrations.digests import Sources
-from tensorwire.integrations.patching import release
+from tensorwire.versions import release
 
 WHEELS = environment.REPOSITORY_ROOT / ".cache" / "releases"
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]

@@ -701,6 +701,8 @@ cdef int write_requested_output(
     write_literal(writer, b'{"name":')
     writer.write_string(name)
     if parameters:
+        if "binary_data" in parameters:
+            writer.n_values -= 1  # a decoder does not count it
         write_literal(writer, b'"parameters":{')
         writer.write_parameters(parameters, TENSOR_DEPTH)
         writer.close(c"}")

@@ -40,6 +40,7 @@ LIMITS = tw.Limits(  # those of the client, but BF16 needs no ml_dtypes
     max_header_nbytes=RESPONSE_LIMITS.max_header_nbytes,
     max_tensors=RESPONSE_LIMITS.max_tensors,
     max_name_nbytes=RESPONSE_LIMITS.max_name_nbytes,
+    max_parameters=RESPONSE_LIMITS.max_parameters,
     bf16_as_uint16=True,
 )
 

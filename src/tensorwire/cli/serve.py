@@ -53,10 +53,16 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="time in which a request must arrive (default: 300)",
     )
     parser.add_argument(
+        "--max-concurrency",
+        type=int,
+        metavar="N",
+        help="maximum number of requests in progress; further ones get status 503 (default: 1000)",
+    )
+    parser.add_argument(
         "--limit-concurrency",
         type=int,
         metavar="N",
-        help="reply with status 503 if there are more connections or requests",
+        help="reply with status 503 when there are N connections or requests, or more",
     )
     parser.add_argument("--access-log", action="store_true", help="log every request")
     parser.add_argument(
@@ -81,7 +87,13 @@ def run(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """
     from ..server import serve  # noqa: PLC0415 - the other commands do not need it
 
-    options = serve.Options(chosen.models, chosen.echo, chosen.max_body, chosen.receive_timeout)
+    options = serve.Options(
+        chosen.models,
+        chosen.echo,
+        chosen.max_body,
+        chosen.receive_timeout,
+        chosen.max_concurrency,
+    )
     try:
         return serve.run(
             options,

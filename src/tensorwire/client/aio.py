@@ -73,9 +73,8 @@ class Connection(asyncio.BufferedProtocol):
         self.readable = select.poll()
         self.readable.register(sock, select.POLLIN)
         self.lost = self.loop.create_future()
-        self.has_ended = (
-            False  # whether the server has sent what belongs to no response, or the end
-        )
+        # Whether the server has sent the end of the stream, or bytes that belong to no response.
+        self.has_ended = False
         # The state of a call. `done` has a result when the response is complete or `error` is set.
         self.is_active = False
         self.is_sent = False  # whether the transport has all of the request
@@ -142,9 +141,8 @@ class Connection(asyncio.BufferedProtocol):
         if progress is not None:
             progress.restart()
         self.is_sent = False
-        if (
-            self.has_ended or self.lost.done()
-        ):  # since the connection was established, or found to be open
+        # It may have ended since it was established, or found to be open.
+        if self.has_ended or self.lost.done():
             read_eof(reader, self.socket, is_sent=False, is_truncated=False)
         self.progress = progress
         self.error = None

@@ -465,8 +465,8 @@ class Client(BaseClient):
         Maximum length of a response body in bytes, after decompression. None means no limit.
     limits : Limits, optional
         The limits for ``decode_response``. They also apply to metadata. By default, the size of the
-        JSON header, the length of names and the number of tensors are only limited by
-        ``max_body``.
+        JSON header, the length of names, the values of parameters and the number of tensors are
+        only limited by ``max_body``.
     headers : mapping of str to str, optional
         Headers that are sent with every request.
     connections : int, default 32

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +26,7 @@ from types import FunctionType, ModuleType
 from typing import Any, Literal, NamedTuple, get_args
 
 from ..errors import IntegrationError
+from ..versions import release
 from .digests import Sources, source_of_imported
 
 Function = Callable[..., Any]
@@ -537,12 +537,6 @@ def dotted(name: str) -> str:
 def listed(names: Iterable[str]) -> str:
     """Return names in the digests as a list for a message."""
     return ", ".join(map(dotted, names))
-
-
-def release(version_text: str) -> tuple[int, ...]:
-    """Return the numbers at the beginning of a version: ``2.73.0rc1`` gives (2, 73, 0)."""
-    match = re.match(r"\d+(?:\.\d+)*", version_text)
-    return tuple(int(number) for number in match[0].split(".")) if match else ()
 
 
 def parameters(function: Any) -> str:

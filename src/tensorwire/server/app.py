@@ -60,7 +60,7 @@ def create_app(
         output names to arrays, lists or numbers. An async function is awaited. Any other function
         is called in a thread pool. A ``Model`` is a function with declared inputs and outputs.
     max_body : int, default 2**31 - 1
-        Maximum length of a request body in bytes, after decompression.
+        Maximum length of a request body in bytes, before and after decompression.
     limits : Limits, optional
         The limits for ``decode_request``.
     selection : {"spec", "triton"}, default "spec"

@@ -103,11 +103,10 @@ async def read_request(
         chunk, more = await _receive(receive)
         body.write(chunk)
     check_complete(body)
-    header_length = framing.header_length
 
     def decode() -> InferRequest:
-        found = decompress(body, header_length, max_body) if framing.encoding else body
-        return decode_request(found, header_length, raw_input=raw_input, limits=limits)
+        found = decompress(body, framing, max_body)
+        return decode_request(found, framing.header_length, raw_input=raw_input, limits=limits)
 
     if not is_slow_to_decode(body, framing):
         return decode()

@@ -19,7 +19,7 @@ _INFLATE_NBYTES = 1 << 20
 
 
 class ClientDisconnected(TensorwireError):
-    """The client closed the connection before the whole body had arrived.
+    """The client closed the connection before its request had arrived or begun to be processed.
 
     No response can be sent. ``status`` is 499.
     """
@@ -64,14 +64,17 @@ def check_complete(body: BodyBuffer) -> None:
         )
 
 
-def decompress(body: BodyBuffer, header_length: int | None, max_body: int | None) -> BodyBuffer:
-    """Return the decompressed bytes of a body. This takes up to 3 ns per decompressed byte.
+def decompress(body: BodyBuffer, framing: Framing, max_body: int | None) -> BodyBuffer:
+    """Return the decompressed bytes of a body, or the body itself if it is not compressed.
 
-    zlib detects whether the data has a zlib or a gzip header. Therefore zlib data with the encoding
-    ``gzip`` is accepted, and gzip data with the encoding ``deflate``. Raises HeaderError, with
-    status 413 if the result is longer than ``max_body``.
+    This takes up to 3 ns per decompressed byte. zlib detects whether the data has a zlib or a gzip
+    header. Therefore zlib data with the encoding ``gzip`` is accepted, and gzip data with the
+    encoding ``deflate``. Raises HeaderError, with status 413 if the result is longer than
+    ``max_body``.
     """
-    result = BodyBuffer(None, header_length, max_nbytes=max_body)
+    if not framing.encoding:
+        return body
+    result = BodyBuffer(None, framing.header_length, max_nbytes=max_body)
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: detect the header
     compressed = memoryview(body)
     try:
@@ -80,18 +83,18 @@ def decompress(body: BodyBuffer, header_length: int | None, max_body: int | None
         for start in range(0, len(compressed), _INFLATE_NBYTES):
             chunk: bytes | memoryview = compressed[start : start + _INFLATE_NBYTES]
             while chunk:
+                if inflater.eof:
+                    raise HeaderError(
+                        "the compressed body is followed by other data: it ends after "
+                        f"{plural('decompressed byte', len(result))}"
+                    )
                 result.write(inflater.decompress(chunk, _INFLATE_NBYTES))
-                chunk = inflater.unconsumed_tail
+                chunk = inflater.unused_data or inflater.unconsumed_tail
     except zlib.error as error:
         raise HeaderError(
             "the compressed body is invalid after "
             f"{plural('decompressed byte', len(result))}: {error}"
         ) from None
-    if inflater.unused_data:
-        raise HeaderError(
-            "the compressed body is followed by other data: it ends after "
-            f"{plural('decompressed byte', len(result))}"
-        )
     if not inflater.eof:
         raise HeaderError(
             f"the compressed body is truncated after {plural('byte', len(body))} "

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,8 +27,8 @@ from .workers import ThreadCall, Workers, in_thread
 log = logging.getLogger("tensorwire.server")
 
 Result = tw.InferResponse | Mapping[str, Any]
-# What is larger is decoded or encoded in a thread, because it may take more than about a
-# millisecond: JSON, and bodies, whose BYTES and BOOL elements are checked one by one.
+# Larger JSON is read and written in a thread. So are larger bodies, whose BYTES and BOOL elements
+# are checked one by one. Up to these sizes, this takes about two milliseconds or less.
 MAX_JSON_NBYTES = 64 << 10
 MAX_BODY_NBYTES = 2 << 20
 SpecsByName = dict[str, tw.TensorSpec]
@@ -144,43 +143,50 @@ class ServedModel:
     ) -> tw.Frame | Awaitable[tw.Frame]:
         """Decode a request, run the model, and encode the response.
 
-        What may take more than about a millisecond is done in a thread. Return the frame itself if
-        the model has ``in_event_loop``, its function does not return an awaitable, and nothing has
-        to be done in a thread; otherwise an awaitable of the frame.
+        What may take more than about two milliseconds is done in a thread. Return the frame itself
+        if the model has ``in_event_loop``, its function does not return an awaitable, and nothing
+        has to be done in a thread; otherwise an awaitable of the frame.
         """
         if is_slow_to_decode(body, framing):
-            return self._infer(None, partial(self._read, body, framing), call)
-        request = self._decode(body, framing.header_length)
+            return self._decode_and_infer(body, framing, call)
+        request = self._decode(body, framing)
         if not self.model.in_event_loop:
-            return self._infer(request, None, call)
+            return self._infer(request, call)
         result = self._call(request)
         if is_slow_to_encode(result, request) or is_awaitable(result):
             return self._finish_later(result, request)
         return self._encode(result, request)
 
-    async def _infer(
-        self,
-        request: tw.InferRequest | None,
-        read: Callable[[], tw.InferRequest] | None,
-        call: ThreadCall,
+    async def _decode_and_infer(
+        self, body: tw.BodyBuffer, framing: Framing, call: ThreadCall
     ) -> tw.Frame:
-        """Run the model, and encode the response. ``read`` is called in a thread."""
-        model, workers = self.model, self.options.workers
+        workers = self.options.workers
         workers.begin_request()
         try:
-            if request is None:
-                assert read is not None
-                request = await in_thread(read)
-            read = None  # it refers to the body, which a model may keep
-            if model.is_async or model.in_event_loop:
-                result = self._call(request)
-            else:
-                result = await call.run(workers, self._call_and_encode, request)
-                if isinstance(result, tw.Frame):
-                    return result
-            return await self._finish(result, request)
+            request = await in_thread(self._decode, body, framing)
+            del body  # the model may release its inputs
+            return await self._run(request, call)
         finally:
             workers.end_request()
+
+    async def _infer(self, request: tw.InferRequest, call: ThreadCall) -> tw.Frame:
+        workers = self.options.workers
+        workers.begin_request()
+        try:
+            return await self._run(request, call)
+        finally:
+            workers.end_request()
+
+    async def _run(self, request: tw.InferRequest, call: ThreadCall) -> tw.Frame:
+        """Run the model, and encode the response."""
+        model = self.model
+        if model.is_async or model.in_event_loop:
+            result = self._call(request)
+        else:
+            result = await call.run(self.options.workers, self._call_and_encode, request)
+            if isinstance(result, tw.Frame):
+                return result
+        return await self._finish(result, request)
 
     async def _finish_later(self, result: Any, request: tw.InferRequest) -> tw.Frame:
         try:
@@ -217,16 +223,14 @@ class ServedModel:
             return frame
         return self._encode(result, request)
 
-    def _read(self, body: tw.BodyBuffer, framing: Framing) -> tw.InferRequest:
-        """Decompress and decode a request."""
-        if framing.encoding:
-            body = decompress(body, framing.header_length, self.options.max_body)
-        return self._decode(body, framing.header_length)
-
-    def _decode(self, body: tw.BodyBuffer, header_length: int | None) -> tw.InferRequest:
+    def _decode(self, body: tw.BodyBuffer, framing: Framing) -> tw.InferRequest:
+        """Decompress, decode and check a request."""
         model = self.model
         request = tw.decode_request(
-            body, header_length, raw_input=model.raw_input, limits=self.options.limits
+            decompress(body, framing, self.options.max_body),
+            framing.header_length,
+            raw_input=model.raw_input,
+            limits=self.options.limits,
         )
         request.model_name = self.name
         if model.inputs:
@@ -311,7 +315,7 @@ def names_without_data(request: tw.InferRequest) -> list[str]:
 
 
 def is_slow_to_decode(body: tw.BodyBuffer, framing: Framing) -> bool:
-    """Return whether decoding a body may take more than about a millisecond."""
+    """Return whether decoding a body may take more than about two milliseconds."""
     nbytes = len(body)
     json_nbytes = nbytes if framing.header_length is None else framing.header_length
     return bool(framing.encoding) or json_nbytes > MAX_JSON_NBYTES or nbytes > MAX_BODY_NBYTES
@@ -334,34 +338,48 @@ def is_in_task() -> bool:
 
 
 def is_slow_to_encode(result: Any, request: tw.InferRequest) -> bool:
-    """Return whether encoding what a model returned may take more than about a millisecond.
+    """Return whether encoding what a model returned may take more than about two milliseconds.
 
     Writing JSON and converting lists and objects takes longer the larger the outputs are. Writing
     arrays as binary data does not.
     """
+    left = MAX_JSON_NBYTES
+    is_converted = False
     if isinstance(result, tw.InferResponse):
-        nbytes = sum(map(nbytes_of, result.outputs))
-        is_converted = False
+        for tensor in result.outputs:
+            left -= 0 if tensor.data is None else tensor.data.nbytes
     elif isinstance(result, Mapping):
-        nbytes = sum(map(nbytes_of, result.values()))
-        is_converted = not all(
-            isinstance(value, tw.Tensor)
-            or getattr(getattr(value, "dtype", None), "kind", "O") in "biuf"
-            for value in result.values()
-        )
-    else:
-        return False
-    return nbytes > MAX_JSON_NBYTES and (is_converted or not is_all_binary(request))
+        for value in result.values():
+            left = subtract_nbytes(left, value)
+            is_converted |= not (
+                isinstance(value, tw.Tensor)
+                or getattr(getattr(value, "dtype", None), "kind", "O") in "biuf"
+            )
+    return left < 0 and (is_converted or not is_all_binary(request))
 
 
-def nbytes_of(value: Any) -> int:
-    """Return the size of an array or tensor, or an estimate of the size of a list."""
+def subtract_nbytes(left: int, value: Any) -> int:
+    """Return ``left`` minus the size of a value, or any negative number if the value is larger.
+
+    An item of a list counts as 64 bytes more than it has, because it is an object.
+    """
     if isinstance(value, tw.Tensor):
         value = value.data
-    nbytes = getattr(value, "nbytes", None)
-    if isinstance(nbytes, int):
-        return nbytes
-    return 8 * len(value) if isinstance(value, list | tuple) else 0
+    if isinstance(value, str | bytes):
+        return left - len(value)
+    items: Iterable[Any]
+    if isinstance(value, list | tuple):
+        items = value
+    elif isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
+        items = value.flat
+    else:
+        nbytes = getattr(value, "nbytes", 0)
+        return left - (nbytes if isinstance(nbytes, int) else 0)
+    for item in items:
+        if left < 0:
+            break
+        left = subtract_nbytes(left - 64, item)
+    return left
 
 
 def is_all_binary(request: tw.InferRequest) -> bool:

@@ -15,6 +15,7 @@ import tensorwire as tw
 from .app import App, create_app
 from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT
 from .model import Model
+from .workers import DEFAULT_MAX_CONCURRENCY
 
 FAST_PROTOCOL = "tensorwire.server.uvicorn:InferProtocol"
 # The environment variable that passes the options to the processes of the server.
@@ -36,6 +37,8 @@ class Options(NamedTuple):
     """Maximum length of a request body in bytes, if the application is created from a mapping."""
     receive_timeout: float | None = None
     """Time in seconds in which a body must arrive, if the application is created."""
+    max_concurrency: int | None = None
+    """Maximum number of requests in progress, if the application is created."""
 
 
 def echo(request: tw.InferRequest) -> tw.InferResponse:
@@ -141,10 +144,11 @@ def load(options: Options) -> Any:
             ("--echo", options.with_echo),
             ("--max-body", options.max_body),
             ("--receive-timeout", options.receive_timeout),
+            ("--max-concurrency", options.max_concurrency),
         ):
             if value:
                 raise InvalidArguments(
-                    f"{models} is an application: {option} needs a mapping of models"
+                    f"{models} is an application: {option} requires a mapping of models"
                 )
         return found
     served = {"echo": Model(echo, in_event_loop=True), **found} if options.with_echo else found
@@ -155,6 +159,7 @@ def load(options: Options) -> Any:
             served,
             max_body=options.max_body or DEFAULT_MAX_BODY,
             receive_timeout=options.receive_timeout or DEFAULT_RECEIVE_TIMEOUT,
+            max_concurrency=options.max_concurrency or DEFAULT_MAX_CONCURRENCY,
             zero_copy=True,  # uvicorn accepts memoryviews
         )
     except (TypeError, ValueError) as error:  # an invalid model, or an invalid name

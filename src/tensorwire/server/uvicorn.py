@@ -31,6 +31,7 @@ from uvicorn.protocols.utils import get_client_addr, get_remote_addr
 from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame
 from ..errors import TensorwireError
+from ..versions import release
 from .body import ClientDisconnected
 from .exchange import Exchange, failure_reply
 from .framing import expects_continue, frame_head
@@ -45,11 +46,7 @@ except ImportError:
 TESTED_UVICORN = ((0, 46), (0, 54))
 """The oldest and the newest uvicorn that InferProtocol was tested with."""
 
-if not (
-    TESTED_UVICORN[0]
-    <= tuple(int(part) for part in uvicorn.__version__.split(".")[:2] if part.isdigit())
-    <= TESTED_UVICORN[1]
-):
+if not TESTED_UVICORN[0] <= release(uvicorn.__version__)[:2] <= TESTED_UVICORN[1]:
     raise ImportError(
         "InferProtocol was tested with uvicorn "
         + " to ".join(".".join(map(str, version)) for version in TESTED_UVICORN)
@@ -404,7 +401,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         request.is_received = True
         self.receiving = None
         self.is_in_message = False
-        if not request.keep_alive:
+        if request.exchange.is_rejected or not request.keep_alive:
             self.is_ended = True  # RFC 9112 9.6
 
     def _reject(self, error: TensorwireError) -> None:
@@ -530,6 +527,9 @@ class InferProtocol(asyncio.BufferedProtocol):
         if request.keep_alive:
             return
         self._end_receiving()
+        for each in self.requests:
+            each.exchange.thread_call.disconnect()
+        self.requests.clear()
         if self.is_eof or (self.is_tls and request.is_received):
             self.transport.close()
             return

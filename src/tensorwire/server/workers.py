@@ -22,7 +22,7 @@ N_THREADS = min(32, (os.cpu_count() or 1) + 4)
 
 
 class OverloadedError(TensorwireError):
-    """The application works on as many requests as it may. ``status`` is 503."""
+    """The limit of requests in progress is reached. ``status`` is 503."""
 
     status = 503
 
@@ -99,32 +99,40 @@ class ThreadCall:
         ``disconnect`` itself does not need it.
     """
 
-    __slots__ = ("_future", "_is_disconnected", "_wait_for_disconnect")
+    __slots__ = ("_future", "_is_disconnected", "_wait_for_disconnect", "_workers")
 
     def __init__(self, wait_for_disconnect: Callable[[], Awaitable[object]] | None = None) -> None:
         self._wait_for_disconnect = wait_for_disconnect
         self._future: Future[Any] | None = None
+        self._workers: Workers | None = None
         self._is_disconnected = False
 
     def disconnect(self) -> None:
-        """Cancel the call if it waits for a thread."""
+        """Cancel the call if it waits for a thread.
+
+        If no call waits for long, it is not cancelled: a client that has only closed its sending
+        direction gets the response.
+        """
         self._is_disconnected = True
-        if self._future is not None:
+        if self._future is not None and self._workers is not None and self._workers.is_busy:
             self._future.cancel()
 
     async def run(self, workers: Workers, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function in a thread. Raises ClientDisconnected if the call was cancelled."""
-        if self._is_disconnected:
-            raise _disconnected()
         future = self._future = workers.submit(function, *arguments)
+        self._workers = workers
         watcher = None
-        if self._wait_for_disconnect is not None and workers.is_busy:
+        if self._is_disconnected:  # while the request was decoded
+            self.disconnect()
+        elif self._wait_for_disconnect is not None and workers.is_busy:
             watcher = asyncio.create_task(self._watch(self._wait_for_disconnect))
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             if self._is_disconnected and future.cancelled():
-                raise _disconnected() from None
+                raise ClientDisconnected(
+                    "the client closed the connection before its request was processed"
+                ) from None
             raise
         finally:
             if watcher is not None:
@@ -134,10 +142,6 @@ class ThreadCall:
         with suppress(Exception):  # of middleware; the call then runs in any case
             await wait_for_disconnect()
             self.disconnect()
-
-
-def _disconnected() -> ClientDisconnected:
-    return ClientDisconnected("the client closed the connection before its request was processed")
 
 
 def _run(call: list[Any]) -> Any:

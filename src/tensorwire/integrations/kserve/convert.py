@@ -60,7 +60,7 @@ class Options:
     @cached_property
     def limits(self) -> Limits:
         """Return the limits for bodies with a header length."""
-        return Limits(bf16_as_uint16=self.bf16_as_uint16)
+        return Limits(max_parameters=NO_LIMIT, bf16_as_uint16=self.bf16_as_uint16)
 
     @cached_property
     def json_limits(self) -> Limits:

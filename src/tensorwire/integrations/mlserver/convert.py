@@ -69,7 +69,7 @@ STRUCT_FORMATS = {
     for key, row in ROWS.items()
     if row.dtype is not None and row.name != "BOOL"
 }
-RAW_LIMITS = tw.Limits()
+RAW_LIMITS = tw.Limits(max_parameters=NO_LIMIT)
 SHORT_BODY_NBYTES = 1 << 16
 # Up to these sizes, lists are faster than arrays, and `sum` is faster than a function of numpy.
 SHORT_TEXTS = 16  # elements
