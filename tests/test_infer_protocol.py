@@ -939,7 +939,7 @@ def test_time_in_which_reading_is_paused_does_not_count() -> None:
 def test_slow_body_after_an_early_response(
     timeout: float, linger: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_uvicorn, "_LINGER_SECONDS", linger)
+    monkeypatch.setattr(server_uvicorn, "_LONG_LINGER_SECONDS", linger)
     app = make_app(receive_timeout=timeout)
     with uvicorn_server(app, http=InferProtocol) as address, connect(address) as connection:
         connection.sendall(b"POST /nope HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\n\r\n")
@@ -1138,7 +1138,10 @@ class Transport(asyncio.Transport):
         self.protocol = protocol
         self.is_paused = is_paused
         self.written = b""
-        self.is_closed = self.is_aborted = False
+        self.is_closed = self.is_aborted = self.has_written_eof = False
+
+    def write_eof(self) -> None:
+        self.has_written_eof = True
 
     def write(self, data: Any) -> None:
         self.written += bytes(data)
@@ -1186,13 +1189,17 @@ def test_last_reply_that_is_not_read(
 ) -> None:
     """The connection is aborted, also without receive_timeout."""
     monkeypatch.setattr(server_uvicorn, "_LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(server_uvicorn, "_LONG_LINGER_SECONDS", 0.1)
 
     async def main() -> None:
         protocol, transport = protocol_with_transport(receive_timeout=timeout)
         receive(protocol, request_bytes("echo", np.arange(2), "Connection: close\r\n"))
+        assert transport.has_written_eof
+        assert not transport.is_closed
+        await asyncio.sleep(0.15)
         assert transport.is_closed
         assert not transport.is_aborted
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.25)
         assert transport.is_aborted
 
     asyncio.run(main())
@@ -1208,7 +1215,9 @@ def test_client_closes_its_direction_while_an_early_reply_is_sent() -> None:
         assert protocol.eof_received() is True
         assert not transport.is_closed
         protocol.resume_writing()
+        await asyncio.sleep(0.01)
         assert not protocol.requests
+        assert transport.is_closed
 
     asyncio.run(main())
 

@@ -133,9 +133,18 @@ def test_encoder_at_and_above_the_limit(name: str, edge: int, message: str) -> N
     assert (caught.value.expected, caught.value.actual) == (edge - 1, edge)
 
 
+@pytest.mark.parametrize("value", [1, np.int8(1), np.float32(1), np.bool_(True)])
+def test_each_value_counts_once_when_encoding(value: Any) -> None:
+    tensor = tw.Tensor("x", np.zeros(1), parameters={"p": [value] * 3})
+    request = tw.InferRequest([tensor])
+    tw.encode_request(request, limits=limits(max_parameters=4))
+    with pytest.raises(tw.EncodeError, match="more than 3 values"):
+        tw.encode_request(request, limits=limits(max_parameters=3))
+
+
 def test_binary_data_of_requested_outputs_is_no_parameter() -> None:
     requested = [tw.RequestedOutput(str(i), binary=True) for i in range(5)]
-    request = tw.InferRequest([tw.Tensor("x", [1])], requested)
+    request = tw.InferRequest([tw.Tensor("x", np.zeros(1))], requested)
     bounds = limits(max_parameters=0)
     frame = tw.encode_request(request, limits=bounds)
     decoded = tw.decode_request(bytes(frame), frame.header_length, limits=bounds)

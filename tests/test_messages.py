@@ -130,6 +130,8 @@ def test_tensor_spec() -> None:
         tw.TensorSpec("x", "FP32", [-2])
     with pytest.raises(ValueError, match="dims must have at most 64 dimensions"):
         tw.TensorSpec("x", "FP32", itertools.repeat(1))
+    with pytest.raises(ValueError, match="at most 64 dimensions"):
+        tw.TensorSpec("x", "FP32", [1] * 65)
     assert len(tw.TensorSpec("x", "FP32", [1] * 64).dims) == 64
 
 

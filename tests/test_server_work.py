@@ -382,17 +382,30 @@ def test_body_is_released_while_the_model_runs(n: int) -> None:
     assert nbytes[0] - nbytes[1] > 0.9 * n
 
 
-def test_call_of_a_client_that_disconnected_while_its_request_was_decoded() -> None:
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_call_of_a_client_that_disconnected_while_its_request_was_decoded(is_busy: bool) -> None:
+    """The call is only dropped if it would wait for a thread."""
     called: list[int] = []
 
     async def run() -> None:
+        workers, waiting = Workers(1), threading.Event()
+        tasks = [
+            asyncio.create_task(ThreadCall().run(workers, waiting.wait, 20))
+            for _ in range(N_THREADS if is_busy else 0)
+        ]
+        await asyncio.sleep(0.05)
         call = ThreadCall()
         call.disconnect()
-        with pytest.raises(ClientDisconnected):
-            await call.run(Workers(1), called.append, 1)
+        if is_busy:
+            with pytest.raises(ClientDisconnected):
+                await call.run(workers, called.append, 1)
+        else:
+            await call.run(workers, called.append, 1)
+        waiting.set()
+        await asyncio.gather(*tasks)
 
     asyncio.run(run())
-    assert called == []
+    assert called == ([] if is_busy else [1])
 
 
 def test_threads_are_not_busy_after_calls() -> None:
