@@ -853,6 +853,15 @@ def test_all_surrogate_pairs() -> None:
     assert elements_of(message) == [chr(c).encode() for c in points]
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+def test_bytes_elements_of_all_lengths(n: int) -> None:
+    """The memory for the elements grows at any of them."""
+    for length in range(150):
+        elements = ["x" * length, *["y" * (length % 5)] * (n - 2), "z" * (length // 2)][-n:]
+        message = decode(body(entry("BYTES", json.dumps(elements), n)))
+        assert elements_of(message) == [element.encode() for element in elements]
+
+
 def test_string_at_the_end_of_the_text() -> None:
     for n in (*range(40), SHORT_NBYTES):
         for last in (
