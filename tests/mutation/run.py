@@ -86,7 +86,10 @@ def main() -> None:
     if arguments.check:
         return
     FOLDER.mkdir(exist_ok=True)
-    results = load(RESULTS) if arguments.resume else {}
+    results = load(RESULTS)
+    if not arguments.resume:
+        for mutant in mutants:
+            results.pop(mutant.name, None)
     begun = [m for m in mutants if not is_known(m, results.get(m.name))]
     deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
     run = Run(tables, results, deadline, arguments.quick)
@@ -359,7 +362,9 @@ def summarise(
     total = Counter[str]()
     for table, rows in tables.items():
         counts = Counter[str]()
-        for mutant in rows:
+        chosen = [mutant for mutant in rows if mutant in mutants]
+        is_whole = all(mutant in mutants or mutant.explained for mutant in rows)
+        for mutant in rows if is_whole else chosen:
             result = results.get(mutant.name) if mutant in mutants else None
             is_killed = result is not None and result.status == "killed"
             if result is None:
@@ -373,11 +378,11 @@ def summarise(
             else:
                 counts["survived"] += 1
                 problems.append(f"{mutant.name} {result.status}: {mutant.breaks} {result.how}")
-        if any(mutant in mutants for mutant in rows):
+        if chosen:
             total += counts
             names = ("killed", "survived", "explained", "equivalent", "not run")
             numbers = " | ".join(str(counts[name]) for name in names)
-            lines.append(f"| {table} | {len(rows)} | {numbers} |")
+            lines.append(f"| {table} | {counts.total()} | {numbers} |")
     n = total["killed"] + total["survived"] + total["explained"]
     share = 100 * total["killed"] / max(1, n)
     lines += ["", f"{total['killed']} of {n} mutants were killed ({share:.1f} %).", *problems]
