@@ -14,6 +14,7 @@ import tensorwire.asgi
 from support.asgi_requests import ask
 from tensorwire import errors
 from tensorwire._codec.datatypes import UNLIMITED
+from tensorwire.errors import MAX_ITEMS, format_names, shape_text
 from tensorwire.server.model import as_tensor, check_inputs, check_outputs
 
 tw: Any = tensorwire  # untyped, because many calls here violate the types
@@ -300,3 +301,12 @@ def test_request_with_many_long_names() -> None:
 )
 def test_format_value(value: Any, text: str) -> None:
     assert errors.format_value(value) == text
+
+
+@pytest.mark.parametrize("n", [0, 1, MAX_ITEMS, MAX_ITEMS + 1, 1000])
+def test_long_lists_are_abbreviated(n: int) -> None:
+    names = ", ".join(["'a'"] * min(n, MAX_ITEMS))
+    dims = ", ".join(["1"] * min(n, MAX_ITEMS))
+    rest = f", ... {n} {{}}" if n > MAX_ITEMS else ""
+    assert format_names(["a"] * n) == f"[{names}{rest.format('names')}]"
+    assert shape_text([1] * n) == f"[{dims}{rest.format('dimensions')}]"
