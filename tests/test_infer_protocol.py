@@ -834,6 +834,8 @@ def test_keep_alive_timeout_does_not_end_a_pipelined_request() -> None:
             time.sleep(1.5)
             released.set()
             assert stream.answer().response["x"].shape == (3,)
+            connection.sendall(request_bytes("echo", np.arange(4)))
+            assert stream.answer().response["x"].shape == (4,)
         with connect(address) as connection:  # the client takes longer
             stream = Stream(connection)
             text = request_bytes("echo", np.arange(2)) + request_bytes("echo", x)
@@ -1236,3 +1238,15 @@ def test_lost_connection_is_released(n_sent: int) -> None:
         assert found() is None
 
     asyncio.run(main())
+
+
+def test_connection_is_closed_with_the_reply_to_a_late_request() -> None:
+    async def main() -> None:
+        protocol, transport = protocol_with_transport(receive_timeout=0.1)
+        receive(protocol, request_bytes("echo", np.arange(9))[:-1])
+        while not transport.written:
+            await asyncio.sleep(0.01)
+        assert transport.written.startswith(b"HTTP/1.1 408 ")
+        assert transport.is_closed
+
+    asyncio.run(asyncio.wait_for(main(), 5))

@@ -11,7 +11,9 @@ explanation is killed. Mutants with an explanation only run if they are named. `
 tests that failed to `killers.json`, and they run first the next time. The copies and the results
 are in the folder .mutation.
 
-The Python that runs this program needs what setup.py and the tests need.
+The Python that runs this program needs what setup.py and the tests need. The tests of a table with
+an `environment` run in that of another program; see tests/interop/environment.py. If it is missing,
+these mutants do not run, which is an error in CI, unless TENSORWIRE_LEFT_OUT names the program.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from interop import environment
 from mutation.table import Mutant, TableError, read_tables
 
 HERE = Path(__file__).resolve().parent
@@ -90,7 +93,10 @@ def main() -> None:
     if not arguments.resume:
         for mutant in mutants:
             results.pop(mutant.name, None)
-    begun = [m for m in mutants if not is_known(m, results.get(m.name))]
+    missing = missing_environments(mutants)
+    begun = [
+        m for m in mutants if m.environment not in missing and not is_known(m, results.get(m.name))
+    ]
     deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
     run = Run(tables, results, deadline, arguments.quick)
     for sanitizers in (False, True):
@@ -99,7 +105,11 @@ def main() -> None:
             run.run(chosen, min(arguments.jobs, len(chosen)), sanitizers)
     if arguments.record:
         record(tables, results)
-    sys.exit(summarise(tables, mutants, results))
+    code = summarise(tables, mutants, results)
+    for name in missing:
+        print(f"The mutants of {name} did not run: run tests/interop/environment.py {name}")
+    left_out = os.environ.get("TENSORWIRE_LEFT_OUT", "").split()
+    sys.exit(code or (1 if os.environ.get("CI") and set(missing) - set(left_out) else 0))
 
 
 def select(tables: dict[str, list[Mutant]], names: list[str]) -> list[Mutant]:
@@ -112,6 +122,11 @@ def select(tables: dict[str, list[Mutant]], names: list[str]) -> list[Mutant]:
             sys.exit(f"there is no mutant {name}; the tables are: {', '.join(tables)}")
         found += rows
     return found
+
+
+def missing_environments(mutants: list[Mutant]) -> list[str]:
+    names = sorted({mutant.environment for mutant in mutants if mutant.environment})
+    return [name for name in names if environment_python(name) is None]
 
 
 class Run:
@@ -129,9 +144,10 @@ class Run:
         self.is_quick = is_quick
         self.killers = json.loads(KILLERS.read_text()) if KILLERS.exists() else {}
         self.wider: dict[str, list[str]] = {}  # the tests of each area
-        for mutant in (mutant for rows in tables.values() for mutant in rows):
+        for mutant in (m for rows in tables.values() for m in rows if not m.environment):
             tests = self.wider.setdefault(mutant.area, [])
             tests += [test for test in mutant.tests if test not in tests]
+        self.pythons = {name: environment_python(name) for name in environment.PROGRAMS}
         self.verified: set[str] = set()
         self.lock = threading.Lock()
 
@@ -185,22 +201,25 @@ class Run:
             stages = [list(mutant.tests)]
             if killer := self.killers.get(mutant.name):
                 stages.insert(0, [killer])
-            if not self.is_quick and not mutant.sanitizers:
+            if mutant.environment:  # one process for each file, as in tests/interop
+                stages = [[test] for tests in stages for test in tests]
+            elif not self.is_quick and not mutant.sanitizers:
                 stages.append([test for test in self.wider[mutant.area] if test not in stages[-1]])
+            python = self.pythons[mutant.environment] if mutant.environment else None
             for tests in stages:
-                if tests and (failed := tree.test(tests)):
-                    self.verify(*failed)
+                if tests and (failed := tree.test(tests, python)):
+                    self.verify(*failed, python)
                     result = Result("killed", *failed)
                     result.digest = digest(mutant)
                     break
         result.seconds = time.monotonic() - start
         return result
 
-    def verify(self, killer: str, how: str) -> None:
+    def verify(self, killer: str, how: str, python: Path | None) -> None:
         """Exit unless the test passes without a bug."""
         with self.lock:
             if killer not in self.verified:
-                if self.original.test([killer.removesuffix(ON_IMPORT)]):
+                if self.original.test([killer.removesuffix(ON_IMPORT)], python):
                     print(f"{killer} fails without a bug, too ({how})", flush=True)
                     os._exit(2)
                 self.verified.add(killer)
@@ -238,12 +257,17 @@ class Tree:
         code, output = call(command, self.path, self.env, BUILD_SECONDS)
         return output if code else ""
 
-    def test(self, tests: Iterable[str]) -> tuple[str, str] | None:
-        """Run tests until one fails. Return its id and how it failed; None if all passed."""
+    def test(self, tests: Iterable[str], python: Path | None = None) -> tuple[str, str] | None:
+        """Run tests until one fails. Return its id and how it failed; None if all passed.
+
+        ``python`` is that of another program, where the settings of the checkout do not apply.
+        """
         note = Path(self.test_env["TENSORWIRE_RUNNING_TEST"])
         note.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=line"]
-        command += ["-p", "mutation.watch", "-m", self.marks]
+        command = [str(python or sys.executable), "-m", "pytest", "-x", "-q", "--no-header"]
+        command += ["--tb=line", "-p", "mutation.watch", "-m", self.marks]
+        if python:
+            command += ["-c", os.devnull, f"--rootdir={self.path}", "-p", "no:cacheprovider"]
         command += [test if test.startswith("tests/") else f"tests/{test}" for test in tests]
         code, output = call(command, self.path, self.test_env, 60 * TEST_SECONDS)
         if code == 0 or code in NO_TESTS:
@@ -264,6 +288,18 @@ class Tree:
             (self.path / name).unlink()
         for name in wanted:
             copy(original.path / name, self.path / name)
+
+
+def environment_python(name: str) -> Path | None:
+    """Return the Python of the environment of a program, or None if the environment is missing.
+
+    It need not have been made from this checkout, because the tests use the compiled copy.
+    """
+    folder = environment.folder_of(name)
+    found = environment.read_marker(folder)
+    wanted = environment.PROGRAMS[name].packages
+    is_ready = found is not None and tuple(found.packages) == wanted
+    return environment.interpreter(folder) if is_ready else None
 
 
 def call(command: list[str], cwd: Path, env: dict[str, str], seconds: float) -> tuple[int, str]:

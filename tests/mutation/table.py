@@ -31,6 +31,7 @@ class Mutant:
     equivalent: str | None = None  # why no test can notice the bug
     survives: str | None = None  # why no test notices it, although one could
     sanitizers: bool = False  # only a build with the sanitizers notices it
+    environment: str | None = None  # the program in whose environment the tests run
 
     @property
     def explained(self) -> str | None:
@@ -70,6 +71,7 @@ def read_tables() -> dict[str, list[Mutant]]:
     for path in sorted(TABLES.glob("*/*.toml")):
         table = tomllib.loads(path.read_text())
         common = {"area": path.parent.name, "file": table["file"], "tests": tuple(table["tests"])}
+        common["environment"] = table.get("environment")
         tables[path.stem] = [
             _mutant(f"{path.stem}/{key}", row, common) for key, row in table["mutants"].items()
         ]
