@@ -364,6 +364,9 @@ TEXTS: dict[str, Callable[[], bytes]] = {
 }
 
 
+ALL_PARAMETERS = tw.Limits(max_parameters=2**63 - 1)
+
+
 def text_reader(contender: str, workload: str, text: bytes) -> Callable[[], Any]:
     """Return a function that reads the text and returns all objects that it has created."""
     dtype = workload.partition(",")[0].replace("FP", "float").replace("INT", "int")
@@ -372,7 +375,7 @@ def text_reader(contender: str, workload: str, text: bytes) -> Callable[[], Any]
     if contender == OURS:
 
         def ours() -> Any:
-            found = tw.decode_response(text)
+            found = tw.decode_response(text, limits=ALL_PARAMETERS)
             is_numeric = has_array and dtype != "object"
             return (found, found["x"].as_numpy()) if is_numeric else found
 

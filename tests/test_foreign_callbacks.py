@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -198,6 +199,7 @@ for name in sys.argv[1:]:
 def test_exports_are_released_after_the_interpreter_has_ended(names: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", AT_EXIT, *names],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, filter(None, sys.path)))},
         capture_output=True,
         text=True,
         check=False,

@@ -11,6 +11,7 @@ import numpy as np
 
 import tensorwire as tw
 from fuzz.comparison import exact
+from tensorwire._codec.datatypes import UNLIMITED
 
 DTYPES = ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 NONFINITE: Any = ("null", "literal", "error", "null")
@@ -35,7 +36,7 @@ def written(message: Any, **options: Any) -> Any:
     encode: Any = tw.encode_request
     if isinstance(message, tw.InferResponse):
         encode = tw.encode_response
-    frame = encode(message, **options)
+    frame = encode(message, limits=UNLIMITED, **options)
     text = bytes(frame.buffers[0])
     assert frame.header_length in (None, len(text))
     return json.loads(text)
