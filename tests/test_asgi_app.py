@@ -247,6 +247,17 @@ def test_model_that_is_not_callable_is_rejected_by_create_app(model: Any) -> Non
         create_app({"m": model})
 
 
+class AsyncObject:
+    async def __call__(self, request: tw.InferRequest) -> Any:
+        return {}
+
+
+@pytest.mark.parametrize("model", [echo, AsyncObject()], ids=["function", "object"])
+def test_async_model_does_not_run_in_the_event_loop_at_once(model: Any) -> None:
+    with pytest.raises(ValueError, match="in_event_loop is only for synchronous functions"):
+        Model(model, in_event_loop=True)
+
+
 def test_tensor_declared_twice_is_rejected() -> None:
     with pytest.raises(ValueError, match="tensor 'x' is declared twice"):
         Model(double, [SPEC, tw.TensorSpec("x", "FP64", [-1])])
