@@ -337,8 +337,9 @@ def may_resend(request: Request, reader: Any, error: OSError, started: float) ->
     """Return whether a request is sent once more, on a new connection (RFC 9110 9.2.2).
 
     It was sent at ``started`` on a kept connection, which has failed. The server may have closed
-    the connection before the request arrived. If it may have read the whole request, only a GET is
-    sent again, because a model could run twice.
+    the connection before the request arrived. A reset within RESEND_SECONDS is taken as the sign of
+    that, although a server may also read a request and then reset the connection. In other cases,
+    only a GET is sent again, because a model could run twice.
     """
     if isinstance(error, TimeoutError) or reader.n_received > 0:
         return False

@@ -505,10 +505,11 @@ class Client(BaseClient):
     A server may close an idle connection at any time. If this happens when a call has just begun to
     use the connection, the call sends its request once more on a new connection. This is
     independent of ``retries``. An inference request is only sent again if no byte of a response has
-    arrived, and the server cannot have read the whole request: within a second, it has reset the
-    connection, or has closed it without acknowledging the request. Otherwise a ConnectionError is
-    raised, because the model may have run. A request for metadata or readiness is sent again if no
-    byte of a response has arrived.
+    arrived, and the server has, within a second, reset the connection, or closed it without
+    acknowledging the request. Otherwise a ConnectionError is raised, because the model may have
+    run. A server that reads a whole request, and resets the connection within a second, causes a
+    second run of the model: the client cannot see that the request was read. A request for metadata
+    or readiness is sent again if no byte of a response has arrived.
 
     A connection is not used again after a response with status 500 or higher, unless the response
     has the header ``Connection: keep-alive``.
