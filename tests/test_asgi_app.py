@@ -68,6 +68,9 @@ def test_model_name_with_a_slash() -> None:
     for name in ("", "/a", "a/"):
         with pytest.raises(ValueError, match="a model name must not be empty"):
             create_app({name: echo})
+    invalid: Any = {1: echo}
+    with pytest.raises(TypeError, match=r"^the name of a model must be a str, not int$"):
+        create_app(invalid)
     for name in ("a/ready", "a/versions/1"):
         with pytest.raises(ValueError, match=r"makes /v2/models/a/.* ambiguous"):
             create_app({"a": echo, name: echo})
@@ -154,12 +157,50 @@ def test_selection_of_the_app(selection: str, binary: bool) -> None:
     assert answer.response()["x"].binary is binary
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
 def test_invalid_receive_timeout_is_rejected_by_create_app(seconds: float) -> None:
-    with pytest.raises(
-        ValueError, match=f"receive_timeout must be positive or None, not {seconds}"
-    ):
+    message = f"receive_timeout must be a positive number of seconds or None, not {seconds}"
+    with pytest.raises(ValueError, match=message):
         create_app({}, receive_timeout=seconds)
+
+
+@pytest.mark.parametrize("max_body", [0, -1])
+def test_invalid_max_body_is_rejected_by_create_app(max_body: int) -> None:
+    with pytest.raises(ValueError, match=f"max_body must be 1 or more, not {max_body}"):
+        create_app({}, max_body=max_body)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("max_body", "1", "must be an int, not str"),
+        ("max_body", 2.5, "must be an int, not float"),
+        ("max_body", True, "must be an int, not bool"),
+        ("max_concurrency", 2.5, "must be an int, not float"),
+        ("max_concurrency", None, "must be an int, not NoneType"),
+        ("receive_timeout", "3", "must be a positive number of seconds or None, not str"),
+        ("receive_timeout", True, "must be a positive number of seconds or None, not bool"),
+        ("limits", 3, "must be a Limits object, not int"),
+        ("limits", 0, "must be a Limits object, not int"),
+        ("models", [double], "must be a mapping of names to functions or Models, not list"),
+        ("models", None, "must be a mapping of names to functions or Models, not NoneType"),
+    ],
+)
+def test_options_of_wrong_types_are_rejected_by_create_app(
+    option: str, value: Any, message: str
+) -> None:
+    options: dict[str, Any] = {"models": {}, option: value}
+    with pytest.raises(TypeError, match=f"^{option} {message}$"):
+        create_app(**options)
+
+
+def test_numbers_of_numpy_are_accepted_by_create_app() -> None:
+    options: dict[str, Any] = {
+        "max_body": np.int64(10_000),
+        "max_concurrency": np.uint8(3),
+        "receive_timeout": np.float32(9),
+    }
+    assert infer(create_app({"echo": echo}, **options)).status == 200
 
 
 @pytest.mark.parametrize("model", ["thread", "async"])
@@ -263,6 +304,23 @@ def test_tensor_declared_twice_is_rejected() -> None:
         Model(double, [SPEC, tw.TensorSpec("x", "FP64", [-1])])
     with pytest.raises(ValueError, match="tensor 'y' is declared twice"):
         Model(double, [SPEC], [OUT, OUT])
+
+
+@pytest.mark.parametrize("argument", ["inputs", "outputs"])
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        (3, " must be a sequence of TensorSpecs, not int"),
+        (None, " must be a sequence of TensorSpecs, not NoneType"),
+        ("x", r"\[0\] must be a TensorSpec, not str"),
+        ([SPEC, 1], r"\[1\] must be a TensorSpec, not int"),
+    ],
+)
+def test_declarations_that_are_not_specs_are_rejected(
+    argument: str, declared: Any, message: str
+) -> None:
+    with pytest.raises(TypeError, match=f"^{argument}{message}$"):
+        Model(double, **{argument: declared})
 
 
 def test_response_object_that_a_model_returns_again_is_not_modified() -> None:

@@ -113,6 +113,8 @@ def test_model_names_and_versions_that_are_not_part_of_a_path(client: Any, name:
         for call in calls:
             with pytest.raises(ValueError, match=f"^'{name}' cannot be the (name|version) of a"):
                 call(model, version)
+    with pytest.raises(TypeError, match=r"^the name of a model must be a str, not int$"):
+        client.infer(3, {"x": X})
     assert len(seen) == before
     for accepted in ("...", ".a", "a.", " "):
         assert not client.is_ready(accepted)

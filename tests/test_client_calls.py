@@ -267,8 +267,12 @@ def test_wait_until_ready_reports_what_was_last_seen(connect: Connect) -> None:
     with Scripted([silent]) as server, connect(server.address) as client:
         with pytest.raises(TimeoutError, match=r"last seen: GET .* took longer than"):
             client.wait_until_ready(0.2)
-        with pytest.raises(ValueError, match="a positive number of seconds, not 0"):
-            client.wait_until_ready(0)
+        for seconds in (0, float("inf")):
+            message = f"^timeout must be a positive number of seconds, not {seconds}$"
+            with pytest.raises(ValueError, match=message):
+                client.wait_until_ready(seconds)
+        with pytest.raises(TypeError, match=r"^timeout must be .*, not NoneType$"):
+            client.wait_until_ready(None)
 
 
 # --- headers and URLs ---

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import socket
 import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -530,13 +531,14 @@ def test_timeouts(connect: Connect, answer: Any) -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
 def test_timeout_must_be_positive(connect: Connect, seconds: float) -> None:
-    message = f"a positive number of seconds or None, not {seconds}"
-    with pytest.raises(ValueError, match=message), connect("127.0.0.1:1", timeout=seconds):
+    message = f"must be a positive number of seconds or None, not {seconds}"
+    fails = pytest.raises(ValueError, match=f"^timeout {message}$")
+    with fails, connect("127.0.0.1:1", timeout=seconds):
         pass
-    with connect("127.0.0.1:1") as client, pytest.raises(ValueError, match=message):
+    with connect("127.0.0.1:1") as client, fails:
         client.infer("m", {"x": X}, timeout=seconds)
     for name in ("connect", "read", "total"):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=f"^{name} {message}$"):
             Timeout(**{name: seconds})
 
 
@@ -546,6 +548,47 @@ def test_timeout_must_be_positive(connect: Connect, seconds: float) -> None:
 def test_invalid_options_are_rejected(connect: Connect, name: str, value: int) -> None:
     fails = pytest.raises(ValueError, match=f"{name} must be [01] or more, not {value}")
     with fails, connect("127.0.0.1:1", **{name: value}):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("url", 8801, "url must be a str, not int"),
+        ("timeout", "3", "timeout must be a positive number of seconds or None, not str"),
+        ("timeout", True, "timeout must be a positive number of seconds or None, not bool"),
+        ("max_body", 2.5, "max_body must be an int, not float"),
+        ("connections", "9", "connections must be an int, not str"),
+        ("retries", None, "retries must be an int, not NoneType"),
+        ("limits", 3, "limits must be a Limits object, not int"),
+        ("headers", 3, "headers must be a mapping of str to str, not int"),
+        ("headers", 0, "headers must be a mapping of str to str, not int"),
+        ("headers", {3: "a"}, "the name of an HTTP header must be a str, not int"),
+        ("headers", {"X": 3}, "the value of the HTTP header 'X' must be a str, not int"),
+    ],
+)
+def test_options_of_wrong_types_are_rejected(
+    connect: Connect, name: str, value: Any, message: str
+) -> None:
+    options = {"url": "127.0.0.1:1", name: value}
+    with pytest.raises(TypeError, match=f"^{message}$"), connect(**options):
+        pass
+    if name == "headers":
+        with connect("127.0.0.1:1") as client, pytest.raises(TypeError, match=f"^{message}$"):
+            client.infer("m", {"x": X}, headers=value)
+
+
+@pytest.mark.parametrize("name", ["connect", "read", "total"])
+def test_timeout_of_a_wrong_type(name: str) -> None:
+    message = f"^{name} must be a positive number of seconds or None, not str$"
+    with pytest.raises(TypeError, match=message):
+        Timeout(**{name: cast("Any", "3")})
+
+
+@pytest.mark.parametrize("url", ["localhost:abc", "localhost:99999", "http://[::1"])
+def test_url_that_cannot_be_parsed(connect: Connect, url: str) -> None:
+    message = f"^the URL of a server is invalid: {re.escape(repr(url))} "
+    with pytest.raises(ValueError, match=message), connect(url):
         pass
 
 

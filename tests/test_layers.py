@@ -24,7 +24,7 @@ LAYERS = [
         "versions",
         *(f"_codec.{name}" for name in ("wire", "utf8", "shortest", "npystring")),
     ],
-    ["http", "_codec", "_codec.arrow_abi", "_codec.dlpack_abi", "_codec.docstrings"],
+    ["arguments", "http", "_codec", "_codec.arrow_abi", "_codec.dlpack_abi", "_codec.docstrings"],
     ["_codec.datatypes", "_codec.json_reader"],
     ["_codec.memory"],
     ["_codec.dlpack", "_codec.arrow"],

@@ -108,6 +108,10 @@ def test_models_and_echo(port: int) -> None:
         (["json:loads", "--max-body", "9"], "application: --max-body requires a mapping"),
         (["json:loads", "--max-concurrency", "9"], "application: --max-concurrency requires a"),
         (["json:loads", "--receive-timeout", "9"], "application: --receive-timeout requires a"),
+        (["json:loads", "--max-body", "0"], "application: --max-body requires a mapping"),
+        (["--echo", "--max-body", "0"], "cannot serve echo: max_body must be 1 or more, not 0"),
+        (["--echo", "--receive-timeout", "0"], "echo: receive_timeout must be a positive number"),
+        (["--echo", "--max-concurrency", "0"], "max_concurrency must be 1 or more, not 0"),
         (["json"], "cannot load json: module 'json' has no attribute 'models'"),
     ],
 )

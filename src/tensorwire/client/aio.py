@@ -420,6 +420,8 @@ class AsyncClient(BaseClient):
     ------
     ValueError
         The URL, ``timeout``, ``max_body``, ``connections``, ``retries`` or a header is invalid.
+    TypeError
+        An argument has the wrong type.
 
     Examples
     --------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import fcntl
 import itertools
-import math
 import os
 import random
 import re
@@ -26,6 +25,7 @@ import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
 from .._codec.json_reader import read_json
+from ..arguments import check_integer, check_seconds, check_type
 from ..errors import plural
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
@@ -172,6 +172,8 @@ class Timeout:
     ------
     ValueError
         A timeout is not a positive number.
+    TypeError
+        A timeout is neither a number nor None.
 
     Examples
     --------
@@ -186,19 +188,15 @@ class Timeout:
     total: float | None = None
 
     def __post_init__(self) -> None:
-        for seconds in (self.connect, self.read, self.total):
-            _check_seconds(seconds)
-
-
-def _check_seconds(seconds: float | None) -> float | None:
-    if seconds is not None and not 0 < seconds < math.inf:
-        raise ValueError(f"timeout must be a positive number of seconds or None, not {seconds}")
-    return seconds
+        check_seconds("connect", self.connect)
+        check_seconds("read", self.read)
+        check_seconds("total", self.total)
 
 
 def as_timeout(timeout: float | Timeout | None) -> Timeout:
     if isinstance(timeout, Timeout):
         return timeout
+    check_seconds("timeout", timeout)
     return Timeout(connect=timeout, read=timeout)
 
 
@@ -272,8 +270,7 @@ class ReadinessWait:
     def __init__(self, model: str | None, timeout: float) -> None:
         self.subject = "the server" if model is None else f"model {model[:80]!r}"
         self.seconds = timeout
-        if not timeout > 0:
-            raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
+        check_seconds("timeout", timeout, or_none=False)
         self.end = time.monotonic() + self.seconds
         self.delay = 0.02
         self.last_seen: Exception | None = None
@@ -477,12 +474,12 @@ class BaseClient:
         retries: int,
         ssl_context: Any,
     ) -> None:
-        if connections < 1:
-            raise ValueError(f"connections must be 1 or more, not {connections}")
-        if retries < 0:
-            raise ValueError(f"retries must be 0 or more, not {retries}")
-        if max_body is not None and max_body < 0:
-            raise ValueError(f"max_body must be 0 or more, not {max_body}")
+        connections = check_integer("connections", connections, minimum=1)
+        retries = check_integer("retries", retries, minimum=0)
+        if max_body is not None:
+            max_body = check_integer("max_body", max_body, minimum=0)
+        if limits is not None:
+            check_type("limits", limits, tw.Limits, "a Limits object")
         self._options = {
             "url": url,
             "timeout": timeout,
@@ -557,7 +554,7 @@ class BaseClient:
                 self._heads.clear()
             self._heads[key] = cached
         path, head = cached
-        if headers or response_compression:
+        if headers is not None or response_compression:
             accept = response_compression or "identity"
             head = self._head("POST", path, headers, accept)
         # Unlike those of frame.buffers, these memoryviews are not shared with other threads.
@@ -660,13 +657,18 @@ class Server(NamedTuple):
 
 
 def parse_url(url: str) -> Server:
-    """Split the URL of a server. Raises ValueError."""
-    parts = urlsplit(url if "://" in url else f"http://{url}")
+    """Split the URL of a server. Raises ValueError and TypeError."""
+    check_type("url", url, str, "a str")
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"the URL of a server is invalid: {url!r} ({error})") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"the URL of a server must be http or https, and have a host: {url!r}")
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError("the URL of a server must not have a query, a fragment or credentials")
-    if parts.port == 0:
+    if port == 0:
         raise ValueError(f"the URL of a server must not have port 0: {url!r}")
     try:
         host = parts.hostname.encode("idna").decode("ascii")  # getaddrinfo does the same
@@ -676,11 +678,11 @@ def parse_url(url: str) -> Server:
         raise ValueError(f"the host of a URL is invalid: {url!r}")
     is_tls = parts.scheme == "https"
     bracketed = f"[{host}]" if ":" in host else host
-    netloc = bracketed if parts.port is None else f"{bracketed}:{parts.port}"
+    netloc = bracketed if port is None else f"{bracketed}:{port}"
     return Server(
         is_tls,
         host,
-        parts.port or (443 if is_tls else 80),
+        port or (443 if is_tls else 80),
         netloc,
         f"{parts.scheme}://{netloc}",
         quote(parts.path.rstrip("/"), safe=_PATH_CHARACTERS),
@@ -695,6 +697,7 @@ def model_path(model: str, version: str | None = None) -> str:
 
 def _quote_segment(value: str, what: str) -> str:
     # Quoting the dots does not help: many servers and proxies take %2E%2E for "..".
+    check_type(f"the {what} of a model", value, str, "a str")
     if value in ("", ".", ".."):
         raise ValueError(f"{value!r} cannot be the {what} of a model: URLs have no such path")
     return quote(value, safe="")
@@ -704,15 +707,21 @@ def check_headers(headers: Headers | None) -> dict[str, str]:
     """Return a copy of the headers.
 
     Raises ValueError for headers that the client itself sets, and for invalid names and values.
+    Raises TypeError unless the argument is a mapping of str to str.
     """
-    for name, value in (headers or {}).items():
+    if headers is None:
+        return {}
+    check_type("headers", headers, Mapping, "a mapping of str to str")
+    for name, value in headers.items():
+        check_type("the name of an HTTP header", name, str, "a str")
+        check_type(f"the value of the HTTP header {name[:80]!r}", value, str, "a str")
         if name.lower() in _RESERVED_HEADERS:
             raise ValueError(f"{name} is set by the client itself")
         if not _TOKEN.fullmatch(name):
             raise ValueError(f"the name of an HTTP header is invalid: {name[:80]!r}")
         if _NOT_IN_VALUE.search(value) or not all(ord(c) < 256 for c in value):
             raise ValueError(f"the value of the HTTP header {name} is invalid: {value[:80]!r}")
-    return dict(headers or {})
+    return dict(headers)
 
 
 def check_algorithm(algorithm: str | None) -> None:

@@ -484,6 +484,8 @@ class Client(BaseClient):
     ------
     ValueError
         The URL, ``timeout``, ``max_body``, ``connections``, ``retries`` or a header is invalid.
+    TypeError
+        An argument has the wrong type.
 
     Notes
     -----

@@ -87,9 +87,10 @@ def create_app(
     Raises
     ------
     TypeError
-        A model is neither callable nor a ``Model``.
+        An argument has the wrong type, or a model is neither callable nor a ``Model``.
     ValueError
-        ``selection``, ``receive_timeout``, ``max_concurrency`` or the name of a model is invalid.
+        ``max_body``, ``selection``, ``receive_timeout``, ``max_concurrency`` or the name of a model
+        is invalid.
 
     Examples
     --------
@@ -105,7 +106,7 @@ def create_app(
     return App(
         models,
         max_body=max_body,
-        limits=limits or tw.Limits(),
+        limits=tw.Limits() if limits is None else limits,
         selection=selection,
         receive_timeout=receive_timeout,
         max_concurrency=max_concurrency,

@@ -13,6 +13,7 @@ import numpy as np
 import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
+from ..arguments import check_type
 from ..errors import (
     TensorNotFoundError,
     TensorwireError,
@@ -62,7 +63,7 @@ class Model:
     Raises
     ------
     TypeError
-        ``function`` is not callable.
+        ``function`` is not callable, or ``inputs`` or ``outputs`` is not a sequence of TensorSpecs.
     ValueError
         A tensor is declared twice, or ``in_event_loop`` is true for an async function.
 
@@ -87,8 +88,8 @@ class Model:
         if not callable(function):
             raise TypeError(f"a model must be a function or a Model, not {type(function).__name__}")
         self.function = function
-        self.inputs = _specs_by_name(inputs, batching)
-        self.outputs = _specs_by_name(outputs, batching)
+        self.inputs = _specs_by_name("inputs", inputs, batching)
+        self.outputs = _specs_by_name("outputs", outputs, batching)
         self.raw_input = next(iter(self.inputs.values())) if len(self.inputs) == 1 else None
         call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
@@ -97,9 +98,11 @@ class Model:
         self.in_event_loop = in_event_loop
 
 
-def _specs_by_name(specs: Sequence[tw.TensorSpec], batching: bool) -> SpecsByName:
+def _specs_by_name(argument: str, specs: Sequence[tw.TensorSpec], batching: bool) -> SpecsByName:
+    check_type(argument, specs, Iterable, "a sequence of TensorSpecs")
     by_name: SpecsByName = {}
-    for spec in specs:
+    for i, spec in enumerate(specs):
+        check_type(f"{argument}[{i}]", spec, tw.TensorSpec, "a TensorSpec")
         if spec.name in by_name:
             raise ValueError(f"{subject('tensor', spec.name)} is declared twice")
         is_batched = spec.batching or batching
@@ -120,7 +123,7 @@ class InvalidOutput(tw.TensorwireError):
 class Options(NamedTuple):
     """What an application serves all its models with; see ``create_app``."""
 
-    max_body: int | None
+    max_body: int
     limits: tw.Limits
     selection: Any
     workers: Workers

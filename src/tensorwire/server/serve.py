@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 import tensorwire as tw
 
 from .app import App, create_app
-from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT
 from .model import Model
-from .workers import DEFAULT_MAX_CONCURRENCY
 
 FAST_PROTOCOL = "tensorwire.server.uvicorn:InferProtocol"
 # The environment variable that passes the options to the processes of the server.
@@ -141,12 +139,12 @@ def load(options: Options) -> Any:
                 f"{models} must be a mapping of models or an application, not {kind}"
             )
         for option, value in (
-            ("--echo", options.with_echo),
+            ("--echo", options.with_echo or None),
             ("--max-body", options.max_body),
             ("--receive-timeout", options.receive_timeout),
             ("--max-concurrency", options.max_concurrency),
         ):
-            if value:
+            if value is not None:
                 raise InvalidArguments(
                     f"{models} is an application: {option} requires a mapping of models"
                 )
@@ -154,16 +152,16 @@ def load(options: Options) -> Any:
     served = {"echo": Model(echo, in_event_loop=True), **found} if options.with_echo else found
     if not served:
         raise InvalidArguments("no models: pass module:name of a mapping, or --echo")
+    limits = {
+        "max_body": options.max_body,
+        "receive_timeout": options.receive_timeout,
+        "max_concurrency": options.max_concurrency,
+    }
+    given: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
     try:
-        return create_app(
-            served,
-            max_body=options.max_body or DEFAULT_MAX_BODY,
-            receive_timeout=options.receive_timeout or DEFAULT_RECEIVE_TIMEOUT,
-            max_concurrency=options.max_concurrency or DEFAULT_MAX_CONCURRENCY,
-            zero_copy=True,  # uvicorn accepts memoryviews
-        )
-    except (TypeError, ValueError) as error:  # an invalid model, or an invalid name
-        raise InvalidArguments(f"cannot serve {models}: {error}") from error
+        return create_app(served, zero_copy=True, **given)  # uvicorn accepts memoryviews
+    except (TypeError, ValueError) as error:  # an invalid model, name or limit
+        raise InvalidArguments(f"cannot serve {models or 'echo'}: {error}") from error
 
 
 def find(models: str) -> Any:

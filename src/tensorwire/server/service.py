@@ -11,6 +11,7 @@ from urllib.parse import quote
 import tensorwire as tw
 
 from .._codec.messages import Frame
+from ..arguments import check_integer, check_seconds, check_type
 from ..errors import format_text, format_value, subject
 from ..http import EXTENSION, JSON_TYPE
 from .framing import frame_headers
@@ -65,7 +66,7 @@ class Service:
         self,
         models: Mapping[str, Function | Model],
         *,
-        max_body: int | None,
+        max_body: int,
         limits: tw.Limits,
         selection: str,
         receive_timeout: float | None,
@@ -74,10 +75,11 @@ class Service:
     ) -> None:
         if selection not in ("spec", "triton"):
             raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
-        if receive_timeout is not None and not receive_timeout > 0:
-            raise ValueError(f"receive_timeout must be positive or None, not {receive_timeout}")
-        options = Options(max_body, limits, selection, Workers(max_concurrency))
-        self.max_body = max_body
+        check_type("models", models, Mapping, "a mapping of names to functions or Models")
+        check_type("limits", limits, tw.Limits, "a Limits object")
+        check_seconds("receive_timeout", receive_timeout)
+        self.max_body = check_integer("max_body", max_body, minimum=1)
+        options = Options(self.max_body, limits, selection, Workers(max_concurrency))
         self.receive_timeout = receive_timeout
         self.zero_copy = zero_copy
         self.routes: dict[str, Route] = {
@@ -95,6 +97,7 @@ class Service:
 
     def _add(self, model: ServedModel) -> None:
         name = model.name
+        check_type("the name of a model", name, str, "a str")
         if not name or name.startswith("/") or name.endswith("/"):
             raise ValueError(
                 f"a model name must not be empty, or begin or end with /: {format_value(name)}"

@@ -11,6 +11,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
+from ..arguments import check_integer
 from ..errors import TensorwireError, plural
 from .body import ClientDisconnected
 
@@ -39,9 +40,7 @@ class Workers:
     """
 
     def __init__(self, max_concurrency: int) -> None:
-        if max_concurrency < 1:
-            raise ValueError(f"max_concurrency must be 1 or more, not {max_concurrency}")
-        self.max_concurrency = max_concurrency
+        self.max_concurrency = check_integer("max_concurrency", max_concurrency, minimum=1)
         self._lock = threading.Lock()
         self._n_requests = 0
         self._n_calls = 0  # running or waiting for a thread
