@@ -78,6 +78,12 @@ def test_encoding(values: list[bytes], expected: bytes) -> None:
     assert Framing([(b"content-encoding", value) for value in values]).encoding == expected
 
 
+def test_long_encoding_is_cut_in_the_message() -> None:
+    framing = Framing([(b"content-encoding", b"x" * 41)])
+    with pytest.raises(tw.DecodeError, match=f"^Content-Encoding '{'x' * 40}' is not supported$"):
+        open_body(framing, None)
+
+
 def test_content_length_and_transfer_encoding_exclude_each_other() -> None:
     chunked = (b"transfer-encoding", b"chunked")
     assert Framing([chunked]).content_length is None
