@@ -465,7 +465,7 @@ def test_raw_requests() -> None:
     batch = infer(APP, "batching", frame).response()
     assert batch["y"].shape == (1, 2)
     answer = infer(APP, "echo", frame)
-    assert (answer.status, "no raw_input is declared" in answer.error) == (400, True)
+    assert (answer.status, "the model does not declare exactly one" in answer.error) == (400, True)
 
 
 @pytest.mark.parametrize(
@@ -498,7 +498,10 @@ ONE = tw.encode_request(tw.InferRequest([X], parameters=ALL))
     ("model", "message"),
     [
         ("fail", "model 'fail' failed"),
-        ("wrong name", "the model returned output 'z', which is not declared"),
+        (
+            "wrong name",
+            "the model returned output 'z', which is not declared: the model declares ['y']",
+        ),
         ("wrong shape", "output 'y' is FP32 [1000, 1], but the model declares FP32 [-1]"),
         ("wrong type", "output 'y' is FP64 [1000], but the model declares FP32 [-1]"),
         ("nothing", "a model must return an InferResponse or a mapping of arrays, not NoneType"),

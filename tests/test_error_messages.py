@@ -241,7 +241,7 @@ CASES: dict[str, Callable[[str], Any]] = {
     "unexpected input": lambda name: check_inputs([tw.Tensor("x", ZERO)], specs(name)),
     "wrong input": lambda name: check_inputs([tw.Tensor(name, ZERO)], {name: spec(name)}),
     "missing input": lambda name: check_inputs([], {name: spec(name)}),
-    "unexpected output": lambda name: check_outputs([tw.Tensor(name, ZERO)], {}),
+    "unexpected output": lambda name: check_outputs([tw.Tensor(name, ZERO)], specs(name)),
     "wrong output": lambda name: check_outputs([tw.Tensor(name, ZERO)], {name: spec(name)}),
     "None as output": lambda name: as_tensor(name, None, {}),
     "declared twice": lambda name: asgi.Model(print, [spec(name)] * 2),

@@ -356,7 +356,7 @@ def test_header_flood() -> None:
 @pytest.mark.parametrize(
     ("sent", "error"),
     [
-        (b"POST /v2/mod", "the headers did not arrive in time"),
+        (b"POST /v2/mod", "the headers did not arrive within 0.3 seconds"),
         (
             b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\nabc",
             "the body did not arrive within 0.3 seconds",

@@ -201,6 +201,14 @@ def test_plural(n: int, text: str) -> None:
     assert errors.plural("byte", n) == text
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1, "1 second"), (1.0, "1 second"), (60.0, "60 seconds"), (0.5, "0.5 seconds")],
+)
+def test_seconds(seconds: float, text: str) -> None:
+    assert errors.seconds_text(seconds) == text
+
+
 def test_texts_of_untrusted_values_are_abbreviated() -> None:
     assert errors.shape_text(range(8)) == "[0, 1, 2, 3, 4, 5, 6, 7]"
     assert errors.shape_text(range(9)) == "[0, 1, 2, 3, 4, 5, 6, 7, ... 9 dimensions]"

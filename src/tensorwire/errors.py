@@ -226,6 +226,11 @@ def plural(noun: str, number: int) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def seconds_text(seconds: float) -> str:
+    """Return a duration: ``1 second``, ``0.5 seconds``."""
+    return f"{seconds:g} second" if seconds == 1 else f"{seconds:g} seconds"
+
+
 def shape_text(shape: Sequence[int]) -> str:
     """Format an untrusted shape, abbreviating long ones: ``[2, 3]``, ``[1, ... 9 dimensions]``."""
     dims = [number_text(dim) for dim in shape[:MAX_ITEMS]]

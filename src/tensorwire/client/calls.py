@@ -26,7 +26,7 @@ import tensorwire as tw
 from .._codec.datatypes import UNLIMITED
 from .._codec.json_reader import read_json
 from ..arguments import check_integer, check_seconds, check_type
-from ..errors import plural
+from ..errors import plural, seconds_text
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
 DEFAULT_TIMEOUT = 60.0
@@ -232,12 +232,12 @@ class Deadline:
 
     def error(self, step: Step) -> TimeoutError:
         """Return the exception for a timeout that has expired."""
-        seconds = getattr(self.timeout, step)
+        duration = seconds_text(getattr(self.timeout, step))
         if step == "total":
-            return TimeoutError(f"the call took longer than {seconds} seconds (total timeout)")
+            return TimeoutError(f"the call took longer than {duration} (total timeout)")
         if step == "connect":
-            return TimeoutError(f"no connection after {seconds} seconds (connect timeout)")
-        return TimeoutError(f"no data was transferred for {seconds} seconds (read timeout)")
+            return TimeoutError(f"no connection after {duration} (connect timeout)")
+        return TimeoutError(f"no data was transferred for {duration} (read timeout)")
 
 
 # --- retries -------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class ReadinessWait:
             if isinstance(self.last_seen, InferenceServerError):
                 seen = f"status {self.last_seen.status}: {seen}"
             raise TimeoutError(
-                f"{self.subject} is not ready after {self.seconds} seconds; last seen: {seen}"
+                f"{self.subject} is not ready after {seconds_text(self.seconds)}; last seen: {seen}"
             ) from self.last_seen
         delay = min(self.delay * random.uniform(0.5, 1.0), remaining)
         self.delay = min(self.delay * 2, 1.0)

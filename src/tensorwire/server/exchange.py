@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame
-from ..errors import TensorwireError
+from ..errors import TensorwireError, seconds_text
 from .body import ClientDisconnected, ReceiveTimeout, check_complete, open_body
 from .framing import AmbiguousLengthError, Framing, expects_continue
 from .model import ServedModel
@@ -112,7 +112,8 @@ class Exchange:
     def reject_late(self) -> None:
         """Reject a request whose body has not arrived within ``receive_timeout``."""
         seconds = self._service.receive_timeout
-        self.reject(ReceiveTimeout(f"the body did not arrive within {seconds:g} seconds"))
+        assert seconds is not None
+        self.reject(ReceiveTimeout(f"the body did not arrive within {seconds_text(seconds)}"))
 
     def finish(self) -> Reply | Awaitable[Reply]:
         """Return the reply, or an awaitable of it if the model has not returned yet.

@@ -21,6 +21,7 @@ from ..errors import (
     shape_text,
     subject,
 )
+from ..http import HEADER_LENGTH
 from .body import decompress
 from .framing import Framing
 from .workers import ThreadCall, Workers, in_thread
@@ -229,6 +230,11 @@ class ServedModel:
     def _decode(self, body: tw.BodyBuffer, framing: Framing) -> tw.InferRequest:
         """Decompress, decode and check a request."""
         model = self.model
+        if framing.header_length == 0 and model.raw_input is None:
+            raise InvalidInput(
+                f"{HEADER_LENGTH} is 0, which means a raw binary request, but the model does not "
+                "declare exactly one input"
+            )
         request = tw.decode_request(
             decompress(body, framing, self.options.max_body),
             framing.header_length,
@@ -440,7 +446,8 @@ def check_outputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:
         spec = declared.get(tensor.name)
         if spec is None:
             raise InvalidOutput(
-                f"the model returned {subject('output', tensor.name)}, which is not declared"
+                f"the model returned {subject('output', tensor.name)}, which is not declared: "
+                f"the model declares {format_names(list(declared))}"
             )
         if not spec.accepts(tensor):
             raise InvalidOutput(

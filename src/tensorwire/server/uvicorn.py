@@ -30,7 +30,7 @@ from uvicorn.protocols.utils import get_client_addr, get_remote_addr
 
 from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame
-from ..errors import TensorwireError
+from ..errors import TensorwireError, seconds_text
 from ..versions import release
 from .body import ClientDisconnected
 from .exchange import Exchange, failure_reply
@@ -624,7 +624,10 @@ class InferProtocol(asyncio.BufferedProtocol):
             self._close()
         else:
             if self.receiving is None:
-                self._reject(TensorwireError("the headers did not arrive in time", status=408))
+                timeout = self.service.receive_timeout
+                assert timeout is not None
+                message = f"the headers did not arrive within {seconds_text(timeout)}"
+                self._reject(TensorwireError(message, status=408))
             else:
                 self.receiving.exchange.reject_late()
                 self._end_receiving()
