@@ -112,6 +112,14 @@ def test_models_and_echo(port: int) -> None:
         (["--echo", "--max-body", "0"], "cannot serve echo: max_body must be 1 or more, not 0"),
         (["--echo", "--receive-timeout", "0"], "echo: receive_timeout must be a positive number"),
         (["--echo", "--max-concurrency", "0"], "max_concurrency must be 1 or more, not 0"),
+        (
+            ["--echo", "--ssl-certfile", "/no/file"],
+            "--ssl-certfile: cannot read /no/file: No such file or directory\n",
+        ),
+        (
+            ["--echo", "--ssl-certfile", "/dev/null", "--ssl-keyfile", "/no/file"],
+            "--ssl-keyfile: cannot read /no/file: No such file or directory\n",
+        ),
         (["json"], "cannot load json: module 'json' has no attribute 'models'"),
     ],
 )

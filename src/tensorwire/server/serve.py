@@ -59,7 +59,8 @@ def run(options: Options, *, http: str, **uvicorn_options: Any) -> int:
     Raises
     ------
     InvalidArguments
-        There are no models, they cannot be loaded, or uvicorn is not installed.
+        There are no models, they cannot be loaded, a file of TLS cannot be read, or uvicorn is not
+        installed.
     """
     try:
         uvicorn: Any = import_module("uvicorn")
@@ -67,6 +68,8 @@ def run(options: Options, *, http: str, **uvicorn_options: Any) -> int:
         raise InvalidArguments(
             "uvicorn is not installed: pip install 'tensorwire[serve]'"
         ) from None
+    for file in ("ssl_certfile", "ssl_keyfile"):
+        check_readable(f"--{file.replace('_', '-')}", uvicorn_options.get(file))
     app = load(options)
     reason = why_not_fast(app) if http == "fast" else "as requested"
     interface = "InferProtocol" if reason is None else f"ASGI ({reason})"
@@ -104,6 +107,17 @@ def why_not_fast(app: Any) -> str | None:
     except ImportError as error:  # httptools is missing, or the version of uvicorn is not tested
         return str(error)
     return None
+
+
+def check_readable(option: str, path: str | None) -> None:
+    """Raise InvalidArguments if a file cannot be read. The error of uvicorn does not name it."""
+    if path is None:
+        return
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise InvalidArguments(f"{option}: cannot read {path}: {error.strerror}") from None
 
 
 def names(app: Any, options: Options) -> str:
