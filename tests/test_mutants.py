@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mutation.run import select
 from mutation.table import Mutant, TableError, read_tables
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,6 +30,20 @@ def test_texts_are_found_once(table: str) -> None:
         assert not (mutant.equivalent and mutant.survives), mutant.name
         for test in mutant.tests:
             assert (ROOT / "tests" / test).exists(), test
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("body/none", "there is no mutant body/none; the mutants of body are: header-length, "),
+        ("none", "there is no table none; the tables are: "),
+        ("none/complete", "there is no table none; the tables are: "),
+    ],
+)
+def test_unknown_names_are_rejected(name: str, message: str) -> None:
+    with pytest.raises(SystemExit, match=f"^{message}"):
+        select(TABLES, [name])
+    assert [mutant.name for mutant in select(TABLES, ["body/complete"])] == ["body/complete"]
 
 
 SOURCE = """

@@ -118,8 +118,11 @@ def select(tables: dict[str, list[Mutant]], names: list[str]) -> list[Mutant]:
     for name in names or tables:
         table, _, key = name.partition("/")
         rows = [m for m in tables.get(table, ()) if m.name == name or not (key or m.explained)]
+        if not rows and table in tables:
+            keys = (mutant.name.partition("/")[2] for mutant in tables[table])
+            sys.exit(f"there is no mutant {name}; the mutants of {table} are: {', '.join(keys)}")
         if not rows:
-            sys.exit(f"there is no mutant {name}; the tables are: {', '.join(tables)}")
+            sys.exit(f"there is no table {table}; the tables are: {', '.join(tables)}")
         found += rows
     return found
 
