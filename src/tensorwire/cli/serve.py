@@ -56,7 +56,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "--max-concurrency",
         type=int,
         metavar="N",
-        help="maximum number of requests in progress; further ones get status 503 (default: 1000)",
+        help="maximum number of requests in progress in each process; further ones get status 503 "
+        "(default: 1000)",
     )
     parser.add_argument(
         "--limit-concurrency",

@@ -70,8 +70,9 @@ def create_app(
         ``InferProtocol``, the time includes the headers, and a client that reads nothing of its
         response for this time is disconnected.
     max_concurrency : int, default 1000
-        Maximum number of inference requests that have arrived and are in progress or wait for a
-        thread. Further requests are rejected with status 503. A request that waits for a thread is
+        Maximum number of inference requests of a process that have arrived and are in progress or
+        wait for a thread. Requests whose body is arriving or whose response is being sent are not
+        counted. Further requests are rejected with status 503. A request that waits for a thread is
         dropped if its client disconnects. Requests to a model with ``in_event_loop`` that returns
         at once are not counted.
     zero_copy : bool, default False

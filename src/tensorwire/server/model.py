@@ -53,7 +53,7 @@ class Model:
         input (WIRE.md 5).
     outputs : sequence of TensorSpec, default ()
         The declared outputs. If the function returns an output that is not declared, the response
-        has status 500. If empty, any outputs are accepted.
+        has status 500. The function may omit declared outputs. If empty, any outputs are accepted.
     batching : bool, default False
         Whether every declared shape has a batch dimension before its ``dims``.
     in_event_loop : bool, default False
