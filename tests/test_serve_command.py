@@ -124,8 +124,12 @@ def test_models_and_echo(port: int) -> None:
     ],
 )
 def test_invalid_models_are_rejected(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(uvicorn, "run", lambda *_, **__: pytest.fail("the server starts"))
     with pytest.raises(SystemExit) as caught:
         main(["serve", *arguments])
     assert caught.value.code == 2
