@@ -647,11 +647,12 @@ def test_keep_alive_timeout_of_zero(loop: str) -> None:
 
 def test_slowly_read_last_replies_log_no_errors(caplog: pytest.LogCaptureFixture) -> None:
     """asyncio does not expect that a transport is closed while it resumes writing."""
-    sent = request_bytes("echo", np.zeros(MiB, np.float32), "Connection: close\r\n")
+    sent = request_bytes("echo", np.zeros(4 * MiB, np.float32), "Connection: close\r\n")
     with uvicorn_server(make_app(), http=InferProtocol, loop="asyncio") as address:
         for _ in range(5):
             with connect(address) as connection:
                 connection.sendall(sent)
+                connection.shutdown(socket.SHUT_WR)
                 time.sleep(0.05)
                 stream = Stream(connection)
                 assert stream.answer().status == 200
