@@ -645,6 +645,14 @@ BODY_CASES = (
     Case("gzip, followed by data", encoded("gzip", ZIPPED + b"more"), error(400, "followed")),
     Case("brotli", encoded("br", ONE.body), error(415, "'br'")),
     Case(
+        "coding that is not ASCII",
+        encoded("\xe9", ONE.body),
+        error(415, "'\xe9'"),
+        differs=(
+            Difference(("granian-rsgi",), OK, "granian leaves out headers that are not ASCII"),
+        ),
+    ),
+    Case(
         "gzip of more than max_body",
         encoded("gzip", gzip.compress(bytes(MAX_BODY + 1))),
         error(413, ""),
