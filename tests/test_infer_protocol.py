@@ -110,6 +110,7 @@ def make_app(**options: Any) -> Any:
         "coroutine": Model(returns_coroutine, in_event_loop=True),
         "fail": Model(fail, in_event_loop=True),
         "a b/ü%20": echo,
+        "a%20b/%C3%BC%2520": echo,  # what a target with the name before looks like
     }
     app = create_app(models, **options)
     app.__class__ = RecordingApp

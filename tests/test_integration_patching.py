@@ -468,6 +468,24 @@ def test_wrapped_function_that_a_replacement_relies_on(
     assert all(now is then for now, then in zip(state(peer), before, strict=True))
 
 
+@with_wrappers
+def test_replacement_that_relies_indirectly_on_one_that_is_left_out(
+    peer: ModuleType, caplog: pytest.LogCaptureFixture, wrap: Any
+) -> None:
+    """`double` comes before the replacements that it relies on."""
+    Wrapped(peer, "Thing.of", wrap)
+    relies_on = {
+        "peer:double": ["peer:Thing.plain"],
+        "peer:Thing.plain": ["peer:Thing.static"],
+        "peer:Thing.static": ["peer:Thing.of"],
+    }
+    patch, before = Patch("peer", ("1.4", "1.5"), NO_DIGESTS, relies_on), state(peer)
+    patch.install(lambda: everything(peer))
+    assert all(now is then for now, then in zip(state(peer), before, strict=True))
+    [record] = caplog.records
+    assert record.getMessage().endswith("; peer.double (relies on peer.Thing.plain)")
+
+
 def test_functions_of_other_packages_are_compared_in_tested_versions(
     peer: ModuleType, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
