@@ -322,6 +322,9 @@ def test_request_that_is_rejected_before_it_is_read(headers: dict[str, str]) -> 
     waiting = {"Expect": "100-continue"}
     answer = ask(APP, "/nowhere", "POST", [BODY], waiting)
     assert (answer.status, answer.n_received) == (404, 0)
+    answer = ask(APP, "/v2", "POST", [BODY], waiting)
+    assert (answer.status, answer.n_received) == (405, 0)
+    assert (answer.headers["allow"], answer.headers["connection"]) == ("GET, HEAD", "close")
 
 
 def test_messages_without_optional_members() -> None:
