@@ -260,6 +260,11 @@ def test_response_without_length_ends_with_the_connection(connect: Connect) -> N
             "compressed response is inv",
         ),
         (http(BODY, HEADERS | {"Content-Encoding": "br"}), tw.HeaderError, "'br', which is not"),
+        (
+            http(gzip.compress(BODY)[:-1], HEADERS | {"Content-Encoding": "gzip"}, length=""),
+            tw.HeaderError,
+            "the compressed response is truncated after",
+        ),
     ],
 )
 def test_malformed_responses_are_rejected(
