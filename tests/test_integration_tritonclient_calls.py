@@ -380,6 +380,35 @@ def test_wrapper_gets_a_body_of_type_bytes(
     assert found == expected
 
 
+class Inputs(list[Any]):
+    pass
+
+
+@pytest.mark.parametrize("kind", [list, tuple, Inputs])
+def test_wrapper_of_infer_gets_the_inputs_of_the_caller(
+    http: ModuleType, infer: Any, kind: Callable[[Any], Any]
+) -> None:
+    """Only a list is replaced with a list that makes the transport send the arrays."""
+    owner = (http if infer is by_http else module("http.aio", "http")).InferenceServerClient
+    seen: list[Any] = []
+
+    def recording(function: Any, _: Callable[[], None]) -> Any:
+        def recorded(*arguments: Any, **options: Any) -> Any:
+            seen.append(options["inputs"])
+            return function(*arguments, **options)
+
+        return recorded
+
+    with wrapped(owner, "infer", recording, lambda: None):
+        tritonclient.install()
+        inputs = kind([given()])
+        exchange(infer, lambda _: [{"inputs": inputs}])
+        tritonclient.uninstall()
+    [found] = seen
+    assert isinstance(found, kind)
+    assert (found is inputs) == (kind is not list)
+
+
 def workload() -> None:
     """Call everything that the integration replaces or relies on."""
     api, utils = module("http", "http"), module("utils", "http")
