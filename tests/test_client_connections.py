@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import ssl
 import threading
 import time
 import weakref
@@ -34,6 +35,7 @@ from support.servers import Scripted, http, uvicorn_server
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout, aio, sync
 from tensorwire.client.aio import Pool
 from tensorwire.client.calls import Deadline
+from tensorwire.client.responses import ResponseReader
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -430,6 +432,28 @@ def test_tls_connection_closed_by_the_server_is_replaced(
         for _ in range(5):
             assert client.infer("m", {"x": X})["x"].shape == X.shape
     assert server.n_connections == 3
+
+
+@pytest.mark.parametrize(
+    ("received", "is_open"),
+    [(ssl.SSLWantReadError(), True), (ssl.SSLZeroReturnError(), False), (b"a", False)],
+    ids=["session ticket", "end", "data"],
+)
+def test_tls_bytes_on_an_idle_connection(received: Any, is_open: bool) -> None:
+    class Tls(socket.socket):
+        """Only TLS messages have arrived, or also the data or the end of the stream in them."""
+
+        def recv(self, *_: Any) -> bytes:
+            if isinstance(received, Exception):
+                raise received
+            return bytes(received)
+
+    ours, theirs = socket.socketpair()
+    with theirs, Tls(fileno=ours.detach()) as tls:
+        connection = sync.Connection(tls, True, ResponseReader(None))
+        assert connection.is_open()
+        theirs.send(b"TLS")
+        assert connection.is_open() == is_open
 
 
 def test_calls_are_not_repeated_by_default(connect: Connect) -> None:
