@@ -266,6 +266,25 @@ def test_end_of_the_stream_before_the_request_was_acknowledged() -> None:
                     connection.send(bytes(1 << 20))
 
 
+@pytest.mark.parametrize("error", [BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError])
+def test_sending_that_has_to_wait(error: type[Exception]) -> None:
+    class Busy(socket.socket):
+        is_busy = True
+
+        def send(self, data: Any, *_: Any) -> int:
+            if self.is_busy:
+                raise error
+            return super().send(data)
+
+    ours, theirs = socket.socketpair()
+    with theirs, Busy(fileno=ours.detach()) as busy:
+        connection = sync.Connection(busy, True, responses.ResponseReader(None))
+        window = [b"request"]
+        assert (connection._send_window(window), window) == (0, [b"request"])
+        busy.is_busy = False
+        assert (connection._send_window(window), window) == (7, [])
+
+
 def test_tls_that_fails_while_a_request_is_sent() -> None:
     """The server has not read the request, so that it may be sent again."""
 
