@@ -27,7 +27,7 @@ from mlserver.rest.app import APIRoute
 import tensorwire as tw
 from interop.recorded_sources import check_recorded, replaced, simulate_next_release
 from tensorwire.integrations import mlserver
-from tensorwire.integrations.mlserver.convert import ArrayData, array_of
+from tensorwire.integrations.mlserver.convert import ArrayData, array_of, to_tensor
 from tensorwire.integrations.patching import Untested
 
 WITH_AND_WITHOUT = pytest.mark.parametrize("integration", [False, True], indirect=True)
@@ -222,7 +222,8 @@ ENCODED = {
     "an unusual name": lambda: NumpyCodec.encode_output(type("Name", (str,), {})("y"), np.ones(1)),
     "U": lambda: NumpyCodec.encode_output("y", np.array(["a", "\xe9"])),
     "S": lambda: NumpyCodec.encode_output("y", np.array([b"a", b"bc"])),
-    "empty S": lambda: NumpyCodec.encode_output("y", np.array([b"", b""], "S0")),
+    "empty S": lambda: NumpyCodec.encode_output("y", np.array([b"", b""])),
+    "S0": lambda: NumpyCodec.encode_output("y", np.ndarray(2, "S0")),
     "texts": lambda: StringCodec.encode_output("y", ["a", "\xe9"]),
     "many texts": lambda: StringCodec.encode_output("y", ["a", "\xe9"] * 1000),
     "input": lambda: NumpyCodec.encode_input("y", np.arange(3)),
@@ -263,6 +264,18 @@ def test_array_in_fortran_order_as_raw_contents(integration: bool) -> None:
     array = np.ndarray((10, 10), np.float32, buffer=numbers.tobytes("F"), order="F")
     tensor = output(ArrayData.from_array(array), "FP32", [10, 10])
     assert raw.pack(tensor) == numbers.tobytes()
+
+
+def test_array_in_a_part_of_a_bytes_object_as_raw_contents(integration: bool) -> None:
+    array = np.frombuffer(bytes(range(12)), np.float32, offset=4)
+    assert raw.pack(output(ArrayData.from_array(array), "FP32", [2])) == array.tobytes()
+
+
+@pytest.mark.parametrize("values", [[2], ["a"], [None], [0.5]])
+def test_binary_output_with_other_values_than_bool_is_rejected(values: list[Any]) -> None:
+    """The struct module would convert them to BOOL."""
+    with pytest.raises((tw.EncodeError, TypeError)):
+        to_tensor(output(types.TensorData(values), "BOOL", [1]), is_binary=True)
 
 
 @WITH_AND_WITHOUT
@@ -458,6 +471,14 @@ def test_raw_bytes_in_one_element(integration: bool) -> None:
     assert packed == b"\x08\0\0\0abcdefgh"
     [received] = request_of([("x", "BYTES", [2, 2])], [packed]).inputs
     assert NumpyCodec.decode_input(received).tolist() == array.tolist()
+
+
+@WITH_AND_WITHOUT
+@pytest.mark.parametrize("n", [1, 1000])
+def test_nan_in_the_list_of_a_raw_request(integration: bool, n: int) -> None:
+    array = np.array([1, np.nan] * n, np.float32)
+    [received] = request_of([("x", "FP32", [2 * n])], [array.tobytes()]).inputs
+    assert repr(received.data.root) == repr(array.tolist())
 
 
 def test_raw_nan(integration: bool) -> None:

@@ -347,10 +347,26 @@ def test_lazy_data_can_be_pickled_and_copied(server: Server) -> None:
         assert NumpyCodec.decode_input(tensor).tolist() == [[1, 2.5], [3, 4]]
 
 
-def test_binary_outputs_of_a_json_request(server: Server) -> None:
-    body = message(json_entry([1.5, 2.5]), parameters={"binary_data_output": True})
+@pytest.mark.parametrize(
+    ("default", "listed", "is_binary"),
+    [
+        (True, None, True),
+        (False, None, False),
+        (True, True, True),
+        (True, False, False),
+        (False, True, True),
+    ],
+)
+def test_binary_outputs_of_a_json_request(
+    server: Server, default: bool, listed: bool | None, is_binary: bool
+) -> None:
+    more: dict[str, Any] = {"parameters": {"binary_data_output": default}}
+    if listed is not None:
+        more["outputs"] = [{"name": "x", "parameters": {"binary_data": listed}}]
     with installed(integration):
-        status, headers, answer = server.infer(body)
+        status, headers, answer = server.infer(message(json_entry([1.5, 2.5]), **more))
     assert status == 200
-    found = tw.decode_response(answer, tw.header_length(headers))
+    length = tw.header_length(headers)
+    assert (length is not None) == is_binary
+    found = tw.decode_response(answer, length)
     assert found["x"].as_numpy().ravel().tolist() == [1.5, 2.5]
