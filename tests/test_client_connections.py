@@ -12,6 +12,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -454,6 +455,43 @@ def test_tls_bytes_on_an_idle_connection(received: Any, is_open: bool) -> None:
         assert connection.is_open()
         theirs.send(b"TLS")
         assert connection.is_open() == is_open
+
+
+@pytest.mark.parametrize(
+    ("is_tls", "has_bytes", "change", "is_open"),
+    [
+        (False, False, None, True),
+        (False, False, "ended", False),
+        (False, False, "lost", False),
+        (False, False, "closing", False),
+        (False, True, None, False),
+        (True, True, None, True),  # a TLS session ticket, for example
+        (True, True, "ended soon", False),
+        (True, True, "lost soon", False),
+    ],
+)
+def test_state_of_an_idle_connection_of_an_event_loop(
+    is_tls: bool, has_bytes: bool, change: str | None, is_open: bool
+) -> None:
+    async def main() -> bool:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            connection = aio.Connection(Pool(1, loop), ours, is_tls, ResponseReader(None))
+            connection.transport = Mock(is_closing=lambda: change == "closing")
+            if has_bytes:
+                theirs.send(b"TLS")
+            changes: dict[str, Any] = {
+                "ended": lambda: setattr(connection, "has_ended", True),
+                "lost": lambda: connection.lost.set_result(None),
+            }
+            if change in changes:
+                changes[change]()
+            elif change is not None and change != "closing":
+                loop.call_soon(changes[change.removesuffix(" soon")])
+            return await connection.is_open()
+
+    assert asyncio.run(main()) == is_open
 
 
 def test_calls_are_not_repeated_by_default(connect: Connect) -> None:

@@ -341,8 +341,13 @@ def test_progress_of_small_messages(client: Any) -> None:
 def test_progress_of_a_repeated_request(connect: Connect, nbytes: int) -> None:
     """The numbers begin at 0 again."""
     calls: list[Progress] = []
-    busy = http(b'{"error": "busy"}', {"Connection": "keep-alive"}, "503 Busy")
-    with Scripted([busy, GOOD]) as server, connect(server.address, retries=1) as client:
+    answers = [http(b'{"error": "busy"}', {"Connection": "keep-alive"}, "503 Busy"), GOOD]
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(answers.pop(0))
+
+    # The second request has a new connection if the first one was not known to be sent completely.
+    with Scripted([answer, answer]) as server, connect(server.address, retries=1) as client:
         client.infer("m", {"x": np.zeros(nbytes, np.int8)}, on_progress=calls.append)
     n_received = [call.received_nbytes for call in calls]
     second = next(i for i, n in enumerate(n_received) if n) + 1
