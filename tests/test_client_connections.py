@@ -494,6 +494,23 @@ def test_state_of_an_idle_connection_of_an_event_loop(
     assert asyncio.run(main()) == is_open
 
 
+def test_bytes_that_belong_to_no_response_close_the_connection_of_an_event_loop() -> None:
+    """It is closed later, because the event loop may be in the middle of processing TLS."""
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            pool = Pool(1, asyncio.get_running_loop())
+            connection = aio.Connection(pool, ours, False, ResponseReader(None))
+            connection.transport = Mock()
+            connection.buffer_updated(1)
+            connection.transport.abort.assert_not_called()
+            await asyncio.sleep(0)
+            connection.transport.abort.assert_called_once()
+
+    asyncio.run(main())
+
+
 def test_calls_are_not_repeated_by_default(connect: Connect) -> None:
     with Scripted([b""]) as server, connect(server.address) as client:
         with pytest.raises(ConnectionError):

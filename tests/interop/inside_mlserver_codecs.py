@@ -27,7 +27,12 @@ from mlserver.rest.app import APIRoute
 import tensorwire as tw
 from interop.recorded_sources import check_recorded, replaced, simulate_next_release
 from tensorwire.integrations import mlserver
-from tensorwire.integrations.mlserver.convert import ArrayData, array_of, to_tensor
+from tensorwire.integrations.mlserver.convert import (
+    ArrayData,
+    array_of,
+    to_inference_request,
+    to_tensor,
+)
 from tensorwire.integrations.patching import Untested
 
 WITH_AND_WITHOUT = pytest.mark.parametrize("integration", [False, True], indirect=True)
@@ -508,6 +513,35 @@ def test_invalid_raw_contents_are_rejected(
     with pytest.raises(errors.MLServerError, match=message) as caught:
         request_of(tensors, contents)
     assert caught.value.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (tw.Tensor("x", np.zeros(1, np.uint16), datatype="BF16"), "has the datatype BF16, which"),
+        (
+            tw.decode_request(
+                b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","parameters":'
+                b'{"shared_memory_region":"r","shared_memory_byte_size":4}}]}'
+            ).inputs[0],
+            "is in shared memory, which MLServer does not support",
+        ),
+    ],
+    ids=["BF16", "shared memory"],
+)
+def test_inputs_that_mlserver_does_not_support(tensor: tw.Tensor, message: str) -> None:
+    with pytest.raises(errors.MLServerError, match=f"input 'x' {message}") as caught:
+        to_inference_request(tw.InferRequest([tensor]))
+    assert caught.value.status_code == 400
+
+
+def test_texts_in_the_json_of_a_binary_request() -> None:
+    """The model gets `str`, as from a request that is entirely JSON, and otherwise `bytes`."""
+    for is_binary, expected in ((False, ["a", "\xe9"]), (True, [b"a", b"\xc3\xa9"])):
+        sent = tw.InferRequest([tw.Tensor("x", ["a", "\xe9"], binary=is_binary)])
+        frame = tw.encode_request(sent)
+        request = tw.decode_request(bytes(frame), frame.header_length)
+        assert to_inference_request(request).inputs[0].data.root == expected
 
 
 @WITH_AND_WITHOUT
