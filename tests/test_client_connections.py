@@ -502,8 +502,9 @@ def test_bytes_that_belong_to_no_response_close_the_connection_of_an_event_loop(
         with ours, theirs:
             pool = Pool(1, asyncio.get_running_loop())
             connection = aio.Connection(pool, ours, False, ResponseReader(None))
-            connection.transport = Mock()
+            connection.transport = Mock(is_closing=lambda: False)
             connection.buffer_updated(1)
+            assert not await connection.is_open()
             connection.transport.abort.assert_not_called()
             await asyncio.sleep(0)
             connection.transport.abort.assert_called_once()

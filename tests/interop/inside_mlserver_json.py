@@ -30,6 +30,7 @@ from interop.json_requests import (
     Answer,
     array_properties,
     assert_same_answer,
+    data_text,
     installed,
     message,
     outcome,
@@ -38,7 +39,12 @@ from interop.json_requests import (
 from interop.json_requests import entry as json_entry
 from tensorwire.integrations import mlserver as integration
 from tensorwire.integrations.mlserver import server as integration_server
-from tensorwire.integrations.mlserver.convert import ArrayData, array_of, read_json_request
+from tensorwire.integrations.mlserver.convert import (
+    SHORT_BODY_NBYTES,
+    ArrayData,
+    array_of,
+    read_json_request,
+)
 
 pytestmark = pytest.mark.usefixtures("no_logging")
 
@@ -190,6 +196,14 @@ def test_bodies_read_as_arrays_give_the_same_request(server: Server, case: str) 
 def test_bodies_left_to_mlserver_give_the_same_request(server: Server, case: str) -> None:
     both(server, LEFT_TO_SERVER[case])
     assert any(server.model.lazy) == (case in ACCEPTED)
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "null"])
+def test_long_body_with_a_number_that_is_not_finite(server: Server, number: str) -> None:
+    """MLServer accepts only null."""
+    n = SHORT_BODY_NBYTES // 4
+    both(server, data_text(f"[{'1.5,' * n}{number}]", shape=f"[{n + 1}]"))
+    assert (server.model.seen is not None) == (number == "null")
 
 
 @pytest.mark.parametrize("content_type", CONTENT_TYPES, ids=str)
