@@ -35,7 +35,7 @@ from support.client_fixtures import (
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout, aio, sync
 from tensorwire.client.aio import Pool
-from tensorwire.client.calls import Deadline
+from tensorwire.client.calls import Deadline, Request
 from tensorwire.client.responses import ResponseReader
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
@@ -492,6 +492,53 @@ def test_state_of_an_idle_connection_of_an_event_loop(
             return await connection.is_open()
 
     assert asyncio.run(main()) == is_open
+
+
+@pytest.mark.parametrize("change", ["ended", "lost"])
+def test_connection_of_an_event_loop_that_ends_before_a_request_is_sent(change: str) -> None:
+    """The call does not wait for a response."""
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            pool = Pool(1, asyncio.get_running_loop())
+            connection = aio.Connection(pool, ours, False, ResponseReader(None))
+            connection.transport = Mock()
+            if change == "ended":
+                connection.has_ended = True
+            else:
+                connection.lost.set_result(None)
+            with pytest.raises(ConnectionResetError):
+                await connection.exchange(
+                    Request("GET", "/", b"GET / HTTP/1.1\r\n\r\n"), Deadline(Timeout(read=1)), None
+                )
+
+    asyncio.run(main())
+
+
+def test_next_request_on_a_connection_of_an_event_loop_is_not_sent_yet() -> None:
+    is_sent = []
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            pool = Pool(1, asyncio.get_running_loop())
+            connection = aio.Connection(pool, ours, False, ResponseReader(None))
+
+            def write(_: bytes) -> None:
+                is_sent.append(connection.is_sent)
+                connection._finish(ConnectionResetError())
+
+            connection.transport = Mock(write=write)
+            for _ in range(2):
+                with pytest.raises(ConnectionResetError):
+                    await connection.exchange(
+                        Request("GET", "/", b"GET / HTTP/1.1\r\n\r\n"), Deadline(Timeout()), None
+                    )
+                assert connection.is_sent
+
+    asyncio.run(main())
+    assert is_sent == [False, False]
 
 
 def test_bytes_that_belong_to_no_response_close_the_connection_of_an_event_loop() -> None:

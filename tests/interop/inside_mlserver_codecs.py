@@ -468,13 +468,29 @@ def test_raw_lists_of_invalid_values_are_rejected(
 
 
 @WITH_AND_WITHOUT
-def test_raw_bytes_in_one_element(integration: bool) -> None:
+def test_raw_contents_beside_a_tensor_with_contents(integration: bool) -> None:
+    first, second = (output(types.TensorData(values), "INT8", [1]) for values in ([5], []))
+    raw.inject_raw([first, second], [b"\x07"])
+    assert (first.data.root, second.data.root) == ([5], [7])
+
+
+@WITH_AND_WITHOUT
+def test_array_of_another_size_than_the_shape_has_no_raw_contents(integration: bool) -> None:
+    made = NumpyCodec.encode_output("y", np.arange(3))
+    made.shape = [2]
+    with pytest.raises(struct.error):
+        raw.pack(made)
+
+
+@WITH_AND_WITHOUT
+@pytest.mark.parametrize("n", [1, 100])
+def test_raw_bytes_in_one_element(integration: bool, n: int) -> None:
     """MLServer sends S arrays over gRPC as one element."""
-    array = np.array([[b"ab", b"cd"], [b"ef", b"gh"]])
+    array = np.array([[b"ab", b"cd"], [b"ef", b"gh"]] * n)
     made = NumpyCodec.encode_output("y", array)
     [packed] = raw.extract_raw([made])[1]
-    assert packed == b"\x08\0\0\0abcdefgh"
-    [received] = request_of([("x", "BYTES", [2, 2])], [packed]).inputs
+    assert packed == (8 * n).to_bytes(4, "little") + array.tobytes()
+    [received] = request_of([("x", "BYTES", [2 * n, 2])], [packed]).inputs
     assert NumpyCodec.decode_input(received).tolist() == array.tolist()
 
 

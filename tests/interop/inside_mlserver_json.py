@@ -302,6 +302,23 @@ def test_request_and_response_need_no_lists(
     assert json.loads(body)["outputs"][0]["data"] == [1.5, 2.5]
 
 
+def test_texts_of_the_input_that_a_model_returns(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have the form in which they were sent."""
+
+    async def predict(payload: Any) -> Any:
+        return InferenceResponse(
+            model_name="recorder", outputs=[out(payload.inputs[0].data, "BYTES", [2, 2])]
+        )
+
+    monkeypatch.setattr(server.model, "predict", predict)
+    body = message(json_entry([["a", "b"], ["c", "d"]], "BYTES", [2, 2]))
+    plain = server.infer(body)
+    with installed(integration), threshold(0):
+        assert_same_answer(with_id(plain), with_id(server.infer(body)))
+
+
 def array_of_input(payload: Any) -> Any:
     NumpyCodec.decode_input(payload.inputs[0])
     return echo(payload)
@@ -355,10 +372,11 @@ def test_lazy_data_can_be_pickled_and_copied(server: Server) -> None:
             assert array_of(copied) is not None
             assert len(copied) == 2
             assert copy.copy(copied).root == [[1, 2.5], [3, 4]]
-        tensor = found.inputs[0]
-        first = NumpyCodec.decode_input(tensor)
-        first[:] = 0
-        assert NumpyCodec.decode_input(tensor).tolist() == [[1, 2.5], [3, 4]]
+            tensor = found.inputs[0]
+            tensor.data = copied
+            first = NumpyCodec.decode_input(tensor)
+            first[:] = 0
+            assert NumpyCodec.decode_input(tensor).tolist() == [[1, 2.5], [3, 4]]
 
 
 @pytest.mark.parametrize(
