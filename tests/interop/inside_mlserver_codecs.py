@@ -126,6 +126,21 @@ def test_next_release_with_known_sources(
     assert state() == before
 
 
+def test_parallel_worker_installs_the_integration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the integration was uninstalled before."""
+    mlserver.install()
+    mlserver.uninstall()
+    mlserver.install()
+    called: list[str] = []
+    ours: Any = worker.Worker
+    monkeypatch.setattr(ours.__base__, "run", lambda _: called.append("run"))
+    made = ours.__new__(ours)
+    made._install = lambda: called.append("install")
+    made.run()
+    mlserver.uninstall()
+    assert called == ["install", "run"]
+
+
 NUMPY, WORKER = {"NumpyCodec.encode_output"}, {"worker.Worker"}
 SERVER = {"APIRoute.handle", "DataPlane.metadata"}
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gzip
 import json
@@ -353,6 +354,51 @@ def test_models_that_use_lists_get_lists(
         for _ in range(5):
             assert server.infer(body)[0] == 200
     assert seen == [True, not is_read_as_list, not is_read_as_list, True, not is_read_as_list]
+
+
+def test_client_that_disconnects_within_a_body() -> None:
+    messages = [
+        {"type": "http.request", "body": b"{}", "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    assert asyncio.run(integration_server.receive_body(receive)) is None
+
+
+def test_messages_after_a_body_that_is_received_again() -> None:
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def types() -> list[str]:
+        again = integration_server.receive_again(b"{}", receive)
+        return [(await again())["type"] for _ in range(3)]
+
+    assert asyncio.run(types()) == ["http.request", "http.disconnect", "http.disconnect"]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "expected"),
+    [
+        (None, True),
+        ("application/json; charset=utf-8", True),
+        ("Application/X+JSON", True),
+        ("text/json", False),
+        ("application/octet-stream", False),
+    ],
+)
+def test_content_types_that_fastapi_reads_as_json(content_type: str, expected: bool) -> None:
+    assert integration_server.is_json(content_type) == expected
+
+
+def test_request_whose_binary_tensors_are_all_empty(server: Server) -> None:
+    """It has no header length."""
+    with installed(integration):
+        status, _, answer = server.infer(LEFT_TO_SERVER["binary data"])
+    assert status == 200
+    assert json.loads(answer)["outputs"][0]["data"] == []
 
 
 def test_lazy_data_can_be_pickled_and_copied(server: Server) -> None:
