@@ -550,6 +550,9 @@ def test_bytes_that_belong_to_no_response_close_the_connection_of_an_event_loop(
             pool = Pool(1, asyncio.get_running_loop())
             connection = aio.Connection(pool, ours, False, ResponseReader(None))
             connection.transport = Mock(is_closing=lambda: False)
+            connection.is_active = True
+            connection.done = pool.loop.create_future()
+            connection._finish()  # the response is complete
             connection.buffer_updated(1)
             assert not await connection.is_open()
             connection.transport.abort.assert_not_called()

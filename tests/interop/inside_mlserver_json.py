@@ -446,5 +446,6 @@ def test_binary_outputs_of_a_json_request(
     assert status == 200
     length = tw.header_length(headers)
     assert (length is not None) == is_binary
+    assert headers.keys() >= set(IDS)
     found = tw.decode_response(answer, length)
     assert found["x"].as_numpy().ravel().tolist() == [1.5, 2.5]
