@@ -403,7 +403,7 @@ class Inputs(list[Any]):
 
 @pytest.mark.parametrize("kind", [list, tuple, Inputs])
 def test_wrapper_of_infer_gets_the_inputs_of_the_caller(
-    http: ModuleType, infer: Any, kind: Callable[[Any], Any]
+    http: ModuleType, infer: Any, kind: type[Any]
 ) -> None:
     """Only a list is replaced with a list that makes the transport send the arrays."""
     owner = (http if infer is by_http else module("http.aio", "http")).InferenceServerClient
