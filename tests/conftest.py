@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Generator, Iterator
 
 import pytest
 
 from support.requirements import fail_if_unexpected
+
+# A shell that runs the tests in the background ignores SIGINT for them. The processes that they
+# start, and interrupt, would inherit this.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -212,6 +212,26 @@ def test_decompression_stops_at_max_body() -> None:
         assert peak_nbytes < 4 << 20
 
 
+def test_read_request_rejects_a_body_that_ends_early() -> None:
+    with pytest.raises(tw.LayoutError, match="the body is shorter than Content-Length"):
+        read(FRAME.headers, [BODY[:-1]])
+
+
+def test_read_request_applies_limits() -> None:
+    assert same(read(FRAME.headers, [BODY], limits=tw.Limits(max_tensors=2)))
+    with pytest.raises(tw.HeaderError, match="more than 1 input, which is the limit"):
+        read(FRAME.headers, [BODY], limits=tw.Limits(max_tensors=1))
+
+
+def test_read_request_accepts_a_raw_request() -> None:
+    frame = tw.encode_raw_request(X.as_numpy())
+    assert np.array_equal(
+        read(frame.headers, [bytes(frame)], raw_input=SPEC)["x"].as_numpy(), X.as_numpy()
+    )
+    with pytest.raises(tw.HeaderError, match="no raw_input is declared"):
+        read(frame.headers, [bytes(frame)])
+
+
 def test_client_that_disconnects() -> None:
     with pytest.raises(ClientDisconnected):
         read(FRAME.headers, [BODY[:100], None])
@@ -302,6 +322,9 @@ def test_request_that_is_rejected_before_it_is_read(headers: dict[str, str]) -> 
     waiting = {"Expect": "100-continue"}
     answer = ask(APP, "/nowhere", "POST", [BODY], waiting)
     assert (answer.status, answer.n_received) == (404, 0)
+    answer = ask(APP, "/v2", "POST", [BODY], waiting)
+    assert (answer.status, answer.n_received) == (405, 0)
+    assert (answer.headers["allow"], answer.headers["connection"]) == ("GET, HEAD", "close")
 
 
 def test_messages_without_optional_members() -> None:
@@ -384,6 +407,14 @@ def test_zero_copy_sends_the_memory_of_the_tensors(zero_copy: bool) -> None:
     assert [np.shares_memory(chunk, big) for chunk in chunks] == [zero_copy] * 2
     assert all(isinstance(body, bytes) for body in bodies[1:]) is not zero_copy
     assert b"".join(bodies[1:]) == bytes(frame)
+
+
+@pytest.mark.parametrize("zero_copy", [False, True])
+def test_zero_copy_of_the_application(zero_copy: bool) -> None:
+    app = create_app({"echo": echo}, zero_copy=zero_copy)
+    big = tw.Tensor("x", np.zeros(1 << 19, np.float32))
+    answer = infer(app, frame=tw.encode_request(tw.InferRequest([big], parameters=ALL)))
+    assert {type(body) for body in answer.bodies[1:]} == {memoryview if zero_copy else bytes}
 
 
 def test_send_frame_in_any_app() -> None:

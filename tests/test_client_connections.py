@@ -6,12 +6,14 @@ import asyncio
 import gc
 import re
 import socket
+import ssl
 import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -34,7 +36,8 @@ from support.client_fixtures import (
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout, aio, sync
 from tensorwire.client.aio import Pool
-from tensorwire.client.calls import Deadline
+from tensorwire.client.calls import Deadline, Request
+from tensorwire.client.responses import ResponseReader
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -431,6 +434,133 @@ def test_tls_connection_closed_by_the_server_is_replaced(
         for _ in range(5):
             assert client.infer("m", {"x": X})["x"].shape == X.shape
     assert server.n_connections == 3
+
+
+@pytest.mark.parametrize(
+    ("received", "is_open"),
+    [(ssl.SSLWantReadError(), True), (ssl.SSLZeroReturnError(), False), (b"a", False)],
+    ids=["session ticket", "end", "data"],
+)
+def test_tls_bytes_on_an_idle_connection(received: Any, is_open: bool) -> None:
+    class Tls(socket.socket):
+        """Only TLS messages have arrived, or also the data or the end of the stream in them."""
+
+        def recv(self, *_: Any) -> bytes:
+            if isinstance(received, Exception):
+                raise received
+            return bytes(received)
+
+    ours, theirs = socket.socketpair()
+    with theirs, Tls(fileno=ours.detach()) as tls:
+        connection = sync.Connection(tls, True, ResponseReader(None))
+        assert connection.is_open()
+        theirs.send(b"TLS")
+        assert connection.is_open() == is_open
+
+
+@pytest.mark.parametrize(
+    ("is_tls", "has_bytes", "change", "is_open"),
+    [
+        (False, False, None, True),
+        (False, False, "ended", False),
+        (False, False, "lost", False),
+        (False, False, "closing", False),
+        (False, True, None, False),
+        (True, True, None, True),  # a TLS session ticket, for example
+        (True, True, "ended soon", False),
+        (True, True, "lost soon", False),
+    ],
+)
+def test_state_of_an_idle_connection_of_an_event_loop(
+    is_tls: bool, has_bytes: bool, change: str | None, is_open: bool
+) -> None:
+    async def main() -> bool:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            connection = aio.Connection(Pool(1, loop), ours, is_tls, ResponseReader(None))
+            connection.transport = Mock(is_closing=lambda: change == "closing")
+            if has_bytes:
+                theirs.send(b"TLS")
+            changes: dict[str, Any] = {
+                "ended": lambda: setattr(connection, "has_ended", True),
+                "lost": lambda: connection.lost.set_result(None),
+            }
+            if change in changes:
+                changes[change]()
+            elif change is not None and change != "closing":
+                loop.call_soon(changes[change.removesuffix(" soon")])
+            return await connection.is_open()
+
+    assert asyncio.run(main()) == is_open
+
+
+@pytest.mark.parametrize("change", ["ended", "lost"])
+def test_connection_of_an_event_loop_that_ends_before_a_request_is_sent(change: str) -> None:
+    """The call does not wait for a response."""
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            pool = Pool(1, asyncio.get_running_loop())
+            connection = aio.Connection(pool, ours, False, ResponseReader(None))
+            connection.transport = Mock()
+            if change == "ended":
+                connection.has_ended = True
+            else:
+                connection.lost.set_result(None)
+            with pytest.raises(ConnectionResetError):
+                await connection.exchange(
+                    Request("GET", "/", b"GET / HTTP/1.1\r\n\r\n"), Deadline(Timeout(read=1)), None
+                )
+
+    asyncio.run(main())
+
+
+def test_next_request_on_a_connection_of_an_event_loop_is_not_sent_yet() -> None:
+    is_sent = []
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            pool = Pool(1, asyncio.get_running_loop())
+            connection = aio.Connection(pool, ours, False, ResponseReader(None))
+
+            def write(_: bytes) -> None:
+                is_sent.append(connection.is_sent)
+                connection._finish(ConnectionResetError())
+
+            connection.transport = Mock(write=write)
+            for _ in range(2):
+                with pytest.raises(ConnectionResetError):
+                    await connection.exchange(
+                        Request("GET", "/", b"GET / HTTP/1.1\r\n\r\n"), Deadline(Timeout()), None
+                    )
+                assert connection.is_sent
+
+    asyncio.run(main())
+    assert is_sent == [False, False]
+
+
+def test_bytes_that_belong_to_no_response_close_the_connection_of_an_event_loop() -> None:
+    """It is closed later, because the event loop may be in the middle of processing TLS."""
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            pool = Pool(1, asyncio.get_running_loop())
+            connection = aio.Connection(pool, ours, False, ResponseReader(None))
+            connection.transport = Mock(is_closing=lambda: False)
+            connection.is_active = True
+            connection.done = pool.loop.create_future()
+            connection._finish()  # the response is complete
+            connection.buffer_updated(1)
+            assert not await connection.is_open()
+            connection.transport.abort.assert_not_called()
+            await asyncio.sleep(0)
+            connection.transport.abort.assert_called_once()
+
+    asyncio.run(main())
 
 
 def test_calls_are_not_repeated_by_default(connect: Connect) -> None:

@@ -249,6 +249,58 @@ def test_connection_that_is_closed_after_a_part_of_the_request_was_read(connect:
         assert server.n_connections == 2
 
 
+def test_end_of_the_stream_before_the_request_was_acknowledged() -> None:
+    """The server has not read it, so that it may be sent again."""
+    with (
+        socket.create_server((HOST, 0)) as listening,
+        socket.create_connection(listening.getsockname()) as connection,
+        listening.accept()[0],
+    ):
+        connection.setblocking(False)
+        for error in (ConnectionError, ConnectionResetError):
+            with pytest.raises(ConnectionError) as caught:
+                calls.read_eof(responses.ResponseReader(None), connection, True, False)
+            assert type(caught.value) is error
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    connection.send(bytes(1 << 20))
+
+
+@pytest.mark.parametrize("error", [BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError])
+def test_sending_that_has_to_wait(error: type[Exception]) -> None:
+    class Busy(socket.socket):
+        is_busy = True
+
+        def send(self, data: Any, *_: Any) -> int:
+            if self.is_busy:
+                raise error
+            return super().send(data)
+
+    ours, theirs = socket.socketpair()
+    with theirs, Busy(fileno=ours.detach()) as busy:
+        connection = sync.Connection(busy, True, responses.ResponseReader(None))
+        window = [b"request"]
+        assert (connection._send_window(window), window) == (0, [b"request"])
+        busy.is_busy = False
+        assert (connection._send_window(window), window) == (7, [])
+
+
+def test_tls_that_fails_while_a_request_is_sent() -> None:
+    """The server has not read the request, so that it may be sent again."""
+
+    class Tls(socket.socket):
+        def send(self, *_: Any) -> int:
+            raise ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
+
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with Tls(fileno=ours.detach()) as tls:
+        connection = sync.Connection(tls, True, responses.ResponseReader(None))
+        request = calls.Request("POST", "/", b"POST / HTTP/1.1\r\n\r\n", (), 19)
+        with pytest.raises(ConnectionResetError, match="before it read the request"):
+            connection.exchange(request, calls.Deadline(Timeout()), None)
+
+
 @pytest.mark.parametrize("headers", [{}, {"Connection": "keep-alive"}], ids=["", "keep-alive"])
 def test_calls_after_a_model_of_fastapi_has_failed(
     connect: Connect, headers: dict[str, str]

@@ -125,20 +125,42 @@ def test_call_after_a_long_error(connect: Connect, nbytes: int) -> None:
         assert server.n_connections == (1 if nbytes < 65_536 else 2)
 
 
+def receive(reader: ResponseReader, answer: bytes) -> None:
+    left = memoryview(answer)
+    while left and not reader.complete:
+        buffer = reader.get_buffer()
+        n = min(len(buffer), len(left))
+        buffer[:n] = left[:n]
+        reader.received(n)
+        left = left[n:]
+
+
 def test_size_of_an_error() -> None:
     """Also if it expands, only its start is kept."""
     for body in (gzip.compress(bytes(MiB)), bytes(ERROR_NBYTES + 10_000)):
         reader = ResponseReader(None)
         headers = {"Content-Encoding": "gzip"} if len(body) < ERROR_NBYTES else {}
-        answer = memoryview(http(body, headers, "400 Bad"))
-        while answer and not reader.complete:
-            buffer = reader.get_buffer()
-            n = min(len(buffer), len(answer))
-            buffer[:n] = answer[:n]
-            reader.received(n)
-            answer = answer[n:]
+        receive(reader, http(body, headers, "400 Bad"))
         assert reader.complete
         assert len(reader.error_body) == ERROR_NBYTES
+
+
+def test_connection_that_ends_within_an_error() -> None:
+    reader = ResponseReader(None)
+    receive(reader, http(b"a part", status="400 Bad", length=100))
+    assert (reader.complete, reader.reusable) == (False, True)
+    reader.eof()
+    assert (reader.complete, reader.reusable, reader.error_body) == (True, False, b"a part")
+
+
+def test_connection_whose_protocol_was_switched(connect: Connect) -> None:
+    """It is not used again."""
+    switched = b"HTTP/1.1 101 Other\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"
+    with Scripted([switched, GOOD]) as server, connect(server.address) as client:
+        for n in range(2):
+            with pytest.raises(InferenceServerError, match="status 101"):
+                client.infer("m", {"x": X})
+            assert server.n_connections == n + 1
 
 
 def test_request_rejected_before_its_body_is_read(connect: Connect) -> None:
@@ -171,6 +193,33 @@ def test_chunked(connect: Connect, n_chunk: int, coding: str) -> None:
             assert np.array_equal(array, X)
             assert array.ctypes.data % 64 == 0
         assert server.n_connections == 1
+
+
+RANDOM = np.random.default_rng(0).integers(0, 256, MiB, np.uint8)
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_long_response(connect: Connect, is_chunked: bool, is_compressed: bool) -> None:
+    frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", RANDOM)]))
+    body = gzip.compress(bytes(frame), 1) if is_compressed else bytes(frame)
+    headers = {HEADER_LENGTH: str(frame.header_length)}
+    if is_compressed:
+        headers["Content-Encoding"] = "gzip"
+    if is_chunked:
+        headers["Transfer-Encoding"] = "chunked"
+        body = chunked(body, 10_000)
+    answer = http(body, headers, length="" if is_chunked else None)
+    with Scripted([answer]) as server, connect(server.address) as client:
+        assert np.array_equal(client.infer("m", {"x": X})["x"].data, RANDOM)
+
+
+def test_alignment_of_a_response_that_is_not_padded(connect: Connect) -> None:
+    frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", X)]), align=1)
+    assert (frame.header_length or 0) % 16
+    answer = http(bytes(frame), {HEADER_LENGTH: str(frame.header_length)})
+    with Scripted([answer]) as server, connect(server.address) as client:
+        assert client.infer("m", {"x": X})["x"].data.ctypes.data % 64 == 0
 
 
 def test_content_encoding_identity(connect: Connect) -> None:
@@ -260,6 +309,11 @@ def test_response_without_length_ends_with_the_connection(connect: Connect) -> N
             "compressed response is inv",
         ),
         (http(BODY, HEADERS | {"Content-Encoding": "br"}), tw.HeaderError, "'br', which is not"),
+        (
+            http(gzip.compress(BODY)[:-1], HEADERS | {"Content-Encoding": "gzip"}, length=""),
+            tw.HeaderError,
+            "the compressed response is truncated after",
+        ),
     ],
 )
 def test_malformed_responses_are_rejected(
@@ -272,6 +326,26 @@ def test_malformed_responses_are_rejected(
             assert message in str(caught.value)
             assert len(str(caught.value)) < 700
         assert server.n_connections == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http(BODY, HEADERS | {"Content-Encoding": "br"}),
+        http(BODY, HEADERS | {"Content-Encoding": "gzip"}),
+        http(gzip.compress(BODY)[:-1], HEADERS | {"Content-Encoding": "gzip"}),
+    ],
+    ids=["head", "body", "end"],
+)
+def test_malformed_response_while_another_exception_is_handled(
+    connect: Connect, answer: bytes
+) -> None:
+    with Scripted([answer]) as server, connect(server.address) as client:
+        try:
+            raise LookupError
+        except LookupError:
+            with pytest.raises(tw.HeaderError):
+                client.infer("m", {"x": X})
 
 
 @pytest.mark.parametrize("status", ["100 Continue", "103 Early Hints"])
@@ -306,9 +380,12 @@ def test_response_in_two_parts(connect: Connect, n_first: int) -> None:
             assert np.array_equal(client.infer("m", {"x": X})["x"].data, X)
 
 
-def test_blanks_around_header_values(connect: Connect) -> None:
-    spaced = {name: f" \t{value} \t" for name, value in HEADERS.items()}
-    answer = http(BODY, spaced, length=f"{len(BODY)} ")
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_blanks_around_header_values(connect: Connect, encoding: str) -> None:
+    headers = HEADERS | {"Content-Encoding": encoding}
+    spaced = {name: f" \t{value} \t" for name, value in headers.items()}
+    body = gzip.compress(BODY) if encoding == "gzip" else BODY
+    answer = http(body, spaced, length=f"{len(body)} ")
     with Scripted([answer]) as server, connect(server.address) as client:
         assert np.array_equal(client.infer("m", {"x": X})["x"].data, X)
 

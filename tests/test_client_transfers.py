@@ -31,6 +31,7 @@ from support.client_fixtures import (
 )
 from support.servers import Scripted, http
 from tensorwire.client import Client, InferenceServerError, Progress, aio, responses, sync
+from tensorwire.client.calls import ProgressReporter
 from tensorwire.client.calls import compress as compress_frame
 from tensorwire.http import HEADER_LENGTH
 
@@ -92,22 +93,26 @@ def test_rejection_while_the_request_is_sent(
             assert server.n_connections == n + 1
 
 
+@pytest.mark.parametrize("rest", [b"", REJECTION[-10:]], ids=["complete", "in part"])
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_rejection_by_a_server_that_continues_to_read(
-    connect: Connect, tls: bool, certificate: Certificate
+    connect: Connect, tls: bool, certificate: Certificate, rest: bytes
 ) -> None:
-    """The client stops sending, and closes the connection."""
+    """The client stops sending, and closes the connection after the end of the response."""
     n_read = []
 
     def reject_and_read(connection: socket.socket) -> None:
-        connection.sendall(REJECTION)
-        connection.settimeout(3)
+        connection.sendall(REJECTION.removesuffix(rest))
+        connection.settimeout(0.3 if rest else 3)
         nbytes = 0
         try:
             while chunk := connection.recv(1 << 20):
                 nbytes += len(chunk)
         except TimeoutError:
-            nbytes = -1  # the client has not closed the connection
+            if rest:
+                connection.sendall(rest)
+            else:
+                nbytes = -1  # the client has not closed the connection
         except OSError:
             pass
         n_read.append(nbytes)
@@ -314,6 +319,15 @@ def test_progress(client: Any) -> None:
         assert numbers == sorted(set(numbers))
 
 
+def test_progress_of_small_pieces() -> None:
+    """It is reported about once per MiB, also if the pieces that arrive are small."""
+    reports: list[Progress] = []
+    reporter = ProgressReporter(reports.append, 1000)
+    for nbytes in range(0, 4 * MiB + 1, MiB // 16):
+        reporter.received(nbytes, 4 * MiB, nbytes == 4 * MiB)
+    assert [report.received_nbytes for report in reports] == [MiB, 2 * MiB, 3 * MiB, 4 * MiB]
+
+
 def test_progress_of_small_messages(client: Any) -> None:
     calls: list[Progress] = []
     response = client.infer_raw("declared", X, on_progress=calls.append)
@@ -327,8 +341,13 @@ def test_progress_of_small_messages(client: Any) -> None:
 def test_progress_of_a_repeated_request(connect: Connect, nbytes: int) -> None:
     """The numbers begin at 0 again."""
     calls: list[Progress] = []
-    busy = http(b'{"error": "busy"}', {"Connection": "keep-alive"}, "503 Busy")
-    with Scripted([busy, GOOD]) as server, connect(server.address, retries=1) as client:
+    answers = [http(b'{"error": "busy"}', {"Connection": "keep-alive"}, "503 Busy"), GOOD]
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(answers.pop(0))
+
+    # The second request has a new connection if the first one was not known to be sent completely.
+    with Scripted([answer, answer]) as server, connect(server.address, retries=1) as client:
         client.infer("m", {"x": np.zeros(nbytes, np.int8)}, on_progress=calls.append)
     n_received = [call.received_nbytes for call in calls]
     second = next(i for i, n in enumerate(n_received) if n) + 1

@@ -570,18 +570,22 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_tls(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if shutil.which("openssl") is None:
         skip_or_fail("openssl", "openssl is not installed")
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    key, certificate, other = (str(tmp_path / name) for name in ("key.pem", "cert.pem", "other"))
     make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=test"
     name = ["-addext", "subjectAltName=IP:127.0.0.1"]
-    out = ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run([*make.split(), *name, *out], check=True, capture_output=True)
-    options = {"ssl_keyfile": str(key), "ssl_certfile": str(certificate)}
+    for files in (
+        ["-keyout", f"{other}.key", "-out", other],
+        ["-keyout", key, "-out", certificate],
+    ):
+        subprocess.run([*make.split(), *name, *files], check=True, capture_output=True)
+    options = {"ssl_keyfile": key, "ssl_certfile": certificate}
     with uvicorn_server(app, **options) as address:
         arguments = [f"https://{address}", "echo", "--input", "x:FP32=1"]
         assert "certificate" in fails(capsys, *arguments).lower()
         assert main(["infer", *arguments, "--insecure"]) == 0
-        assert main(["infer", *arguments, "--ca-file", str(certificate)]) == 0
+        assert main(["infer", *arguments, "--ca-file", certificate]) == 0
         assert capsys.readouterr().out == "x  FP32  [1]\n[1.]\n" * 2
+        assert "certificate" in fails(capsys, *arguments, "--ca-file", other).lower()
 
 
 def test_server_errors(server: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -659,6 +663,18 @@ def test_repeat_measures_latency_and_data(call: Call) -> None:
     assert 10 < rate <= 40  # each thread sends up to 10 requests per second
     sent, received_rate = re.findall(r"([\d.]+) MB/s", printed["tensor data"])
     assert float(sent) == float(received_rate) == pytest.approx(rate, rel=0.01)  # 1 MB per request
+
+
+def test_printed_measurement(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each percentile is one of the latencies."""
+    measurement = infer.Measurement(4)
+    measurement.latencies = [0.004, 0.001, 0.003, 0.002]
+    measurement.received_nbytes = 8 * MB
+    measurement.seconds = 2.0
+    infer.print_measurement(measurement, 1, sent_nbytes=MB)
+    printed = lines(capsys.readouterr().out)
+    assert printed["latency"] == "p50 2.000 ms, p90 4.000 ms, p99 4.000 ms, max 4.000 ms"
+    assert printed["tensor data"] == "2.00 MB/s sent, 4.00 MB/s received"
 
 
 def test_errors_are_counted_by_kind(server: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,6 +36,7 @@ from tensorwire.asgi import Model, create_app
 from tensorwire.server import uvicorn as server_uvicorn
 from tensorwire.server.serve import echo
 from tensorwire.server.uvicorn import InferProtocol
+from tensorwire.server.workers import N_THREADS
 
 pytestmark = [
     pytest.mark.thread_unsafe(reason="the tests share a server"),
@@ -109,6 +110,7 @@ def make_app(**options: Any) -> Any:
         "coroutine": Model(returns_coroutine, in_event_loop=True),
         "fail": Model(fail, in_event_loop=True),
         "a b/ü%20": echo,
+        "a%20b/%C3%BC%2520": echo,  # what a target with the name before looks like
     }
     app = create_app(models, **options)
     app.__class__ = RecordingApp
@@ -646,11 +648,12 @@ def test_keep_alive_timeout_of_zero(loop: str) -> None:
 
 def test_slowly_read_last_replies_log_no_errors(caplog: pytest.LogCaptureFixture) -> None:
     """asyncio does not expect that a transport is closed while it resumes writing."""
-    sent = request_bytes("echo", np.zeros(MiB, np.float32), "Connection: close\r\n")
+    sent = request_bytes("echo", np.zeros(4 * MiB, np.float32), "Connection: close\r\n")
     with uvicorn_server(make_app(), http=InferProtocol, loop="asyncio") as address:
         for _ in range(5):
             with connect(address) as connection:
                 connection.sendall(sent)
+                connection.shutdown(socket.SHUT_WR)
                 time.sleep(0.05)
                 stream = Stream(connection)
                 assert stream.answer().status == 200
@@ -1169,10 +1172,13 @@ class Transport(asyncio.Transport):
         return
 
 
-def protocol_with_transport(is_paused: bool = False, **options: Any) -> tuple[Any, Transport]:
+def protocol_with_transport(
+    is_paused: bool = False, config: Any = None, **options: Any
+) -> tuple[Any, Transport]:
     """Return a protocol and its transport. An event loop must be running."""
-    config = uvicorn.Config(make_app(**options), log_level="warning")
-    config.load()
+    if config is None:
+        config = uvicorn.Config(make_app(**options), log_level="warning")
+        config.load()
     protocol = InferProtocol(config, ServerState(), {})
     transport = Transport(protocol, is_paused)
     protocol.connection_made(transport)
@@ -1217,9 +1223,48 @@ def test_client_closes_its_direction_while_an_early_reply_is_sent() -> None:
         assert protocol.eof_received() is True
         assert not transport.is_closed
         protocol.resume_writing()
+        assert not transport.is_closed  # asyncio does not expect this while it resumes writing
         await asyncio.sleep(0.01)
         assert not protocol.requests
         assert transport.is_closed
+
+    asyncio.run(main())
+
+
+def test_requests_of_one_chunk_are_answered_in_several_turns() -> None:
+    n = 120
+
+    async def main() -> None:
+        protocol, transport = protocol_with_transport()
+        receive(protocol, b"GET /v2/health/live HTTP/1.1\r\n\r\n" * n)
+        assert 0 < transport.written.count(b"HTTP/1.1 200 ") < n
+        for _ in range(n):
+            await asyncio.sleep(0)
+        assert transport.written.count(b"HTTP/1.1 200 ") == n
+
+    asyncio.run(main())
+
+
+def test_half_closed_connection_whose_call_is_dropped_is_closed() -> None:
+    async def main() -> None:
+        released.clear()
+        protocols = [protocol_with_transport()]
+        config = protocols[0][0].config
+        for _ in range(N_THREADS):
+            protocols.append(protocol_with_transport(config=config))
+        for protocol, _ in protocols:
+            receive(protocol, request_bytes("wait", np.arange(2)))
+        await asyncio.sleep(0)
+        protocol, transport = protocols[-1]
+        try:
+            assert protocol.eof_received() is True
+            assert not transport.is_closed
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert transport.is_closed
+            assert transport.written == b""
+        finally:
+            released.set()
 
     asyncio.run(main())
 

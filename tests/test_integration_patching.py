@@ -376,7 +376,8 @@ def test_replacement_that_calls_the_original_also_calls_its_wrapper(
     peer: ModuleType, wrap: Any, function: str
 ) -> None:
     expected = FUNCTIONS[function](peer)
-    wrapped, patch = Wrapped(peer, function, wrap), patch_of(("1.4", "1.5"))
+    wrapped, name = Wrapped(peer, function, wrap), f"peer:{function}"
+    patch = Patch("peer", ("1.4", "1.5"), NO_DIGESTS, {name: [name]})  # as several of tritonclient
     before = state(peer)
 
     def around(original: Any) -> Any:
@@ -429,7 +430,30 @@ def test_function_that_is_wrapped_later_in_another_module(peer: ModuleType, wrap
     assert state(peer) == before
 
 
-def test_compiled_function_of_the_package_is_its_own(peer: ModuleType) -> None:
+def test_replaced_class_of_which_other_code_uses_a_subclass(peer: ModuleType) -> None:
+    """The subclass has to be removed before the integration is."""
+    thing, patch = peer.Thing, patch_of(("1.4", "1.5"))
+    patch.install(lambda: [Replacement(peer, "Thing", lambda old: type("Thing", (old,), {}))])
+    new = peer.Thing
+    vars(peer)["Thing"] = type("Thing", (new,), {})
+    with pytest.raises(tw.IntegrationError, match=r"wrapped since .*: peer\.Thing\. Remove"):
+        patch.uninstall()
+    vars(peer)["Thing"] = new
+    patch.uninstall()
+    assert peer.Thing is thing
+
+
+@pytest.mark.parametrize("accessor", ["fget", "fset", "fdel"])
+def test_property_with_an_accessor_of_other_code(peer: ModuleType, accessor: str) -> None:
+    own: dict[str, Any] = dict.fromkeys(("fget", "fset", "fdel"), peer.Thing.plain)
+    assert patching.foreign_code(property(**own), "peer:Thing.x") is None
+    replaced = property(**{**own, accessor: marked})
+    assert patching.foreign_code(replaced, "peer:Thing.x") == f"{__name__}.marked"
+
+
+def test_compiled_function_of_the_package_is_its_own(
+    peer: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A package may be compiled, by Cython or Nuitka for example."""
     compiled = tw.decode_bytes
     assert not isinstance(compiled, type(marked))
@@ -440,6 +464,9 @@ def test_compiled_function_of_the_package_is_its_own(peer: ModuleType) -> None:
     for wrap in WRAPPERS:
         wrapper = wrap(compiled, lambda: None)
         assert patching.foreign_code(wrapper, "tensorwire:decode_bytes") is not None
+    # A compiled wrapper that functools.wraps has changed has the name of what it wraps.
+    monkeypatch.setattr(compiled, "__wrapped__", marked, raising=False)
+    assert patching.foreign_code(compiled, "tensorwire:decode_bytes") is not None
 
 
 @pytest.mark.parametrize("imported", [False, True])
@@ -466,6 +493,24 @@ def test_wrapped_function_that_a_replacement_relies_on(
     ), record.getMessage()
     patch.uninstall()
     assert all(now is then for now, then in zip(state(peer), before, strict=True))
+
+
+@with_wrappers
+def test_replacement_that_relies_indirectly_on_one_that_is_left_out(
+    peer: ModuleType, caplog: pytest.LogCaptureFixture, wrap: Any
+) -> None:
+    """`double` comes before the replacements that it relies on."""
+    Wrapped(peer, "Thing.of", wrap)
+    relies_on = {
+        "peer:double": ["peer:Thing.plain"],
+        "peer:Thing.plain": ["peer:Thing.static"],
+        "peer:Thing.static": ["peer:Thing.of"],
+    }
+    patch, before = Patch("peer", ("1.4", "1.5"), NO_DIGESTS, relies_on), state(peer)
+    patch.install(lambda: everything(peer))
+    assert all(now is then for now, then in zip(state(peer), before, strict=True))
+    [record] = caplog.records
+    assert record.getMessage().endswith("; peer.double (relies on peer.Thing.plain)")
 
 
 def test_functions_of_other_packages_are_compared_in_tested_versions(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from pathlib import Path
 from threading import Event
 from types import ModuleType
 from typing import Any
@@ -119,6 +120,17 @@ def test_missing_function_is_rejected(http: ModuleType, monkeypatch: pytest.Monk
         tritonclient.install()
     monkeypatch.undo()
     assert all(now is then for now, then in zip(functions(), before, strict=True))
+
+
+@pytest.mark.parametrize("error", ["ImportError", "RuntimeError", "TypeError"])
+def test_part_that_cannot_be_imported(
+    http: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    """protobuf raises a TypeError, and tritonclient a RuntimeError, for an unsupported version."""
+    (tmp_path / "failing_part.py").write_text(f"raise {error}('an unsupported version')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    patches = import_module("tensorwire.integrations.tritonclient.patches")
+    assert patches.import_if_usable("failing_part") is None
 
 
 ORDERS = {

@@ -29,6 +29,7 @@ from support.tritonclient_comparison import (
     object_array,
     outcome,
 )
+from tensorwire.integrations.tritonclient.convert import elements_at
 
 pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
 
@@ -137,6 +138,7 @@ BUFFERS: dict[str, Any] = {
     "words": np.frombuffer(WIRE[:16], np.uint32),
     "0-d": np.array(5, np.uint8),
     "2-d": np.frombuffer(WIRE[:16], np.uint8).reshape(4, 4),
+    "2-d, whole elements": np.frombuffer(tw.encode_bytes([b"abcd"] * 2), np.uint8).reshape(4, 4),
     "strided": memoryview(WIRE)[::2],
     "str": "abcd",
     "list": [1, 0, 0, 0, 65],
@@ -206,6 +208,12 @@ def test_read_shared_memory(datatype: Any, shape: Any, offset: Any) -> None:
     region = bytearray(b"???" + wire + b"\xff\xff\xff\xff")
     handle = SimpleNamespace(_mpsm_handle=SimpleNamespace(buf=memoryview(region)))
     both(lambda: shm.get_contents_as_numpy(handle, datatype, shape, offset))
+
+
+def test_other_bytes_after_the_elements_in_shared_memory() -> None:
+    """The function of tritonclient, which takes longer, is not needed."""
+    region = memoryview(bytearray(b"???" + tw.encode_bytes([b"a", b"", b"c"]) + b"\xff" * 4))
+    assert elements_at(region, [2, 1], 3).tolist() == [[b"a"], [b""]]
 
 
 def test_read_shared_memory_at_negative_offset() -> None:

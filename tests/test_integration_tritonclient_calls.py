@@ -36,7 +36,12 @@ from support.tritonclient_comparison import (
 )
 from support.wrappers import Proxy, closure, functools_wrapper, wrapped
 from tensorwire.integrations import tritonclient
-from tensorwire.integrations.tritonclient.transport import FileBody, payload_class
+from tensorwire.integrations.tritonclient.transport import (
+    FileBody,
+    Transport,
+    is_plain,
+    payload_class,
+)
 
 pytestmark = [
     pytest.mark.no_sanitizers(reason="it tests Python code"),
@@ -380,6 +385,47 @@ def test_wrapper_gets_a_body_of_type_bytes(
     assert found == expected
 
 
+def test_subclass_of_the_class_of_the_library_gets_bytes(http: ModuleType) -> None:
+    """It may have methods that expect `bytes`."""
+    library = import_module("geventhttpclient").HTTPClient
+    client_class = http.InferenceServerClient
+    transport = Transport.of(client_class, "_client_stub", library, ("post", "request"), FileBody)
+    assert transport is not None
+    with closing(client_class("localhost:1")) as client:
+        assert is_plain(client, transport)
+        client._client_stub.__class__ = type("Subclass", (library,), {})
+        assert not is_plain(client, transport)
+
+
+class Inputs(list[Any]):
+    pass
+
+
+@pytest.mark.parametrize("kind", [list, tuple, Inputs])
+def test_wrapper_of_infer_gets_the_inputs_of_the_caller(
+    http: ModuleType, infer: Any, kind: type[Any]
+) -> None:
+    """Only a list is replaced with a list that makes the transport send the arrays."""
+    owner = (http if infer is by_http else module("http.aio", "http")).InferenceServerClient
+    seen: list[Any] = []
+
+    def recording(function: Any, _: Callable[[], None]) -> Any:
+        def recorded(*arguments: Any, **options: Any) -> Any:
+            seen.append(options["inputs"])
+            return function(*arguments, **options)
+
+        return recorded
+
+    with wrapped(owner, "infer", recording, lambda: None):
+        tritonclient.install()
+        inputs = kind([given()])
+        exchange(infer, lambda _: [{"inputs": inputs}])
+        tritonclient.uninstall()
+    [found] = seen
+    assert isinstance(found, kind)
+    assert (found is inputs) == (kind is not list)
+
+
 def workload() -> None:
     """Call everything that the integration replaces or relies on."""
     api, utils = module("http", "http"), module("utils", "http")
@@ -546,6 +592,28 @@ ANSWERS: dict[str, Any] = {
 def test_response(http: ModuleType, name: str) -> None:
     """The server closes the connection after the response."""
     both(lambda: exchange(by_http, CALLS["one"], (ANSWERS[name],)))
+
+
+@pytest.mark.parametrize("name", ["with a length", "chunked", "gzip"])
+def test_arrays_are_not_copied_again(http: ModuleType, installed: None, name: str) -> None:
+    with (
+        Scripted([ANSWERS[name]]) as server,
+        closing(http.InferenceServerClient(server.address)) as client,
+    ):
+        result = client.infer("m", [given(FLOATS[:4])])
+        assert np.shares_memory(result.as_numpy("OUTPUT1"), result.as_numpy("OUTPUT1"))
+
+
+@pytest.mark.parametrize("name", ["with a length", "chunked"])
+def test_response_is_read_completely(http: ModuleType, either: bool, name: str) -> None:
+    with (
+        Scripted([ANSWERS[name]]) as server,
+        closing(http.InferenceServerClient(server.address)) as client,
+    ):
+        received = client._post("v2", b"{}", None, None)
+        result = http.InferResult(received, False)
+        assert bits(result.as_numpy("OUTPUT0")) == bits(FLOATS)
+        assert received.read() == b""
 
 
 def test_older_geventhttpclient_returns_bytearrays(

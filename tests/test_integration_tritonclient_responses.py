@@ -122,6 +122,11 @@ def test_arrays_are_views_of_the_response(http: ModuleType, installed: None) -> 
         assert not found.flags.writeable
 
 
+def test_offsets_of_outputs(http: ModuleType) -> None:
+    body, length = response(FLOATS, FLOATS[:0], FLOATS)
+    both(lambda: parsed(http, body, length)._output_name_to_buffer_map)
+
+
 def test_arrays_of_a_writable_body_are_copies(http: ModuleType, either: bool) -> None:
     """As without the integration, the caller may reuse the buffer and owns each array."""
     body, length = response(FLOATS, FLOATS)

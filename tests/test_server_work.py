@@ -200,11 +200,17 @@ def test_where_requested_outputs_are_encoded(
     assert threads == [binary is not True]
 
 
-def test_where_lists_beside_arrays_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "values",
+    [{"y": LARGE, "z": LARGE.tolist()}, {"z": LARGE.tolist(), "y": LARGE}],
+    ids=["array first", "list first"],
+)
+def test_where_lists_beside_arrays_are_encoded(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, Any]
+) -> None:
     """Converting the list takes long, although the request asks for binary data."""
     threads: list[bool] = []
     monkeypatch.setattr(tw, "encode_response", recorder(tw.encode_response, threads))
-    values = {"y": LARGE, "z": LARGE.tolist()}
     app = create_app({"m": Model(lambda _: values, in_event_loop=True)})
     frame = message(SMALL, parameters=BINARY)
     response = ask(app, "/v2/models/m/infer", "POST", [bytes(frame)], frame.headers).response()

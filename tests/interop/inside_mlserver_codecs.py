@@ -27,7 +27,12 @@ from mlserver.rest.app import APIRoute
 import tensorwire as tw
 from interop.recorded_sources import check_recorded, replaced, simulate_next_release
 from tensorwire.integrations import mlserver
-from tensorwire.integrations.mlserver.convert import ArrayData, array_of
+from tensorwire.integrations.mlserver.convert import (
+    ArrayData,
+    array_of,
+    to_inference_request,
+    to_tensor,
+)
 from tensorwire.integrations.patching import Untested
 
 WITH_AND_WITHOUT = pytest.mark.parametrize("integration", [False, True], indirect=True)
@@ -119,6 +124,21 @@ def test_next_release_with_known_sources(
     assert install.keywords == {"untested": untested}
     mlserver.uninstall()
     assert state() == before
+
+
+def test_parallel_worker_installs_the_integration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the integration was uninstalled before."""
+    mlserver.install()
+    mlserver.uninstall()
+    mlserver.install()
+    called: list[str] = []
+    ours: Any = worker.Worker
+    monkeypatch.setattr(ours.__base__, "run", lambda _: called.append("run"))
+    made = ours.__new__(ours)
+    made._install = lambda: called.append("install")
+    made.run()
+    mlserver.uninstall()
+    assert called == ["install", "run"]
 
 
 NUMPY, WORKER = {"NumpyCodec.encode_output"}, {"worker.Worker"}
@@ -222,7 +242,8 @@ ENCODED = {
     "an unusual name": lambda: NumpyCodec.encode_output(type("Name", (str,), {})("y"), np.ones(1)),
     "U": lambda: NumpyCodec.encode_output("y", np.array(["a", "\xe9"])),
     "S": lambda: NumpyCodec.encode_output("y", np.array([b"a", b"bc"])),
-    "empty S": lambda: NumpyCodec.encode_output("y", np.array([b"", b""], "S0")),
+    "empty S": lambda: NumpyCodec.encode_output("y", np.array([b"", b""])),
+    "S0": lambda: NumpyCodec.encode_output("y", np.ndarray(2, "S0")),
     "texts": lambda: StringCodec.encode_output("y", ["a", "\xe9"]),
     "many texts": lambda: StringCodec.encode_output("y", ["a", "\xe9"] * 1000),
     "input": lambda: NumpyCodec.encode_input("y", np.arange(3)),
@@ -263,6 +284,18 @@ def test_array_in_fortran_order_as_raw_contents(integration: bool) -> None:
     array = np.ndarray((10, 10), np.float32, buffer=numbers.tobytes("F"), order="F")
     tensor = output(ArrayData.from_array(array), "FP32", [10, 10])
     assert raw.pack(tensor) == numbers.tobytes()
+
+
+def test_array_in_a_part_of_a_bytes_object_as_raw_contents(integration: bool) -> None:
+    array = np.frombuffer(bytes(range(12)), np.float32, offset=4)
+    assert raw.pack(output(ArrayData.from_array(array), "FP32", [2])) == array.tobytes()
+
+
+@pytest.mark.parametrize("values", [[2], ["a"], [None], [0.5]])
+def test_binary_output_with_other_values_than_bool_is_rejected(values: list[Any]) -> None:
+    """The struct module would convert them to BOOL."""
+    with pytest.raises((tw.EncodeError, TypeError)):
+        to_tensor(output(types.TensorData(values), "BOOL", [1]), is_binary=True)
 
 
 @WITH_AND_WITHOUT
@@ -450,14 +483,38 @@ def test_raw_lists_of_invalid_values_are_rejected(
 
 
 @WITH_AND_WITHOUT
-def test_raw_bytes_in_one_element(integration: bool) -> None:
+def test_raw_contents_beside_a_tensor_with_contents(integration: bool) -> None:
+    first, second = (output(types.TensorData(values), "INT8", [1]) for values in ([5], []))
+    raw.inject_raw([first, second], [b"\x07"])
+    assert (first.data.root, second.data.root) == ([5], [7])
+
+
+@WITH_AND_WITHOUT
+def test_array_of_another_size_than_the_shape_has_no_raw_contents(integration: bool) -> None:
+    made = NumpyCodec.encode_output("y", np.arange(3))
+    made.shape = [2]
+    with pytest.raises(struct.error):
+        raw.pack(made)
+
+
+@WITH_AND_WITHOUT
+@pytest.mark.parametrize("n", [1, 100])
+def test_raw_bytes_in_one_element(integration: bool, n: int) -> None:
     """MLServer sends S arrays over gRPC as one element."""
-    array = np.array([[b"ab", b"cd"], [b"ef", b"gh"]])
+    array = np.array([[b"ab", b"cd"], [b"ef", b"gh"]] * n)
     made = NumpyCodec.encode_output("y", array)
     [packed] = raw.extract_raw([made])[1]
-    assert packed == b"\x08\0\0\0abcdefgh"
-    [received] = request_of([("x", "BYTES", [2, 2])], [packed]).inputs
+    assert packed == (8 * n).to_bytes(4, "little") + array.tobytes()
+    [received] = request_of([("x", "BYTES", [2 * n, 2])], [packed]).inputs
     assert NumpyCodec.decode_input(received).tolist() == array.tolist()
+
+
+@WITH_AND_WITHOUT
+@pytest.mark.parametrize("n", [1, 1000])
+def test_nan_in_the_list_of_a_raw_request(integration: bool, n: int) -> None:
+    array = np.array([1, np.nan] * n, np.float32)
+    [received] = request_of([("x", "FP32", [2 * n])], [array.tobytes()]).inputs
+    assert repr(received.data.root) == repr(array.tolist())
 
 
 def test_raw_nan(integration: bool) -> None:
@@ -487,6 +544,35 @@ def test_invalid_raw_contents_are_rejected(
     with pytest.raises(errors.MLServerError, match=message) as caught:
         request_of(tensors, contents)
     assert caught.value.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (tw.Tensor("x", np.zeros(1, np.uint16), datatype="BF16"), "has the datatype BF16, which"),
+        (
+            tw.decode_request(
+                b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","parameters":'
+                b'{"shared_memory_region":"r","shared_memory_byte_size":4}}]}'
+            ).inputs[0],
+            "is in shared memory, which MLServer does not support",
+        ),
+    ],
+    ids=["BF16", "shared memory"],
+)
+def test_inputs_that_mlserver_does_not_support(tensor: tw.Tensor, message: str) -> None:
+    with pytest.raises(errors.MLServerError, match=f"input 'x' {message}") as caught:
+        to_inference_request(tw.InferRequest([tensor]))
+    assert caught.value.status_code == 400
+
+
+def test_texts_in_the_json_of_a_binary_request() -> None:
+    """The model gets `str`, as from a request that is entirely JSON, and otherwise `bytes`."""
+    for is_binary, expected in ((False, ["a", "\xe9"]), (True, [b"a", b"\xc3\xa9"])):
+        sent = tw.InferRequest([tw.Tensor("x", ["a", "\xe9"], binary=is_binary)])
+        frame = tw.encode_request(sent)
+        request = tw.decode_request(bytes(frame), frame.header_length)
+        assert to_inference_request(request).inputs[0].data.root == expected
 
 
 @WITH_AND_WITHOUT

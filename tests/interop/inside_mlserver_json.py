@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gzip
 import json
@@ -30,6 +31,7 @@ from interop.json_requests import (
     Answer,
     array_properties,
     assert_same_answer,
+    data_text,
     installed,
     message,
     outcome,
@@ -38,7 +40,12 @@ from interop.json_requests import (
 from interop.json_requests import entry as json_entry
 from tensorwire.integrations import mlserver as integration
 from tensorwire.integrations.mlserver import server as integration_server
-from tensorwire.integrations.mlserver.convert import ArrayData, array_of, read_json_request
+from tensorwire.integrations.mlserver.convert import (
+    SHORT_BODY_NBYTES,
+    ArrayData,
+    array_of,
+    read_json_request,
+)
 
 pytestmark = pytest.mark.usefixtures("no_logging")
 
@@ -192,6 +199,14 @@ def test_bodies_left_to_mlserver_give_the_same_request(server: Server, case: str
     assert any(server.model.lazy) == (case in ACCEPTED)
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "null"])
+def test_long_body_with_a_number_that_is_not_finite(server: Server, number: str) -> None:
+    """MLServer accepts only null."""
+    n = SHORT_BODY_NBYTES // 4
+    both(server, data_text(f"[{'1.5,' * n}{number}]", shape=f"[{n + 1}]"))
+    assert (server.model.seen is not None) == (number == "null")
+
+
 @pytest.mark.parametrize("content_type", CONTENT_TYPES, ids=str)
 def test_content_types(server: Server, content_type: str | None) -> None:
     if content_type == "application/octet-stream":
@@ -288,6 +303,23 @@ def test_request_and_response_need_no_lists(
     assert json.loads(body)["outputs"][0]["data"] == [1.5, 2.5]
 
 
+def test_texts_of_the_input_that_a_model_returns(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have the form in which they were sent."""
+
+    async def predict(payload: Any) -> Any:
+        return InferenceResponse(
+            model_name="recorder", outputs=[out(payload.inputs[0].data, "BYTES", [2, 2])]
+        )
+
+    monkeypatch.setattr(server.model, "predict", predict)
+    body = message(json_entry([["a", "b"], ["c", "d"]], "BYTES", [2, 2]))
+    plain = server.infer(body)
+    with installed(integration), threshold(0):
+        assert_same_answer(with_id(plain), with_id(server.infer(body)))
+
+
 def array_of_input(payload: Any) -> Any:
     NumpyCodec.decode_input(payload.inputs[0])
     return echo(payload)
@@ -324,6 +356,51 @@ def test_models_that_use_lists_get_lists(
     assert seen == [True, not is_read_as_list, not is_read_as_list, True, not is_read_as_list]
 
 
+def test_client_that_disconnects_within_a_body() -> None:
+    messages = [
+        {"type": "http.request", "body": b"{}", "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    assert asyncio.run(integration_server.receive_body(receive)) is None
+
+
+def test_messages_after_a_body_that_is_received_again() -> None:
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def types() -> list[str]:
+        again = integration_server.receive_again(b"{}", receive)
+        return [(await again())["type"] for _ in range(3)]
+
+    assert asyncio.run(types()) == ["http.request", "http.disconnect", "http.disconnect"]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "expected"),
+    [
+        (None, True),
+        ("application/json; charset=utf-8", True),
+        ("Application/X+JSON", True),
+        ("text/json", False),
+        ("application/octet-stream", False),
+    ],
+)
+def test_content_types_that_fastapi_reads_as_json(content_type: str, expected: bool) -> None:
+    assert integration_server.is_json(content_type) == expected
+
+
+def test_request_whose_binary_tensors_are_all_empty(server: Server) -> None:
+    """It has no header length."""
+    with installed(integration):
+        status, _, answer = server.infer(LEFT_TO_SERVER["binary data"])
+    assert status == 200
+    assert json.loads(answer)["outputs"][0]["data"] == []
+
+
 def test_lazy_data_can_be_pickled_and_copied(server: Server) -> None:
     """MLServer pickles the data for its workers."""
     body = message(json_entry([[1, 2.5], [3, 4]], shape=[2, 2]))
@@ -339,18 +416,36 @@ def test_lazy_data_can_be_pickled_and_copied(server: Server) -> None:
         ]:
             assert isinstance(copied, ArrayData)
             assert array_of(copied) is not None
-            assert len(copied) == 2
             assert copy.copy(copied).root == [[1, 2.5], [3, 4]]
-        tensor = found.inputs[0]
-        first = NumpyCodec.decode_input(tensor)
-        first[:] = 0
-        assert NumpyCodec.decode_input(tensor).tolist() == [[1, 2.5], [3, 4]]
+            tensor = found.inputs[0]
+            tensor.data = copied
+            first = NumpyCodec.decode_input(tensor)
+            first[:] = 0
+            assert NumpyCodec.decode_input(tensor).tolist() == [[1, 2.5], [3, 4]]
+            assert len(copied) == 2  # builds the list
 
 
-def test_binary_outputs_of_a_json_request(server: Server) -> None:
-    body = message(json_entry([1.5, 2.5]), parameters={"binary_data_output": True})
+@pytest.mark.parametrize(
+    ("default", "listed", "is_binary"),
+    [
+        (True, None, True),
+        (False, None, False),
+        (True, True, True),
+        (True, False, False),
+        (False, True, True),
+    ],
+)
+def test_binary_outputs_of_a_json_request(
+    server: Server, default: bool, listed: bool | None, is_binary: bool
+) -> None:
+    more: dict[str, Any] = {"parameters": {"binary_data_output": default}}
+    if listed is not None:
+        more["outputs"] = [{"name": "x", "parameters": {"binary_data": listed}}]
     with installed(integration):
-        status, headers, answer = server.infer(body)
+        status, headers, answer = server.infer(message(json_entry([1.5, 2.5]), **more))
     assert status == 200
-    found = tw.decode_response(answer, tw.header_length(headers))
+    length = tw.header_length(headers)
+    assert (length is not None) == is_binary
+    assert headers.keys() >= set(IDS)
+    found = tw.decode_response(answer, length)
     assert found["x"].as_numpy().ravel().tolist() == [1.5, 2.5]

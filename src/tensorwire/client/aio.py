@@ -216,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
         """Process the end of the stream."""
         try:
             read_eof(self.reader, self.socket, self.is_sent, is_truncated)
-        except ConnectionError as error:
+        except (ConnectionError, tw.DecodeError) as error:
             self._finish(error)
         else:
             self._finish()

@@ -306,7 +306,8 @@ def read_eof(reader: Any, sock: Any, is_sent: bool, is_truncated: bool) -> None:
 
     ``is_sent`` is false if some bytes of the request were not passed to the kernel; for
     ``is_truncated`` see ``ResponseReader.eof``. Raises ConnectionError if the response is not
-    complete. It is a ConnectionResetError if the server has not read the whole request.
+    complete; this is a ConnectionResetError if the server has not read the whole request. Raises
+    HeaderError if only its compressed body is incomplete.
     """
     if reader.n_received == 0 and not (is_sent and _is_received(sock)):
         raise ConnectionResetError("the server closed the connection before it read the request")

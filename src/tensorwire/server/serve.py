@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from importlib import import_module
 from traceback import extract_tb
@@ -181,8 +180,6 @@ def load(options: Options) -> Any:
 def find(models: str) -> Any:
     """Import the object that ``module:name`` names."""
     module, _, name = models.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # find modules in the working directory, as `python -m` does
     try:
         found = import_module(module)
     except Exception as error:

@@ -233,6 +233,11 @@ class InstallingWorker(worker.Worker):  # type: ignore[misc]  # mlserver has no 
         super().run()
 
 
+# Uninstalling restores the original under every name in all modules, also in this one.
+_INSTALLING = (InstallingWorker,)
+
+
 def replace_worker(install: Callable[[], None], original: type) -> type:
-    InstallingWorker.install = staticmethod(install)
-    return InstallingWorker
+    (replacement,) = _INSTALLING
+    replacement.install = staticmethod(install)
+    return replacement
