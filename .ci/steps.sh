@@ -158,7 +158,7 @@ compile_into() { # FOLDER VARIABLE=VALUE ...: compile tensorwire and install it 
 
 # Tests of the codec, which need only the package, pytest, hypothesis, ml_dtypes and msgspec.
 codec_tests=(tests/test_{decode,encode,encode_errors,limits,header_length,ownership}.py
-    tests/test_{bytes_encode,bytes_strings,bytes_tensor,json_reader,json_decimals,json_writer}.py)
+    tests/test_{bytes_encode,bytes_strings,bytes_array,json_reader,json_decimals,json_writer}.py)
 codec_packages=(pytest hypothesis ml_dtypes msgspec)
 
 sanitized() { # PYTEST-ARGUMENT ...: tests under AddressSanitizer and UndefinedBehaviorSanitizer

@@ -34,7 +34,7 @@ class Elements:
     objects: NDArray[np.object_]
 
     @cached_property
-    def tensor(self) -> tw.BytesTensor:
+    def tensor(self) -> tw.BytesArray:
         return tw.decode_bytes(self.wire, len(self.objects))
 
     @cached_property

@@ -224,7 +224,7 @@ def our_request_reader(body: bytes, header_length: int, names: Names) -> tuple[F
     for name in names:
         found.append(request[name].as_numpy())
     outputs = [output.name for output in request.outputs or ()]
-    return found, Envelope(request.id, request.parameters, outputs)
+    return found, Envelope(request.id, dict(request.parameters), outputs)
 
 
 def request_writer(contender: str, message: Message, envelope: Envelope) -> Callable[[], Any]:

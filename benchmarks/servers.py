@@ -109,7 +109,7 @@ async def identity(request: tw.InferRequest) -> tw.InferResponse:
     return tw.InferResponse(outputs)
 
 
-def model(*datatypes: str) -> Model:
+def model(*datatypes: Any) -> Model:
     """Declare ``identity`` for vectors of these datatypes."""
     inputs, outputs = (
         [tw.TensorSpec(f"{name}{i}", datatype, [-1]) for i, datatype in enumerate(datatypes)]

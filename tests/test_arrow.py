@@ -1,4 +1,4 @@
-"""BytesTensor to Arrow without copying elements; BYTES from every Arrow type of bytes or text."""
+"""BytesArray to Arrow without copying elements; BYTES from every Arrow type of bytes or text."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ ANY = [*TEXT, b"\xff\xfe" * 9]
 CONSUMED = "tensor 'x' is an Arrow {} that was consumed already: its capsule is released"
 
 
-def tensor_of(elements: list[bytes]) -> tw.BytesTensor:
+def tensor_of(elements: list[bytes]) -> tw.BytesArray:
     return tw.decode_bytes(reference.elements(elements))
 
 
-# --- BytesTensor to Arrow ---
+# --- BytesArray to Arrow ---
 
 
 def test_pyarrow_reads_the_elements() -> None:

@@ -41,7 +41,7 @@ DTYPES = {
 SHAPES = [(), (0,), (1,), (9,), (3, 4), (2, 3, 4), (0, 3), (3, 0), (2, 0, 3)]
 
 
-def numbers(datatype: str, shape: tuple[int, ...]) -> Any:
+def numbers(datatype: Any, shape: tuple[int, ...]) -> Any:
     """Return an array whose elements differ from their neighbours."""
     n_elements = int(np.prod(shape))
     values = np.arange(n_elements) % 3 == 0 if datatype == "BOOL" else np.arange(n_elements) % 100
@@ -69,7 +69,7 @@ def values_of(array: Any) -> Any:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("datatype", ARROW_TYPES)
-def test_pyarrow_reads_a_tensor(datatype: str, shape: tuple[int, ...]) -> None:
+def test_pyarrow_reads_a_tensor(datatype: Any, shape: tuple[int, ...]) -> None:
     array = numbers(datatype, shape)
     exported = pa.array(tw.Tensor("x", array))
     exported.validate(full=True)
@@ -84,7 +84,7 @@ def test_pyarrow_reads_a_tensor(datatype: str, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if 0 not in shape[1:]], ids=str)
 @pytest.mark.parametrize("datatype", ARROW_TYPES)
-def test_polars_reads_a_tensor(datatype: str, shape: tuple[int, ...]) -> None:
+def test_polars_reads_a_tensor(datatype: Any, shape: tuple[int, ...]) -> None:
     array = numbers(datatype, shape)
     series = pl.Series(tw.Tensor("x", array))
     assert series.to_list() == values_of(array)
@@ -100,7 +100,7 @@ def test_schema_is_that_of_the_array() -> None:
     assert expected == pa.binary_view()
 
 
-def test_bytes_are_exported_by_the_bytes_tensor() -> None:
+def test_bytes_are_exported_by_the_bytes_array() -> None:
     tensor = tw.Tensor("x", [["a", "bc"], ["", "d"]])
     assert pa.array(tensor).to_pylist() == [b"a", b"bc", b"", b"d"]
     assert pa.array(tensor, pa.string_view()).to_pylist() == ["a", "bc", "", "d"]
@@ -141,9 +141,7 @@ def test_polars_copies_a_misaligned_tensor() -> None:
     ids=["transposed", "strided", "big-endian", "transposed booleans", "broadcast"],
 )
 def test_data_with_another_layout_is_copied(array: Any) -> None:
-    tensor = tw.Tensor("x", np.zeros(0))
-    tensor.data = array  # Tensor() would have converted it
-    assert pa.array(tensor).to_pylist() == array.tolist()
+    assert pa.array(tw.Tensor("x", array)).to_pylist() == array.tolist()
 
 
 def test_exported_tensor_changes_with_writable_memory() -> None:
@@ -154,7 +152,7 @@ def test_exported_tensor_changes_with_writable_memory() -> None:
 
 
 @pytest.mark.parametrize("datatype", [None, "BF16"])
-def test_bf16_has_no_arrow_type(datatype: str | None) -> None:
+def test_bf16_has_no_arrow_type(datatype: Any) -> None:
     ml_dtypes = package("ml_dtypes")
     array = np.zeros(2, np.uint16 if datatype else ml_dtypes.bfloat16)
     tensor = tw.Tensor("x", array, datatype=datatype)
@@ -168,19 +166,13 @@ def test_bf16_has_no_arrow_type(datatype: str | None) -> None:
 
 
 def test_data_that_cannot_be_exported() -> None:
-    region = tw.Tensor("x", None, datatype="FP32", shape=[2])
+    region = {"shared_memory_region": "r"}
+    tensor = tw.Tensor("x", None, datatype="FP32", shape=[2], parameters=region)
     with pytest.raises(tw.TensorwireError, match="tensor 'x' is in shared memory"):
-        region.__arrow_c_array__()
-    tensor = tw.Tensor("x", np.zeros(2))
-    tensor.data = np.zeros(2, complex)
-    with pytest.raises(tw.EncodeError, match="tensor 'x' has an array of complex128"):
         tensor.__arrow_c_array__()
-    tensor.data = np.broadcast_to(np.uint8(0), (1, 2**31))
+    tensor = tw.Tensor("x", np.zeros((0, 2**31), np.uint8))
     with pytest.raises(tw.EncodeError, match="tensor 'x' has a dimension of 2147483648"):
         tensor.__arrow_c_schema__()
-    tensor.data = "text"  # type: ignore[assignment]
-    with pytest.raises(TypeError, match="the data of tensor 'x' is now str"):
-        tensor.__arrow_c_array__()
 
 
 EXPORTS: dict[str, Callable[[Any], Any]] = {
@@ -268,7 +260,7 @@ def release(struct: Any) -> None:
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape], ids=str)
 @pytest.mark.parametrize("datatype", ARROW_TYPES)
-def test_numbers_and_lists(datatype: str, shape: tuple[int, ...]) -> None:
+def test_numbers_and_lists(datatype: Any, shape: tuple[int, ...]) -> None:
     expected = numbers(datatype, shape)
     arrow_type = ARROW_TYPES[datatype]
     for dim in reversed(shape[1:]):
@@ -284,7 +276,7 @@ def test_numbers_and_lists(datatype: str, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("datatype", ARROW_TYPES)
-def test_slices(datatype: str) -> None:
+def test_slices(datatype: Any) -> None:
     expected = numbers(datatype, (40, 3))
     flat = pa.array(expected.reshape(-1), ARROW_TYPES[datatype])
     lists = pa.FixedSizeListArray.from_arrays(flat[6:], 3)[2:]
@@ -301,7 +293,7 @@ def test_slices(datatype: str) -> None:
 
 
 @pytest.mark.parametrize("datatype", ARROW_TYPES)
-def test_chunks_are_copied_once_and_a_single_one_is_not(datatype: str) -> None:
+def test_chunks_are_copied_once_and_a_single_one_is_not(datatype: Any) -> None:
     expected = numbers(datatype, (20,))
     flat = pa.array(expected, ARROW_TYPES[datatype])
     several = tw.Tensor(
@@ -317,7 +309,7 @@ def test_chunks_are_copied_once_and_a_single_one_is_not(datatype: str) -> None:
 
 
 @pytest.mark.parametrize("datatype", ARROW_TYPES)
-def test_chunks_of_polars(datatype: str) -> None:
+def test_chunks_of_polars(datatype: Any) -> None:
     expected = numbers(datatype, (20,))
     flat = pa.array(expected, ARROW_TYPES[datatype])
     series = pl.Series(flat[:7]).append(pl.Series(flat[7:]))

@@ -379,7 +379,7 @@ def test_json_response_as_requested() -> None:
     assert answer.headers["content-type"] == "application/json"
     assert json.loads(answer.body)["outputs"][0]["data"] == [3.0]
     mixed = tw.InferRequest([X, WORDS], [tw.RequestedOutput("words", binary=True)])
-    assert [t.name for t in infer(APP, "echo", tw.encode_request(mixed)).response()] == ["words"]
+    assert list(infer(APP, "echo", tw.encode_request(mixed)).response()) == ["words"]
 
 
 def test_large_frames_are_sent_buffer_by_buffer() -> None:
@@ -451,7 +451,7 @@ def test_sync_models_run_in_a_thread_and_async_ones_do_not() -> None:
 
     app = create_app({"sync": sync, "async": Async()})
     for name in ("sync", "async"):
-        assert infer(app, name).response().outputs == []
+        assert infer(app, name).response().outputs == ()
     assert threads["async"] == threading.get_ident() != threads["sync"]
 
 
@@ -603,12 +603,6 @@ def twice(request: tw.InferRequest) -> Any:
     return tw.InferResponse([X, X])
 
 
-def with_replaced_data(request: tw.InferRequest) -> Any:
-    tensor = tw.Tensor("y", X.as_numpy())
-    tensor.data = 5  # type: ignore[assignment]
-    return tw.InferResponse([tensor])
-
-
 @pytest.mark.parametrize(
     ("model", "logged"),
     [
@@ -616,7 +610,6 @@ def with_replaced_data(request: tw.InferRequest) -> Any:
         (stop_later, "StopIteration"),
         (without_json_form, "contains an object of type object"),
         (twice, "output 'x' appears twice"),
-        (with_replaced_data, "the data of output 'y' is now int"),
     ],
 )
 def test_responses_that_cannot_be_encoded_give_status_500(

@@ -370,7 +370,7 @@ class OnlyDlpack:
     ids=lambda value: type(value).__name__,
 )
 def test_outputs_that_are_not_arrays(
-    value: Any, declared: str | None, datatype: str, expected: Any
+    value: Any, declared: Any, datatype: str, expected: Any
 ) -> None:
     shape = [-1] * np.ndim(np.asarray(expected, object))
     outputs = [tw.TensorSpec("y", declared, shape)] if declared else []

@@ -146,7 +146,7 @@ def test_bytes_are_not_another_datatype() -> None:
 
 
 @pytest.mark.parametrize(("item", "datatype"), [("a", "BYTES"), (1, "INT8")])
-def test_list_of_64_levels(item: Any, datatype: str) -> None:
+def test_list_of_64_levels(item: Any, datatype: Any) -> None:
     nested = item
     for _ in range(64):
         nested = [nested]

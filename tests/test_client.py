@@ -34,25 +34,27 @@ def test_infer(client: Any) -> None:
     assert np.array_equal(response["x"].as_numpy(), X)
     assert response["words"].as_numpy().tolist() == [b"a", b"bc"]
     assert response["none"].shape == (0,)
-    assert all(tensor.binary for tensor in response)
+    assert all(tensor.binary for tensor in response.outputs)
     assert (response.id, response.model_name) == ("7", "echo")
-    assert response.parameters["saw"] == ["binary_data_output", "more"]
+    assert response.parameters["saw"] == ("binary_data_output", "more")
 
 
 def test_infer_with_a_mapping_of_arrays(client: Any) -> None:
     response = client.infer("echo", {"x": X, "y": tw.Tensor("y", [1], datatype="INT8")})
-    assert [t.name for t in response] == ["x", "y"]
+    assert [t.name for t in response.outputs] == ["x", "y"]
 
 
 def test_requested_outputs(client: Any) -> None:
     inputs = {"x": X, "y": X[:2]}
-    assert [(t.name, t.binary) for t in client.infer("echo", inputs, ["y"])] == [("y", True)]
+    assert [(t.name, t.binary) for t in client.infer("echo", inputs, ["y"]).outputs] == [
+        ("y", True)
+    ]
     response = client.infer("echo", inputs, ["x", tw.RequestedOutput("y", binary=False)])
-    assert [(t.name, t.binary) for t in response] == [("x", True), ("y", False)]
+    assert [(t.name, t.binary) for t in response.outputs] == [("x", True), ("y", False)]
     response = client.infer("echo", inputs, binary_outputs=False)
-    assert [t.binary for t in response] == [False, False]
+    assert [t.binary for t in response.outputs] == [False, False]
     own = client.infer("echo", inputs, parameters={"binary_data_output": False})
-    assert [t.binary for t in own] == [False, False]
+    assert [t.binary for t in own.outputs] == [False, False]
     with pytest.raises(TypeError, match="a list of names"):
         client.infer("echo", inputs, "y")
 

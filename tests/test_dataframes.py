@@ -373,7 +373,9 @@ def test_tensors_without_a_column_type(library: Any) -> None:
     bf16 = tw.Tensor("b", np.zeros(2, np.uint16), datatype="BF16")
     with pytest.raises(tw.EncodeError, match="tensor 'b' is BF16, which data frames do not supp"):
         tw.dataframe_from_tensors([bf16], library)
-    region = tw.Tensor("r", None, datatype="FP32", shape=[2])
+    region = tw.Tensor(
+        "r", None, datatype="FP32", shape=[2], parameters={"shared_memory_region": "m"}
+    )
     with pytest.raises(tw.TensorwireError, match="tensor 'r' is in shared memory"):
         tw.dataframe_from_tensors([region], library)
 

@@ -19,7 +19,7 @@ def decode(kind: str, body: Any, header_length: Any) -> Any:
     return tw.decode_response(body, header_length)
 
 
-def tensors_of(message: tw.InferRequest | tw.InferResponse) -> list[tw.Tensor]:
+def tensors_of(message: tw.InferRequest | tw.InferResponse) -> tuple[tw.Tensor, ...]:
     return message.inputs if isinstance(message, tw.InferRequest) else message.outputs
 
 

@@ -143,12 +143,6 @@ def test_no_copy(copy: bool | None) -> None:
     consumed.delete()
 
 
-def with_data(data: Any) -> tw.Tensor:
-    tensor = tw.Tensor("x", np.zeros(4, np.float32))
-    tensor.data = data
-    return tensor
-
-
 IN_SHARED_MEMORY = tw.Tensor(
     "x", None, datatype="FP32", shape=[1], parameters={"shared_memory_region": "r"}
 )
@@ -162,25 +156,12 @@ UNSUITABLE: list[tuple[tw.Tensor, dict[str, Any], type[Exception], str]] = [
         "tensor 'x' cannot be exported: DLPack supports arrays of numbers, not shared memory",
     ),
     (
-        *(with_data(np.zeros(4)), {"dl_device": (2, 1)}, BufferError),
+        *(tw.Tensor("x", np.zeros(4)), {"dl_device": (2, 1)}, BufferError),
         "tensor 'x' can only be exported to DLPack device (1, 0), the CPU",
     ),
     (
-        *(with_data(np.zeros(4)), {"stream": 1}, ValueError),
+        *(tw.Tensor("x", np.zeros(4)), {"stream": 1}, ValueError),
         "stream must be None for a tensor in the memory of the CPU",
-    ),
-    (
-        *(with_data(np.zeros(4, ">f4")), {}, BufferError),
-        "tensor 'x' has an array of >f4, which DLPack does not support",
-    ),
-    (
-        *(with_data(np.zeros(4, "M8[s]")), {}, BufferError),
-        "tensor 'x' has an array of datetime64[s], which DLPack does not support",
-    ),
-    (
-        *(with_data(np.zeros(4, "u1,<f4")["f1"]), {}, BufferError),
-        "tensor 'x' has an array with a stride that is not a multiple of the size of its elements, "
-        "which DLPack does not support",
     ),
 ]
 
@@ -194,17 +175,9 @@ def test_unsuitable_tensor(
     assert str(caught.value) == message
 
 
-def test_strided_array_that_a_user_has_set() -> None:
-    tensor = with_data(np.arange(12, dtype=np.int16).reshape(3, 4)[::-1, ::2])
-    consumed = Consumed(tensor.__dlpack__())
-    assert (consumed.shape, consumed.strides) == ((3, 2), (-4, 2))
-    consumed.delete()
-    assert np.array_equal(np.from_dlpack(tensor), tensor.as_numpy())
-
-
 @pytest.mark.parametrize("dl_device", [None, (1, 0)])
 def test_cpu_is_the_device(dl_device: tuple[int, int] | None) -> None:
-    Consumed(with_data(np.zeros(4)).__dlpack__(dl_device=dl_device)).delete()
+    Consumed(tw.Tensor("x", np.zeros(4)).__dlpack__(dl_device=dl_device)).delete()
 
 
 # --- the lifetime of exported memory ---
@@ -702,16 +675,16 @@ def test_subclass_of_ndarray_is_an_array() -> None:
 
 def test_asarray_returns_the_array() -> None:
     tensor = decoded(sample("INT32"))
-    assert np.asarray(tensor) is tensor.as_numpy()
+    assert address(np.asarray(tensor)) == address(tensor.as_numpy())
     assert np.array(tensor).ctypes.data != address(tensor.as_numpy())
-    assert np.array(tensor, copy=False) is tensor.as_numpy()
+    assert address(np.array(tensor, copy=False)) == address(tensor.as_numpy())
     assert (np.asarray(tensor) + 1).tolist() == (sample("INT32") + 1).tolist()
 
 
 def test_array_of_another_dtype() -> None:
     tensor = decoded(sample("INT32"))
     assert np.asarray(tensor, np.float64).dtype == np.float64
-    assert np.asarray(tensor, np.int32) is tensor.as_numpy()
+    assert address(np.asarray(tensor, np.int32)) == address(tensor.as_numpy())
     with pytest.raises(ValueError, match="copy"):
         np.asarray(tensor, np.float64, copy=False)
 
@@ -719,8 +692,8 @@ def test_array_of_another_dtype() -> None:
 @pytest.mark.parametrize("arguments", [(), (None,), (np.int32,), (None, None), (None, False)])
 def test_array_with_the_arguments_of_numpy_1_and_2(arguments: tuple[Any, ...]) -> None:
     tensor = decoded(sample("INT32"))
-    assert tensor.__array__(*arguments) is tensor.as_numpy()
-    assert tensor.__array__(None, True) is not tensor.as_numpy()
+    assert address(tensor.__array__(*arguments)) == address(tensor.as_numpy())
+    assert address(tensor.__array__(None, True)) != address(tensor.as_numpy())
 
 
 def test_array_of_bytes() -> None:
@@ -767,7 +740,7 @@ def test_tensor_is_true() -> None:
 def test_tensor_of_a_tensor_has_the_same_memory() -> None:
     source = decoded(sample("FP32"))
     tensor = tw.Tensor("y", source)
-    assert tensor.data is source.data
+    assert np.shares_memory(tensor.data, source.data)
     assert (tensor.name, tensor.datatype, tensor.shape) == ("y", "FP32", (2, 3))
     words = tw.Tensor("words", ["a"])
     assert tw.Tensor("y", words).data is words.data

@@ -167,14 +167,14 @@ def test_arrays_in_other_layouts_are_converted(array: np.ndarray[Any, Any]) -> N
     ("data", "datatype"),
     [([[1, 2], [3, 4]], "UINT32"), ([1.5, 2, -3], "FP32"), ([True, False], "BOOL"), ([], "INT8")],
 )
-def test_lists_of_numbers(data: Any, datatype: str) -> None:
+def test_lists_of_numbers(data: Any, datatype: Any) -> None:
     tensor = tw.Tensor("x", data, datatype=datatype)
     assert tensor.as_numpy().tolist() == data
     assert tensor.datatype == datatype
 
 
 @pytest.mark.parametrize("datatype", INTEGERS)
-def test_lists_of_the_least_and_the_largest_integers(datatype: str) -> None:
+def test_lists_of_the_least_and_the_largest_integers(datatype: Any) -> None:
     least, most = INTEGERS[datatype]
     assert tw.Tensor("x", [least, most], datatype=datatype).as_numpy().tolist() == [least, most]
     for value in (least - 1, most + 1, -(2**63) - 1, 2**63 + most, 2**64, -(2**64)):
@@ -183,7 +183,7 @@ def test_lists_of_the_least_and_the_largest_integers(datatype: str) -> None:
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16", "FP32", "INT8"])
-def test_lists_of_numbers_and_numpy_scalars(datatype: str) -> None:
+def test_lists_of_numbers_and_numpy_scalars(datatype: Any) -> None:
     tensor = tw.Tensor("x", [[1, np.int8(2)], [np.int64(-3), 4]], datatype=datatype)
     assert tensor.as_numpy().tolist() == [[1, 2], [-3, 4]]
     if datatype != "INT8":

@@ -121,8 +121,8 @@ def test_released_requested_schema_is_rejected(fields: dict[str, Any]) -> None:
         tw.decode_bytes(reference.elements([b"a"])).__arrow_c_array__(schema)
 
 
-def test_bytes_tensor_new_returns_an_empty_tensor() -> None:
-    tensor = tw.BytesTensor.__new__(tw.BytesTensor)
+def test_bytes_array_new_returns_an_empty_tensor() -> None:
+    tensor = tw.BytesArray.__new__(tw.BytesArray)
     assert (tensor.tolist(), tensor.shape, bytes(tensor.wire)) == ([], (0,), b"")
 
 
@@ -147,10 +147,7 @@ def test_cycle_with_a_memoryview_is_collected() -> None:
                 node = Node()
                 node.itself = node
             node.request = tw.decode_request(view, {frame.header_length})
-            node.request.parameters["node"] = node
-            if is_first:
-                node.request["x"].parameters["view"] = memoryview(node.request["x"].data.wire)
-            del view, node
+                del view, node
             gc.collect()
             memory.append(0)  # raises BufferError if any view of it remains
     print("done")
@@ -197,12 +194,11 @@ def test_altered_pickles_of_messages() -> None:
         tw.RequestedOutput("y", binary=True),
     ]
     for item in items:
-        function, arguments, state = reduced(item)
-        for altered in (None, (), [*state], (*state, 1), (5, *state[1:])):
-            with pytest.raises((TypeError, ValueError)):
-                function(*arguments).__setstate__(altered)
-        with pytest.raises(TypeError):
-            function(int)
+        function, arguments = reduced(item)[:2]
+        for i in range(len(arguments)):
+            for wrong in (5, [5], object()):
+                with pytest.raises((TypeError, tw.EncodeError)):
+                    function(*arguments[:i], wrong, *arguments[i + 1 :])
     function, arguments = reduced(tensor)[:2]
     with pytest.raises(TypeError, match="must have an array and a dtype"):
         function(*arguments[:-1], 10**30)
@@ -232,18 +228,14 @@ def test_index_beyond_64_bits(index: Any) -> None:
 
 def test_requested_output_with_parameter_binary_data() -> None:
     """The encoder wrote a header that the decoder rejected."""
-    output = tw.RequestedOutput("y", parameters={"binary_data": True, "k": 1})
-    request = tw.InferRequest([tw.Tensor("x", A)], [output])
-    frame = tw.encode_request(request)
-    back = requested(frame)
-    assert (back.binary, back.parameters) == (True, {"k": 1})
-    output.parameters["binary_data"] = 4
+    for value, binary, expected in ((True, None, True), (None, None, None), (4, False, False)):
+        parameters = {"binary_data": value, "k": 1}
+        output = tw.RequestedOutput("y", binary=binary, parameters=parameters)
+        assert (output.binary, output.parameters) == (expected, {"k": 1})
+        back = requested(tw.encode_request(tw.InferRequest([tw.Tensor("x", A)], [output])))
+        assert (back.binary, back.parameters) == (expected, {"k": 1})
     with pytest.raises(tw.EncodeError, match="binary_data of requested output 'y'"):
-        tw.encode_request(request)
-    output.binary = False
-    frame = tw.encode_request(request)
-    back = requested(frame)
-    assert back.binary is False
+        tw.RequestedOutput("y", parameters={"binary_data": 4})
 
 
 def test_number_beyond_fp16_in_64_dimensions() -> None:
@@ -262,9 +254,7 @@ def requested(frame: tw.Frame) -> tw.RequestedOutput:
 
 
 def test_names_of_wrong_type_are_rejected() -> None:
-    """Also with an item of a wrong type in the list, the error is about the name."""
     request = tw.InferRequest([tw.Tensor("x", A)])
-    request.inputs.append(5)  # type: ignore[arg-type]
     deep: Any = []
     for _ in range(5_000):
         deep = [deep]
@@ -377,25 +367,9 @@ together(change, missing, encode, tensor, decode)
 """
 
 MESSAGES = """
-request = tw.InferRequest([tw.Tensor("x", np.arange(4)), tw.Tensor("y", [b"a", "b"])])
-response = tw.InferResponse(list(request.inputs))
-values = [np.arange(4), np.zeros((2, 2)), np.arange(100.0), None, 5, tw.decode_bytes(b"")]
-
-def change():
-    tensor = random.choice(request.inputs) if request.inputs else None
-    if tensor is not None:
-        tensor.data = random.choice(values)
-        tensor.shape = random.choice(((4,), (2, 2), (), None))
-        tensor.parameters = random.choice(({}, {"k": 1}, None))
-        tensor.binary = random.choice((True, False))
-
-def lists():
-    request.inputs.append(tw.Tensor(str(random.random()), np.arange(3)))
-    request.outputs = random.choice((None, [], [tw.RequestedOutput("x")], [None]))
-    request.parameters["k" * random.randrange(9)] = random.choice((1, "x", request.parameters))
-    if len(request.inputs) > 5:
-        del request.inputs[2:]
-    request.inputs.reverse()
+request = tw.InferRequest([tw.Tensor("x", np.arange(4)), tw.Tensor("y", [b"a", "b"])], ["x"])
+response = tw.InferResponse(request)
+frames = [tw.encode_request(request)]
 
 def encode():
     frame = tw.encode_request(request)
@@ -405,9 +379,22 @@ def answer():
     bytes(tw.encode_response(response, request))
 
 def find():
-    request["y"], "x" in request, list(request), repr(request)
+    request["y"], "x" in request, dict(request), repr(request), request["x"].parameters
+    assert request["x"].data.tolist() == request["x"].tolist() == [0, 1, 2, 3]
 
-together(change, lists, encode, answer, find)
+def change():
+    with suppress(TypeError):
+        request.parameters["k"] = 1
+    with suppress(AttributeError):
+        request.inputs = ()
+    request["x"].data.shape = random.choice(((4,), (2, 2)))
+    assert request.replace(id="1", outputs=None)["y"] is request["y"]
+
+def share():
+    frames[0].buffers, bytes(frames[0]), list(frames[0].chunks(7))
+    frames[0] = tw.encode_request(request)
+
+together(encode, answer, find, change, share)
 """
 
 # A child does not use the StringDType arrays of its parent: numpy locks their memory, and a lock
@@ -456,12 +443,11 @@ class Cycle:
 def build():
     tensor = tw.Tensor("x", ["a", "é"])
     request = tw.InferRequest([tensor, tw.Tensor("y", np.arange(4), binary=False)])
-    request.parameters["k"] = 1
     frame = tw.encode_request(request)
     Cycle(request, frame)
     memory = bytearray(bytes(frame))
     back = tw.decode_request(memoryview(memory), frame.header_length)
-    Cycle(back, back["x"].data.view(1), back["x"].data[1:])
+    Cycle(back, back["x"].data.element(1), back["x"].data[1:])
     assert back["x"].data.as_strings().tolist() == ["a", "é"]
     assert back["y"].as_numpy().tolist() == [0, 1, 2, 3]
     buffer = tw.BodyBuffer(len(memory), frame.header_length)
@@ -504,7 +490,7 @@ del request, array, frame, raw  # before the memory is used for other objects
 memory[:4] = (nbytes).to_bytes(4, "little")
 memory[4 + nbytes : 8 + nbytes] = (192).to_bytes(4, "little")
 words = tw.decode_bytes(memory)
-assert (words.shape, len(words.view(0)), len(words.view(1))) == ((2,), nbytes, 192)
+assert (words.shape, len(words.element(0)), len(words.element(1))) == ((2,), nbytes, 192)
 assert len(words[1:].wire) == 196
 """
 

@@ -31,7 +31,7 @@ from tensorwire.client import RESPONSE_LIMITS
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server, sys.stdout and sys.stderr")
 
 COMMAND = [sys.executable, "-m", "tensorwire", "infer"]
-DATATYPES = [
+DATATYPES: list[Any] = [
     *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
     *("FP16", "FP32", "FP64", "BF16", "BYTES"),
 ]
@@ -140,7 +140,7 @@ def received() -> dict[str, tuple[str, tuple[int, ...], Any]]:
     (request,) = requests
     return {
         tensor.name: (tensor.datatype, tensor.shape, tensor.data.tolist())
-        for tensor in request
+        for tensor in request.inputs
         if tensor.data is not None
     }
 
@@ -324,11 +324,11 @@ def test_invalid_npy_file(rejected: Call, tmp_path: Path, content: bytes) -> Non
 def test_random_inputs(call: Call) -> None:
     call("all", "--random", "--shape", "FP32=20,3", "--shape", "BYTES=20,3")
     (request,) = requests
-    assert [tensor.datatype for tensor in request] == DATATYPES
-    for tensor in request:
+    assert [tensor.datatype for tensor in request.inputs] == DATATYPES
+    for tensor in request.inputs:
         assert tensor.name == tensor.datatype
         assert tensor.shape == ((20, 3) if tensor.name in ("FP32", "BYTES") else (1, 3))
-        if isinstance(tensor.data, tw.BytesTensor):
+        if isinstance(tensor.data, tw.BytesArray):
             assert all(re.fullmatch(b"[a-z]{16}", word) for word in tensor.data.reshape((60,)))
             assert len(set(tensor.data.reshape((60,)))) == 60
         else:
@@ -337,13 +337,13 @@ def test_random_inputs(call: Call) -> None:
             assert values.max() <= (1 if tensor.datatype[0] in "FB" else 9)
     assert len(np.unique(request["FP32"].as_numpy())) > 50
     call("all", "--random", "--shape", "FP32=20,3", "--shape", "BYTES=20,3")
-    for first, second in zip(*requests, strict=True):
+    for first, second in zip(*[request.inputs for request in requests], strict=True):
         assert np.array_equal(first.as_numpy(), second.as_numpy())  # the same in each run
 
 
 def test_random_input_that_is_not_declared(call: Call) -> None:
     call("echo", "--random", "--shape", "x:INT32=2,0", "--shape", "y:BYTES=")
-    assert [(t.name, t.datatype, t.shape) for t in requests[0]] == [
+    assert [(t.name, t.datatype, t.shape) for t in requests[0].inputs] == [
         ("x", "INT32", (2, 0)),
         ("y", "BYTES", ()),
     ]

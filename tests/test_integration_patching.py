@@ -459,7 +459,7 @@ def test_compiled_function_of_the_package_is_its_own(
     assert not isinstance(compiled, type(marked))
     assert patching.foreign_code(compiled, "tensorwire:decode_bytes") is None
     assert patching.foreign_code(compiled, "peer:double") == (
-        "tensorwire._codec.bytes_tensor.decode_bytes"
+        "tensorwire._codec.bytes_array.decode_bytes"
     )
     for wrap in WRAPPERS:
         wrapper = wrap(compiled, lambda: None)

@@ -345,7 +345,7 @@ TEXT_ARRAYS = {
     "U, big-endian": np.array([["a", "\xe9"], ["", "\U0001f600"]], ">U3"),
     "U, transposed": np.array([["a", "\xe9"], ["", "\U0001f600"]]).T,
     "StringDType": np.array([["a", "\xe9"], ["", "\U0001f600"]], np.dtypes.StringDType()),
-    "BytesTensor": tw.Tensor("x", [["a", "\xe9"], ["", "\U0001f600"]]).data,
+    "BytesArray": tw.Tensor("x", [["a", "\xe9"], ["", "\U0001f600"]]).data,
 }
 
 
@@ -356,7 +356,7 @@ def test_additional_bytes_types(
 ) -> None:
     """The result is the same as for an object array of the elements."""
     values: Any = TEXT_ARRAYS[name]
-    plain = values.as_numpy() if isinstance(values, tw.BytesTensor) else values.astype(object)
+    plain = values.as_numpy() if isinstance(values, tw.BytesArray) else values.astype(object)
     found = body_of(http, values, "BYTES", binary_data=is_binary)
     assert found == body_of(http, plain, "BYTES", binary_data=is_binary)
     assert bits(utils.serialize_byte_tensor(values)) == bits(utils.serialize_byte_tensor(plain))

@@ -56,7 +56,7 @@ def read(datatype: str, numbers: list[str]) -> np.ndarray:
 
 def elements_of(message: tw.InferRequest) -> list[bytes]:
     data = message["x"].data
-    assert isinstance(data, tw.BytesTensor)
+    assert isinstance(data, tw.BytesArray)
     elements: list[bytes] = data.tolist()
     return elements
 

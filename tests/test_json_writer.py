@@ -7,7 +7,7 @@ import json
 import math
 import threading
 import tracemalloc
-from collections import OrderedDict, UserDict, defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from enum import Enum, IntEnum
@@ -206,20 +206,18 @@ def request_with(value: Any, place: str) -> tw.InferRequest:
 @pytest.mark.parametrize("text", ["\ud800", "plain \udfff", "é\ud83d", "\U0001f600\udc00"])
 @pytest.mark.parametrize("place", PLACES)
 def test_lone_surrogate_is_rejected(place: str, text: str) -> None:
-    request = request_with(text, place)
-    for _ in range(2):  # nothing of the first attempt is left
-        with pytest.raises(tw.EncodeError, match="a lone surrogate at character") as caught:
-            tw.encode_request(request)
-        expected = text if place == "a name" else "x" if place.startswith("tensor") else None
-        assert caught.value.tensor == expected
+    with pytest.raises(tw.EncodeError, match="has a lone surrogate at character") as caught:
+        request_with(text, place)
+    expected = {"tensor": "x", "output": "y"}.get(place.partition(":")[0])
+    assert caught.value.tensor == expected
     fine = request_with("fine\U0001f600", place)
     assert json.loads(bytes(tw.encode_request(fine).buffers[0]))["inputs"][0]["name"] == "fine"
 
 
 @pytest.mark.parametrize("place", ["tensor: a value", "output: a value", "message: a value"])
 def test_parameter_that_contains_itself_is_rejected(place: str) -> None:
-    with pytest.raises(tw.EncodeError, match="nested too deep: parameter 'k'"):
-        tw.encode_request(request_with(ITSELF, place))
+    with pytest.raises(tw.EncodeError, match=r"parameter 'k' of .* is nested too deeply"):
+        request_with(ITSELF, place)
 
 
 @pytest.mark.parametrize(
@@ -233,23 +231,8 @@ def test_parameter_that_contains_itself_is_rejected(place: str) -> None:
 )
 def test_shape_without_data(dim: int, message: str) -> None:
     where = {"shared_memory_region": "r"}
-    tensor = tw.Tensor("x", None, datatype="FP32", shape=[1], parameters=where)
-    tensor.shape = (2, dim)
     with pytest.raises(tw.EncodeError, match=message):
-        tw.encode_request(tw.InferRequest([tensor]))
-
-
-def test_requested_output_without_name_or_parameters() -> None:
-    output = tw.RequestedOutput("y", binary=True)
-    request = tw.InferRequest([tw.Tensor("x", X)], [output])
-    output.parameters = None  # type: ignore[assignment]
-    assert header_of(tw.encode_request(request))["outputs"] == [
-        {"name": "y", "parameters": {"binary_data": True}}
-    ]
-    for name in (None, "y\0"):
-        output.name = name  # type: ignore[assignment]
-        with pytest.raises(tw.EncodeError, match="has no name, or its name has a NUL"):
-            tw.encode_request(request)
+        tw.Tensor("x", None, datatype="FP32", shape=(2, dim), parameters=where)
 
 
 # --- JSON tensors ---
@@ -723,31 +706,31 @@ def test_ordered_dict_keeps_its_order() -> None:
     "value",
     [
         *(object(), 1j, iter([1]), {1}, b"bytes", bytearray(b"b"), Color.RED, Decimal(1)),
-        *(np.zeros(2), np.longdouble(1), np.complex64(1), np.datetime64(0, "s"), UserDict()),
+        *(np.zeros(2), np.longdouble(1), np.complex64(1), np.datetime64(0, "s")),
     ],
     ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: [{"l": (value,)}]])
 @pytest.mark.parametrize("place", ["tensor: a value", "output: a value", "message: a value"])
 def test_parameter_of_unsupported_type_is_rejected(place: str, wrap: Any, value: Any) -> None:
-    message = f"parameter 'k' contains an object of type {type(value).__name__}, which JSON cannot"
+    message = f"parameter 'k' of .* contains an object of type {type(value).__name__}, which JSON"
     with pytest.raises(TypeError, match=message):
-        tw.encode_request(request_with(wrap(value), place))
+        request_with(wrap(value), place)
 
 
 @pytest.mark.parametrize("key", [1, 1.5, None, True, (), b"b"])
 def test_key_that_is_not_a_str_is_rejected(key: Any) -> None:
     for place in ("tensor", "output", "message"):
-        with pytest.raises(TypeError, match="the name of a parameter is a str, not"):
-            tw.encode_request(request_with(key, f"{place}: a key"))
+        with pytest.raises(TypeError, match=r"the names of parameters must be str, .* has one of"):
+            request_with(key, f"{place}: a key")
         with pytest.raises(
-            TypeError, match="keys of a JSON object are str, parameter 'k' contains"
+            TypeError, match=r"keys of a JSON object must be str, parameter 'k' of .* contains one"
         ):
-            tw.encode_request(request_with(key, f"{place}: a key within"))
+            request_with(key, f"{place}: a key within")
 
 
 def test_integer_above_pythons_digit_limit() -> None:
-    with pytest.raises(tw.EncodeError, match="'k' contains an integer of 33220 bits"):
+    with pytest.raises(tw.EncodeError, match=r"'k' of .* an integer of 33220 bits; the limit"):
         parameter_text(10**10_000)
 
 
@@ -764,8 +747,8 @@ def test_nesting_up_to_the_limit_of_the_decoder(place: str, around: int) -> None
             tw.encode_request(request_with(nest(value), f"{place}: a value"))
         assert (caught.value.expected, caught.value.actual) == (most, most + 1)
         assert str(caught.value) == (
-            "the header is nested too deep: parameter 'k' contains lists or objects on level 129, "
-            "at most 128 levels are written"
+            "the header is nested too deeply: parameter 'k' contains lists or objects on level "
+            "129; the limit is 128"
         )
         assert caught.value.tensor == ("x" if place == "tensor" else None)
 
@@ -789,16 +772,16 @@ class Hostile(dict[str, Any]):
 
 
 @pytest.mark.parametrize("kind", ["list", "dict", "parameters"])
-def test_containers_modified_while_they_are_written(kind: str) -> None:
+def test_containers_modified_while_they_are_copied(kind: str) -> None:
     victim: Any = [] if kind == "list" else {}
     value = [Hostile(victim), "x" * 50]
     if kind == "list":
         victim += [value[0], "y" * 100, "z" * 100]
     else:
         victim.update(h=value[0], y="y" * 100, z="z" * 100)
-    request = tw.InferRequest([tw.Tensor("x", X)])
-    request.parameters = victim if kind == "parameters" else {"k": victim}
+    parameters = victim if kind == "parameters" else {"k": victim}
     try:
+        request = tw.InferRequest([tw.Tensor("x", X)], parameters=parameters)
         frame = tw.encode_request(request)
     except RuntimeError as error:
         assert "changed size during iteration" in str(error)
@@ -810,22 +793,12 @@ def test_parameters_are_copied() -> None:
     makers: list[Callable[..., Any]] = [
         lambda **given: tw.Tensor("x", X, **given),
         lambda **given: tw.RequestedOutput("y", **given),
-        lambda **given: tw.InferRequest([], **given),
+        lambda **given: tw.InferRequest([tw.Tensor("x", X)], **given),
         lambda **given: tw.InferResponse([], **given),
     ]
     for make in makers:
-        made = make()
-        assert made.parameters == {}
-        made.parameters["k"] = 1
-        assert made.parameters == {"k": 1}
-        assert make().parameters == {}
-        given = {"k": 2}
+        assert make().parameters == make(parameters={}).parameters == {}
+        given: dict[str, Any] = {"k": 2, "l": [{"a": 1}]}
         made = make(parameters=given)
-        assert made.parameters == given
-        assert made.parameters is not given
-        made.parameters = given
-        assert made.parameters is given
-        made.parameters = None
-        assert made.parameters == {}
-        with pytest.raises(TypeError):
-            made.parameters = [("k", 1)]
+        given["l"][0]["a"] = given["k"] = 3
+        assert made.parameters == {"k": 2, "l": ({"a": 1},)}

@@ -41,7 +41,7 @@ def test_no_entry_point_leaks() -> None:
 
 ELEMENTS = reference.elements([b"a", b"bc", b"x" * 50])
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
-    "BytesTensor": tw.decode_bytes,
+    "BytesArray": tw.decode_bytes,
     "reshaped": lambda b: tw.decode_bytes(b).reshape((3, 1)),
     "a row": lambda b: tw.decode_bytes(b).reshape((3, 1))[1],
     "a Tensor of it": lambda b: tw.Tensor("x", tw.decode_bytes(b)),

@@ -41,7 +41,7 @@ def address(buffer: Any) -> int:
 
 def address_of(tensor: tw.Tensor) -> int:
     data = tensor.data
-    if isinstance(data, tw.BytesTensor):
+    if isinstance(data, tw.BytesArray):
         return address(data.wire)
     assert data is not None
     return int(data.ctypes.data)
@@ -73,7 +73,7 @@ def test_decoded_request(memory: Callable[[bytes], Any]) -> None:
     for before, after in zip(request.inputs, back.inputs, strict=True):
         assert address_of(after) == address_of(before)
     assert back["x"].data.flags.writeable == (memory is bytearray)
-    assert back["words"].data.view(0).readonly == (memory is bytes)
+    assert back["words"].data.element(0).readonly == (memory is bytes)
     assert back["words"].data.tolist() == WORDS
     assert np.array_equal(back["x"].data, FLOATS)
 
@@ -121,7 +121,7 @@ def test_raw_element_gets_no_length_prefix() -> None:
     data, (buffer,) = out_of_band(request)
     back = pickle.loads(data, buffers=[buffer])["image"].data
     assert buffer.raw().nbytes == BIG
-    assert address(back.view(0)) == address(image)
+    assert address(back.element(0)) == address(image)
     assert back == request["image"].data
     assert back_from(back[:0]).tolist() == []
 
@@ -170,7 +170,7 @@ def test_tensor_in_two_messages_is_one_buffer() -> None:
     ],
 )
 @pytest.mark.parametrize("protocol", range(2, 6))
-def test_small_tensors(data: Any, datatype: str, shape: tuple[int, ...], protocol: int) -> None:
+def test_small_tensors(data: Any, datatype: Any, shape: tuple[int, ...], protocol: int) -> None:
     tensor = tw.Tensor("x", data, datatype=datatype)
     for back in (pickle.loads(pickle.dumps(tensor, protocol)), back_from(tensor)):
         assert (back.datatype, back.shape, back.data.shape) == (datatype, shape, shape)
@@ -197,7 +197,7 @@ def test_in_band_pickle_is_one_copy(memory: Callable[[bytes], Any]) -> None:
     """The copy is writable if the original is."""
     back = pickle.loads(pickle.dumps(decoded(memory), protocol=5))
     assert back["words"].data.tolist() == WORDS
-    assert back["words"].data.view(0).readonly == (memory is bytes)
+    assert back["words"].data.element(0).readonly == (memory is bytes)
     assert back["x"].data.flags.writeable == (memory is bytearray)
 
 
@@ -243,7 +243,9 @@ def answer_over_shared_memory(pipe: Connection) -> None:
 
 def answer_with(pipe: Connection, data: bytes, buffers: list[Any], *, writable: bool) -> None:
     request = pickle.loads(data, buffers=buffers)
-    assert [address_of(tensor) for tensor in request] == [address(buffer) for buffer in buffers]
+    assert [address_of(tensor) for tensor in request.inputs] == [
+        address(buffer) for buffer in buffers
+    ]
     assert request["x"].data.flags.writeable == writable
     pipe.send((float(request["x"].data.sum()), request["words"].data.tolist()))
 

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import gzip
 import threading
-import tracemalloc
 import warnings
 import weakref
 from collections.abc import Callable
@@ -341,7 +340,7 @@ def test_request_of_a_dropped_call_is_released(monkeypatch: pytest.MonkeyPatch) 
 
     def record(*arguments: Any, **options: Any) -> Any:
         request = decode(*arguments, **options)
-        found.append(weakref.ref(request["x"].data))
+        found.append(weakref.ref(request["x"]))
         return request
 
     async def run() -> None:
@@ -361,31 +360,6 @@ def test_request_of_a_dropped_call_is_released(monkeypatch: pytest.MonkeyPatch) 
         await asyncio.gather(*first)
 
     asyncio.run(run())
-
-
-@pytest.mark.thread_unsafe(reason="it measures the process")
-@pytest.mark.parametrize("n", [MAX_BODY_NBYTES // 2, MAX_BODY_NBYTES + 1])
-def test_body_is_released_while_the_model_runs(n: int) -> None:
-    """A model may release its inputs, whether they were decoded in a thread or not."""
-    nbytes: list[int] = []
-
-    async def release(request: tw.InferRequest) -> dict[str, Any]:
-        nbytes.append(tracemalloc.get_traced_memory()[0])
-        request.inputs.clear()
-        await asyncio.sleep(0)
-        gc.collect()
-        nbytes.append(tracemalloc.get_traced_memory()[0])
-        return {"y": 1}
-
-    app = create_app({"m": release})
-    frame = message(np.zeros(n, bool))
-    chunks = [bytes(frame)]
-    tracemalloc.start()
-    try:
-        ask(app, "/v2/models/m/infer", "POST", chunks, frame.headers).response()
-    finally:
-        tracemalloc.stop()
-    assert nbytes[0] - nbytes[1] > 0.9 * n
 
 
 @pytest.mark.parametrize("is_busy", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import pydoc
+import re
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,7 @@ def declared(function: ast.FunctionDef) -> Parameters:
             (argument.arg, KINDS.KEYWORD_ONLY, literal(default))
             for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
         ),
+        *((rest.arg, KINDS.VAR_KEYWORD, NO_DEFAULT) for rest in [arguments.kwarg] if rest),
     ]
 
 
@@ -110,13 +112,14 @@ def test_docstring_does_not_contain_the_signature(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
-def test_attribute_has_a_docstring(name: str) -> None:
-    text = ATTRIBUTES[name].__doc__
-    assert text[0].isupper() or text[0] == "`"
-    assert text.rstrip().endswith(".")
+def test_attribute_is_described(name: str) -> None:
+    kind, _, attribute = name.partition(".")
+    text = inspect.getdoc(CLASSES[kind]) or ""
+    described = re.search(rf"^(?:\w+, )*{attribute}(?:, \w+)* : ", text, re.MULTILINE)
+    assert described or ATTRIBUTES[name].__doc__
 
 
-def test_help_shows_signature_and_attributes() -> None:
+def test_help_shows_the_signature() -> None:
     text = pydoc.plain(pydoc.render_doc(tw.Tensor))
     assert "class Tensor(builtins.object)\n |  Tensor(name, data, *, datatype=None," in text
-    assert "Datatype of the protocol, for example" in text.partition("Data descriptors")[2]
+    assert "__pyx" not in text

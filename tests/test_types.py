@@ -19,7 +19,7 @@ COMPILED = sorted(
     ".".join(path.relative_to(PACKAGE).parts).removesuffix(SUFFIX)
     for path in PACKAGE.rglob(f"*{SUFFIX}")
 )
-WITHOUT_PYTHON_NAMES = {"_codec.dlpack", "_codec.json_writer"}
+WITHOUT_PYTHON_NAMES = {"_codec.dlpack", "_codec.json_writer", "_codec.parameters"}
 
 
 def stub(module: str) -> Path:

@@ -12,7 +12,7 @@ if sys.byteorder != "little" or sys.maxsize < 2**32:
         "tensorwire needs a 64-bit little-endian machine: its arrays are views of the wire bytes"
     )
 
-from ._codec.bytes_tensor import BytesTensor, decode_bytes
+from ._codec.bytes_array import BytesArray, decode_bytes
 from ._codec.conversion import encode_bytes, encode_bytes_into
 from ._codec.datatypes import Limits
 from ._codec.decoder import decode_request, decode_response
@@ -28,12 +28,14 @@ from ._codec.messages import (
 )
 from .dataframes import dataframe_from_tensors, tensors_from_dataframe
 from .errors import (
+    DatatypeError,
     DecodeError,
     ElementError,
     EncodeError,
     HeaderError,
     IntegrationError,
     LayoutError,
+    TensorNotFoundError,
     TensorwireError,
 )
 from .http import header_length
@@ -42,7 +44,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BodyBuffer",
-    "BytesTensor",
+    "BytesArray",
+    "DatatypeError",
     "DecodeError",
     "ElementError",
     "EncodeError",
@@ -55,6 +58,7 @@ __all__ = [
     "Limits",
     "RequestedOutput",
     "Tensor",
+    "TensorNotFoundError",
     "TensorSpec",
     "TensorwireError",
     "dataframe_from_tensors",

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ._codec.bytes_array import BytesArray
 from ._codec.bytes_reader import arrow_schema
-from ._codec.bytes_tensor import BytesTensor
 from ._codec.messages import Tensor
 from .errors import ElementError, EncodeError, format_text, format_value, shape_text, subject
 
@@ -297,7 +297,7 @@ def _check_column(tensor: Tensor, first: Tensor) -> None:
 class _Text:
     """Exports BYTES to Arrow as text, whatever type the consumer requests."""
 
-    def __init__(self, elements: BytesTensor) -> None:
+    def __init__(self, elements: BytesArray) -> None:
         self.elements = elements
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
@@ -305,7 +305,7 @@ class _Text:
 
 
 def _pandas_column(pandas: Any, tensor: Tensor) -> Any:
-    if isinstance(tensor.data, BytesTensor):
+    if isinstance(tensor.data, BytesArray):
         try:
             array = tensor.data.as_strings()
         except ElementError:
@@ -322,7 +322,7 @@ def _pandas_column(pandas: Any, tensor: Tensor) -> Any:
 
 
 def _polars_column(polars: Any, tensor: Tensor) -> Any:
-    if not isinstance(tensor.data, BytesTensor):
+    if not isinstance(tensor.data, BytesArray):
         # polars panics when it imports Arrow lists of size 0.
         return polars.Series(tensor.as_numpy() if 0 in tensor.shape[1:] else tensor)
     try:
@@ -333,7 +333,7 @@ def _polars_column(polars: Any, tensor: Tensor) -> Any:
 
 
 def _arrow_column(pyarrow: Any, tensor: Tensor) -> Any:
-    if not isinstance(tensor.data, BytesTensor):
+    if not isinstance(tensor.data, BytesArray):
         return pyarrow.array(tensor)
     # Many functions of pyarrow do not support views. A type with 64-bit offsets has no limit.
     try:

@@ -113,18 +113,27 @@ class TensorNotFoundError(TensorwireError, KeyError):
 
     Attributes
     ----------
-    tensors : list of Tensor or None
+    tensors : tuple of Tensor or None
         The tensors of the message; None after unpickling.
     """
 
     status = 400
-    tensors: list[Any] | None = None
+    tensors: tuple[Any, ...] | None = None
 
     def __str__(self) -> str:
         return Exception.__str__(self)  # KeyError would add quotation marks
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self.args, {**self.__dict__, "tensors": None}
+
+
+class DatatypeError(TensorwireError, TypeError):
+    """A method of BYTES was called for a tensor of another datatype.
+
+    ``status`` is 400, because the client of a server chooses the datatype of an input.
+    """
+
+    status = 400
 
 
 class IntegrationError(TensorwireError, ImportError):

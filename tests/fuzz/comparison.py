@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -42,15 +43,22 @@ def message_read(message: tw.InferRequest | tw.InferResponse) -> dict[str, Any]:
         "tensors": [tensor_read(tensor) for tensor in tensors_of(message)],
         "outputs": None
         if not is_request or outputs is None
-        else [(output.name, output.binary, output.parameters) for output in outputs],
-        "parameters": message.parameters,
+        else [(output.name, output.binary, plain(output.parameters)) for output in outputs],
+        "parameters": plain(message.parameters),
         "id": message.id,
         "model_name": message.model_name,
         "model_version": message.model_version,
     }
 
 
-def tensors_of(message: tw.InferRequest | tw.InferResponse) -> list[tw.Tensor]:
+def plain(value: Any) -> Any:
+    """Return parameters with the dicts and lists that the JSON reader of Python returns."""
+    if isinstance(value, MappingProxyType):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def tensors_of(message: tw.InferRequest | tw.InferResponse) -> tuple[tw.Tensor, ...]:
     return message.inputs if isinstance(message, tw.InferRequest) else message.outputs
 
 
@@ -61,7 +69,7 @@ def tensor_read(tensor: tw.Tensor) -> dict[str, Any]:
         "shape": tensor.shape,
         "values": values_of(tensor),
         "binary": tensor.binary,
-        "parameters": tensor.parameters,
+        "parameters": plain(tensor.parameters),
     }
 
 
@@ -87,7 +95,7 @@ def check_views(message: tw.InferRequest | tw.InferResponse, body: Any, begin: i
     for tensor in tensors_of(message):
         if not tensor.binary or tensor.data is None:
             continue
-        if isinstance(tensor.data, tw.BytesTensor):
+        if isinstance(tensor.data, tw.BytesArray):
             view = np.frombuffer(tensor.data.wire, np.uint8)
         else:
             view = tensor.data

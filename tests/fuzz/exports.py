@@ -1,4 +1,4 @@
-"""The target for all conversions of a BytesTensor, and all ways to create one."""
+"""The target for all conversions of a BytesArray, and all ways to create one."""
 
 from __future__ import annotations
 
@@ -54,42 +54,42 @@ def shaped(items: list[Any], shape: tuple[int, ...]) -> Any:
 # --- how a tensor is created ---------------------------------------------------------------------
 
 
-def whole(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
+def whole(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesArray]:
     source = exact(reference.elements(items))
     return source, tw.decode_bytes(source, len(items)).reshape(shape)
 
 
-def within(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
+def within(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesArray]:
     """Return rows between two others."""
     source = exact(reference.elements([b"before", *items, b"behind"]))
     return source, tw.decode_bytes(source)[1:-1].reshape(shape)
 
 
-def packed(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
+def packed(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesArray]:
     """Return a tensor encoded by tensorwire, which is scanned when it is first read."""
     tensor = tw.Tensor("x", shaped(items, shape)).data
-    assert isinstance(tensor, tw.BytesTensor)
+    assert isinstance(tensor, tw.BytesArray)
     return exact(b""), tensor
 
 
-def raw(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
+def raw(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesArray]:
     """Return the element of a raw request, which has no prefix."""
     if len(items) != 1:
         return chosen(items, shape)
     source = exact(items[0])
     spec = tw.TensorSpec("x", "BYTES", shape)
     tensor = tw.decode_request(source, 0, raw_input=spec).inputs[0].data
-    assert isinstance(tensor, tw.BytesTensor)
+    assert isinstance(tensor, tw.BytesArray)
     return source, tensor
 
 
-def chosen(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
+def chosen(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesArray]:
     """Return elements selected in another order."""
     tensor = tw.decode_bytes(exact(reference.elements(items[::-1])))[::-1]
     return exact(b""), tensor.reshape(shape)
 
 
-def pickled(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
+def pickled(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesArray]:
     """Return the tensor after pickling with out-of-band buffers of exact size."""
     source, tensor = raw(items, shape)
     buffers: list[pickle.PickleBuffer] = []
@@ -97,11 +97,11 @@ def pickled(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTe
     received = exact(b"".join(bytes(buffer.raw()) for buffer in buffers))
     del tensor, buffers
     source.append(0)
-    loaded: tw.BytesTensor = pickle.loads(text, buffers=[received])
+    loaded: tw.BytesArray = pickle.loads(text, buffers=[received])
     return received, loaded
 
 
-def from_arrow(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesTensor]:
+def from_arrow(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesArray]:
     kinds = (pa.binary(), pa.large_binary(), pa.binary_view())
     array = pa.array([b"before", *items], kinds[len(items) % 3])[1:]
     chunked = pa.chunked_array([array[:1], array[1:]]) if len(items) % 2 else array
@@ -111,14 +111,14 @@ def from_arrow(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.Byte
     return source, tw.decode_bytes(source).reshape(shape)
 
 
-MAKERS: list[Callable[[list[bytes], tuple[int, ...]], tuple[Any, tw.BytesTensor]]] = [
+MAKERS: list[Callable[[list[bytes], tuple[int, ...]], tuple[Any, tw.BytesArray]]] = [
     *(whole, within, packed, raw, chosen, pickled, from_arrow)
 ]
 
 # --- conversions ---
 
 
-def objects(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+def objects(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
     array = tensor.as_numpy()
     assert array.shape == tensor.shape
     assert array.reshape(-1).tolist() == items
@@ -126,21 +126,21 @@ def objects(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
     assert np.asarray(tensor).reshape(-1).tolist() == items
 
 
-def views(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
-    assert [bytes(tensor.view(i)) for i in range(len(items))] == items
+def views(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
+    assert [bytes(tensor.element(i)) for i in range(len(items))] == items
     for index in np.ndindex(tensor.shape):
         flat = int(np.ravel_multi_index(index, tensor.shape)) if index else 0
-        assert tensor.view(index) == items[flat] == tensor[index]
-        assert tensor.view(flat - len(items)) == items[flat]
+        assert tensor.element(index) == items[flat] == tensor[index]
+        assert tensor.element(flat - len(items)) == items[flat]
     for outside in (len(items), -len(items) - 1):
         try:
-            tensor.view(outside)
+            tensor.element(outside)
         except IndexError:
             continue
         raise AssertionError(outside)
 
 
-def wire_bytes(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+def wire_bytes(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
     assert bytes(tensor.wire) == reference.elements(items) == tw.encode_bytes(tensor)
     copy = tensor.copy()
     assert copy == tensor
@@ -150,7 +150,7 @@ def wire_bytes(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
     assert (tensor.reshape((len(items),)) == other) is same
 
 
-def selection(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+def selection(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
     """Check that indexing equals that of a numpy object array, including errors."""
     index = index_of(rest, tensor.shape)
     expected: Any
@@ -193,7 +193,7 @@ def index_of(rest: bytes, shape: tuple[int, ...]) -> Any:
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 
-def fixed_width(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+def fixed_width(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
     """Convert to S and back; numpy drops trailing NULs."""
     array = tensor.as_numpy("S")
     trimmed = [item.rstrip(b"\0") for item in items]
@@ -226,7 +226,7 @@ def text_or_error(convert: Callable[[], Any], items: list[bytes]) -> Any:
     return made
 
 
-def strings(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+def strings(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
     array = text_or_error(tensor.as_strings, items)
     if array is not None:
         assert array.shape == tensor.shape
@@ -235,7 +235,7 @@ def strings(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
         assert tw.encode_bytes(array) == tw.encode_bytes(nested) == reference.elements(items)
 
 
-def npy_strings(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+def npy_strings(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
     array = text_or_error(lambda: tensor.as_numpy(STRINGS), items)
     if array is not None:
         assert array.shape == tensor.shape
@@ -243,7 +243,7 @@ def npy_strings(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None
         assert tw.encode_bytes(array) == reference.elements(items)
 
 
-def unicode(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+def unicode(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
     """Convert a `U` array of any 32-bit values; code points are encoded as UTF-8."""
     words = np.frombuffer(exact(b"".join(items) + bytes(4)), "<u4", len(b"".join(items)) // 4)
     width = rest[0] % 5 + 1 if rest else 1
@@ -263,7 +263,7 @@ def unicode(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
     assert tw.encode_bytes(array) == reference.elements(expected)
 
 
-def arrow(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+def arrow(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
     array = pa.array(tensor)
     array.validate(full=True)
     assert array.type == pa.binary_view()
@@ -271,7 +271,7 @@ def arrow(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
     assert tw.encode_bytes(array[1:]) == reference.elements(items[1:])
 
 
-def arrow_text(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+def arrow_text(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
     array = text_or_error(lambda: pa.array(tensor, pa.string_view()), items)
     if array is not None:
         array.validate(full=True)
@@ -279,7 +279,7 @@ def arrow_text(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
         assert tw.encode_bytes(array) == reference.elements(items)
 
 
-def into(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+def into(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
     """Encode values of all kinds into a buffer that may be too small."""
     values = [
         (bytes, bytearray, memoryview)[rest[i % len(rest)] % 3 if rest else 0](item)
@@ -299,7 +299,7 @@ def into(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
     assert buffer.tobytes() == expected.ljust(len(buffer), b"\xaa")
 
 
-def through_a_message(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -> None:
+def through_a_message(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", tensor), tw.Tensor("y", tensor)]))
     body = bytes(frame)
     decoded = reference.decode(body, frame.header_length, "request")["tensors"]
@@ -319,7 +319,7 @@ def through_a_message(tensor: tw.BytesTensor, items: list[bytes], rest: bytes) -
     assert read["x"].as_numpy().reshape(-1).tolist() == items
 
 
-EXPORTS: list[Callable[[tw.BytesTensor, list[bytes], bytes], None]] = [
+EXPORTS: list[Callable[[tw.BytesArray, list[bytes], bytes], None]] = [
     *(objects, views, wire_bytes, selection, fixed_width, strings, npy_strings, unicode),
     *(arrow, arrow_text, into, through_a_message),
 ]

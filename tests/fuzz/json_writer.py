@@ -128,10 +128,10 @@ def has_surrogate(text: str) -> bool:
 
 def names(options: int, content: bytes) -> None:
     text = text_of(options, content).replace("\0", "") * (1 + (options >> 2))
-    message = tw.InferRequest(
-        [tw.Tensor(text, X)], [tw.RequestedOutput(text)], id=text, parameters={text: text}
-    )
     try:
+        message = tw.InferRequest(
+            [tw.Tensor(text, X)], [tw.RequestedOutput(text)], id=text, parameters={text: text}
+        )
         parsed = written(message)
     except tw.EncodeError:
         assert has_surrogate(text)

@@ -35,9 +35,10 @@ DIMS: tuple[tuple[int, ...], ...] = (
     *((), (-1,), (1,), (4,), (-1, 3), (2, -1, 2), (1, 1)),
     *((0,), (-1, 0), (-1, -1), (-1, 2**32, 2**32), (2**61, -1)),
 )
+DATATYPES: list[Any] = sorted(reference.DATATYPES)
 SPECS = [
     tw.TensorSpec("raw", datatype, dims, batching)
-    for datatype in sorted(reference.DATATYPES)
+    for datatype in DATATYPES
     for dims in DIMS
     for batching in (False, True)
 ]

@@ -95,7 +95,7 @@ def start(port: int, folder: str) -> None:
 
 
 def echo(request: tw.InferRequest) -> Mapping[str, Any]:
-    return {tensor.name: tensor.data for tensor in request}
+    return {tensor.name: tensor.data for tensor in request.inputs}
 
 
 def fail(request: tw.InferRequest) -> Mapping[str, Any]:
@@ -252,8 +252,8 @@ class Receiver:
 def describe(request: tw.InferRequest) -> dict[str, Any]:
     """Return where the tensors of a request are in the memory of this process."""
     x, words = request["x"].as_numpy(), request["text"].data
-    assert isinstance(words, tw.BytesTensor)
-    text = words.view(0)
+    assert isinstance(words, tw.BytesArray)
+    text = words.element(0)
     return {
         "sum": float(x.sum(dtype=np.float64)),
         "length": len(text),

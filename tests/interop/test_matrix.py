@@ -76,9 +76,9 @@ def our_outputs(call: Call) -> list[tw.RequestedOutput] | None:
 def arrays_of(response: tw.InferResponse, call: Call) -> Arrays:
     """Return the arrays of a response, and check the form of each output."""
     forms = dict(call.outputs or ())
-    for tensor in response:
+    for tensor in response.outputs:
         assert tensor.binary == forms.get(tensor.name, True)
-    return {tensor.name: tensor.as_numpy() for tensor in response}
+    return {tensor.name: tensor.as_numpy() for tensor in response.outputs}
 
 
 # --- clients ---------------------------------------------------------------------------------

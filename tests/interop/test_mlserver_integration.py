@@ -102,7 +102,7 @@ def test_numeric_tensors(client: Client, datatype: str, model: str) -> None:
 
 
 @pytest.mark.parametrize(("model", "values"), [("echo", TEXTS), ("raw", [*TEXTS, NOT_TEXT])])
-def test_bytes_tensors(client: Client, model: str, values: list[bytes]) -> None:
+def test_bytes_arrays(client: Client, model: str, values: list[bytes]) -> None:
     sent = bytes_array(values)
     received = client.infer(model, {"t": sent})["t"]
     assert received.binary
@@ -175,7 +175,7 @@ def test_requested_form_of_outputs(
     assert answer.status == 200, answer.data
     assert ("Inference-Header-Content-Length" in answer.headers) == any(forms)
     response = tw.decode_response(answer.data, tw.header_length(answer.headers))
-    assert [tensor.binary for tensor in response] == forms
+    assert [tensor.binary for tensor in response.outputs] == forms
     assert response["x"].as_numpy().tolist() == [1, 2]
     assert response["t"].as_numpy().tolist() == [b"a", b"b"]
 

@@ -27,7 +27,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 # --- Ray Serve -------------------------------------------------------------------------------
 
 
-def test_numeric_and_bytes_tensors(seen: dict[str, Any]) -> None:
+def test_numeric_and_bytes_arrays(seen: dict[str, Any]) -> None:
     served = seen["served"]
     assert served["FP32"] == [[0, 1, 2], [3, 4, 5]]
     assert served["BYTES"] == ["a cat", "ein Hündchen", ""]

@@ -81,8 +81,7 @@ def test_json_tensors(triton: TritonServer, datatype: str, forms: tuple[bool, bo
 
 def test_response_id_and_names(triton: TritonServer) -> None:
     """C38: any text is an id, and is returned."""
-    request = request_of(F2)
-    request.id = '\xe9"1'
+    request = request_of(F2).replace(id='\xe9"1')
     response = answer(send(triton, "identity_fp32", tw.encode_request(request)))
     assert (response.id, response.model_name) == (request.id, "identity_fp32")
     assert response.model_version == "1"
@@ -103,8 +102,7 @@ def test_json_padding(triton: TritonServer) -> None:
     """B15: spaces after the JSON align the first tensor to a multiple of 64."""
     widths = set()
     for i in range(64):
-        request = request_of(F2)
-        request.id = "i" * (i + 1)
+        request = request_of(F2).replace(id="i" * (i + 1))
         frame = tw.encode_request(request)
         body, length = bytes(frame), frame.header_length
         assert length is not None
@@ -161,8 +159,10 @@ def test_binary_and_json_in_one_message(
     """A5 to A8: each tensor in its own form; the model determines the order of the response."""
     sent = [F2, bytes_array(TEXTS)]
     request = two(sent, forms[:2])
-    request.inputs = [request.inputs[i] for i in order]
-    request.outputs = [tw.RequestedOutput(f"OUTPUT{i}", binary=forms[2 + i]) for i in (0, 1)]
+    request = request.replace(
+        inputs=[request.inputs[i] for i in order],
+        outputs=[tw.RequestedOutput(f"OUTPUT{i}", binary=forms[2 + i]) for i in (0, 1)],
+    )
     response = answer(send(triton, "two", tw.encode_request(request)))
     assert [tensor.name for tensor in response.outputs] == [f"OUTPUT{i}" for i in order]
     for i in (0, 1):
@@ -178,9 +178,10 @@ def test_binary_and_json_in_one_message(
 @pytest.mark.parametrize("own", [None, False, True, "unlisted"])
 def test_requested_form_of_outputs(triton: TritonServer, own: Any, default: bool | None) -> None:
     """A1 to A3, X10: for a listed output, Triton only uses its own parameter, so we write it."""
-    request = request_of(F2)
-    request.outputs = [tw.RequestedOutput("OUTPUT0", binary=own)] if own != "unlisted" else None
-    request.parameters = {} if default is None else {"binary_data_output": default}
+    request = request_of(F2).replace(
+        outputs=[tw.RequestedOutput("OUTPUT0", binary=own)] if own != "unlisted" else None,
+        parameters={} if default is None else {"binary_data_output": default},
+    )
     received = output(send(triton, "identity_fp32", tw.encode_request(request)))
     assert received.binary == (own if isinstance(own, bool) else bool(default))
 
@@ -226,7 +227,7 @@ def forms_of(response: tw.InferResponse) -> list[tuple[str, bool]]:
         *(
             pytest.param(
                 identity(datatype),
-                tw.TensorSpec("INPUT0", datatype, [-1]),
+                tw.TensorSpec("INPUT0", datatype, [-1]),  # type: ignore[arg-type]
                 binary_sample(datatype),
                 binary_sample(datatype).shape,
                 id=f"R1 {datatype}",

@@ -106,7 +106,7 @@ def test_bytes_request(
 ) -> None:
     request = request_by(client, [tensor_of(client, array, "BYTES", is_binary=is_binary)])
     [tensor] = request.inputs
-    assert isinstance(tensor.data, tw.BytesTensor)
+    assert isinstance(tensor.data, tw.BytesArray)
     assert tensor.data.as_strings().tolist() == [[text] for text in expected]
 
 

@@ -102,7 +102,7 @@ def one_message() -> list[Work]:
     def use() -> None:
         check_request(request)
         words = request["words"].data
-        assert isinstance(words, tw.BytesTensor)
+        assert isinstance(words, tw.BytesArray)
         assert words[7] == WORDS[7]
         assert words[10:20].tolist() == WORDS[10:20]
         assert words[::7].tolist() == WORDS[::7]
@@ -127,18 +127,15 @@ counter = itertools.count()
 
 
 def lazy_values() -> list[Work]:
-    """A BytesTensor is scanned, and empty parameters are created, by the first of all threads."""
+    """A BytesArray is scanned by the first of all threads."""
     tensors = [tw.Tensor("words", WORDS) for _ in range(100)]
-    parameters: list[list[dict[str, Any]]] = [[] for _ in tensors]
 
     def use() -> None:
-        for tensor, found in zip(tensors, parameters, strict=True):
+        for tensor in tensors:
             words = tensor.data
-            assert isinstance(words, tw.BytesTensor)
+            assert isinstance(words, tw.BytesArray)
             assert words[5] == WORDS[5]
             assert words.reshape((10, 30)).shape == (10, 30)
-            found.append(tensor.parameters)
-            assert found[0] is tensor.parameters
 
     return [use] * N_THREADS
 
@@ -161,6 +158,39 @@ def one_frame() -> list[Work]:
 # --- objects that threads modify ---
 
 
+def shared_message() -> list[Work]:
+    """All threads use the same messages and the same frame."""
+    request = request_with_all_kinds()
+    response = tw.InferResponse(request, id="a")
+    frame = tw.encode_request(request)
+
+    def encode() -> None:
+        own = tw.encode_request(request)
+        check_request(tw.decode_request(bytes(own), own.header_length))
+        own = tw.encode_response(response, request)
+        tw.decode_response(bytes(own), own.header_length)
+
+    def read() -> None:
+        repr(request), repr(response), dict(request), list(response.items())
+        tensor = request["x"]
+        tensor.as_numpy().shape = (10, 100)
+        assert tensor.as_numpy().size == len(tensor) == 1000
+        assert len(np.from_dlpack(tensor)) == len(tensor.as_numpy()) == 1000
+        tensor.__arrow_c_array__(), tw.encode_raw_request(tensor), tensor.parameters
+        with suppress(AttributeError):
+            request.id = None  # type: ignore[misc]
+
+    def copies() -> None:
+        check_request(pickle.loads(pickle.dumps(request, 5)))
+        check_request(request.replace(outputs=["y"]))
+        tw.Tensor("copy", request["x"])
+
+    def send() -> None:
+        assert sum(map(len, frame.buffers)) == len(frame) == len(bytes(frame))
+
+    return [encode, read, copies, send]
+
+
 def accepting(work: Work) -> Work:
     """Return a function that does the work repeatedly, and accepts the documented exceptions."""
 
@@ -170,96 +200,6 @@ def accepting(work: Work) -> Work:
                 work()
 
     return run
-
-
-def modified_message() -> list[Work]:
-    """Some threads set the attributes of a message, others read and encode it."""
-    request = request_with_all_kinds()
-    response = tw.InferResponse(list(request.inputs), id="a")
-    tensor, words = request.inputs[:2]
-    works = *modifying(request, response, tensor, words), *using(request, response, tensor, words)
-    return [accepting(work) for work in works]
-
-
-def modifying(
-    request: tw.InferRequest, response: tw.InferResponse, tensor: tw.Tensor, words: tw.Tensor
-) -> list[Work]:
-    arrays: list[Any] = [
-        *(X, np.zeros(1000), np.zeros(3, np.float32), None),
-        tw.Tensor("b", WORDS).data,
-    ]
-    numbers = itertools.count()
-
-    def set_tensor() -> None:
-        i = next(numbers)
-        tensor.data = arrays[i % 5]
-        tensor.name = f"name {i}"
-        tensor.shape = ((1000,), (3,), None)[i % 3]  # type: ignore[assignment]
-        tensor.datatype = ("FP64", "FP32", "BYTES")[i % 3]
-        tensor.parameters = {f"key {i}": i} if i % 2 else None  # type: ignore[assignment]
-        tensor.binary = bool(i % 2)
-        words.data = arrays[4] if i % 3 else X
-
-    def set_message() -> None:
-        i = next(numbers)
-        request.inputs = [tensor, words][: i % 3]
-        request.outputs = [tw.RequestedOutput(f"y{i}")] if i % 2 else None
-        response.outputs = [tensor, words][: i % 3]
-        request.id = response.id = f"id {i}"
-        request.model_name = response.model_version = None if i % 2 else f"model {i}"
-        request.parameters = {"binary_data_output": True} if i % 2 else {}
-
-    def change_lists() -> None:
-        i = next(numbers)
-        request.inputs.append(tw.Tensor(f"other {i}", X))
-        response.outputs.extend([words] * 3)
-        outputs = request.outputs  # read once, because other threads set it to None
-        if outputs is not None:
-            outputs.append(tw.RequestedOutput(f"y{i}", binary=None))
-        del request.inputs[: i % 4]
-        response.outputs.clear()
-
-    def change_parameters() -> None:
-        i = next(numbers)
-        for parameters in (request.parameters, tensor.parameters):
-            parameters[f"key {i % 20}"] = [i, str(i)]
-            parameters["binary_data_output"] = bool(i % 2)
-            parameters.pop(f"key {(i + 7) % 20}", None)
-
-    return [set_tensor, set_message, change_lists, change_parameters]
-
-
-def using(
-    request: tw.InferRequest, response: tw.InferResponse, tensor: tw.Tensor, words: tw.Tensor
-) -> list[Work]:
-    def encode() -> None:
-        frame = tw.encode_request(request)
-        tw.decode_request(bytes(frame), frame.header_length)
-
-    def encode_response() -> None:
-        frame = tw.encode_response(response, request)
-        tw.decode_response(bytes(frame), frame.header_length)
-
-    def read() -> None:
-        repr(request), repr(response), repr(tensor)
-        for part in (tensor, words):
-            with suppress(*ALLOWED):
-                part.as_numpy().sum()
-                len(part)
-        with suppress(*ALLOWED):
-            np.from_dlpack(tensor)
-        with suppress(*ALLOWED):
-            tensor.__arrow_c_array__()
-        with suppress(*ALLOWED):
-            tw.encode_raw_request(tensor)
-        pickle.loads(pickle.dumps(request, 5))
-        _ = request["words"], "x" in response, [item.name for item in request]
-
-    def copy() -> None:
-        tw.Tensor("copy", tensor)
-        tw.InferRequest(request.inputs, request.outputs, parameters=request.parameters)
-
-    return [encode, encode_response, read, copy]
 
 
 def modified_values() -> list[Work]:
@@ -306,8 +246,8 @@ def modified_body() -> list[Work]:
     bytes_written = generator.integers(0, 256, 5000).tolist()
 
     def decode() -> None:
-        for tensor in tw.decode_request(body, FRAME.header_length):
-            if isinstance(tensor.data, tw.BytesTensor):
+        for tensor in tw.decode_request(body, FRAME.header_length).values():
+            if isinstance(tensor.data, tw.BytesArray):
                 for read in (
                     tensor.data.as_numpy,
                     tensor.data.as_strings,
@@ -413,7 +353,7 @@ SCENARIOS: dict[str, Scenario] = {
     scenario.__name__: scenario
     for scenario in (
         *(one_body, one_message, lazy_values, one_frame),
-        *(modified_message, modified_values, modified_body),
+        *(shared_message, modified_values, modified_body),
         *(one_writer, several_writers, hostile_writers),
     )
 }

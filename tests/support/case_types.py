@@ -17,7 +17,7 @@ class ExpectedTensor:
     """`values` are flat, row-major Python values (bytes for BYTES), or None in shared memory."""
 
     name: str
-    datatype: str
+    datatype: Any
     shape: tuple[int, ...]
     values: list[Any] | None
     binary: bool = True
@@ -56,7 +56,7 @@ class RawValid:
     id: str
     body: bytes
     name: str
-    datatype: str
+    datatype: Any
     dims: tuple[int, ...]
     batching: bool
     shape: tuple[int, ...]
@@ -67,7 +67,7 @@ class RawValid:
 class RawMalformed:
     id: str
     body: bytes
-    datatype: str
+    datatype: Any
     dims: tuple[int, ...]
     batching: bool
     error: str

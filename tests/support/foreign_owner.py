@@ -46,7 +46,7 @@ def _dlpack(tensor: tw.Tensor, take: Take, **options: Any) -> None:
     take(consumed.address, consumed.managed.deleter)
 
 
-def _words() -> tw.BytesTensor:
+def _words() -> tw.BytesArray:
     return tw.decode_bytes(tw.encode_bytes(["a" * n for n in range(50)]))
 
 

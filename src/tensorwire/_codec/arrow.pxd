@@ -44,5 +44,5 @@ cdef invalid_arrow(what)
 
 cdef schema_capsule(ArrowSchema** schema)
 cdef array_capsule(ArrowArray** array)
-cdef export_schema(ndarray array, str datatype)
-cdef export_array(ndarray array, str datatype)
+cdef export_schema(ndarray array, Datatype row)
+cdef export_array(ndarray array, Datatype row)

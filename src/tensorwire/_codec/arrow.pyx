@@ -33,7 +33,7 @@ from .wire cimport MAX_RANK, multiply
 
 import numpy as np
 
-from .datatypes import DATATYPES, datatype_of
+from .datatypes import DATATYPES
 
 from ..errors import (
     MAX_FOREIGN_TEXT,
@@ -491,16 +491,18 @@ cdef struct ArrayNode:
     void* owner  # the numpy array, or NULL in an array of lists
 
 
-cdef export_schema(cnp.ndarray array, str datatype):
-    """Return an `arrow_schema` capsule of the type of an array. `datatype` is the declared one.
+cdef export_schema(cnp.ndarray array, Datatype row):
+    """Return an `arrow_schema` capsule of the type of an array with the elements of a datatype.
 
     The elements of lists are nullable, as in other packages by default, so that the types are
     equal. Raises EncodeError if there is no Arrow type.
     """
     cdef ArrowSchema* schema = NULL
     cdef SchemaNode* node
-    cdef bytes format = FORMATS[exported_row(array, datatype).name]
+    cdef bytes format
     cdef int level, n_lists = max(cnp.PyArray_NDIM(array) - 1, 0)
+    check_exportable(array, row)
+    format = FORMATS[row.name]
     capsule = schema_capsule(&schema)
     for level in range(n_lists + 1):
         node = <SchemaNode*>PyMem_RawCalloc(1, sizeof(SchemaNode))
@@ -532,22 +534,18 @@ cdef void release_schema_node(ArrowSchema* schema) noexcept nogil:
     schema.release = NULL
 
 
-cdef export_array(cnp.ndarray array, str datatype):
-    """Return an `arrow_array` capsule of an array. See `export_schema`.
+cdef export_array(cnp.ndarray array, Datatype row):
+    """Return an `arrow_array` capsule of a C-contiguous array that `export_schema` accepts.
 
-    The memory is that of the array, unless it is BOOL, not C-contiguous or big-endian. An array
-    without dimensions is exported as one element.
+    The memory is that of the array, unless it is BOOL. An array without dimensions is exported as
+    one element.
     """
     cdef ArrowArray* exported = NULL
     cdef ArrayNode* node
-    cdef Datatype row = exported_row(array, datatype)
     cdef int level, n_lists = max(cnp.PyArray_NDIM(array) - 1, 0)
     cdef int64_t length = 1
-    cdef cnp.ndarray owner
-    if row.name == "BOOL":
-        owner = np.packbits(np.asarray(array), bitorder="little")
-    else:
-        owner = np.asarray(array, row.dtype, order="C")
+    cdef cnp.ndarray owner = (
+        np.packbits(array, bitorder="little") if row.name == "BOOL" else array)
     capsule = array_capsule(&exported)
     for level in range(n_lists + 1):
         node = <ArrayNode*>PyMem_RawCalloc(1, sizeof(ArrayNode))
@@ -585,14 +583,10 @@ cdef void release_array_node(ArrowArray* array) noexcept nogil:
         drop_reference(owner)
 
 
-cdef Datatype exported_row(cnp.ndarray array, str datatype):
-    """Return the Datatype of an array that has an Arrow type. Raises EncodeError."""
-    cdef Datatype row = datatype_of(array.descr)
+cdef int check_exportable(cnp.ndarray array, Datatype row) except -1:
+    """Raise EncodeError if Arrow has no type for an array."""
     cdef int axis
-    if row is None:
-        raise EncodeError(
-            f"{SUBJECT} has an array of {format_text(array.descr)}, which has no datatype")
-    if row.name == "BF16" or datatype == "BF16":
+    if row.name == "BF16":
         raise EncodeError(
             f"{SUBJECT} is BF16, which Arrow does not support: convert it to FP32 first")
     for axis in range(1, cnp.PyArray_NDIM(array)):
@@ -600,7 +594,7 @@ cdef Datatype exported_row(cnp.ndarray array, str datatype):
             raise EncodeError(
                 f"{SUBJECT} has a dimension of {cnp.PyArray_DIM(array, axis)}, and an Arrow list "
                 f"of fixed size has at most {INT32_MAX} elements")
-    return row
+    return 0
 
 
 cdef schema_capsule(ArrowSchema** schema):

@@ -533,7 +533,7 @@ cdef class Strings(Source):
 
 @cython.final
 cdef class WireBytes(Source):
-    """Wire bytes of a BytesTensor, as a flat memoryview."""
+    """Wire bytes of a BytesArray, as a flat memoryview."""
 
     cdef uint64_t measure(self) except? 0:
         return len(self.values)

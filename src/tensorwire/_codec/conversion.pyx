@@ -1,7 +1,7 @@
 """Convert the data that users pass to `Tensor` and `encode_bytes`: arrays, lists, Arrow arrays.
 
 `convert_data` returns data that the encoder can send: a little-endian, C-contiguous array or a
-BytesTensor. If the data is one of these, it is not copied. The functions of this module do not know
+BytesArray. If the data is one of these, it is not copied. The functions of this module do not know
 the name of the tensor: their errors contain SUBJECT, which the caller replaces.
 """
 
@@ -18,7 +18,7 @@ from libc.stdint cimport INT64_MAX, int64_t
 from libc.string cimport memcpy
 
 from .arrow cimport Received, numbers_of, receive
-from .bytes_tensor cimport BytesTensor, tensor_of_wire
+from .bytes_array cimport BytesArray, bytes_of_wire
 from .bytes_writer cimport Source, source_of_received
 from .datatypes cimport Datatype, shape_to_send
 from .dlpack cimport exports_dlpack, import_dlpack
@@ -55,7 +55,7 @@ cdef tuple convert_data(data, datatype, shape):
     """Return the datatype, shape and data of a tensor in the form that the encoder needs.
 
     `data`, `datatype` and `shape` are the arguments of `Tensor`. A C-contiguous, little-endian
-    array and a BytesTensor are not copied. Raises EncodeError if data, datatype and shape do not
+    array and a BytesArray are not copied. Raises EncodeError if data, datatype and shape do not
     agree, and TypeError for data of an unsupported type.
     """
     if datatype is not None and datatype not in DATATYPES:
@@ -92,11 +92,11 @@ def encode_bytes(values):
 
     Parameters
     ----------
-    values : sequence, array or BytesTensor
+    values : sequence, array or BytesArray
         Nested lists or an object array of ``bytes``, ``str`` (encoded as UTF-8), ``bytearray`` or
         ``memoryview``; a numpy ``S``, ``U`` or StringDType array (numpy drops the trailing NULs of
         ``S`` and ``U`` elements); an object with an Arrow array or stream of bytes or text without
-        nulls, which is consumed; a BytesTensor. The lengths of the buffers of an Arrow array cannot
+        nulls, which is consumed; a BytesArray. The lengths of the buffers of an Arrow array cannot
         be checked, so pass only Arrow arrays from a trusted producer.
 
     Returns
@@ -129,7 +129,7 @@ def encode_bytes_into(values, buffer):
 
     Parameters
     ----------
-    values : sequence, array or BytesTensor
+    values : sequence, array or BytesArray
         See ``encode_bytes``. Their memory may overlap with the buffer.
     buffer : buffer
         A writable, C-contiguous buffer of bytes.
@@ -180,7 +180,7 @@ cdef bint is_arrow(values) except -1:
     does not need pyarrow.
     """
     return (
-        not isinstance(values, (BytesTensor, list, tuple, np.ndarray)) and exports_arrow(values)
+        not isinstance(values, (BytesArray, list, tuple, np.ndarray)) and exports_arrow(values)
         and not isinstance(getattr(values, "dtype", None), np.dtype)
     )
 
@@ -201,8 +201,8 @@ cdef tuple convert_arrow(values, datatype):
 
 
 cdef convert_bytes(data, datatype):
-    """Return the data as a BytesTensor, or None if it is not BYTES."""
-    if isinstance(data, BytesTensor):
+    """Return the data as a BytesArray, or None if it is not BYTES."""
+    if isinstance(data, BytesArray):
         check_datatype("BYTES", datatype)
         return data
     if isinstance(data, (list, tuple)):
@@ -216,13 +216,13 @@ cdef convert_bytes(data, datatype):
     return pack_tensor(source_of(data if isinstance(data, np.ndarray) else np.asarray(data)))
 
 
-cdef BytesTensor pack_tensor(Source source):
-    return tensor_of_wire(pack(source), source.shape)
+cdef BytesArray pack_tensor(Source source):
+    return bytes_of_wire(pack(source), source.shape)
 
 
 cdef Source source_of(values):
     """Return a Source for `values`: any object that `encode_bytes` accepts."""
-    if isinstance(values, BytesTensor):
+    if isinstance(values, BytesArray):
         return WireBytes(values.wire, values.shape)
     if isinstance(values, (list, tuple)):
         shape, flat = flatten(values, 1)
@@ -314,7 +314,7 @@ cdef tuple convert_numbers(data, datatype):
     if isinstance(data, np.ndarray) or exports_arrow(data) or not exports_dlpack(data):
         if not hasattr(data, "__array__"):
             raise TypeError(
-                f"the data of {SUBJECT} must be an array, a list or a BytesTensor, not "
+                f"the data of {SUBJECT} must be an array, a list or a BytesArray, not "
                 f"{type(data).__name__}")
         array = np.asarray(data)
         row = datatype_of(array.dtype)

@@ -17,7 +17,6 @@ from operator import index
 
 import numpy as np
 
-from .docstrings import document_attributes
 from ..errors import (
     MAX_FOREIGN_TEXT,
     SUBJECT,
@@ -155,7 +154,7 @@ bf16_as_uint16=False)\n--\n
     tensorwire.errors.HeaderError: the JSON header is too long: 13 bytes, at most 10 are accepted
     """
 
-    def __init__(
+    def __cinit__(
         self, *, max_header_nbytes=64 << 20, max_tensors=4096, max_rank=MAX_RANK,
         max_name_nbytes=4096, max_nesting=128, max_parameters=1024, max_elements=MAX_INT64,
         check_bool=True, bf16_as_uint16=False,
@@ -187,8 +186,6 @@ bf16_as_uint16=False)\n--\n
             f"bf16_as_uint16={self.bf16_as_uint16})"
         )
 
-
-document_attributes(Limits)
 
 UNLIMITED = Limits(
     max_header_nbytes=MAX_INT64, max_tensors=MAX_INT64, max_name_nbytes=MAX_INT64,

@@ -18,13 +18,12 @@ from cpython.long cimport PyLong_FromSsize_t
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
-from cpython.set cimport PySet_Add, PySet_GET_SIZE
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport INT64_MAX, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from .bytes_reader cimport scan_elements
-from .bytes_tensor cimport new_tensor, tensor_of_element, tensor_of_wire
+from .bytes_array cimport new_bytes, bytes_of_element, bytes_of_wire
 from .datatypes cimport Datatype, Layout, Limits, fill_layout, product_of, set_counts
 from .json_reader cimport (
     DATA_TOO_DEEP,
@@ -71,7 +70,15 @@ from .messages cimport (
     RequestedOutput,
     Tensor,
     TensorSpec,
-    make_tensor,
+    first_duplicate,
+    new_output,
+    new_request,
+    new_response,
+    new_tensor,
+    tensors_by_name,
+    use_converted,
+    use_memory,
+    use_texts,
 )
 from .wire cimport MAX_RANK, WIDEST_ITEMSIZE
 
@@ -287,8 +294,9 @@ cdef class MessageReader:
     cdef str server_error  # the "error" of a server's error response, or None
     cdef Text key  # the key of the member that is being read, for error messages
     # The members of the message; None if they are missing.
-    cdef list tensors
-    cdef list requested  # the outputs that a request selects
+    cdef tuple tensors
+    cdef dict by_name  # the tensors by their names; None if there is at most one
+    cdef tuple requested  # the outputs that a request selects
     cdef str id
     cdef str model_name
     cdef str model_version
@@ -325,7 +333,7 @@ cdef class MessageReader:
         end_reading(&self.keys)  # all zero if `begin` was not called
 
     cdef InferRequest read_request(self):
-        cdef InferRequest request = InferRequest.__new__(InferRequest)
+        cdef InferRequest request
         self.read_header("input")
         if not self.tensors and not self.is_lenient:
             raise HeaderError("the request has no inputs")
@@ -335,7 +343,7 @@ cdef class MessageReader:
         if value is not None and type(value) is not bool:
             raise HeaderError(
                 f"binary_data_output of the request is {format_value(value)}, not true or false")
-        request.inputs = self.tensors
+        request = new_request(self.tensors, self.by_name)
         request.outputs = self.requested
         request.id = self.id
         request.model_name = self.model_name
@@ -344,9 +352,9 @@ cdef class MessageReader:
         return request
 
     cdef InferResponse read_response(self):
-        cdef InferResponse response = InferResponse.__new__(InferResponse)
+        cdef InferResponse response
         self.read_header("output")
-        response.outputs = self.tensors
+        response = new_response(self.tensors, self.by_name)
         response.model_name = self.model_name
         response.model_version = self.model_version
         response.id = self.id
@@ -575,9 +583,10 @@ cdef class MessageReader:
 
     # --- tensors ---
 
-    cdef list read_tensors(self):
+    cdef tuple read_tensors(self):
         """Return the tensors in the order of the message (WIRE.md 1)."""
-        cdef list tensors = []
+        cdef list entries = None
+        cdef tuple tensors = ()
         cdef const unsigned char* entry_end
         cdef int level
         if not next_is(&self.cursor, c"["):
@@ -592,17 +601,26 @@ cdef class MessageReader:
             try:
                 self.read_entry()
                 entry_end = self.cursor.position
-                tensors.append(self.peer_tensor() if self.is_lenient else self.tensor())
+                tensor = self.peer_tensor() if self.is_lenient else self.tensor()
             except DecodeError as error:
                 if entry_end != NULL and not isinstance(error, HeaderError):
                     self.cursor.position, self.cursor.level = entry_end, level
                     self.check_rest()
                 name_tensor(error, self.kind, self.name)
                 raise
+            if self.index == 0:
+                tensors = (tensor,)
+            elif self.index == 1:
+                entries = [tensors[0], tensor]
+            else:
+                entries.append(tensor)
         self.index = -1
-        if len(tensors) > 1 and not self.is_lenient:
-            name = first_duplicate([(<Tensor>tensor).name for tensor in tensors])
-            if name is not None:
+        if entries is not None:
+            tensors = tuple(entries)
+        if not self.is_lenient:
+            self.by_name = tensors_by_name(tensors)
+            if self.by_name is not None and len(self.by_name) < len(tensors):
+                name = first_duplicate(tensors)
                 raise HeaderError(f"{subject(self.kind, name)} appears twice", tensor=name)
         return tensors
 
@@ -756,13 +774,23 @@ cdef class MessageReader:
             if not is_binary:
                 raise self.not_one_source(has_region)
         if is_binary:
-            self.read_binary(self.declared_nbytes())
-        elif has_region:
+            return self.binary_tensor(self.declared_nbytes())
+        if has_region:
             self.measure_entry()
-        elif self.data is None:
+            return self.bare_tensor(False)
+        if self.data is None:
             self.read_skipped_data()
-        return make_tensor(
-            self.name, self.datatype.name, self.shape(), self.data, self.parameters, is_binary)
+        return self.json_tensor()
+
+    cdef Tensor bare_tensor(self, bint binary):
+        """Return a tensor with the members of the entry, without data."""
+        return new_tensor(self.name, self.datatype, self.shape(), self.parameters, binary)
+
+    cdef Tensor json_tensor(self):
+        """Return a tensor with the elements that `parse_elements` has read."""
+        cdef Tensor tensor = self.bare_tensor(False)
+        use_converted(tensor, self.data)
+        return tensor
 
     cdef bint is_empty_output(self):
         return self.kind == "output" and 0 in self.shape()
@@ -790,29 +818,14 @@ cdef class MessageReader:
             f"binary_data_size of {SUBJECT} {problem}: {excerpt(&cursor)}",
             offset=offset, expected=0 if is_negative else INT64_MAX, actual=read_value(&cursor))
 
-    cdef int read_binary(self, Py_ssize_t nbytes) except -1:
-        """Set `data` to a view of the next `nbytes` bytes of the body."""
-        cdef Datatype datatype = self.datatype
-        cdef Layout* layout = &self.entry.layout
-        cdef cnp.ndarray starts
-        dtype = datatype.dtype
+    cdef Tensor binary_tensor(self, Py_ssize_t nbytes):
+        """Return a tensor that is a view of the next `nbytes` bytes of the body."""
+        cdef Tensor tensor
         self.measure_entry()
-        if dtype is None and datatype.itemsize == 0:
-            self.body.check_range(self.offset, nbytes)
-            starts = scan_elements(self.body, layout.n_elements, self.offset, nbytes)
-            self.data = new_tensor(
-                self.body, starts, self.offset, self.offset + nbytes, self.shape())
-        else:
-            if dtype is None:
-                dtype = dtype_of_bf16(self.limits)
-            if <uint64_t>nbytes != layout.nbytes:
-                raise wrong_size(datatype, self.shape(), layout.nbytes, nbytes)
-            self.body.check_range(self.offset, nbytes)
-            if (<cnp.dtype>dtype).type_num == cnp.NPY_BOOL and self.limits.check_bool:
-                self.body.check_bool(self.offset, nbytes)
-            self.data = self.body.array(dtype, layout, self.offset)
+        tensor = self.bare_tensor(True)
+        view_body(tensor, &self.entry.layout, self.body, self.offset, nbytes, self.limits)
         self.offset += nbytes
-        return 0
+        return tensor
 
     # --- JSON data ---
 
@@ -909,7 +922,7 @@ cdef class MessageReader:
                 f"needs {plural('element', layout.n_elements)}, its JSON data has {n_read}",
                 expected=layout.n_elements, actual=n_read)
         if wire is not None:
-            self.data = tensor_of_wire(wire, self.shape())
+            self.data = bytes_of_wire(wire, self.shape())
         return 0
 
     cdef int raise_data_fault(self, Fault fault, uint64_t element) except -1:
@@ -938,7 +951,7 @@ cdef class MessageReader:
 
     # --- requested outputs ---
 
-    cdef list read_outputs(self):
+    cdef tuple read_outputs(self):
         cdef list outputs = []
         if not next_is(&self.cursor, c"["):
             raise self.unexpected_member("a list")
@@ -954,17 +967,16 @@ cdef class MessageReader:
                 name_tensor(error, "output", self.name)
                 raise
         self.index = -1
-        if len(outputs) > 1:
-            name = first_duplicate([(<RequestedOutput>output).name for output in outputs])
-            if name is not None:
-                raise HeaderError(f"{subject('output', name)} appears twice", tensor=name)
-        return outputs
+        name = first_duplicate(tuple(outputs))
+        if name is not None:
+            raise HeaderError(f"{subject('output', name)} appears twice", tensor=name)
+        return tuple(outputs)
 
     cdef RequestedOutput read_output(self):
         cdef ReadCursor* cursor = &self.cursor
         cdef Py_ssize_t first_key = cursor.keys.n_keys
-        cdef RequestedOutput output = RequestedOutput.__new__(RequestedOutput)
         cdef const unsigned char* binary = NULL
+        cdef dict parameters = None
         cdef Py_ssize_t name_nbytes = 0
         cdef bint has_nul = False
         cdef Text key, text
@@ -976,27 +988,26 @@ cdef class MessageReader:
             if equals(&key, b"name", 4):
                 self.mark_member(&seen, NAME, &key)
                 self.scan_text(&text)
-                output.name = text_to_str(&text)
+                self.name = text_to_str(&text)
                 name_nbytes = utf8_nbytes_of(&text)
-                has_nul = text.has_escapes and "\0" in output.name
+                has_nul = text.has_escapes and "\0" in self.name
             elif equals(&key, b"parameters", 10):
                 self.mark_member(&seen, PARAMETERS, &key)
-                output._parameters = self.read_entry_parameters(b"binary_data", 11, &binary)
+                parameters = self.read_entry_parameters(b"binary_data", 11, &binary)
             else:
                 self.skip_member(&seen, &key)
         self.close_keys(first_key)
         if not seen & NAME:
             raise self.incomplete(seen | DATATYPE | SHAPE)
-        self.name = output.name
         check_name(name_nbytes, has_nul, self.limits)
-        if binary != NULL:
-            output.binary = binary[0] == c"t"
-            if binary[0] != c"t" and binary[0] != c"f":
-                cursor.position = binary
-                raise HeaderError(
-                    f"binary_data of {SUBJECT} is {excerpt(cursor)}, not true or false",
-                    offset=binary - cursor.start)
-        return output
+        if binary == NULL:
+            return new_output(self.name, None, parameters)
+        if binary[0] != c"t" and binary[0] != c"f":
+            cursor.position = binary
+            raise HeaderError(
+                f"binary_data of {SUBJECT} is {excerpt(cursor)}, not true or false",
+                offset=binary - cursor.start)
+        return new_output(self.name, binary[0] == c"t", parameters)
 
     # --- errors ---
 
@@ -1054,15 +1065,13 @@ cdef class MessageReader:
                     **(self.parameters or {}), "binary_data_size": read_value(&self.cursor)}
                 peer.parameters = self.parameters
                 self.cursor.position = position
-        elif entry.size != NULL:
+        peer.shape = self.shape()
+        if entry.data == NULL and entry.size != NULL:
             if self.datatype is None:
                 raise unknown_datatype(self.datatype_text)
-            self.read_binary(self.declared_nbytes())
-        peer.shape = self.shape()
-        if self.data is not None:
-            peer.tensor = make_tensor(
-                peer.name, self.datatype.name, peer.shape, self.data, self.parameters,
-                entry.data == NULL)
+            peer.tensor = self.binary_tensor(self.declared_nbytes())
+        elif self.data is not None:
+            peer.tensor = self.json_tensor()
         return peer
 
 
@@ -1099,7 +1108,7 @@ def read_peer_message(
 
     JSON data that does not match its datatype and shape is only an error if ``needs_arrays`` is
     set. Otherwise, the other package converts its text. Returns the message without its tensors, a
-    list of PeerTensor, and a list of the parameters of the message and of each requested output.
+    tuple of PeerTensor, and a list of the parameters of the message and of each requested output.
     Parameters are None if there are none, and an empty dict for an empty object, because the other
     packages distinguish the two. Raises DecodeError.
     """
@@ -1116,12 +1125,12 @@ def read_peer_message(
     reader.needs_arrays = needs_arrays
     if is_request:
         request = reader.read_request()
-        tensors, request.inputs = request.inputs, []
+        tensors, request.inputs = request.inputs, ()
         parameters = [request._parameters]
         parameters += [(<RequestedOutput>output)._parameters for output in request.outputs or ()]
         return request, tensors, parameters
     response = reader.read_response()
-    tensors, response.outputs = response.outputs, []
+    tensors, response.outputs = response.outputs, ()
     return response, tensors, [response._parameters]
 
 
@@ -1138,23 +1147,39 @@ def view_tensor(
 cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Limits limits):
     """Return a tensor that is a view of the whole body."""
     cdef Layout layout
+    cdef Tensor tensor
     cdef Datatype row = DATATYPES_BY_NAME.get(datatype)
     if row is None:
         raise unknown_datatype(datatype)
-    dtype = row.dtype
     fill_layout(&layout, shape, row, limits.max_rank)
-    if dtype is None and row.itemsize == 0:
-        starts = scan_elements(source, layout.n_elements, 0, source.nbytes)
-        data = new_tensor(source, starts, 0, source.nbytes, shape)
-    else:
-        if dtype is None:
-            dtype = dtype_of_bf16(limits)
-        if <uint64_t>source.nbytes != layout.nbytes:
-            raise wrong_size(row, shape, layout.nbytes, source.nbytes)
-        if row.name == "BOOL" and limits.check_bool:
-            source.check_bool(0, source.nbytes)
-        data = source.array(dtype, &layout, 0)
-    return make_tensor(name, datatype, shape, data, None, True)
+    tensor = new_tensor(name, row, shape, None, True)
+    view_body(tensor, &layout, source, 0, source.nbytes, limits)
+    return tensor
+
+
+cdef int view_body(
+    Tensor tensor, Layout* layout, Body body, Py_ssize_t offset, Py_ssize_t nbytes, Limits limits
+) except -1:
+    """Use `nbytes` bytes (0 or more) of the body from `offset` as the data of a tensor.
+
+    `layout` has the counts of the tensor's shape and datatype.
+    """
+    cdef Datatype row = tensor.row
+    cdef cnp.dtype dtype = row.dtype
+    if row.itemsize == 0:
+        body.check_range(offset, nbytes)
+        starts = scan_elements(body, layout.n_elements, offset, nbytes)
+        use_texts(tensor, new_bytes(body, starts, offset, offset + nbytes, tensor.shape))
+        return 0
+    if dtype is None:
+        dtype = dtype_of_bf16(limits)
+    if <uint64_t>nbytes != layout.nbytes:
+        raise wrong_size(row, tensor.shape, layout.nbytes, nbytes)
+    body.check_range(offset, nbytes)
+    if dtype.type_num == cnp.NPY_BOOL and limits.check_bool:
+        body.check_bool(offset, nbytes)
+    use_memory(tensor, body, dtype, <char*>body.data + offset, nbytes, body.readonly)
+    return 0
 
 
 cdef dtype_of_bf16(Limits limits):
@@ -1194,6 +1219,7 @@ cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
 cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
     cdef Layout layout
     cdef Datatype datatype = DATATYPES_BY_NAME[spec.datatype]
+    cdef Tensor tensor
     cdef tuple batch = (1,) if spec.batching else ()
     cdef tuple shape
     if datatype.itemsize > 0:
@@ -1211,8 +1237,9 @@ cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
             f"{SUBJECT} is one BYTES element of {source.nbytes} bytes, its length must be below "
             f"2^32", expected=(1 << 32) - 1, actual=source.nbytes)
     fill_layout(&layout, shape, datatype, limits.max_rank)
-    data = tensor_of_element(source, shape)
-    return make_tensor(spec.name, spec.datatype, shape, data, None, True)
+    tensor = new_tensor(spec.name, datatype, shape, None, True)
+    use_texts(tensor, bytes_of_element(source, shape))
+    return tensor
 
 
 cdef tuple deduced_dims(Py_ssize_t nbytes, Datatype datatype, TensorSpec spec):
@@ -1260,18 +1287,6 @@ cdef int check_n_elements(n_elements, Limits limits) except -1:
             f"most {limits.max_elements} are accepted",
             expected=limits.max_elements, actual=n_elements)
     return 0
-
-
-cdef str first_duplicate(list names):
-    """Return the first name that appeared before in the list; None if all are different."""
-    cdef set seen = set()
-    cdef Py_ssize_t n = 0
-    for name in names:
-        PySet_Add(seen, name)
-        n += 1
-        if PySet_GET_SIZE(seen) < n:
-            return name
-    return None
 
 
 cdef wrong_size(Datatype datatype, tuple shape, expected, nbytes):

@@ -41,7 +41,7 @@ from .dlpack_abi cimport (
 from .memory cimport drop_reference
 from .wire cimport MAX_RANK, multiply
 
-from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16, bf16_dtype, datatype_of
+from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16, bf16_dtype
 
 from ..errors import MAX_FOREIGN_TEXT, SUBJECT, EncodeError, format_text, shape_text
 
@@ -81,18 +81,20 @@ DEVICE_NAMES = {
 # --- export ---
 
 
-cdef dlpack_capsule(cnp.ndarray array, str datatype, max_version, dl_device, bint copied):
-    """Return a capsule that owns a reference to an array.
+cdef dlpack_capsule(cnp.ndarray array, Datatype row, max_version, dl_device, bint copied):
+    """Return a capsule that owns a reference to an array, which is C-contiguous and little-endian.
 
-    `datatype` is the declared datatype, which tells BF16 from UINT16. `max_version` and `dl_device`
-    are the arguments of `__dlpack__`. `copied` is whether the array is a copy for the consumer.
+    `row` is the datatype of the tensor. `max_version` and `dl_device` are the arguments of
+    `__dlpack__`. `copied` is whether the array is a copy for the consumer.
     Raises BufferError.
     """
     cdef DLManagedTensorVersioned* versioned
     cdef DLManagedTensor* unversioned
-    cdef DLDataType dtype = type_of_array(array, datatype)
+    cdef DLDataType dtype
     cdef bint readonly = not cnp.PyArray_ISWRITEABLE(array)
-    check_strides(array)
+    dtype.code = CODE_OF_DATATYPE[row.name]
+    dtype.bits = <uint8_t>(8 * row.itemsize)
+    dtype.lanes = 1
     if dl_device is not None and tuple(dl_device) != (CPU, 0):
         raise BufferError(f"{SUBJECT} can only be exported to DLPack device (1, 0), the CPU")
     if max_version is not None and max_version[0] >= MAJOR_VERSION:
@@ -124,32 +126,6 @@ cdef dlpack_capsule(cnp.ndarray array, str datatype, max_version, dl_device, bin
     except MemoryError:
         delete_unversioned(unversioned)
         raise
-
-
-cdef DLDataType type_of_array(cnp.ndarray array, str datatype) except *:
-    cdef DLDataType dtype
-    cdef cnp.dtype descr = array.descr
-    cdef Datatype row = datatype_of(descr)
-    if datatype == "BF16" and descr == RAW_BF16:
-        row = DATATYPES["BF16"]
-    if row is None or not cnp.PyArray_ISNOTSWAPPED(array):
-        raise BufferError(
-            f"{SUBJECT} has an array of {format_text(descr)}, which DLPack does not support")
-    dtype.code = CODE_OF_DATATYPE[row.name]
-    dtype.bits = <uint8_t>(8 * row.itemsize)
-    dtype.lanes = 1
-    return dtype
-
-
-cdef int check_strides(cnp.ndarray array) except -1:
-    """Raise BufferError for an array that DLPack cannot describe. Users can set such an array."""
-    cdef Py_ssize_t axis
-    for axis in range(cnp.PyArray_NDIM(array)):
-        if cnp.PyArray_STRIDE(array, axis) % cnp.PyArray_ITEMSIZE(array) != 0:
-            raise BufferError(
-                f"{SUBJECT} has an array with a stride that is not a multiple of the size of its "
-                f"elements, which DLPack does not support")
-    return 0
 
 
 cdef void* allocate(size_t nbytes, cnp.ndarray array) except NULL:

@@ -43,17 +43,6 @@ cdef class JsonWriter:
     cdef bytes finish(self, Py_ssize_t align)
 
 
-cdef inline str exact_str(value):
-    """Return a str with the characters of `value`, a str or an instance of a subclass.
-
-    No method of the subclass is called.
-    """
-    return <str>value if type(value) is str else <str>str.__str__(value)
-
-
-cdef dict exact_parameters(dict parameters)
-
-
 cdef inline int reserve(JsonWriter writer, Py_ssize_t nbytes) except -1:
     """Make room for `nbytes` more bytes."""
     if nbytes > writer.cursor.end - writer.cursor.position:

@@ -31,7 +31,6 @@ from libc.stdint cimport (
 )
 from libc.string cimport memcpy, memset, strlen
 
-from .json_reader cimport MAX_INTEGER_DIGITS
 from .memory cimport Body
 from .shortest cimport (
     FIRST_POWER,
@@ -44,8 +43,6 @@ from .shortest cimport (
     write_integer,
 )
 from .wire cimport PREFIX_NBYTES
-
-import numpy as np
 
 from ..errors import EncodeError, format_value, plural
 
@@ -60,7 +57,6 @@ cdef extern from "Python.h":
 cdef enum:
     # The default of `Limits`. A level takes a few hundred bytes of stack.
     DEFAULT_MAX_NESTING = 128
-    MAX_INTEGER_BITS = 14_285  # more bits have more digits than decoders read
     # The maximum size of an element of an array with its comma. Numbers are the longest elements.
     MAX_ELEMENT_NBYTES = MAX_NUMBER_NBYTES + 1
     # When a kernel is called, there is room for this many elements, or for all that are left.
@@ -205,14 +201,12 @@ cdef class JsonWriter:
         return self.close(c"]")
 
     cdef int write_value(self, value, int depth) except -1:
-        """Write a value of any type that JSON supports. `depth` lists and objects are open.
+        """Write a value that `own_value` has returned. `depth` lists and objects are open.
 
-        Subclasses are written like the type that they extend, and numpy scalars like Python's.
-        Floating-point numbers that are not finite are written as null. Raises EncodeError for a
-        value that cannot be encoded, TypeError for an unsupported type.
+        Floating-point numbers that are not finite are written as null. Raises EncodeError if a
+        limit is exceeded.
         """
         cdef char* end
-        cdef double number
         if self.n_values >= self.max_values:
             raise EncodeError(
                 f"the parameters have more than {plural('value', self.max_values)}, which is the "
@@ -224,45 +218,34 @@ cdef class JsonWriter:
             return write_literal(self, b"true,")
         if value is False:
             return write_literal(self, b"false,")
-        if isinstance(value, str):
-            return self.write_string(exact_str(value))
-        if isinstance(value, int):
+        if type(value) is str:
+            return self.write_string(value)
+        if type(value) is int:
             return write_any_int(self, value)
-        if isinstance(value, float):
-            number = PyFloat_AS_DOUBLE(value)
+        if type(value) is float:
             reserve(self, MAX_ELEMENT_NBYTES)
-            end = write_float(self.cursor.position, powers_of_ten, number)
+            end = write_float(self.cursor.position, powers_of_ten, PyFloat_AS_DOUBLE(value))
             if end == NULL:
                 return write_literal(self, b"null,")
             end_element(&self.cursor, end)
             return 0
-        if isinstance(value, dict):
-            check_depth(self, depth)
+        check_depth(self, depth)
+        if type(value) is dict:
             write_literal(self, b"{")
-            if type(value) is not dict:
-                value = dict(value)
-            for key, item in exact_members(value, self.parameter).items():
+            for key, item in (<dict>value).items():
                 self.write_string(key)
                 self.cursor.position[-1] = c":"
                 self.write_value(item, depth + 1)
             return self.close(c"}")
-        if isinstance(value, (list, tuple)):
-            check_depth(self, depth)
-            write_literal(self, b"[")
-            for item in value if type(value) in (list, tuple) else list(value):
-                self.write_value(item, depth + 1)
-            return self.close(c"]")
-        if isinstance(value, np.bool_ | np.integer | np.float16 | np.float32):
-            self.n_values -= 1  # the same value
-            return self.write_value(np.generic.item(value), depth)
-        raise TypeError(
-            f"parameter {format_value(self.parameter)} contains an object of type "
-            f"{type(value).__name__}, which JSON cannot represent")
+        write_literal(self, b"[")
+        for item in <list>value:
+            self.write_value(item, depth + 1)
+        return self.close(c"]")
 
     cdef int write_parameters(self, dict parameters, int depth) except -1:
         """Write the parameters of a message or tensor without braces. Errors name the parameter.
 
-        `parameters` was returned by `exact_parameters`. `depth` is the number of open lists and
+        `parameters` was returned by `own_parameters`. `depth` is the number of open lists and
         objects, including the object of the parameters.
         """
         for key, value in parameters.items():
@@ -335,46 +318,6 @@ cdef class JsonWriter:
 # --- helpers of the writer ---
 
 
-cdef dict exact_parameters(dict parameters):
-    """Return a copy of the parameters of a message or tensor, whose keys and texts are exact `str`.
-
-    Subclasses may compare and hash as they like, so that a dict can contain a key twice. Nobody
-    else has the copy, so that code that runs while it is written cannot change it. Raises TypeError
-    for a key that is not a str, EncodeError for two equal keys. Returns None for None.
-    """
-    return None if parameters is None else exact_members(parameters, None)
-
-
-cdef dict exact_members(dict members, parameter):
-    """Return a copy of the members of an object, as `exact_parameters` does for parameters.
-
-    The object is part of the value of `parameter`, or consists of parameters if that is None.
-    """
-    cdef dict exact = {}
-    cdef str name
-    cdef bint is_exact = True
-    members = members.copy()  # it cannot change while its items are read
-    for key, value in members.items():
-        if type(key) is not str or type(value) is not str and isinstance(value, str):
-            is_exact = False
-            break
-    if is_exact:
-        return members
-    for key, value in members.items():
-        if not isinstance(key, str):
-            if parameter is None:
-                raise TypeError(f"the name of a parameter is a str, not {type(key).__name__}")
-            raise TypeError(
-                f"the keys of a JSON object are str, parameter {format_value(parameter)} contains "
-                f"{type(key).__name__}")
-        name = exact_str(key)
-        if name in exact:
-            what = "the parameters" if parameter is None else format_value(parameter)
-            raise EncodeError(f"the key {format_value(name)} appears twice in {what}")
-        exact[name] = exact_str(value) if isinstance(value, str) else value
-    return exact
-
-
 cdef inline PyObject* new_reference(object text) noexcept:
     """Return a new reference to `text`, which the caller owns."""
     Py_INCREF(text)
@@ -407,21 +350,17 @@ cdef int write_quoted(JsonWriter writer, const unsigned char* text, Py_ssize_t n
 
 
 cdef int write_any_int(JsonWriter writer, value) except -1:
-    """Write an integer of any size. Raises EncodeError if Python cannot convert it to decimal."""
+    """Write an integer of any size that `own_value` accepts."""
     cdef int overflow = 0
     cdef long long number = PyLong_AsLongLongAndOverflow(value, &overflow)
     if overflow == 0:
         return writer.write_int64(number)
-    n_bits = int.bit_length(value)
-    digits = None
-    if n_bits <= MAX_INTEGER_BITS:
-        try:
-            digits = int.__repr__(value).encode()
-        except ValueError:  # sys.set_int_max_str_digits() may allow fewer
-            pass
-    if digits is None or len(digits) - digits.startswith(b"-") > MAX_INTEGER_DIGITS:
+    try:
+        digits = int.__repr__(value).encode()
+    except ValueError:  # sys.set_int_max_str_digits() has been called
         raise EncodeError(
-            f"parameter {format_value(writer.parameter)} contains an integer of {n_bits} bits")
+            f"parameter {format_value(writer.parameter)} contains an integer of "
+            f"{int.bit_length(value)} bits, which Python is set not to convert to text") from None
     return write_literal(writer, digits + b",")
 
 
@@ -429,9 +368,8 @@ cdef int check_depth(JsonWriter writer, int depth) except -1:
     """Raise EncodeError if no list or object is allowed within `depth` others."""
     if depth >= writer.max_nesting:
         raise EncodeError(
-            f"the header is nested too deep: parameter {format_value(writer.parameter)} contains "
-            f"lists or objects on level {depth + 1}, at most {writer.max_nesting} levels are "
-            f"written",
+            f"the header is nested too deeply: parameter {format_value(writer.parameter)} contains "
+            f"lists or objects on level {depth + 1}; the limit is {writer.max_nesting}",
             expected=writer.max_nesting, actual=depth + 1)
     return 0
 

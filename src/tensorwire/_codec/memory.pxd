@@ -1,8 +1,5 @@
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buffer
 from libc.stdint cimport uint64_t
-from numpy cimport dtype, ndarray
-
-from .datatypes cimport Layout
 
 cdef extern from *:
     """
@@ -27,11 +24,9 @@ cdef class Body:
     cdef bint contains(self, const unsigned char* data, Py_ssize_t nbytes) noexcept
     cdef int check_range(self, Py_ssize_t offset, Py_ssize_t nbytes) except -1
     cdef int check_bool(self, Py_ssize_t offset, uint64_t nbytes) except -1
-    cdef array(self, dtype dtype, Layout* layout, Py_ssize_t offset)
 
 
-cdef int check_array(ndarray array, dtype dtype, tuple shape) except -1
-cdef array_bytes(ndarray array)
+cdef exported_bytes(object owner, const char* data, Py_ssize_t nbytes)
 cdef separate_view(buffer)
 cdef void drop_reference(void* owned) noexcept nogil
 

@@ -1,7 +1,7 @@
-"""Memory: received bodies and arrays over them, the memory of arrays for writers, and BodyBuffer.
+"""Memory: received bodies, the memory of tensors for writers, and BodyBuffer.
 
-An array over a body keeps a reference to the `Body`, and the `Body` keeps a reference to the object
-that exports the memory. Nothing is copied.
+A tensor or array over a body keeps a reference to the `Body`, and the `Body` keeps a reference to
+the object that exports the memory. Nothing is copied.
 """
 
 cimport cython
@@ -20,29 +20,22 @@ from cpython.bytes cimport (
 )
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from cpython.memoryview cimport PyMemoryView_FromObject
-from cpython.object cimport PyObject, PyTypeObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memcmp, memmove
 
-from .datatypes cimport Layout
-
 from operator import index
 
-import numpy as np
-
-from .docstrings import document_attributes
 from ..errors import (
     MAX_FOREIGN_TEXT,
     SUBJECT,
     ElementError,
-    EncodeError,
     HeaderError,
     LayoutError,
     format_text,
     number_text,
     plural,
-    shape_text,
 )
 
 cnp.import_array()
@@ -77,12 +70,6 @@ cdef extern from *:
     }
     """
     void advise_huge_pages(char* memory, size_t nbytes) nogil
-
-
-cdef extern from "numpy/arrayobject.h":
-    object PyArray_NewFromDescr(
-        PyTypeObject* subtype, cnp.dtype descr, int nd, const cnp.npy_intp* dims,
-        const cnp.npy_intp* strides, void* data, int flags, PyObject* obj)
 
 
 cdef extern from "Python.h":
@@ -187,23 +174,6 @@ cdef class Body:
         assert 0 <= offset <= self.nbytes and 0 <= nbytes <= self.nbytes - offset
         return PyMemoryView_FromObject(self)[offset:offset + nbytes]
 
-    cdef array(self, cnp.dtype dtype, Layout* layout, Py_ssize_t offset):
-        """Return an ndarray over the bytes from `offset`, with the dimensions in `layout`.
-
-        The caller has checked that the body has `layout.nbytes` bytes there, and that they are
-        `layout.n_elements` times the size of `dtype`. Nothing is copied: the array refers to the
-        body, is writable if the body is, and may be misaligned.
-        """
-        cdef int flags = 0 if self.readonly else cnp.NPY_ARRAY_WRITEABLE
-        Py_INCREF(dtype)  # PyArray_NewFromDescr steals one reference
-        # numpy derives the flags for contiguity and alignment itself.
-        cdef cnp.ndarray array = PyArray_NewFromDescr(
-            <PyTypeObject*>cnp.ndarray, dtype, layout.rank, layout.dims, NULL,
-            <void*>(self.data + offset), flags, NULL
-        )
-        cnp.set_array_base(array, self)
-        return array
-
     cdef int check_bool(self, Py_ssize_t offset, uint64_t nbytes) except -1:
         """Raise ElementError if any of the `nbytes` bytes from `offset` is neither 0 nor 1."""
         cdef const unsigned char* data = self.data + offset
@@ -243,8 +213,8 @@ cdef Body owner_of(source):
             base = PyMemoryView_GET_BASE(source)
         elif type(source) is cnp.ndarray:
             base = cnp.PyArray_BASE(<cnp.ndarray>source)
-        elif type(source) is ArrayBytes:
-            source = (<ArrayBytes>source).array
+        elif type(source) is ExportedBytes:
+            source = (<ExportedBytes>source).owner
             continue
         elif type(source) is Body:
             return source if (<Body>source).owner is None else (<Body>source).owner
@@ -296,65 +266,31 @@ cdef InvalidBool first_invalid_bool(const unsigned char* data, uint64_t nbytes) 
     return invalid
 
 
-# --- the memory of arrays, for writers ---
+# --- the memory of tensors, for writers ---
 
 
 @cython.final
 @cython.freelist(8)
-@cython.no_gc_clear  # a memoryview may use the array after a cycle was cleared
-@cython.trashcan(True)  # the array may be a view of another ArrayBytes, and so on
-cdef class ArrayBytes:
-    """The memory of an array as flat, read-only bytes. It keeps a reference to the array."""
+@cython.no_gc_clear  # a memoryview may use the memory after a cycle was cleared
+@cython.trashcan(True)  # the owner may be a view of another ExportedBytes, and so on
+cdef class ExportedBytes:
+    """Memory as flat, read-only bytes. It keeps a reference to the owner of the memory."""
 
-    cdef cnp.ndarray array
-
-    def __cinit__(self, cnp.ndarray array not None):
-        self.array = array
+    cdef object owner
+    cdef const char* data
+    cdef Py_ssize_t nbytes
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
-        export_bytes(
-            buffer, self, cnp.PyArray_DATA(self.array), cnp.PyArray_NBYTES(self.array), True, flags)
+        export_bytes(buffer, self, self.data, self.nbytes, True, flags)
 
 
-cdef bint has_shape(cnp.ndarray array, tuple shape) except -1:
-    """Return whether the array has these dimensions (ints below 2^63).
-
-    The attribute `shape` is not used, because a subclass of ndarray may override it.
-    """
-    cdef int axis, rank = cnp.PyArray_NDIM(array)
-    if rank != len(shape):
-        return False
-    for axis in range(rank):
-        if cnp.PyArray_DIM(array, axis) != <Py_ssize_t>shape[axis]:
-            return False
-    return True
-
-
-cdef int check_array(cnp.ndarray array, cnp.dtype dtype, tuple shape) except -1:
-    """Raise EncodeError unless an array is C-contiguous and has this dtype and shape.
-
-    `shape` consists of ints below 2^63.
-    """
-    if type(array) is not cnp.ndarray and isinstance(array, np.ma.MaskedArray):
-        raise EncodeError(
-            f"the data of {SUBJECT} is now a masked array, and missing values cannot be sent")
-    # The dtypes are usually identical. Comparing them for equality takes ten times as long.
-    if array.descr is not dtype and array.descr != dtype:
-        raise EncodeError(
-            f"{SUBJECT} was created for {dtype}, its data is now {format_text(array.descr)}")
-    if not has_shape(array, shape):
-        raise EncodeError(
-            f"{SUBJECT} was created with shape {shape_text(shape)}, its data now has shape "
-            f"{shape_text([array.shape[axis] for axis in range(cnp.PyArray_NDIM(array))])}")
-    if not cnp.PyArray_IS_C_CONTIGUOUS(array):
-        raise EncodeError(
-            f"the data of {SUBJECT} is not contiguous: create a new Tensor from it")
-    return 0
-
-
-cdef array_bytes(cnp.ndarray array):
-    """Return the memory of a C-contiguous array as a flat, read-only memoryview."""
-    return PyMemoryView_FromObject(ArrayBytes(array))
+cdef exported_bytes(object owner, const char* data, Py_ssize_t nbytes):
+    """Return memory, which exists as long as `owner`, as a flat, read-only memoryview."""
+    cdef ExportedBytes exported = ExportedBytes.__new__(ExportedBytes)
+    exported.owner = owner
+    exported.data = data
+    exported.nbytes = nbytes
+    return PyMemoryView_FromObject(exported)
 
 
 cdef separate_view(buffer):
@@ -369,7 +305,7 @@ cdef separate_view(buffer):
     if type(buffer) is not memoryview:
         return buffer
     base = PyMemoryView_GET_BASE(buffer)
-    if base == NULL or type(<object>base) not in (ArrayBytes, Body, BodyBuffer):
+    if base == NULL or type(<object>base) not in (ExportedBytes, Body, BodyBuffer):
         return buffer
     view = PyMemoryView_FromObject(<object>base)
     offset = (
@@ -708,9 +644,6 @@ cdef class BodyBuffer:
     def __repr__(self):
         announced = "" if self.content_length is None else f" of {self.content_length}"
         return f"<BodyBuffer with {len(self)}{announced} bytes>"
-
-
-document_attributes(BodyBuffer)
 
 
 cdef as_int(number):

@@ -1,4 +1,7 @@
-cimport cython
+cimport numpy as cnp
+
+from .bytes_array cimport BytesArray
+from .datatypes cimport Datatype
 
 
 cdef extern from "Python.h":
@@ -11,71 +14,55 @@ cdef inline bint has_nul(str text):
     return PyUnicode_FindChar(text, 0, 0, PyUnicode_GET_LENGTH(text), 1) >= 0
 
 
+# Messages cannot change. Their fields are set before Python code, or another thread, can use them:
+# `is_made` is True from then on.
+
+
 cdef class Tensor:
     cdef object __weakref__
-    cdef public str name
-    cdef public str datatype
-    cdef public tuple shape
-    cdef dict _parameters  # None until the first access, which creates a dict
-    cdef public bint binary
-    cdef public object data
-
-
-# Another thread may set an attribute while it is read. In a free-threaded Python, code outside of a
-# critical section could then read an object that has just been released. Attributes of messages are
-# therefore copied to variables in a critical section, which does nothing if there is a GIL. The
-# properties that Cython generates for Python code have critical sections, too.
-
-cdef inline object data_of(Tensor tensor):
-    with cython.critical_section(tensor):
-        return tensor.data
-
-
-cdef inline str name_of(Tensor tensor):
-    with cython.critical_section(tensor):
-        return tensor.name
-
-
-cdef inline str datatype_name(Tensor tensor):
-    with cython.critical_section(tensor):
-        return tensor.datatype
-
-
-cdef inline tuple shape_of_tensor(Tensor tensor):
-    with cython.critical_section(tensor):
-        return tensor.shape
-
-
-cdef inline bint has_name(Tensor tensor, str name) except -1:
-    with cython.critical_section(tensor):
-        return tensor.name == name
+    cdef readonly str name
+    cdef readonly tuple shape
+    cdef readonly bint binary
+    cdef readonly Py_ssize_t nbytes  # 0 in shared memory
+    cdef Datatype row
+    cdef dict _parameters  # None if there are none
+    # The data: `texts` for BYTES, the other fields for numbers, and neither in shared memory.
+    cdef BytesArray texts
+    cdef object owner  # the memory exists as long as this object
+    cdef cnp.dtype dtype
+    cdef char* memory
+    cdef bint is_readonly
+    cdef bint is_made
 
 
 cdef class RequestedOutput:
-    cdef public str name
-    cdef public object binary  # True, False or None
-    cdef dict _parameters  # None until the first access, which creates a dict
+    cdef readonly str name
+    cdef readonly object binary  # True, False or None
+    cdef dict _parameters
+    cdef bint is_made
 
 
 cdef class InferRequest:
     cdef object __weakref__
-    cdef Py_ssize_t next_index  # probable index of the tensor that is accessed next
-    cdef public list inputs
-    cdef public list outputs  # or None
-    cdef public str id
-    cdef public str model_name
-    cdef public str model_version
-    cdef dict _parameters  # None until the first access, which creates a dict
+    cdef readonly tuple inputs
+    cdef readonly tuple outputs  # or None
+    cdef readonly str id
+    cdef readonly str model_name
+    cdef readonly str model_version
+    cdef dict _parameters
+    cdef dict by_name  # the inputs by their names; None if there is only one
+    cdef bint is_made
 
 
 cdef class InferResponse:
     cdef object __weakref__
-    cdef Py_ssize_t next_index  # probable index of the tensor that is accessed next
-    cdef public list outputs
-    cdef public str model_name
-    cdef public str model_version
-    cdef public str id
-    cdef dict _parameters  # None until the first access, which creates a dict
+    cdef readonly tuple outputs
+    cdef readonly str model_name
+    cdef readonly str model_version
+    cdef readonly str id
+    cdef dict _parameters
+    cdef dict by_name  # the outputs by their names; None if there is at most one
+    cdef bint is_made
 
 
 cdef class TensorSpec:
@@ -85,40 +72,27 @@ cdef class TensorSpec:
     cdef readonly bint batching
 
 
-cdef Tensor make_tensor(
-    str name, str datatype, tuple shape, data, dict parameters, bint binary)
-
-
-# Users can set a list of a message to None, and put any object into it, and Cython accepts None for
-# typed variables. Lists and items are therefore read by these functions, which raise TypeError. The
-# error for an item has SUBJECT in place of the name of the list. The caller replaces SUBJECT.
-
-cdef list tensors_of(message)
-
-
-cdef inline Tensor tensor_at(list tensors, Py_ssize_t i):
-    item = tensors[i]
-    if type(item) is not Tensor:  # a final class
-        raise wrong_item(item, i, "Tensor")
-    return <Tensor>item
-
-
-cdef inline RequestedOutput output_at(list outputs, Py_ssize_t i):
-    item = outputs[i]
-    if type(item) is not RequestedOutput:
-        raise wrong_item(item, i, "RequestedOutput")
-    return <RequestedOutput>item
-
-
-cdef wrong_item(item, i, kind)
-
-
 cdef class Frame:
-    cdef readonly tuple buffers
+    cdef tuple parts  # flat buffers, and the tensors whose memory follows the header
+    cdef tuple exported  # the parts as buffers; None until they are used
     cdef readonly object header_length  # int or None
     cdef Py_ssize_t nbytes
+    cdef bint is_made
 
-    cdef tuple separate_buffers(self)
 
+cdef bint is_shared(Tensor tensor) noexcept
+cdef cnp.ndarray array_of(Tensor tensor)
+cdef int use_converted(Tensor tensor, data) except -1
+cdef void use_memory(
+    Tensor tensor, object owner, cnp.dtype dtype, char* memory, Py_ssize_t nbytes, bint is_readonly
+) noexcept
+cdef void use_texts(Tensor tensor, BytesArray texts) noexcept
 
-cdef Frame new_frame(tuple buffers, header_length, Py_ssize_t nbytes)
+cdef Tensor new_tensor(str name, Datatype row, tuple shape, dict parameters, bint binary)
+cdef RequestedOutput new_output(str name, binary, dict parameters)
+cdef InferRequest new_request(tuple inputs, dict by_name)
+cdef InferResponse new_response(tuple outputs, dict by_name)
+cdef Frame new_frame(tuple parts, header_length, Py_ssize_t nbytes)
+cdef dict tensors_by_name(tuple tensors)
+cdef str first_duplicate(tuple items)
+cdef binary_data_output(InferRequest request)

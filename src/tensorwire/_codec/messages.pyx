@@ -3,31 +3,35 @@
 cimport cython
 cimport numpy as cnp
 from cpython.buffer cimport Py_buffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.long cimport PyLong_FromSsize_t
+from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from libc.string cimport memcpy
 
 from .arrow cimport export_array, export_schema
-from .bytes_tensor cimport BytesTensor
+from .bytes_array cimport BytesArray
 from .conversion cimport convert_data
 from .datatypes cimport Datatype
 from .dlpack cimport dlpack_capsule
 from .dlpack_abi cimport CPU
-from .json_writer cimport exact_parameters, exact_str
-from .memory cimport FREE_THREADED, separate_view
+from .memory cimport FREE_THREADED, exported_bytes, separate_view
+from .parameters cimport exact_str, exact_text, frozen, own_parameters
 from .wire cimport MAX_RANK
 
-from collections.abc import Mapping
+from collections.abc import ItemsView, KeysView, Mapping, ValuesView
 from operator import index
 
 import numpy as np
 
 from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16
-from .docstrings import document_attributes
 
 from ..errors import (
     MAX_FOREIGN_TEXT,
     SUBJECT,
+    DatatypeError,
+    ElementError,
     EncodeError,
     TensorNotFoundError,
     TensorwireError,
@@ -48,6 +52,17 @@ cdef extern from "Python.h":
     Py_ssize_t PyObject_Size(object container) except -1
     Py_buffer* PyMemoryView_GET_BUFFER(object view)
 
+cdef extern from *:
+    dict new_dict "__Pyx_PyDict_NewPresized"(Py_ssize_t n_items)  # of Cython
+
+cdef extern from "numpy/arrayobject.h":
+    object PyArray_NewFromDescr(
+        PyTypeObject* subtype, cnp.dtype descr, int nd, const cnp.npy_intp* dims,
+        const cnp.npy_intp* strides, void* data, int flags, PyObject* obj)
+
+cdef enum:
+    JOIN_NOGIL_FROM_NBYTES = 1 << 20  # copying this number of bytes takes about 0.1 ms
+
 # The Datatype of each of numpy's own dtypes, by type number; None for the others.
 cdef list BY_TYPE_NUM = [None] * cnp.NPY_NTYPES_LEGACY
 for dtype, row in BY_DTYPE.items():
@@ -55,16 +70,32 @@ for dtype, row in BY_DTYPE.items():
 del dtype, row
 
 
-# --- checks of arguments and attributes ---
+# The fields of an object that was created with __new__ alone.
+cdef Datatype BYTES = DATATYPES["BYTES"]
+cdef tuple NO_ELEMENTS = (0,)
+cdef BytesArray NO_TEXTS = BytesArray.__new__(BytesArray)
 
 
-cdef str checked_name(name, what):
+# --- checks of arguments ---
+
+cdef int begin_init(bint* is_made, kind) except -1:
+    """Raise TypeError if an object was made before: Python code can call its __init__ again.
+
+    Objects that were created with __new__ alone have valid fields: those of an empty value.
+    """
+    if is_made[0]:
+        raise TypeError(f"{kind} cannot be changed")
+    is_made[0] = True
+    return 0
+
+
+cdef str checked_name(name, str what):
     cdef str checked
     if not isinstance(name, str):
-        raise TypeError(f"the name of {what} must be a str, not {type(name).__name__}")
-    checked = exact_str(name)
+        raise TypeError(f"{what} must be a str, not {type(name).__name__}")
+    checked = exact_text(name, what)
     if has_nul(checked):
-        raise EncodeError(f"the name of {what} contains a NUL: {format_value(name)}")
+        raise EncodeError(f"{what} contains a NUL: {format_value(name)}")
     return checked
 
 
@@ -76,71 +107,124 @@ cdef bint checked_flag(value, name) except -1:
     return False
 
 
-cdef str checked_text(value, what):
+cdef str checked_text(value, str what):
     """Return a member of a message as an exact `str`, and None for None."""
     if value is None:
         return None
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a str or None, not {type(value).__name__}")
-    return exact_str(value)
+    return exact_text(value, what)
 
 
-cdef dict copy_parameters(parameters):
-    """Return a copy of the parameters as a dict, and None for None. Keys and texts are `str`."""
-    if parameters is None:
-        return None
-    if type(parameters) is not dict:
-        if not isinstance(parameters, Mapping):
-            raise TypeError(f"parameters must be a mapping, not {type(parameters).__name__}")
-        parameters = dict(parameters)
-    return exact_parameters(parameters)
+cdef tuple checked_tensors(items, str what):
+    """Return the tensors of a message. `items` is a mapping of names to data, or an iterable."""
+    cdef tuple tensors
+    cdef Py_ssize_t i
+    if type(items) is list or type(items) is tuple:
+        tensors = tuple(items)
+    elif isinstance(items, Mapping):
+        return tuple([named_tensor(name, items[name]) for name in items])
+    else:
+        # tuple() would allocate memory for the length that an object with __len__ declares.
+        tensors = tuple([item for item in items])
+    for i in range(len(tensors)):
+        item = tensors[i]
+        if type(item) is not Tensor:  # a final class
+            shown = "None" if item is None else f"of type {type(item).__name__}"
+            raise TypeError(f"{what}[{i}] is {shown}, not a Tensor")
+    return tensors
 
 
-cdef list checked_items(kind, items):
-    """Return the items as a list. Raises TypeError if the class of an item is not `kind`.
+cdef Tensor named_tensor(name, data):
+    """Return a tensor of a mapping. A Tensor keeps its parameters and the way it is sent."""
+    if type(data) is not Tensor:
+        return Tensor(name, data)
+    return data if (<Tensor>data).name == name else (<Tensor>data).replace(name=name)
 
-    The error has SUBJECT in place of the name of the argument.
+
+cdef dict tensors_by_name(tuple tensors):
+    """Return the tensors by their names; None if there is at most one.
+
+    If the dict has fewer items than there are tensors, a name appears twice.
     """
-    # list() would allocate memory for the length that an object with __len__ declares.
-    cdef list checked = []
+    cdef Tensor tensor
+    cdef dict by_name = None
+    if len(tensors) > 1:
+        by_name = new_dict(len(tensors))
+        for tensor in tensors:
+            by_name[tensor.name] = tensor
+    return by_name
+
+
+cdef str first_duplicate(tuple items):
+    """Return the first name of a tensor or requested output that appeared before it, or None."""
+    cdef set names = set()
     for item in items:
-        if type(item) is not kind:
-            raise wrong_item(item, len(checked), kind.__name__)
+        name = item.name
+        if name in names:
+            return name
+        names.add(name)
+    return None
+
+
+cdef dict checked_by_name(tuple tensors, str kind):
+    """Return `tensors_by_name`. Raises EncodeError if a name appears twice."""
+    cdef dict by_name = tensors_by_name(tensors)
+    if by_name is not None and len(by_name) < len(tensors):
+        name = first_duplicate(tensors)
+        raise EncodeError(f"{subject(kind, name)} appears twice", tensor=name)
+    return by_name
+
+
+cdef tuple checked_outputs(items):
+    """Return the requested outputs; None for None. An item may also be a name."""
+    cdef list checked = []
+    if items is None:
+        return None
+    if isinstance(items, str):
+        raise TypeError("outputs must be an iterable of names or RequestedOutput, not a str")
+    for item in items:
+        if isinstance(item, str):
+            item = RequestedOutput(item)
+        elif type(item) is not RequestedOutput:
+            shown = "None" if item is None else f"of type {type(item).__name__}"
+            raise TypeError(f"outputs[{len(checked)}] is {shown}, not a RequestedOutput or a str")
         checked.append(item)
-    return checked
+    name = first_duplicate(tuple(checked))
+    if name is not None:
+        raise EncodeError(f"requested output {format_value(name)} appears twice", tensor=name)
+    return tuple(checked)
 
 
-cdef wrong_item(item, i, kind):
-    """Return the TypeError for item `i` of a list, which is not a `kind`."""
-    what = "None" if item is None else f"of type {type(item).__name__}"
-    return TypeError(f"{SUBJECT}[{i}] is {what}, not a {kind}")
-
-
+# The garbage collector does not clear messages and tensors, because they cannot change: code that
+# runs while a cycle is cleared may still use them. A cycle always has another object to clear.
 @cython.final
-@cython.freelist(8)
-@cython.trashcan(True)  # users can set `data` to any object, including a long chain of tensors
+@cython.freelist(64)  # a message may have many
+@cython.no_gc_clear
+@cython.trashcan(True)  # the memory may belong to another library's object, which owns a tensor
 cdef class Tensor:
     """Tensor(name, data, *, datatype=None, shape=None, parameters=None, binary=True)\n--\n
-    A named tensor of a decoded message, or of a message to encode.
+    A named tensor of a decoded message, or of a message to encode. It cannot be changed.
 
     numpy, pandas, torch and others accept it as an array: ``numpy.asarray(tensor)`` and
     ``torch.from_dlpack(tensor)`` return its memory without copying it. ``len(tensor)`` is the first
     dimension, and iterating over it returns the elements or rows.
 
-    You can assign to the attributes. They are checked when the message is encoded: EncodeError is
-    raised if they do not agree or are invalid in a message, TypeError if one has the wrong type.
+    The constructor checks everything that a binary tensor of a message needs. The elements are not
+    copied if ``data`` is a C-contiguous, little-endian array: they remain in the caller's memory,
+    and a frame contains the values at the time when it is sent.
 
     Parameters
     ----------
     name : str
         Name of the tensor, without NUL characters.
-    data : array, sequence, BytesTensor or None
+    data : array, sequence, BytesArray or None
         An array of a numeric datatype; a tensor of torch, JAX or another package with
         ``__dlpack__``, in the memory of the CPU; an object with an Arrow array or stream of
         numbers, bytes or text, or of fixed-size lists of them, without nulls; an object with
         ``__array__``; a Tensor. For BYTES: nested lists or an object array of ``bytes`` or ``str``;
-        a numpy ``S``, ``U`` or StringDType array; a BytesTensor. With ``datatype``, also nested
-        lists of numbers. None for a tensor in shared memory, which needs ``datatype``, ``shape``
+        a numpy ``S``, ``U`` or StringDType array; a BytesArray. With ``datatype``, also nested
+        lists of numbers. None for a tensor in shared memory, which requires ``datatype``, ``shape``
         and the parameters of the region.
     datatype : str, optional
         Datatype of the protocol, for example ``"FP32"``. It is derived from ``data`` by default.
@@ -160,23 +244,28 @@ cdef class Tensor:
         Datatype of the protocol, for example ``"FP32"``.
     shape : tuple of int
         Dimensions.
-    parameters : dict
-        The parameters without ``binary_data_size``.
+    nbytes : int
+        Size of the data in bytes, for BYTES with the length prefixes; 0 in shared memory.
+    parameters : mapping
+        The parameters without ``binary_data_size``. The mapping is read-only.
     binary : bool
         Whether the tensor was received, or will be sent, as binary data.
-    data : ndarray, BytesTensor or None
-        A little-endian, C-contiguous array; a BytesTensor for BYTES; None for a tensor in shared
-        memory. In a decoded message, the data of a binary tensor is a view of the body. It keeps
-        the body alive, and is writable if the body is. In a new tensor, it has the memory of the
-        array that was passed if that is C-contiguous and little-endian, so changes of the array are
-        sent. The memory of an Arrow array is used if it has one chunk and is not BOOL. Otherwise it
-        is a converted copy.
+    data : ndarray, BytesArray or None
+        A little-endian, C-contiguous array; a BytesArray for BYTES; None for a tensor in shared
+        memory. Each access returns a new array over the same memory. In a decoded message, this is
+        the memory of the body for a binary tensor. The array keeps the body alive, and is writable
+        if the body is. In a new tensor, it is the memory of the array that was passed if that is
+        C-contiguous and little-endian, or that of an Arrow array with one chunk that is not BOOL.
+        Otherwise it is that of a converted copy.
+    elements : BytesArray
+        The data of a BYTES tensor.
 
     Raises
     ------
     EncodeError
         ``data``, ``datatype`` and ``shape`` do not agree, an element cannot be encoded, the name
-        contains a NUL, or ``data`` is on another device or requires gradients.
+        contains a NUL, a parameter is invalid, or ``data`` is on another device or requires
+        gradients.
     TypeError
         An argument has the wrong type.
 
@@ -190,32 +279,61 @@ cdef class Tensor:
     <Tensor 'text' BYTES [2]>
     """
 
+    def __cinit__(self):
+        self.name = ""
+        self.row = BYTES
+        self.shape = NO_ELEMENTS
+        self.texts = NO_TEXTS
+
     def __init__(
         self, name, data, *, datatype=None, shape=None, parameters=None, binary=True
     ):
-        self.name = checked_name(name, "a tensor")
-        if type(data) is not cnp.ndarray or not use_array(self, data, datatype, shape):
-            try:
+        begin_init(&self.is_made, "a Tensor")
+        self.name = checked_name(name, "the name of a tensor")
+        self.binary = checked_flag(binary, "binary")
+        try:
+            self.texts = None
+            if type(data) is not cnp.ndarray or not use_array(self, data, datatype, shape):
                 if type(data) is Tensor:
                     data, datatype = data_of_tensor(data, datatype)
-                self.datatype, self.shape, self.data = convert_data(data, datatype, shape)
-            except (EncodeError, TypeError) as error:
+                row, self.shape, data = convert_data(data, datatype, shape)
+                self.row = DATATYPES[row]
+                use_converted(self, data)
+            self._parameters = own_parameters(parameters)
+            if is_shared(self):
+                check_shared_memory(self._parameters)
+            elif self._parameters is not None:
+                check_reserved(self._parameters)
+        except BaseException as error:
+            self.row, self.shape, self.texts = BYTES, NO_ELEMENTS, NO_TEXTS
+            self._parameters = self.owner = None
+            self.nbytes = 0
+            if isinstance(error, (EncodeError, TypeError)):
                 name_tensor(error, "tensor", self.name)
-                raise
-        self._parameters = copy_parameters(parameters)
-        self.binary = checked_flag(binary, "binary")
+            raise
+
+    @property
+    def datatype(self):
+        return self.row.name
 
     @property
     def parameters(self):
-        with cython.critical_section(self):
-            if self._parameters is None:
-                self._parameters = {}
-            return self._parameters
+        return frozen(self._parameters)
 
-    @parameters.setter
-    def parameters(self, dict parameters):
-        with cython.critical_section(self):
-            self._parameters = parameters
+    @property
+    def data(self):
+        if self.texts is not None:
+            return self.texts
+        return None if self.owner is None else array_of(self)
+
+    @property
+    def elements(self):
+        if self.texts is None:
+            raise DatatypeError(
+                f"{subject('tensor', self.name)} is {self.row.name}"
+                f"{' in shared memory' if self.owner is None else ''}, and not BYTES with elements "
+                f"in the message", tensor=self.name)
+        return self.texts
 
     def as_numpy(self, *, bint aligned=False, bint writable=False):
         """Return the tensor as an array.
@@ -223,22 +341,20 @@ cdef class Tensor:
         Parameters
         ----------
         aligned : bool, default False
-            Whether to return a copy if the array is not aligned.
+            Whether to return a copy if the memory is not aligned.
         writable : bool, default False
-            Whether to return a copy if the array is not writable.
+            Whether to return a copy if the memory is read-only.
 
         Returns
         -------
         ndarray
-            The array ``data`` itself, which is a view of the body in a decoded message. For BYTES,
-            a new object array of ``bytes``.
+            A new array over the memory of the tensor, which is the body in a decoded message. For
+            BYTES, a new object array of ``bytes``.
 
         Raises
         ------
         TensorwireError
             The tensor is in shared memory.
-        TypeError
-            ``data`` was set to another object.
 
         Examples
         --------
@@ -246,42 +362,117 @@ cdef class Tensor:
         >>> tw.Tensor("text", ["a", "bc"]).as_numpy()
         array([b'a', b'bc'], dtype=object)
         """
-        data = data_of(self)
-        if type(data) is not cnp.ndarray:
-            if data is None:
-                name = name_of(self)
-                raise TensorwireError(
-                    f"{subject('tensor', name)} is in shared memory: the message does not have its "
-                    f"data",
-                    tensor=name,
-                    status=400,
-                )
-            if isinstance(data, BytesTensor):
-                return data.as_numpy()
-            if not isinstance(data, cnp.ndarray):
-                raise TypeError(
-                    f"the data of {subject('tensor', name_of(self))} is now "
-                    f"{type(data).__name__}")
-        if (aligned and not data.flags.aligned) or (writable and not data.flags.writeable):
-            return data.copy()
-        return data
+        cdef cnp.ndarray array
+        if self.texts is not None:
+            return self.texts.as_numpy()
+        array = array_of(self)
+        if (aligned and not cnp.PyArray_ISALIGNED(array)) or (writable and self.is_readonly):
+            return array.copy()
+        return array
+
+    def as_strings(self):
+        """Return the elements of a BYTES tensor as text.
+
+        Returns
+        -------
+        ndarray of object
+            A new array of ``str`` with the shape of the tensor.
+
+        Raises
+        ------
+        DatatypeError
+            The tensor is not BYTES, or is in shared memory.
+        ElementError
+            An element is not valid UTF-8.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> tw.Tensor("text", ["a", "bc"]).as_strings()
+        array(['a', 'bc'], dtype=object)
+        """
+        cdef BytesArray texts = self.elements
+        try:
+            return texts.as_strings()
+        except ElementError as error:
+            error.tensor = self.name
+            raise
+
+    def tolist(self):
+        """Return the elements as nested lists of Python objects.
+
+        Returns
+        -------
+        list or scalar
+            One level of lists for each dimension; the element if there are no dimensions. The
+            elements of BYTES are ``bytes``.
+
+        Raises
+        ------
+        TensorwireError
+            The tensor is in shared memory.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> tw.Tensor("x", [[1, 2]], datatype="INT8").tolist()
+        [[1, 2]]
+        """
+        return self.as_numpy().tolist()
+
+    def replace(self, **changes):
+        """Return a tensor with other values for some arguments of the constructor.
+
+        Parameters
+        ----------
+        **changes
+            Arguments of ``Tensor``. Without ``data``, the result shares the memory of this tensor.
+
+        Returns
+        -------
+        Tensor
+            The changed copy.
+
+        Raises
+        ------
+        EncodeError
+            The values do not agree; see ``Tensor``.
+        TypeError
+            There is no such argument, or it has the wrong type.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> tw.Tensor("x", [1, 2], datatype="INT8").replace(name="y", shape=(2, 1))
+        <Tensor 'y' INT8 [2, 1]>
+        """
+        if "data" not in changes and is_shared(self):
+            changes = {"data": None, "datatype": self.row.name, "shape": self.shape, **changes}
+        elif "data" not in changes:
+            changes = {"data": self, **changes}
+        return Tensor(**{
+            "name": self.name, "parameters": self._parameters, "binary": self.binary, **changes})
+
+    __replace__ = replace
+
+    def __copy__(self):
+        return self
 
     def __arrow_c_schema__(self):
         """Return the Arrow schema of the tensor (PyCapsule protocol). See ``__arrow_c_array__``."""
-        data = data_of(self)
-        if isinstance(data, BytesTensor):
-            return data.__arrow_c_schema__()
+        if self.texts is not None:
+            return self.texts.__arrow_c_schema__()
         try:
-            return export_schema(self.as_numpy(), datatype_name(self))
+            return export_schema(array_of(self), self.row)
         except EncodeError as error:
-            name_tensor(error, "tensor", name_of(self))
+            name_tensor(error, "tensor", self.name)
             raise
 
     def __arrow_c_array__(self, requested_schema=None):
         """Return the tensor as an Arrow array (PyCapsule protocol).
 
         A tensor with several dimensions is an array of fixed-size lists; a tensor without
-        dimensions is an array of length 1. BYTES are exported by ``BytesTensor``, without their
+        dimensions is an array of length 1. BYTES are exported by ``BytesArray``, without their
         shape.
 
         The buffer of the array is the memory of the tensor, aligned or not. Only BOOL is copied,
@@ -303,14 +494,13 @@ cdef class Tensor:
         ElementError
             Text was requested, and an element is not valid UTF-8.
         """
-        data, datatype = data_of(self), datatype_name(self)
-        if isinstance(data, BytesTensor):
-            return data.__arrow_c_array__(requested_schema)
-        array = self.as_numpy()
+        if self.texts is not None:
+            return self.texts.__arrow_c_array__(requested_schema)
+        array = array_of(self)
         try:
-            return export_schema(array, datatype), export_array(array, datatype)
+            return export_schema(array, self.row), export_array(array, self.row)
         except EncodeError as error:
-            name_tensor(error, "tensor", name_of(self))
+            name_tensor(error, "tensor", self.name)
             raise
 
     def __array__(self, dtype=None, copy=None):
@@ -327,26 +517,23 @@ cdef class Tensor:
         Returns
         -------
         ndarray
-            The array ``data`` itself, unless a copy is needed.
+            A new array over the memory of the tensor, unless a copy is needed.
         """
-        data = data_of(self)
-        if isinstance(data, BytesTensor):
-            return data.__array__(dtype, copy)
-        return np.array(self.as_numpy(), dtype, copy=copy)
+        if self.texts is not None:
+            return self.texts.__array__(dtype, copy)
+        return np.array(array_of(self), dtype, copy=copy)
 
     def __len__(self):
-        shape = shape_of_tensor(self)
-        if not shape:
+        if not self.shape:
             raise TypeError(
-                f"{subject('tensor', name_of(self))} has no dimensions, and therefore no length")
-        return shape[0]
+                f"{subject('tensor', self.name)} has no dimensions, and therefore no length")
+        return self.shape[0]
 
     def __bool__(self):
         return True  # also if the tensor is empty
 
     def __iter__(self):
-        data = data_of(self)
-        return iter(data if isinstance(data, BytesTensor) else self.as_numpy())
+        return iter(array_of(self) if self.texts is None else self.texts)
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         """Return a DLPack capsule of the tensor.
@@ -382,16 +569,17 @@ cdef class Tensor:
         """
         if stream is not None:
             raise ValueError("stream must be None for a tensor in the memory of the CPU")
-        data, datatype = data_of(self), datatype_name(self)
-        if not isinstance(data, cnp.ndarray):
+        cdef cnp.ndarray array
+        if self.owner is None:
             raise BufferError(
-                f"{subject('tensor', name_of(self))} cannot be exported: DLPack supports arrays of "
-                f"numbers, not {'shared memory' if data is None else format_text(datatype)}")
+                f"{subject('tensor', self.name)} cannot be exported: DLPack supports arrays of "
+                f"numbers, not {'shared memory' if self.texts is None else 'BYTES'}")
         try:
+            array = array_of(self)
             return dlpack_capsule(
-                data.copy() if copy else data, datatype, max_version, dl_device, bool(copy))
+                array.copy() if copy else array, self.row, max_version, dl_device, bool(copy))
         except BufferError as error:
-            name_tensor(error, "tensor", name_of(self))
+            name_tensor(error, "tensor", self.name)
             raise
 
     def __dlpack_device__(self):
@@ -399,26 +587,15 @@ cdef class Tensor:
         return CPU, 0
 
     def __repr__(self):
-        shape = shape_of_tensor(self)
-        dims = None if shape is None else list(shape)
-        return f"<Tensor {name_of(self)!r} {datatype_name(self)} {dims}>"
+        return f"<Tensor {self.name!r} {self.row.name} {list(self.shape)}>"
 
     def __reduce_ex__(self, protocol):
-        data, dtype = data_of(self), None
-        if protocol >= 5 and isinstance(data, cnp.ndarray) and data.dtype.kind == "V":
+        data, dtype = self.data, None
+        if protocol >= 5 and self.dtype is not None and self.dtype.kind == "V":
             # numpy does not export buffers of bfloat16, and would copy the elements.
-            data, dtype = data.view(RAW_BF16), data.dtype
+            data, dtype = data.view(RAW_BF16), self.dtype
         return _unpickled_tensor, (
-            name_of(self), datatype_name(self), shape_of_tensor(self), data, self.parameters,
-            self.binary, dtype,
-        )
-
-
-def _new_message(kind):
-    """Return an object without fields. ``__setstate__`` sets them and checks their types."""
-    if kind not in (RequestedOutput, InferRequest, InferResponse):
-        raise TypeError(f"not a message class: {type(kind).__name__}")
-    return kind.__new__(kind)
+            self.name, self.row.name, self.shape, data, self._parameters, self.binary, dtype)
 
 
 def _unpickled_tensor(name, datatype, shape, data, parameters, binary, dtype):
@@ -428,22 +605,20 @@ def _unpickled_tensor(name, datatype, shape, data, parameters, binary, dtype):
                 f"a pickled tensor must have an array and a dtype, not {type(data).__name__} and "
                 f"{type(dtype).__name__}")
         data = data.view(dtype)
-    return make_tensor(name, datatype, shape, data, parameters, binary)
+    return Tensor(
+        name, data, datatype=datatype, shape=shape, parameters=parameters, binary=binary)
 
 
-cdef tuple data_of_tensor(Tensor tensor, datatype):
-    """Return the data and the datatype for a new tensor with the same data."""
-    data = data_of(tensor)
-    if data is None:
-        raise EncodeError(
-            f"{SUBJECT} is made from {subject('tensor', name_of(tensor))}, which is in shared "
-            f"memory")
-    # The array of a BF16 tensor may be one of uint16.
-    return data, datatype_name(tensor) if datatype is None else datatype
+# --- the data of a tensor ---
+
+
+cdef bint is_shared(Tensor tensor) noexcept:
+    """Return whether a tensor is in shared memory: the message does not have its data."""
+    return tensor.texts is None and tensor.owner is None
 
 
 cdef bint use_array(Tensor tensor, cnp.ndarray array, datatype, shape) except -1:
-    """Set the datatype, shape and data of a tensor to those of an array.
+    """Use the datatype, shape and memory of an array that was passed by a caller.
 
     Returns False, and does nothing, if the array has to be converted.
     """
@@ -458,10 +633,91 @@ cdef bint use_array(Tensor tensor, cnp.ndarray array, datatype, shape) except -1
     if (datatype is not None and datatype != row.name) or (
             shape is not None and (type(shape) is not tuple or shape != own_shape)):
         return False
-    tensor.datatype = row.name
+    tensor.row = row
     tensor.shape = own_shape
-    tensor.data = array
+    use_memory_of(tensor, array)
     return True
+
+
+cdef int use_converted(Tensor tensor, data) except -1:
+    """Use the data that `convert_data` has returned. None is shared memory."""
+    if isinstance(data, BytesArray):
+        use_texts(tensor, data)
+    elif data is not None:
+        use_memory_of(tensor, data)
+    return 0
+
+
+cdef void use_memory_of(Tensor tensor, cnp.ndarray array) noexcept:
+    """Use the memory of a C-contiguous array that has the shape of the tensor."""
+    use_memory(
+        tensor, array, array.descr, <char*>cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array),
+        not cnp.PyArray_ISWRITEABLE(array))
+
+
+cdef void use_memory(
+    Tensor tensor, object owner, cnp.dtype dtype, char* memory, Py_ssize_t nbytes,
+    bint is_readonly,
+) noexcept:
+    """Use memory with elements of `dtype`, which exists as long as `owner` does."""
+    tensor.owner = owner
+    tensor.dtype = dtype
+    tensor.memory = memory
+    tensor.nbytes = nbytes
+    tensor.is_readonly = is_readonly
+
+
+cdef void use_texts(Tensor tensor, BytesArray texts) noexcept:
+    tensor.texts = texts
+    tensor.nbytes = texts.end - texts.begin
+
+
+cdef cnp.ndarray array_of(Tensor tensor):
+    """Return a new array over the memory of a tensor that is not BYTES."""
+    cdef cnp.npy_intp[MAX_RANK] dims
+    cdef int flags = 0 if tensor.is_readonly else cnp.NPY_ARRAY_WRITEABLE
+    cdef int axis, rank = <int>len(tensor.shape)
+    cdef cnp.ndarray array
+    if tensor.owner is None:
+        raise TensorwireError(
+            f"{subject('tensor', tensor.name)} is in shared memory: the message does not have its "
+            f"data", tensor=tensor.name, status=400)
+    for axis in range(rank):  # at most MAX_RANK, which every way to make a tensor has checked
+        dims[axis] = tensor.shape[axis]
+    Py_INCREF(tensor.dtype)  # PyArray_NewFromDescr steals one reference
+    # numpy derives the flags for contiguity and alignment itself.
+    array = PyArray_NewFromDescr(
+        <PyTypeObject*>cnp.ndarray, tensor.dtype, rank, dims, NULL, tensor.memory, flags, NULL)
+    cnp.set_array_base(array, tensor.owner)
+    return array
+
+
+cdef tuple data_of_tensor(Tensor tensor, datatype):
+    """Return the data and the datatype for a new tensor with the same data."""
+    if is_shared(tensor):
+        raise EncodeError(
+            f"{SUBJECT} is made from {subject('tensor', tensor.name)}, which is in shared memory")
+    # The array of a BF16 tensor may be one of uint16.
+    return tensor.data, tensor.row.name if datatype is None else datatype
+
+
+cdef int check_shared_memory(dict parameters) except -1:
+    """Raise EncodeError for invalid parameters of a tensor without data."""
+    if parameters is None or type(parameters.get("shared_memory_region")) is not str:
+        raise EncodeError(
+            f"{SUBJECT} has no data, and no shared_memory_region among its parameters")
+    if "binary_data_size" in parameters:
+        raise EncodeError(
+            f"{SUBJECT} is in shared memory, and has a binary_data_size among its parameters")
+    return 0
+
+
+cdef int check_reserved(dict parameters) except -1:
+    """Raise EncodeError for invalid parameters of a tensor with data."""
+    for key in ("binary_data_size", "shared_memory_region"):
+        if key in parameters:
+            raise EncodeError(f"{SUBJECT} has data, and {key} among its parameters")
+    return 0
 
 
 cdef tuple shape_of(cnp.ndarray array):
@@ -475,99 +731,64 @@ cdef tuple shape_of(cnp.ndarray array):
     return shape
 
 
-cdef Tensor make_tensor(
-    str name, str datatype, tuple shape, data, dict parameters, bint binary
+cdef Tensor new_tensor(
+    str name, Datatype row, tuple shape, dict parameters, bint binary
 ):
-    """Return a tensor with attributes that the decoder has checked."""
+    """Return a tensor without data. Its caller has checked the arguments, and adds the data."""
     cdef Tensor tensor = Tensor.__new__(Tensor)
+    tensor.is_made = True
+    tensor.texts = None
     tensor.name = name
-    tensor.datatype = datatype
+    tensor.row = row
     tensor.shape = shape
-    tensor.data = data
     tensor._parameters = parameters
     tensor.binary = binary
     return tensor
 
 
-cdef list tensors_of(message):
-    """Return the inputs of a request, or the outputs of a response. Raises TypeError for None."""
-    cdef list tensors
-    with cython.critical_section(message):
-        if type(message) is InferRequest:
-            tensors = (<InferRequest>message).inputs
-        else:
-            tensors = (<InferResponse>message).outputs
-    if tensors is None:
-        raise TypeError(f"{list_name(message)} must be a list, not None")
-    return tensors
+# --- requests and responses ---
+
+cdef Tensor EMPTY_TENSOR = Tensor.__new__(Tensor)
 
 
-cdef str list_name(message):
-    """Return the name of the attribute that `tensors_of` returns."""
-    return "inputs" if type(message) is InferRequest else "outputs"
+cdef Tensor find_tensor(tuple tensors, dict by_name, name):
+    """Return the tensor with a name, or None. `by_name` is None if there is at most one tensor."""
+    cdef str wanted
+    if not isinstance(name, str):
+        return None
+    wanted = exact_str(name)
+    if by_name is not None:
+        return by_name.get(wanted)
+    if tensors and (<Tensor>tensors[0]).name == wanted:
+        return tensors[0]
+    return None
 
 
-cdef Tensor get_tensor(message, name, Py_ssize_t* next_index):
-    """Return the tensor with a name, or raise KeyError.
-
-    The search begins at `next_index`, which is then set to the index after that tensor.
-    """
-    cdef list tensors = tensors_of(message)
-    cdef Tensor tensor
-    cdef Py_ssize_t position
+cdef Tensor get_tensor(tuple tensors, dict by_name, name):
+    """Return the tensor with a name, or raise KeyError."""
+    cdef Tensor tensor = find_tensor(tensors, by_name, name)
+    if tensor is not None:
+        return tensor
     if not isinstance(name, str):
         raise KeyError(f"the name of a tensor is a str, not {type(name).__name__}")
-    name = exact_str(name)
-    with cython.critical_section(message):
-        position = next_index[0]
-    tensor = find_tensor(message, tensors, name, &position)
-    if tensor is None:
-        error = TensorNotFoundError(
-            f"no tensor {format_value(name)}: there are "
-            f"{format_names([tensor.name for tensor in tensors])}", tensor=name)
-        error.tensors = tensors
-        raise error
-    with cython.critical_section(message):
-        next_index[0] = position
-    return tensor
+    error = TensorNotFoundError(
+        f"no tensor {format_value(name)}: there are "
+        f"{format_names([tensor.name for tensor in tensors])}", tensor=name)
+    error.tensors = tensors
+    raise error
 
 
-cdef bint has_tensor(message, name) except -1:
-    """Return whether a tensor has the name."""
-    cdef list tensors = tensors_of(message)
-    cdef Py_ssize_t position = 0
-    return isinstance(name, str) and (
-        find_tensor(message, tensors, exact_str(name), &position) is not None)
-
-
-cdef Tensor find_tensor(message, list tensors, str name, Py_ssize_t* position):
-    """Return the tensor with a name, or None. `position` is set to the index after it.
-
-    The search begins at the index `position`, and continues at 0. Tensors are usually accessed in
-    the order of the message. Then the first comparison finds them.
-    """
+cdef list names_of(tuple tensors):
     cdef Tensor tensor
-    cdef Py_ssize_t i, k, n = len(tensors)
-    cdef Py_ssize_t first = min(position[0], n)
-    try:
-        for i in range(first, n + first):
-            k = i if i < n else i - n
-            tensor = tensor_at(tensors, k)
-            if has_name(tensor, name):
-                position[0] = k + 1
-                return tensor
-    except TypeError as error:
-        name_subject(error, list_name(message))
-        raise
-    return None
+    return [tensor.name for tensor in tensors]
 
 
 @cython.final
 @cython.freelist(8)
-@cython.trashcan(True)  # users can set `binary` to any object, including a long chain of outputs
+@cython.no_gc_clear
 cdef class RequestedOutput:
     """RequestedOutput(name, *, binary=None, parameters=None)\n--\n
-    An output that a request selects.
+    An output that a request selects. It cannot be changed.
 
     Parameters
     ----------
@@ -577,12 +798,20 @@ cdef class RequestedOutput:
         Whether the server should send the output as binary data. By default, this depends on the
         request's parameter ``binary_data_output`` and on the server (WIRE.md 7).
     parameters : mapping, optional
-        Other parameters of the output.
+        Other parameters of the output. A ``binary_data`` among them is the value of ``binary`` if
+        that is None.
+
+    Attributes
+    ----------
+    name : str
+    binary : bool or None
+    parameters : mapping
+        The parameters without ``binary_data``. The mapping is read-only.
 
     Raises
     ------
     EncodeError
-        The name contains a NUL.
+        The name contains a NUL, or a parameter is invalid.
     TypeError
         An argument has the wrong type.
 
@@ -593,56 +822,105 @@ cdef class RequestedOutput:
     <RequestedOutput 'probabilities' binary=True>
     """
 
+    def __cinit__(self):
+        self.name = ""
+
     def __init__(
         self, name, *, binary=None, parameters=None
     ):
-        self.name = checked_name(name, "an output")
+        begin_init(&self.is_made, "a RequestedOutput")
+        cdef dict own = None
+        self.name = checked_name(name, "the name of an output")
+        try:
+            own = own_parameters(parameters)
+        except (EncodeError, TypeError) as error:
+            name_tensor(error, "output", self.name)
+            raise
+        if own is not None and "binary_data" in own:
+            in_parameters = own.pop("binary_data")
+            if binary is None and in_parameters is not None:
+                if not isinstance(in_parameters, bool):
+                    raise EncodeError(
+                        f"binary_data of requested output {format_value(self.name)} must be True "
+                        f"or False, not {type(in_parameters).__name__}", tensor=self.name)
+                binary = in_parameters
         self.binary = None if binary is None else checked_flag(binary, "binary")
-        self._parameters = copy_parameters(parameters)
+        self._parameters = own or None
 
     @property
     def parameters(self):
-        with cython.critical_section(self):
-            if self._parameters is None:
-                self._parameters = {}
-            return self._parameters
+        return frozen(self._parameters)
 
-    @parameters.setter
-    def parameters(self, dict parameters):
-        with cython.critical_section(self):
-            self._parameters = parameters
+    def replace(self, **changes):
+        """Return a requested output with other values for some arguments of the constructor.
+
+        Parameters
+        ----------
+        **changes
+            Arguments of ``RequestedOutput``.
+
+        Returns
+        -------
+        RequestedOutput
+            The changed copy.
+
+        Raises
+        ------
+        EncodeError
+            A value is invalid; see ``RequestedOutput``.
+        TypeError
+            There is no such argument, or it has the wrong type.
+        """
+        return RequestedOutput(**{
+            "name": self.name, "binary": self.binary, "parameters": self._parameters, **changes,
+        })
+
+    __replace__ = replace
+
+    def __copy__(self):
+        return self
 
     def __reduce__(self):
-        parameters = self.parameters
-        with cython.critical_section(self):
-            return _new_message, (RequestedOutput,), (self.name, self.binary, parameters)
-
-    def __setstate__(self, tuple state not None):
-        self.name, self.binary, self.parameters = state
+        return _unpickled_output, (self.name, self.binary, self._parameters)
 
     def __repr__(self):
-        with cython.critical_section(self):
-            name, binary = self.name, self.binary
-        return f"<RequestedOutput {name!r} binary={binary}>"
+        return f"<RequestedOutput {self.name!r} binary={self.binary}>"
+
+
+def _unpickled_output(name, binary, parameters):
+    return RequestedOutput(name, binary=binary, parameters=parameters)
+
+
+cdef RequestedOutput new_output(str name, binary, dict parameters):
+    """Return a requested output with attributes that the decoder has checked."""
+    cdef RequestedOutput output = RequestedOutput.__new__(RequestedOutput)
+    output.is_made = True
+    output.name = name
+    output.binary = binary
+    output._parameters = parameters
+    return output
 
 
 @cython.final
 @cython.freelist(8)
+@cython.no_gc_clear
 cdef class InferRequest:
     """InferRequest(inputs, outputs=None, *, id=None, model_name=None, model_version=None, \
 parameters=None)\n--\n
-    An inference request.
+    An inference request. It cannot be changed.
 
-    ``request["name"]`` returns the input with that name, ``"name" in request`` tests for it, and
-    iterating over the request returns the inputs. The KeyError for an unknown name lists the first
+    ``request["name"]`` returns the input with that name. The request is a mapping of names to
+    tensors: ``in``, ``len``, ``get``, ``keys``, ``values`` and ``items`` work as for a dict, and
+    iterating over it returns the names. The TensorNotFoundError for an unknown name lists the first
     names of the inputs.
 
     Parameters
     ----------
-    inputs : iterable of Tensor
-        The inputs, in the order of the message.
-    outputs : iterable of RequestedOutput, optional
-        The outputs to return. By default, all outputs of the model.
+    inputs : iterable of Tensor, or mapping
+        The inputs, in the order of the message, or a mapping of their names to data that ``Tensor``
+        accepts.
+    outputs : iterable of RequestedOutput or str, optional
+        The outputs to return, or their names. By default, all outputs of the model.
     id, model_name, model_version : str, optional
         Members of the JSON header.
     parameters : mapping, optional
@@ -651,15 +929,18 @@ parameters=None)\n--\n
 
     Attributes
     ----------
-    inputs : list of Tensor
+    inputs : tuple of Tensor
         The inputs, in the order of the message.
-    outputs : list of RequestedOutput or None
+    outputs : tuple of RequestedOutput or None
         The outputs that the request selects. None selects all.
     id, model_name, model_version : str or None
-    parameters : dict
+    parameters : mapping
+        A read-only mapping.
 
     Raises
     ------
+    EncodeError
+        There are no inputs, a name appears twice, or a parameter is invalid.
     TypeError
         An argument has the wrong type.
 
@@ -671,79 +952,127 @@ parameters=None)\n--\n
     (1,)
     """
 
+    def __cinit__(self):
+        self.inputs = (EMPTY_TENSOR,)
+
     def __init__(
         self, inputs, outputs=None, *,
         id=None, model_name=None, model_version=None, parameters=None,
     ):
-        try:
-            self.inputs = checked_items(Tensor, inputs)
-        except TypeError as error:
-            name_subject(error, "inputs")
-            raise
-        try:
-            self.outputs = None if outputs is None else checked_items(RequestedOutput, outputs)
-        except TypeError as error:
-            name_subject(error, "outputs")
-            raise
+        begin_init(&self.is_made, "an InferRequest")
+        cdef tuple tensors = checked_tensors(inputs, "inputs")
+        cdef dict by_name = checked_by_name(tensors, "input")
+        cdef dict own = message_parameters(parameters)
+        binary = None if own is None else own.get("binary_data_output")
+        if binary is not None and type(binary) is not bool:
+            raise EncodeError(
+                f"binary_data_output of the request must be True or False, not "
+                f"{format_value(binary)}")
+        if not tensors:
+            raise EncodeError("a request has at least one input")
         self.id = checked_text(id, "id")
         self.model_name = checked_text(model_name, "model_name")
         self.model_version = checked_text(model_version, "model_version")
-        self._parameters = copy_parameters(parameters)
+        self.outputs = checked_outputs(outputs)
+        self.inputs, self.by_name, self._parameters = tensors, by_name, own
 
     @property
     def parameters(self):
-        with cython.critical_section(self):
-            if self._parameters is None:
-                self._parameters = {}
-            return self._parameters
-
-    @parameters.setter
-    def parameters(self, dict parameters):
-        with cython.critical_section(self):
-            self._parameters = parameters
+        return frozen(self._parameters)
 
     def __getitem__(self, name):
-        return get_tensor(self, name, &self.next_index)
+        return get_tensor(self.inputs, self.by_name, name)
 
-    def __iter__(self):
-        return iter(tensors_of(self))
+    def get(self, name, default=None):
+        """Return the tensor with a name, or ``default`` if there is none."""
+        tensor = find_tensor(self.inputs, self.by_name, name)
+        return default if tensor is None else tensor
 
     def __contains__(self, name):
-        return has_tensor(self, name)
+        return find_tensor(self.inputs, self.by_name, name) is not None
+
+    def __iter__(self):
+        return iter(names_of(self.inputs))
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def keys(self):
+        """Return a view of the names."""
+        return KeysView(self)
+
+    def values(self):
+        """Return a view of the tensors."""
+        return ValuesView(self)
+
+    def items(self):
+        """Return a view of the pairs of a name and its tensor."""
+        return ItemsView(self)
+
+    def replace(self, **changes):
+        """Return a message with other values for some arguments of the constructor.
+
+        Parameters
+        ----------
+        **changes
+            Arguments of ``InferRequest``.
+
+        Returns
+        -------
+        InferRequest
+            The changed copy. Tensors that are not replaced are the same objects.
+
+        Raises
+        ------
+        EncodeError
+            The values are invalid in a message; see ``InferRequest``.
+        TypeError
+            There is no such argument, or it has the wrong type.
+        """
+        return InferRequest(**{
+            "inputs": self.inputs, "outputs": self.outputs, "id": self.id,
+            "model_name": self.model_name, "model_version": self.model_version,
+            "parameters": self._parameters, **changes,
+        })
+
+    __replace__ = replace
+
+    def __copy__(self):
+        return self
 
     def __reduce__(self):
-        parameters = self.parameters
-        with cython.critical_section(self):
-            return _new_message, (InferRequest,), (
-                self.inputs, self.outputs, self.id, self.model_name, self.model_version,
-                parameters,
-            )
-
-    def __setstate__(self, tuple state not None):
-        (self.inputs, self.outputs, self.id, self.model_name, self.model_version,
-         self.parameters) = state
+        return _unpickled_request, (
+            self.inputs, self.outputs, self.id, self.model_name, self.model_version,
+            self._parameters)
 
     def __repr__(self):
-        with cython.critical_section(self):
-            inputs = self.inputs
-        return f"<InferRequest {inputs}>"
+        return f"<InferRequest {list(self.inputs)}>"
+
+
+def _unpickled_request(inputs, outputs, id, model_name, model_version, parameters):
+    return InferRequest(
+        inputs, outputs, id=id, model_name=model_name, model_version=model_version,
+        parameters=parameters)
 
 
 @cython.final
 @cython.freelist(8)
+@cython.no_gc_clear
 cdef class InferResponse:
     """InferResponse(outputs, *, model_name=None, model_version=None, id=None, \
 parameters=None)\n--\n
-    The response to an inference request.
+    The response to an inference request. It cannot be changed.
 
-    ``response["name"]`` returns the output with that name, ``"name" in response`` tests for it, and
-    iterating over the response returns the outputs. The KeyError for an unknown name lists the
-    first names of the outputs.
+    ``response["name"]`` returns the output with that name. The response is a mapping of names to
+    tensors: ``in``, ``len``, ``get``, ``keys``, ``values`` and ``items`` work as for a dict, and
+    iterating over it returns the names. The TensorNotFoundError for an unknown name lists the first
+    names of the outputs.
 
     Parameters
     ----------
-    outputs : iterable of Tensor
-        The outputs, in the order of the message. It may differ from the order of the request.
+    outputs : iterable of Tensor, or mapping
+        The outputs, in the order of the message, or a mapping of their names to data that
+        ``Tensor`` accepts. The order may differ from that of the request.
     model_name, model_version, id : str, optional
         Members of the JSON header.
     parameters : mapping, optional
@@ -751,12 +1080,15 @@ parameters=None)\n--\n
 
     Attributes
     ----------
-    outputs : list of Tensor
+    outputs : tuple of Tensor
     model_name, model_version, id : str or None
-    parameters : dict
+    parameters : mapping
+        A read-only mapping.
 
     Raises
     ------
+    EncodeError
+        A name appears twice, or a parameter is invalid.
     TypeError
         An argument has the wrong type.
 
@@ -764,57 +1096,135 @@ parameters=None)\n--\n
     --------
     >>> import tensorwire as tw
     >>> response = tw.InferResponse([tw.Tensor("text", ["a"])], model_name="echo")
-    >>> [tensor.name for tensor in response]
+    >>> list(response)
     ['text']
     """
+
+    def __cinit__(self):
+        self.outputs = ()
 
     def __init__(
         self, outputs, *, model_name=None, model_version=None, id=None, parameters=None,
     ):
-        try:
-            self.outputs = checked_items(Tensor, outputs)
-        except TypeError as error:
-            name_subject(error, "outputs")
-            raise
+        begin_init(&self.is_made, "an InferResponse")
+        cdef tuple tensors = checked_tensors(outputs, "outputs")
+        cdef dict by_name = checked_by_name(tensors, "output")
         self.model_name = checked_text(model_name, "model_name")
         self.model_version = checked_text(model_version, "model_version")
         self.id = checked_text(id, "id")
-        self._parameters = copy_parameters(parameters)
+        self._parameters = message_parameters(parameters)
+        self.outputs, self.by_name = tensors, by_name
 
     @property
     def parameters(self):
-        with cython.critical_section(self):
-            if self._parameters is None:
-                self._parameters = {}
-            return self._parameters
-
-    @parameters.setter
-    def parameters(self, dict parameters):
-        with cython.critical_section(self):
-            self._parameters = parameters
+        return frozen(self._parameters)
 
     def __getitem__(self, name):
-        return get_tensor(self, name, &self.next_index)
+        return get_tensor(self.outputs, self.by_name, name)
 
-    def __iter__(self):
-        return iter(tensors_of(self))
+    def get(self, name, default=None):
+        """Return the tensor with a name, or ``default`` if there is none."""
+        tensor = find_tensor(self.outputs, self.by_name, name)
+        return default if tensor is None else tensor
 
     def __contains__(self, name):
-        return has_tensor(self, name)
+        return find_tensor(self.outputs, self.by_name, name) is not None
+
+    def __iter__(self):
+        return iter(names_of(self.outputs))
+
+    def __len__(self):
+        return len(self.outputs)
+
+    def keys(self):
+        """Return a view of the names."""
+        return KeysView(self)
+
+    def values(self):
+        """Return a view of the tensors."""
+        return ValuesView(self)
+
+    def items(self):
+        """Return a view of the pairs of a name and its tensor."""
+        return ItemsView(self)
+
+    def replace(self, **changes):
+        """Return a message with other values for some arguments of the constructor.
+
+        Parameters
+        ----------
+        **changes
+            Arguments of ``InferResponse``.
+
+        Returns
+        -------
+        InferResponse
+            The changed copy. Tensors that are not replaced are the same objects.
+
+        Raises
+        ------
+        EncodeError
+            The values are invalid in a message; see ``InferResponse``.
+        TypeError
+            There is no such argument, or it has the wrong type.
+        """
+        return InferResponse(**{
+            "outputs": self.outputs, "model_name": self.model_name,
+            "model_version": self.model_version, "id": self.id, "parameters": self._parameters,
+            **changes,
+        })
+
+    __replace__ = replace
+
+    def __copy__(self):
+        return self
 
     def __reduce__(self):
-        parameters = self.parameters
-        with cython.critical_section(self):
-            return _new_message, (InferResponse,), (
-                self.outputs, self.model_name, self.model_version, self.id, parameters)
-
-    def __setstate__(self, tuple state not None):
-        self.outputs, self.model_name, self.model_version, self.id, self.parameters = state
+        return _unpickled_response, (
+            self.outputs, self.model_name, self.model_version, self.id, self._parameters)
 
     def __repr__(self):
-        with cython.critical_section(self):
-            outputs = self.outputs
-        return f"<InferResponse {outputs}>"
+        return f"<InferResponse {list(self.outputs)}>"
+
+
+def _unpickled_response(outputs, model_name, model_version, id, parameters):
+    return InferResponse(
+        outputs, model_name=model_name, model_version=model_version, id=id, parameters=parameters)
+
+
+Mapping.register(InferRequest)
+Mapping.register(InferResponse)
+
+
+cdef InferRequest new_request(tuple inputs, dict by_name):
+    """Return a request whose other fields are empty. The decoder has checked the arguments."""
+    cdef InferRequest request = InferRequest.__new__(InferRequest)
+    request.is_made = True
+    request.inputs = inputs
+    request.by_name = by_name
+    return request
+
+
+cdef InferResponse new_response(tuple outputs, dict by_name):
+    """Return a response whose other fields are empty. The decoder has checked the arguments."""
+    cdef InferResponse response = InferResponse.__new__(InferResponse)
+    response.is_made = True
+    response.outputs = outputs
+    response.by_name = by_name
+    return response
+
+
+cdef dict message_parameters(parameters):
+    try:
+        return own_parameters(parameters)
+    except (EncodeError, TypeError) as error:
+        name_subject(error, "the message")
+        raise
+
+
+cdef binary_data_output(InferRequest request):
+    """Return the parameter ``binary_data_output`` of a request; None if there is none."""
+    return None if request._parameters is None else request._parameters.get("binary_data_output")
 
 
 @cython.final
@@ -860,7 +1270,7 @@ cdef class TensorSpec:
         if datatype not in DATATYPES:
             raise ValueError(
                 f"unknown datatype {format_value(datatype)}, must be one of {', '.join(DATATYPES)}")
-        self.name = checked_name(name, "a tensor")
+        self.name = checked_name(name, "the name of a tensor")
         self.datatype = DATATYPES[datatype].name
         # Not with islice() or tuple(): in Python 3.11, iter() of a released memoryview returns an
         # iterator and sets an exception, which only a loop raises.
@@ -899,7 +1309,7 @@ cdef class TensorSpec:
         Raises
         ------
         TypeError
-            ``tensor`` is not a Tensor, or its shape is None.
+            ``tensor`` is not a Tensor.
 
         Examples
         --------
@@ -909,9 +1319,9 @@ cdef class TensorSpec:
         True
         """
         cdef Py_ssize_t i, first = self.batching  # axis of the first dimension in `dims`
-        cdef tuple shape = shape_of_tensor(tensor)
+        cdef tuple shape = tensor.shape
         cdef Py_ssize_t n_dims = len(shape)
-        if datatype_name(tensor) != self.datatype or n_dims != len(self.dims) + first:
+        if tensor.row.name != self.datatype or n_dims != len(self.dims) + first:
             return False
         for i in range(first, n_dims):
             declared = self.dims[i - first]
@@ -972,9 +1382,13 @@ cdef class Frame:
     (32, 2)
     """
 
+    def __cinit__(self):
+        self.parts = ()
+
     def __init__(self, tuple buffers not None, header_length):
         cdef Py_ssize_t nbytes = 0
         cdef bint is_ready = True
+        begin_init(&self.is_made, "a Frame")
         for buffer in buffers:
             if not is_flat(buffer):
                 is_ready = False
@@ -989,9 +1403,17 @@ cdef class Frame:
             raise ValueError(
                 f"header_length must be 0 to {nbytes}, the size of the frame, not "
                 f"{number_text(header_length)}")
-        self.buffers = buffers
+        self.parts = self.exported = buffers
         self.header_length = header_length
         self.nbytes = nbytes
+
+    @property
+    def buffers(self):
+        # A memoryview of a tensor is created when it is needed, which takes as long as encoding it.
+        with cython.critical_section(self):
+            if self.exported is None:
+                self.exported = tuple([buffer_of(part) for part in self.parts])
+            return self.exported
 
     @property
     def headers(self):
@@ -1015,7 +1437,7 @@ cdef class Frame:
         return True  # also if the body is empty, as in a raw request without elements
 
     def __iter__(self):
-        return iter(self.separate_buffers())
+        return iter(separate_buffers(self))
 
     def chunks(self, max_nbytes):
         """Iterate over the body as memoryviews of limited size. The body is not copied.
@@ -1046,17 +1468,14 @@ cdef class Frame:
         size = int(index(max_nbytes))
         if size < 1:
             raise ValueError(f"max_nbytes must be 1 or more, not {number_text(size)}")
-        views = [memoryview(buffer) for buffer in self.separate_buffers()]
+        views = [memoryview(buffer) for buffer in separate_buffers(self)]
         return (view[start:start + size] for view in views for start in range(0, len(view), size))
 
     def __bytes__(self):
-        return b"".join(self.separate_buffers())
+        return joined(self)
 
-    cdef tuple separate_buffers(self):
-        """Return the buffers for a thread, while other threads may use those of the frame."""
-        if FREE_THREADED:
-            return tuple([separate_view(buffer) for buffer in self.buffers])
-        return self.buffers
+    def __copy__(self):
+        return self
 
     def __reduce__(self):
         return Frame, (self.buffers, self.header_length)
@@ -1068,13 +1487,56 @@ cdef class Frame:
         )
 
 
-cdef Frame new_frame(tuple buffers, header_length, Py_ssize_t nbytes):
-    """Return a frame without checking its buffers, whose total size is `nbytes`."""
+cdef Frame new_frame(tuple parts, header_length, Py_ssize_t nbytes):
+    """Return a frame of flat buffers and tensors, whose total size is `nbytes`."""
     cdef Frame frame = Frame.__new__(Frame)
-    frame.buffers = buffers
+    frame.is_made = True
+    frame.parts = parts
     frame.header_length = header_length
     frame.nbytes = nbytes
     return frame
+
+
+cdef buffer_of(part):
+    """Return a part of a frame as a buffer: the memory of a tensor, or the buffer itself."""
+    cdef Tensor tensor
+    if type(part) is not Tensor:
+        return part
+    tensor = part
+    if tensor.texts is not None:
+        return tensor.texts.wire
+    return exported_bytes(tensor.owner, tensor.memory, tensor.nbytes)
+
+
+cdef bytes joined(Frame frame):
+    """Return a copy of the body."""
+    cdef Tensor tensor
+    cdef bytes body = PyBytes_FromStringAndSize(NULL, frame.nbytes)
+    cdef char* target = PyBytes_AS_STRING(body)
+    cdef Py_ssize_t nbytes
+    for part in frame.parts:
+        if type(part) is bytes:
+            nbytes = len(<bytes>part)
+            memcpy(target, PyBytes_AS_STRING(<bytes>part), nbytes)
+        elif type(part) is Tensor and (<Tensor>part).texts is None:
+            tensor = part
+            nbytes = tensor.nbytes
+            if nbytes < JOIN_NOGIL_FROM_NBYTES:
+                memcpy(target, tensor.memory, nbytes)
+            else:
+                with nogil:
+                    memcpy(target, tensor.memory, nbytes)
+        else:  # the size of another buffer may have changed
+            return b"".join(separate_buffers(frame))
+        target += nbytes
+    return body
+
+
+cdef tuple separate_buffers(Frame frame):
+    """Return the buffers for a thread, while other threads may use those of the frame."""
+    if FREE_THREADED:
+        return tuple([separate_view(buffer) for buffer in frame.buffers])
+    return frame.buffers
 
 
 cdef bint is_flat(buffer) noexcept:
@@ -1104,8 +1566,3 @@ cdef flat_bytes(buffer):
     except (TypeError, ValueError) as error:
         shown = format_text(error, MAX_FOREIGN_TEXT)
         raise BufferError(f"a buffer of a frame cannot be sent as bytes: {shown}") from None
-
-
-for kind in (Tensor, RequestedOutput, InferRequest, InferResponse, TensorSpec, Frame):
-    document_attributes(kind)
-del kind

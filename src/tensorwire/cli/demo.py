@@ -88,7 +88,7 @@ def measure_tensorwire(arrays: Arrays) -> tuple[Measurement, tw.InferRequest, tw
 
     def make_objects() -> tuple[list[str], int]:
         prompts = request["prompts"].data
-        assert isinstance(prompts, tw.BytesTensor)
+        assert isinstance(prompts, tw.BytesArray)
         return prompts.as_strings().tolist(), prompts.nbytes
 
     def encode_response() -> tuple[tw.Frame, int]:
@@ -119,7 +119,7 @@ def measure_tensorwire(arrays: Arrays) -> tuple[Measurement, tw.InferRequest, tw
 
 
 def wire_bytes(tensor: tw.Tensor) -> memoryview:
-    assert isinstance(tensor.data, tw.BytesTensor)
+    assert isinstance(tensor.data, tw.BytesArray)
     return tensor.data.wire
 
 

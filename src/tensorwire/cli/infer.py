@@ -98,7 +98,7 @@ class Assignment(NamedTuple):
     """The argument of ``--input`` or ``--shape``, before the value is parsed."""
 
     name: str
-    datatype: str | None
+    datatype: Any  # a str, which `Tensor` checks, or None
     value: str
 
 
@@ -386,7 +386,7 @@ def in_datatype(array: NDArray[Any], datatype: str, given: Assignment) -> NDArra
 
 def random_data(
     rng: np.random.Generator, name: str, given: Assignment | None, spec: tw.TensorSpec | None
-) -> tuple[NDArray[Any], str]:
+) -> tuple[NDArray[Any], Any]:
     """Return random data and its datatype. Raises UsageError."""
     datatype = given.datatype if given is not None else None
     if datatype is None:
@@ -470,7 +470,7 @@ def save_outputs(outputs: Iterable[tw.Tensor], folder: Path) -> None:
 
 def array_to_save(tensor: tw.Tensor) -> tuple[NDArray[Any], str]:
     """Return an array that contains no Python objects, and a note on its form."""
-    if not isinstance(tensor.data, tw.BytesTensor):
+    if not isinstance(tensor.data, tw.BytesArray):
         return tensor.as_numpy(), "  (as uint16)" if tensor.datatype == "BF16" else ""
     elements = tensor.data.reshape((tensor.data.size,))
     longest, is_exact = 0, True
@@ -695,13 +695,10 @@ def call_model(client: Client, options: argparse.Namespace) -> int:
 
 
 def make_frame(inputs: list[tw.Tensor], options: argparse.Namespace) -> tw.Frame:
-    outputs = None
-    if options.outputs is not None:
-        outputs = [tw.RequestedOutput(name) for name in options.outputs]
     parameters = {} if options.json else {"binary_data_output": True}
-    # Some models of KServe need an id.
-    request = tw.InferRequest(inputs, outputs, id="1", parameters=parameters)
     try:
+        # Some models of KServe need an id.
+        request = tw.InferRequest(inputs, options.outputs, id="1", parameters=parameters)
         # Triton rejects null.
         return tw.encode_request(request, nonfinite="literal", limits=UNLIMITED)
     except tw.EncodeError as error:

@@ -453,7 +453,7 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 
-InputSpecs = list[tuple[str, str]]
+InputSpecs = list[tuple[str, Any]]  # names and datatypes of a model's metadata; Tensor checks them
 """The names and datatypes of the inputs of a model."""
 
 NormalizedInputs = Union[tw.Frame, Mapping[str, Any], list[tw.Tensor], "Positional"]
@@ -772,7 +772,7 @@ def normalize_inputs(inputs: Inputs) -> NormalizedInputs:
     """
     if isinstance(inputs, dict | tw.Frame | Mapping):
         return inputs
-    if isinstance(inputs, np.ndarray | str | bytes | tw.Tensor | tw.BytesTensor):
+    if isinstance(inputs, np.ndarray | str | bytes | tw.Tensor | tw.BytesArray):
         raise TypeError(
             f"inputs must be a mapping, a list or a Frame, not {type(inputs).__name__}: "
             "pass a single input as [array] or {name: array}"

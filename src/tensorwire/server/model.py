@@ -168,7 +168,7 @@ class ServedModel:
         workers.begin_request()
         try:
             request = await in_thread(self._decode, body, framing)
-            del body  # the model may release its inputs
+            del body
             return await self._run(request, call)
         finally:
             workers.end_request()
@@ -241,10 +241,9 @@ class ServedModel:
             raw_input=model.raw_input,
             limits=self.options.limits,
         )
-        request.model_name = self.name
         if model.inputs:
             check_inputs(request.inputs, model.inputs)
-        return request
+        return request.replace(model_name=self.name)
 
     def _call(self, request: tw.InferRequest) -> Any:
         try:
@@ -356,7 +355,7 @@ def is_slow_to_encode(result: Any, request: tw.InferRequest) -> bool:
     is_converted = False
     if isinstance(result, tw.InferResponse):
         for tensor in result.outputs:
-            left -= 0 if tensor.data is None else tensor.data.nbytes
+            left -= tensor.nbytes
     elif isinstance(result, Mapping):
         for value in result.values():
             left = subtract_nbytes(left, value)

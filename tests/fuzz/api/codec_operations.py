@@ -84,14 +84,26 @@ def tensors(world: World) -> Any:
     made = [world.pick(tw.Tensor) for _ in range(world.choices.of((1, 1, 2, 3)))]
     if not world.choices.one_in(6):
         made = list({tensor.name: tensor for tensor in made}.values())
-    return world.or_junk(lambda: world.choices.of((list, tuple, iter, hostile.List))(made))
+    forms: tuple[Callable[[Any], Any], ...] = (
+        *(list, tuple, iter, hostile.List, by_name),
+        lambda made: hostile.Dict(by_name(made)),
+        lambda made: {name(world): values(world), **by_name(made)},
+    )
+    return world.or_junk(lambda: world.choices.of(forms)(made))
+
+
+def by_name(made: list[tw.Tensor]) -> dict[str, tw.Tensor]:
+    return {tensor.name: tensor for tensor in made}
 
 
 def outputs(world: World) -> Any:
     if world.choices.one_in(2):
         return None
     made = [world.pick(tw.RequestedOutput) for _ in range(world.choices.of((1, 2, 0)))]
-    return world.or_junk(lambda: list({output.name: output for output in made}.values()))
+    unique = list({output.name: output for output in made}.values())
+    if world.choices.one_in(3):
+        return [output.name for output in unique]
+    return world.or_junk(lambda: unique)
 
 
 def texts(world: World) -> dict[str, Any]:
@@ -238,7 +250,7 @@ def decoded(
     source = message.body if not world.choices.one_in(8) else buffer_of(world)
     made = world.call(in_bounds, decode, source, length, **options)
     if made is not None:
-        for tensor in made:
+        for tensor in made.values():
             read(world, tensor)
             world.keep(tensor)
     return made
@@ -336,14 +348,16 @@ def encode_request(world: World) -> Any:
 
 
 def is_unchanged(item: Any) -> bool:
-    """Return whether the prefixes of a BytesTensor are still those that were scanned.
+    """Return whether the prefixes of a BytesArray are still those that were scanned.
 
     If `write_memory` has changed them, the wire bytes are sent as they are.
     """
     data = item.data if isinstance(item, tw.Tensor) else item
-    if not isinstance(data, tw.BytesTensor):
+    if not isinstance(data, tw.BytesArray):
         return True
-    return bytes(data.wire) == reference.elements([bytes(data.view(i)) for i in range(data.size)])
+    return bytes(data.wire) == reference.elements(
+        [bytes(data.element(i)) for i in range(data.size)]
+    )
 
 
 def unless_side_effects(world: World, check: Callable[..., None], *arguments: Any) -> None:
@@ -407,7 +421,7 @@ def encode_raw_request(world: World) -> Any:
 def payload(tensor: Any) -> bytes | None:
     """Return the bytes of a tensor in a body."""
     data = tensor.data
-    if isinstance(data, tw.BytesTensor):
+    if isinstance(data, tw.BytesArray):
         return bytes(data.wire)
     return None if data is None else bytes(data.tobytes())
 
@@ -419,7 +433,7 @@ def check_frame(
     joined = bytes(frame)
     assert len(joined) == len(frame) == int(frame.headers["Content-Length"])
     assert joined == b"".join(frame.chunks(7))
-    back = list(decode(joined, frame.header_length, limits=limits))
+    back = list(decode(joined, frame.header_length, limits=limits).values())
     assert [(t.name, t.datatype, t.shape) for t in back] == [
         (t.name, t.datatype, tuple(t.shape)) for t in sent
     ]

@@ -1,7 +1,8 @@
-"""Operations on existing objects: BytesTensor, messages, BodyBuffer; copies, pickles, garbage."""
+"""Operations on existing objects: BytesArray, messages, BodyBuffer; copies, pickles, garbage."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import pickle
@@ -41,7 +42,7 @@ from fuzz.api.world import World, operation, read
 from fuzz.hostile import Hostile
 from fuzz.invalid_arrow import FIELD_CHANGES, FORMATS, InvalidProducer
 
-# --- BytesTensor ---
+# --- BytesArray ---
 
 
 def index_of(world: World) -> Any:
@@ -65,16 +66,16 @@ def index_of(world: World) -> Any:
 
 @operation
 def index_bytes(world: World) -> Any:
-    tensor = world.pick(tw.BytesTensor)
+    tensor = world.pick(tw.BytesArray)
     found = world.call(tensor.__getitem__, index_of(world))
-    if isinstance(found, tw.BytesTensor):
+    if isinstance(found, tw.BytesArray):
         read(world, found)
     return found
 
 
 @operation
 def slice_bytes(world: World) -> Any:
-    tensor = world.pick(tw.BytesTensor)
+    tensor = world.pick(tw.BytesArray)
     part = slice(small(world), 2 + small(world))
     found = world.call(tensor.__getitem__, part)
     if found is not None:
@@ -84,8 +85,8 @@ def slice_bytes(world: World) -> Any:
 
 @operation
 def view_bytes(world: World) -> Any:
-    tensor = world.pick(tw.BytesTensor)
-    found = world.call(tensor.view, index_of(world))
+    tensor = world.pick(tw.BytesArray)
+    found = world.call(tensor.element, index_of(world))
     if found is not None:
         bytes(found)
     return found
@@ -93,7 +94,7 @@ def view_bytes(world: World) -> Any:
 
 @operation
 def reshape_bytes(world: World) -> Any:
-    tensor = world.pick(tw.BytesTensor)
+    tensor = world.pick(tw.BytesArray)
     n = tensor.size
     dims = world.choices.of(((n,), (1, n), (n, 1), (-1,), (0, -5), (n, 0)))
     made = world.call(tensor.reshape, dims if world.choices.one_in(2) else shape(world))
@@ -106,7 +107,7 @@ def reshape_bytes(world: World) -> Any:
 
 @operation
 def export_bytes(world: World) -> Any:
-    tensor = world.pick(tw.BytesTensor)
+    tensor = world.pick(tw.BytesArray)
     kinds: tuple[Any, ...] = (
         object,
         "S",
@@ -131,7 +132,7 @@ def export_bytes(world: World) -> Any:
 
 @operation
 def iterate(world: World) -> Any:
-    item = world.pick(tw.BytesTensor, tw.InferRequest, tw.InferResponse, tw.Frame, tw.Tensor)
+    item = world.pick(tw.BytesArray, tw.InferRequest, tw.InferResponse, tw.Frame, tw.Tensor)
 
     def walk() -> list[Any]:
         found = []
@@ -147,7 +148,7 @@ def iterate(world: World) -> Any:
 
 @operation
 def arrow_out(world: World) -> Any:
-    tensor = world.pick(tw.BytesTensor)
+    tensor = world.pick(tw.BytesArray)
     form = world.choices.below(6)
     if form == 0:
         return world.call(Cached, tensor)
@@ -335,20 +336,27 @@ def set_attribute(world: World) -> None:
             lambda: world.choices.of(NAMES),
         )
     )()
+    before = world.n_side_effects
     try:
-        world.call(setattr, item, key, value)
+        setattr(item, key, value)
     except AttributeError:
-        assert kind not in (tw.Tensor, tw.InferRequest) or key == "another", key
+        return
+    except Hostile:
+        assert world.n_side_effects > before
+        return
+    raise AssertionError((item, key))
 
 
 @operation
 def delete_attribute(world: World) -> None:
     item = world.pick(*PUBLIC)
     kind = next(kind for kind in PUBLIC if isinstance(item, kind))
+    key = world.choices.of((*ATTRIBUTES[kind], "another"))
     try:
-        world.call(delattr, item, world.choices.of((*ATTRIBUTES[kind], "another")))
+        delattr(item, key)
     except (AttributeError, NotImplementedError):  # Cython raises the latter for a number or a bool
         return
+    raise AssertionError((item, key))
 
 
 @operation
@@ -359,48 +367,57 @@ def get_attribute(world: World) -> Any:
 
 
 @operation
-def change_list(world: World) -> None:
-    """Append, insert, remove or replace items of a message's lists."""
-    message = world.pick(tw.InferRequest, tw.InferResponse)
-    found = message.outputs if world.choices.one_in(2) else next(iter(lists_of(message)), None)
-    if not isinstance(found, list):
-        return
-    item = junk(world)
-    if world.choices.one_in(2):
-        item = world.pick(tw.Tensor)
-    change = world.choices.below(6)
-    if change == 0:
-        found.clear()
-    elif change == 1 and found:
-        found.pop()
-    elif change == 2 and found:
-        found[world.choices.below(len(found))] = item
-    elif change == 3:
-        found.append(None)
-    elif change == 4:
-        found.reverse()
-    else:
-        found.insert(0, item)
+def change_parameters(world: World) -> None:
+    """Try to change the parameters of a message, also through the dict that `==` may pass on."""
+    item = world.pick(tw.Tensor, tw.RequestedOutput, tw.InferRequest, tw.InferResponse)
+    before, found = repr(item.parameters), item.parameters
+    changes: tuple[Callable[[], Any], ...] = (
+        lambda: found.__setitem__("k", 1),
+        lambda: found.update({"k": junk(world)}),
+        lambda: found.pop("k"),
+    )
+    for change in changes:
+        with contextlib.suppress(AttributeError, TypeError, Hostile):
+            change()
+    world.call(lambda: found == Assigns())
+    assert repr(item.parameters) == before
 
 
-def lists_of(message: Any) -> list[list[Any]]:
-    lists = [getattr(message, key, None) for key in ("inputs", "outputs")]
-    return [found for found in lists if isinstance(found, list)]
+class Assigns:
+    def __eq__(self, other: Any) -> bool:
+        other["k"] = self
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @operation
-def change_parameters(world: World) -> None:
+def replace(world: World) -> Any:
+    """Change arguments of a message or tensor, or give one that its constructor does not have."""
     item = world.pick(tw.Tensor, tw.RequestedOutput, tw.InferRequest, tw.InferResponse)
-    found = item.parameters
-    if not isinstance(found, dict):
-        return
-    keys = (
-        *("k", "binary_data", "binary_data_size", "binary_data_output", "shared_memory_region"),
-        *("\ud800", 1, None, hostile.Str("binary_data_size")),
+    kind = next(kind for kind in PUBLIC if isinstance(item, kind))
+    values: tuple[Callable[[], Any], ...] = (
+        lambda: junk(world),
+        lambda: shape(world),
+        lambda: array(world),
+        lambda: world.choices.of(DATATYPES),
+        lambda: world.choices.of(NAMES),
+        lambda: [world.pick(tw.Tensor)],
+        lambda: None,
     )
-    key = world.choices.of(keys)
-    value = world.choices.of((lambda: junk(world), lambda: found, lambda: item, lambda: 1))()
-    found[key] = value
+    keys = (*ATTRIBUTES[kind], "another")
+    changes = {world.choices.of(keys): world.choices.of(values)() for _ in range(small(world))}
+    return world.call(item.replace, **changes)
+
+
+@operation
+def read_mapping(world: World) -> None:
+    message = world.pick(tw.InferRequest, tw.InferResponse)
+    names = list(message)
+    assert len(message) == len(names) == len(set(names))
+    assert [message[name] for name in names] == list(message.values())
+    assert dict(message).keys() == message.keys()
+    world.call(message.get, name(world), None)
 
 
 # --- BodyBuffer ---
@@ -502,14 +519,14 @@ def compare(world: World) -> None:
     other = world.or_junk(lambda: world.choices.of(world.pool))
     world.call(lambda: item == other)
     world.call(lambda: item != other)
-    if isinstance(item, tw.BytesTensor):
+    if isinstance(item, tw.BytesArray):
         assert world.call(item.__eq__, item) in (True, None)
 
 
 @operation
 def show(world: World) -> None:
     item = world.pick(*PUBLIC)
-    if isinstance(item, tw.Limits | tw.BytesTensor | tw.Frame | tw.BodyBuffer):
+    if isinstance(item, tw.Limits | tw.BytesArray | tw.Frame | tw.BodyBuffer):
         world.call(repr, item)
         return
     try:
@@ -549,32 +566,27 @@ def call_if_supported(world: World, function: Callable[[], Any]) -> Any:
         made = world.call(function)
     except (AttributeError, RuntimeError, pickle.PicklingError, AssertionError):
         return None
-    if isinstance(made, tw.BytesTensor | tw.Tensor):
+    if isinstance(made, tw.BytesArray | tw.Tensor):
         read(world, made)
     return made
 
 
 @operation
 def alter_pickle(world: World) -> Any:
-    """Call the function of a pickle with one of its arguments, or of its state, replaced."""
+    """Call the function of a pickle with one of its arguments replaced."""
     item = world.pick(*PUBLIC)
     reduced = world.call(item.__reduce_ex__, world.choices.of((2, 4, 5)))
     if not isinstance(reduced, tuple) or len(reduced) < 2:
         return None
     function, arguments = reduced[0], list(reduced[1])
-    if len(arguments) == 3 and isinstance(arguments[2], tuple) and world.choices.one_in(2):
-        arguments[2] = altered(world, arguments[2])  # the state that Cython stores there
-    elif arguments:
-        arguments = list(altered(world, tuple(arguments)))
+    arguments = list(altered(world, tuple(arguments)))
     if not callable(function):
         return None
     try:
         made = world.call(function, *arguments)
-        if len(reduced) > 2 and isinstance(reduced[2], tuple) and made is not None:
-            world.call(made.__setstate__, altered(world, reduced[2]))
     except (AttributeError, pickle.PickleError):
         return None
-    if isinstance(made, tw.BytesTensor | tw.Tensor):
+    if isinstance(made, tw.BytesArray | tw.Tensor):
         read(world, made)
     return made if isinstance(made, PUBLIC) else None
 
@@ -589,7 +601,7 @@ def altered(world: World, state: tuple[Any, ...]) -> tuple[Any, ...]:
 
 @operation
 def refer_weakly(world: World) -> Any:
-    item = world.pick(tw.Tensor, tw.InferRequest, tw.InferResponse, tw.BytesTensor)
+    item = world.pick(tw.Tensor, tw.InferRequest, tw.InferResponse, tw.BytesArray)
     weak = weakref.ref(item)
     if world.choices.one_in(2):
         weakref.finalize(item, gc.collect)
@@ -626,5 +638,3 @@ def drop_garbage(world: World) -> None:
     """Create a cycle of an object in use and one that calls back when it is collected."""
     cycle: Any = hostile.Cycle()
     cycle.member = world.pick(tw.Tensor, tw.InferRequest)
-    if isinstance(cycle.member, tw.InferRequest) and isinstance(cycle.member.parameters, dict):
-        cycle.member.parameters["k"] = cycle

@@ -491,7 +491,7 @@ def at_odd_address(data: bytes) -> memoryview:
 # --- first objects of an episode ---
 
 
-def some_bytes_tensor(world: World) -> tw.BytesTensor:
+def some_bytes_array(world: World) -> tw.BytesArray:
     source = world.choices.of((bytes, bytearray))(
         reference.elements([b"a", b"", b"long" * 5, b"\xc3\xa9"])
     )
@@ -522,7 +522,7 @@ MAKERS: dict[Any, Callable[[World], Any]] = {
     tw.TensorSpec: lambda world: tw.TensorSpec("raw", world.choices.of(DATATYPES[:14]), (-1,)),
     tw.Limits: lambda world: tw.Limits(bf16_as_uint16=True),
     tw.Frame: some_frame,
-    tw.BytesTensor: some_bytes_tensor,
+    tw.BytesArray: some_bytes_array,
     tw.BodyBuffer: some_buffer,
     Message: body,
     Cached: lambda world: Cached(pa.array([b"a", b"longer than twelve bytes"])),
@@ -541,7 +541,7 @@ ATTRIBUTES: dict[type, tuple[str, ...]] = {
     tw.TensorSpec: ("name", "datatype", "dims", "batching", "shape"),
     tw.Limits: ("max_rank", "max_elements", "check_bool"),
     tw.Frame: ("buffers", "header_length", "headers"),
-    tw.BytesTensor: ("shape", "ndim", "size", "nbytes", "wire"),
+    tw.BytesArray: ("shape", "ndim", "size", "nbytes", "wire"),
     tw.BodyBuffer: ("nbytes", "content_length", "max_nbytes", "complete"),
 }
 PUBLIC = tuple(ATTRIBUTES)

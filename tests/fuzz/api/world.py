@@ -186,7 +186,7 @@ def is_documented(error: Exception) -> bool:
 def read(world: World, item: Any) -> None:
     """Read every byte of a tensor."""
     data = item.data if isinstance(item, tw.Tensor) else item
-    if isinstance(data, tw.BytesTensor):
+    if isinstance(data, tw.BytesArray):
         joined = world.call(bytes, data.wire)
         if joined is not None:
             assert len(joined) == data.nbytes

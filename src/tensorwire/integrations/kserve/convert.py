@@ -23,7 +23,7 @@ from kserve.protocol.infer_type import RequestedOutput, to_http_parameters
 from kserve.utils.numpy_codec import from_np_dtype
 from numpy.typing import NDArray
 
-from ..._codec.bytes_tensor import BytesTensor, decode_bytes
+from ..._codec.bytes_array import BytesArray, decode_bytes
 from ..._codec.bytes_writer import all_plain
 from ..._codec.conversion import encode_bytes
 from ..._codec.datatypes import BY_DTYPE, RAW_BF16, Limits, bf16_dtype
@@ -138,7 +138,7 @@ class LazyTensor:
         if tensor is None:
             from_list: Array = super().as_numpy()  # type: ignore[misc]
             return from_list
-        if isinstance(tensor.data, BytesTensor):
+        if isinstance(tensor.data, BytesArray):
             array = text_array(tensor.data)
         else:
             array = tensor.as_numpy(aligned=self._options.aligned, writable=self._options.writable)
@@ -176,7 +176,7 @@ def build_list(tensor: Tensor, text: memoryview | bytes | None) -> Any:
     if text is not None:
         return parse_list(text)
     data = tensor.data
-    return flat_list(text_array(data) if isinstance(data, BytesTensor) else tensor.as_numpy())
+    return flat_list(text_array(data) if isinstance(data, BytesArray) else tensor.as_numpy())
 
 
 def parse_list(text: memoryview | bytes) -> Any:
@@ -578,7 +578,7 @@ def output_buffer(tensor: Any, options: Options) -> Buffer:
     received = received_tensor(tensor)
     if received is not None:
         data = reshape(received.data, tensor.shape)
-        return data.wire if isinstance(data, BytesTensor) else array_buffer(data)
+        return data.wire if isinstance(data, BytesArray) else array_buffer(data)
     array = tensor.data
     if isinstance(array, np.ndarray):
         check_array(tensor, array)
@@ -618,7 +618,7 @@ def raw_data_array(tensor: Any, options: Options) -> Array:
     Raises DecodeError if datatype, shape and bytes do not match.
     """
     found = view_raw_data(tensor, options)
-    if isinstance(found.data, BytesTensor):
+    if isinstance(found.data, BytesArray):
         return found.data.as_numpy()
     return found.as_numpy(aligned=options.aligned, writable=options.writable)
 
@@ -663,7 +663,7 @@ def check_array(tensor: Any, array: Array) -> None:
 
 
 def reshape(data: Any, shape: list[int]) -> Any:
-    """Return an array or BytesTensor in a shape, which a program may have changed.
+    """Return an array or BytesArray in a shape, which a program may have changed.
 
     Raises ValueError if the number of elements differs.
     """
@@ -671,7 +671,7 @@ def reshape(data: Any, shape: list[int]) -> Any:
     return data if data.shape == wanted else data.reshape(wanted)
 
 
-def text_array(elements: BytesTensor) -> Array:
+def text_array(elements: BytesArray) -> Array:
     """Return BYTES as an array of ``str``, or of ``bytes`` if any element is not UTF-8."""
     try:
         return elements.as_strings()

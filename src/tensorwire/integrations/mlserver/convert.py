@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from math import isnan, prod
 from typing import Any
@@ -47,7 +47,7 @@ from ...errors import (
 )
 
 Array = NDArray[Any]
-Data = Array | tw.BytesTensor
+Data = Array | tw.BytesArray
 
 # MLServer does not limit these. MLServer itself reads bodies that exceed the other limits.
 NO_LIMIT = 2**63 - 1
@@ -112,7 +112,7 @@ set_fields, set_extra, set_private = (
 
 
 class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
-    """A TensorData that keeps an array or BytesTensor until its list is used.
+    """A TensorData that keeps an array or BytesArray until its list is used.
 
     The list is ``root``. Everything that reads it (iteration, indexing, JSON, gRPC contents, other
     codecs, batching) gets the list that MLServer itself would have: for JSON data the list that was
@@ -201,7 +201,7 @@ ArrayData.root = property(get_root, set_root)
 
 
 def array_of(data: Any) -> Data | None:
-    """Return the array or BytesTensor of an ArrayData whose list is not built, otherwise None."""
+    """Return the array or BytesArray of an ArrayData whose list is not built, otherwise None."""
     return data.__dict__.get("array") if type(data) is ArrayData else None
 
 
@@ -229,7 +229,7 @@ def is_flat(text: memoryview | bytes) -> bool:
 
 def flat_list(data: Data, nan_as_none: bool) -> list[Any]:
     """Return the flat list that MLServer itself would have."""
-    if isinstance(data, tw.BytesTensor):
+    if isinstance(data, tw.BytesArray):
         return data.as_numpy().reshape(-1).tolist()
     if is_one_element(data):
         return [data.tobytes()]
@@ -301,7 +301,7 @@ def to_tensor(element: Any, is_binary: bool) -> tw.Tensor:
 
     Raises EncodeError and TypeError.
     """
-    datatype = datatype_of(element)
+    datatype: Any = datatype_of(element)  # a str, which `Tensor` checks
     data: Any = array_of(element.data)
     if data is None:
         values = getattr(element.data, "root", element.data)
@@ -337,13 +337,13 @@ def copy_payload(payload: Any) -> Data | None:
     return pack_texts(payload) if dtype.kind == "U" else None
 
 
-def pack_texts(texts: Any) -> tw.BytesTensor | None:
-    """Convert text to a BytesTensor. Returns None if MLServer has to reject it."""
+def pack_texts(texts: Any) -> tw.BytesArray | None:
+    """Convert text to a BytesArray. Returns None if MLServer has to reject it."""
     try:
         packed = tw.Tensor("", texts, datatype="BYTES").data
     except (TensorwireError, TypeError):
         return None
-    assert isinstance(packed, tw.BytesTensor)
+    assert isinstance(packed, tw.BytesArray)
     return packed
 
 
@@ -503,7 +503,9 @@ def to_inference_request(request: tw.InferRequest) -> InferenceRequest:
             parameters=to_parameters(request.parameters),
             inputs=[to_request_input(tensor) for tensor in request.inputs],
             outputs=request.outputs
-            and [to_request_output(spec, spec.parameters or None) for spec in request.outputs],
+            and [
+                to_request_output(spec, plain(spec.parameters) or None) for spec in request.outputs
+            ],
         )
     except ValidationError as error:
         first = error.errors()[0]
@@ -522,7 +524,7 @@ def to_request_input(tensor: tw.Tensor) -> RequestInput:
     if tensor.data is None:
         raise unsupported(tensor, "is in shared memory, which MLServer does not support")
     data = ArrayData.from_array(tensor.data)
-    if isinstance(tensor.data, tw.BytesTensor) and not tensor.binary:
+    if isinstance(tensor.data, tw.BytesArray) and not tensor.binary:
         data = TensorData(tensor.data.as_strings().reshape(-1).tolist())  # str, as in JSON requests
     return RequestInput(
         name=tensor.name,
@@ -550,9 +552,16 @@ def to_request_output(
     return RequestOutput(name=output.name, parameters=parameters)
 
 
-def to_parameters(parameters: dict[str, Any]) -> Parameters | None:
+def to_parameters(parameters: Mapping[str, Any]) -> Parameters | None:
     """Convert parameters. Returns None if there are none."""
-    return Parameters.model_validate(parameters) if parameters else None
+    return Parameters.model_validate(plain(parameters)) if parameters else None
+
+
+def plain(value: Any) -> Any:
+    """Return the read-only parameters of a message with dicts and lists, as MLServer has them."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def read_json_request(body: bytes) -> InferenceRequest | None:

@@ -79,7 +79,7 @@ def replace_numpy_decode_input(original: Function) -> Function:
             array = list_array(request_input)
             return original(cls, request_input) if array is None else array
         is_json = text_of(request_input.data) is not None
-        if isinstance(data, tw.BytesTensor) and data.size == prod(request_input.shape):
+        if isinstance(data, tw.BytesArray) and data.size == prod(request_input.shape):
             if is_json:  # MLServer returns an array of str
                 return original(cls, request_input)
             return data.as_numpy("S").reshape(request_input.shape)
@@ -118,7 +118,7 @@ def replace_decode_input_or_output(original: Function) -> Function:
             values = input_or_output.data.root
             return texts_of_list(values) if type(values) is list else original(input_or_output)
         text = text_of(input_or_output.data)
-        if not isinstance(data, tw.BytesTensor):
+        if not isinstance(data, tw.BytesArray):
             return original(input_or_output)
         if text is not None and (data.size <= SHORT_TEXTS or not is_flat(text)):
             return original(input_or_output)
@@ -184,7 +184,7 @@ def replace_pack(original: Function) -> Function:
         if data is None:
             packed = pack_list(elem)
             return original(elem) if packed is None else packed
-        if isinstance(data, tw.BytesTensor):
+        if isinstance(data, tw.BytesArray):
             return bytes(data.wire)
         array = numeric_array(elem)
         if array is not None and array.size == prod(elem.shape):

@@ -15,7 +15,7 @@ What changes:
   receives a large binary response directly into memory of its own.
 - ``as_numpy`` of a binary output returns a view of the response. The view keeps the whole response
   in memory, and it may be misaligned.
-- BYTES inputs can also be a ``BytesTensor``, or numpy arrays of kind ``U`` or StringDType.
+- BYTES inputs can also be a ``BytesArray``, or numpy arrays of kind ``U`` or StringDType.
 
 Unchanged: the values, types and errors of all results; JSON tensors, numeric tensors over gRPC, and
 CUDA shared memory.

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._codec.bytes_array import BytesArray, decode_bytes
 from ..._codec.bytes_reader import elements_nbytes
-from ..._codec.bytes_tensor import BytesTensor, decode_bytes
 from ..._codec.conversion import encode_bytes
 from ..._codec.memory import Body
 from .fast import REFER_FROM_NBYTES, flat_bytes, is_extra_bytes, serialized_objects
@@ -34,16 +34,16 @@ class PackedArray(np.ndarray[Any, Any]):
 
 
 def packed_array(values: Any) -> PackedArray:
-    """Serialize a BytesTensor, or an array of kind ``U`` or StringDType, and keep its shape."""
+    """Serialize a BytesArray, or an array of kind ``U`` or StringDType, and keep its shape."""
     packed = np.broadcast_to(np.array(None, object), values.shape).view(PackedArray)
     packed.wire = encode_bytes(values)
     return packed
 
 
 def object_array(values: Any) -> NDArray[np.object_]:
-    """Convert a BytesTensor, or an array of kind ``U`` or StringDType, to Python objects."""
+    """Convert a BytesArray, or an array of kind ``U`` or StringDType, to Python objects."""
     array: NDArray[np.object_] = (
-        values.as_numpy() if isinstance(values, BytesTensor) else values.astype(object)
+        values.as_numpy() if isinstance(values, BytesArray) else values.astype(object)
     )
     return array
 

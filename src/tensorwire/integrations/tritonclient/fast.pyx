@@ -14,7 +14,7 @@ from cpython.ref cimport Py_INCREF
 from libc.math cimport isfinite
 
 from ..._codec.bytes_reader cimport scan_elements
-from ..._codec.bytes_tensor cimport BytesTensor
+from ..._codec.bytes_array cimport BytesArray
 from ..._codec.json_writer cimport JsonWriter, write_literal
 from ..._codec.memory cimport Body
 
@@ -124,7 +124,7 @@ def is_extra_bytes(values):
     """Return whether the values are BYTES of a type that tritonclient itself does not accept."""
     if type(values) is cnp.ndarray:
         return (<cnp.ndarray>values).descr.kind in (c"U", c"T")
-    return isinstance(values, BytesTensor)
+    return isinstance(values, BytesArray)
 
 
 def set_binary_data(tensor, values):

@@ -1,4 +1,4 @@
-"""BytesTensor: the elements of a BYTES tensor in the memory in which they were received."""
+"""BytesArray: the elements of a BYTES tensor in the memory in which they were received."""
 
 cimport cython
 cimport numpy as cnp
@@ -27,7 +27,6 @@ from .bytes_reader import (
     gather_elements,
     requests_text,
 )
-from .docstrings import document_attributes
 from .memory import same_bytes
 from ..errors import (
     MAX_FOREIGN_TEXT,
@@ -47,9 +46,9 @@ cdef Body NO_BODY = Body(b"")
 
 @cython.final
 @cython.freelist(8)
-@cython.no_gc_clear  # a BytesTensor may be used after a cycle was cleared
-cdef class BytesTensor:
-    """BytesTensor()\n--\n
+@cython.no_gc_clear  # a BytesArray may be used after a cycle was cleared
+cdef class BytesArray:
+    """BytesArray()\n--\n
     The elements of a BYTES tensor: a sequence of ``bytes`` with any number of dimensions.
 
     The elements are in row-major order. They remain in the buffer in which they were received, and
@@ -60,7 +59,7 @@ cdef class BytesTensor:
     Indexing works as in numpy. An element is returned as ``bytes``. A range of whole rows is
     returned as a view of the same memory. Any other selection copies the selected elements.
 
-    A BytesTensor is returned by ``decode_request``, ``decode_response`` and ``decode_bytes``, and
+    A BytesArray is returned by ``decode_request``, ``decode_response`` and ``decode_bytes``, and
     is the ``data`` of a ``Tensor`` of BYTES. It has no public constructor. The format is described
     in WIRE.md 2.
 
@@ -74,7 +73,7 @@ cdef class BytesTensor:
     >>> import tensorwire as tw
     >>> words = tw.Tensor("words", [["a", "bc"], ["", "def"]]).data
     >>> words
-    <BytesTensor shape=[2, 2] nbytes=22>
+    <BytesArray shape=[2, 2] nbytes=22>
     >>> words[0, 1]
     b'bc'
     >>> words[1].tolist()
@@ -88,7 +87,7 @@ cdef class BytesTensor:
 
     def __init__(self):
         raise TypeError(
-            "a BytesTensor is created by decode_bytes, by decoding a message, or by Tensor")
+            "a BytesArray is created by decode_bytes, by decoding a message, or by Tensor")
 
     cdef cnp.ndarray offsets(self):
         """Return the offset of each prefix in the body.
@@ -97,7 +96,7 @@ cdef class BytesTensor:
         may scan them at once, with the same result.
         """
         cdef cnp.ndarray starts
-        with cython.critical_section(self):  # see messages.pxd
+        with cython.critical_section(self):  # another thread may set it
             starts = self.starts
         if starts is None:
             starts = scan_elements(self.body, self.size, self.begin, self.nbytes)
@@ -140,15 +139,15 @@ cdef class BytesTensor:
 
     def __len__(self):
         if not self.shape:
-            raise TypeError("a BytesTensor without dimensions has no len()")
+            raise TypeError("a BytesArray without dimensions has no len()")
         return self.shape[0]
 
     def __repr__(self):
-        return f"<BytesTensor shape={list(self.shape)} nbytes={self.nbytes}>"
+        return f"<BytesArray shape={list(self.shape)} nbytes={self.nbytes}>"
 
     def __eq__(self, other):
-        """Return whether the other BytesTensor has the same shape and elements."""
-        if not isinstance(other, BytesTensor):
+        """Return whether the other BytesArray has the same shape and elements."""
+        if not isinstance(other, BytesArray):
             return NotImplemented
         return self.shape == other.shape and same_bytes(self.wire, other.wire)
 
@@ -176,7 +175,7 @@ cdef class BytesTensor:
     def __iter__(self):
         return (self[i] for i in range(len(self)))
 
-    def view(self, index):
+    def element(self, index):
         """Return one element as a memoryview of the buffer. The element is not copied.
 
         Parameters
@@ -199,7 +198,7 @@ cdef class BytesTensor:
         Examples
         --------
         >>> import tensorwire as tw
-        >>> bytes(tw.decode_bytes(tw.encode_bytes(["a", "bc"])).view(1))
+        >>> bytes(tw.decode_bytes(tw.encode_bytes(["a", "bc"])).element(1))
         b'bc'
         """
         if isinstance(index, tuple):
@@ -237,25 +236,25 @@ cdef class BytesTensor:
         row_size = self.size // n_rows
         return self.elements_between(row * row_size, (row + 1) * row_size, self.shape[1:])
 
-    cdef BytesTensor rows_between(self, start, stop):
+    cdef BytesArray rows_between(self, start, stop):
         row_size = self.size // self.shape[0] if self.shape[0] else 0
         shape = (stop - start, *self.shape[1:])
         return self.elements_between(start * row_size, stop * row_size, shape)
 
-    cdef BytesTensor elements_between(self, first, last, tuple shape):
+    cdef BytesArray elements_between(self, first, last, tuple shape):
         """Return the elements from `first` up to `last` as a view of the same memory."""
         starts = self.offsets()
         begin = int(starts[first]) if first < len(starts) else self.end
         end = int(starts[last]) if last < len(starts) else self.end
-        return new_tensor(self.body, starts[first:last], begin, end, shape)
+        return new_bytes(self.body, starts[first:last], begin, end, shape)
 
-    cdef BytesTensor select(self, chosen):
+    cdef BytesArray select(self, chosen):
         """Return the elements with the flat indices `chosen`, in the shape of that array."""
         flat = np.ascontiguousarray(chosen.ravel(), np.int64)
         if flat.size and np.array_equal(flat, np.arange(flat[0], flat[0] + flat.size)):
             return self.elements_between(int(flat[0]), int(flat[0]) + flat.size, chosen.shape)
         wire = gather_elements(self.body, self.offsets(), self.end, flat)
-        return tensor_of_wire(wire, chosen.shape)
+        return bytes_of_wire(wire, chosen.shape)
 
     # --- conversion ---
 
@@ -269,7 +268,7 @@ cdef class BytesTensor:
 
         Returns
         -------
-        BytesTensor
+        BytesArray
             A view of the same memory.
 
         Raises
@@ -296,7 +295,7 @@ cdef class BytesTensor:
         if prod([dim for dim in dims if dim], start=WIDEST_ITEMSIZE) >= 1 << 63:
             raise ValueError(f"BYTES {shape_text(dims)} exceeds 2^63 - 1 bytes in numpy")
         with cython.critical_section(self):
-            return new_tensor(self.body, self.starts, self.begin, self.end, dims)
+            return new_bytes(self.body, self.starts, self.begin, self.end, dims)
 
     def as_numpy(self, dtype=object):
         """Return copies of the elements as a new array.
@@ -386,7 +385,7 @@ cdef class BytesTensor:
 
         Returns
         -------
-        BytesTensor
+        BytesArray
             A tensor that does not refer to the buffer.
 
         Examples
@@ -396,14 +395,14 @@ cdef class BytesTensor:
         >>> words.copy() == words
         True
         """
-        return scanned_tensor(bytes(self.wire), self.shape)
+        return scanned_bytes(bytes(self.wire), self.shape)
 
     def __reduce_ex__(self, protocol):
         # Only the bytes of this tensor are pickled, not the whole body. From protocol 5 on, they
         # are a buffer that can be stored out of band. They are scanned again when they are loaded.
-        load, wire = scanned_tensor, self.wire
+        load, wire = scanned_bytes, self.wire
         if self.begin < 0 and self.size:  # an element without a prefix
-            load, wire = element_tensor, self.view(0)
+            load, wire = pickled_element, self.element(0)
         return load, (
             PickleBuffer(wire) if as_index(protocol) >= 5 else bytes(wire), self.shape)
 
@@ -444,9 +443,6 @@ cdef class BytesTensor:
         return self.as_numpy(object if dtype is None else dtype)
 
 
-document_attributes(BytesTensor)
-
-
 cdef flat_indices(cnp.ndarray starts, chosen):
     """Return the indices in `starts` of the offsets that numpy has selected from it.
 
@@ -461,11 +457,11 @@ cdef flat_indices(cnp.ndarray starts, chosen):
     return np.asarray(flat)
 
 
-cdef BytesTensor new_tensor(
+cdef BytesArray new_bytes(
     Body body, cnp.ndarray starts, Py_ssize_t begin, Py_ssize_t end, tuple shape
 ):
     """Return a tensor. `starts` is None if its elements were just encoded, and not scanned."""
-    cdef BytesTensor tensor = BytesTensor.__new__(BytesTensor)
+    cdef BytesArray tensor = BytesArray.__new__(BytesArray)
     tensor.body = body
     tensor.starts = starts
     tensor.begin = begin
@@ -474,32 +470,32 @@ cdef BytesTensor new_tensor(
     return tensor
 
 
-cdef BytesTensor tensor_of_wire(bytes wire, tuple shape):
+cdef BytesArray bytes_of_wire(bytes wire, tuple shape):
     """Return a tensor of wire bytes that were just encoded. They have the elements of `shape`."""
-    return new_tensor(Body(wire), None, 0, len(wire), shape)
+    return new_bytes(Body(wire), None, 0, len(wire), shape)
 
 
-cdef BytesTensor tensor_of_element(Body body, tuple shape):
+cdef BytesArray bytes_of_element(Body body, tuple shape):
     """Return a tensor whose one element is the whole body, without a length prefix (WIRE.md 5).
 
     Elements are found by the offsets of their prefixes. The offset for this one is -4, where its
     prefix would be.
     """
-    return new_tensor(body, np.array([-PREFIX_NBYTES]), -PREFIX_NBYTES, body.nbytes, shape)
+    return new_bytes(body, np.array([-PREFIX_NBYTES]), -PREFIX_NBYTES, body.nbytes, shape)
 
 
-def element_tensor(element, shape):
-    """Return the BytesTensor of a pickled element of a raw binary request."""
-    return tensor_of_element(Body(element), (1,)).reshape(shape)
+def pickled_element(element, shape):
+    """Return the BytesArray of a pickled element of a raw binary request."""
+    return bytes_of_element(Body(element), (1,)).reshape(shape)
 
 
-def scanned_tensor(wire, shape):
-    """Return the BytesTensor of pickled or copied wire bytes. Raises DecodeError."""
+def scanned_bytes(wire, shape):
+    """Return the BytesArray of pickled or copied wire bytes. Raises DecodeError."""
     return scan_body(Body(wire), tuple([int(as_index(dim)) for dim in shape]))
 
 
-cdef BytesTensor scan_body(Body body, tuple shape):
-    """Return a BytesTensor of the elements that fill a body. Raises DecodeError or ValueError."""
+cdef BytesArray scan_body(Body body, tuple shape):
+    """Return a BytesArray of the elements that fill a body. Raises DecodeError or ValueError."""
     # The number of elements is checked before it is converted to a C integer.
     size = prod(shape)
     try:
@@ -512,7 +508,7 @@ cdef BytesTensor scan_body(Body body, tuple shape):
     except DecodeError as error:
         name_tensor(error, "body", None)
         raise
-    tensor = new_tensor(body, starts, 0, body.nbytes, (size,))
+    tensor = new_bytes(body, starts, 0, body.nbytes, (size,))
     return tensor if len(shape) == 1 else tensor.reshape(shape)
 
 
@@ -528,7 +524,7 @@ def decode_bytes(buffer, count=None):
 
     Returns
     -------
-    BytesTensor
+    BytesArray
         A tensor of shape [count], which keeps a reference to the buffer.
 
     Raises

@@ -3,7 +3,7 @@ from numpy cimport ndarray
 from .memory cimport Body
 
 
-cdef class BytesTensor:
+cdef class BytesArray:
     cdef object __weakref__
     cdef readonly tuple shape
     cdef Body body
@@ -14,12 +14,12 @@ cdef class BytesTensor:
     cdef ndarray offsets(self)
     cdef tuple nonnegative_index(self, tuple index)
     cdef row_at(self, index)
-    cdef BytesTensor rows_between(self, start, stop)
-    cdef BytesTensor elements_between(self, first, last, tuple shape)
-    cdef BytesTensor select(self, chosen)
+    cdef BytesArray rows_between(self, start, stop)
+    cdef BytesArray elements_between(self, first, last, tuple shape)
+    cdef BytesArray select(self, chosen)
 
 
-cdef BytesTensor new_tensor(
+cdef BytesArray new_bytes(
     Body body, ndarray starts, Py_ssize_t begin, Py_ssize_t end, tuple shape)
-cdef BytesTensor tensor_of_wire(bytes wire, tuple shape)
-cdef BytesTensor tensor_of_element(Body body, tuple shape)
+cdef BytesArray bytes_of_wire(bytes wire, tuple shape)
+cdef BytesArray bytes_of_element(Body body, tuple shape)

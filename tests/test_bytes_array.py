@@ -1,4 +1,4 @@
-"""decode_bytes, and BytesTensor as a sequence of elements over the received bytes."""
+"""decode_bytes, and BytesArray as a sequence of elements over the received bytes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tensorwire._codec.bytes_reader import elements_nbytes, gather_elements
 from tensorwire._codec.memory import Body
 
 
-def grid() -> tuple[tw.BytesTensor, np.ndarray[Any, Any]]:
+def grid() -> tuple[tw.BytesArray, np.ndarray[Any, Any]]:
     """Return a BYTES tensor of shape [2, 3, 4] and the object array it should behave like."""
     flat = np.empty(24, object)
     flat[:] = [b"x" * (i % 5) + str(i).encode() for i in range(24)]
     array = flat.reshape(2, 3, 4)
     tensor = tw.Tensor("x", array).data
-    assert isinstance(tensor, tw.BytesTensor)
+    assert isinstance(tensor, tw.BytesArray)
     return tensor, array
 
 
@@ -38,15 +38,15 @@ def test_one_dimensional_tensor_is_a_sequence(count: int | None) -> None:
     assert tensor.nbytes == len(WIRE)
     assert [tensor[i] for i in range(-5, 5)] == WORDS * 2
     assert list(tensor) == tensor.tolist() == WORDS
-    assert [bytes(tensor.view(i)) for i in range(5)] == WORDS
+    assert [bytes(tensor.element(i)) for i in range(5)] == WORDS
     assert tensor.wire == WIRE
     assert b"a" in tensor
-    assert repr(tensor) == f"<BytesTensor shape=[5] nbytes={len(WIRE)}>"
+    assert repr(tensor) == f"<BytesArray shape=[5] nbytes={len(WIRE)}>"
     for index in (5, -6):
         with pytest.raises(IndexError, match=f"index {index} is out of range for a dimension of 5"):
             tensor[index]
         with pytest.raises(IndexError):
-            tensor.view(index)
+            tensor.element(index)
 
 
 def test_empty_tensor() -> None:
@@ -140,11 +140,11 @@ def test_invalid_shapes_without_elements_are_rejected(shape: tuple[int, ...]) ->
 def test_view_takes_a_flat_or_full_index() -> None:
     tensor, array = grid()
     for flat in range(-24, 24):
-        assert tensor.view(flat) == array.reshape(-1)[flat]
-    assert tensor.view((1, -1, 0)) == array[1, -1, 0]
+        assert tensor.element(flat) == array.reshape(-1)[flat]
+    assert tensor.element((1, -1, 0)) == array[1, -1, 0]
     for index in ((1, 2), (2, 0, 0), (0, 0, -5)):
         with pytest.raises(IndexError):
-            tensor.view(index)
+            tensor.element(index)
 
 
 def test_contiguous_rows_are_views_and_other_selections_copies() -> None:
@@ -227,7 +227,7 @@ def test_fixed_width_loses_trailing_nuls() -> None:
 
 def test_scalar() -> None:
     tensor = tw.Tensor("x", np.array(b"one", object)).data
-    assert isinstance(tensor, tw.BytesTensor)
+    assert isinstance(tensor, tw.BytesArray)
     assert (tensor.shape, tensor[()], tensor.tolist()) == ((), b"one", b"one")
     assert tensor.as_numpy().shape == ()
     with pytest.raises(TypeError):
@@ -256,7 +256,7 @@ def test_pickle_of_a_slice_contains_only_its_bytes() -> None:
 def test_raw_element_gets_a_prefix_on_the_wire(element: bytes) -> None:
     spec = tw.TensorSpec("x", "BYTES", [1])
     tensor = tw.decode_request(element, 0, raw_input=spec)["x"].data
-    assert isinstance(tensor, tw.BytesTensor)
+    assert isinstance(tensor, tw.BytesArray)
     assert tensor.wire == reference.elements([element])
     assert tensor[1:].wire == b""
     assert tensor == tw.decode_bytes(reference.elements([element]))
@@ -264,7 +264,7 @@ def test_raw_element_gets_a_prefix_on_the_wire(element: bytes) -> None:
 
 def test_constructor_is_rejected() -> None:
     with pytest.raises(TypeError, match="is created by decode_bytes"):
-        tw.BytesTensor()
+        tw.BytesArray()
 
 
 def test_shape_is_read_only() -> None:
@@ -278,7 +278,7 @@ def test_views_do_not_leak_references() -> None:
     request = tw.InferRequest([tw.Tensor("x", np.zeros(3))])
     before = sys.getrefcount(None)
     for _ in range(1_000):
-        tensor.view(0)
+        tensor.element(0)
         tw.encode_request(request)
         memoryview(tw.BodyBuffer(5))
     assert abs(sys.getrefcount(None) - before) < 100
@@ -350,7 +350,7 @@ def test_lengths_come_from_the_scan() -> None:
     for start in starts:
         body[start : start + 4] = b"\xff\xff\xff\x7f"
     assert tensor.tolist() == WORDS
-    assert [bytes(tensor.view(i)) for i in range(len(tensor))] == WORDS
+    assert [bytes(tensor.element(i)) for i in range(len(tensor))] == WORDS
     assert tensor[::2].tolist() == WORDS[::2]
     assert tensor.as_strings().tolist() == [word.decode() for word in WORDS]
 
@@ -437,7 +437,7 @@ def test_element_of_3_gb() -> None:
     encoded = tw.encode_bytes([element, b"tail"])
     assert len(encoded) == n + 12
     tensor = tw.decode_bytes(encoded, 2)
-    assert (len(tensor.view(0)), tensor[1]) == (n, b"tail")
+    assert (len(tensor.element(0)), tensor[1]) == (n, b"tail")
 
 
 # --- used by the integrations ---

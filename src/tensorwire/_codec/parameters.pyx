@@ -1,0 +1,127 @@
+"""The parameters of messages and tensors, and other text in the JSON header.
+
+What a caller passes is checked and copied once, when a message is made. The copy consists of exact
+`dict`, `list`, `str`, `int`, `float` and `bool` objects that nobody else has: subclasses may
+compare, hash and convert themselves as they like. It is exposed as another, read-only copy.
+"""
+
+from cpython.float cimport PyFloat_AS_DOUBLE
+
+from .json_reader cimport MAX_INTEGER_DIGITS
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from ..errors import SUBJECT, EncodeError, format_value
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(str text)
+
+cdef enum:
+    MAX_DEPTH = 1000  # of lists and objects, as in `Limits`
+
+# Larger integers have more digits than decoders read.
+cdef object MAX_INTEGER = pow(10, <object>MAX_INTEGER_DIGITS) - 1
+PARAMETERS = f"the parameters of {SUBJECT}"
+
+cdef str exact_text(value, str what):
+    """Return a text of the header as an exact `str`. `what` is its name for errors.
+
+    Raises EncodeError for a lone surrogate.
+    """
+    cdef str text = exact_str(value)
+    if not PyUnicode_IS_ASCII(text):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise EncodeError(
+                f"{what} has a lone surrogate at character {error.start}, which UTF-8 cannot "
+                f"represent: {format_value(text)}") from None
+    return text
+
+
+cdef dict own_parameters(parameters):
+    """Return a checked copy of the parameters of a message or tensor; None if there are none.
+
+    Raises TypeError for a value that JSON cannot represent, and EncodeError for two equal keys, a
+    lone surrogate, and integers or nesting beyond a limit. The errors have SUBJECT in place of the
+    name of the message or tensor.
+    """
+    if parameters is None:
+        return None
+    if not isinstance(parameters, Mapping):
+        raise TypeError(
+            f"the parameters of {SUBJECT} must be a mapping, not {type(parameters).__name__}")
+    return own_members(parameters, None, 0) or None
+
+
+cdef dict own_members(members, parameter, int depth):
+    """Return a checked copy of a mapping: of parameters, or of an object in a parameter."""
+    cdef dict own = {}
+    cdef str name
+    # No other thread can change a copy while its items are read.
+    members = (<dict>members).copy() if type(members) is dict else dict(members)
+    for key, value in (<dict>members).items():
+        if not isinstance(key, str):
+            if parameter is None:
+                raise TypeError(
+                    f"the names of parameters must be str, {SUBJECT} has one of type "
+                    f"{type(key).__name__}")
+            raise TypeError(
+                f"the keys of a JSON object must be str, parameter {format_value(parameter)} of "
+                f"{SUBJECT} contains one of type {type(key).__name__}")
+        name = exact_text(key, PARAMETERS)
+        if name in own:
+            raise EncodeError(f"the key {format_value(name)} appears twice in {PARAMETERS}")
+        own[name] = own_value(value, name if parameter is None else parameter, depth + 1)
+    return own
+
+
+cdef own_value(value, parameter, int depth):
+    """Return a checked copy of a value, which is part of a parameter and has `depth` parents."""
+    kind = type(value)
+    if value is None or kind is bool or kind is float:
+        return value
+    if isinstance(value, str):
+        return exact_text(value, PARAMETERS)
+    if isinstance(value, int):
+        if kind is not int:
+            value = int.__pos__(value)
+        if not -MAX_INTEGER <= value <= MAX_INTEGER:
+            raise EncodeError(
+                f"parameter {format_value(parameter)} of {SUBJECT} contains an integer of "
+                f"{value.bit_length()} bits; the limit is {MAX_INTEGER_DIGITS} digits")
+        return value
+    if isinstance(value, float):
+        return PyFloat_AS_DOUBLE(value)
+    if isinstance(value, np.bool_ | np.integer | np.float16 | np.float32):
+        return np.generic.item(value)
+    if not isinstance(value, (Mapping, list, tuple)):
+        raise TypeError(
+            f"parameter {format_value(parameter)} of {SUBJECT} contains an object of type "
+            f"{kind.__name__}, which JSON cannot represent")
+    if depth > MAX_DEPTH:
+        raise EncodeError(
+            f"parameter {format_value(parameter)} of {SUBJECT} is nested too deeply: more than "
+            f"{MAX_DEPTH} lists and objects", expected=MAX_DEPTH, actual=depth)
+    if isinstance(value, Mapping):
+        return own_members(value, parameter, depth)
+    return [own_value(item, parameter, depth + 1) for item in list(value)]
+
+
+cdef frozen(dict parameters):
+    """Return a read-only copy of parameters. None is an empty mapping.
+
+    It is a copy because `==` of a MappingProxyType passes its dict to the other object.
+    """
+    return frozen_value({} if parameters is None else parameters)
+
+
+cdef frozen_value(value):
+    if type(value) is dict:
+        return MappingProxyType({key: frozen_value(item) for key, item in value.items()})
+    if type(value) is list:
+        return tuple([frozen_value(item) for item in value])
+    return value
