@@ -160,7 +160,7 @@ def one_frame() -> list[Work]:
 
 def shared_message() -> list[Work]:
     """All threads use the same messages and the same frame."""
-    request = request_with_all_kinds()
+    request = request_with_all_kinds().replace(outputs=["x", "words"])
     response = tw.InferResponse(request, id="a")
     frame = tw.encode_request(request)
 
@@ -188,7 +188,7 @@ def shared_message() -> list[Work]:
     def send() -> None:
         assert sum(map(len, frame.buffers)) == len(frame) == len(bytes(frame))
 
-    return [encode, read, copies, send]
+    return [encode, read, copies, send] * (N_THREADS // 4)
 
 
 def accepting(work: Work) -> Work:
@@ -372,16 +372,18 @@ def frequent_switches() -> Iterator[None]:
 
 def run(scenario: Scenario, seconds: float) -> int:
     """Repeat a scenario, and return how often. Raises the first exception of a thread."""
-    barrier = threading.Barrier(N_THREADS)
 
-    def together(work: Work) -> None:
-        barrier.wait()
+    def together(work: Work, barrier: threading.Barrier) -> None:
+        barrier.wait(60)
         work()
 
     deadline, n_rounds = time.monotonic() + seconds, 0
     with frequent_switches(), ThreadPoolExecutor(N_THREADS) as pool:
         while n_rounds == 0 or time.monotonic() < deadline:
-            for future in [pool.submit(together, work) for work in scenario()]:
+            works = scenario()
+            assert len(works) == N_THREADS
+            barrier = threading.Barrier(len(works))
+            for future in [pool.submit(together, work, barrier) for work in works]:
                 future.result()
             n_rounds += 1
     return n_rounds
