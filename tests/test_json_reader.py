@@ -1326,7 +1326,8 @@ def test_long_values_of_all_types() -> None:
     assert elements_of(decode(body(entry("BYTES", '["' + "a" * n + '"]')))) == [b"a" * n]
     assert elements_of(decode(body(entry("BYTES", '["' + "\\n" * n + '"]')))) == [b"\n" * n]
     assert decode(in_parameter(b'"' + "é".encode() * n + b'"')).parameters["p"] == "é" * n
-    assert decode(in_parameter(b"[" + b"1," * n + b"2]")).parameters["p"] == [1] * n + [2]
+    numbers = decode(in_parameter(b"[" + b"1," * n + b"2]")).parameters["p"]
+    assert numbers == (*[1] * n, 2)
     assert decode(body(entry("FP64", f"[{'0,' * n}1]", n + 1)))["x"].as_numpy().sum() == 1
     assert decode(body(entry("FP64", f"[{' ' * n}1]")))["x"].as_numpy().tolist() == [1]
     assert decode(body(entry("FP64", f"[0.{'1' * n}]")))["x"].as_numpy().tolist() == [1 / 9]
