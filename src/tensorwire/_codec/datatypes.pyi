@@ -45,8 +45,8 @@ class Limits:
     def check_bool(self) -> bool: ...
     @property
     def bf16_as_uint16(self) -> bool: ...
-    def __init__(
-        self,
+    def __new__(
+        cls,
         *,
         max_header_nbytes: int = 67108864,
         max_tensors: int = 4096,
@@ -57,6 +57,6 @@ class Limits:
         max_elements: int = 9223372036854775807,
         check_bool: bool = True,
         bf16_as_uint16: bool = False,
-    ) -> None: ...
+    ) -> Limits: ...
 
 UNLIMITED: Limits

@@ -87,7 +87,7 @@ def tensors(world: World) -> Any:
     forms: tuple[Callable[[Any], Any], ...] = (
         *(list, tuple, iter, hostile.List, by_name),
         lambda made: hostile.Dict(by_name(made)),
-        lambda made: {name(world): values(world), **by_name(made)},
+        lambda made: {world.choices.of(NAMES): values(world), **by_name(made)},
     )
     return world.or_junk(lambda: world.choices.of(forms)(made))
 
