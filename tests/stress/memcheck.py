@@ -34,7 +34,7 @@ def work() -> None:
             with suppress(*leaks.EXPECTED_ERRORS):
                 found = call()
                 if isinstance(found, tw.InferRequest | tw.InferResponse):
-                    n_read += sum(read(tensor) for tensor in found)
+                    n_read += sum(read(tensor) for tensor in found.values())
     print(f"{n_calls} calls, {n_read} bytes read")
 
 
