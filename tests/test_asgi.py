@@ -17,7 +17,7 @@ import pytest
 import tensorwire as tw
 from support.asgi_requests import ALL, BODY, FRAME, WORDS, X, ask, infer
 from tensorwire.asgi import (
-    ClientDisconnected,
+    ClientDisconnectedError,
     Model,
     create_app,
     read_request,
@@ -233,7 +233,7 @@ def test_read_request_accepts_a_raw_request() -> None:
 
 
 def test_client_that_disconnects() -> None:
-    with pytest.raises(ClientDisconnected):
+    with pytest.raises(ClientDisconnectedError):
         read(FRAME.headers, [BODY[:100], None])
     disconnected = infer(APP, chunks=[BODY[:100], None])
     assert (disconnected.status, disconnected.bodies) == (0, [])

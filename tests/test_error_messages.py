@@ -14,7 +14,7 @@ import tensorwire.asgi
 from support.asgi_requests import ask
 from tensorwire import errors
 from tensorwire._codec.datatypes import UNLIMITED
-from tensorwire.errors import MAX_ITEMS, format_names, shape_text
+from tensorwire.errors import MAX_ITEMS, format_names, format_shape
 from tensorwire.server.model import as_tensor, check_inputs, check_outputs
 
 tw: Any = tensorwire  # untyped, because many calls here violate the types
@@ -293,4 +293,4 @@ def test_long_lists_are_abbreviated(n: int) -> None:
     dims = ", ".join(["1"] * min(n, MAX_ITEMS))
     rest = f", ... {n} {{}}" if n > MAX_ITEMS else ""
     assert format_names(["a"] * n) == f"[{names}{rest.format('names')}]"
-    assert shape_text([1] * n) == f"[{dims}{rest.format('dimensions')}]"
+    assert format_shape([1] * n) == f"[{dims}{rest.format('dimensions')}]"

@@ -274,7 +274,7 @@ def test_tensor_spec_accepts(
 
 @pytest.mark.parametrize(("n", "text"), [(0, "0 bytes"), (1, "1 byte"), (2, "2 bytes")])
 def test_plural(n: int, text: str) -> None:
-    assert errors.plural("byte", n) == text
+    assert errors.format_count("byte", n) == text
 
 
 @pytest.mark.parametrize(
@@ -282,14 +282,14 @@ def test_plural(n: int, text: str) -> None:
     [(1, "1 second"), (1.0, "1 second"), (60.0, "60 seconds"), (0.5, "0.5 seconds")],
 )
 def test_seconds(seconds: float, text: str) -> None:
-    assert errors.seconds_text(seconds) == text
+    assert errors.format_seconds(seconds) == text
 
 
 def test_texts_of_untrusted_values_are_abbreviated() -> None:
-    assert errors.shape_text(range(8)) == "[0, 1, 2, 3, 4, 5, 6, 7]"
-    assert errors.shape_text(range(9)) == "[0, 1, 2, 3, 4, 5, 6, 7, ... 9 dimensions]"
-    assert errors.shape_text([2**64]) == "[more than 2^64]"
-    assert errors.number_text(2**64 - 1) == "18446744073709551615"
-    assert errors.subject("input", "x" * 80) == f"input '{'x' * 80}'"
-    assert errors.subject("input", "x" * 81) == f"input '{'x' * 80}'..."
-    assert errors.subject("input", None) == "the input"
+    assert errors.format_shape(range(8)) == "[0, 1, 2, 3, 4, 5, 6, 7]"
+    assert errors.format_shape(range(9)) == "[0, 1, 2, 3, 4, 5, 6, 7, ... 9 dimensions]"
+    assert errors.format_shape([2**64]) == "[more than 2^64]"
+    assert errors.format_number(2**64 - 1) == "18446744073709551615"
+    assert errors.format_subject("input", "x" * 80) == f"input '{'x' * 80}'"
+    assert errors.format_subject("input", "x" * 81) == f"input '{'x' * 80}'..."
+    assert errors.format_subject("input", None) == "the input"

@@ -16,7 +16,7 @@ import pytest
 
 import tensorwire as tw
 from support.asgi_requests import ask
-from tensorwire.asgi import ClientDisconnected, Model, create_app, read_request
+from tensorwire.asgi import ClientDisconnectedError, Model, create_app, read_request
 from tensorwire.server.framing import Framing
 from tensorwire.server.model import MAX_BODY_NBYTES, MAX_JSON_NBYTES
 from tensorwire.server.workers import N_THREADS, ThreadCall, Workers
@@ -377,7 +377,7 @@ def test_call_of_a_client_that_disconnected_while_its_request_was_decoded(is_bus
         call = ThreadCall()
         call.disconnect()
         if is_busy:
-            with pytest.raises(ClientDisconnected):
+            with pytest.raises(ClientDisconnectedError):
                 await call.run(workers, called.append, 1)
         else:
             await call.run(workers, called.append, 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import format_value, number_text
+from .errors import format_number, format_value
 
 
 def check_type(name: str, value: Any, kind: type, description: str) -> None:
@@ -22,7 +22,7 @@ def check_integer(name: str, value: Any, minimum: int) -> int:
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     number = int(value)
     if number < minimum:
-        raise ValueError(f"{name} must be {minimum} or more, not {number_text(number)}")
+        raise ValueError(f"{name} must be {minimum} or more, not {format_number(number)}")
     return number
 
 

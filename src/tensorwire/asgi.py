@@ -9,9 +9,9 @@ from .server.asgi import read_request, send_error, send_frame
 from .server.body import (
     DEFAULT_MAX_BODY,
     DEFAULT_RECEIVE_TIMEOUT,
-    ClientDisconnected,
-    ReceiveTimeout,
-    UnsupportedEncoding,
+    ClientDisconnectedError,
+    ReceiveTimeoutError,
+    UnsupportedEncodingError,
 )
 from .server.model import Model
 from .server.workers import DEFAULT_MAX_CONCURRENCY
@@ -21,10 +21,10 @@ __all__ = [
     "DEFAULT_MAX_CONCURRENCY",
     "DEFAULT_RECEIVE_TIMEOUT",
     "App",
-    "ClientDisconnected",
+    "ClientDisconnectedError",
     "Model",
-    "ReceiveTimeout",
-    "UnsupportedEncoding",
+    "ReceiveTimeoutError",
+    "UnsupportedEncodingError",
     "create_app",
     "read_request",
     "send_error",

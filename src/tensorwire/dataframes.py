@@ -15,7 +15,14 @@ import numpy as np
 from ._codec.bytes_array import BytesArray
 from ._codec.bytes_reader import arrow_schema
 from ._codec.messages import Tensor
-from .errors import ElementError, EncodeError, format_text, format_value, shape_text, subject
+from .errors import (
+    ElementError,
+    EncodeError,
+    format_shape,
+    format_subject,
+    format_text,
+    format_value,
+)
 
 Library = Literal["pandas", "polars", "pyarrow"]
 
@@ -188,8 +195,8 @@ def _check_polars_type(name: str, dtype: Any) -> None:
     }.get(kind)
     if advice is not None:
         raise TypeError(
-            f"{subject('column', name)} has the type {format_text(dtype)}, which has no datatype: "
-            f"{advice}"
+            f"{format_subject('column', name)} has the type {format_text(dtype)}, which has no "
+            f"datatype: {advice}"
         )
 
 
@@ -205,8 +212,8 @@ def _tensor_of_series(name: str, column: Any) -> Tensor:
         advice = "convert it to numbers or to text"
     if advice is not None:
         raise TypeError(
-            f"{subject('column', name)} has the dtype {format_text(dtype)}, which has no datatype: "
-            f"{advice}"
+            f"{format_subject('column', name)} has the dtype {format_text(dtype)}, which has no "
+            f"datatype: {advice}"
         )
     try:
         return Tensor(name, _data_of_series(column))
@@ -251,22 +258,22 @@ def _check_rows(name: str, rows: Any) -> None:
         if not is_array or (row.shape, row.dtype.kind) != (first.shape, first.dtype.kind):
             found = f"an array of {_array_text(row)}" if is_array else type(row).__name__
             raise EncodeError(
-                f"row {i} of {subject('column', name)} is {found}, row 0 is an array of "
+                f"row {i} of {format_subject('column', name)} is {found}, row 0 is an array of "
                 f"{_array_text(first)}: the rows of a tensor have one shape and one dtype",
                 tensor=name,
             )
 
 
 def _array_text(array: Any) -> str:
-    return f"{format_text(array.dtype)} {shape_text(array.shape)}"
+    return f"{format_text(array.dtype)} {format_shape(array.shape)}"
 
 
 def _missing(name: str, is_missing: Any) -> EncodeError:
     n_missing, first = int(is_missing.sum()), int(is_missing.argmax())
     noun = "value" if n_missing == 1 else "values"
     return EncodeError(
-        f"{subject('column', name)} has {n_missing} missing {noun}, the first one is element "
-        f"{first}: a tensor has no missing values",
+        f"{format_subject('column', name)} has {n_missing} missing {noun}, the first one is "
+        f"element {first}: a tensor has no missing values",
         tensor=name,
         element=first,
     )
@@ -279,17 +286,17 @@ def _check_column(tensor: Tensor, first: Tensor) -> None:
     """Check that a tensor can be a column beside the first one."""
     if not tensor.shape:
         raise ValueError(
-            f"{subject('tensor', tensor.name)} has no dimensions, and a column needs one"
+            f"{format_subject('tensor', tensor.name)} has no dimensions, and a column needs one"
         )
     if tensor.shape[0] != first.shape[0]:
         raise ValueError(
-            f"{subject('tensor', tensor.name)} has {tensor.shape[0]} rows, "
-            f"{subject('tensor', first.name)} has {first.shape[0]}"
+            f"{format_subject('tensor', tensor.name)} has {tensor.shape[0]} rows, "
+            f"{format_subject('tensor', first.name)} has {first.shape[0]}"
         )
     if tensor.datatype == "BF16":
         raise EncodeError(
-            f"{subject('tensor', tensor.name)} is BF16, which data frames do not support: convert "
-            f"it to FP32 first",
+            f"{format_subject('tensor', tensor.name)} is BF16, which data frames do not support: "
+            f"convert it to FP32 first",
             tensor=tensor.name,
         )
 

@@ -169,7 +169,7 @@ def name_tensor(error: Exception, kind: str, name: str | None) -> None:
     An error whose message does not contain SUBJECT is not changed. ``kind`` is "input", "output" or
     "tensor", for example. If ``name`` is None, only the kind is inserted.
     """
-    if name_subject(error, subject(kind, name)) and isinstance(error, TensorwireError):
+    if name_subject(error, format_subject(kind, name)) and isinstance(error, TensorwireError):
         error.tensor = name
 
 
@@ -182,7 +182,7 @@ def name_subject(error: Exception, text: str) -> bool:
     return True
 
 
-def subject(kind: str, name: str | None) -> str:
+def format_subject(kind: str, name: str | None) -> str:
     """Return the subject of a message: ``input 'image'``, or ``the input`` without a name."""
     if name is None:
         return f"the {kind}"
@@ -209,7 +209,7 @@ def format_value(value: object) -> str:
     if value is None or isinstance(value, bool):
         return repr(value)
     if isinstance(value, int):
-        return number_text(int.__index__(value))
+        return format_number(int.__index__(value))
     if isinstance(value, float):
         return float.__repr__(value)
     return type(value).__name__
@@ -223,26 +223,26 @@ def format_names(names: Sequence[object]) -> str:
     return f"[{', '.join(shown)}]"
 
 
-def number_text(number: int) -> str:
+def format_number(number: int) -> str:
     """Format an untrusted integer, abbreviating very large values."""
     if number.bit_length() <= 64:
         return str(number)
     return "more than 2^64" if number > 0 else "less than -2^64"
 
 
-def plural(noun: str, number: int) -> str:
+def format_count(noun: str, number: int) -> str:
     """Return the number and the noun: ``1 byte``, ``2 bytes``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def seconds_text(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """Return a duration: ``1 second``, ``0.5 seconds``."""
     return f"{seconds:g} second" if seconds == 1 else f"{seconds:g} seconds"
 
 
-def shape_text(shape: Sequence[int]) -> str:
+def format_shape(shape: Sequence[int]) -> str:
     """Format an untrusted shape, abbreviating long ones: ``[2, 3]``, ``[1, ... 9 dimensions]``."""
-    dims = [number_text(dim) for dim in shape[:MAX_ITEMS]]
+    dims = [format_number(dim) for dim in shape[:MAX_ITEMS]]
     if len(shape) > MAX_ITEMS:
         dims.append(f"... {len(shape)} dimensions")
     return f"[{', '.join(dims)}]"

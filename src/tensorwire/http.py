@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from operator import index
 from typing import Any, Protocol
 
-from .errors import HeaderError, format_value, number_text
+from .errors import HeaderError, format_number, format_value
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 BINARY_TYPE = "application/octet-stream"
@@ -106,8 +106,8 @@ def _same_length(found: int | None, length: int) -> int:
     """Return ``length``. Raises HeaderError if another one was found before."""
     if found is not None and found != length:
         raise HeaderError(
-            f"the headers declare two header lengths, {number_text(found)} and "
-            f"{number_text(length)}",
+            f"the headers declare two header lengths, {format_number(found)} and "
+            f"{format_number(length)}",
             expected=found,
             actual=length,
         )
@@ -134,7 +134,7 @@ def parse_header_length(value: int | str | bytes) -> int:
     length = index(value)
     if length < 0:
         raise HeaderError(
-            f"{HEADER_LENGTH} is negative: {number_text(length)}", expected=0, actual=length
+            f"{HEADER_LENGTH} is negative: {format_number(length)}", expected=0, actual=length
         )
     return length
 

@@ -41,7 +41,7 @@ from ..errors import (
     EncodeError,
     format_text,
     format_value,
-    plural,
+    format_count,
 )
 
 cnp.import_array()
@@ -389,11 +389,11 @@ cdef null_error(Received received, int level, n_nulls, position):
     index = [int(i) for i in np.unravel_index(position, shape)]
     if level < received.type.n_lists:
         return EncodeError(
-            f"{SUBJECT} has {plural('null list', n_nulls)}, the first one at {index}: a tensor has "
-            f"no missing values")
+            f"{SUBJECT} has {format_count('null list', n_nulls)}, the first one at {index}: a "
+            f"tensor has no missing values")
     where = f"element {position}{f' {index}' if level else ''}"
     return EncodeError(
-        f"{SUBJECT} has {plural('null', n_nulls)}, the first one is {where}: a tensor has no "
+        f"{SUBJECT} has {format_count('null', n_nulls)}, the first one is {where}: a tensor has no "
         f"missing values", element=position)
 
 

@@ -35,8 +35,8 @@ from ..errors import (
     LayoutError,
     format_text,
     name_tensor,
-    number_text,
-    shape_text,
+    format_number,
+    format_shape,
 )
 
 cnp.import_array()
@@ -207,7 +207,7 @@ cdef class BytesArray:
             flat, size = int(as_index(index)), self.size
             if not -size <= flat < size:
                 raise IndexError(
-                    f"element {number_text(flat)} is out of range: the tensor has {size}")
+                    f"element {format_number(flat)} is out of range: the tensor has {size}")
             flat = flat + size if flat < 0 else flat
         starts = self.offsets()
         begin = int(starts[flat]) + PREFIX_NBYTES
@@ -222,14 +222,14 @@ cdef class BytesArray:
         for i, dim in zip(index, self.shape):
             if not -dim <= i < dim:
                 raise IndexError(
-                    f"index {number_text(i)} is out of range for a dimension of {dim}")
+                    f"index {format_number(i)} is out of range for a dimension of {dim}")
         return tuple([i % dim for i, dim in zip(index, self.shape)])
 
     cdef row_at(self, index):
         n_rows = self.shape[0]
         if not -n_rows <= index < n_rows:
             raise IndexError(
-                f"index {number_text(index)} is out of range for a dimension of {n_rows}")
+                f"index {format_number(index)} is out of range for a dimension of {n_rows}")
         row = index + n_rows if index < 0 else index
         if len(self.shape) == 1:
             return element_bytes(self.body, self.offsets(), self.end, row)
@@ -287,13 +287,13 @@ cdef class BytesArray:
         """
         dims = tuple([int(as_index(dim)) for dim in shape])
         if any([dim < 0 for dim in dims]):
-            raise ValueError(f"a dimension is negative: {shape_text(dims)}")
+            raise ValueError(f"a dimension is negative: {format_shape(dims)}")
         if len(dims) > MAX_RANK:
             raise ValueError(f"a shape has at most {MAX_RANK} dimensions, not {len(dims)}")
         if prod(dims) != self.size:
-            raise ValueError(f"{self.size} elements do not fill shape {shape_text(dims)}")
+            raise ValueError(f"{self.size} elements do not fill shape {format_shape(dims)}")
         if prod([dim for dim in dims if dim], start=WIDEST_ITEMSIZE) >= 1 << 63:
-            raise ValueError(f"BYTES {shape_text(dims)} exceeds 2^63 - 1 bytes in numpy")
+            raise ValueError(f"BYTES {format_shape(dims)} exceeds 2^63 - 1 bytes in numpy")
         with cython.critical_section(self):
             return new_bytes(self.body, self.starts, self.begin, self.end, dims)
 
@@ -501,8 +501,9 @@ cdef BytesArray scan_body(Body body, tuple shape):
     try:
         if not 0 <= size < 1 << 62:
             raise LayoutError(
-                f"{SUBJECT} does not match its shape: at least {number_text(PREFIX_NBYTES * size)} "
-                f"bytes are needed for {number_text(size)} BYTES elements, there are {body.nbytes}",
+                f"{SUBJECT} does not match its shape: at least "
+                f"{format_number(PREFIX_NBYTES * size)} bytes are needed for {format_number(size)} "
+                f"BYTES elements, there are {body.nbytes}",
                 expected=PREFIX_NBYTES * size, actual=body.nbytes)
         starts = scan_elements(body, size, 0, body.nbytes)
     except DecodeError as error:
@@ -560,5 +561,5 @@ def decode_bytes(buffer, count=None):
         raise TypeError("count must be an int, not bool")
     count = as_index(count)
     if count < 0:
-        raise ValueError(f"count must be 0 or more, not {number_text(count)}")
+        raise ValueError(f"count must be 0 or more, not {format_number(count)}")
     return scan_body(body, (count,))

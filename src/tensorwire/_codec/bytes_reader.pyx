@@ -33,7 +33,7 @@ from .wire cimport NO_SCAN_FAULT, PREFIX_NBYTES, Scan, scan_prefixes, store_le32
 
 import numpy as np
 
-from ..errors import SUBJECT, ElementError, EncodeError, LayoutError, plural
+from ..errors import SUBJECT, ElementError, EncodeError, LayoutError, format_count
 
 cnp.import_array()
 
@@ -95,7 +95,7 @@ cdef cnp.ndarray scan_elements(
     if n_elements > <uint64_t>nbytes // PREFIX_NBYTES:
         raise LayoutError(
             f"{SUBJECT} does not match its shape: at least {PREFIX_NBYTES * <object>n_elements} "
-            f"bytes are needed for {plural('BYTES element', n_elements)}, there are {nbytes}",
+            f"bytes are needed for {format_count('BYTES element', n_elements)}, there are {nbytes}",
             offset=offset, expected=PREFIX_NBYTES * <object>n_elements, actual=nbytes)
     n_starts = <cnp.npy_intp>n_elements
     starts = cnp.PyArray_EMPTY(1, &n_starts, cnp.NPY_INT64, 0)
@@ -106,14 +106,14 @@ cdef cnp.ndarray scan_elements(
         raise truncated_element(&scan, offset, nbytes)
     if scan.n_elements < n_elements:
         raise LayoutError(
-            f"{SUBJECT} does not match its shape: it has {plural('element', n_elements)}, its "
-            f"bytes have {scan.n_elements}",
+            f"{SUBJECT} does not match its shape: it has {format_count('element', n_elements)}, "
+            f"its bytes have {scan.n_elements}",
             element=scan.n_elements, offset=offset + scan.position,
             expected=n_elements, actual=scan.n_elements)
     if scan.position < <uint64_t>nbytes:
         raise LayoutError(
-            f"{SUBJECT} does not match its shape: it has {plural('element', n_elements)} of "
-            f"{plural('byte', scan.position)} in total, there are {nbytes} "
+            f"{SUBJECT} does not match its shape: it has {format_count('element', n_elements)} of "
+            f"{format_count('byte', scan.position)} in total, there are {nbytes} "
             f"(body byte {offset + scan.position})",
             element=n_elements, offset=offset + scan.position,
             expected=scan.position, actual=nbytes)
@@ -160,7 +160,7 @@ cdef truncated_element(Scan* scan, Py_ssize_t offset, Py_ssize_t nbytes):
     remaining -= PREFIX_NBYTES
     return ElementError(
         f"element {element} of {SUBJECT} is truncated: its prefix declares "
-        f"{plural('byte', scan.declared)}, {remaining} remain (body byte {position})",
+        f"{format_count('byte', scan.declared)}, {remaining} remain (body byte {position})",
         element=element, offset=position, expected=scan.declared, actual=remaining)
 
 

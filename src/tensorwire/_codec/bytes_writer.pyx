@@ -70,7 +70,7 @@ from .wire cimport PREFIX_NBYTES
 
 import numpy as np
 
-from ..errors import SUBJECT, EncodeError, plural
+from ..errors import SUBJECT, EncodeError, format_count
 
 cnp.import_array()
 
@@ -140,7 +140,7 @@ def pack_into(Source source not None, buffer):
         nbytes = source.measure()
         if nbytes > <uint64_t>view.len:
             raise EncodeError(
-                f"the elements take {plural('byte', nbytes)}, the buffer has {view.len}",
+                f"the elements take {format_count('byte', nbytes)}, the buffer has {view.len}",
                 expected=nbytes, actual=view.len)
         writer.target = <unsigned char*>view.buf
         writer.end = writer.target + nbytes

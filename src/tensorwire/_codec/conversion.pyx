@@ -39,7 +39,7 @@ from .bytes_writer import (
 )
 from .datatypes import DATATYPES, bf16_dtype, datatype_of
 
-from ..errors import SUBJECT, EncodeError, format_text, format_value, name_tensor, shape_text
+from ..errors import SUBJECT, EncodeError, format_text, format_value, name_tensor, format_shape
 
 cnp.import_array()
 
@@ -83,8 +83,8 @@ cdef tuple convert_data(data, datatype, shape):
         return row.name, dims, converted.reshape(dims)
     except ValueError:
         raise EncodeError(
-            f"{SUBJECT} does not match its shape: {shape_text(dims)} is given, the data has shape "
-            f"{shape_text(converted.shape)}") from None
+            f"{SUBJECT} does not match its shape: {format_shape(dims)} is given, the data has "
+            f"shape {format_shape(converted.shape)}") from None
 
 
 def encode_bytes(values):
@@ -295,8 +295,8 @@ cdef tuple flatten(values, int depth):
         shape, items = flatten(value, depth + 1)
         if inner is not None and shape != inner:
             raise EncodeError(
-                f"{SUBJECT} is a ragged list: item {i} has shape {shape_text(shape)}, the items "
-                f"before it {shape_text(inner)}")
+                f"{SUBJECT} is a ragged list: item {i} has shape {format_shape(shape)}, the items "
+                f"before it {format_shape(inner)}")
         inner = shape
         flat += items
     return (len(values), *inner), flat

@@ -23,8 +23,8 @@ from ..errors import (
     EncodeError,
     LayoutError,
     format_text,
-    number_text,
-    shape_text,
+    format_number,
+    format_shape,
 )
 
 
@@ -207,7 +207,7 @@ cdef Py_ssize_t checked_limit(name, value, largest) except -1:
     # Other integer types are converted before the comparison. A bool is probably a mistake.
     number = int(index(value)) if hasattr(value, "__index__") else -1
     if isinstance(value, bool) or not 0 <= number <= largest:
-        actual = number_text(value) if type(value) is int else type(value).__name__
+        actual = format_number(value) if type(value) is int else type(value).__name__
         raise ValueError(f"{name} must be an int from 0 to {largest}, not {actual}")
     return number
 
@@ -238,7 +238,7 @@ cdef int fill_layout(Layout* layout, tuple shape, Datatype datatype, Py_ssize_t 
         dim = PyLong_AsLongLongAndOverflow(shape[axis], &overflow)
         if dim < 0 and shape[axis] < 0:  # -1 is also returned for an overflow
             raise LayoutError(
-                f"{SUBJECT} has a negative dimension: shape {shape_text(shape)}",
+                f"{SUBJECT} has a negative dimension: shape {format_shape(shape)}",
                 expected=0, actual=shape[axis])
         if overflow != 0:
             raise too_large(LayoutError, shape, datatype)
@@ -273,7 +273,7 @@ cdef tuple shape_to_send(tuple shape, Datatype datatype):
         dim = PyLong_AsLongLongAndOverflow(shape[axis], &overflow)
         if overflow < 0 or (overflow == 0 and dim < 0):
             raise EncodeError(
-                f"{SUBJECT} has a negative dimension: {shape_text(shape)}",
+                f"{SUBJECT} has a negative dimension: {format_shape(shape)}",
                 expected=0, actual=shape[axis])
         if overflow > 0 or (dim > 0 and not multiply(&product, <uint64_t>dim)):
             raise too_large(EncodeError, shape, datatype)
@@ -306,5 +306,5 @@ cdef product_of(tuple shape):
 
 cdef too_large(kind_of_error, shape, Datatype datatype):
     return kind_of_error(
-        f"{SUBJECT} is too large to address: {datatype.name} {shape_text(shape)} exceeds "
+        f"{SUBJECT} is too large to address: {datatype.name} {format_shape(shape)} exceeds "
         f"2^63 - 1 bytes", expected=2 ** 63 - 1)

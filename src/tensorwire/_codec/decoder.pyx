@@ -96,10 +96,10 @@ from ..errors import (
     format_text,
     format_value,
     name_tensor,
-    number_text,
-    plural,
-    shape_text,
-    subject,
+    format_number,
+    format_count,
+    format_shape,
+    format_subject,
 )
 from ..http import HEADER_LENGTH, parse_header_length
 
@@ -229,8 +229,8 @@ cdef Py_ssize_t checked_header_length(Body source, header_length, Limits limits)
             announced = parse_header_length(header_length)
         if announced > nbytes:
             raise HeaderError(
-                f"{HEADER_LENGTH} is {number_text(announced)}, the body has "
-                f"{plural('byte', nbytes)}", expected=announced, actual=nbytes)
+                f"{HEADER_LENGTH} is {format_number(announced)}, the body has "
+                f"{format_count('byte', nbytes)}", expected=announced, actual=nbytes)
         nbytes = announced
     if nbytes > limits.max_header_nbytes:
         raise HeaderError(
@@ -420,7 +420,7 @@ cdef class MessageReader:
             hint = f" (is {HEADER_LENGTH} missing?)" if is_whole_body else ""
             raise HeaderError(
                 f"the JSON header is malformed: it is followed by "
-                f"{plural('more byte', n_following)}{hint} (byte {offset})", offset=offset)
+                f"{format_count('more byte', n_following)}{hint} (byte {offset})", offset=offset)
         return 0
 
     cdef int close_header(self) except -1:
@@ -437,9 +437,10 @@ cdef class MessageReader:
         if self.offset != self.body.nbytes:
             n_following = self.body.nbytes - self.offset
             raise LayoutError(
-                f"the body has {plural('byte', n_following)} after its last tensor: the header of "
-                f"{self.header_nbytes} bytes and {plural('tensor', len(self.tensors))} end at byte "
-                f"{self.offset} of {self.body.nbytes}",
+                f"the body has {format_count('byte', n_following)} after its last tensor: the "
+                f"header of {self.header_nbytes} bytes and "
+                f"{format_count('tensor', len(self.tensors))} end at byte {self.offset} of "
+                f"{self.body.nbytes}",
                 offset=self.offset, expected=self.offset, actual=self.body.nbytes)
         return 0
 
@@ -621,7 +622,7 @@ cdef class MessageReader:
             self.by_name = tensors_by_name(tensors)
             if self.by_name is not None and len(self.by_name) < len(tensors):
                 name = first_duplicate(tensors)
-                raise HeaderError(f"{subject(self.kind, name)} appears twice", tensor=name)
+                raise HeaderError(f"{format_subject(self.kind, name)} appears twice", tensor=name)
         return tensors
 
     cdef int check_rest(self) except -1:
@@ -918,8 +919,8 @@ cdef class MessageReader:
             self.raise_data_fault(fault, n_read)
         if n_read != layout.n_elements:
             raise LayoutError(
-                f"{SUBJECT} does not match its shape: {datatype.name} {shape_text(self.shape())} "
-                f"needs {plural('element', layout.n_elements)}, its JSON data has {n_read}",
+                f"{SUBJECT} does not match its shape: {datatype.name} {format_shape(self.shape())} "
+                f"needs {format_count('element', layout.n_elements)}, its JSON data has {n_read}",
                 expected=layout.n_elements, actual=n_read)
         if wire is not None:
             self.data = bytes_of_wire(wire, self.shape())
@@ -969,7 +970,7 @@ cdef class MessageReader:
         self.index = -1
         name = first_duplicate(tuple(outputs))
         if name is not None:
-            raise HeaderError(f"{subject('output', name)} appears twice", tensor=name)
+            raise HeaderError(f"{format_subject('output', name)} appears twice", tensor=name)
         return tuple(outputs)
 
     cdef RequestedOutput read_output(self):
@@ -1015,8 +1016,9 @@ cdef class MessageReader:
         """Raise HeaderError if the entry at the cursor is one more than the limit allows."""
         if self.index >= self.limits.max_tensors:
             raise HeaderError(
-                f"the message has more than {plural(self.item_kind, self.limits.max_tensors)}, "
-                f"which is the limit", expected=self.limits.max_tensors, actual=self.index + 1,
+                f"the message has more than "
+                f"{format_count(self.item_kind, self.limits.max_tensors)}, which is the "
+                "limit", expected=self.limits.max_tensors, actual=self.index + 1,
                 offset=self.cursor.position - self.cursor.start)
         return 0
 
@@ -1231,7 +1233,7 @@ cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
     if any([dim != 1 for dim in shape]):
         raise LayoutError(
             f"a raw request of BYTES has one element, but {SUBJECT} is declared as "
-            f"{shape_text(spec.dims)}, not [1]")
+            f"{format_shape(spec.dims)}, not [1]")
     if source.nbytes >= 1 << 32:
         raise LayoutError(
             f"{SUBJECT} is one BYTES element of {source.nbytes} bytes, its length must be below "
@@ -1247,7 +1249,7 @@ cdef tuple deduced_dims(Py_ssize_t nbytes, Datatype datatype, TensorSpec spec):
     n_variable = spec.dims.count(-1)
     if n_variable > 1:
         raise LayoutError(
-            f"the shape of {SUBJECT} cannot be deduced: {shape_text(spec.dims)} has "
+            f"the shape of {SUBJECT} cannot be deduced: {format_shape(spec.dims)} has "
             f"{n_variable} variable dimensions", expected=1, actual=n_variable)
     row_nbytes = datatype.itemsize  # times the fixed dims: a Python int, which cannot overflow
     for dim in spec.dims:
@@ -1259,8 +1261,9 @@ cdef tuple deduced_dims(Py_ssize_t nbytes, Datatype datatype, TensorSpec spec):
     if not is_filled:
         multiple = "a multiple of " if n_variable else ""
         raise LayoutError(
-            f"a raw body of {plural('byte', nbytes)} does not fill {SUBJECT}: {spec.datatype} "
-            f"{shape_text(spec.dims)} needs {multiple}{number_text(row_nbytes)} bytes",
+            f"a raw body of {format_count('byte', nbytes)} does not fill {SUBJECT}: "
+            f"{spec.datatype} {format_shape(spec.dims)} needs "
+            f"{multiple}{format_number(row_nbytes)} bytes",
             expected=row_nbytes, actual=nbytes)
     return tuple([nbytes // row_nbytes if dim == -1 else dim for dim in spec.dims])
 
@@ -1283,7 +1286,7 @@ cdef int check_n_elements(n_elements, Limits limits) except -1:
     """Raise LayoutError if the tensors up to the current one have too many elements."""
     if n_elements > limits.max_elements:
         raise LayoutError(
-            f"the message has too many elements: {number_text(n_elements)} up to {SUBJECT}, at "
+            f"the message has too many elements: {format_number(n_elements)} up to {SUBJECT}, at "
             f"most {limits.max_elements} are accepted",
             expected=limits.max_elements, actual=n_elements)
     return 0
@@ -1291,7 +1294,7 @@ cdef int check_n_elements(n_elements, Limits limits) except -1:
 
 cdef wrong_size(Datatype datatype, tuple shape, expected, nbytes):
     return LayoutError(
-        f"{SUBJECT} does not match its datatype: {datatype.name} {shape_text(shape)} needs "
+        f"{SUBJECT} does not match its datatype: {datatype.name} {format_shape(shape)} needs "
         f"{expected} bytes, binary_data_size is {nbytes}", expected=expected, actual=nbytes)
 
 

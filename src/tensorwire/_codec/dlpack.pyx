@@ -43,7 +43,7 @@ from .wire cimport MAX_RANK, multiply
 
 from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16, bf16_dtype
 
-from ..errors import MAX_FOREIGN_TEXT, SUBJECT, EncodeError, format_text, shape_text
+from ..errors import MAX_FOREIGN_TEXT, SUBJECT, EncodeError, format_text, format_shape
 
 cnp.import_array()
 
@@ -347,7 +347,7 @@ cdef int read_shape(DLTensor* tensor, Datatype row, Layout* layout) except -1:
     if not set_counts(layout, row.itemsize):
         shape = tuple([layout.dims[axis] for axis in range(layout.rank)])
         raise EncodeError(
-            f"{SUBJECT} is too large to address: {row.name} {shape_text(shape)} exceeds "
+            f"{SUBJECT} is too large to address: {row.name} {format_shape(shape)} exceeds "
             f"2^63 - 1 bytes", expected=INT64_MAX)
     return 0
 

@@ -47,8 +47,8 @@ from ..errors import (
     format_text,
     format_value,
     name_tensor,
-    number_text,
-    plural,
+    format_number,
+    format_count,
 )
 
 cnp.import_array()
@@ -325,13 +325,13 @@ cdef class Draft:
         cdef Py_ssize_t rank = len(shape)
         if rank > limits.max_rank:
             raise EncodeError(
-                f"{SUBJECT} has {plural('dimension', rank)}; the limit is {limits.max_rank}",
+                f"{SUBJECT} has {format_count('dimension', rank)}; the limit is {limits.max_rank}",
                 expected=limits.max_rank, actual=rank)
         if limits.max_elements < INT64_MAX:
             self.n_elements += product_of(shape)
             if self.n_elements > limits.max_elements:
                 raise EncodeError(
-                    f"the message has {number_text(self.n_elements)} elements up to {SUBJECT}; "
+                    f"the message has {format_number(self.n_elements)} elements up to {SUBJECT}; "
                     f"the limit is {limits.max_elements}",
                     expected=limits.max_elements, actual=self.n_elements)
         return 0
@@ -342,12 +342,12 @@ cdef class Draft:
         if type(align) is not int:
             align = int(index(align))
         if not 1 <= align <= MAX_ALIGN:
-            raise ValueError(f"align must be 1 to {MAX_ALIGN}, not {number_text(align)}")
+            raise ValueError(f"align must be 1 to {MAX_ALIGN}, not {format_number(align)}")
         self.writer.close(c"}")
         text = self.writer.finish(align if self.sent else 1)
         if len(text) > self.limits.max_header_nbytes:
             raise EncodeError(
-                f"the JSON header is {plural('byte', len(text))} long; the limit is "
+                f"the JSON header is {format_count('byte', len(text))} long; the limit is "
                 f"{self.limits.max_header_nbytes}",
                 expected=self.limits.max_header_nbytes, actual=len(text))
         if not self.sent:
@@ -377,7 +377,8 @@ cdef int check_count(Py_ssize_t n_before, str kind, Limits limits) except -1:
     """Raise EncodeError if there are already as many tensors or outputs as the limit allows."""
     if n_before >= limits.max_tensors:
         raise EncodeError(
-            f"the message has more than {plural(kind, limits.max_tensors)}, which is the limit",
+            f"the message has more than {format_count(kind, limits.max_tensors)}, which is the "
+            "limit",
             expected=limits.max_tensors, actual=n_before + 1)
     return 0
 
@@ -389,7 +390,7 @@ cdef int check_name(str name, Limits limits) except -1:
         nbytes = len(name.encode())
     if nbytes > limits.max_name_nbytes:
         raise EncodeError(
-            f"the name of {SUBJECT} is {plural('byte', nbytes)} long; the limit is "
+            f"the name of {SUBJECT} is {format_count('byte', nbytes)} long; the limit is "
             f"{limits.max_name_nbytes}", expected=limits.max_name_nbytes, actual=nbytes)
     return 0
 

@@ -43,7 +43,7 @@ from libc.string cimport memcmp, memcpy, strlen
 from .utf8 cimport ALL_VALID, first_invalid, write_utf8
 from .wire cimport PREFIX_NBYTES, store_le32
 
-from ..errors import HeaderError, plural
+from ..errors import HeaderError, format_count
 
 cnp.import_array()
 
@@ -1194,8 +1194,8 @@ cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1:
             offset=offset, expected=cursor.max_level, actual=cursor.max_level + 1)
     if fault == TOO_MANY_VALUES:
         raise HeaderError(
-            f"the parameters have more than {plural('value', cursor.max_values)}: the next one "
-            f"begins at byte {offset}",
+            f"the parameters have more than {format_count('value', cursor.max_values)}: the next "
+            f"one begins at byte {offset}",
             offset=offset, expected=cursor.max_values, actual=cursor.max_values + 1)
     if fault == DUPLICATE_KEY:
         raise HeaderError(

@@ -44,7 +44,7 @@ from .shortest cimport (
 )
 from .wire cimport PREFIX_NBYTES
 
-from ..errors import EncodeError, format_value, plural
+from ..errors import EncodeError, format_value, format_count
 
 cnp.import_array()
 
@@ -209,8 +209,8 @@ cdef class JsonWriter:
         cdef char* end
         if self.n_values >= self.max_values:
             raise EncodeError(
-                f"the parameters have more than {plural('value', self.max_values)}, which is the "
-                f"limit", expected=self.max_values, actual=self.n_values + 1)
+                f"the parameters have more than {format_count('value', self.max_values)}, which is "
+                f"the limit", expected=self.max_values, actual=self.n_values + 1)
         self.n_values += 1
         if value is None:
             return write_literal(self, b"null,")

@@ -34,8 +34,8 @@ from ..errors import (
     HeaderError,
     LayoutError,
     format_text,
-    number_text,
-    plural,
+    format_number,
+    format_count,
 )
 
 cnp.import_array()
@@ -196,8 +196,8 @@ cdef class Body:
         if nbytes > self.nbytes - offset:
             remaining = self.nbytes - offset
             raise LayoutError(
-                f"the body ends inside {SUBJECT}: it needs {plural('byte', nbytes)}, {remaining} "
-                f"remain (body byte {offset})",
+                f"the body ends inside {SUBJECT}: it needs {format_count('byte', nbytes)}, "
+                f"{remaining} remain (body byte {offset})",
                 offset=offset, expected=nbytes, actual=remaining)
         return 0
 
@@ -389,12 +389,12 @@ cdef class BodyBuffer:
         if header_length is not None and header_length > 0:
             self.header_remainder = header_length % ALIGNMENT
         if self.max_nbytes is not None and self.max_nbytes < 0:
-            raise ValueError(f"max_nbytes must be 0 or more, not {number_text(self.max_nbytes)}")
+            raise ValueError(f"max_nbytes must be 0 or more, not {format_number(self.max_nbytes)}")
         if content_length is None:
             return
         if content_length < 0:
             raise HeaderError(
-                f"Content-Length is negative: {number_text(content_length)}",
+                f"Content-Length is negative: {format_number(content_length)}",
                 expected=0, actual=content_length)
         self.check_limit(content_length)
         self.allocate(content_length)
@@ -624,7 +624,7 @@ cdef class BodyBuffer:
         cdef Py_ssize_t n_arrived
         if not 0 <= nbytes <= self.capacity - self.nbytes:
             raise ValueError(
-                f"{number_text(nbytes)} bytes cannot have arrived: there is memory for "
+                f"{format_number(nbytes)} bytes cannot have arrived: there is memory for "
                 f"{self.capacity - self.nbytes}")
         n_arrived = nbytes
         if self.content_length is None:
@@ -653,7 +653,7 @@ cdef as_int(number):
 
 cdef digits(number):
     """Format a length. More than 256 bits are abbreviated, because `str` may raise ValueError."""
-    return str(number) if number.bit_length() <= 256 else number_text(number)
+    return str(number) if number.bit_length() <= 256 else format_number(number)
 
 
 @cython.final

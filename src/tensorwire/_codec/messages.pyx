@@ -40,9 +40,9 @@ from ..errors import (
     format_value,
     name_subject,
     name_tensor,
-    number_text,
-    shape_text,
-    subject,
+    format_number,
+    format_shape,
+    format_subject,
 )
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
@@ -172,7 +172,7 @@ cdef dict checked_by_name(tuple tensors, str kind):
     cdef dict by_name = tensors_by_name(tensors)
     if by_name is not None and len(by_name) < len(tensors):
         name = first_duplicate(tensors)
-        raise EncodeError(f"{subject(kind, name)} appears twice", tensor=name)
+        raise EncodeError(f"{format_subject(kind, name)} appears twice", tensor=name)
     return by_name
 
 
@@ -330,7 +330,7 @@ cdef class Tensor:
     def elements(self):
         if self.texts is None:
             raise DatatypeError(
-                f"{subject('tensor', self.name)} is {self.row.name}"
+                f"{format_subject('tensor', self.name)} is {self.row.name}"
                 f"{' in shared memory' if self.owner is None else ''}, and not BYTES with elements "
                 f"in the message", tensor=self.name)
         return self.texts
@@ -526,7 +526,7 @@ cdef class Tensor:
     def __len__(self):
         if not self.shape:
             raise TypeError(
-                f"{subject('tensor', self.name)} has no dimensions, and therefore no length")
+                f"{format_subject('tensor', self.name)} has no dimensions, and therefore no length")
         return self.shape[0]
 
     def __bool__(self):
@@ -572,8 +572,8 @@ cdef class Tensor:
         cdef cnp.ndarray array
         if self.owner is None:
             raise BufferError(
-                f"{subject('tensor', self.name)} cannot be exported: DLPack supports arrays of "
-                f"numbers, not {'shared memory' if self.texts is None else 'BYTES'}")
+                f"{format_subject('tensor', self.name)} cannot be exported: DLPack supports arrays "
+                f"of numbers, not {'shared memory' if self.texts is None else 'BYTES'}")
         try:
             array = array_of(self)
             return dlpack_capsule(
@@ -680,8 +680,8 @@ cdef cnp.ndarray array_of(Tensor tensor):
     cdef cnp.ndarray array
     if tensor.owner is None:
         raise TensorwireError(
-            f"{subject('tensor', tensor.name)} is in shared memory: the message does not have its "
-            f"data", tensor=tensor.name, status=400)
+            f"{format_subject('tensor', tensor.name)} is in shared memory: the message does not "
+            f"have its data", tensor=tensor.name, status=400)
     for axis in range(rank):  # at most MAX_RANK, which every way to make a tensor has checked
         dims[axis] = tensor.shape[axis]
     Py_INCREF(tensor.dtype)  # PyArray_NewFromDescr steals one reference
@@ -696,7 +696,8 @@ cdef tuple data_of_tensor(Tensor tensor, datatype):
     """Return the data and the datatype for a new tensor with the same data."""
     if is_shared(tensor):
         raise EncodeError(
-            f"{SUBJECT} is made from {subject('tensor', tensor.name)}, which is in shared memory")
+            f"{SUBJECT} is made from {format_subject('tensor', tensor.name)}, which is in shared "
+            "memory")
     # The array of a BF16 tensor may be one of uint16.
     return tensor.data, tensor.row.name if datatype is None else datatype
 
@@ -1283,7 +1284,8 @@ cdef class TensorSpec:
         self.batching = checked_flag(batching, "batching")
         if any(dim < -1 for dim in self.dims):
             raise ValueError(
-                f"dims must be 0 or more, or -1 if they are variable, not {shape_text(self.dims)}")
+                f"dims must be 0 or more, or -1 if they are variable, not "
+                f"{format_shape(self.dims)}")
 
     def __reduce__(self):
         return TensorSpec, (self.name, self.datatype, self.dims, self.batching)
@@ -1402,7 +1404,7 @@ cdef class Frame:
         if header_length is not None and not 0 <= header_length <= nbytes:
             raise ValueError(
                 f"header_length must be 0 to {nbytes}, the size of the frame, not "
-                f"{number_text(header_length)}")
+                f"{format_number(header_length)}")
         self.parts = self.exported = buffers
         self.header_length = header_length
         self.nbytes = nbytes
@@ -1467,7 +1469,7 @@ cdef class Frame:
         """
         size = int(index(max_nbytes))
         if size < 1:
-            raise ValueError(f"max_nbytes must be 1 or more, not {number_text(size)}")
+            raise ValueError(f"max_nbytes must be 1 or more, not {format_number(size)}")
         views = [memoryview(buffer) for buffer in separate_buffers(self)]
         return (view[start:start + size] for view in views for start in range(0, len(view), size))
 

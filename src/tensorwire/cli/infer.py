@@ -23,7 +23,7 @@ import tensorwire as tw
 from .._codec.datatypes import DATATYPES, RAW_BF16, UNLIMITED, bf16_dtype, datatype_of
 from ..client import DEFAULT_TIMEOUT, RESPONSE_LIMITS, InferenceServerError
 from ..client.calls import model_path
-from ..errors import shape_text
+from ..errors import format_shape
 from .inspect import escape_name
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ def make_inputs(options: argparse.Namespace, specs: dict[str, tw.TensorSpec]) ->
 
 def spec_text(specs: Iterable[tw.TensorSpec]) -> str:
     """Describe the first inputs: ``input 'x' (FP32 [-1, 3]), ...``."""
-    texts = [f"input {s.name!r} ({s.datatype} {shape_text(s.shape)})" for s in specs]
+    texts = [f"input {s.name!r} ({s.datatype} {format_shape(s.shape)})" for s in specs]
     more = f" and {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
     return ", ".join(texts[:MAX_NAMED]) + more
 

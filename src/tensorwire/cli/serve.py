@@ -109,5 +109,5 @@ def run(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             access_log=chosen.access_log,
             log_level=chosen.log_level,
         )
-    except serve.InvalidArguments as error:
+    except serve.InvalidArgumentsError as error:
         parser.error(str(error))

@@ -26,7 +26,7 @@ import tensorwire as tw
 from .._codec.datatypes import UNLIMITED
 from .._codec.json_reader import read_json
 from ..arguments import check_integer, check_seconds, check_type
-from ..errors import plural, seconds_text
+from ..errors import format_count, format_seconds
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
 DEFAULT_TIMEOUT = 60.0
@@ -232,7 +232,7 @@ class Deadline:
 
     def error(self, step: Step) -> TimeoutError:
         """Return the exception for a timeout that has expired."""
-        duration = seconds_text(getattr(self.timeout, step))
+        duration = format_seconds(getattr(self.timeout, step))
         if step == "total":
             return TimeoutError(f"the call took longer than {duration} (total timeout)")
         if step == "connect":
@@ -291,7 +291,8 @@ class ReadinessWait:
             if isinstance(self.last_seen, InferenceServerError):
                 seen = f"status {self.last_seen.status}: {seen}"
             raise TimeoutError(
-                f"{self.subject} is not ready after {seconds_text(self.seconds)}; last seen: {seen}"
+                f"{self.subject} is not ready after {format_seconds(self.seconds)}; last seen: "
+                f"{seen}"
             ) from self.last_seen
         delay = min(self.delay * random.uniform(0.5, 1.0), remaining)
         self.delay = min(self.delay * 2, 1.0)
@@ -428,7 +429,7 @@ class ResponseBody(NamedTuple):
         nbytes = len(self.buffer)
         if nbytes > limits.max_header_nbytes:
             raise tw.HeaderError(
-                f"the metadata is too long: {plural('byte', nbytes)}, at most "
+                f"the metadata is too long: {format_count('byte', nbytes)}, at most "
                 f"{limits.max_header_nbytes} are accepted",
                 expected=limits.max_header_nbytes,
                 actual=nbytes,
@@ -756,8 +757,8 @@ class Positional(NamedTuple):
         if len(self.arrays) != len(specs):
             names = ", ".join(repr(name[:80]) for name, _ in specs[:20])
             raise ValueError(
-                f"{plural('array', len(self.arrays))} passed, but the model takes "
-                f"{plural('input', len(specs))}: {names}"
+                f"{format_count('array', len(self.arrays))} passed, but the model takes "
+                f"{format_count('input', len(specs))}: {names}"
             )
         return [
             tw.Tensor(name, array, datatype=datatype)

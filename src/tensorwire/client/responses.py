@@ -26,7 +26,7 @@ except ImportError:
 
 import tensorwire as tw
 
-from ..errors import plural
+from ..errors import format_count
 
 ERROR_NBYTES = 64 << 10
 """Maximum number of bytes that are read from the body of an error response."""
@@ -184,7 +184,7 @@ class ResponseReader:
         else:
             raise ConnectionError(
                 "the server closed the connection before the body of the response was complete: "
-                f"{plural('byte', self.body_nbytes)} arrived"
+                f"{format_count('byte', self.body_nbytes)} arrived"
                 + ("" if self.content_length is None else f" of {self.content_length}")
             )
 
@@ -343,8 +343,9 @@ class ResponseReader:
         inflater = self._inflater
         if inflater and not inflater.eof and self.buffer is not None and self.body_nbytes > 0:
             raise tw.HeaderError(
-                f"the compressed response is truncated after {plural('byte', self.body_nbytes)} "
-                f"({plural('byte', len(self.buffer))} decompressed)"
+                f"the compressed response is truncated after "
+                f"{format_count('byte', self.body_nbytes)} "
+                f"({format_count('byte', len(self.buffer))} decompressed)"
             )
         self.complete = True
 

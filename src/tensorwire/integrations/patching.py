@@ -79,11 +79,11 @@ class Change(NamedTuple):
     new: Any
 
 
-class Difference(Exception):
+class DifferenceError(Exception):
     """An original differs from the tested ones. The message follows its name."""
 
 
-class Mismatch(Difference):
+class Mismatch(DifferenceError):
     """An original is missing, or its replacement has other parameters.
 
     ``about_package`` completes a sentence about the package.
@@ -271,12 +271,12 @@ class Patch:
             is_called = replacement.calls_original and callable(current)
             try:
                 if foreign is not None and not is_called:
-                    raise Difference(f"is {foreign} now")
+                    raise DifferenceError(f"is {foreign} now")
                 self._check_relied(name, defined)
                 changes.append((name, prepare(replacement)))
                 if sources is not None:
                     self._check_sources(name, place(current), defined, sources)
-            except Difference as difference:
+            except DifferenceError as difference:
                 if isinstance(difference, Mismatch) and not (is_newer or foreign):
                     raise self._layout_error(difference.about_package) from difference
                 reasons[name] = str(difference)
@@ -302,29 +302,29 @@ class Patch:
         return [change for name, change in changes if name not in reasons]
 
     def _check_relied(self, name: str, defined: Mapping[str, str]) -> None:
-        """Raise Difference if others have replaced a function that a replacement relies on."""
+        """Raise DifferenceError if others have replaced a function that a replacement relies on."""
         module = name.partition(":")[0]
         for other in self.relies_on.get(name, ()):
             for value in values_of(other, module) if other != name else ():
                 if (foreign := foreign_code(value, defined.get(other, other))) is not None:
-                    raise Difference(f"relies on {dotted(other)}, which is {foreign} now")
+                    raise DifferenceError(f"relies on {dotted(other)}, which is {foreign} now")
 
     def _check_sources(
         self, name: str, current: str | None, defined: Mapping[str, str], sources: KnownSources
     ) -> None:
-        """Raise Difference unless the sources that a replacement relies on are known.
+        """Raise DifferenceError unless the sources that a replacement relies on are known.
 
         ``current`` is the place of the original.
         """
         own = defined[name]
         is_elsewhere = current not in (None, own) and package_of(str(current)) == package_of(own)
         if is_elsewhere and sources.compares(own):
-            raise Difference(f"is {dotted(str(current))} now")
+            raise DifferenceError(f"is {dotted(str(current))} now")
         if own not in sources:
-            raise Difference("its source is not known")
+            raise DifferenceError("its source is not known")
         others = [n for n in self.relies_on.get(name, ()) if defined.get(n, n) not in sources]
         if others:
-            raise Difference(f"relies on the source of {listed(others)}, which is not known")
+            raise DifferenceError(f"relies on the source of {listed(others)}, which is not known")
 
     def _sources(self, is_newer: bool) -> KnownSources:
         """Return the known sources. Those of a tested version need not be compared."""

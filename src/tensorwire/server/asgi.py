@@ -16,7 +16,7 @@ from .._codec.decoder import decode_request
 from .._codec.messages import Frame, InferRequest, TensorSpec
 from .body import (
     DEFAULT_MAX_BODY,
-    ClientDisconnected,
+    ClientDisconnectedError,
     check_complete,
     decompress,
     open_body,
@@ -77,8 +77,8 @@ async def read_request(
     DecodeError
         The body is not a valid request. The ``status`` of the exception is the HTTP status to
         respond with: 400, 413 (longer than ``max_body``; raised before the body is read if
-        Content-Length is too large) or 415 (``UnsupportedEncoding``).
-    ClientDisconnected
+        Content-Length is too large) or 415 (``UnsupportedEncodingError``).
+    ClientDisconnectedError
         The client closed the connection before the whole body had arrived.
 
     Examples
@@ -115,10 +115,13 @@ async def read_request(
 
 
 async def _receive(receive: Receive) -> tuple[bytes, bool]:
-    """Return the next chunk of a body, and whether there are more. Raises ClientDisconnected."""
+    """Return the next chunk of a body, and whether there are more. Raises "
+    "ClientDisconnectedError."""
     message = await receive()
     if message["type"] == "http.disconnect":
-        raise ClientDisconnected("the client closed the connection before the whole body arrived")
+        raise ClientDisconnectedError(
+            "the client closed the connection before the whole body arrived"
+        )
     return message.get("body", b""), message.get("more_body", False)
 
 
@@ -238,13 +241,13 @@ async def _respond_to_request(service: Service, scope: Scope, receive: Receive, 
                 exchange.write(chunk)
     except TimeoutError:
         exchange.reject_late()
-    except ClientDisconnected:
+    except ClientDisconnectedError:
         return
     try:
         reply = exchange.finish()
         if not isinstance(reply, Reply):
             reply = await reply
-    except ClientDisconnected:
+    except ClientDisconnectedError:
         return
     if exchange.is_rejected:
         reply = reply.closing()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 
 from .._codec.memory import BodyBuffer
-from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError, plural
+from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError, format_count
 from .framing import Framing
 
 DEFAULT_MAX_BODY = 2**31 - 1
@@ -18,7 +18,7 @@ DEFAULT_RECEIVE_TIMEOUT = 300.0
 _INFLATE_NBYTES = 1 << 20
 
 
-class ClientDisconnected(TensorwireError):
+class ClientDisconnectedError(TensorwireError):
     """The client closed the connection before its request had arrived or begun to be processed.
 
     No response can be sent. ``status`` is 499.
@@ -27,13 +27,13 @@ class ClientDisconnected(TensorwireError):
     status = 499
 
 
-class UnsupportedEncoding(DecodeError):
+class UnsupportedEncodingError(DecodeError):
     """The Content-Encoding of the body is not gzip, deflate or identity. ``status`` is 415."""
 
     status = 415
 
 
-class ReceiveTimeout(DecodeError):
+class ReceiveTimeoutError(DecodeError):
     """The body did not arrive in time. ``status`` is 408."""
 
     status = 408
@@ -43,11 +43,11 @@ def open_body(framing: Framing, max_body: int | None) -> BodyBuffer:
     """Return the buffer that a body is received into; a compressed body remains compressed.
 
     Raises HeaderError with status 413 if Content-Length exceeds ``max_body``, and
-    UnsupportedEncoding.
+    UnsupportedEncodingError.
     """
     if framing.encoding not in (b"", b"gzip", b"x-gzip", b"deflate"):
         name = framing.encoding[:40].decode("latin-1")
-        raise UnsupportedEncoding(f"Content-Encoding {name!r} is not supported")
+        raise UnsupportedEncodingError(f"Content-Encoding {name!r} is not supported")
     # The header length of a compressed body refers to the decompressed bytes.
     header_length = None if framing.encoding else framing.header_length
     return BodyBuffer(framing.content_length, header_length, max_nbytes=max_body)
@@ -57,7 +57,7 @@ def check_complete(body: BodyBuffer) -> None:
     """Raise LayoutError if a body that has ended is shorter than Content-Length."""
     if not body.complete:
         raise LayoutError(
-            f"the body is shorter than Content-Length: {plural('byte', len(body))} arrived, "
+            f"the body is shorter than Content-Length: {format_count('byte', len(body))} arrived, "
             f"Content-Length is {body.content_length}",
             expected=body.content_length,
             actual=len(body),
@@ -86,18 +86,18 @@ def decompress(body: BodyBuffer, framing: Framing, max_body: int | None) -> Body
                 if inflater.eof:
                     raise HeaderError(
                         "the compressed body is followed by other data: it ends after "
-                        f"{plural('decompressed byte', len(result))}"
+                        f"{format_count('decompressed byte', len(result))}"
                     )
                 result.write(inflater.decompress(chunk, _INFLATE_NBYTES))
                 chunk = inflater.unused_data or inflater.unconsumed_tail
     except zlib.error as error:
         raise HeaderError(
             "the compressed body is invalid after "
-            f"{plural('decompressed byte', len(result))}: {error}"
+            f"{format_count('decompressed byte', len(result))}: {error}"
         ) from None
     if not inflater.eof:
         raise HeaderError(
-            f"the compressed body is truncated after {plural('byte', len(body))} "
-            f"({plural('byte', len(result))} decompressed)"
+            f"the compressed body is truncated after {format_count('byte', len(body))} "
+            f"({format_count('byte', len(result))} decompressed)"
         )
     return result

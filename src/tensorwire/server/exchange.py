@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame
-from ..errors import TensorwireError, seconds_text
-from .body import ClientDisconnected, ReceiveTimeout, check_complete, open_body
+from ..errors import TensorwireError, format_seconds
+from .body import ClientDisconnectedError, ReceiveTimeoutError, check_complete, open_body
 from .framing import AmbiguousLengthError, Framing, expects_continue
 from .model import ServedModel
 from .service import Reply, Service, error_reply
@@ -113,12 +113,15 @@ class Exchange:
         """Reject a request whose body has not arrived within ``receive_timeout``."""
         seconds = self._service.receive_timeout
         assert seconds is not None
-        self.reject(ReceiveTimeout(f"the body did not arrive within {seconds_text(seconds)}"))
+        self.reject(
+            ReceiveTimeoutError(f"the body did not arrive within {format_seconds(seconds)}")
+        )
 
     def finish(self) -> Reply | Awaitable[Reply]:
         """Return the reply, or an awaitable of it if the model has not returned yet.
 
-        The awaitable raises ClientDisconnected if the client disconnected before the model ran.
+        The awaitable raises ClientDisconnectedError if the client disconnected before the model
+        ran.
         """
         body, self.body = self.body, None  # the memory is released with the last array
         if body is None:
@@ -135,7 +138,7 @@ class Exchange:
 async def _await_reply(result: Awaitable[Frame]) -> Reply:
     try:
         return Reply(200, await result)
-    except ClientDisconnected:
+    except ClientDisconnectedError:
         raise
     except Exception as error:
         return failure_reply(error)

@@ -18,8 +18,8 @@ from ..errors import (
     TensorNotFoundError,
     TensorwireError,
     format_names,
-    shape_text,
-    subject,
+    format_shape,
+    format_subject,
 )
 from ..http import HEADER_LENGTH
 from .body import decompress
@@ -105,19 +105,19 @@ def _specs_by_name(argument: str, specs: Sequence[tw.TensorSpec], batching: bool
     for i, spec in enumerate(specs):
         check_type(f"{argument}[{i}]", spec, tw.TensorSpec, "a TensorSpec")
         if spec.name in by_name:
-            raise ValueError(f"{subject('tensor', spec.name)} is declared twice")
+            raise ValueError(f"{format_subject('tensor', spec.name)} is declared twice")
         is_batched = spec.batching or batching
         by_name[spec.name] = tw.TensorSpec(spec.name, spec.datatype, spec.dims, is_batched)
     return by_name
 
 
-class InvalidInput(tw.TensorwireError):
+class InvalidInputError(tw.TensorwireError):
     """A valid request does not match the inputs that the model declares."""
 
     status = 400
 
 
-class InvalidOutput(tw.TensorwireError):
+class InvalidOutputError(tw.TensorwireError):
     """A model failed, or returned something other than the outputs that it declares."""
 
 
@@ -231,7 +231,7 @@ class ServedModel:
         """Decompress, decode and check a request."""
         model = self.model
         if framing.header_length == 0 and model.raw_input is None:
-            raise InvalidInput(
+            raise InvalidInputError(
                 f"{HEADER_LENGTH} is 0, which means a raw binary request, but the model does not "
                 "declare exactly one input"
             )
@@ -281,7 +281,7 @@ class ServedModel:
                 outputs = [as_tensor(name, value, declared) for name, value in result.items()]
                 response = tw.InferResponse(outputs, model_name=self.name, id=request.id)
             else:
-                raise InvalidOutput(
+                raise InvalidOutputError(
                     f"a model must return an InferResponse or a mapping of arrays, not "
                     f"{type(result).__name__}"
                 )
@@ -303,18 +303,18 @@ class ServedModel:
             and error.tensors is request.inputs
             and not self.model.inputs
         ):
-            return InvalidInput(f"an input is missing: {error}")
+            return InvalidInputError(f"an input is missing: {error}")
         if (
             isinstance(error, tw.TensorwireError)
             and error.status == 400
             and error.tensor in names_without_data(request)
         ):
-            return InvalidInput(str(error))
-        if isinstance(error, InvalidOutput):
+            return InvalidInputError(str(error))
+        if isinstance(error, InvalidOutputError):
             log.error("model %r: %s", self.name, error)
             return error
         log.error("model %r failed", self.name, exc_info=error)
-        return InvalidOutput(f"{subject('model', self.name)} failed")
+        return InvalidOutputError(f"{format_subject('model', self.name)} failed")
 
 
 def names_without_data(request: tw.InferRequest) -> list[str]:
@@ -406,7 +406,7 @@ def as_tensor(name: str, value: Any, declared: SpecsByName) -> tw.Tensor:
     if isinstance(value, tw.Tensor):
         return value
     if value is None:
-        raise InvalidOutput(f"the model returned None for {subject('output', name)}")
+        raise InvalidOutputError(f"the model returned None for {format_subject('output', name)}")
     if isinstance(value, bool | int | float | str | bytes | list | tuple):
         spec = declared.get(name)
         is_scalar = not isinstance(value, list | tuple)
@@ -421,41 +421,43 @@ def as_tensor(name: str, value: Any, declared: SpecsByName) -> tw.Tensor:
 
 
 def check_inputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:
-    """Raise InvalidInput unless the inputs are exactly the declared ones, in any order.
+    """Raise InvalidInputError unless the inputs are exactly the declared ones, in any order.
 
     The decoder has already rejected duplicate names.
     """
     for tensor in tensors:
         spec = declared.get(tensor.name)
         if spec is None:
-            raise InvalidInput(
-                f"unexpected {subject('input', tensor.name)}: the model takes "
+            raise InvalidInputError(
+                f"unexpected {format_subject('input', tensor.name)}: the model takes "
                 f"{format_names(list(declared))}"
             )
         if not spec.accepts(tensor):
-            raise InvalidInput(f"{subject('input', tensor.name)} is {mismatch_text(tensor, spec)}")
+            raise InvalidInputError(
+                f"{format_subject('input', tensor.name)} is {format_mismatch(tensor, spec)}"
+            )
     if len(tensors) < len(declared):
         missing = declared.keys() - {tensor.name for tensor in tensors}
-        raise InvalidInput(f"{subject('input', min(missing))} is missing")
+        raise InvalidInputError(f"{format_subject('input', min(missing))} is missing")
 
 
 def check_outputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:
-    """Raise InvalidOutput unless all outputs are declared. Declared outputs may be absent."""
+    """Raise InvalidOutputError unless all outputs are declared. Declared outputs may be absent."""
     for tensor in tensors:
         spec = declared.get(tensor.name)
         if spec is None:
-            raise InvalidOutput(
-                f"the model returned {subject('output', tensor.name)}, which is not declared: "
-                f"the model declares {format_names(list(declared))}"
+            raise InvalidOutputError(
+                f"the model returned {format_subject('output', tensor.name)}, which is not "
+                f"declared: the model declares {format_names(list(declared))}"
             )
         if not spec.accepts(tensor):
-            raise InvalidOutput(
-                f"{subject('output', tensor.name)} is {mismatch_text(tensor, spec)}"
+            raise InvalidOutputError(
+                f"{format_subject('output', tensor.name)} is {format_mismatch(tensor, spec)}"
             )
 
 
-def mismatch_text(tensor: tw.Tensor, spec: tw.TensorSpec) -> str:
+def format_mismatch(tensor: tw.Tensor, spec: tw.TensorSpec) -> str:
     return (
-        f"{tensor.datatype} {shape_text(tensor.shape)}, but the model declares {spec.datatype} "
-        f"{shape_text(spec.shape)}"
+        f"{tensor.datatype} {format_shape(tensor.shape)}, but the model declares {spec.datatype} "
+        f"{format_shape(spec.shape)}"
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 
-from .body import ClientDisconnected
+from .body import ClientDisconnectedError
 from .exchange import Exchange, failure_reply
 from .framing import FRAMING_HEADERS
 from .service import Reply, Service
@@ -44,7 +44,7 @@ async def respond(service: Service, scope: Any, protocol: Any) -> None:
         reply = exchange.finish()
         if not isinstance(reply, Reply):
             reply = await reply
-    except ClientDisconnected:
+    except ClientDisconnectedError:
         return
     except asyncio.CancelledError as error:  # a model may cancel its own task
         reply = failure_reply(error)

@@ -19,7 +19,7 @@ FAST_PROTOCOL = "tensorwire.server.uvicorn:InferProtocol"
 _OPTIONS_VARIABLE = "_TENSORWIRE_SERVE"
 
 
-class InvalidArguments(Exception):
+class InvalidArgumentsError(Exception):
     """The command-line arguments are invalid, or uvicorn is not installed."""
 
 
@@ -57,14 +57,14 @@ def run(options: Options, *, http: str, **uvicorn_options: Any) -> int:
 
     Raises
     ------
-    InvalidArguments
+    InvalidArgumentsError
         There are no models, they cannot be loaded, a file of TLS cannot be read, or uvicorn is not
         installed.
     """
     try:
         uvicorn: Any = import_module("uvicorn")
     except ImportError:
-        raise InvalidArguments(
+        raise InvalidArgumentsError(
             "uvicorn is not installed: pip install 'tensorwire[serve]'"
         ) from None
     for file in ("ssl_certfile", "ssl_keyfile"):
@@ -109,14 +109,15 @@ def why_not_fast(app: Any) -> str | None:
 
 
 def check_readable(option: str, path: str | None) -> None:
-    """Raise InvalidArguments if a file cannot be read. The error of uvicorn does not name it."""
+    """Raise InvalidArgumentsError if a file cannot be read. The error of uvicorn does not name "
+    "it."""
     if path is None:
         return
     try:
         with open(path, "rb"):
             pass
     except OSError as error:
-        raise InvalidArguments(f"{option}: cannot read {path}: {error.strerror}") from None
+        raise InvalidArgumentsError(f"{option}: cannot read {path}: {error.strerror}") from None
 
 
 def names(app: Any, options: Options) -> str:
@@ -139,7 +140,7 @@ def load(options: Options) -> Any:
 
     Raises
     ------
-    InvalidArguments
+    InvalidArgumentsError
         There are no models, the module cannot be imported, or the object that ``models`` names is
         neither a mapping nor an application.
     """
@@ -148,7 +149,7 @@ def load(options: Options) -> Any:
     if not isinstance(found, Mapping):
         if not callable(found):
             kind = type(found).__name__
-            raise InvalidArguments(
+            raise InvalidArgumentsError(
                 f"{models} must be a mapping of models or an application, not {kind}"
             )
         for option, value in (
@@ -158,13 +159,13 @@ def load(options: Options) -> Any:
             ("--max-concurrency", options.max_concurrency),
         ):
             if value is not None:
-                raise InvalidArguments(
+                raise InvalidArgumentsError(
                     f"{models} is an application: {option} requires a mapping of models"
                 )
         return found
     served = {"echo": Model(echo, in_event_loop=True), **found} if options.with_echo else found
     if not served:
-        raise InvalidArguments("no models: pass module:name of a mapping, or --echo")
+        raise InvalidArgumentsError("no models: pass module:name of a mapping, or --echo")
     limits = {
         "max_body": options.max_body,
         "receive_timeout": options.receive_timeout,
@@ -174,7 +175,7 @@ def load(options: Options) -> Any:
     try:
         return create_app(served, zero_copy=True, **given)  # uvicorn accepts memoryviews
     except (TypeError, ValueError) as error:  # an invalid model, name or limit
-        raise InvalidArguments(f"cannot serve {models or 'echo'}: {error}") from error
+        raise InvalidArgumentsError(f"cannot serve {models or 'echo'}: {error}") from error
 
 
 def find(models: str) -> Any:
@@ -184,11 +185,11 @@ def find(models: str) -> Any:
         found = import_module(module)
     except Exception as error:
         problem = f"{type(error).__name__}: {error}{failed_lines(error)}"
-        raise InvalidArguments(f"cannot load {models}: {problem}") from None
+        raise InvalidArgumentsError(f"cannot load {models}: {problem}") from None
     try:
         return getattr(found, name or "models")
     except AttributeError as error:
-        raise InvalidArguments(f"cannot load {models}: {error}") from None
+        raise InvalidArgumentsError(f"cannot load {models}: {error}") from None
 
 
 def failed_lines(error: Exception) -> str:

@@ -12,7 +12,7 @@ import tensorwire as tw
 
 from .._codec.messages import Frame
 from ..arguments import check_integer, check_seconds, check_type
-from ..errors import format_text, format_value, subject
+from ..errors import format_subject, format_text, format_value
 from ..http import EXTENSION, JSON_TYPE
 from .framing import frame_headers
 from .model import Function, Model, Options, ServedModel
@@ -107,7 +107,8 @@ class Service:
                 path = f"/v2/models/{name}{version}{suffix}"
                 if path in self.routes:
                     raise ValueError(
-                        f"the name of {subject('model', name)} makes {format_text(path)} ambiguous"
+                        f"the name of {format_subject('model', name)} makes {format_text(path)} "
+                        "ambiguous"
                     )
                 self.routes[path] = endpoint, model
 
@@ -133,8 +134,11 @@ class Service:
             return f"not found: {format_text(path)}"
         name, version = found["model"], found["version"]
         if f"/v2/models/{name}" not in self.routes:
-            return f"{subject('model', name)} is not known"
-        return f"{subject('model', name)} has no version {format_value(version)}, only {VERSION!r}"
+            return f"{format_subject('model', name)} is not known"
+        return (
+            f"{format_subject('model', name)} has no version {format_value(version)}, "
+            f"only {VERSION!r}"
+        )
 
     @staticmethod
     def _metadata(endpoint: str, model: ServedModel | None) -> dict[str, Any]:

@@ -30,9 +30,9 @@ from uvicorn.protocols.utils import get_client_addr, get_remote_addr
 
 from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame
-from ..errors import TensorwireError, seconds_text
+from ..errors import TensorwireError, format_seconds
 from ..versions import release
-from .body import ClientDisconnected
+from .body import ClientDisconnectedError
 from .exchange import Exchange, failure_reply
 from .framing import expects_continue, frame_head
 from .model import ServedModel
@@ -468,7 +468,7 @@ class InferProtocol(asyncio.BufferedProtocol):
     async def _send_later(self, request: Request, awaitable: Awaitable[Reply]) -> None:
         try:
             reply = await awaitable
-        except ClientDisconnected:
+        except ClientDisconnectedError:
             if not self.is_lost:
                 self._close()
             return
@@ -626,7 +626,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             if self.receiving is None:
                 timeout = self.service.receive_timeout
                 assert timeout is not None
-                message = f"the headers did not arrive within {seconds_text(timeout)}"
+                message = f"the headers did not arrive within {format_seconds(timeout)}"
                 self._reject(TensorwireError(message, status=408))
             else:
                 self.receiving.exchange.reject_late()

@@ -12,8 +12,8 @@ from contextvars import copy_context
 from typing import Any
 
 from ..arguments import check_integer
-from ..errors import TensorwireError, plural
-from .body import ClientDisconnected
+from ..errors import TensorwireError, format_count
+from .body import ClientDisconnectedError
 
 DEFAULT_MAX_CONCURRENCY = 1000
 """Default limit of the requests that are in progress or wait for a thread."""
@@ -53,8 +53,8 @@ class Workers:
                 self._n_requests += 1
                 return
         raise OverloadedError(
-            f"the server is overloaded: {plural('request', self.max_concurrency)} in progress, "
-            "which is the limit"
+            f"the server is overloaded: {format_count('request', self.max_concurrency)} in "
+            "progress, which is the limit"
         )
 
     def end_request(self) -> None:
@@ -117,7 +117,7 @@ class ThreadCall:
             self._future.cancel()
 
     async def run(self, workers: Workers, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function in a thread. Raises ClientDisconnected if the call was cancelled."""
+        """Call a function in a thread. Raises ClientDisconnectedError if the call was cancelled."""
         future = self._future = workers.submit(function, *arguments)
         self._workers = workers
         watcher = None
@@ -129,7 +129,7 @@ class ThreadCall:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             if self._is_disconnected and future.cancelled():
-                raise ClientDisconnected(
+                raise ClientDisconnectedError(
                     "the client closed the connection before its request was processed"
                 ) from None
             raise

@@ -40,10 +40,10 @@ from ...errors import (
     EncodeError,
     LayoutError,
     TensorwireError,
+    format_count,
+    format_shape,
+    format_subject,
     name_tensor,
-    plural,
-    shape_text,
-    subject,
 )
 
 Array = NDArray[Any]
@@ -431,9 +431,9 @@ def raw_contents_error(error: TensorwireError, element: Any, raw: bytes) -> Tens
     if not isinstance(error, LayoutError) or error.expected is None or error.actual != len(raw):
         return error
     return LayoutError(
-        f"{subject('tensor', element.name)} does not match its datatype: {datatype_of(element)} "
-        f"{shape_text(element.shape)} needs {plural('byte', error.expected)}, its raw contents "
-        f"have {error.actual}",
+        f"{format_subject('tensor', element.name)} does not match its datatype: "
+        f"{datatype_of(element)} {format_shape(element.shape)} needs "
+        f"{format_count('byte', error.expected)}, its raw contents have {error.actual}",
         tensor=element.name,
         expected=error.expected,
         actual=error.actual,
@@ -446,8 +446,9 @@ def known_datatype(element: Any) -> str:
         return datatype_of(element)
     except ValueError:
         raise LayoutError(
-            f"{subject('tensor', element.name)} has the datatype {str(element.datatype)[:40]!r}, "
-            f"which MLServer does not support; it supports {', '.join(Datatype.__members__)}",
+            f"{format_subject('tensor', element.name)} has the datatype "
+            f"{str(element.datatype)[:40]!r}, which MLServer does not support; it supports "
+            f"{', '.join(Datatype.__members__)}",
             tensor=element.name,
         ) from None
 
@@ -537,7 +538,7 @@ def to_request_input(tensor: tw.Tensor) -> RequestInput:
 
 def unsupported(tensor: tw.Tensor, problem: str) -> Exception:
     """Return the MLServerError for an input that MLServer does not support."""
-    message = f"{subject('input', tensor.name)} {problem}"
+    message = f"{format_subject('input', tensor.name)} {problem}"
     return mlserver_error(LayoutError(message, tensor=tensor.name))
 
 

@@ -22,7 +22,7 @@ from mlserver.rest.app import APIRoute
 
 import tensorwire as tw
 
-from ...errors import ElementError, LayoutError, plural, subject
+from ...errors import ElementError, LayoutError, format_count, format_subject
 from ...http import EXTENSION
 from ...server.asgi import Receive, Scope, Send
 from ..patching import Function, Replacement
@@ -125,7 +125,7 @@ def replace_decode_input_or_output(original: Function) -> Function:
         try:
             return data.as_strings().reshape(-1).tolist()
         except ElementError as error:
-            message = f"{subject('tensor', input_or_output.name)}: {error}"
+            message = f"{format_subject('tensor', input_or_output.name)}: {error}"
             raise mlserver_error(ElementError(message)) from error
 
     return _decode_input_or_output
@@ -155,7 +155,7 @@ def replace_inject_raw(original: Function) -> Function:
             verb = "has" if len(empty) == 1 else "have"
             raise mlserver_error(
                 LayoutError(
-                    f"{plural('tensor', len(empty))} {verb} no contents, but there "
+                    f"{format_count('tensor', len(empty))} {verb} no contents, but there "
                     f"are raw contents for {len(raw_contents)}",
                     expected=len(empty),
                     actual=len(raw_contents),

@@ -25,7 +25,7 @@ import tensorwire as tw
 from ...errors import TensorwireError
 from ...http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from ...server.asgi import Message, Receive, Scope, Send, read_request, send_frame
-from ...server.body import ClientDisconnected
+from ...server.body import ClientDisconnectedError
 from ...server.framing import Framing
 from ...server.service import RawHeaders
 from .convert import (
@@ -76,7 +76,7 @@ async def answer_binary(endpoint: Any, scope: Scope, receive: Receive, send: Sen
         header_length = Framing(scope["headers"]).header_length
         spec = await declared_input(endpoint, scope) if header_length == 0 else None
         request = to_inference_request(await read_request(scope, receive, raw_input=spec))
-    except ClientDisconnected:
+    except ClientDisconnectedError:
         return
     except TensorwireError as error:
         raise mlserver_error(error) from error
