@@ -20,7 +20,6 @@ import tensorwire as tw
 from fuzz.comparison import message_read
 from support import reference
 from support.scale import scaled
-from tensorwire._codec.decoder import read_peer_message
 from tensorwire._codec.json_reader import read_json
 
 SHORT_NBYTES = 128 << 10  # of the JSON reader: longer texts are read again without the GIL
@@ -1341,28 +1340,6 @@ def test_long_values_of_all_types() -> None:
         ):
             assert not is_syntax_error(make(value))
             assert is_syntax_error(make(value + b"\x01"))
-
-
-# --- messages of other packages -------------------------------------------------------------------
-
-
-def test_invalid_nested_data_in_peer_messages() -> None:
-    """The nesting level is restored, however many entries have such data."""
-    for order in (
-        '"data":%s,"name":"x%d","shape":[3],"datatype":"BYTES"',
-        '"name":"x%d","shape":[3],"datatype":"BYTES","data":%s',
-    ):
-        entries = []
-        for i in range(4):
-            values = (nested(90, inner="1").decode(), i)
-            entries.append(
-                "{" + order % (values if order.startswith('"data"') else values[::-1]) + "}"
-            )
-        text = body(",".join(entries)).encode()
-        _, tensors, _ = read_peer_message(text, len(text), True, tw.Limits())
-        assert [tensor.tensor for tensor in tensors] == [None] * 4
-        assert tensors[3].text is not None
-        assert bytes(tensors[3].text) == nested(90, inner="1")
 
 
 # --- shapes ---------------------------------------------------------------------------------------

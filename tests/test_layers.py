@@ -25,6 +25,8 @@ LAYERS = [
         *(f"_codec.{name}" for name in ("wire", "utf8", "shortest", "npystring")),
     ],
     ["http", "_codec", "_codec.arrow_abi", "_codec.dlpack_abi"],
+    ["_codec.json_scanner"],
+    ["_codec.json_numbers"],
     ["_codec.datatypes", "_codec.json_reader"],
     ["_codec.memory", "_codec.parameters"],
     ["_codec.dlpack", "_codec.arrow"],
@@ -48,6 +50,7 @@ LAYERS = [
     ["client.sync", "client.aio"],
     ["integrations.tritonclient.fast"],
     ["integrations.tritonclient.transport"],
+    ["integrations.json_data"],
     [
         f"integrations.{peer}.{name}"
         for peer in ("tritonclient", "kserve", "mlserver")

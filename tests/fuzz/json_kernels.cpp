@@ -17,16 +17,18 @@
 #include <string>
 #include <vector>
 
-#define F(name) __pyx_f_10tensorwire_6_codec_11json_reader_##name
-/* The versions of a function for the types of `Float`: 0 is double, 1 is float. */
-#define FUSED(n, name) __pyx_fuse_##n##__pyx_f_10tensorwire_6_codec_11json_reader_##name
-#define E(name) __pyx_e_10tensorwire_6_codec_11json_reader_##name
-typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_ReadCursor ReadCursor;
-typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_Keys Keys;
-typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_Text Text;
-typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_Number Number;
+/* Functions of json_reader.pyx, of json_scanner.pxd, and of json_numbers.pxd. The last ones have a
+   version for each type of `Float`: 0 is double, 1 is float. */
+#define READER(name) __pyx_f_10tensorwire_6_codec_11json_reader_##name
+#define SCANNER(name) __pyx_f_10tensorwire_6_codec_12json_scanner_##name
+#define NUMBERS(n, name) __pyx_fuse_##n##__pyx_f_10tensorwire_6_codec_12json_numbers_##name
+#define E(name) __pyx_e_10tensorwire_6_codec_12json_scanner_##name
+typedef struct __pyx_t_10tensorwire_6_codec_12json_scanner_ReadCursor ReadCursor;
+typedef struct __pyx_t_10tensorwire_6_codec_12json_scanner_Keys Keys;
+typedef struct __pyx_t_10tensorwire_6_codec_12json_scanner_Text Text;
+typedef struct __pyx_t_10tensorwire_6_codec_12json_scanner_Number Number;
 typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_ParsedElements ParsedElements;
-typedef enum __pyx_t_10tensorwire_6_codec_11json_reader_Fault Fault;
+typedef enum __pyx_t_10tensorwire_6_codec_12json_scanner_Fault Fault;
 typedef unsigned char byte;
 typedef std::u32string Points;
 
@@ -248,9 +250,9 @@ struct Reading {
     ReadCursor cursor;
     Keys keys;
     Reading(const byte *text, Py_ssize_t nbytes, int max_level) {
-        F(begin_reading)(&cursor, &keys, (const char *)text, nbytes, max_level, nbytes);
+        READER(begin_reading)(&cursor, &keys, (const char *)text, nbytes, max_level, nbytes);
     }
-    ~Reading() { F(end_reading)(&keys); }
+    ~Reading() { READER(end_reading)(&keys); }
     Fault seen(Fault fault) {
         CHECK(cursor.start <= cursor.position && cursor.position <= cursor.end);
         CHECK(0 <= cursor.level && cursor.level <= cursor.max_level);
@@ -276,18 +278,18 @@ static void skips(const byte *text, size_t nbytes, byte option) {
     Judge judge = {text, text + nbytes, 0, max_level};
     Token token;
     bool is_valid = judge.value(&token);
-    Fault fault = whole.seen(F(skip_value)(&whole.cursor));
+    Fault fault = whole.seen(SCANNER(skip_value)(&whole.cursor));
     CHECK((fault == E(NO_FAULT)) == is_valid);
     if (is_valid) CHECK(whole.cursor.position == judge.p);
     ReadCursor tried = cut(part, option);
-    Fault again = F(skip_value)(&tried);
+    Fault again = SCANNER(skip_value)(&tried);
     CHECK(part.cursor.start <= tried.position && tried.position <= tried.end);
-    if (F(is_final)(&tried, &part.cursor, again)) {
+    if (READER(is_final)(&tried, &part.cursor, again)) {
         CHECK(again == fault && tried.position == whole.cursor.position);
         CHECK(tried.level == whole.cursor.level);
     } else {
         part.keys.n_keys = 0;
-        CHECK(part.seen(F(skip_value)(&part.cursor)) == fault);
+        CHECK(part.seen(SCANNER(skip_value)(&part.cursor)) == fault);
         CHECK(part.cursor.position == whole.cursor.position);
     }
 }
@@ -301,9 +303,9 @@ static void strings(const byte *text, size_t nbytes, byte option) {
     Text found, again;
     judge.blanks();
     bool is_valid = judge.string(&points);
-    Fault fault = whole.seen(F(scan_string)(&whole.cursor, &found));
+    Fault fault = whole.seen(SCANNER(scan_string)(&whole.cursor, &found));
     CHECK((fault == E(NO_FAULT)) == is_valid);
-    CHECK(slow.seen(F(scan_any_string)(&slow.cursor, &again)) == fault);
+    CHECK(slow.seen(SCANNER(scan_any_string)(&slow.cursor, &again)) == fault);
     CHECK(slow.cursor.position == whole.cursor.position);
     if (!is_valid) return;
     CHECK(whole.cursor.position == judge.p && found.begin + found.nbytes + 1 == judge.p);
@@ -311,25 +313,25 @@ static void strings(const byte *text, size_t nbytes, byte option) {
     CHECK(again.has_escapes == found.has_escapes);
     std::string meant = utf8(points);
     byte *written = (byte *)malloc(found.nbytes);
-    Py_ssize_t n = F(unescape)(written, &found);
+    Py_ssize_t n = SCANNER(unescape)(written, &found);
     CHECK(n == (Py_ssize_t)meant.size() && memcmp(written, meant.data(), n) == 0);
     free(written);
-    CHECK(F(equals)(&found, meant.data(), meant.size()) == std::all_of(
+    CHECK(SCANNER(equals)(&found, meant.data(), meant.size()) == std::all_of(
         meant.begin(), meant.end(), [&](char c) { return (byte)c < 0x80 || !found.has_escapes; }));
     meant += (char)option;
-    CHECK(!F(equals)(&found, meant.data(), meant.size()));
+    CHECK(!SCANNER(equals)(&found, meant.data(), meant.size()));
     meant.resize(meant.size() - 1);
-    if (!meant.empty()) CHECK(!F(equals)(&found, meant.data(), meant.size() - 1));
+    if (!meant.empty()) CHECK(!SCANNER(equals)(&found, meant.data(), meant.size() - 1));
     /* If a second string follows: keys are ordered by their code points. */
     Text other;
     Points others;
     judge.blanks();
-    if (F(scan_string)(&whole.cursor, &other) == E(NO_FAULT)) {
+    if (SCANNER(scan_string)(&whole.cursor, &other) == E(NO_FAULT)) {
         CHECK(judge.string(&others));
         int expected = points < others ? -1 : points > others ? 1 : 0;
-        int order = F(compare_keys)(&found.begin, &other.begin);
+        int order = SCANNER(compare_keys)(&found.begin, &other.begin);
         CHECK((order > 0) - (order < 0) == expected);
-        order = F(compare_keys)(&other.begin, &found.begin);
+        order = SCANNER(compare_keys)(&other.begin, &found.begin);
         CHECK((order > 0) - (order < 0) == -expected);
     }
 }
@@ -357,10 +359,10 @@ static void numbers(const byte *text, size_t nbytes, byte option) {
     token.begin = text;
     bool is_valid = judge.number(&token.is_integer);
     token.end = judge.p;
-    Fault fault = whole.seen(F(scan_number)(&whole.cursor, &number));
+    Fault fault = whole.seen(SCANNER(scan_number)(&whole.cursor, &number));
     CHECK((fault == E(NO_FAULT)) == is_valid);
     long long small;
-    Fault read = again.seen(F(scan_int64)(&again.cursor, &small));
+    Fault read = again.seen(SCANNER(scan_int64)(&again.cursor, &small));
     if (!is_valid) {
         CHECK(read != E(NO_FAULT));
         return;
@@ -378,10 +380,10 @@ static void numbers(const byte *text, size_t nbytes, byte option) {
     std::string copy((const char *)text, judge.p - text);
     double wide = 0, wide_expected = nearest<double>(copy);
     float narrow = 0, narrow_expected = nearest<float>(copy);
-    fault = FUSED(0, nearest_float)(&number, text, judge.p, &wide);
+    fault = NUMBERS(0, nearest_float)(&number, text, judge.p, &wide);
     CHECK(fault == (std::isinf(wide_expected) ? E(OUT_OF_RANGE) : E(NO_FAULT)));
     if (fault == E(NO_FAULT)) CHECK(memcmp(&wide, &wide_expected, 8) == 0);
-    fault = FUSED(1, nearest_float)(&number, text, judge.p, &narrow);
+    fault = NUMBERS(1, nearest_float)(&number, text, judge.p, &narrow);
     CHECK(fault == (std::isinf(narrow_expected) ? E(OUT_OF_RANGE) : E(NO_FAULT)));
     if (fault == E(NO_FAULT)) CHECK(memcmp(&narrow, &narrow_expected, 4) == 0);
 }
@@ -445,12 +447,12 @@ struct Elements_ {
         elements.target = memory;
         elements.max_depth = 1 + option % 12;
         elements.n_expected = n_expected;
-        if (kind == 0) elements.read_list = F(read_doubles);
-        else if (kind == 1) elements.read_list = F(read_singles);
-        else if (kind == 2) elements.read_list = F(read_bools);
-        else if (kind <= 10) elements.read_list = F(read_integers);
-        else if (kind == 11) elements.read_list = F(read_texts);
-        else elements.read_list = F(skip_elements);
+        if (kind == 0) elements.read_list = READER(read_doubles);
+        else if (kind == 1) elements.read_list = READER(read_singles);
+        else if (kind == 2) elements.read_list = READER(read_bools);
+        else if (kind <= 10) elements.read_list = READER(read_integers);
+        else if (kind == 11) elements.read_list = READER(read_texts);
+        else elements.read_list = READER(skip_elements);
         if (3 <= kind && kind <= 10) {
             elements.most_positive = ~0ULL >> (64 - 8 * itemsize);
             if (kind > 6) {
@@ -531,7 +533,7 @@ static void lists(const byte *text, size_t nbytes, byte option) {
     read.elements.wire = first.wire;
     read.elements.capacity = first.capacity;
     CHECK(part.cursor.start <= tried.position && tried.position <= tried.end);
-    if (F(is_final)(&tried, &part.cursor, again)) {
+    if (READER(is_final)(&tried, &part.cursor, again)) {
         CHECK(again == fault && tried.position == whole.cursor.position);
         CHECK(first.n_read == elements.n_read && first.nbytes == elements.nbytes);
     } else {

@@ -151,7 +151,7 @@ def build_kernels(fast: bool) -> None:
     defined = [f'-D{name}="{value}"' for name, value in names.items()]
     defined += ["-DNPY_NO_DEPRECATED_API=NPY_2_0_API_VERSION"]
     source = TESTS / "fuzz" / "json_kernels.cpp"
-    flags += ["-std=c++17", f"-I{numpy}", *defined]
+    flags += ["-std=c++17", f"-I{numpy}", f"-I{PACKAGE / '_codec'}", *defined]
     do("clang++", *flags, "-o", program("json_kernels", fast), source, *link)
 
 

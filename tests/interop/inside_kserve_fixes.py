@@ -41,6 +41,7 @@ INVALID: dict[str, tuple[Any, int]] = {
     "shape too large": wire(entry("x", [1 << 62, 4, 0], "FP32", 0)),
     "shape of strings": wire({**NAMED, "shape": ["1"], "data": [1]}),
     "datatype unknown": wire(entry("x", [1], "FP8", 1), tail=b"\0"),
+    "datatype in lower case": wire(entry("x", [1], "fp32", 4), tail=bytes(4)),
     "FP16 in JSON": wire({**NAMED, "datatype": "FP16", "data": [1]}),
     "BF16 in JSON": wire({**NAMED, "datatype": "BF16", "data": [1]}),
     "BOOL of 2": wire(entry("x", [1], "BOOL", 1), tail=b"\2"),

@@ -76,7 +76,7 @@ def described(payload: Any) -> Any:
         payload.id,
         payload.model_name,
         payload.model_version,
-        payload.parameters,
+        payload.parameters or None,  # tensorwire does not distinguish {} and None
         payload.request_outputs and [(o.name, o.parameters) for o in payload.request_outputs],
         payload.use_binary_outputs,
         payload.from_grpc,
@@ -171,7 +171,7 @@ def test_bodies_read_as_arrays_give_the_same_request(server: Server, case: str) 
     assert server.model.headers == headers
     assert seen is not None
     assert_same_answer(plain, ours)
-    assert is_lazy(server, READ_AS_ARRAYS[case]) == (case != "no inputs")
+    assert is_lazy(server, READ_AS_ARRAYS[case])
 
 
 @pytest.mark.parametrize("case", LEFT_TO_SERVER)

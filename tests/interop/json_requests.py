@@ -136,8 +136,6 @@ READ_AS_ARRAYS: dict[str, bytes] = {
     "empty": message(entry([])),
     "empty, of two dimensions": message(entry([], shape=[0, 3])),
     "empty BYTES": message(entry([], "BYTES")),
-    "no inputs": message(),
-    "lower case": message(entry([1, 2], "fp32")),
     "data first": b'{"inputs":[{"data":[1,2],"datatype":"FP32","shape":[2],"name":"x"}],"id":"7"}',
     "unknown members": message(entry([1], more={"a": [None]}), nobody=[1, {"a": None}], model_version="3"),
     "parameters": message(
@@ -155,16 +153,18 @@ READ_AS_ARRAYS: dict[str, bytes] = {
     "binary output": message(entry([1.5]), outputs=[{"name": "x", "parameters": {"binary_data": True}}]),
     "binary outputs": message(entry([1.5]), parameters={"binary_data_output": True}),
     "unknown requested output": message(entry([1.5]), outputs=[{"name": "y"}]),
-    "duplicate name": message(entry([1]), entry([2])),
-    "50 tensors": message(*(entry([i, 0.5], "FP64") for i in range(50))),
+    "50 tensors": message(*(entry([i, 0.5], "FP64", name=f"x{i}") for i in range(50))),
     "white space": b" \r\n\t" + message(entry([1])) + b"\n ",
-    "data and a size": message(entry([1], parameters={"binary_data_size": 4}), id=None),
     "long": message(entry(np.random.default_rng(1).standard_normal(3000).tolist(), "FP64")),
     "name of 5000 bytes": message(entry([1], name="a" * 5000)),
     "many dimensions": message(entry([[[[[1, 2]]]]], "INT8", [1, 1, 1, 1, 2])),
 }  # fmt: skip
 # Bodies that are left to the server's own JSON reader.
 LEFT_TO_SERVER: dict[str, bytes] = {
+    "no inputs": message(),
+    "lower case": message(entry([1, 2], "fp32")),
+    "duplicate name": message(entry([1]), entry([2])),
+    "data and a size": message(entry([1], parameters={"binary_data_size": 4}), id=None),
     "floats for INT32": message(entry([1.0, 2.7], "INT32")),
     "strings for FP32": message(entry(["1.5", "a"])),
     "strings that are numbers": message(entry(["1.5", "2"])),

@@ -197,7 +197,7 @@ class Run:
         path = tree.path / mutant.file
         path.write_text(mutant.apply(path.read_text()))
         result = Result("survived")
-        output = tree.build() if path.suffix in (".pyx", ".pxd") else ""
+        output = tree.build() if path.suffix in (".h", ".pyx", ".pxd") else ""
         if output:
             result = Result("build failed", how=output)
         else:
@@ -356,7 +356,9 @@ def copy_checkout(folder: Path) -> None:
     names = subprocess.check_output(command, cwd=ROOT, text=True).split("\0")
     wanted = {name for name in names if name and (ROOT / name).is_file()}
     for name in set(files_of(folder)) - wanted:
-        if Path(name).suffix in (".py", ".pyx", ".pxd", ".txt") and not name.startswith("build"):
+        if Path(name).suffix in (".h", ".py", ".pyx", ".pxd", ".txt") and not name.startswith(
+            "build"
+        ):
             (folder / name).unlink()
     for name in wanted:
         copy(ROOT / name, folder / name)

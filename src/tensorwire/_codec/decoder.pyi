@@ -1,22 +1,7 @@
-from typing import Any, final
+from typing import Any
 
 from .datatypes import Limits
 from .messages import InferRequest, InferResponse, Tensor, TensorSpec
-
-@final
-class PeerTensor:
-    @property
-    def name(self) -> str: ...
-    @property
-    def datatype(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def parameters(self) -> dict[str, Any] | None: ...
-    @property
-    def tensor(self) -> Tensor | None: ...
-    @property
-    def text(self) -> memoryview | None: ...
 
 def decode_request(
     body: Any,
@@ -31,13 +16,6 @@ def decode_response(
     *,
     limits: Limits = ...,
 ) -> InferResponse: ...
-def read_peer_message(
-    body: Any,
-    header_nbytes: int,
-    is_request: bool,
-    limits: Limits,
-    needs_arrays: bool = False,
-) -> tuple[Any, list[PeerTensor], list[dict[str, Any] | None]]: ...
 def view_tensor(
     buffer: Any,
     name: str,

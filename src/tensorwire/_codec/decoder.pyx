@@ -15,7 +15,6 @@ cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.long cimport PyLong_FromSsize_t
-from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
@@ -26,9 +25,28 @@ from .bytes_reader cimport scan_elements
 from .bytes_array cimport new_bytes, bytes_of_element, bytes_of_wire
 from .datatypes cimport Datatype, Layout, Limits, fill_layout, product_of, set_counts
 from .json_reader cimport (
+    MAX_DATA_DEPTH,
+    begin_reading,
+    count_value,
+    count_work,
+    end_reading,
+    excerpt,
+    next_item,
+    next_member,
+    open_level_or_raise,
+    raise_fault,
+    read_numbers,
+    read_object,
+    read_strings,
+    read_value,
+    set_member,
+    skip_data,
+    skip_value_or_raise,
+    text_to_str,
+)
+from .json_scanner cimport (
     DATA_TOO_DEEP,
     DUPLICATE_KEY,
-    MAX_DATA_DEPTH,
     NO_FAULT,
     OUT_OF_RANGE,
     WRONG_TYPE,
@@ -36,31 +54,14 @@ from .json_reader cimport (
     Keys,
     ReadCursor,
     Text,
-    begin_reading,
-    count_value,
-    count_work,
-    end_reading,
     equals,
-    excerpt,
     next_is,
-    next_item,
-    next_member,
-    open_level_or_raise,
     pop_keys,
     push_key,
-    raise_fault,
-    read_numbers,
-    read_object,
-    read_strings,
-    read_value,
     scan_int64,
     scan_string,
-    set_member,
     skip_blanks,
-    skip_data,
     skip_literal,
-    skip_value_or_raise,
-    text_to_str,
     utf8_nbytes_of,
 )
 from .memory cimport Body
@@ -266,11 +267,9 @@ cdef struct Entry:
     Py_ssize_t rank  # number of dimensions in the text, which may be more than Layout can store
     const unsigned char* size  # the text of binary_data_size; NULL without one
     const unsigned char* data  # the text of data; NULL without one
-    const unsigned char* data_end
     Fault size_fault  # of the integer binary_data_size
     long long nbytes  # the value of binary_data_size, unless it has a fault
     bint is_list  # whether `data` is a list
-    bint is_tried  # whether `try_elements` has been called for `data`
     bint has_nul  # whether the name contains a NUL
     Py_ssize_t name_nbytes  # size of the name in UTF-8
     bint is_measurable  # whether `layout` has all dimensions, and none is negative
@@ -301,9 +300,6 @@ cdef class MessageReader:
     cdef str model_name
     cdef str model_version
     cdef dict message_parameters
-    # Whether to accept what KServe and MLServer accept; see `read_peer_message`.
-    cdef bint is_lenient
-    cdef bint needs_arrays
     # The current entry. Its Python objects cannot be in the struct, which does not own references.
     cdef Entry entry
     cdef str name
@@ -335,7 +331,7 @@ cdef class MessageReader:
     cdef InferRequest read_request(self):
         cdef InferRequest request
         self.read_header("input")
-        if not self.tensors and not self.is_lenient:
+        if not self.tensors:
             raise HeaderError("the request has no inputs")
         value = None
         if self.message_parameters is not None:
@@ -524,16 +520,15 @@ cdef class MessageReader:
             return None
         if not next_is(&self.cursor, c"{"):
             raise self.unexpected_member("an object")
-        return read_object(&self.cursor)
+        return read_object(&self.cursor) or None
 
     cdef dict read_entry_parameters(
         self, const char* reserved, Py_ssize_t reserved_nbytes, const unsigned char** value
     ):
         """Return the parameters of an entry, without the parameter with the name `reserved`.
 
-        The result is None if there are no others. A lenient reader returns an empty dict for an
-        empty object. `value` is set to the text of the reserved parameter, unless that is missing
-        or null. If it is an integer, `entry.nbytes` is set to it.
+        The result is None if there are no others. `value` is set to the text of the reserved
+        parameter, unless that is missing or null. If it is an integer, `entry.nbytes` is set to it.
         """
         cdef ReadCursor* cursor = &self.cursor
         cdef dict members = None
@@ -545,8 +540,6 @@ cdef class MessageReader:
         if not next_is(cursor, c"{"):
             raise self.unexpected_member("an object")
         open_level_or_raise(cursor)
-        if self.is_lenient:
-            members = {}
         while next_member(cursor, &key, is_first):
             is_first = False
             if not equals(&key, reserved, reserved_nbytes):
@@ -602,7 +595,7 @@ cdef class MessageReader:
             try:
                 self.read_entry()
                 entry_end = self.cursor.position
-                tensor = self.peer_tensor() if self.is_lenient else self.tensor()
+                tensor = self.tensor()
             except DecodeError as error:
                 if entry_end != NULL and not isinstance(error, HeaderError):
                     self.cursor.position, self.cursor.level = entry_end, level
@@ -618,11 +611,10 @@ cdef class MessageReader:
         self.index = -1
         if entries is not None:
             tensors = tuple(entries)
-        if not self.is_lenient:
-            self.by_name = tensors_by_name(tensors)
-            if self.by_name is not None and len(self.by_name) < len(tensors):
-                name = first_duplicate(tensors)
-                raise HeaderError(f"{format_subject(self.kind, name)} appears twice", tensor=name)
+        self.by_name = tensors_by_name(tensors)
+        if self.by_name is not None and len(self.by_name) < len(tensors):
+            name = first_duplicate(tensors)
+            raise HeaderError(f"{format_subject(self.kind, name)} appears twice", tensor=name)
         return tensors
 
     cdef int check_rest(self) except -1:
@@ -649,8 +641,8 @@ cdef class MessageReader:
             raise self.unexpected_value("the entry", "an object")
         open_level_or_raise(cursor)
         count_work(cursor, WORK_PER_ENTRY)
-        entry.shape = entry.size = entry.data = entry.data_end = NULL
-        entry.is_list = entry.is_tried = False
+        entry.shape = entry.size = entry.data = NULL
+        entry.is_list = False
         self.name = self.datatype_text = self.datatype = self.parameters = self.data = None
         while next_member(cursor, &key, seen == 0):
             if equals(&key, b"name", 4):
@@ -693,8 +685,7 @@ cdef class MessageReader:
                     return 0
         # An unknown name, or one with escapes or lower-case letters.
         self.datatype_text = text_to_str(&text)
-        self.datatype = DATATYPES_BY_NAME.get(
-            self.datatype_text.upper() if self.is_lenient else self.datatype_text)
+        self.datatype = DATATYPES_BY_NAME.get(self.datatype_text)
         return 0
 
     cdef int read_shape(self) except -1:
@@ -732,7 +723,7 @@ cdef class MessageReader:
         cdef int axis
         cdef tuple dims
         if not self.entry.is_measurable:
-            if self.entry.rank > self.limits.max_rank and not self.is_lenient:
+            if self.entry.rank > self.limits.max_rank:
                 raise LayoutError(
                     f"{SUBJECT} has {self.entry.rank} dimensions, at most {self.limits.max_rank} "
                     f"are accepted", expected=self.limits.max_rank, actual=self.entry.rank)
@@ -841,32 +832,11 @@ cdef class MessageReader:
         entry.is_list = next_is(cursor, c"[")
         if not entry.is_list:
             skip_value_or_raise(cursor)
-        elif not is_described or self.datatype is None:
+        elif is_described and self.datatype is not None:
+            self.parse_elements()
+        else:
             skip_data(cursor)
-        elif not self.try_elements():
-            skip_data(cursor)
-        entry.data_end = cursor.position
         return 0
-
-    cdef bint try_elements(self) except -1:
-        """Parse the lists at the cursor. Returns False if they do not match datatype and shape.
-
-        Only a lenient reader returns False. The cursor does not move then. Other readers raise
-        DecodeError.
-        """
-        cdef const unsigned char* position = self.cursor.position
-        cdef int level = self.cursor.level
-        self.entry.is_tried = True
-        if not self.is_lenient or self.needs_arrays:
-            self.parse_elements()
-            return True
-        try:
-            self.parse_elements()
-        except DecodeError:
-            self.data = None
-            self.cursor.position, self.cursor.level = position, level
-            return False
-        return True
 
     cdef int read_skipped_data(self) except -1:
         """Parse data that preceded the datatype, the shape or the name.
@@ -953,7 +923,8 @@ cdef class MessageReader:
     # --- requested outputs ---
 
     cdef tuple read_outputs(self):
-        cdef list outputs = []
+        cdef list entries = []
+        cdef tuple outputs
         if not next_is(&self.cursor, c"["):
             raise self.unexpected_member("a list")
         open_level_or_raise(&self.cursor)
@@ -963,15 +934,16 @@ cdef class MessageReader:
             self.check_n_entries()
             self.name = None
             try:
-                outputs.append(self.read_output())
+                entries.append(self.read_output())
             except DecodeError as error:
                 name_tensor(error, "output", self.name)
                 raise
         self.index = -1
-        name = first_duplicate(tuple(outputs))
+        outputs = tuple(entries)
+        name = first_duplicate(outputs)
         if name is not None:
             raise HeaderError(f"{format_subject('output', name)} appears twice", tensor=name)
-        return tuple(outputs)
+        return outputs
 
     cdef RequestedOutput read_output(self):
         cdef ReadCursor* cursor = &self.cursor
@@ -1041,99 +1013,6 @@ cdef class MessageReader:
         return HeaderError(
             f"{SUBJECT} must have exactly one of data, binary_data_size and shared_memory_region, "
             f"it has {' and '.join(present) or 'none'}")
-
-    # --- other packages' messages ---
-
-    cdef PeerTensor peer_tensor(self):
-        """Return the entry. JSON data that only KServe or MLServer accept is not an error."""
-        cdef Entry* entry = &self.entry
-        cdef PeerTensor peer = PeerTensor.__new__(PeerTensor)
-        cdef const unsigned char* position = self.cursor.position
-        peer.name = self.name
-        peer.datatype = (
-            self.datatype.name if self.datatype_text is None else self.datatype_text)
-        peer.parameters = self.parameters
-        if entry.data != NULL:
-            if not entry.is_tried and entry.is_list and self.datatype is not None:
-                self.cursor.position = entry.data
-                self.try_elements()
-                self.cursor.position = position
-            peer.header = self.text
-            peer.begin = entry.data - self.cursor.start
-            peer.end = entry.data_end - self.cursor.start
-            if entry.size != NULL:  # an ordinary parameter if there is JSON data
-                self.cursor.position = entry.size
-                self.parameters = {
-                    **(self.parameters or {}), "binary_data_size": read_value(&self.cursor)}
-                peer.parameters = self.parameters
-                self.cursor.position = position
-        peer.shape = self.shape()
-        if entry.data == NULL and entry.size != NULL:
-            if self.datatype is None:
-                raise unknown_datatype(self.datatype_text)
-            peer.tensor = self.binary_tensor(self.declared_nbytes())
-        elif self.data is not None:
-            peer.tensor = self.json_tensor()
-        return peer
-
-
-@cython.final
-cdef class PeerTensor:
-    """An entry of a tensor in a message that KServe or MLServer accept.
-
-    ``datatype`` is spelled as it was sent, for example "fp32". ``tensor`` is None if the entry has
-    no data, or JSON data that does not match its datatype and shape.
-    """
-
-    cdef readonly str name
-    cdef readonly str datatype
-    cdef readonly tuple shape
-    cdef readonly dict parameters
-    cdef readonly Tensor tensor
-    cdef object header  # the text of the header as bytes; None if there is no JSON data
-    cdef Py_ssize_t begin  # offset of the JSON data in the header
-    cdef Py_ssize_t end
-
-    @property
-    def text(self):
-        """The text of the JSON data as a memoryview; None if there is none."""
-        if self.header is None:
-            return None
-        return PyMemoryView_FromObject(self.header)[self.begin:self.end]
-
-
-def read_peer_message(
-    body, Py_ssize_t header_nbytes, bint is_request, Limits limits not None,
-    bint needs_arrays=False,
-):
-    """Decode a message as leniently as KServe and MLServer do, for their integrations.
-
-    JSON data that does not match its datatype and shape is only an error if ``needs_arrays`` is
-    set. Otherwise, the other package converts its text. Returns the message without its tensors, a
-    tuple of PeerTensor, and a list of the parameters of the message and of each requested output.
-    Parameters are None if there are none, and an empty dict for an empty object, because the other
-    packages distinguish the two. Raises DecodeError.
-    """
-    cdef Body source = Body(body)
-    cdef MessageReader reader
-    cdef InferRequest request
-    cdef InferResponse response
-    if header_nbytes < 0:
-        raise HeaderError(
-            f"{HEADER_LENGTH} is negative: {header_nbytes}", expected=0, actual=header_nbytes)
-    reader = MessageReader.__new__(MessageReader)
-    reader.begin(source, checked_header_length(source, header_nbytes, limits), limits)
-    reader.is_lenient = True
-    reader.needs_arrays = needs_arrays
-    if is_request:
-        request = reader.read_request()
-        tensors, request.inputs = request.inputs, ()
-        parameters = [request._parameters]
-        parameters += [(<RequestedOutput>output)._parameters for output in request.outputs or ()]
-        return request, tensors, parameters
-    response = reader.read_response()
-    tensors, response.outputs = response.outputs, ()
-    return response, tensors, [response._parameters]
 
 
 def view_tensor(

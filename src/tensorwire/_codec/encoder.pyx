@@ -8,9 +8,7 @@ SUBJECT with the name.
 
 cimport cython
 cimport numpy as cnp
-from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport INT64_MAX
-from libc.string cimport memcpy
 
 from .bytes_array cimport BytesArray
 from .datatypes cimport Limits, product_of
@@ -20,7 +18,6 @@ from .json_writer cimport (
     AS_NULL,
     JsonWriter,
     Nonfinite,
-    reserve,
     write_literal,
 )
 from .messages cimport (
@@ -34,7 +31,6 @@ from .messages cimport (
     is_shared,
     new_frame,
 )
-from .parameters cimport own_value
 
 from operator import index
 
@@ -44,7 +40,7 @@ from ..errors import (
     SUBJECT,
     EncodeError,
     format_names,
-    format_text,
+    format_subject,
     format_value,
     name_tensor,
     format_number,
@@ -65,7 +61,6 @@ cdef enum:
     MESSAGE_DEPTH = 2
     TENSOR_DEPTH = 4
     MAX_ALIGN = 16 << 20  # limits the number of spaces after the header
-    MAX_TREE_DEPTH = 6  # arrays in a peer's message are not nested deeper
 
 
 def encode_request(
@@ -224,38 +219,17 @@ def encode_raw_request(array):
     if isinstance(array, bytes | str | bytearray):
         array = [array]
     tensor = array if isinstance(array, Tensor) else Tensor("raw_input", array)
-    subject = f"tensor {format_value(tensor.name)}"
     if is_shared(tensor):
         raise EncodeError(
-            f"{subject} is in shared memory, but a raw request contains the data",
-            tensor=tensor.name)
+            f"{format_subject('tensor', tensor.name)} is in shared memory, but a raw request "
+            f"contains the data", tensor=tensor.name)
     if tensor.texts is None:
         return new_frame((tensor,), 0, tensor.nbytes)
     if tensor.texts.size != 1:
         raise EncodeError(
-            f"a raw request of BYTES has one element, {subject} has {tensor.texts.size}",
-            tensor=tensor.name, expected=1, actual=tensor.texts.size)
+            f"a raw request of BYTES has one element, but {format_subject('tensor', tensor.name)} "
+            f"has {tensor.texts.size}", tensor=tensor.name, expected=1, actual=tensor.texts.size)
     return Frame((tensor.texts.element(0).toreadonly(),), 0)
-
-
-def write_peer_json(tree, str nonfinite not None):
-    """Return the JSON text of a message of another package, for its integration.
-
-    ``tree`` consists of str, int, float, bool, None, dict and list. It may also contain arrays of
-    numbers and BytesArrays, which are written as flat lists, and ``bytes`` objects with JSON text,
-    which is copied unchanged. FP16 and FP32 numbers are converted to FP64, as Python does: 0.1
-    becomes 0.10000000149011612. ``nonfinite`` applies to arrays as in ``encode_request``.
-    Elsewhere, NaN and infinities are written as null.
-
-    Raises EncodeError for a value that JSON cannot represent, TypeError for an unsupported type.
-    """
-    cdef JsonWriter writer = JsonWriter.__new__(JsonWriter)
-    try:
-        write_tree(writer, tree, nonfinite_of(nonfinite), 0)
-    except (EncodeError, TypeError) as error:
-        name_tensor(error, "message", None)
-        raise
-    return writer.finish(1)
 
 
 # --- tensors ---------------------------------------------------------------------------------
@@ -441,50 +415,6 @@ cdef int write_data(JsonWriter writer, data, Nonfinite nonfinite) except -1:
             f"element {element} of {SUBJECT} is {np.asarray(data).reshape(-1)[element]}, which "
             f"JSON cannot represent", element=element)
     return 0
-
-
-# --- other packages' messages -------------------------------------------------------------------
-
-
-cdef int write_tree(JsonWriter writer, tree, Nonfinite nonfinite, int depth) except -1:
-    """Write a value, which is nested in `depth` lists and objects, and a comma."""
-    if isinstance(tree, cnp.ndarray):
-        return write_peer_array(writer, tree, nonfinite)
-    if isinstance(tree, BytesArray):
-        return write_data(writer, tree, nonfinite)
-    if type(tree) is bytes:
-        reserve(writer, len(<bytes>tree) + 1)
-        memcpy(writer.cursor.position, PyBytes_AS_STRING(tree), len(<bytes>tree))
-        writer.cursor.position += len(<bytes>tree)
-        return write_literal(writer, b",")
-    if type(tree) is dict:
-        if depth < MAX_TREE_DEPTH:
-            write_literal(writer, b"{")
-            for key, value in (<dict>tree).items():
-                if type(key) is not str:
-                    raise TypeError(
-                        f"the keys of a JSON object must be str, not {type(key).__name__}")
-                writer.write_string(key)
-                writer.cursor.position[-1] = c":"
-                write_tree(writer, value, nonfinite, depth + 1)
-            return writer.close(c"}")
-    elif type(tree) is list:
-        if depth < MAX_TREE_DEPTH:
-            write_literal(writer, b"[")
-            for value in <list>tree:
-                write_tree(writer, value, nonfinite, depth + 1)
-            return writer.close(c"]")
-    return writer.write_value(own_value(tree, None, depth), depth)
-
-
-cdef int write_peer_array(JsonWriter writer, cnp.ndarray array, Nonfinite nonfinite) except -1:
-    if array.descr.kind == c"f":
-        array = np.ascontiguousarray(array, np.float64)
-    elif array.descr.kind in (c"b", c"i", c"u"):
-        array = np.ascontiguousarray(array)
-    else:
-        raise TypeError(f"JSON cannot represent an array of {format_text(array.dtype)}")
-    return write_data(writer, array, nonfinite)
 
 
 # --- requested outputs -------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,22 +28,19 @@ from ..._codec.bytes_array import BytesArray, decode_bytes
 from ..._codec.bytes_writer import all_plain
 from ..._codec.conversion import encode_bytes
 from ..._codec.datatypes import BY_DTYPE, RAW_BF16, Limits, bf16_dtype
-from ..._codec.decoder import PeerTensor, read_peer_message, view_tensor
-from ..._codec.encoder import write_peer_json
+from ..._codec.decoder import decode_request, decode_response, view_tensor
 from ..._codec.json_reader import read_json
-from ..._codec.messages import Tensor
+from ..._codec.messages import InferRequest, Tensor
 from ...errors import DecodeError, ElementError, EncodeError, name_tensor
+from ..json_data import MAX_NESTING, DataText, Header, flat_numbers, has_numbers, plain
 
 Array = NDArray[Any]
 Buffer = bytes | memoryview
 Parameters = dict[str, Any] | None
-PeerMessage = tuple[Any, list[PeerTensor], list[Parameters]]
-"""The result of ``read_peer_message``: the message, its tensors and the parameters."""
 RestMessage = tuple[bytes | dict[str, Any], int | None]
 """The result of KServe's ``to_rest``: the body and its header length, or the JSON tree and None."""
 
 NO_LIMIT = 2**63 - 1
-MAX_NESTING = Limits().max_nesting
 FEW_ELEMENTS = 4  # the compiled writer takes longer for this many, because of its fixed cost
 NOT_IN_JSON = ("FP16", "BF16")
 SCALARS = (str, bool, int, float)
@@ -91,16 +89,18 @@ class LazyTensor:
     kserve_class: ClassVar[Any]
 
     _tensor: Tensor | None = None
-    _text: memoryview | bytes | None = None  # the JSON text of the data; None for binary data
+    _text: DataText | None = None  # the JSON text of the data; None for binary data
     _list: Any = None
     _options: Options
 
     @classmethod
-    def from_entry(cls, entry: PeerTensor, parameters: Parameters, options: Options) -> Any:
-        """Create a lazy tensor from an entry that has a tensor."""
-        lazy: Any = cls(entry.name, list(entry.shape), entry.datatype, parameters=parameters)  # type: ignore[call-arg]
-        lazy._tensor = entry.tensor
-        lazy._text = entry.text
+    def from_tensor(
+        cls, tensor: Tensor, text: DataText | None, parameters: Parameters, options: Options
+    ) -> Any:
+        """Create a lazy tensor. ``text`` is that of JSON data, or None for binary data."""
+        lazy: Any = cls(tensor.name, list(tensor.shape), tensor.datatype, parameters=parameters)  # type: ignore[call-arg]
+        lazy._tensor = tensor
+        lazy._text = text
         lazy._options = options
         return lazy
 
@@ -121,12 +121,6 @@ class LazyTensor:
         self._list = data
         self._tensor = None
         self._text = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        if self._text is not None:
-            state["_text"] = bytes(self._text)  # a memoryview cannot be pickled
-        return state
 
     def as_numpy(self) -> Array:
         """Return the data as an array in ``shape``.
@@ -167,7 +161,7 @@ def received_tensor(tensor: Any) -> Tensor | None:
     return tensor._tensor if isinstance(tensor, LazyTensor) else None
 
 
-def build_list(tensor: Tensor, text: memoryview | bytes | None) -> Any:
+def build_list(tensor: Tensor, text: DataText | None) -> Any:
     """Build the list that KServe itself would build.
 
     For binary data it is flat, and its BYTES are ``str``, or all ``bytes`` if one is not UTF-8. For
@@ -179,13 +173,12 @@ def build_list(tensor: Tensor, text: memoryview | bytes | None) -> Any:
     return flat_list(text_array(data) if isinstance(data, BytesArray) else tensor.as_numpy())
 
 
-def parse_list(text: memoryview | bytes) -> Any:
+def parse_list(text: DataText) -> Any:
     """Return the value of JSON text that was validated as the data of a tensor."""
-    text = bytes(text)
     try:
-        return read_json(text, MAX_NESTING)
+        return read_json(bytes(text), MAX_NESTING)
     except DecodeError:  # NaN or Infinity, which are accepted only in the data of FP32 and FP64
-        return json.loads(text)
+        return json.loads(bytes(text))
 
 
 # --- read a message ------------------------------------------------------------------------------
@@ -195,83 +188,78 @@ def read_request(
     cls: type[Any], body: Any, header_length: int, model_name: str, options: Options
 ) -> Any:
     """Create an InferRequest with lazy inputs from a body. Raises InvalidInput."""
-    request, entries, parameters = read_message(body, header_length, True, options)
+    try:
+        request = decode_request(body, header_length, limits=options.limits)
+    except DecodeError as error:
+        raise InvalidInput(str(error)) from error
     return cls(
         model_name=model_name,
         request_id=request.id,
-        parameters=parameters[0],
-        infer_inputs=[read_tensor(entry, LazyInput, model_name, options) for entry in entries],
-        request_outputs=requested_outputs(request.outputs, parameters[1:]),
+        parameters=plain(request.parameters) or None,
+        infer_inputs=lazy_tensors(
+            LazyInput, request.inputs, body, header_length, model_name, options
+        ),
+        request_outputs=requested_outputs(request),
         model_version=request.model_version,
     )
 
 
 def read_response(cls: type[Any], body: Any, header_length: int, options: Options) -> Any:
     """Create an InferResponse with lazy outputs from a body. Raises InvalidInput."""
-    response, entries, parameters = read_message(body, header_length, False, options)
-    model_name = response.model_name
-    return cls(
-        model_name=model_name,
-        model_version=response.model_version,
-        response_id=response.id,
-        parameters=parameters[0],
-        infer_outputs=[read_tensor(entry, LazyOutput, model_name, options) for entry in entries],
-    )
-
-
-def read_message(body: Any, header_length: int, is_request: bool, options: Options) -> PeerMessage:
-    """Read a message. Raises InvalidInput, also if two tensors have the same name."""
     try:
-        found = read_peer_message(body, header_length, is_request, options.limits)
+        response = decode_response(body, header_length, limits=options.limits)
     except DecodeError as error:
         raise InvalidInput(str(error)) from error
-    entries = found[1]
-    if len({entry.name for entry in entries}) < len(entries):
-        names = [entry.name for entry in entries]
-        name = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f"{'input' if is_request else 'output'} '{name}' appears twice")
-    return found
-
-
-def read_tensor(
-    entry: PeerTensor, lazy_class: type[LazyTensor], model_name: str | None, options: Options
-) -> Any:
-    """Create a tensor from an entry: a lazy one if the entry has an array, else one with a list.
-
-    As in KServe, ``binary_data_size`` is ignored if the entry has JSON data. Raises InvalidInput
-    for an entry without data, and for an input of FP16 or BF16 with JSON data.
-    """
-    if entry.text is None:
-        if entry.tensor is None:
-            raise missing_data(lazy_class.kind, entry.name, model_name)
-    elif lazy_class is LazyInput and entry.datatype.upper() in NOT_IN_JSON:
-        raise InvalidInput(
-            f"Receiving {entry.datatype.upper()} data via JSON is not supported. "
-            f"Please use the binary data format for input {entry.name}"
-        )
-    if entry.tensor is not None:
-        return lazy_class.from_entry(entry, entry.parameters, options)
-    assert entry.text is not None
-    data = parse_list(entry.text)
-    return lazy_class.kserve_class(
-        entry.name, list(entry.shape), entry.datatype, data, entry.parameters
+    name = response.model_name
+    return cls(
+        model_name=name,
+        model_version=response.model_version,
+        response_id=response.id,
+        parameters=plain(response.parameters) or None,
+        infer_outputs=lazy_tensors(
+            LazyOutput, response.outputs, body, header_length, name, options
+        ),
     )
 
 
-def requested_outputs(
-    outputs: list[Any] | None, parameters: list[Parameters]
-) -> list[RequestedOutput] | None:
+def lazy_tensors(
+    lazy_class: type[LazyTensor],
+    tensors: tuple[Tensor, ...],
+    body: Any,
+    header_length: int,
+    model_name: str | None,
+    options: Options,
+) -> list[Any]:
+    """Create the lazy tensors of a message. Raises InvalidInput for a tensor in shared memory."""
+    for tensor in tensors:
+        if tensor.data is None:
+            raise missing_data(lazy_class.kind, tensor.name, model_name)
+    header = Header(body, header_length, lazy_class.kind.encode() + b"s")
+    return [
+        lazy_class.from_tensor(
+            tensor,
+            None if tensor.binary else DataText(header, index),
+            plain(tensor.parameters) or ({} if tensor.binary else None),  # as in KServe
+            options,
+        )
+        for index, tensor in enumerate(tensors)
+    ]
+
+
+def requested_outputs(request: InferRequest) -> list[RequestedOutput] | None:
     """Convert requested outputs to KServe's, whose parameters include ``binary_data``."""
-    if outputs is None:
+    if request.outputs is None:
         return None
     converted = []
-    for output, own in zip(outputs, parameters, strict=True):
-        both = own if output.binary is None else {**(own or {}), "binary_data": output.binary}
-        converted.append(RequestedOutput(output.name, both))
+    for output in request.outputs:
+        parameters = plain(output.parameters)
+        if output.binary is not None:
+            parameters["binary_data"] = output.binary
+        converted.append(RequestedOutput(output.name, parameters or None))
     return converted
 
 
-def read_json_request(body: bytes, options: Options) -> PeerMessage | None:
+def read_json_request(body: bytes, options: Options) -> InferRequest | None:
     """Read a request that is entirely JSON. Returns None if KServe has to read it.
 
     KServe reads all requests that it may interpret differently or reject with its own error. These
@@ -279,36 +267,35 @@ def read_json_request(body: bytes, options: Options) -> PeerMessage | None:
     KServe lets numpy convert such data.
     """
     try:
-        found = read_peer_message(body, len(body), True, options.json_limits, needs_arrays=True)
+        request = decode_request(body, limits=options.json_limits)
     except DecodeError:
         return None
-    _, entries, parameters = found
-    for entry in entries:
-        if entry.tensor is None or entry.text is None or not are_scalars(entry.parameters):
+    for tensor in request.inputs:
+        if tensor.data is None or tensor.binary or not are_scalars(tensor.parameters):
             return None
-    return found if all(map(are_scalars, parameters)) else None
+    found = [request.parameters, *(output.parameters for output in request.outputs or ())]
+    return request if all(map(are_scalars, found)) else None
 
 
-def are_scalars(parameters: Parameters) -> bool:
+def are_scalars(parameters: Mapping[str, Any]) -> bool:
     """Return whether KServe accepts these parameters in JSON: no list, object or null."""
-    return not parameters or all(type(value) in SCALARS for value in parameters.values())
+    return all(type(value) in SCALARS for value in parameters.values())
 
 
 def to_infer_request(
-    cls: type[Any], message: PeerMessage, model_name: str, options: Options
+    cls: type[Any], request: InferRequest, body: bytes, model_name: str, options: Options
 ) -> Any:
     """Create an InferRequest with lazy inputs, as KServe's ``from_inference_request`` does."""
-    request, entries, parameters = message
+    inputs = lazy_tensors(LazyInput, request.inputs, body, len(body), model_name, options)
+    outputs = requested_outputs(request) or None
+    for each in (*inputs, *(outputs or ())):
+        each.parameters = each.parameters or {}
     return cls(
         request_id=request.id,
         model_name=model_name,
-        infer_inputs=[
-            LazyInput.from_entry(entry, entry.parameters or {}, options) for entry in entries
-        ],
-        parameters=parameters[0],
-        request_outputs=requested_outputs(
-            request.outputs or None, [own or {} for own in parameters[1:]]
-        ),
+        infer_inputs=inputs,
+        parameters=plain(request.parameters) or None,
+        request_outputs=outputs,
     )
 
 
@@ -397,6 +384,9 @@ def write_json_response(response: Any, options: Options) -> bytes | None:
         array = output_array(tensor)
         if array.size and tensor.datatype in NOT_IN_JSON:
             raise not_in_json("output", tensor)
+        data = flat_numbers(array) if has_numbers(array) else to_json_list(array)
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            return None
         parameters = to_http_parameters(tensor.parameters) if tensor.parameters else {}
         parameters.pop("binary_data_size", None)
         if not (type(tensor.name) is str and are_ints(tensor.shape) and are_sent_as_is(parameters)):
@@ -407,7 +397,7 @@ def write_json_response(response: Any, options: Options) -> bytes | None:
                 "shape": tensor.shape,
                 "datatype": tensor.datatype,
                 "parameters": parameters or None,
-                "data": array if has_json_writer(array) else to_json_list(array),
+                "data": data,
             }
         )
     parameters = to_http_parameters(response.parameters) if response.parameters else None
@@ -419,18 +409,17 @@ def write_json_response(response: Any, options: Options) -> bytes | None:
         and are_sent_as_is(parameters)
     ):
         return None
+    tree = {
+        "model_name": response.model_name,
+        "model_version": version,
+        "id": response.id,
+        "parameters": parameters,
+        "outputs": entries,
+    }
     try:
-        return write_peer_json(
-            {
-                "model_name": response.model_name,
-                "model_version": version,
-                "id": response.id,
-                "parameters": parameters,
-                "outputs": entries,
-            },
-            "error",
-        )
-    except (EncodeError, TypeError):
+        text: bytes = orjson.dumps(tree, option=orjson.OPT_SERIALIZE_NUMPY)
+        return text
+    except TypeError:
         return None
 
 
@@ -447,11 +436,6 @@ def are_sent_as_is(parameters: Parameters) -> bool:
         and not (type(value) is float and not isfinite(value))
         for key, value in parameters.items()
     )
-
-
-def has_json_writer(array: Any) -> bool:
-    """Return whether ``write_peer_json`` can write the array. Other arrays need a list."""
-    return type(array) is np.ndarray and array.dtype.kind in "biuf" and array.dtype.isnative
 
 
 def select_outputs(response: Any, options: Options) -> list[tuple[Any, bool]]:

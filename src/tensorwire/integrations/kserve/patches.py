@@ -235,7 +235,7 @@ def replace_from_inference_request(original: Function) -> Function:
         message = server.message_of(request)
         if message is None:
             return original(cls, request, model_name)
-        return convert.to_infer_request(cls, message, model_name, _options)
+        return convert.to_infer_request(cls, *message, model_name, _options)
 
     return from_inference_request
 

@@ -20,11 +20,12 @@ from kserve.utils.utils import generate_uuid
 from starlette.requests import Request
 from starlette.responses import Response
 
+import tensorwire as tw
+
 from ...errors import DecodeError
 from ...http import EXTENSION, JSON_TYPE, header_length
 from .convert import (
     Options,
-    PeerMessage,
     read_json_request,
     read_request,
     write_json_response,
@@ -114,8 +115,8 @@ def infer_route_class(options: GetOptions) -> type[APIRoute]:
 async def read_json_body(request: Request, options: Options) -> InferenceRequest | None:
     """Read the JSON body of a request. Returns None if KServe has to read it."""
     body = await request.body()
-    message = read_json_request(body, options)
-    return None if message is None else LazyInferenceRequest.from_message(message, body)
+    found = read_json_request(body, options)
+    return None if found is None else LazyInferenceRequest.from_message(found, body)
 
 
 class LazyInferenceRequest(InferenceRequest):  # type: ignore[misc]
@@ -125,7 +126,7 @@ class LazyInferenceRequest(InferenceRequest):  # type: ignore[misc]
     """
 
     @classmethod
-    def from_message(cls, message: PeerMessage, body: bytes) -> LazyInferenceRequest:
+    def from_message(cls, message: tw.InferRequest, body: bytes) -> LazyInferenceRequest:
         request: LazyInferenceRequest = cls.__new__(cls)
         request.__setstate__(
             {
@@ -145,13 +146,15 @@ class LazyInferenceRequest(InferenceRequest):  # type: ignore[misc]
         return getattr(self, name)
 
 
-def message_of(request: Any) -> PeerMessage | None:
-    """Return the message of a LazyInferenceRequest.
+def message_of(request: Any) -> tuple[tw.InferRequest, bytes] | None:
+    """Return the message of a LazyInferenceRequest, and its body.
 
     Returns None if its fields were built, because the program may have changed them, and for any
     other request.
     """
-    return request.__dict__.get("_message") if isinstance(request, LazyInferenceRequest) else None
+    if not isinstance(request, LazyInferenceRequest) or "_message" not in request.__dict__:
+        return None
+    return request.__dict__["_message"], request.__dict__["_body"]
 
 
 # --- responses that follow the request ---------------------------------------------------------

@@ -1,0 +1,673 @@
+"""Scan JSON text strictly, as RFC 8259 and UTF-8 define it: strings, numbers and whole values.
+
+The functions work on a `ReadCursor` and use no Python objects. On an error they return a `Fault`,
+and leave the cursor at the byte that caused it. Bounds: every read of a byte follows a comparison
+of `position` with `end`, or of the number of bytes between them with the number that is read, and
+nothing moves `position` past `end`. Only functions that read a validated string again need no such
+comparison: they stop at its end. The text must not change while it is read, so the caller copies it
+if another thread could write to it.
+
+An object must not contain a key twice, because two readers could then interpret the same message
+differently. For objects that are skipped, pointers to the keys are kept on a stack until the object
+ends. Then they are sorted, and neighbours are compared. This takes 8 bytes per key. It needs no
+hash table, in which a sender could provoke collisions.
+"""
+
+from cpython.mem cimport PyMem_RawRealloc
+from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport qsort
+from libc.string cimport memcmp, memcpy, strlen
+
+from .utf8 cimport ALL_VALID, first_invalid, write_utf8
+
+
+cdef extern from "json_kernels.h":
+    const unsigned char* PLAIN
+    const uint64_t ONES
+    const uint64_t* INTEGER_POWERS_OF_10
+    int ctz "__builtin_ctzll"(unsigned long long bits) noexcept nogil
+
+cdef enum:
+    SHORT_STRING = 24  # bytes; longer strings are scanned 8 bytes at a time
+    MAX_DIGITS = 19  # any number of 19 digits fits in 64 bits
+    MAX_EXPONENT = 1 << 30  # larger exponents are beyond any double, so their value is not needed
+
+cdef enum Fault:
+    NO_FAULT
+    # The text is not JSON. The cursor is at the offending byte. For TEXT_ENDED and UNEXPECTED, the
+    # cursor's `expected` describes what would be valid there.
+    TEXT_ENDED
+    UNEXPECTED
+    CONTROL_CHARACTER
+    BAD_ESCAPE
+    LONE_SURROGATE
+    NOT_UTF8
+    # The text may be JSON, but breaks another rule. The cursor is at the beginning of the value, or
+    # of the key, unless the docstring of a function states otherwise.
+    TOO_DEEP
+    TOO_MANY_VALUES
+    DATA_TOO_DEEP
+    DUPLICATE_KEY
+    WRONG_TYPE
+    OUT_OF_RANGE
+    TOO_MANY_DIGITS
+    NO_MEMORY
+
+
+cdef struct Keys:
+    # A stack of pointers to the keys of the objects that are being skipped. The keys of the
+    # innermost object are on top. The stack is not a part of the cursor, because cursors are
+    # copied, and the memory of the stack may be reallocated.
+    const unsigned char** begins
+    Py_ssize_t n_keys
+    Py_ssize_t capacity
+
+
+cdef struct ReadCursor:
+    const unsigned char* start
+    const unsigned char* position  # always start <= position <= end
+    const unsigned char* end
+    int level  # number of open lists and objects
+    int max_level
+    Py_ssize_t max_values  # of lists and objects that become Python objects
+    Py_ssize_t n_values_left
+    Py_ssize_t work  # done since the GIL was last released; see `count_work`
+    const char* expected  # what would be valid, for an error message; see `Fault`
+    Keys* keys
+
+
+cdef struct Text:
+    # The text between the quotes of a validated string.
+    const unsigned char* begin
+    Py_ssize_t nbytes
+    bint is_ascii
+    bint has_escapes
+
+
+cdef inline void skip_blanks(ReadCursor* cursor) noexcept nogil:
+    """Advance past white space."""
+    cdef const unsigned char* position = cursor.position
+    while position < cursor.end and position[0] <= 0x20 and (
+        position[0] == c" " or position[0] == c"\n" or position[0] == c"\r"
+        or position[0] == c"\t"
+    ):
+        position += 1
+    cursor.position = position
+
+
+cdef inline bint next_is(ReadCursor* cursor, unsigned char byte) noexcept nogil:
+    """Skip white space. Return whether the next byte is `byte`."""
+    skip_blanks(cursor)
+    return cursor.position < cursor.end and cursor.position[0] == byte
+
+
+cdef inline bint take(ReadCursor* cursor, unsigned char byte) noexcept nogil:
+    """Skip white space, and then `byte` if it is next. Return whether `byte` was skipped."""
+    if not next_is(cursor, byte):
+        return False
+    cursor.position += 1
+    return True
+
+
+cdef inline Fault scan_string(ReadCursor* cursor, Text* text) noexcept nogil:
+    """Validate the string at the cursor, and advance past its closing quote.
+
+    Later reads of `text` need no checks: it is valid UTF-8, and its escapes are valid. Short ASCII
+    strings without escapes, such as most keys, are handled here. All other strings are scanned
+    again from their beginning by `scan_any_string`.
+    """
+    cdef const unsigned char* position
+    cdef const unsigned char* last
+    if next_is(cursor, c'"'):
+        position = cursor.position + 1
+        last = cursor.end if cursor.end - position < SHORT_STRING else position + SHORT_STRING
+        text.begin = position
+        while position < last and PLAIN[position[0]]:
+            position += 1
+        if position < last and position[0] == c'"':
+            text.nbytes = position - text.begin
+            text.is_ascii, text.has_escapes = True, False
+            cursor.position = position + 1
+            return NO_FAULT
+    return scan_any_string(cursor, text)
+
+
+cdef inline Fault unexpected(ReadCursor* cursor, const char* expected) noexcept nogil:
+    """Store what was expected at the cursor, and return TEXT_ENDED or UNEXPECTED."""
+    cursor.expected = expected
+    return TEXT_ENDED if cursor.position == cursor.end else UNEXPECTED
+
+
+cdef inline bint equals(const Text* text, const char* word, Py_ssize_t nbytes) noexcept nogil:
+    """Return whether a validated string, its escapes resolved, equals `nbytes` bytes of ASCII."""
+    if text.has_escapes:
+        return equals_escaped(text, word, nbytes)
+    return text.nbytes == nbytes and memcmp(text.begin, word, nbytes) == 0
+
+
+# --- strings -------------------------------------------------------------------------------------
+
+
+cdef inline uint64_t mark_special(uint64_t word) noexcept nogil:
+    """Mark the quotes, backslashes and control characters in `word` with 0x80 in the result.
+
+    All other bytes of the result are 0, unless a borrow marks a byte wrongly. This only happens
+    above a byte that is marked correctly. The lowest mark is therefore always correct, and a result
+    of 0 means that there are no such characters.
+    """
+    cdef uint64_t quotes = word ^ (ONES * c'"')
+    cdef uint64_t backslashes = word ^ (ONES * c"\\")
+    return (
+        ((quotes - ONES) & ~quotes) | ((backslashes - ONES) & ~backslashes)
+        | ((word - ONES * 0x20) & ~word)
+    ) & (ONES * 0x80)
+
+
+cdef inline Fault scan_any_string(ReadCursor* cursor, Text* text) noexcept nogil:
+    """Do the work of `scan_string` for any string, 8 bytes at a time."""
+    cdef const unsigned char* position
+    cdef const unsigned char* end = cursor.end
+    cdef uint64_t word, special, high_bits = 0
+    cdef Py_ssize_t invalid
+    cdef Fault fault
+    if not next_is(cursor, c'"'):
+        return unexpected(cursor, "a string")
+    position = cursor.position + 1
+    text.begin = position
+    text.has_escapes = False
+    while True:
+        while end - position >= 8:
+            memcpy(&word, position, 8)
+            # The word may pass the end of the string. At worst, ASCII is validated as UTF-8 below.
+            high_bits |= word & (ONES * 0x80)
+            special = mark_special(word)
+            if special != 0:
+                position += ctz(special) >> 3
+                break
+            position += 8
+        while position < end and position[0] >= 0x20 and position[0] != c'"' and (
+            position[0] != c"\\"
+        ):
+            high_bits |= position[0] & 0x80
+            position += 1
+        if position == end:
+            cursor.position = position
+            return unexpected(cursor, "the end of a string")
+        if position[0] == c'"':
+            break
+        cursor.position = position
+        if position[0] < 0x20:
+            return CONTROL_CHARACTER
+        text.has_escapes = True
+        fault = scan_escape(cursor)
+        if fault != NO_FAULT:
+            return fault
+        position = cursor.position
+    text.nbytes = position - text.begin
+    text.is_ascii = high_bits == 0
+    cursor.position = position + 1
+    if high_bits != 0:
+        invalid = first_invalid(text.begin, text.nbytes)
+        if invalid != ALL_VALID:
+            cursor.position = text.begin + invalid
+            return NOT_UTF8
+    return NO_FAULT
+
+
+cdef inline Fault scan_escape(ReadCursor* cursor) noexcept nogil:
+    """Validate the escape at the cursor, or both of a surrogate pair, and advance past it."""
+    cdef const unsigned char* position = cursor.position
+    cdef Py_ssize_t remaining = cursor.end - position
+    cdef int unit, low
+    if remaining < 2:
+        return BAD_ESCAPE
+    if position[1] != c"u":
+        if position[1] not in b'"\\/bfnrt':
+            return BAD_ESCAPE
+        cursor.position += 2
+        return NO_FAULT
+    unit = hex_unit(position + 2) if remaining >= 6 else -1
+    if unit < 0:
+        return BAD_ESCAPE
+    if not 0xD800 <= unit <= 0xDFFF:
+        cursor.position += 6
+        return NO_FAULT
+    if unit >= 0xDC00 or remaining < 12 or position[6] != c"\\" or position[7] != c"u":
+        return LONE_SURROGATE
+    low = hex_unit(position + 8)
+    if not 0xDC00 <= low <= 0xDFFF:
+        return LONE_SURROGATE
+    cursor.position += 12
+    return NO_FAULT
+
+
+cdef inline int hex_unit(const unsigned char* digits) noexcept nogil:
+    """Return the value of four hexadecimal digits, or -1 if one of the bytes is not a digit."""
+    cdef int value = 0
+    cdef int i
+    cdef unsigned char digit
+    for i in range(4):
+        digit = digits[i]
+        if c"0" <= digit <= c"9":
+            value = value * 16 + digit - c"0"
+        elif c"a" <= digit | 0x20 <= c"f":
+            value = value * 16 + (digit | 0x20) - c"a" + 10
+        else:
+            return -1
+    return value
+
+
+cdef inline uint32_t next_character(const unsigned char** position) noexcept nogil:
+    """Return the next code point of a validated string, escaped or not, and advance past it."""
+    cdef const unsigned char* raw = position[0]
+    cdef uint32_t unit = raw[0]
+    if unit == c"\\":
+        position[0] = raw + 2
+        unit = raw[1]
+        if unit == c"b":
+            return 8
+        if unit == c"f":
+            return 12
+        if unit == c"n":
+            return 10
+        if unit == c"r":
+            return 13
+        if unit == c"t":
+            return 9
+        if unit != c"u":
+            return unit
+        position[0] = raw + 6
+        unit = hex_unit(raw + 2)
+        if 0xD800 <= unit <= 0xDBFF:
+            position[0] = raw + 12
+            unit = 0x10000 + ((unit - 0xD800) << 10) + (hex_unit(raw + 8) - 0xDC00)
+        return unit
+    if unit < 0x80:
+        position[0] = raw + 1
+    elif unit < 0xE0:
+        position[0] = raw + 2
+        unit = (unit & 0x1F) << 6 | (raw[1] & 0x3F)
+    elif unit < 0xF0:
+        position[0] = raw + 3
+        unit = (unit & 0x0F) << 12 | (raw[1] & 0x3F) << 6 | (raw[2] & 0x3F)
+    else:
+        position[0] = raw + 4
+        unit = (unit & 0x07) << 18 | (raw[1] & 0x3F) << 12 | (raw[2] & 0x3F) << 6 | (raw[3] & 0x3F)
+    return unit
+
+
+cdef inline Py_ssize_t unescape(unsigned char* target, const Text* text) noexcept nogil:
+    """Write a validated string with its escapes resolved. Return the number of bytes.
+
+    They are at most `text.nbytes`: an escape of 2 bytes becomes 1 byte, an escape of 6 bytes at
+    most 3, and a surrogate pair of 12 bytes becomes 4.
+    """
+    cdef const unsigned char* raw = text.begin
+    cdef const unsigned char* end = raw + text.nbytes
+    cdef unsigned char* begin = target
+    cdef uint32_t character
+    cdef Py_ssize_t nbytes
+    while raw < end:
+        if raw[0] != c"\\":
+            target[0] = raw[0]
+            target += 1
+            raw += 1
+            continue
+        character = next_character(&raw)
+        nbytes = 1 + (character >= 0x80) + (character >= 0x800) + (character >= 0x10000)
+        write_utf8[uint32_t](target, nbytes, &character, 1)
+        target += nbytes
+    return target - begin
+
+
+cdef inline Py_ssize_t utf8_nbytes_of(const Text* text) noexcept nogil:
+    """Return the number of bytes that `unescape` would write."""
+    cdef const unsigned char* raw = text.begin
+    cdef const unsigned char* end = raw + text.nbytes
+    cdef uint32_t character
+    cdef Py_ssize_t nbytes = 0
+    if not text.has_escapes:
+        return text.nbytes
+    while raw < end:
+        character = next_character(&raw)
+        nbytes += 1 + (character >= 0x80) + (character >= 0x800) + (character >= 0x10000)
+    return nbytes
+
+
+cdef inline bint equals_escaped(
+    const Text* text, const char* word, Py_ssize_t nbytes
+) noexcept nogil:
+    """Do the work of `equals` for a string that may have escapes."""
+    cdef const unsigned char* raw = text.begin
+    cdef const unsigned char* end = raw + text.nbytes
+    cdef Py_ssize_t i
+    for i in range(nbytes):
+        if raw == end or next_character(&raw) != <unsigned char>word[i]:
+            return False
+    return raw == end
+
+
+# --- keys of objects that are skipped ------------------------------------------------------------
+
+
+cdef inline Fault push_key(ReadCursor* cursor, const unsigned char* begin) noexcept nogil:
+    """Push a pointer to the first byte of a key, after its opening quote."""
+    cdef Keys* keys = cursor.keys
+    cdef Py_ssize_t capacity
+    cdef void* grown
+    if keys.n_keys == keys.capacity:
+        capacity = keys.capacity + (keys.capacity >> 1) + 16
+        grown = PyMem_RawRealloc(keys.begins, capacity * sizeof(void*))
+        if grown == NULL:
+            return NO_MEMORY
+        keys.begins, keys.capacity = <const unsigned char**>grown, capacity
+    keys.begins[keys.n_keys] = begin
+    keys.n_keys += 1
+    return NO_FAULT
+
+
+cdef inline Fault pop_keys(ReadCursor* cursor, Py_ssize_t first) noexcept nogil:
+    """Pop the keys of an object, which are those from index `first` on.
+
+    Returns DUPLICATE_KEY if two of them are equal; the cursor is then at the later one.
+    """
+    cdef Keys* keys = cursor.keys
+    cdef const unsigned char** own = keys.begins + first
+    cdef Py_ssize_t n = keys.n_keys - first
+    cdef Py_ssize_t i
+    keys.n_keys = first
+    if n < 2:
+        return NO_FAULT
+    qsort(own, n, sizeof(void*), compare_keys)
+    for i in range(1, n):
+        if compare_keys(&own[i - 1], &own[i]) == 0:
+            cursor.position = max(own[i - 1], own[i]) - 1
+            return DUPLICATE_KEY
+    return NO_FAULT
+
+
+cdef inline int compare_keys(const void* one, const void* other) noexcept nogil:
+    """Compare two validated keys by their code points, for `qsort`.
+
+    Bounds: each key ends at a quote that is not escaped. The bytes of UTF-8 have the same order as
+    the code points. Where one key has an escape, both pointers are at the beginning of a character,
+    because the bytes before were equal, or belonged to complete characters.
+    """
+    cdef const unsigned char* a = (<const unsigned char**>one)[0]
+    cdef const unsigned char* b = (<const unsigned char**>other)[0]
+    cdef uint32_t x, y
+    while True:
+        while a[0] == b[0] and a[0] != c'"' and a[0] != c"\\":
+            a += 1
+            b += 1
+        if a[0] == c'"' or b[0] == c'"':
+            return <int>(b[0] == c'"') - <int>(a[0] == c'"')
+        if a[0] != c"\\" and b[0] != c"\\":
+            return -1 if a[0] < b[0] else 1
+        x, y = next_character(&a), next_character(&b)
+        if x != y:
+            return -1 if x < y else 1
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+
+cdef struct Number:
+    # If `is_exact`, the magnitude is `digits` * 10^`exponent`.
+    uint64_t digits  # the first significant digits, at most MAX_DIGITS, as an integer
+    int n_digits
+    bint is_exact  # no digit was dropped
+    bint is_negative
+    bint is_integer  # without a fraction and an exponent
+    int64_t exponent
+
+
+cdef inline bint is_digit(const unsigned char* position, const unsigned char* end) noexcept nogil:
+    """Return whether there is a byte at `position`, and it is a digit."""
+    return position < end and <unsigned char>(position[0] - c"0") < 10
+
+
+cdef inline int append_digits(
+    const unsigned char* position, int max_digits, uint64_t* digits
+) noexcept nogil:
+    """Append the digits at `position` to `digits`, up to the first byte that is not a digit.
+
+    The next 8 bytes must exist, and no others are read. At most `max_digits` digits, which is not
+    negative, are appended. Returns their number.
+
+    A byte is a digit if its high half is 3, and is still 3 after 6 is added. A carry can only come
+    from a byte that is not a digit, and only changes bytes after it. The digits are moved to the
+    high end of the word, after zeros, and combined to lanes of 2, 4 and 8 digits. The sums fit in
+    their lanes: 9 * 10 + 9 < 2^8, 99 * 100 + 99 < 2^16.
+
+    The only branch is for 8 digits, because any other number of digits is hard to predict.
+    """
+    cdef uint64_t word, others
+    cdef int n = 8
+    memcpy(&word, position, 8)
+    others = (
+        ((word & ONES * 0xF0) | (((word + ONES * 0x06) & ONES * 0xF0) >> 4)) ^ ONES * 0x33
+    )
+    if others != 0 or max_digits < 8:
+        n = min(<int>(ctz(others | <uint64_t>1 << 63) >> 3), max_digits)
+        word = word << 4 * (8 - n) << 4 * (8 - n)  # twice, because a shift by 64 is undefined
+    word &= ONES * 0x0F
+    word = (word * 10 + (word >> 8)) & <uint64_t>0x00FF00FF00FF00FF
+    word = (word * 100 + (word >> 16)) & <uint64_t>0x0000FFFF0000FFFF
+    word = (word * 10000 + (word >> 32)) & <uint64_t>0xFFFFFFFF
+    digits[0] = digits[0] * INTEGER_POWERS_OF_10[n] + word
+    return n
+
+
+cdef inline Fault scan_number(ReadCursor* cursor, Number* number) noexcept nogil:
+    """Validate the number at the cursor, and advance past it.
+
+    No overflow: `n_digits` is at most MAX_DIGITS, so that `digits` fits in 64 bits. `exponent` is
+    the sum of numbers of bytes, which are below 2^62, and of the exponent in the text, whose
+    magnitude is limited to 10 * MAX_EXPONENT.
+    """
+    cdef const unsigned char* position = cursor.position
+    cdef const unsigned char* end = cursor.end
+    cdef const unsigned char* begin  # of the digits
+    cdef int64_t exponent = 0, written_exponent = 0
+    cdef uint64_t digits = 0
+    cdef int n_digits = 0, n
+    cdef bint is_negative = position < end and position[0] == c"-"
+    cdef bint is_exact = True, is_integer = True, is_negative_exponent
+    position += is_negative
+    if not is_digit(position, end):
+        cursor.position = position
+        return unexpected(cursor, "a digit")
+    begin = position
+    while end - position >= 8:
+        n = append_digits(position, MAX_DIGITS - n_digits, &digits)
+        n_digits += n
+        position += n
+        if n < 8:
+            break
+    while is_digit(position, end):
+        if n_digits < MAX_DIGITS:
+            digits = digits * 10 + (position[0] - c"0")
+            n_digits += 1
+        else:
+            is_exact = False
+            exponent += 1
+        position += 1
+    if position - begin > 1 and begin[0] == c"0":
+        cursor.position = begin + 1
+        return unexpected(cursor, "no digit after a leading zero")
+    n_digits -= begin[0] == c"0"  # a zero before the point is not significant
+    if position < end and position[0] == c".":
+        is_integer = False
+        position += 1
+        if not is_digit(position, end):
+            cursor.position = position
+            return unexpected(cursor, "a digit")
+        # Zeros before the first other digit are not significant.
+        while position < end and position[0] == c"0" and digits == 0:
+            exponent -= 1
+            position += 1
+        while end - position >= 8:
+            n = append_digits(position, MAX_DIGITS - n_digits, &digits)
+            n_digits += n
+            exponent -= n
+            position += n
+            if n < 8:
+                break
+        while is_digit(position, end):
+            if n_digits < MAX_DIGITS:
+                digits = digits * 10 + (position[0] - c"0")
+                n_digits += 1
+                exponent -= 1
+            else:
+                is_exact = False
+            position += 1
+    if position < end and position[0] | 0x20 == c"e":
+        is_integer = False
+        position += 1
+        is_negative_exponent = position < end and position[0] == c"-"
+        if is_negative_exponent or (position < end and position[0] == c"+"):
+            position += 1
+        if not is_digit(position, end):
+            cursor.position = position
+            return unexpected(cursor, "a digit")
+        while is_digit(position, end):
+            if written_exponent < MAX_EXPONENT:
+                written_exponent = written_exponent * 10 + (position[0] - c"0")
+            position += 1
+        exponent += -written_exponent if is_negative_exponent else written_exponent
+    cursor.position = position
+    number.digits, number.n_digits, number.exponent = digits, n_digits, exponent
+    number.is_exact, number.is_integer, number.is_negative = is_exact, is_integer, is_negative
+    return NO_FAULT
+
+
+cdef inline Fault scan_int64(ReadCursor* cursor, long long* value) noexcept nogil:
+    """Read an integer. Return WRONG_TYPE for any other value, OUT_OF_RANGE for 2^63 and above.
+
+    OUT_OF_RANGE applies to the magnitude, so -2^63 is out of range too. The cursor advances past an
+    integer, even if that is out of range. For WRONG_TYPE, it is at the beginning of the value.
+    """
+    cdef const unsigned char* begin
+    cdef const unsigned char* position
+    cdef uint64_t digits = 0
+    cdef Number number
+    cdef Fault fault
+    skip_blanks(cursor)
+    begin = position = cursor.position
+    while is_digit(position, cursor.end) and position - begin < MAX_DIGITS - 1:
+        digits = digits * 10 + (position[0] - c"0")
+        position += 1
+    if position > begin and position < cursor.end and begin[0] != c"0" and (
+        position[0] == c"," or position[0] == c"]" or position[0] == c"}"
+    ):
+        value[0] = digits  # the usual case
+        cursor.position = position
+        return NO_FAULT
+    if begin == cursor.end or not (begin[0] == c"-" or is_digit(begin, cursor.end)):
+        return WRONG_TYPE
+    fault = scan_number(cursor, &number)
+    if fault != NO_FAULT:
+        return fault
+    if not number.is_integer:
+        cursor.position = begin
+        return WRONG_TYPE
+    if not number.is_exact or number.digits > <uint64_t>INT64_MAX:
+        return OUT_OF_RANGE
+    value[0] = -<int64_t>number.digits if number.is_negative else <int64_t>number.digits
+    return NO_FAULT
+
+
+# --- skipping ------------------------------------------------------------------------------------
+
+
+cdef inline Fault skip_literal(ReadCursor* cursor, const char* literal) noexcept nogil:
+    """Advance past `literal`, which is expected at the cursor."""
+    cdef Py_ssize_t nbytes = strlen(literal)
+    if cursor.end - cursor.position < nbytes or memcmp(cursor.position, literal, nbytes) != 0:
+        return unexpected(cursor, literal)
+    cursor.position += nbytes
+    return NO_FAULT
+
+
+cdef inline Fault open_level(ReadCursor* cursor) noexcept nogil:
+    """Advance past the opening bracket at the cursor. Return TOO_DEEP if that is not allowed."""
+    if cursor.level == cursor.max_level:
+        return TOO_DEEP
+    cursor.level += 1
+    cursor.position += 1
+    return NO_FAULT
+
+
+cdef inline Fault scan_key(ReadCursor* cursor, Text* key) noexcept nogil:
+    """Validate the key at the cursor, and advance past it and its colon."""
+    cdef Fault fault = scan_string(cursor, key)
+    if fault == NO_FAULT and not take(cursor, c":"):
+        return unexpected(cursor, "':'")
+    return fault
+
+
+cdef inline Fault skip_value(ReadCursor* cursor) noexcept nogil:
+    """Validate the value at the cursor, and advance past it."""
+    cdef Text text
+    cdef Number number
+    cdef unsigned char first
+    skip_blanks(cursor)
+    if cursor.position == cursor.end:
+        return unexpected(cursor, "a value")
+    first = cursor.position[0]
+    if first == c'"':
+        return scan_string(cursor, &text)
+    if first == c"{":
+        return skip_object(cursor)
+    if first == c"[":
+        return skip_list(cursor)
+    if first == c"t":
+        return skip_literal(cursor, "true")
+    if first == c"f":
+        return skip_literal(cursor, "false")
+    if first == c"n":
+        return skip_literal(cursor, "null")
+    if first == c"-" or c"0" <= first <= c"9":
+        return scan_number(cursor, &number)
+    return unexpected(cursor, "a value")
+
+
+cdef inline Fault skip_list(ReadCursor* cursor) noexcept nogil:
+    cdef Fault fault = open_level(cursor)
+    if fault != NO_FAULT:
+        return fault
+    if not take(cursor, c"]"):
+        while True:
+            fault = skip_value(cursor)
+            if fault != NO_FAULT:
+                return fault
+            if take(cursor, c"]"):
+                break
+            if not take(cursor, c","):
+                return unexpected(cursor, "',' or ']'")
+    cursor.level -= 1
+    return NO_FAULT
+
+
+cdef inline Fault skip_object(ReadCursor* cursor) noexcept nogil:
+    cdef Py_ssize_t first = cursor.keys.n_keys
+    cdef Text key
+    cdef Fault fault = open_level(cursor)
+    if fault != NO_FAULT:
+        return fault
+    if not take(cursor, c"}"):
+        while True:
+            fault = scan_key(cursor, &key)
+            if fault == NO_FAULT:
+                fault = push_key(cursor, key.begin)
+            if fault == NO_FAULT:
+                fault = skip_value(cursor)
+            if fault != NO_FAULT:
+                return fault
+            if take(cursor, c"}"):
+                break
+            if not take(cursor, c","):
+                return unexpected(cursor, "',' or '}'")
+    cursor.level -= 1
+    return pop_keys(cursor, first)
