@@ -221,7 +221,7 @@ def _tensor_of_series(name: str, column: Any) -> Tensor:
         is_missing = column.isna().to_numpy()
         if not is_missing.any():
             raise
-        raise _missing(name, is_missing) from None
+        raise _missing_values_error(name, is_missing) from None
 
 
 def _has_memory(dtype: Any) -> bool:
@@ -256,19 +256,19 @@ def _check_rows(name: str, rows: Any) -> None:
     for i, row in enumerate(rows):
         is_array = isinstance(row, np.ndarray)
         if not is_array or (row.shape, row.dtype.kind) != (first.shape, first.dtype.kind):
-            found = f"an array of {_array_text(row)}" if is_array else type(row).__name__
+            found = f"an array of {_format_array(row)}" if is_array else type(row).__name__
             raise EncodeError(
                 f"row {i} of {format_subject('column', name)} is {found}, row 0 is an array of "
-                f"{_array_text(first)}: the rows of a tensor have one shape and one dtype",
+                f"{_format_array(first)}: the rows of a tensor have one shape and one dtype",
                 tensor=name,
             )
 
 
-def _array_text(array: Any) -> str:
+def _format_array(array: Any) -> str:
     return f"{format_text(array.dtype)} {format_shape(array.shape)}"
 
 
-def _missing(name: str, is_missing: Any) -> EncodeError:
+def _missing_values_error(name: str, is_missing: Any) -> EncodeError:
     n_missing, first = int(is_missing.sum()), int(is_missing.argmax())
     noun = "value" if n_missing == 1 else "values"
     return EncodeError(

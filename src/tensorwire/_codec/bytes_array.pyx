@@ -25,7 +25,7 @@ from .bytes_reader import (
     elements_as_str,
     elements_as_stringdtype,
     gather_elements,
-    requests_text,
+    is_text_requested,
 )
 from .memory import same_bytes
 from ..errors import (
@@ -430,7 +430,7 @@ cdef class BytesArray:
         EncodeError
             An element has 2 GiB or more.
         """
-        is_text = requests_text(requested_schema)
+        is_text = is_text_requested(requested_schema)
         if is_text:
             check_utf8(self.body, self.offsets(), self.end)
         array = arrow_array(self.body, self.offsets(), self.end)

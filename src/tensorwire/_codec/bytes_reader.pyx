@@ -103,7 +103,7 @@ cdef cnp.ndarray scan_elements(
     scan_interruptibly(
         &scan, body.data + offset, nbytes, <int64_t*>cnp.PyArray_DATA(starts), n_elements, offset)
     if scan.fault != NO_SCAN_FAULT:
-        raise truncated_element(&scan, offset, nbytes)
+        raise truncated_element_error(&scan, offset, nbytes)
     if scan.n_elements < n_elements:
         raise LayoutError(
             f"{SUBJECT} does not match its shape: it has {format_count('element', n_elements)}, "
@@ -131,7 +131,7 @@ def count_elements(Body body not None):
     scan.position = scan.n_elements = 0
     scan_interruptibly(&scan, body.data, body.nbytes, NULL, more_than_fit, 0)
     if scan.fault != NO_SCAN_FAULT:
-        raise truncated_element(&scan, 0, body.nbytes)
+        raise truncated_element_error(&scan, 0, body.nbytes)
     return scan.n_elements
 
 
@@ -145,11 +145,11 @@ def elements_nbytes(Body body not None, Py_ssize_t n_elements):
     scan.position = scan.n_elements = 0
     scan_interruptibly(&scan, body.data, body.nbytes, NULL, n_elements, 0)
     if scan.n_elements < <uint64_t>n_elements:
-        raise truncated_element(&scan, 0, body.nbytes)
+        raise truncated_element_error(&scan, 0, body.nbytes)
     return scan.position
 
 
-cdef truncated_element(Scan* scan, Py_ssize_t offset, Py_ssize_t nbytes):
+cdef truncated_element_error(Scan* scan, Py_ssize_t offset, Py_ssize_t nbytes):
     element, position = scan.n_elements, offset + scan.position
     remaining = nbytes - scan.position
     if remaining < PREFIX_NBYTES:
@@ -206,7 +206,7 @@ def elements_as_str(Body body not None, cnp.ndarray starts not None, Py_ssize_t 
             element = element_at(body, offsets, n_elements, end, i)
             store_item(items + i, decode_utf8(element.data, element.nbytes))
     except UnicodeDecodeError:
-        raise not_utf8(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes) from None
+        raise not_utf8_error(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes) from None
     return array
 
 
@@ -228,7 +228,7 @@ cdef inline void store_item(PyObject** slot, object item) noexcept:
     slot[0] = <PyObject*>item
 
 
-cdef not_utf8(Body body, element, offset, nbytes):
+cdef not_utf8_error(Body body, element, offset, nbytes):
     reason, at = "it was modified", 0  # if the element is valid now
     try:
         bytes(body.view(offset, nbytes)).decode()  # a copy, which no other thread can change
@@ -299,7 +299,7 @@ def elements_as_stringdtype(Body body not None, cnp.ndarray starts not None, Py_
         return array
     element = element_at(body, offsets, n_elements, end, result.element)
     if result.fault == ELEMENT_NOT_UTF8:
-        raise not_utf8(
+        raise not_utf8_error(
             body, result.element, offsets[result.element] + PREFIX_NBYTES, element.nbytes)
     raise MemoryError(
         f"numpy could not allocate element {result.element} of {element.nbytes} bytes")
@@ -314,7 +314,7 @@ def check_utf8(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
     for i in range(n_elements):
         element = element_at(body, offsets, n_elements, end, i)
         if first_invalid(element.data, element.nbytes) != ALL_VALID:
-            raise not_utf8(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes)
+            raise not_utf8_error(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes)
 
 
 def elements_as_fixed_width(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
@@ -336,7 +336,7 @@ def elements_as_fixed_width(Body body not None, cnp.ndarray starts not None, Py_
     if n_elements > 0 and width > (
         max(MAX_PADDED_NBYTES, MAX_PADDED_MULTIPLE * (end - offsets[0])) // n_elements
     ):
-        raise too_wide(widest, width, n_elements)
+        raise too_wide_error(widest, width, n_elements)
     cdef cnp.ndarray array = np.zeros(n_elements, f"S{width}")
     cdef char* target = <char*>cnp.PyArray_DATA(array)
     for i in range(n_elements):
@@ -345,7 +345,7 @@ def elements_as_fixed_width(Body body not None, cnp.ndarray starts not None, Py_
     return array
 
 
-cdef too_wide(element, width, n_elements):
+cdef too_wide_error(element, width, n_elements):
     return ElementError(
         f"element {element} is too long for a numpy S array: all {n_elements} elements would have "
         f"its width of {width} bytes", element=element, actual=width)
@@ -394,7 +394,7 @@ cdef void release_schema(ArrowSchema* schema) noexcept nogil:
     schema.release = NULL  # there is nothing to free, because the members are static
 
 
-def requests_text(requested):
+def is_text_requested(requested):
     """Return whether a requested schema (a capsule or None) is for text, and not for bytes.
 
     Raises TypeError if it is not a capsule of a schema, and EncodeError if it was released.

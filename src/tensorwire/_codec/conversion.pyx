@@ -393,7 +393,7 @@ cdef cnp.ndarray array_of_scalars(list scalars, Datatype datatype):
         else:
             fault = store_float(target, itemsize, value)
         if fault != STORED:
-            raise invalid_scalar(fault, value, i, datatype)
+            raise invalid_scalar_error(fault, value, i, datatype)
         target += itemsize
     return array
 
@@ -449,7 +449,7 @@ cdef ScalarFault store_bool(char* target, object value) noexcept:
     return STORED
 
 
-cdef invalid_scalar(ScalarFault fault, value, element, Datatype datatype):
+cdef invalid_scalar_error(ScalarFault fault, value, element, Datatype datatype):
     dtype = <object>datatype.dtype
     if fault == WRONG_SCALAR_TYPE:
         accepted = {"b": "booleans", "f": "numbers"}.get(dtype.kind, "integers")

@@ -241,11 +241,11 @@ cdef int fill_layout(Layout* layout, tuple shape, Datatype datatype, Py_ssize_t 
                 f"{SUBJECT} has a negative dimension: shape {format_shape(shape)}",
                 expected=0, actual=shape[axis])
         if overflow != 0:
-            raise too_large(LayoutError, shape, datatype)
+            raise too_large_error(LayoutError, shape, datatype)
         layout.dims[axis] = dim
     layout.rank = <int>rank
     if not set_counts(layout, datatype.itemsize or WIDEST_ITEMSIZE):
-        raise too_large(LayoutError, shape, datatype)
+        raise too_large_error(LayoutError, shape, datatype)
     return 0
 
 
@@ -276,7 +276,7 @@ cdef tuple shape_to_send(tuple shape, Datatype datatype):
                 f"{SUBJECT} has a negative dimension: {format_shape(shape)}",
                 expected=0, actual=shape[axis])
         if overflow > 0 or (dim > 0 and not multiply(&product, <uint64_t>dim)):
-            raise too_large(EncodeError, shape, datatype)
+            raise too_large_error(EncodeError, shape, datatype)
     return shape
 
 
@@ -304,7 +304,7 @@ cdef product_of(tuple shape):
     return product
 
 
-cdef too_large(kind_of_error, shape, Datatype datatype):
+cdef too_large_error(kind_of_error, shape, Datatype datatype):
     return kind_of_error(
         f"{SUBJECT} is too large to address: {datatype.name} {format_shape(shape)} exceeds "
         f"2^63 - 1 bytes", expected=2 ** 63 - 1)

@@ -405,8 +405,8 @@ cdef class BodyBuffer:
     cdef int check_limit(self, nbytes) except -1:
         if self.max_nbytes is not None and nbytes > self.max_nbytes:
             raise HeaderError(
-                f"the body is too long: {digits(nbytes)} bytes, at most "
-                f"{digits(self.max_nbytes)} are accepted",
+                f"the body is too long: {format_length(nbytes)} bytes, at most "
+                f"{format_length(self.max_nbytes)} are accepted",
                 expected=self.max_nbytes, actual=nbytes, status=413)
         return 0
 
@@ -423,7 +423,7 @@ cdef class BodyBuffer:
             if is_allocated:
                 return 0
         raise HeaderError(
-            f"the body is too long: there is no memory for {digits(nbytes)} bytes",
+            f"the body is too long: there is no memory for {format_length(nbytes)} bytes",
             actual=nbytes, status=413)
 
     cdef char* aligned(self, char* memory) noexcept:
@@ -651,7 +651,7 @@ cdef as_int(number):
     return number if number is None or type(number) is int else int(index(number))
 
 
-cdef digits(number):
+cdef format_length(number):
     """Format a length. More than 256 bits are abbreviated, because `str` may raise ValueError."""
     return str(number) if number.bit_length() <= 256 else format_number(number)
 

@@ -227,10 +227,10 @@ class Deadline:
         if self.at is not None and (seconds is None or self.at - now <= seconds):
             seconds, step = self.at - now, "total"
         if seconds is not None and seconds <= 0:
-            raise self.error(step)
+            raise self.timeout_error(step)
         return seconds, step
 
-    def error(self, step: Step) -> TimeoutError:
+    def timeout_error(self, step: Step) -> TimeoutError:
         """Return the exception for a timeout that has expired."""
         duration = format_seconds(getattr(self.timeout, step))
         if step == "total":
@@ -574,7 +574,7 @@ class BaseClient:
             head += _BINARY_HEADERS % (header_length, nbytes)
         return Request("POST", path, head, buffers, nbytes)
 
-    def _error(self, reader: Any) -> InferenceServerError:
+    def _response_error(self, reader: Any) -> InferenceServerError:
         """Return the exception for the error response that a ResponseReader has read."""
         reason = reader.reason.decode("latin-1")
         error = server_error(reader.status, reason, reader.error_body)

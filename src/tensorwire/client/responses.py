@@ -288,7 +288,8 @@ class ResponseReader:
             coding = b",".join(headers[b"transfer-encoding"])
             if coding.lower() != b"chunked":
                 raise tw.HeaderError(
-                    f"the response has Transfer-Encoding {_shown(coding)}, which is not supported"
+                    f"the response has Transfer-Encoding {_format_value(coding)}, which is not "
+                    "supported"
                 )
         elif self.content_length is None:
             self._until_eof = True
@@ -300,8 +301,8 @@ class ResponseReader:
             elif encoding not in (b"", b"identity"):
                 if 200 <= self.status < 300:
                     raise tw.HeaderError(
-                        f"the response has Content-Encoding {_shown(encoding)}, which is not "
-                        "supported"
+                        f"the response has Content-Encoding {_format_value(encoding)}, which is "
+                        "not supported"
                     )
                 self._is_readable = False
         if 200 <= self.status < 300:
@@ -350,5 +351,5 @@ class ResponseReader:
         self.complete = True
 
 
-def _shown(value: bytes) -> str:
+def _format_value(value: bytes) -> str:
     return repr(value[:40].decode("latin-1"))
