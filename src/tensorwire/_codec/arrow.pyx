@@ -116,9 +116,9 @@ cdef Received receive(values, bint only_bytes):
     more elements or bytes than there are, this package reads beyond the producer's memory.
     Everything that can be checked is checked.
 
-    Raises EncodeError if the values were consumed already, violate the interface or contain a null,
-    or if `only_bytes` is true and they are not bytes or text. Raises TypeError if no capsules are
-    exported, or for a type without a datatype. A null in BYTES is left to the caller.
+    Raises EncodeError if the values have already been consumed, violate the interface or contain a
+    null, or if `only_bytes` is true and they are not bytes or text. Raises TypeError if no capsules
+    are exported, or for a type without a datatype. A null in BYTES is left to the caller.
     """
     cdef Received received = Received.__new__(Received)
     cdef ArrowType arrow_type
@@ -229,7 +229,8 @@ cdef ArrowType type_of(const ArrowSchema* schema, bint only_bytes):
         arrow_type.list_sizes[arrow_type.n_lists] = list_size(format)
         arrow_type.n_lists += 1
         if schema.n_children != 1 or schema.children == NULL or schema.children[0] == NULL:
-            raise invalid_arrow_error(f"its schema of lists has {schema.n_children} children, not 1")
+            raise invalid_arrow_error(
+                f"its schema of lists has {schema.n_children} children, not 1")
         schema = schema.children[0]
         format = format_of(schema)
     if schema.dictionary == NULL and format in LAYOUTS:
@@ -302,7 +303,7 @@ cdef int check_chunk(Chunk chunk, ArrowType arrow_type) except -1:
         check_struct(array, arrow_type.layout, level == arrow_type.n_lists - 1)
         if first > <uint64_t>array.length or n_rows > <uint64_t>array.length - first:
             raise invalid_arrow_error(
-                f"its lists need {first + n_rows} elements, there are {array.length}")
+                f"its lists require {first + n_rows} elements, but there are {array.length}")
     chunk.elements = array[0]
     chunk.elements.offset += first
     chunk.elements.length = n_rows
@@ -316,23 +317,26 @@ cdef int check_struct(const ArrowArray* array, ArrowLayout layout, bint is_inner
     cdef int64_t n_buffers = 1 if not is_innermost else 2 if layout == NUMBERS else N_OFFSET_BUFFERS
     cdef bint has_variadic = is_innermost and layout == VIEWS
     if array.length < 0 or array.offset < 0:
-        raise invalid_arrow_error(f"its length is {array.length}, its offset {array.offset}")
+        raise invalid_arrow_error(f"its length is {array.length} and its offset is {array.offset}")
     # No address overflows: a view takes 16 bytes, and there is one offset more than elements.
     if array.length >= (INT64_MAX >> 4) - array.offset:
         raise invalid_arrow_error(
             f"its offset {array.offset} and length {array.length} add up to "
-            f"{<object>array.offset + array.length} elements, at most {(INT64_MAX >> 4) - 1} are "
-            f"possible")
+            f"{<object>array.offset + array.length} elements; the limit is {(INT64_MAX >> 4) - 1}")
     if array.null_count < -1 or array.null_count > array.length:
-        raise invalid_arrow_error(f"its null count is {array.null_count}, its length {array.length}")
-    if array.n_children != (0 if is_innermost else 1) or array.dictionary != NULL:
-        raise invalid_arrow_error(f"it has {array.n_children} children, or a dictionary")
+        raise invalid_arrow_error(
+            f"its null count is {array.null_count}, but its length is {array.length}")
+    if array.n_children != (0 if is_innermost else 1):
+        raise invalid_arrow_error(
+            f"it has {array.n_children} children, not {0 if is_innermost else 1}")
+    if array.dictionary != NULL:
+        raise invalid_arrow_error("it has a dictionary, but its schema has none")
     if array.n_buffers < n_buffers or (array.n_buffers > n_buffers and not has_variadic):
         raise invalid_arrow_error(f"it has {array.n_buffers} buffers, not {n_buffers}")
     if array.buffers == NULL:
         raise invalid_arrow_error(f"its list of {array.n_buffers} buffers is NULL")
     if array.buffers[0] == NULL and array.null_count > 0:
-        raise invalid_arrow_error(f"it has {array.null_count} nulls and no validity buffer")
+        raise invalid_arrow_error(f"it has {array.null_count} nulls, but no validity buffer")
     return 0
 
 
@@ -389,12 +393,12 @@ cdef null_error(Received received, int level, n_nulls, position):
     index = [int(i) for i in np.unravel_index(position, shape)]
     if level < received.type.n_lists:
         return EncodeError(
-            f"{SUBJECT} has {format_count('null list', n_nulls)}, the first one at {index}: a "
-            f"tensor has no missing values")
+            f"{SUBJECT} contains {format_count('null list', n_nulls)}, which tensors cannot have; "
+            f"the first is at {index}")
     where = f"element {position}{f' {index}' if level else ''}"
     return EncodeError(
-        f"{SUBJECT} has {format_count('null', n_nulls)}, the first one is {where}: a tensor has no "
-        f"missing values", element=position)
+        f"{SUBJECT} contains {format_count('null', n_nulls)}, which tensors cannot have; the first "
+        f"is {where}", element=position)
 
 
 cdef invalid_arrow_error(what):
@@ -403,7 +407,7 @@ cdef invalid_arrow_error(what):
 
 cdef already_consumed_error(kind):
     return EncodeError(
-        f"{SUBJECT} is an Arrow {kind} that was consumed already: its capsule is released")
+        f"{SUBJECT} is an Arrow {kind} that has already been consumed: its capsule is released")
 
 
 cdef stream_error(ArrowArrayStream* stream):
@@ -413,7 +417,7 @@ cdef stream_error(ArrowArrayStream* stream):
             message = stream.get_last_error(stream)
     text = (<bytes>message).decode("utf-8", "replace") if message != NULL else "no reason given"
     shown = format_text(text, MAX_FOREIGN_TEXT)
-    return EncodeError(f"{SUBJECT} is an Arrow stream that failed: {shown}")
+    return EncodeError(f"the Arrow stream of {SUBJECT} failed: {shown}")
 
 
 # --- numbers ---
@@ -592,8 +596,8 @@ cdef int check_exportable(cnp.ndarray array, Datatype row) except -1:
     for axis in range(1, cnp.PyArray_NDIM(array)):
         if cnp.PyArray_DIM(array, axis) > INT32_MAX:
             raise EncodeError(
-                f"{SUBJECT} has a dimension of {cnp.PyArray_DIM(array, axis)}, and an Arrow list "
-                f"of fixed size has at most {INT32_MAX} elements")
+                f"{SUBJECT} has a dimension of {cnp.PyArray_DIM(array, axis)}; the limit for an "
+                f"Arrow list of fixed size is {INT32_MAX}")
     return 0
 
 

@@ -95,7 +95,8 @@ cdef cnp.ndarray scan_elements(
     if n_elements > <uint64_t>nbytes // PREFIX_NBYTES:
         raise LayoutError(
             f"{SUBJECT} does not match its shape: at least {PREFIX_NBYTES * <object>n_elements} "
-            f"bytes are needed for {format_count('BYTES element', n_elements)}, there are {nbytes}",
+            f"bytes are required for {format_count('BYTES element', n_elements)}, but there are "
+            f"{nbytes}",
             offset=offset, expected=PREFIX_NBYTES * <object>n_elements, actual=nbytes)
     n_starts = <cnp.npy_intp>n_elements
     starts = cnp.PyArray_EMPTY(1, &n_starts, cnp.NPY_INT64, 0)
@@ -107,13 +108,13 @@ cdef cnp.ndarray scan_elements(
     if scan.n_elements < n_elements:
         raise LayoutError(
             f"{SUBJECT} does not match its shape: it has {format_count('element', n_elements)}, "
-            f"its bytes have {scan.n_elements}",
+            f"but its bytes have {scan.n_elements}",
             element=scan.n_elements, offset=offset + scan.position,
             expected=n_elements, actual=scan.n_elements)
     if scan.position < <uint64_t>nbytes:
         raise LayoutError(
             f"{SUBJECT} does not match its shape: it has {format_count('element', n_elements)} of "
-            f"{format_count('byte', scan.position)} in total, there are {nbytes} "
+            f"{format_count('byte', scan.position)} in total, but there are {nbytes} "
             f"(body byte {offset + scan.position})",
             element=n_elements, offset=offset + scan.position,
             expected=scan.position, actual=nbytes)
@@ -154,13 +155,13 @@ cdef truncated_element_error(Scan* scan, Py_ssize_t offset, Py_ssize_t nbytes):
     remaining = nbytes - scan.position
     if remaining < PREFIX_NBYTES:
         return ElementError(
-            f"element {element} of {SUBJECT} is truncated: a length prefix takes 4 bytes, "
+            f"element {element} of {SUBJECT} is truncated: a length prefix has 4 bytes, but "
             f"{remaining} remain (body byte {position})",
             element=element, offset=position, expected=PREFIX_NBYTES, actual=remaining)
     remaining -= PREFIX_NBYTES
     return ElementError(
         f"element {element} of {SUBJECT} is truncated: its prefix declares "
-        f"{format_count('byte', scan.declared)}, {remaining} remain (body byte {position})",
+        f"{format_count('byte', scan.declared)}, but {remaining} remain (body byte {position})",
         element=element, offset=position, expected=scan.declared, actual=remaining)
 
 
@@ -170,7 +171,8 @@ cdef truncated_element_error(Scan* scan, Py_ssize_t offset, Py_ssize_t nbytes):
 def element_bytes(Body body not None, cnp.ndarray starts not None, Py_ssize_t end, Py_ssize_t i):
     """Return a copy of element `i` as `bytes`."""
     if not 0 <= i < starts.shape[0]:
-        raise IndexError(f"element {i} is out of range: there are {starts.shape[0]}")
+        raise IndexError(
+            f"element {i} is out of range for {format_count('element', starts.shape[0])}")
     cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
     cdef Element found = element_at(body, offsets, starts.shape[0], end, i)
     return PyBytes_FromStringAndSize(<const char*>found.data, found.nbytes)
@@ -489,8 +491,8 @@ cdef class ExportedArray:
             element = element_at(self.body, offsets, n_elements, end, i)
             if element.nbytes > INT32_MAX:
                 raise EncodeError(
-                    f"element {i} is too long for an Arrow view: {element.nbytes} bytes, at most "
-                    f"{INT32_MAX} are possible",
+                    f"element {i} is {element.nbytes} bytes long; the limit for an Arrow view is "
+                    f"{INT32_MAX}",
                     element=i, expected=INT32_MAX, actual=element.nbytes)
             view = self.views + i  # all zero, as the format requires for unused bytes
             view.nbytes = <int32_t>element.nbytes

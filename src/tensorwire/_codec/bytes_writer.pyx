@@ -135,12 +135,12 @@ def pack_into(Source source not None, buffer):
     try:
         if view.itemsize != 1:
             raise BufferError(
-                f"the buffer must be one of bytes, this one has items of {view.itemsize} bytes: "
-                f"pass memoryview(buffer).cast('B')")
+                f"the items of the buffer must be 1 byte long, not {view.itemsize}: pass "
+                f"memoryview(buffer).cast('B')")
         nbytes = source.measure()
         if nbytes > <uint64_t>view.len:
             raise EncodeError(
-                f"the elements take {format_count('byte', nbytes)}, the buffer has {view.len}",
+                f"the elements take {format_count('byte', nbytes)}, but the buffer has {view.len}",
                 expected=nbytes, actual=view.len)
         writer.target = <unsigned char*>view.buf
         writer.end = writer.target + nbytes
@@ -266,7 +266,8 @@ cdef cnp.ndarray checked_array(values, int type_num):
     """Return `values`. Raises ValueError unless it is a contiguous, aligned, native array."""
     cdef cnp.ndarray array = <cnp.ndarray?>values
     if cnp.PyArray_TYPE(array) != type_num or not cnp.PyArray_ISCARRAY_RO(array):
-        raise ValueError(f"not a contiguous, aligned array of native byte order: {array.dtype}")
+        raise ValueError(
+            f"the array must be contiguous, aligned and in native byte order: {array.dtype}")
     return array
 
 
@@ -591,8 +592,8 @@ cdef class ArrowSource(Source):
             for i in range(chunk.elements.offset, chunk.elements.offset + chunk.elements.length):
                 if is_null(&chunk.elements, i):
                     raise EncodeError(
-                        f"{format_element(element, self.shape)} is null, and BYTES has no missing "
-                        f"values", element=element)
+                        f"{format_element(element, self.shape)} is null, which tensors cannot have",
+                        element=element)
                 locate(&span, chunk, self.layout, i)
                 if span.nbytes < 0:
                     raise EncodeError(
@@ -755,7 +756,7 @@ cdef invalid_value_error(value, problem, element, tuple shape):
     elif problem == UNREADABLE:
         what = "is a memoryview that is released or not contiguous"
     elif value is None:
-        what = "is None, and BYTES has no missing values"
+        what = "is None, which tensors cannot have"
     return EncodeError(f"{format_element(element, shape)} {what}", element=element)
 
 
@@ -778,14 +779,14 @@ cdef format_not_encodable(code_point, at):
 
 
 cdef unreadable_string_error(status, element, tuple shape):
-    what = "is missing, and BYTES has no missing values" if status == 1 else "cannot be read"
+    what = "is a missing value, which tensors cannot have" if status == 1 else "cannot be read"
     return EncodeError(f"{format_element(element, shape)} {what}", element=element)
 
 
 cdef too_long_error(nbytes, element, tuple shape):
     return EncodeError(
-        f"{format_element(element, shape)} is too long: {nbytes} bytes, a length prefix allows at "
-        f"most {UINT32_MAX}", element=element, expected=UINT32_MAX, actual=nbytes)
+        f"{format_element(element, shape)} is {nbytes} bytes long; the limit is {UINT32_MAX}",
+        element=element, expected=UINT32_MAX, actual=nbytes)
 
 
 cdef modified_error():

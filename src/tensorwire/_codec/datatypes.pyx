@@ -138,7 +138,7 @@ bf16_as_uint16=False)\n--\n
     check_bool : bool, default True
         Whether to reject bytes other than 0 and 1 in BOOL tensors. numpy does not support them.
     bf16_as_uint16 : bool, default False
-        Whether to return BF16 tensors as arrays of ``<u2``. This does not need ml_dtypes.
+        Whether to return BF16 tensors as arrays of ``<u2``. This does not require ml_dtypes.
 
     Raises
     ------
@@ -232,7 +232,7 @@ cdef int fill_layout(Layout* layout, tuple shape, Datatype datatype, Py_ssize_t 
     cdef Py_ssize_t rank = len(shape)
     if rank > max_rank:
         raise LayoutError(
-            f"{SUBJECT} has {rank} dimensions, at most {max_rank} are accepted",
+            f"{SUBJECT} has {rank} dimensions; the limit is {max_rank}",
             expected=max_rank, actual=rank)
     for axis in range(rank):
         dim = PyLong_AsLongLongAndOverflow(shape[axis], &overflow)
@@ -263,7 +263,7 @@ cdef tuple shape_to_send(tuple shape, Datatype datatype):
     rank = len(shape)
     if rank > MAX_RANK:
         raise EncodeError(
-            f"{SUBJECT} has {rank} dimensions, numpy supports at most {MAX_RANK}",
+            f"{SUBJECT} has {rank} dimensions; the limit of numpy is {MAX_RANK}",
             expected=MAX_RANK, actual=rank)
     for axis in range(rank):  # before any error, whose message contains all dimensions
         if type(shape[axis]) is not int:

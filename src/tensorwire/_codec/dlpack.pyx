@@ -261,7 +261,7 @@ cdef tuple import_capsule(capsule):
         if versioned.version.major != MAJOR_VERSION:
             raise EncodeError(
                 f"{SUBJECT} is exported as DLPack {versioned.version.major}."
-                f"{versioned.version.minor}, version {MAJOR_VERSION} is supported")
+                f"{versioned.version.minor}, but only version {MAJOR_VERSION} is supported")
         tensor = &versioned.dl_tensor
         if not versioned.flags & READ_ONLY:
             flags = cnp.NPY_ARRAY_WRITEABLE
@@ -302,7 +302,8 @@ cdef not_a_capsule_error(capsule):
     for name in (USED_VERSIONED, USED_UNVERSIONED):
         if PyCapsule_IsValid(capsule, name):
             return EncodeError(
-                f"{SUBJECT} is a DLPack tensor that was consumed already: its capsule is used")
+                f"{SUBJECT} is a DLPack tensor that has already been consumed: its capsule is "
+                f"marked as used")
     return TypeError(
         f"__dlpack__ of {SUBJECT} must return a 'dltensor' or 'dltensor_versioned' capsule, not "
         f"{type(capsule).__name__}")
@@ -312,7 +313,8 @@ cdef Datatype datatype_of_dltype(DLDataType dtype):
     row = BY_DLTYPE.get((dtype.code, dtype.bits)) if dtype.lanes == 1 else None
     if row is None:
         raise TypeError(
-            f"{SUBJECT} has elements of the DLPack type {format_type(dtype)}, which has no datatype")
+            f"{SUBJECT} has elements of the DLPack type {format_type(dtype)}, which has no "
+            f"datatype")
     return row
 
 
@@ -335,7 +337,7 @@ cdef int read_shape(DLTensor* tensor, Datatype row, Layout* layout) except -1:
         raise invalid_tensor_error(f"it has {tensor.ndim} dimensions")
     if tensor.ndim > MAX_RANK:
         raise EncodeError(
-            f"{SUBJECT} has {tensor.ndim} dimensions, numpy supports at most {MAX_RANK}",
+            f"{SUBJECT} has {tensor.ndim} dimensions; the limit of numpy is {MAX_RANK}",
             expected=MAX_RANK, actual=tensor.ndim)
     if tensor.ndim > 0 and tensor.shape == NULL:
         raise invalid_tensor_error("it has no shape")
@@ -389,7 +391,7 @@ cdef int read_strides(
 cdef void* address_of(DLTensor* tensor) except NULL:
     """Return the address of the first element."""
     if tensor.data == NULL:
-        raise invalid_tensor_error("it has elements, but no data")
+        raise invalid_tensor_error("it has elements, but its data pointer is NULL")
     if tensor.byte_offset > <uint64_t>INT64_MAX - <uintptr_t>tensor.data:
         raise invalid_tensor_error(f"its byte_offset is {tensor.byte_offset}")
     return <char*>tensor.data + tensor.byte_offset

@@ -194,11 +194,11 @@ def unique(option: str, pairs: Iterable[tuple[Key, Value]]) -> dict[Key, Value]:
 def check_combinations(options: argparse.Namespace) -> None:
     """Raise UsageError for options that contradict each other."""
     if options.repeat is None and (options.concurrency > 1 or options.warmup):
-        raise UsageError("--concurrency and --warmup need --repeat")
+        raise UsageError("--concurrency and --warmup require --repeat")
     if options.repeat is not None and options.save is not None:
         raise UsageError("--save and --repeat cannot be combined")
     if options.shapes and not options.random:
-        raise UsageError("--shape needs --random")
+        raise UsageError("--shape requires --random")
     if options.insecure and options.ca_file is not None:
         raise UsageError("--insecure and --ca-file cannot be combined")
 
@@ -225,7 +225,7 @@ def make_ssl_context(options: argparse.Namespace) -> ssl.SSLContext | None:
     if not options.insecure and options.ca_file is None:
         return None
     if not options.url.lower().startswith("https://"):
-        raise UsageError("--insecure and --ca-file need an https:// URL")
+        raise UsageError("--insecure and --ca-file require an https:// URL")
     try:
         context = ssl.create_default_context(cafile=options.ca_file)
     except OSError as error:
@@ -377,7 +377,7 @@ def in_datatype(array: NDArray[Any], datatype: str, given: Assignment) -> NDArra
         )
     dtype = DATATYPES[datatype].dtype if datatype != "BF16" else bf16_dtype()
     if dtype is None:
-        raise UsageError("converting an array to BF16 needs ml_dtypes")
+        raise UsageError("converting an array to BF16 requires ml_dtypes")
     with np.errstate(all="ignore"):
         converted = array.astype(dtype)
         is_exact = dtype.kind not in "iub" or np.array_equal(converted, array)

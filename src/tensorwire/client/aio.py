@@ -632,7 +632,7 @@ class AsyncClient(BaseClient):
         if self._pool is None:
             self._pool = Pool(self._options["connections"], loop)
         elif self._pool.loop is not loop:
-            raise RuntimeError("the client was used in another event loop, and belongs to it")
+            raise RuntimeError("the client belongs to another event loop, which used it first")
         return self._pool
 
     async def _input_specs(

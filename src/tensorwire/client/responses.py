@@ -22,7 +22,7 @@ try:
         HttpResponseParser,
     )
 except ImportError:
-    raise ImportError("the clients need httptools: pip install 'tensorwire[client]'") from None
+    raise ImportError("the clients require httptools: pip install 'tensorwire[client]'") from None
 
 import tensorwire as tw
 
@@ -214,7 +214,9 @@ class ResponseReader:
         )
         if self._framing_nbytes > _MAX_HEAD_NBYTES:
             part = "the head" if self.status == 0 else "a chunk header or the trailer section"
-            raise ConnectionError(f"{part} of the response is longer than {_MAX_HEAD_NBYTES} bytes")
+            raise ConnectionError(
+                f"{part} of the response exceeds the limit of {_MAX_HEAD_NBYTES} bytes"
+            )
         if self.buffer is not None and self.content_length is not None and not self._inflater:
             self._direct = True
             self._parser = None  # it does not see the rest of this response

@@ -216,7 +216,9 @@ class Patch:
             needed += [other for other in self.relies_on.get(name, ()) if other not in needed]
         changed = [name for name in needed if name not in sources]
         if changed:
-            raise self._layout_error(f"has another source of {format_functions(changed)}")
+            raise self._layout_error(
+                f"has functions whose source is not known: {format_functions(changed)}"
+            )
 
     def compared(self, replacements: Callable[[], Iterable[Replacement]]) -> list[str]:
         """Return the names of all functions whose sources are compared.
