@@ -115,7 +115,7 @@ def test_model_names_and_versions_that_are_not_part_of_a_path(client: Any, name:
             lambda m, v: client.wait_until_ready(1, m, v),
         ]
         for call in calls:
-            with pytest.raises(ValueError, match=f"^'{name}' cannot be the (name|version) of a"):
+            with pytest.raises(ValueError, match=f"of a model must not be '{name}', which cannot"):
                 call(model, version)
     with pytest.raises(TypeError, match=r"^the name of a model must be a str, not int$"):
         client.infer(3, {"x": X})
@@ -157,7 +157,7 @@ def test_address_in_a_url(url: str, expected: tuple[Any, ...]) -> None:
 def test_arrays_without_names_must_be_those_of_the_model() -> None:
     specs = [("x", "FP32"), ("y", "FP32")]
     for n in (1, 3):
-        with pytest.raises(ValueError, match=f"^{n} arrays? passed, but the model takes 2 inputs"):
+        with pytest.raises(ValueError, match=f"^inputs has {n} arrays?, but the model takes 2"):
             Positional([X] * n).tensors(specs)
 
 

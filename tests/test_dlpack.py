@@ -533,8 +533,8 @@ INVALID: list[tuple[Producer, type[Exception], str]] = [
         (
             Producer(X, name=name),
             tw.EncodeError,
-            "tensor 'x' is a DLPack tensor that has already been consumed: its capsule is marked as "
-            "used",
+            "tensor 'x' is a DLPack tensor that has already been consumed: its capsule is marked "
+            "as used",
         )
         for name in USED.values()
     ),

@@ -540,7 +540,7 @@ def test_invalid_options(rejected: Call, arguments: list[str], message: str) -> 
     ("url", "model", "message"),
     [
         ("ftp://x", "echo", "the URL of a server must be http or https"),
-        ("x", "..", "'..' cannot be the name of a model"),
+        ("x", "..", "the name of a model must not be '..'"),
     ],
 )
 def test_invalid_url_or_model(
