@@ -1,7 +1,7 @@
 """The public API called with arguments and attributes of wrong types or values.
 
 Each call must return or raise a documented exception. Calls that could crash or hang run in a
-process of their own with a timeout of one minute.
+separate process with a timeout of one minute.
 """
 
 from __future__ import annotations

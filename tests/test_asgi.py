@@ -315,7 +315,7 @@ def test_too_long_body_is_rejected_before_it_is_read() -> None:
     ids=", ".join,
 )
 def test_request_that_is_rejected_before_it_is_read(headers: dict[str, str]) -> None:
-    """The end of the body is not certain, or the client waits to be asked for it."""
+    """The end of the body is not certain, or the client sends it only after 100 Continue."""
     answer = infer(APP, headers=headers)
     assert answer.status in (400, 415)
     assert (answer.n_received, answer.headers["connection"]) == (0, "close")
@@ -328,7 +328,7 @@ def test_request_that_is_rejected_before_it_is_read(headers: dict[str, str]) -> 
 
 
 def test_messages_without_optional_members() -> None:
-    """ASGI allows to leave out ``body`` and ``more_body``."""
+    """A server may omit ``body`` and ``more_body`` (ASGI)."""
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", [1], datatype="INT8", binary=False)]))
     messages: list[dict[str, Any]] = [
         {"type": "http.request", "more_body": True},

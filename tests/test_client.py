@@ -162,7 +162,7 @@ def test_arrays_without_names_must_be_those_of_the_model() -> None:
 
 
 def test_requests_are_not_limited(connect: Connect) -> None:
-    """The limits for messages of strangers do not apply to the messages of the program."""
+    """The limits apply only to received messages."""
     name = "x" * (tw.Limits().max_name_nbytes + 1)
     with Scripted([GOOD]) as server, connect(server.address) as client:
         client.infer("m", {name: X})
@@ -170,7 +170,7 @@ def test_requests_are_not_limited(connect: Connect) -> None:
 
 @pytest.mark.parametrize("max_nbytes", [1, 7, 100, 1 << 20])
 def test_pieces_of_a_request(max_nbytes: int) -> None:
-    """They are not larger than one operation may be, and are not too many for it."""
+    """One send operation gets at most `max_nbytes` bytes and at most 64 pieces."""
     buffers = (b"", b"ab" * 500, *(b"%d" % i for i in range(300)), memoryview(bytes(range(256))))
     request = Request("POST", "/", b"head", buffers, 0)
     windows = list(request.windows(max_nbytes))

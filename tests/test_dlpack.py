@@ -650,7 +650,7 @@ class Both(Producer):
 
 
 class Arrow(Producer):
-    """Has also an Arrow array of numbers, which __array__ returns, too."""
+    """Also exports an Arrow array of numbers, which __array__ returns as well."""
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
         return package("pyarrow").array([1, 2, 3]).__arrow_c_array__()

@@ -733,7 +733,7 @@ def test_calls_that_return_after_an_interrupt_are_not_counted() -> None:
     assert (measurement.n_started, measurement.n_done, n_returned) == (1, 0, 1)
 
 
-# --- in a process of its own ---
+# --- in a separate process ---
 
 
 def test_exit_status_and_streams(server: str) -> None:

@@ -516,7 +516,7 @@ def test_replacement_that_relies_indirectly_on_one_that_is_left_out(
 def test_functions_of_other_packages_are_compared_in_tested_versions(
     peer: ModuleType, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """`json.loads` has another source than the recorded one, and `json.dumps` has not."""
+    """The source of `json.loads` differs from the recorded one, that of `json.dumps` does not."""
     known = {"json:dumps": {Sources(source_of_imported).digest("json:dumps"): "1"}}
     (tmp_path / "sources.json").write_text(json.dumps({**known, "json:loads": {"0": "1"}}))
     relies_on = {"peer:double": ["json:dumps"], "peer:Thing.of": ["json:loads"]}

@@ -516,7 +516,7 @@ class Client(BaseClient):
     A connection is not used again after a response with status 500 or higher, unless the response
     has the header ``Connection: keep-alive``.
 
-    After a fork, the client of the child process opens connections of its own. A pickled client has
+    After a fork, the client of the child process opens new connections. A pickled client has
     the same options and no connections.
 
     Examples
