@@ -69,7 +69,7 @@ def test_received_from_a_socket(content_length: int | None) -> None:
     assert bytes(buffer) == BODY
 
 
-def test_more_bytes_than_announced_are_rejected() -> None:
+def test_more_bytes_than_content_length_are_rejected() -> None:
     buffer = tw.BodyBuffer(10)
     buffer.write(b"12345678")
     with pytest.raises(tw.LayoutError) as caught:
@@ -89,7 +89,7 @@ def test_more_bytes_than_announced_are_rejected() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 100, len(BODY) - 1])
-def test_fewer_bytes_than_announced_are_incomplete(cut: int) -> None:
+def test_fewer_bytes_than_content_length_are_incomplete(cut: int) -> None:
     buffer = tw.BodyBuffer(len(BODY), N)
     buffer.write(BODY[:cut])
     assert not buffer.complete

@@ -328,8 +328,8 @@ def page(results: list[Result]) -> str:
         "",
         "`python3 tests/interop/peers_test_suites.py --write` runs the tests of tritonclient,",
         "KServe and MLServer without and with the integration, and writes this page. A test that",
-        "fails in both runs has a cause that is not in tensorwire: newer versions of pytest or of other",
-        "packages, or the missing network.",
+        "fails in both runs has a cause that is not in tensorwire: newer versions of pytest or of",
+        "other packages, or the missing network.",
         "",
         f"Last run: {datetime.now(UTC):%Y-%m-%d}, Python {sys.version.split()[0]}, tensorwire "
         f"{tensorwire_version()}.",

@@ -29,8 +29,8 @@ from .workers import ThreadCall, Workers, in_thread
 log = logging.getLogger("tensorwire.server")
 
 Result = tw.InferResponse | Mapping[str, Any]
-# Larger JSON is read and written in a thread. So are larger bodies, whose BYTES and BOOL elements
-# are checked one by one. Up to these sizes, this takes about two milliseconds or less.
+# Larger JSON is read and written in a thread. Larger bodies are read in a thread, because their
+# BYTES and BOOL elements are checked one by one. Up to these sizes, this takes up to about 2 ms.
 MAX_JSON_NBYTES = 64 << 10
 MAX_BODY_NBYTES = 2 << 20
 SpecsByName = dict[str, tw.TensorSpec]
@@ -333,7 +333,7 @@ _NOT_AWAITABLE = (tw.InferResponse, dict)
 
 
 def is_awaitable(result: Any) -> bool:
-    # isawaitable is slow for objects that are none.
+    # isawaitable is slow for objects that are not awaitable.
     return not isinstance(result, _NOT_AWAITABLE) and inspect.isawaitable(result)
 
 
