@@ -1,7 +1,7 @@
 # The functions that .ci/run and .ci/nightly share. Both source this file and call `main`.
 #
-# A step is a function `step_NAME`. It runs in a process of its own, in a copy of the checkout without
-# ignored files, and in virtual environments of its own, so it depends on nothing that is installed or
+# A step is a function `step_NAME`. It runs in a separate process, in a copy of the checkout without
+# ignored files, and in separate virtual environments, so it depends on nothing that is installed or
 # compiled in the checkout. A step that fails does not stop the others.
 #
 # Variables:

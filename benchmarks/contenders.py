@@ -239,7 +239,7 @@ KSERVE_ON_TENSORWIRE = Contender(
 )
 
 
-# --- MLServer: gRPC responses with raw contents, because it has no binary REST of its own ---
+# --- MLServer: gRPC responses with raw contents, because its REST API is not binary ---
 
 MLSERVER, MLSERVER_INTEGRATION = "mlserver", "tensorwire.integrations.mlserver"
 

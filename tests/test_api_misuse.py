@@ -1,7 +1,7 @@
 """The public API called with arguments and attributes of wrong types or values.
 
 Each call must return or raise a documented exception. Calls that could crash or hang run in a
-process of their own with a timeout of one minute.
+separate process with a timeout of one minute.
 """
 
 from __future__ import annotations
@@ -537,7 +537,11 @@ def test_narrow_integers_do_not_wrap_around() -> None:
         (lambda: tw.BodyBuffer(5, "x"), TypeError, "integer"),
         (lambda: tw.BodyBuffer(5, max_nbytes=2.0), TypeError, "integer"),
         (lambda: tw.BodyBuffer(max_nbytes=-1), ValueError, "max_nbytes must be 0 or more, not -1"),
-        (lambda: tw.BodyBuffer(10**5000), tw.HeaderError, "no memory for more than 2\\^64"),
+        (
+            lambda: tw.BodyBuffer(10**5000),
+            tw.HeaderError,
+            "for a body of more than 2\\^64",
+        ),
         (lambda: tw.BodyBuffer(5).advance(2**63), ValueError, f"{2**63} bytes cannot have arrived"),
         (lambda: tw.BodyBuffer(5).advance(1.0), TypeError, "integer"),
         (lambda: tw.Frame((b"ab",), None).chunks(-1), ValueError, "must be 1 or more, not -1"),
@@ -556,7 +560,11 @@ def test_narrow_integers_do_not_wrap_around() -> None:
         (lambda: tw.decode_bytes(b"").reshape((0, -5)), ValueError, r"negative.* \[0, -5\]"),
         (lambda: tw.decode_bytes(b"").reshape((0, 2**62)), ValueError, "exceeds 2\\^63"),
         (lambda: tw.decode_bytes(b"").reshape((0, 2**70)), ValueError, "exceeds 2\\^63"),
-        (lambda: tw.decode_bytes(b"").reshape((0,) * 65), ValueError, "64 dimensions, not 65"),
+        (
+            lambda: tw.decode_bytes(b"").reshape((0,) * 65),
+            ValueError,
+            "has 65 dimensions",
+        ),
         (lambda: tw.decode_bytes(b"").reshape((0, 1.0)), TypeError, "integer"),
         (lambda: tw.Limits(max_rank=np.float64(3)), ValueError, "max_rank must be an int"),
     ],

@@ -320,9 +320,11 @@ def test_shape_and_datatype_are_checked() -> None:
     array = pa.array(range(6), pa.uint16())
     assert tw.Tensor("x", array, shape=[2, 3]).as_numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
     assert tw.Tensor("x", array, datatype="BF16").datatype == "BF16"
-    with pytest.raises(tw.EncodeError, match="tensor 'x' is given as FP32, its data is UINT16"):
+    with pytest.raises(
+        tw.EncodeError, match="tensor 'x' has datatype FP32, but its data is UINT16"
+    ):
         tw.Tensor("x", array, datatype="FP32")
-    with pytest.raises(tw.EncodeError, match="tensor 'x' is given as BF16, its data is INT16"):
+    with pytest.raises(tw.EncodeError, match="tensor 'x' has datatype BF16, but its data is INT16"):
         tw.Tensor("x", array.cast(pa.int16()), datatype="BF16")
     with pytest.raises(tw.EncodeError, match="tensor 'x' does not match its shape"):
         tw.Tensor("x", array, shape=[4])
@@ -339,42 +341,42 @@ def test_lists_of_text_are_bytes_with_several_dimensions() -> None:
 NULLS: dict[str, tuple[Any, str, int | None]] = {
     "numbers": (
         pa.array([1, None, 3, None, None]),
-        "tensor 'x' has 3 nulls, the first one is element 1: a tensor has no missing values",
+        "tensor 'x' contains 3 nulls, which tensors cannot have; the first is element 1",
         1,
     ),
     "booleans after an offset": (
         pa.array([True, None, *[False] * 20, None])[2:],
-        "tensor 'x' has 1 null, the first one is element 20: a tensor has no missing values",
+        "tensor 'x' contains 1 null, which tensors cannot have; the first is element 20",
         20,
     ),
     "later chunk": (
         pa.chunked_array([[1, 2], [3, 4, None], [None]]),
-        "tensor 'x' has 2 nulls, the first one is element 4: a tensor has no missing values",
+        "tensor 'x' contains 2 nulls, which tensors cannot have; the first is element 4",
         4,
     ),
     "polars": (
         lambda: pl.Series([1.5, None]),
-        "tensor 'x' has 1 null, the first one is element 1: a tensor has no missing values",
+        "tensor 'x' contains 1 null, which tensors cannot have; the first is element 1",
         1,
     ),
     "element of a list": (
         pa.array([[1, 2], [3, None]], pa.list_(pa.int8(), 2)),
-        "tensor 'x' has 1 null, the first one is element 3 [1, 1]: a tensor has no missing values",
+        "tensor 'x' contains 1 null, which tensors cannot have; the first is element 3 [1, 1]",
         3,
     ),
     "lists": (
         pa.array([[1, 2], None, None], pa.list_(pa.int8(), 2)),
-        "tensor 'x' has 2 null lists, the first one at [1]: a tensor has no missing values",
+        "tensor 'x' contains 2 null lists, which tensors cannot have; the first is at [1]",
         None,
     ),
     "inner list": (
         pa.array([[[1], [2]], [[3], None]], pa.list_(pa.list_(pa.int8(), 1), 2)),
-        "tensor 'x' has 1 null list, the first one at [1, 1]: a tensor has no missing values",
+        "tensor 'x' contains 1 null list, which tensors cannot have; the first is at [1, 1]",
         None,
     ),
     "lists of text": (
         pa.array([["a"], None], pa.list_(pa.string(), 1)),
-        "tensor 'x' has 1 null list, the first one at [1]: a tensor has no missing values",
+        "tensor 'x' contains 1 null list, which tensors cannot have; the first is at [1]",
         None,
     ),
 }
@@ -470,7 +472,7 @@ def test_array_is_moved_and_released_with_the_last_view() -> None:
     assert tensor.as_numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
     assert address(tensor.as_numpy()) == ctypes.addressof(producer.data)
     assert producer.arrays[0].release is None  # as the interface prescribes
-    with pytest.raises(tw.EncodeError, match="is an Arrow array that was consumed already"):
+    with pytest.raises(tw.EncodeError, match="is an Arrow array that has already been consumed"):
         producer.schemas[0].release = producer.arrays[1].release
         tw.Tensor("x", producer)
     frame = tw.encode_request(tw.InferRequest([tensor]))
@@ -514,23 +516,29 @@ def test_arrays_need_no_data_if_they_are_empty() -> None:
 
 
 INVALID: dict[str, tuple[dict[str, Any], str]] = {
-    "negative length": ({"array_changes": {1: {"length": -1}}}, "its length is -1, its offset 0"),
+    "negative length": (
+        {"array_changes": {1: {"length": -1}}},
+        "its length is -1 and its offset is 0",
+    ),
     "too many rows": (
         {"array_changes": {0: {"length": 2**62}}},
-        f"its offset 0 and length {2**62} add up to {2**62} elements, at most",
+        f"its offset 0 and length {2**62} add up to {2**62} elements; the limit",
     ),
     "too many elements in lists": (
         {"list_sizes": (2**31 - 1, 3), "array_changes": {0: {"length": 2**50}}},
         "its lists have more than 2^63 - 1 elements",
     ),
-    "too few elements": ({"array_changes": {1: {"length": 5}}}, "its lists need 6 elements, there"),
+    "too few elements": (
+        {"array_changes": {1: {"length": 5}}},
+        "its lists require 6 elements, but there",
+    ),
     "too few elements after an offset": (
         {"array_changes": {0: {"offset": 1}}},
-        "its lists need 9 elements, there are 6",
+        "its lists require 9 elements, but there are 6",
     ),
     "an offset behind the elements": (
         {"array_changes": {0: {"offset": 5}}},
-        "its lists need 21 elements, there are 6",
+        "its lists require 21 elements, but there are 6",
     ),
     "an offset whose first element overflows": (
         {
@@ -540,23 +548,38 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
         },
         "its lists have more than 2^63 - 1 elements",
     ),
-    "null count": ({"array_changes": {1: {"null_count": 7}}}, "its null count is 7, its length 6"),
+    "null count": (
+        {"array_changes": {1: {"null_count": 7}}},
+        "its null count is 7, but its length is 6",
+    ),
     "nulls without validity": (
         {"array_changes": {0: {"null_count": 1}}},
-        "it has 1 nulls and no validity buffer",
+        "it has 1 nulls, but no validity buffer",
     ),
-    "lists without children": ({"array_changes": {0: {"n_children": 0}}}, "it has 0 children, or"),
+    "lists without children": (
+        {"array_changes": {0: {"n_children": 0}}},
+        "it has 0 children, not 1",
+    ),
     "lists with NULL children": (
         {"array_changes": {0: {"children": None}}},
         "its array of lists has no elements",
     ),
-    "lists with two children": ({"array_changes": {0: {"n_children": 2}}}, "it has 2 children, or"),
+    "lists with two children": (
+        {"array_changes": {0: {"n_children": 2}}},
+        "it has 2 children, not 1",
+    ),
     "released child": (
         {"array_changes": {1: {"release": None}}},
         "the elements of its lists were released",
     ),
-    "numbers with children": ({"array_changes": {1: {"n_children": 1}}}, "it has 1 children, or"),
-    "dictionary": ({"array_changes": {1: {"dictionary": 8}}}, "it has 0 children, or a dictionary"),
+    "numbers with children": (
+        {"array_changes": {1: {"n_children": 1}}},
+        "it has 1 children, not 0",
+    ),
+    "dictionary": (
+        {"array_changes": {1: {"dictionary": 8}}},
+        "it has a dictionary, but its schema has none",
+    ),
     "buffers of lists": ({"array_changes": {0: {"n_buffers": 2}}}, "it has 2 buffers, not 1"),
     "buffers of numbers": ({"array_changes": {1: {"n_buffers": 3}}}, "it has 3 buffers, not 2"),
     "no buffers": ({"array_changes": {1: {"n_buffers": 0}}}, "it has 0 buffers, not 2"),
@@ -599,7 +622,9 @@ def test_stream_is_released_with_its_schema_and_its_arrays() -> None:
 
 def test_stream_that_fails_after_an_array() -> None:
     stream = NumbersStream([NumbersProducer()], is_failing=True)
-    with pytest.raises(tw.EncodeError, match="is an Arrow stream that failed: no reason given"):
+    with pytest.raises(
+        tw.EncodeError, match="the Arrow stream of tensor 'x' failed: no reason given"
+    ):
         tw.Tensor("x", stream)
     assert (stream.n_released_schemas, stream.producers[0].n_releases) == (1, 1)
 
@@ -652,7 +677,7 @@ def test_missing_data_is_rejected() -> None:
 
 def test_released_child_schema_is_rejected() -> None:
     producer = NumbersProducer(schema_changes={1: {"release": None}})
-    with pytest.raises(tw.EncodeError, match="is an Arrow schema that was consumed already"):
+    with pytest.raises(tw.EncodeError, match="is an Arrow schema that has already been consumed"):
         tw.Tensor("x", producer)
     assert producer.n_releases == 0
 

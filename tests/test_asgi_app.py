@@ -205,7 +205,7 @@ def test_numbers_of_numpy_are_accepted_by_create_app() -> None:
 
 @pytest.mark.parametrize("model", ["thread", "async"])
 def test_responses_of_a_model_are_not_limited(model: str) -> None:
-    """The limits are for messages of strangers."""
+    """The limits apply only to received messages."""
     n = tw.Limits().max_tensors + 1
 
     def many(request: tw.InferRequest) -> tw.InferResponse:

@@ -69,13 +69,13 @@ def test_received_from_a_socket(content_length: int | None) -> None:
     assert bytes(buffer) == BODY
 
 
-def test_more_bytes_than_announced_are_rejected() -> None:
+def test_more_bytes_than_content_length_are_rejected() -> None:
     buffer = tw.BodyBuffer(10)
     buffer.write(b"12345678")
     with pytest.raises(tw.LayoutError) as caught:
         buffer.write(b"abc")
     assert str(caught.value) == (
-        "the body is longer than announced: 11 bytes, Content-Length is 10"
+        "the body exceeds Content-Length: 11 bytes have arrived, but Content-Length is 10"
     )
     assert (caught.value.expected, caught.value.actual, caught.value.offset) == (10, 11, 10)
     assert (len(buffer), buffer.complete) == (8, False)
@@ -89,7 +89,7 @@ def test_more_bytes_than_announced_are_rejected() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 100, len(BODY) - 1])
-def test_fewer_bytes_than_announced_are_incomplete(cut: int) -> None:
+def test_fewer_bytes_than_content_length_are_incomplete(cut: int) -> None:
     buffer = tw.BodyBuffer(len(BODY), N)
     buffer.write(BODY[:cut])
     assert not buffer.complete
@@ -100,12 +100,12 @@ def test_fewer_bytes_than_announced_are_incomplete(cut: int) -> None:
 def test_limits() -> None:
     with pytest.raises(tw.HeaderError) as caught:
         tw.BodyBuffer(11, max_nbytes=10)
-    assert str(caught.value) == "the body is too long: 11 bytes, at most 10 are accepted"
+    assert str(caught.value) == "the body is 11 bytes long; the limit is 10"
     assert caught.value.status == 413
     assert tw.BodyBuffer(10, max_nbytes=10).content_length == 10
     growing = tw.BodyBuffer(None, max_nbytes=100_000)
     growing.write(bytes(100_000))
-    with pytest.raises(tw.HeaderError, match="too long: 100001 bytes, at most 100000"):
+    with pytest.raises(tw.HeaderError, match="is 100001 bytes long; the limit is 100000"):
         growing.write(b"x")
     assert len(growing) == 100_000
     with pytest.raises(tw.HeaderError, match="negative: -1"):
@@ -124,7 +124,7 @@ def test_body_up_to_the_limit(max_nbytes: int) -> None:
         buffer.advance(len(buffer.remaining()[: max_nbytes - len(buffer)]))
     assert len(buffer.remaining()) == 1  # with which a receiver detects the end of the body
     buffer.advance(0)
-    message = f"{max_nbytes + 1} bytes, at most {max_nbytes} are accepted"
+    message = f"{max_nbytes + 1} bytes long; the limit is {max_nbytes}"
     with pytest.raises(tw.HeaderError, match=message):
         buffer.advance(1)
     with pytest.raises(tw.HeaderError, match=message):

@@ -291,26 +291,27 @@ def test_views_do_not_leak_references() -> None:
     ("data", "count", "kind", "message"),
     [
         (b"\1", None, tw.ElementError,
-         "element 0 of the body is truncated: a length prefix takes 4 bytes, 1 remain "
+         "element 0 of the body is truncated: a length prefix has 4 bytes, but 1 remain "
          "(body byte 0)"),
         (WIRE + b"\5\0\0\0abc", None, tw.ElementError,
-         "element 5 of the body is truncated: its prefix declares 5 bytes, 3 remain "
+         "element 5 of the body is truncated: its prefix declares 5 bytes, but 3 remain "
          "(body byte 46)"),
         (b"\xff\xff\xff\xff", 1, tw.ElementError,
-         "element 0 of the body is truncated: its prefix declares 4294967295 bytes, 0 remain "
+         "element 0 of the body is truncated: its prefix declares 4294967295 bytes, but 0 remain "
          "(body byte 0)"),
         (WIRE, 6, tw.LayoutError,
-         "the body does not match its shape: it has 6 elements, its bytes have 5"),
+         "the body does not match its shape: it has 6 elements, but its bytes have 5"),
         (WIRE, 4, tw.LayoutError,
-         "the body does not match its shape: it has 4 elements of 22 bytes in total, there "
+         "the body does not match its shape: it has 4 elements of 22 bytes in total, but there "
          "are 46 (body byte 22)"),
         (WIRE, 2**50, tw.LayoutError, "the body does not match its shape: at least "
-         "4503599627370496 bytes are needed for 1125899906842624 BYTES elements, there are 46"),
+         "4503599627370496 bytes are required for 1125899906842624 BYTES elements, but there are "
+         "46"),
         (WIRE, 2**64, tw.LayoutError, "the body does not match its shape: at least more than 2^64 "
-         "bytes are needed for more than 2^64 BYTES elements, there are 46"),
+         "bytes are required for more than 2^64 BYTES elements, but there are 46"),
         (b"", 1, tw.LayoutError,
-         "the body does not match its shape: at least 4 bytes are needed for 1 BYTES element, "
-         "there are 0"),
+         "the body does not match its shape: at least 4 bytes are required for 1 BYTES element, "
+         "but there are 0"),
     ],
 )  # fmt: skip
 def test_invalid_buffers_are_rejected(

@@ -48,12 +48,13 @@ def test_encode(values: Any, expected: list[bytes]) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (["a", None], "element 1 of the argument is None, and BYTES has no missing values"),
+        (["a", None], "element 1 of the argument is None, which tensors cannot have"),
         (np.array(["a", 5], object), "element 1 of the argument is int, not bytes or str"),
         (np.array([["a", "b"], ["c", 1.5]], object),
          "element 3 [1, 1] of the argument is float, not bytes or str"),
         ([["a"], ["b", "c"]],
-         "the argument is a ragged list: item 1 has shape [2], the items before it [1]"),
+         "the argument is a ragged list: item 1 has shape [2], but the items before it have shape "
+         "[1]"),
         ([["a"], "b"], "the argument is a ragged list: item 1 is not a list"),
         (["a", ["b"]], "element 1 of the argument is list, not bytes or str"),
         (["ab", "c\ud800"],
@@ -81,7 +82,7 @@ def test_error_names_tensor_and_element() -> None:
     with pytest.raises(tw.EncodeError) as caught:
         tw.Tensor("text", [["a", "b"], ["c", None]])
     assert str(caught.value) == (
-        "element 3 [1, 1] of tensor 'text' is None, and BYTES has no missing values"
+        "element 3 [1, 1] of tensor 'text' is None, which tensors cannot have"
     )
     assert (caught.value.tensor, caught.value.element) == ("text", 3)
 
@@ -97,8 +98,7 @@ def test_element_of_4_gib_is_rejected() -> None:
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_bytes(["a", memoryview(memory)])
     assert str(caught.value) == (
-        "element 1 of the argument is too long: 4294967296 bytes, a length prefix allows at most "
-        "4294967295"
+        "element 1 of the argument is 4294967296 bytes long; the limit is 4294967295"
     )
 
 
@@ -141,7 +141,7 @@ def test_missing_values_of_a_masked_array_are_rejected() -> None:
 
 def test_bytes_are_not_another_datatype() -> None:
     for data in (tw.decode_bytes(WIRE), np.array(["a"]), np.array([b"a"]), np.array(["a"], "O")):
-        with pytest.raises(tw.EncodeError, match="'x' is given as FP32, its data is BYTES"):
+        with pytest.raises(tw.EncodeError, match="'x' has datatype FP32, but its data is BYTES"):
             tw.Tensor("x", data, datatype="FP32")
 
 
@@ -151,7 +151,7 @@ def test_list_of_64_levels(item: Any, datatype: Any) -> None:
     for _ in range(64):
         nested = [nested]
     assert tw.Tensor("x", nested, datatype=datatype).shape == (1,) * 64
-    with pytest.raises(tw.EncodeError, match="nested deeper than 64 lists"):
+    with pytest.raises(tw.EncodeError, match="nested too deeply; the limit is 64 levels"):
         tw.Tensor("x", [nested], datatype=datatype)
 
 
@@ -182,7 +182,7 @@ def test_encode_bytes_into(values: Any) -> None:
     small = bytearray(b"\xee" * (len(WIRE) - 1))
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_bytes_into(values, small)
-    assert str(caught.value) == "the elements take 46 bytes, the buffer has 45"
+    assert str(caught.value) == "the elements take 46 bytes, but the buffer has 45"
     assert (caught.value.expected, caught.value.actual) == (46, 45)
     assert small == b"\xee" * 45
     for buffer_of_no_bytes in (bytes(99), np.zeros(99, np.int32), np.zeros(99, np.uint16)):
@@ -224,7 +224,9 @@ def test_values_that_overlap_the_target(kind: str, start: int) -> None:
     target = memoryview(memory)[start : start + len(expected)]
     if kind == "bytearray":
         target = memoryview(memory)[:0]
-        with pytest.raises(tw.EncodeError, match="the elements take 69 bytes, the buffer has 0"):
+        with pytest.raises(
+            tw.EncodeError, match="the elements take 69 bytes, but the buffer has 0"
+        ):
             tw.encode_bytes_into(values, target)
         return
     assert tw.encode_bytes_into(values, target) == len(expected)
@@ -256,7 +258,7 @@ def test_all_plain_accepts_only_bytes_and_str() -> None:
     assert not all_plain(np.empty(2, object))
     others: list[Any] = [plain[::2], np.array([b"a"]), np.zeros(3)]
     for other in others:
-        with pytest.raises(ValueError, match="not a contiguous, aligned array"):
+        with pytest.raises(ValueError, match="the array must be contiguous, aligned"):
             all_plain(other)
     nothings: list[Any] = [["a"], None]
     for nothing in nothings:

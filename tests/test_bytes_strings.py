@@ -54,7 +54,7 @@ def test_missing_value_is_rejected(na_object: Any) -> None:
     with pytest.raises(tw.EncodeError) as caught:
         tw.Tensor("text", array)
     assert str(caught.value) == (
-        "element 3 [1, 1] of tensor 'text' is missing, and BYTES has no missing values"
+        "element 3 [1, 1] of tensor 'text' is a missing value, which tensors cannot have"
     )
     assert (caught.value.tensor, caught.value.element) == ("text", 3)
 

@@ -61,8 +61,13 @@ def test_headers_are_sent_with_the_request_for_metadata(client: Any) -> None:
 @pytest.mark.parametrize(
     ("model", "inputs", "error", "message"),
     [
-        ("declared", [X, X], ValueError, "2 arrays passed, but the model takes 1 input: 'x'"),
-        ("declared", [X.astype("f8")], tw.EncodeError, "'x' is given as FP32, its data is FP64"),
+        ("declared", [X, X], ValueError, "inputs has 2 arrays, but the model takes 1 input: 'x'"),
+        (
+            "declared",
+            [X.astype("f8")],
+            tw.EncodeError,
+            "'x' has datatype FP32, but its data is FP64",
+        ),
         ("declared", [tw.Tensor("x", X), X], TypeError, "all Tensors or all arrays"),
         ("declared", X, TypeError, "not ndarray: pass a single input as"),
         ("declared", "abc", TypeError, "not str: pass a single input as"),

@@ -443,7 +443,7 @@ def test_tls_connection_closed_by_the_server_is_replaced(
 )
 def test_tls_bytes_on_an_idle_connection(received: Any, is_open: bool) -> None:
     class Tls(socket.socket):
-        """Only TLS messages have arrived, or also the data or the end of the stream in them."""
+        """A socket that has received a session ticket, the end of the stream, or data."""
 
         def recv(self, *_: Any) -> bytes:
             if isinstance(received, Exception):

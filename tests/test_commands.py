@@ -81,7 +81,7 @@ def test_inspect_response(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (
             bytes(FRAME)[:-1],
             ["--header-length", str(FRAME.header_length)],
-            ["LayoutError: the body ends inside input 'text': it needs 117 bytes, 116 remain",
+            ["LayoutError: the body ends inside input 'text': it requires 117 bytes, but 116",
              "  tensor: text", "  expected: 117"],
         ),
         (

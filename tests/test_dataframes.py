@@ -178,7 +178,7 @@ def test_object_columns_of_pandas() -> None:
     }
 
 
-ROW = "row 1 of column 'x' is {}, row 0 is an array of float64 [2]: the rows of a tensor have one"
+ROW = "row 1 of column 'x' is {}, but row 0 is an array of float64 [2]: all rows must have"
 UNEQUAL_ROWS: dict[str, tuple[Any, str]] = {
     "shapes": (np.zeros(3), "an array of float64 [3]"),
     "ranks": (np.zeros((1, 2)), "an array of float64 [1, 2]"),
@@ -235,10 +235,10 @@ def test_arrow_columns_in_one_chunk_are_not_copied() -> None:
 
 
 IN_PANDAS = (
-    "column 'x' has {} missing value{}, the first one is element {}: a tensor has no missing"
+    "column 'x' contains {} missing value{}, which tensors cannot have; the first is element {}"
 )
-IN_ARROW = "tensor 'x' has {} null{}, the first one is element {}: a tensor has no missing values"
-IN_BYTES = "element {} of tensor 'x' is null, and BYTES has no missing values"
+IN_ARROW = "tensor 'x' contains {} null{}, which tensors cannot have; the first is element {}"
+IN_BYTES = "element {} of tensor 'x' is null, which tensors cannot have"
 MISSING_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
     "Int64": (lambda: pd.array([1, None, None], dtype="Int64"), IN_PANDAS.format(2, "s", 1)),
     "Float64": (lambda: pd.array([1.5, None], dtype="Float64"), IN_PANDAS.format(1, "", 1)),
@@ -320,7 +320,7 @@ def test_advice_for_columns_of_pandas_works() -> None:
 
 
 def test_names_of_columns() -> None:
-    with pytest.raises(TypeError, match="column 0 is named 0, and the name of a tensor must be"):
+    with pytest.raises(TypeError, match="the name of column 0 must be a str, not 0"):
         tw.tensors_from_dataframe(pd.DataFrame([[1]]))
     with pytest.raises(ValueError, match="two columns are named 'a'"):
         tw.tensors_from_dataframe(pd.DataFrame([[1, 2]], columns=["a", "a"]))
@@ -355,13 +355,13 @@ def test_columns_of_pandas_are_views_of_the_tensors() -> None:
 
 def test_tensors_that_do_not_fit_together() -> None:
     a, b = tw.Tensor("a", np.zeros(2)), tw.Tensor("b", np.zeros((3, 2)))
-    with pytest.raises(ValueError, match="tensor 'b' has 3 rows, tensor 'a' has 2"):
+    with pytest.raises(ValueError, match="tensor 'b' has 3 rows, but tensor 'a' has 2"):
         tw.dataframe_from_tensors([a, b], "pandas")
-    with pytest.raises(ValueError, match="tensor 'a' has 2 rows, tensor 'b' has 3"):
+    with pytest.raises(ValueError, match="tensor 'a' has 2 rows, but tensor 'b' has 3"):
         tw.dataframe_from_tensors([b, a], "pandas")
     with pytest.raises(ValueError, match="two tensors are named 'a'"):
         tw.dataframe_from_tensors([a, a], "polars")
-    with pytest.raises(ValueError, match="tensor 's' has no dimensions, and a column needs one"):
+    with pytest.raises(ValueError, match="tensor 's' has no dimensions, but a column requires one"):
         tw.dataframe_from_tensors([tw.Tensor("s", np.zeros(()))], "pyarrow")
     with pytest.raises(TypeError, match=r"tensors\[1\] must be a Tensor, not ndarray"):
         tw.dataframe_from_tensors([a, np.zeros(2)], "pandas")  # type: ignore[list-item]

@@ -336,7 +336,7 @@ def test_lone_surrogates_are_rejected_everywhere(text: str) -> None:
 
 def test_limits_apply_to_raw_requests() -> None:
     spec = tw.TensorSpec("x", "BYTES", [1] * 64, batching=True)
-    with pytest.raises(tw.LayoutError, match="has 65 dimensions, at most 64"):
+    with pytest.raises(tw.LayoutError, match="has 65 dimensions; the limit is 64"):
         tw.decode_request(b"x", 0, raw_input=spec)
 
 

@@ -454,7 +454,7 @@ def test_host_memory(device_type: int) -> None:
 def test_datatype_argument() -> None:
     raw = Producer(sample("BF16").view(np.uint16))
     assert tw.Tensor("x", raw, datatype="BF16").datatype == "BF16"
-    with pytest.raises(tw.EncodeError, match="tensor 'x' is given as FP32, its data is FP64"):
+    with pytest.raises(tw.EncodeError, match="tensor 'x' has datatype FP32, but its data is FP64"):
         tw.Tensor("x", Producer(sample("FP64")), datatype="FP32")
     assert tw.Tensor("x", Producer(sample("FP64")), shape=[3, 2]).shape == (3, 2)
 
@@ -527,13 +527,14 @@ INVALID: list[tuple[Producer, type[Exception], str]] = [
     (
         Producer(X, major=2),
         tw.EncodeError,
-        "tensor 'x' is exported as DLPack 2.0, version 1 is supported",
+        "tensor 'x' is exported as DLPack 2.0, but only version 1 is supported",
     ),
     *(
         (
             Producer(X, name=name),
             tw.EncodeError,
-            "tensor 'x' is a DLPack tensor that was consumed already: its capsule is used",
+            "tensor 'x' is a DLPack tensor that has already been consumed: its capsule is marked "
+            "as used",
         )
         for name in USED.values()
     ),
@@ -547,12 +548,12 @@ INVALID: list[tuple[Producer, type[Exception], str]] = [
     (
         Producer(X, ndim=65),
         tw.EncodeError,
-        "tensor 'x' has 65 dimensions, numpy supports at most 64",
+        "tensor 'x' has 65 dimensions; the limit of numpy is 64",
     ),
     (
         Producer(X, ndim=2**31 - 1),
         tw.EncodeError,
-        "tensor 'x' has 2147483647 dimensions, numpy supports at most 64",
+        "tensor 'x' has 2147483647 dimensions; the limit of numpy is 64",
     ),
     (Producer(X, shape=None), tw.EncodeError, NOT_VALID + "it has no shape"),
     (Producer(X, shape=(2, -3)), tw.EncodeError, NOT_VALID + "its dimension 1 is -3"),
@@ -562,7 +563,11 @@ INVALID: list[tuple[Producer, type[Exception], str]] = [
         tw.EncodeError,
         "tensor 'x' is too large to address: FP32 [4611686018427387904, 3] exceeds 2^63 - 1 bytes",
     ),
-    (Producer(X, data=None), tw.EncodeError, NOT_VALID + "it has elements, but no data"),
+    (
+        Producer(X, data=None),
+        tw.EncodeError,
+        NOT_VALID + "it has elements, but its data pointer is NULL",
+    ),
     (
         Producer(X, byte_offset=2**64 - 8),
         tw.EncodeError,
@@ -615,7 +620,9 @@ def test_capsule_is_consumed_once(is_versioned: bool) -> None:
     producer = Producer(sample("FP32"), is_versioned=is_versioned, is_cached=True)
     first = tw.Tensor("x", producer)
     assert producer.capsule_name == USED[VERSIONED if is_versioned else UNVERSIONED]
-    with pytest.raises(tw.EncodeError, match="tensor 'y' is a DLPack tensor that was consumed"):
+    with pytest.raises(
+        tw.EncodeError, match="tensor 'y' is a DLPack tensor that has already been consumed"
+    ):
         tw.Tensor("y", producer)
     assert producer.n_deleted == 0
     del first
@@ -643,7 +650,7 @@ class Both(Producer):
 
 
 class Arrow(Producer):
-    """Has also an Arrow array of numbers, which __array__ returns, too."""
+    """Also exports an Arrow array of numbers, which __array__ returns as well."""
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
         return package("pyarrow").array([1, 2, 3]).__arrow_c_array__()
@@ -750,7 +757,9 @@ def test_tensor_of_a_tensor_has_the_same_memory() -> None:
 def test_tensor_of_a_bf16_tensor_of_uint16() -> None:
     source = tw.Tensor("x", np.zeros(3, np.uint16), datatype="BF16")
     assert tw.Tensor("y", source).datatype == "BF16"
-    with pytest.raises(tw.EncodeError, match="tensor 'y' is given as FP32, its data is UINT16"):
+    with pytest.raises(
+        tw.EncodeError, match="tensor 'y' has datatype FP32, but its data is UINT16"
+    ):
         tw.Tensor("y", source, datatype="FP32")
 
 
@@ -762,7 +771,7 @@ def test_tensor_of_a_tensor_in_shared_memory() -> None:
 
 def test_list_of_tensors_is_not_data() -> None:
     tensor = tw.Tensor("x", np.float32(1))
-    with pytest.raises(tw.EncodeError, match="FP32 accepts numbers, the value is Tensor"):
+    with pytest.raises(tw.EncodeError, match=r"must be a number \(FP32\), not Tensor"):
         tw.Tensor("y", [tensor, tensor], datatype="FP32")
     with pytest.raises(tw.EncodeError, match="is a list of numbers: pass an array, or"):
         tw.Tensor("y", [tensor, tensor])

@@ -22,40 +22,46 @@ X = tw.Tensor("x", np.zeros(1, np.uint8))
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: tw.Tensor("x", HALF, datatype="FP32"), "'x' is given as FP32, its data is FP16"),
+        (
+            lambda: tw.Tensor("x", HALF, datatype="FP32"),
+            "'x' has datatype FP32, but its data is FP16",
+        ),
         (
             lambda: untyped.Tensor("x", HALF, datatype="FLOAT"),
             "'x' has an unknown datatype: 'FLOAT'",
         ),
         (
             lambda: tw.Tensor("x", HALF, shape=[4]),
-            "'x' does not match its shape: [4] is given, the data has shape [2, 3]",
+            "'x' does not match its shape: the shape is [4], but that of the data is [2, 3]",
         ),
         (lambda: tw.Tensor("x", HALF, shape=[-1, 6]), "'x' has a negative dimension: [-1, 6]"),
         (
             lambda: tw.Tensor("x", np.zeros(2, np.complex64)),
             "'x' is an array of complex64, which has no datatype",
         ),
-        (lambda: tw.Tensor("x", None), "'x' has no data: a tensor in shared memory needs"),
+        (lambda: tw.Tensor("x", None), "'x' has no data: a tensor in shared memory requires"),
         (lambda: tw.Tensor("x", None, datatype="FP32"), "'x' has no data: a tensor in shared"),
         (lambda: tw.Tensor("x", None, shape=[1]), "'x' has no data: a tensor in shared memory"),
         (
             lambda: tw.Tensor("x", HALF.view(np.int16), datatype="BF16"),
-            "'x' is given as BF16, its data is INT16",
+            "'x' has datatype BF16, but its data is INT16",
         ),
         (
             lambda: tw.Tensor("x", [1, 2]),
             "'x' is a list of numbers: pass an array, or a Tensor with datatype=",
         ),
-        (lambda: tw.Tensor("x", [300], datatype="UINT8"), "UINT8 accepts 0 to 255"),
-        (lambda: tw.Tensor("x", [1.5], datatype="INT8"), "INT8 accepts integers"),
+        (
+            lambda: tw.Tensor("x", [300], datatype="UINT8"),
+            "is 300, which is out of range for UINT8 (0 to 255)",
+        ),
+        (lambda: tw.Tensor("x", [1.5], datatype="INT8"), "must be an integer (INT8), not 1.5"),
         (lambda: tw.Tensor("x", [[1], [2, 3]], datatype="INT8"), "'x' is a ragged list"),
         (lambda: tw.Tensor("x\0", HALF), "contains a NUL"),
         (lambda: tw.Tensor("x", np.ma.masked_equal([1, 2], 2)), "'x' is a masked array"),
-        (lambda: tw.Tensor("x", ["a"], datatype="INT8"), "INT8 accepts integers"),
+        (lambda: tw.Tensor("x", ["a"], datatype="INT8"), "must be an integer (INT8), not 'a'"),
         (
             lambda: tw.Tensor("x", np.array(["a"]), datatype="INT8"),
-            "'x' is given as INT8, its data is BYTES",
+            "'x' has datatype INT8, but its data is BYTES",
         ),
     ],
 )
@@ -74,21 +80,26 @@ def test_data_of_wrong_type_is_rejected(data: Any) -> None:
 @pytest.mark.parametrize(
     ("values", "datatype", "message"),
     [
-        ([1.5, None], "FP16", "FP64 accepts numbers, the value is None"),
-        ([None], "FP32", "FP32 accepts numbers, the value is None"),
-        (["1.5"], "FP16", "element 0 of tensor 'x' does not fit its datatype"),
-        ([True], "BF16", "element 0 of tensor 'x' does not fit its datatype"),
-        ([1, 1e300], "FP16", "element 1 of tensor 'x' is out of range for FP16: 1e+300"),
-        ([1e39], "BF16", "element 0 of tensor 'x' is out of range for BF16: 1e+39"),
-        ([10**400], "FP16", "element 0 of tensor 'x' does not fit its datatype"),
-        ([1, [2]], "FP16", "element 1 of tensor 'x' does not fit its datatype"),
-        ([1, True], "INT8", "INT8 accepts integers, the value is True"),
-        ([1, True], "FP32", "FP32 accepts numbers, the value is True"),
-        ([True, 1], "BOOL", "BOOL accepts booleans, the value is 1"),
-        ([False, 0.0], "BOOL", "BOOL accepts booleans, the value is 0.0"),
-        ([1, 1e39], "FP32", "element 1 of tensor 'x' does not fit its datatype: FP32 accepts magn"),
-        ([1, -(10**400)], "FP64", "element 1 of tensor 'x' does not fit its datatype: FP64 acce"),
-        ([np.zeros(2), np.ones(2)], "FP32", "element 0 of tensor 'x' does not fit its datatype"),
+        ([1.5, None], "FP16", "element 1 of tensor 'x' must be a number (FP16), not None"),
+        ([None], "FP32", "element 0 of tensor 'x' must be a number (FP32), not None"),
+        (["1.5"], "FP16", "must be a number (FP16), not '1.5'"),
+        ([True], "BF16", "must be a number (BF16), not True"),
+        (
+            [1, 1e300],
+            "FP16",
+            "is 1e+300, which is out of range for FP16 (magnitudes up to 65504.0)",
+        ),
+        ([-1e39], "BF16", "for BF16 (magnitudes up to 3.3895313892515355e+38)"),
+        ([10**400], "FP16", "is an int of 1329 bits, which is out of range for FP16 (magnitudes"),
+        ([10**400], "BF16", "is an int of 1329 bits, which is out of range for BF16 (magnitudes"),
+        ([1, [2]], "FP16", "element 1 of tensor 'x' must be a number (FP16), not list"),
+        ([1, True], "INT8", "element 1 of tensor 'x' must be an integer (INT8), not True"),
+        ([1, True], "FP32", "element 1 of tensor 'x' must be a number (FP32), not True"),
+        ([True, 1], "BOOL", "element 1 of tensor 'x' must be a bool (BOOL), not 1"),
+        ([False, 0.0], "BOOL", "element 1 of tensor 'x' must be a bool (BOOL), not 0.0"),
+        ([1, 1e39], "FP32", "is 1e+39, which is out of range for FP32 (magnitudes up to 3.4028"),
+        ([1, -(10**400)], "FP64", "bits, which is out of range for FP64 (magnitudes up to 1.797"),
+        ([np.zeros(2), np.ones(2)], "FP32", "element 0 of tensor 'x' must be a number (FP32)"),
     ],
 )
 def test_lists_of_other_objects_are_rejected(values: Any, datatype: Any, message: str) -> None:
@@ -109,7 +120,7 @@ def test_lists_of_other_objects_are_rejected(values: Any, datatype: Any, message
         ([2**61], "is too large to address"),
         ([2**31, 2**31], "is too large to address"),
         ([0, 2**61], "is too large to address"),
-        ([1] * 65, "has 65 dimensions, numpy supports at most 64"),
+        ([1] * 65, "has 65 dimensions; the limit of numpy is 64"),
     ],
 )
 def test_shapes_that_cannot_be_sent(shape: list[int], message: str) -> None:
@@ -139,7 +150,7 @@ def test_error_of_an_argument_is_not_hidden(error: Exception) -> None:
 
 
 def test_more_dimensions_than_numpy_supports() -> None:
-    with pytest.raises(tw.EncodeError, match="has 65 dimensions, numpy supports at most 64"):
+    with pytest.raises(tw.EncodeError, match="has 65 dimensions; the limit of numpy is 64"):
         tw.Tensor("x", [b"a"], shape=[1] * 65)
 
 

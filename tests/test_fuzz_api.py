@@ -1,6 +1,6 @@
 """The fuzz target "api" without a fuzzer, and regression tests for its findings.
 
-The stress tests run programs in processes of their own with a timeout, which fails them on a
+The stress tests run programs in separate processes with a timeout, which fails them on a
 deadlock.
 """
 
@@ -510,7 +510,7 @@ def test_stress(program: str) -> None:
 
 
 def run(program: str) -> None:
-    """Run a program in a process of its own, with a timeout."""
+    """Run a program in a separate process with a timeout."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],

@@ -328,7 +328,7 @@ def test_a_body_that_is_too_long_is_rejected_before_it_is_sent(server: Server) -
         connection.send(head("POST /v2/models/echo/infer HTTP/1.1", [TOO_LONG]))
         response = connection.read()
         assert response.status == 413
-        check_error(server, response, "too long")
+        check_error(server, response, "bytes long; the limit is")
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,10 @@ def test_json_request_with_infinity(call: Call) -> None:
         ),
         (["echo", "--input", f"x={'[' * 99_999}"], "is not JSON"),
         (["echo", "--input", "x={}"], "--input x: a JSON object is not a tensor: '{}'"),
-        (["echo", "--input", "x:INT8=[300]"], "INT8 accepts -128 to 127, the value is 300"),
+        (
+            ["echo", "--input", "x:INT8=[300]"],
+            "is 300, which is out of range for INT8 (-128 to 127)",
+        ),
         (["echo", "--input", "x:INT9=[3]"], "does not declare input 'x:INT9'"),
         (["echo", "--input", 'x=["\\ud800"]'], "cannot be encoded as UTF-8"),
         (["echo", "--input", "\udcff:FP32=1"], "UTF-8"),
@@ -282,7 +285,7 @@ def test_json_request_with_infinity(call: Call) -> None:
         (["echo", "--input", "x:FP16=1", "--json"], "which can only be sent as binary data"),
         (["echo", "--input", "x"], "argument --input: 'x' is not NAME=VALUE"),
         (["echo", "--input", "=1"], "argument --input: '=1' is not NAME=VALUE"),
-        (["echo", "--input", f"x:FP32=@{__file__}"], "FP32 accepts numbers, the value is bytes"),
+        (["echo", "--input", f"x:FP32=@{__file__}"], "must be a number (FP32), not bytes"),
         (["echo", "--input", "x=1", "--input", "x=2"], "--input x is given twice"),
         (["echo", "--input", "x=@/no/file"], "No such file or directory: '/no/file'"),
         (["echo", "--input", "x=/no/file.npy"], "No such file or directory: '/no/file.npy'"),
@@ -299,8 +302,8 @@ def test_invalid_inputs(rejected: Call, arguments: list[str], message: str) -> N
         (np.array([1.5]), "input:0", "has datatype FP64, but the model declares FP16; to convert"),
         (np.array([1.5]), "input:0:INT8", "has values that INT8 cannot represent"),
         (np.array([300]), "input:0:UINT8", "has values that UINT8 cannot represent"),
-        (np.array([1]), "input:0:BYTES", "is given as BYTES, its data is INT64"),
-        (np.array(["1"]), "input:0", "is given as FP16"),
+        (np.array([1]), "input:0:BYTES", "has datatype BYTES, but its data is INT64"),
+        (np.array(["1"]), "input:0", "has datatype FP16"),
         (np.array([1j]), "input:0", "complex128, which has no datatype"),
         (np.array([None]), "input:0", "Object arrays cannot be loaded"),
     ],
@@ -361,7 +364,7 @@ def test_random_and_given_inputs(call: Call) -> None:
     [
         (["echo", "--random"], "the model declares no inputs"),
         (["echo", "--random", "--shape", "x=1"], "input 'x': use --shape x:DATATYPE=DIMS"),
-        (["two", "--shape", "x=1"], "--shape needs --random"),
+        (["two", "--shape", "x=1"], "--shape requires --random"),
         (["two", "--random", "--shape", "x=1,-1"], "--shape x: '1,-1' is not a list such as"),
         (["two", "--random", "--shape", "x=1,,2"], "--shape x: '1,,2' is not a list such as"),
         (["two", "--random", "--shape", "x=1", "--shape", "x=1"], "--shape x is given twice"),
@@ -518,14 +521,14 @@ def test_headers(call: Call) -> None:
         (["--header", "a b: c"], "the name of an HTTP header is invalid: 'a b'"),
         (["--header", "a: b\r\nc: d"], "the value of the HTTP header a is invalid"),
         (["--header", "a: 1", "--header", "a: 2"], "--header a is given twice"),
-        (["--header", "Content-Length: 3"], "Content-Length is set by the client itself"),
+        (["--header", "Content-Length: 3"], "the HTTP header Content-Length cannot be passed"),
         (["--timeout", "0"], "timeout must be a positive number of seconds"),
-        (["--insecure"], "--insecure and --ca-file need an https:// URL"),
+        (["--insecure"], "--insecure and --ca-file require an https:// URL"),
         (["--insecure", "--ca-file", "x"], "--insecure and --ca-file cannot be combined"),
         (["--repeat", "0"], "argument --repeat: '0' is not a positive integer"),
         (["--repeat", "1", "--save", "x"], "--save and --repeat cannot be combined"),
-        (["--concurrency", "2"], "--concurrency and --warmup need --repeat"),
-        (["--warmup", "2"], "--concurrency and --warmup need --repeat"),
+        (["--concurrency", "2"], "--concurrency and --warmup require --repeat"),
+        (["--warmup", "2"], "--concurrency and --warmup require --repeat"),
     ],
 )
 def test_invalid_options(rejected: Call, arguments: list[str], message: str) -> None:
@@ -537,7 +540,7 @@ def test_invalid_options(rejected: Call, arguments: list[str], message: str) -> 
     ("url", "model", "message"),
     [
         ("ftp://x", "echo", "the URL of a server must be http or https"),
-        ("x", "..", "'..' cannot be the name of a model"),
+        ("x", "..", "the name of a model must not be '..'"),
     ],
 )
 def test_invalid_url_or_model(
@@ -730,7 +733,7 @@ def test_calls_that_return_after_an_interrupt_are_not_counted() -> None:
     assert (measurement.n_started, measurement.n_done, n_returned) == (1, 0, 1)
 
 
-# --- in a process of its own ---
+# --- in a separate process ---
 
 
 def test_exit_status_and_streams(server: str) -> None:

@@ -1050,7 +1050,7 @@ def test_what_follows_the_last_request_is_ignored(
 
 
 def test_connect_is_the_last_request(address: str) -> None:
-    """What a client sends into the tunnel that it has asked for is no request."""
+    """The bytes after a CONNECT request are not processed as requests."""
     with connect(address) as connection:
         stream = Stream(connection)
         tunnel = b"CONNECT x:1 HTTP/1.1\r\nHost: x:1\r\n\r\n"

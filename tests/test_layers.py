@@ -142,4 +142,4 @@ def test_import_fails_on_other_machines(other: str) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert "ImportError: tensorwire needs a 64-bit little-endian machine" in done.stderr
+    assert "ImportError: tensorwire requires a 64-bit little-endian machine" in done.stderr

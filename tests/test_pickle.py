@@ -216,7 +216,7 @@ def test_modified_buffer_is_rejected() -> None:
     with pytest.raises(tw.ElementError, match="element 0 of the body is truncated"):
         pickle.loads(data, buffers=[wire])
     with pytest.raises(
-        tw.LayoutError, match="at least 8 bytes are needed for 2 BYTES elements, there are 5"
+        tw.LayoutError, match="at least 8 bytes are required for 2 BYTES elements, but there are 5"
     ):
         pickle.loads(data, buffers=[wire[7:]])
 

@@ -1,4 +1,4 @@
-"""What the encoder returns, a decoder with the same limits accepts, or the encoder raises."""
+"""The encoder raises an error, or a decoder with the same limits accepts its result."""
 
 from __future__ import annotations
 

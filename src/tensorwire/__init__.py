@@ -9,7 +9,7 @@ import sys
 
 if sys.byteorder != "little" or sys.maxsize < 2**32:
     raise ImportError(
-        "tensorwire needs a 64-bit little-endian machine: its arrays are views of the wire bytes"
+        "tensorwire requires a 64-bit little-endian machine: its arrays are views of the wire bytes"
     )
 
 from ._codec.bytes_array import BytesArray, decode_bytes

@@ -18,6 +18,7 @@ from ._codec.messages import Tensor
 from .errors import (
     ElementError,
     EncodeError,
+    format_count,
     format_shape,
     format_subject,
     format_text,
@@ -72,8 +73,7 @@ def tensors_from_dataframe(dataframe: Any) -> list[Tensor]:
     for name, column in _columns(dataframe):
         if not isinstance(name, str):
             raise TypeError(
-                f"column {len(columns)} is named {format_text(repr(name))}, and the name of a "
-                f"tensor must be a str"
+                f"the name of column {len(columns)} must be a str, not {format_text(repr(name))}"
             )
         if name in columns:
             raise ValueError(f"two columns are named {format_value(name)}")
@@ -221,7 +221,7 @@ def _tensor_of_series(name: str, column: Any) -> Tensor:
         is_missing = column.isna().to_numpy()
         if not is_missing.any():
             raise
-        raise _missing(name, is_missing) from None
+        raise _missing_values_error(name, is_missing) from None
 
 
 def _has_memory(dtype: Any) -> bool:
@@ -256,24 +256,23 @@ def _check_rows(name: str, rows: Any) -> None:
     for i, row in enumerate(rows):
         is_array = isinstance(row, np.ndarray)
         if not is_array or (row.shape, row.dtype.kind) != (first.shape, first.dtype.kind):
-            found = f"an array of {_array_text(row)}" if is_array else type(row).__name__
+            found = f"an array of {_format_array(row)}" if is_array else type(row).__name__
             raise EncodeError(
-                f"row {i} of {format_subject('column', name)} is {found}, row 0 is an array of "
-                f"{_array_text(first)}: the rows of a tensor have one shape and one dtype",
+                f"row {i} of {format_subject('column', name)} is {found}, but row 0 is an array of "
+                f"{_format_array(first)}: all rows must have the same shape and dtype",
                 tensor=name,
             )
 
 
-def _array_text(array: Any) -> str:
+def _format_array(array: Any) -> str:
     return f"{format_text(array.dtype)} {format_shape(array.shape)}"
 
 
-def _missing(name: str, is_missing: Any) -> EncodeError:
+def _missing_values_error(name: str, is_missing: Any) -> EncodeError:
     n_missing, first = int(is_missing.sum()), int(is_missing.argmax())
-    noun = "value" if n_missing == 1 else "values"
     return EncodeError(
-        f"{format_subject('column', name)} has {n_missing} missing {noun}, the first one is "
-        f"element {first}: a tensor has no missing values",
+        f"{format_subject('column', name)} contains {format_count('missing value', n_missing)}, "
+        f"which tensors cannot have; the first is element {first}",
         tensor=name,
         element=first,
     )
@@ -286,12 +285,12 @@ def _check_column(tensor: Tensor, first: Tensor) -> None:
     """Check that a tensor can be a column beside the first one."""
     if not tensor.shape:
         raise ValueError(
-            f"{format_subject('tensor', tensor.name)} has no dimensions, and a column needs one"
+            f"{format_subject('tensor', tensor.name)} has no dimensions, but a column requires one"
         )
     if tensor.shape[0] != first.shape[0]:
         raise ValueError(
-            f"{format_subject('tensor', tensor.name)} has {tensor.shape[0]} rows, "
-            f"{format_subject('tensor', first.name)} has {first.shape[0]}"
+            f"{format_subject('tensor', tensor.name)} has {format_count('row', tensor.shape[0])}, "
+            f"but {format_subject('tensor', first.name)} has {first.shape[0]}"
         )
     if tensor.datatype == "BF16":
         raise EncodeError(

@@ -64,12 +64,12 @@ def header_length(headers: HasItems | Iterable[tuple[Any, Any]]) -> int | None:
     pairs = headers.items() if hasattr(headers, "items") else headers
     found: int | None = None
     for key, value in pairs:
-        name = _text(key).lower()
+        name = _decode_latin1(key).lower()
         length: int | None
         if name == HEADER_LENGTH.lower():
             length = parse_header_length(value)
         elif name == "content-type":
-            length = _gateway_length(_text(value))
+            length = _gateway_length(_decode_latin1(value))
         else:
             continue
         if length is not None:
@@ -77,7 +77,7 @@ def header_length(headers: HasItems | Iterable[tuple[Any, Any]]) -> int | None:
     return found
 
 
-def _text(value: object) -> str:
+def _decode_latin1(value: object) -> str:
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if not isinstance(value, str):
@@ -125,7 +125,7 @@ def parse_header_length(value: int | str | bytes) -> int:
         return int(value)
     if isinstance(value, str | bytes):
         found: int | None = None
-        for item in _text(value).split(",", _MAX_ITEMS - 1):
+        for item in _decode_latin1(value).split(",", _MAX_ITEMS - 1):
             found = _same_length(found, _parse_digits(item.strip(_WHITESPACE)))
         assert found is not None  # split returns at least one item
         return found

@@ -120,7 +120,7 @@ def library(fast: bool) -> Path:
 
 
 def build_package(fast: bool) -> None:
-    """Build the package in a folder of its own; only changed files are compiled."""
+    """Build the package in a separate folder; only changed files are compiled."""
     switches = {"TENSORWIRE_FUZZ": "1", "TENSORWIRE_SANITIZE": "0" if fast else "1"}
     compiler = {"CC": "clang", "CXX": "clang++", "LDSHARED": "clang -shared"}
     compiler["LDCXXSHARED"] = "clang++ -shared"

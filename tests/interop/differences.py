@@ -142,7 +142,7 @@ DIFFERENCES = (
                tree(flattened)),
     Difference("more than 128 levels", "a parser recurses on the thread's stack (11)",
                "nested too deep", None, tree(shallow)),
-    Difference("R14 BOOL bytes above 1", "invalid in numpy (2)", "is not a BOOL", None,
+    Difference("R14 BOOL bytes above 1", "invalid in numpy (2)", "must be 0 or 1", None,
                lenient_bools),
     # accepted by Triton's front end; rejected by its backend, or the backend stops
     Difference("Y4, Y6 truncated last element", "must not depend on the model (3)",

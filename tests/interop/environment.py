@@ -45,7 +45,7 @@ PROGRAMS = {
         "kserve",
     ),
     "mlserver": Program(
-        # The versions that the integration was developed with, and what its own tests need.
+        # The versions that the integration was developed with, and what its test suite requires.
         (
             *("mlserver==1.7.1", "fastapi==0.115.14", "pandas==2.3.3", "uvloop==0.21.0"),
             *("pytest==7.4.4", "pytest-asyncio==0.21.1", "pytest-cases==3.8.5"),

@@ -1,6 +1,7 @@
 """Tensors of JAX, in and out, with the real package: `test_jax.py` runs this file.
 
-Its own process runs it, because JAX warns about each later fork of a process that has imported it.
+It runs in a separate process, because JAX warns about each later fork of a process that has
+imported it.
 """
 
 from __future__ import annotations

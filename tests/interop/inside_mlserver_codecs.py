@@ -533,7 +533,7 @@ def test_raw_nan(integration: bool) -> None:
         ([("x", "FP32", [-2, -2])], [b"1234" * 4], "negative dimension"),
         ([("x", "FP33", [1])], [b"1234"], "FP33"),
         ([("x", "BYTES", [1])], [b"\x05\0\0\0a"], "truncated"),
-        ([("x", "BOOL", [1])], [b"\x02"], "not a BOOL"),
+        ([("x", "BOOL", [1])], [b"\x02"], "must be 0 or 1"),
         ([("x", "INT8", [1]), ("y", "INT8", [1])], [b"1"], "2 tensors .* contents for 1"),
         ([("x", "INT8", [1])], [b"1", b"2"], "1 tensor .* contents for 2"),
     ],

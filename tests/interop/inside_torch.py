@@ -229,7 +229,7 @@ def test_detached_torch_tensor() -> None:
 
 
 def test_numpy_integers_of_another_datatype() -> None:
-    with pytest.raises(tw.EncodeError, match="tensor 'x' is given as FP32, its data is FP64"):
+    with pytest.raises(tw.EncodeError, match="tensor 'x' has datatype FP32, but its data is FP64"):
         tw.Tensor("x", torch.zeros(2, dtype=torch.float64), datatype="FP32")
 
 

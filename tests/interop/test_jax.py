@@ -1,4 +1,4 @@
-"""Tensors of JAX: the tests of `inside_jax.py`, in a process of their own."""
+"""Tensors of JAX: the tests of `inside_jax.py`, in a separate process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every client with every server over HTTP, with the same requests in each combination.
 
-KServe's client runs as a subprocess (kserve_calls.py) in an environment of its own
+KServe's client runs as a subprocess (kserve_calls.py) in a separate environment
 (environment.py).
 """
 

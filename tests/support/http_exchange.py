@@ -84,7 +84,7 @@ class Connection:
             return
 
     def send_in_parts(self, parts: list[bytes], pause: float) -> None:
-        """Send each part in a packet of its own."""
+        """Send each part in a separate packet."""
         for part in parts:
             self.send(part)
             time.sleep(pause)

@@ -43,7 +43,7 @@ def raises_in_thread(_: tw.InferRequest) -> tw.InferResponse:
 
 
 async def cancelled(_: tw.InferRequest) -> tw.InferResponse:
-    """Fail like a model that waits for a task of its own, which something has cancelled."""
+    """Fail like a model that waits for a task that was cancelled."""
     raise asyncio.CancelledError
 
 

@@ -40,7 +40,7 @@ cdef class Received:
 
 cdef Received receive(values, bint only_bytes)
 cdef ndarray numbers_of(Received received)
-cdef invalid_arrow(what)
+cdef invalid_arrow_error(what)
 
 cdef schema_capsule(ArrowSchema** schema)
 cdef array_capsule(ArrowArray** array)

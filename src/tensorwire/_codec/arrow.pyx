@@ -116,9 +116,9 @@ cdef Received receive(values, bint only_bytes):
     more elements or bytes than there are, this package reads beyond the producer's memory.
     Everything that can be checked is checked.
 
-    Raises EncodeError if the values were consumed already, violate the interface or contain a null,
-    or if `only_bytes` is true and they are not bytes or text. Raises TypeError if no capsules are
-    exported, or for a type without a datatype. A null in BYTES is left to the caller.
+    Raises EncodeError if the values have already been consumed, violate the interface or contain a
+    null, or if `only_bytes` is true and they are not bytes or text. Raises TypeError if no capsules
+    are exported, or for a type without a datatype. A null in BYTES is left to the caller.
     """
     cdef Received received = Received.__new__(Received)
     cdef ArrowType arrow_type
@@ -131,7 +131,7 @@ cdef Received receive(values, bint only_bytes):
     for item in chunks:
         chunk = <Chunk?>item
         if chunk.array.length > INT64_MAX - n_rows:
-            raise invalid_arrow("its chunks have more than 2^63 - 1 elements")
+            raise invalid_arrow_error("its chunks have more than 2^63 - 1 elements")
         n_rows += chunk.array.length
     received.type = arrow_type
     received.chunks = chunks
@@ -168,7 +168,7 @@ cdef tuple chunk_of_array(values, bint only_bytes):
     arrow_type = type_of(schema, only_bytes)
     with cython.critical_section(array_capsule):
         if array.release == NULL:
-            raise consumed("array")
+            raise already_consumed_error("array")
         chunk.array = array[0]  # moved first, so that no other code can release it
         array.release = NULL
     check_chunk(chunk, arrow_type)
@@ -187,12 +187,12 @@ cdef tuple chunks_of_stream(values, bint only_bytes):
         capsule, "arrow_array_stream", "__arrow_c_stream__")
     with cython.critical_section(capsule):
         if stream.release == NULL:
-            raise consumed("stream")
+            raise already_consumed_error("stream")
         owner.stream = stream[0]
         stream.release = NULL
     stream = &owner.stream
     if stream.get_schema == NULL or stream.get_next == NULL:
-        raise invalid_arrow("its stream has no get_schema or get_next")
+        raise invalid_arrow_error("its stream has no get_schema or get_next")
     memset(&schema, 0, sizeof(ArrowSchema))
     with nogil:
         status = stream.get_schema(stream, &schema)
@@ -229,7 +229,8 @@ cdef ArrowType type_of(const ArrowSchema* schema, bint only_bytes):
         arrow_type.list_sizes[arrow_type.n_lists] = list_size(format)
         arrow_type.n_lists += 1
         if schema.n_children != 1 or schema.children == NULL or schema.children[0] == NULL:
-            raise invalid_arrow(f"its schema of lists has {schema.n_children} children, not 1")
+            raise invalid_arrow_error(
+                f"its schema of lists has {schema.n_children} children, not 1")
         schema = schema.children[0]
         format = format_of(schema)
     if schema.dictionary == NULL and format in LAYOUTS:
@@ -240,31 +241,31 @@ cdef ArrowType type_of(const ArrowSchema* schema, bint only_bytes):
         arrow_type.row = BY_FORMAT[format]
         arrow_type.layout = NUMBERS
         return arrow_type
-    raise other_type(format, schema.dictionary != NULL, only_bytes)
+    raise unsupported_type_error(format, schema.dictionary != NULL, only_bytes)
 
 
 cdef bytes format_of(const ArrowSchema* schema):
     if schema.release == NULL:
-        raise consumed("schema")
+        raise already_consumed_error("schema")
     if schema.format == NULL:
-        raise invalid_arrow("its schema has no format")
+        raise invalid_arrow_error("its schema has no format")
     return schema.format
 
 
 cdef int64_t list_size(bytes format) except -1:
     digits = format[3:]
     if not digits.isdigit() or len(digits) > 10 or int(digits) > INT32_MAX:
-        raise invalid_arrow(f"its schema has the format {shown_format(format)}")
+        raise invalid_arrow_error(f"its schema has the format {format_arrow_type(format)}")
     return int(digits)
 
 
-cdef str shown_format(bytes format):
+cdef str format_arrow_type(bytes format):
     return format_value(format.decode("utf-8", "replace"))
 
 
-cdef other_type(bytes format, bint has_dictionary, bint only_bytes):
+cdef unsupported_type_error(bytes format, bint has_dictionary, bint only_bytes):
     """Return the error for a type that is not supported: EncodeError if BYTES are needed."""
-    what = "with a dictionary" if has_dictionary else f"of format {shown_format(format)}"
+    what = "with a dictionary" if has_dictionary else f"of format {format_arrow_type(format)}"
     if only_bytes:
         return EncodeError(
             f"{SUBJECT} is an Arrow array {what}, not one of binary, large_binary, string, "
@@ -293,21 +294,21 @@ cdef int check_chunk(Chunk chunk, ArrowType arrow_type) except -1:
         first += array.offset
         if not multiply(&first, arrow_type.list_sizes[level]) or not multiply(
                 &n_rows, arrow_type.list_sizes[level]):
-            raise invalid_arrow("its lists have more than 2^63 - 1 elements")
+            raise invalid_arrow_error("its lists have more than 2^63 - 1 elements")
         if array.children == NULL or array.children[0] == NULL:
-            raise invalid_arrow("its array of lists has no elements")
+            raise invalid_arrow_error("its array of lists has no elements")
         array = array.children[0]
         if array.release == NULL:
-            raise invalid_arrow("the elements of its lists were released")
+            raise invalid_arrow_error("the elements of its lists were released")
         check_struct(array, arrow_type.layout, level == arrow_type.n_lists - 1)
         if first > <uint64_t>array.length or n_rows > <uint64_t>array.length - first:
-            raise invalid_arrow(
-                f"its lists need {first + n_rows} elements, there are {array.length}")
+            raise invalid_arrow_error(
+                f"its lists require {first + n_rows} elements, but there are {array.length}")
     chunk.elements = array[0]
     chunk.elements.offset += first
     chunk.elements.length = n_rows
     if arrow_type.layout == NUMBERS and n_rows > 0 and array.buffers[1] == NULL:
-        raise invalid_arrow(f"it has {n_rows} elements, but its data buffer is NULL")
+        raise invalid_arrow_error(f"it has {n_rows} elements, but its data buffer is NULL")
     return 0
 
 
@@ -316,23 +317,26 @@ cdef int check_struct(const ArrowArray* array, ArrowLayout layout, bint is_inner
     cdef int64_t n_buffers = 1 if not is_innermost else 2 if layout == NUMBERS else N_OFFSET_BUFFERS
     cdef bint has_variadic = is_innermost and layout == VIEWS
     if array.length < 0 or array.offset < 0:
-        raise invalid_arrow(f"its length is {array.length}, its offset {array.offset}")
+        raise invalid_arrow_error(f"its length is {array.length} and its offset is {array.offset}")
     # No address overflows: a view takes 16 bytes, and there is one offset more than elements.
     if array.length >= (INT64_MAX >> 4) - array.offset:
-        raise invalid_arrow(
+        raise invalid_arrow_error(
             f"its offset {array.offset} and length {array.length} add up to "
-            f"{<object>array.offset + array.length} elements, at most {(INT64_MAX >> 4) - 1} are "
-            f"possible")
+            f"{<object>array.offset + array.length} elements; the limit is {(INT64_MAX >> 4) - 1}")
     if array.null_count < -1 or array.null_count > array.length:
-        raise invalid_arrow(f"its null count is {array.null_count}, its length {array.length}")
-    if array.n_children != (0 if is_innermost else 1) or array.dictionary != NULL:
-        raise invalid_arrow(f"it has {array.n_children} children, or a dictionary")
+        raise invalid_arrow_error(
+            f"its null count is {array.null_count}, but its length is {array.length}")
+    if array.n_children != (0 if is_innermost else 1):
+        raise invalid_arrow_error(
+            f"it has {array.n_children} children, not {0 if is_innermost else 1}")
+    if array.dictionary != NULL:
+        raise invalid_arrow_error("it has a dictionary, but its schema has none")
     if array.n_buffers < n_buffers or (array.n_buffers > n_buffers and not has_variadic):
-        raise invalid_arrow(f"it has {array.n_buffers} buffers, not {n_buffers}")
+        raise invalid_arrow_error(f"it has {array.n_buffers} buffers, not {n_buffers}")
     if array.buffers == NULL:
-        raise invalid_arrow(f"its list of {array.n_buffers} buffers is NULL")
+        raise invalid_arrow_error(f"its list of {array.n_buffers} buffers is NULL")
     if array.buffers[0] == NULL and array.null_count > 0:
-        raise invalid_arrow(f"it has {array.null_count} nulls and no validity buffer")
+        raise invalid_arrow_error(f"it has {array.null_count} nulls, but no validity buffer")
     return 0
 
 
@@ -389,21 +393,21 @@ cdef null_error(Received received, int level, n_nulls, position):
     index = [int(i) for i in np.unravel_index(position, shape)]
     if level < received.type.n_lists:
         return EncodeError(
-            f"{SUBJECT} has {format_count('null list', n_nulls)}, the first one at {index}: a "
-            f"tensor has no missing values")
+            f"{SUBJECT} contains {format_count('null list', n_nulls)}, which tensors cannot have; "
+            f"the first is at {index}")
     where = f"element {position}{f' {index}' if level else ''}"
     return EncodeError(
-        f"{SUBJECT} has {format_count('null', n_nulls)}, the first one is {where}: a tensor has no "
-        f"missing values", element=position)
+        f"{SUBJECT} contains {format_count('null', n_nulls)}, which tensors cannot have; the first "
+        f"is {where}", element=position)
 
 
-cdef invalid_arrow(what):
+cdef invalid_arrow_error(what):
     return EncodeError(f"{SUBJECT} is an invalid Arrow array: {what}")
 
 
-cdef consumed(kind):
+cdef already_consumed_error(kind):
     return EncodeError(
-        f"{SUBJECT} is an Arrow {kind} that was consumed already: its capsule is released")
+        f"{SUBJECT} is an Arrow {kind} that has already been consumed: its capsule is released")
 
 
 cdef stream_error(ArrowArrayStream* stream):
@@ -413,7 +417,7 @@ cdef stream_error(ArrowArrayStream* stream):
             message = stream.get_last_error(stream)
     text = (<bytes>message).decode("utf-8", "replace") if message != NULL else "no reason given"
     shown = format_text(text, MAX_FOREIGN_TEXT)
-    return EncodeError(f"{SUBJECT} is an Arrow stream that failed: {shown}")
+    return EncodeError(f"the Arrow stream of {SUBJECT} failed: {shown}")
 
 
 # --- numbers ---
@@ -592,8 +596,8 @@ cdef int check_exportable(cnp.ndarray array, Datatype row) except -1:
     for axis in range(1, cnp.PyArray_NDIM(array)):
         if cnp.PyArray_DIM(array, axis) > INT32_MAX:
             raise EncodeError(
-                f"{SUBJECT} has a dimension of {cnp.PyArray_DIM(array, axis)}, and an Arrow list "
-                f"of fixed size has at most {INT32_MAX} elements")
+                f"{SUBJECT} has a dimension of {cnp.PyArray_DIM(array, axis)}; the limit for an "
+                f"Arrow list of fixed size is {INT32_MAX}")
     return 0
 
 

@@ -25,7 +25,7 @@ from .bytes_reader import (
     elements_as_str,
     elements_as_stringdtype,
     gather_elements,
-    requests_text,
+    is_text_requested,
 )
 from .memory import same_bytes
 from ..errors import (
@@ -33,6 +33,7 @@ from ..errors import (
     SUBJECT,
     DecodeError,
     LayoutError,
+    format_count,
     format_text,
     name_tensor,
     format_number,
@@ -207,7 +208,8 @@ cdef class BytesArray:
             flat, size = int(as_index(index)), self.size
             if not -size <= flat < size:
                 raise IndexError(
-                    f"element {format_number(flat)} is out of range: the tensor has {size}")
+                    f"element {format_number(flat)} is out of range for "
+                    f"{format_count('element', size)}")
             flat = flat + size if flat < 0 else flat
         starts = self.offsets()
         begin = int(starts[flat]) + PREFIX_NBYTES
@@ -218,7 +220,9 @@ cdef class BytesArray:
         """Return the index of an element as non-negative ints. Raises IndexError."""
         index = tuple([int(as_index(i)) for i in index])
         if len(index) != len(self.shape):
-            raise IndexError(f"{len(index)} indices for {len(self.shape)} dimensions")
+            raise IndexError(
+                f"an index must have {format_count('integer', len(self.shape))}, one for each "
+                f"dimension, not {len(index)}")
         for i, dim in zip(index, self.shape):
             if not -dim <= i < dim:
                 raise IndexError(
@@ -289,7 +293,7 @@ cdef class BytesArray:
         if any([dim < 0 for dim in dims]):
             raise ValueError(f"a dimension is negative: {format_shape(dims)}")
         if len(dims) > MAX_RANK:
-            raise ValueError(f"a shape has at most {MAX_RANK} dimensions, not {len(dims)}")
+            raise ValueError(f"the shape has {len(dims)} dimensions; the limit is {MAX_RANK}")
         if prod(dims) != self.size:
             raise ValueError(f"{self.size} elements do not fill shape {format_shape(dims)}")
         if prod([dim for dim in dims if dim], start=WIDEST_ITEMSIZE) >= 1 << 63:
@@ -430,7 +434,7 @@ cdef class BytesArray:
         EncodeError
             An element has 2 GiB or more.
         """
-        is_text = requests_text(requested_schema)
+        is_text = is_text_requested(requested_schema)
         if is_text:
             check_utf8(self.body, self.offsets(), self.end)
         array = arrow_array(self.body, self.offsets(), self.end)
@@ -502,8 +506,8 @@ cdef BytesArray scan_body(Body body, tuple shape):
         if not 0 <= size < 1 << 62:
             raise LayoutError(
                 f"{SUBJECT} does not match its shape: at least "
-                f"{format_number(PREFIX_NBYTES * size)} bytes are needed for {format_number(size)} "
-                f"BYTES elements, there are {body.nbytes}",
+                f"{format_number(PREFIX_NBYTES * size)} bytes are required for "
+                f"{format_number(size)} BYTES elements, but there are {body.nbytes}",
                 expected=PREFIX_NBYTES * size, actual=body.nbytes)
         starts = scan_elements(body, size, 0, body.nbytes)
     except DecodeError as error:

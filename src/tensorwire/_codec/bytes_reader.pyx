@@ -95,7 +95,8 @@ cdef cnp.ndarray scan_elements(
     if n_elements > <uint64_t>nbytes // PREFIX_NBYTES:
         raise LayoutError(
             f"{SUBJECT} does not match its shape: at least {PREFIX_NBYTES * <object>n_elements} "
-            f"bytes are needed for {format_count('BYTES element', n_elements)}, there are {nbytes}",
+            f"bytes are required for {format_count('BYTES element', n_elements)}, but there are "
+            f"{nbytes}",
             offset=offset, expected=PREFIX_NBYTES * <object>n_elements, actual=nbytes)
     n_starts = <cnp.npy_intp>n_elements
     starts = cnp.PyArray_EMPTY(1, &n_starts, cnp.NPY_INT64, 0)
@@ -103,17 +104,17 @@ cdef cnp.ndarray scan_elements(
     scan_interruptibly(
         &scan, body.data + offset, nbytes, <int64_t*>cnp.PyArray_DATA(starts), n_elements, offset)
     if scan.fault != NO_SCAN_FAULT:
-        raise truncated_element(&scan, offset, nbytes)
+        raise truncated_element_error(&scan, offset, nbytes)
     if scan.n_elements < n_elements:
         raise LayoutError(
             f"{SUBJECT} does not match its shape: it has {format_count('element', n_elements)}, "
-            f"its bytes have {scan.n_elements}",
+            f"but its bytes have {scan.n_elements}",
             element=scan.n_elements, offset=offset + scan.position,
             expected=n_elements, actual=scan.n_elements)
     if scan.position < <uint64_t>nbytes:
         raise LayoutError(
             f"{SUBJECT} does not match its shape: it has {format_count('element', n_elements)} of "
-            f"{format_count('byte', scan.position)} in total, there are {nbytes} "
+            f"{format_count('byte', scan.position)} in total, but there are {nbytes} "
             f"(body byte {offset + scan.position})",
             element=n_elements, offset=offset + scan.position,
             expected=scan.position, actual=nbytes)
@@ -131,7 +132,7 @@ def count_elements(Body body not None):
     scan.position = scan.n_elements = 0
     scan_interruptibly(&scan, body.data, body.nbytes, NULL, more_than_fit, 0)
     if scan.fault != NO_SCAN_FAULT:
-        raise truncated_element(&scan, 0, body.nbytes)
+        raise truncated_element_error(&scan, 0, body.nbytes)
     return scan.n_elements
 
 
@@ -145,22 +146,22 @@ def elements_nbytes(Body body not None, Py_ssize_t n_elements):
     scan.position = scan.n_elements = 0
     scan_interruptibly(&scan, body.data, body.nbytes, NULL, n_elements, 0)
     if scan.n_elements < <uint64_t>n_elements:
-        raise truncated_element(&scan, 0, body.nbytes)
+        raise truncated_element_error(&scan, 0, body.nbytes)
     return scan.position
 
 
-cdef truncated_element(Scan* scan, Py_ssize_t offset, Py_ssize_t nbytes):
+cdef truncated_element_error(Scan* scan, Py_ssize_t offset, Py_ssize_t nbytes):
     element, position = scan.n_elements, offset + scan.position
     remaining = nbytes - scan.position
     if remaining < PREFIX_NBYTES:
         return ElementError(
-            f"element {element} of {SUBJECT} is truncated: a length prefix takes 4 bytes, "
+            f"element {element} of {SUBJECT} is truncated: a length prefix has 4 bytes, but "
             f"{remaining} remain (body byte {position})",
             element=element, offset=position, expected=PREFIX_NBYTES, actual=remaining)
     remaining -= PREFIX_NBYTES
     return ElementError(
         f"element {element} of {SUBJECT} is truncated: its prefix declares "
-        f"{format_count('byte', scan.declared)}, {remaining} remain (body byte {position})",
+        f"{format_count('byte', scan.declared)}, but {remaining} remain (body byte {position})",
         element=element, offset=position, expected=scan.declared, actual=remaining)
 
 
@@ -170,7 +171,8 @@ cdef truncated_element(Scan* scan, Py_ssize_t offset, Py_ssize_t nbytes):
 def element_bytes(Body body not None, cnp.ndarray starts not None, Py_ssize_t end, Py_ssize_t i):
     """Return a copy of element `i` as `bytes`."""
     if not 0 <= i < starts.shape[0]:
-        raise IndexError(f"element {i} is out of range: there are {starts.shape[0]}")
+        raise IndexError(
+            f"element {i} is out of range for {format_count('element', starts.shape[0])}")
     cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
     cdef Element found = element_at(body, offsets, starts.shape[0], end, i)
     return PyBytes_FromStringAndSize(<const char*>found.data, found.nbytes)
@@ -206,7 +208,7 @@ def elements_as_str(Body body not None, cnp.ndarray starts not None, Py_ssize_t 
             element = element_at(body, offsets, n_elements, end, i)
             store_item(items + i, decode_utf8(element.data, element.nbytes))
     except UnicodeDecodeError:
-        raise not_utf8(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes) from None
+        raise not_utf8_error(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes) from None
     return array
 
 
@@ -228,7 +230,7 @@ cdef inline void store_item(PyObject** slot, object item) noexcept:
     slot[0] = <PyObject*>item
 
 
-cdef not_utf8(Body body, element, offset, nbytes):
+cdef not_utf8_error(Body body, element, offset, nbytes):
     reason, at = "it was modified", 0  # if the element is valid now
     try:
         bytes(body.view(offset, nbytes)).decode()  # a copy, which no other thread can change
@@ -299,7 +301,7 @@ def elements_as_stringdtype(Body body not None, cnp.ndarray starts not None, Py_
         return array
     element = element_at(body, offsets, n_elements, end, result.element)
     if result.fault == ELEMENT_NOT_UTF8:
-        raise not_utf8(
+        raise not_utf8_error(
             body, result.element, offsets[result.element] + PREFIX_NBYTES, element.nbytes)
     raise MemoryError(
         f"numpy could not allocate element {result.element} of {element.nbytes} bytes")
@@ -314,7 +316,7 @@ def check_utf8(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
     for i in range(n_elements):
         element = element_at(body, offsets, n_elements, end, i)
         if first_invalid(element.data, element.nbytes) != ALL_VALID:
-            raise not_utf8(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes)
+            raise not_utf8_error(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes)
 
 
 def elements_as_fixed_width(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
@@ -336,7 +338,7 @@ def elements_as_fixed_width(Body body not None, cnp.ndarray starts not None, Py_
     if n_elements > 0 and width > (
         max(MAX_PADDED_NBYTES, MAX_PADDED_MULTIPLE * (end - offsets[0])) // n_elements
     ):
-        raise too_wide(widest, width, n_elements)
+        raise too_wide_error(widest, width, n_elements)
     cdef cnp.ndarray array = np.zeros(n_elements, f"S{width}")
     cdef char* target = <char*>cnp.PyArray_DATA(array)
     for i in range(n_elements):
@@ -345,7 +347,7 @@ def elements_as_fixed_width(Body body not None, cnp.ndarray starts not None, Py_
     return array
 
 
-cdef too_wide(element, width, n_elements):
+cdef too_wide_error(element, width, n_elements):
     return ElementError(
         f"element {element} is too long for a numpy S array: all {n_elements} elements would have "
         f"its width of {width} bytes", element=element, actual=width)
@@ -394,7 +396,7 @@ cdef void release_schema(ArrowSchema* schema) noexcept nogil:
     schema.release = NULL  # there is nothing to free, because the members are static
 
 
-def requests_text(requested):
+def is_text_requested(requested):
     """Return whether a requested schema (a capsule or None) is for text, and not for bytes.
 
     Raises TypeError if it is not a capsule of a schema, and EncodeError if it was released.
@@ -489,8 +491,8 @@ cdef class ExportedArray:
             element = element_at(self.body, offsets, n_elements, end, i)
             if element.nbytes > INT32_MAX:
                 raise EncodeError(
-                    f"element {i} is too long for an Arrow view: {element.nbytes} bytes, at most "
-                    f"{INT32_MAX} are possible",
+                    f"element {i} is {element.nbytes} bytes long; the limit for an Arrow view is "
+                    f"{INT32_MAX}",
                     element=i, expected=INT32_MAX, actual=element.nbytes)
             view = self.views + i  # all zero, as the format requires for unused bytes
             view.nbytes = <int32_t>element.nbytes

@@ -51,7 +51,7 @@ from .arrow cimport (
     ArrowLayout,
     Chunk,
     Received,
-    invalid_arrow,
+    invalid_arrow_error,
     receive,
 )
 from .arrow_abi cimport INLINE_NBYTES, N_VIEW_BUFFERS, ArrowArray, View
@@ -135,19 +135,19 @@ def pack_into(Source source not None, buffer):
     try:
         if view.itemsize != 1:
             raise BufferError(
-                f"the buffer must be one of bytes, this one has items of {view.itemsize} bytes: "
-                f"pass memoryview(buffer).cast('B')")
+                f"the items of the buffer must be 1 byte long, not {view.itemsize}: pass "
+                f"memoryview(buffer).cast('B')")
         nbytes = source.measure()
         if nbytes > <uint64_t>view.len:
             raise EncodeError(
-                f"the elements take {format_count('byte', nbytes)}, the buffer has {view.len}",
+                f"the elements take {format_count('byte', nbytes)}, but the buffer has {view.len}",
                 expected=nbytes, actual=view.len)
         writer.target = <unsigned char*>view.buf
         writer.end = writer.target + nbytes
         if source.overlaps(writer.target, writer.end):
             wire = pack(source)
             if <uint64_t>PyBytes_GET_SIZE(wire) != nbytes:
-                raise changed()
+                raise modified_error()
             memcpy(writer.target, PyBytes_AS_STRING(wire), nbytes)
         else:
             fill_exactly(source, &writer)
@@ -159,7 +159,7 @@ def pack_into(Source source not None, buffer):
 cdef int fill_exactly(Source source, Writer* writer) except -1:
     source.fill(writer)
     if writer.target != writer.end:
-        raise changed()
+        raise modified_error()
     return 0
 
 
@@ -179,7 +179,7 @@ cdef class Objects(Source):
         for dim in self.shape:
             n_expected *= <Py_ssize_t>dim
         if n_elements[0] != n_expected:
-            raise changed()
+            raise modified_error()
         return items
 
     cdef uint64_t measure(self) except? 0:
@@ -192,9 +192,9 @@ cdef class Objects(Source):
             value = value_at(items, i)
             nbytes = value_nbytes(value, &self.has_buffers)
             if nbytes < 0:
-                raise invalid_value(value, nbytes, i, self.shape)
+                raise invalid_value_error(value, nbytes, i, self.shape)
             if <uint64_t>nbytes > UINT32_MAX:
-                raise too_long(nbytes, i, self.shape)
+                raise too_long_error(nbytes, i, self.shape)
             total += PREFIX_NBYTES + <uint64_t>nbytes
         return total
 
@@ -208,7 +208,7 @@ cdef class Objects(Source):
             nbytes = value_nbytes(value, &self.has_buffers)
             target = begin_element(writer, nbytes)  # NULL if negative: huge as an unsigned number
             if target == NULL:
-                raise changed()
+                raise modified_error()
             pack_value(target, value, nbytes)
         return 0
 
@@ -266,7 +266,8 @@ cdef cnp.ndarray checked_array(values, int type_num):
     """Return `values`. Raises ValueError unless it is a contiguous, aligned, native array."""
     cdef cnp.ndarray array = <cnp.ndarray?>values
     if cnp.PyArray_TYPE(array) != type_num or not cnp.PyArray_ISCARRAY_RO(array):
-        raise ValueError(f"not a contiguous, aligned array of native byte order: {array.dtype}")
+        raise ValueError(
+            f"the array must be contiguous, aligned and in native byte order: {array.dtype}")
     return array
 
 
@@ -350,7 +351,7 @@ cdef int pack_buffer(unsigned char* target, object value, Py_ssize_t nbytes) exc
         memcpy(target, buffer.buf, nbytes)
     PyBuffer_Release(&buffer)
     if is_changed:
-        raise changed()
+        raise modified_error()
     return 0
 
 
@@ -381,7 +382,7 @@ cdef class FixedWidth(Source):
             nbytes = unpadded(data + i * width, width)
             target = begin_element(writer, nbytes)
             if target == NULL:
-                raise changed()
+                raise modified_error()
             memcpy(target, data + i * width, nbytes)
         return 0
 
@@ -413,9 +414,9 @@ cdef class Unicode(Source):
         for i in range(cnp.PyArray_SIZE(array)):
             nbytes = utf8_nbytes(data + i * width, unpadded_text(data + i * width, width))
             if nbytes < 0:
-                raise invalid_text(data + i * width, width, i, self.shape)
+                raise invalid_text_error(data + i * width, width, i, self.shape)
             if <uint64_t>nbytes > UINT32_MAX:
-                raise too_long(nbytes, i, self.shape)
+                raise too_long_error(nbytes, i, self.shape)
             total += PREFIX_NBYTES + <uint64_t>nbytes
         return total
 
@@ -430,7 +431,7 @@ cdef class Unicode(Source):
             nbytes = utf8_nbytes(data + i * width, n_characters)
             target = begin_element(writer, nbytes)  # NULL if negative: huge as an unsigned number
             if target == NULL:
-                raise changed()
+                raise modified_error()
             write_utf8(target, nbytes, data + i * width, n_characters)
         return 0
 
@@ -525,10 +526,10 @@ cdef class Strings(Source):
         if result.fault == LOADED:
             return result.nbytes
         if result.fault == UNLOADABLE:
-            raise missing(result.status, result.element, self.shape)
+            raise unreadable_string_error(result.status, result.element, self.shape)
         if result.fault == TOO_LONG:
-            raise too_long(result.size, result.element, self.shape)
-        raise changed()
+            raise too_long_error(result.size, result.element, self.shape)
+        raise modified_error()
 
 
 @cython.final
@@ -591,20 +592,20 @@ cdef class ArrowSource(Source):
             for i in range(chunk.elements.offset, chunk.elements.offset + chunk.elements.length):
                 if is_null(&chunk.elements, i):
                     raise EncodeError(
-                        f"{element_text(element, self.shape)} is null, and BYTES has no missing "
-                        f"values", element=element)
+                        f"{format_element(element, self.shape)} is null, which tensors cannot have",
+                        element=element)
                 locate(&span, chunk, self.layout, i)
                 if span.nbytes < 0:
                     raise EncodeError(
-                        f"{element_text(element, self.shape)} is outside its Arrow buffer",
+                        f"{format_element(element, self.shape)} is outside its Arrow buffer",
                         element=element)
                 if span.nbytes > <int64_t>UINT32_MAX:
-                    raise too_long(span.nbytes, element, self.shape)
+                    raise too_long_error(span.nbytes, element, self.shape)
                 total += PREFIX_NBYTES + <uint64_t>span.nbytes
                 if writer != NULL:
                     target = begin_element(writer, span.nbytes)
                     if target == NULL:
-                        raise changed()
+                        raise modified_error()
                     if span.nbytes > 0:
                         memcpy(target, span.data, span.nbytes)
                 element += 1
@@ -723,40 +724,40 @@ cdef int check_offsets(Chunk chunk, ArrowLayout layout) except -1:
     if array.length == 0:
         return 0
     if array.buffers[1] == NULL:
-        raise invalid_arrow(
+        raise invalid_arrow_error(
             f"it has {array.length} elements, but its buffer of offsets or views is NULL")
     if layout == VIEWS:
         if array.n_buffers > N_VIEW_BUFFERS and array.buffers[array.n_buffers - 1] == NULL:
-            raise invalid_arrow("its data buffers have no sizes")
+            raise invalid_arrow_error("its data buffers have no sizes")
         return 0
     chunk.first = offset_at(array.buffers[1], layout, array.offset)
     chunk.last = offset_at(array.buffers[1], layout, array.offset + array.length)
     if not 0 <= chunk.first <= chunk.last:
-        raise invalid_arrow(f"its data begins at {chunk.first} and ends at {chunk.last}")
+        raise invalid_arrow_error(f"its data begins at {chunk.first} and ends at {chunk.last}")
     if chunk.first < chunk.last and array.buffers[2] == NULL:
-        raise invalid_arrow(f"its data ends at {chunk.last}, and its data buffer is NULL")
+        raise invalid_arrow_error(f"its data ends at {chunk.last}, and its data buffer is NULL")
     return 0
 
 
 # --- errors ----------------------------------------------------------------------------------
 
 
-cdef element_text(element, tuple shape):
+cdef format_element(element, tuple shape):
     index = f" {[int(i) for i in np.unravel_index(element, shape)]}" if len(shape) > 1 else ""
     return f"element {element}{index} of {SUBJECT}"
 
 
-cdef invalid_value(value, problem, element, tuple shape):
+cdef invalid_value_error(value, problem, element, tuple shape):
     what = f"is {type(value).__name__}, not bytes or str"
     if problem == NOT_ENCODABLE:
         # The characters are read from memory, because a subclass of str may override its methods.
         at = next(i for i in range(PyUnicode_GET_LENGTH(value)) if is_not_encodable(value, i))
-        what = not_encodable_text(PyUnicode_READ_CHAR(value, at), at)
+        what = format_not_encodable(PyUnicode_READ_CHAR(value, at), at)
     elif problem == UNREADABLE:
         what = "is a memoryview that is released or not contiguous"
     elif value is None:
-        what = "is None, and BYTES has no missing values"
-    return EncodeError(f"{element_text(element, shape)} {what}", element=element)
+        what = "is None, which tensors cannot have"
+    return EncodeError(f"{format_element(element, shape)} {what}", element=element)
 
 
 cdef bint is_not_encodable(object text, Py_ssize_t i):
@@ -764,29 +765,29 @@ cdef bint is_not_encodable(object text, Py_ssize_t i):
     return 0xD800 <= character <= 0xDFFF or character > 0x10FFFF
 
 
-cdef invalid_text(const uint32_t* text, Py_ssize_t width, element, tuple shape):
+cdef invalid_text_error(const uint32_t* text, Py_ssize_t width, element, tuple shape):
     cdef Py_ssize_t at = 0
     while at < width - 1 and not (0xD800 <= text[at] <= 0xDFFF or text[at] > 0x10FFFF):
         at += 1
     return EncodeError(
-        f"{element_text(element, shape)} {not_encodable_text(text[at], at)}", element=element)
+        f"{format_element(element, shape)} {format_not_encodable(text[at], at)}", element=element)
 
 
-cdef not_encodable_text(code_point, at):
+cdef format_not_encodable(code_point, at):
     what = "a lone surrogate" if code_point <= 0xDFFF else "an invalid code point"
     return f"cannot be encoded as UTF-8: character {at} is {what}, U+{code_point:04X}"
 
 
-cdef missing(status, element, tuple shape):
-    what = "is missing, and BYTES has no missing values" if status == 1 else "cannot be read"
-    return EncodeError(f"{element_text(element, shape)} {what}", element=element)
+cdef unreadable_string_error(status, element, tuple shape):
+    what = "is a missing value, which tensors cannot have" if status == 1 else "cannot be read"
+    return EncodeError(f"{format_element(element, shape)} {what}", element=element)
 
 
-cdef too_long(nbytes, element, tuple shape):
+cdef too_long_error(nbytes, element, tuple shape):
     return EncodeError(
-        f"{element_text(element, shape)} is too long: {nbytes} bytes, a length prefix allows at "
-        f"most {UINT32_MAX}", element=element, expected=UINT32_MAX, actual=nbytes)
+        f"{format_element(element, shape)} is {nbytes} bytes long; the limit is {UINT32_MAX}",
+        element=element, expected=UINT32_MAX, actual=nbytes)
 
 
-cdef changed():
+cdef modified_error():
     return EncodeError("the values were modified while they were encoded")

@@ -45,6 +45,8 @@ cnp.import_array()
 
 cdef dict SOURCES = {"O": Objects, "S": FixedWidth, "U": Unicode, "T": Strings}  # by dtype.kind
 
+BF16_MAX = (2 - 2 ** -7) * 2.0 ** 127
+
 cdef enum ScalarFault:
     STORED
     WRONG_SCALAR_TYPE
@@ -64,7 +66,7 @@ cdef tuple convert_data(data, datatype, shape):
     if data is None:
         if datatype is None or shape is None:
             raise EncodeError(
-                f"{SUBJECT} has no data: a tensor in shared memory needs datatype= and shape=")
+                f"{SUBJECT} has no data: a tensor in shared memory requires datatype= and shape=")
         row = DATATYPES[datatype]
         return row.name, shape_to_send(as_tuple(shape), row), None
     if is_arrow(data):
@@ -83,8 +85,8 @@ cdef tuple convert_data(data, datatype, shape):
         return row.name, dims, converted.reshape(dims)
     except ValueError:
         raise EncodeError(
-            f"{SUBJECT} does not match its shape: {format_shape(dims)} is given, the data has "
-            f"shape {format_shape(converted.shape)}") from None
+            f"{SUBJECT} does not match its shape: the shape is {format_shape(dims)}, but that of "
+            f"the data is {format_shape(converted.shape)}") from None
 
 
 def encode_bytes(values):
@@ -254,13 +256,14 @@ cdef tuple as_tuple(shape):
 
 cdef int check_not_masked(values) except -1:
     if isinstance(values, np.ma.MaskedArray):
-        raise EncodeError(f"{SUBJECT} is a masked array, and missing values cannot be sent")
+        raise EncodeError(f"{SUBJECT} is a masked array, whose missing values cannot be sent")
     return 0
 
 
 cdef int check_datatype(actual, datatype) except -1:
     if datatype is not None and datatype != actual:
-        raise EncodeError(f"{SUBJECT} is given as {format_text(datatype)}, its data is {actual}")
+        raise EncodeError(
+            f"{SUBJECT} has datatype {format_text(datatype)}, but its data is {actual}")
     return 0
 
 
@@ -284,7 +287,8 @@ cdef tuple flatten(values, int depth):
     elif FREE_THREADED:  # else no other thread can change the list while its items are read
         values = values[:]
     if depth > MAX_RANK:
-        raise EncodeError(f"{SUBJECT} is a list that is nested deeper than {MAX_RANK} lists")
+        raise EncodeError(
+            f"{SUBJECT} is a list that is nested too deeply; the limit is {MAX_RANK} levels")
     if not values or not isinstance(values[0], (list, tuple)):
         return (len(values),), values
     flat = []
@@ -295,8 +299,8 @@ cdef tuple flatten(values, int depth):
         shape, items = flatten(value, depth + 1)
         if inner is not None and shape != inner:
             raise EncodeError(
-                f"{SUBJECT} is a ragged list: item {i} has shape {format_shape(shape)}, the items "
-                f"before it {format_shape(inner)}")
+                f"{SUBJECT} is a ragged list: item {i} has shape {format_shape(shape)}, but the "
+                f"items before it have shape {format_shape(inner)}")
         inner = shape
         flat += items
     return (len(values), *inner), flat
@@ -340,8 +344,8 @@ cdef tuple array_of_list(data, datatype):
     shape, flat = flatten(data, 1)
     scalars = [value.item() if isinstance(value, np.generic) else value for value in flat]
     if row.in_json:
-        return row, array_of_scalars(scalars, row).reshape(shape)
-    doubles = array_of_scalars(scalars, DATATYPES["FP64"]).reshape(shape)
+        return row, array_of_scalars(scalars, row, row.dtype).reshape(shape)
+    doubles = array_of_scalars(scalars, row, DATATYPES["FP64"].dtype).reshape(shape)
     return row, round_to_16_bits(doubles, row)
 
 
@@ -350,26 +354,24 @@ cdef round_to_16_bits(doubles, row):
     dtype = row.dtype or bf16_dtype()
     if dtype is None:
         raise EncodeError(
-            f"{SUBJECT} is a list of BF16, for which numpy needs the ml_dtypes package; an array "
-            f"of uint16 can be sent without it")
+            f"{SUBJECT} is a list of BF16, which requires the ml_dtypes package; an array of "
+            f"uint16 can be sent without it")
     with np.errstate(over="ignore"):
         rounded = doubles.astype(dtype)
     overflowed = np.flatnonzero(np.isinf(rounded.astype(np.float64)) & ~np.isinf(doubles))
     if overflowed.size:
         element = int(overflowed[0])
-        raise EncodeError(
-            f"element {element} of {SUBJECT} is out of range for {row.name}: "
-            f"{doubles.reshape(-1)[element]}", element=element)
+        value = float(doubles.reshape(-1)[element])
+        raise invalid_scalar_error(SCALAR_OUT_OF_RANGE, value, element, row)
     return rounded
 
 
-cdef cnp.ndarray array_of_scalars(list scalars, Datatype datatype):
+cdef cnp.ndarray array_of_scalars(list scalars, Datatype datatype, cnp.dtype dtype):
     """Return a new array [n_elements] of int, float or bool objects.
 
-    `datatype` is one that can be sent as JSON, except BYTES. Raises EncodeError for a value of
-    the wrong type, or one that is out of range.
+    `dtype` is that of the array: that of `datatype`, or float64 for FP16 and BF16. Raises
+    EncodeError for a value of the wrong type, or one that is out of range.
     """
-    cdef cnp.dtype dtype = datatype.dtype
     cdef cnp.npy_intp n_elements = len(scalars)
     cdef cnp.ndarray array = cnp.PyArray_EMPTY(1, &n_elements, dtype.type_num, 0)
     cdef char* target = <char*>cnp.PyArray_DATA(array)
@@ -393,7 +395,7 @@ cdef cnp.ndarray array_of_scalars(list scalars, Datatype datatype):
         else:
             fault = store_float(target, itemsize, value)
         if fault != STORED:
-            raise invalid_scalar(fault, value, i, datatype)
+            raise invalid_scalar_error(fault, value, i, datatype)
         target += itemsize
     return array
 
@@ -449,20 +451,24 @@ cdef ScalarFault store_bool(char* target, object value) noexcept:
     return STORED
 
 
-cdef invalid_scalar(ScalarFault fault, value, element, Datatype datatype):
-    dtype = <object>datatype.dtype
-    if fault == WRONG_SCALAR_TYPE:
-        accepted = {"b": "booleans", "f": "numbers"}.get(dtype.kind, "integers")
-    elif dtype.kind == "f":
-        accepted = f"magnitudes up to {np.finfo(dtype).max}"
-    else:
-        accepted = f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
+cdef invalid_scalar_error(ScalarFault fault, value, element, Datatype datatype):
     if type(value) is int and value.bit_length() > 128:
         shown = f"an int of {value.bit_length()} bits"
     elif type(value) is int:
         shown = str(value)
     else:
         shown = format_value(value)
-    return EncodeError(
-        f"element {element} of {SUBJECT} does not fit its datatype: {datatype.name} accepts "
-        f"{accepted}, the value is {shown}", element=element)
+    dtype = <object>datatype.dtype
+    kind = "f" if dtype is None else dtype.kind  # BF16 has no dtype
+    if fault == WRONG_SCALAR_TYPE:
+        wanted = {"b": "a bool", "f": "a number"}.get(kind, "an integer")
+        what = f"must be {wanted} ({datatype.name}), not {shown}"
+    else:
+        if dtype is None:
+            accepted = f"magnitudes up to {BF16_MAX}"
+        elif kind == "f":
+            accepted = f"magnitudes up to {np.finfo(dtype).max}"
+        else:
+            accepted = f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
+        what = f"is {shown}, which is out of range for {datatype.name} ({accepted})"
+    return EncodeError(f"element {element} of {SUBJECT} {what}", element=element)

@@ -138,7 +138,7 @@ bf16_as_uint16=False)\n--\n
     check_bool : bool, default True
         Whether to reject bytes other than 0 and 1 in BOOL tensors. numpy does not support them.
     bf16_as_uint16 : bool, default False
-        Whether to return BF16 tensors as arrays of ``<u2``. This does not need ml_dtypes.
+        Whether to return BF16 tensors as arrays of ``<u2``. This does not require ml_dtypes.
 
     Raises
     ------
@@ -232,7 +232,7 @@ cdef int fill_layout(Layout* layout, tuple shape, Datatype datatype, Py_ssize_t 
     cdef Py_ssize_t rank = len(shape)
     if rank > max_rank:
         raise LayoutError(
-            f"{SUBJECT} has {rank} dimensions, at most {max_rank} are accepted",
+            f"{SUBJECT} has {rank} dimensions; the limit is {max_rank}",
             expected=max_rank, actual=rank)
     for axis in range(rank):
         dim = PyLong_AsLongLongAndOverflow(shape[axis], &overflow)
@@ -241,11 +241,11 @@ cdef int fill_layout(Layout* layout, tuple shape, Datatype datatype, Py_ssize_t 
                 f"{SUBJECT} has a negative dimension: shape {format_shape(shape)}",
                 expected=0, actual=shape[axis])
         if overflow != 0:
-            raise too_large(LayoutError, shape, datatype)
+            raise too_large_error(LayoutError, shape, datatype)
         layout.dims[axis] = dim
     layout.rank = <int>rank
     if not set_counts(layout, datatype.itemsize or WIDEST_ITEMSIZE):
-        raise too_large(LayoutError, shape, datatype)
+        raise too_large_error(LayoutError, shape, datatype)
     return 0
 
 
@@ -263,7 +263,7 @@ cdef tuple shape_to_send(tuple shape, Datatype datatype):
     rank = len(shape)
     if rank > MAX_RANK:
         raise EncodeError(
-            f"{SUBJECT} has {rank} dimensions, numpy supports at most {MAX_RANK}",
+            f"{SUBJECT} has {rank} dimensions; the limit of numpy is {MAX_RANK}",
             expected=MAX_RANK, actual=rank)
     for axis in range(rank):  # before any error, whose message contains all dimensions
         if type(shape[axis]) is not int:
@@ -276,7 +276,7 @@ cdef tuple shape_to_send(tuple shape, Datatype datatype):
                 f"{SUBJECT} has a negative dimension: {format_shape(shape)}",
                 expected=0, actual=shape[axis])
         if overflow > 0 or (dim > 0 and not multiply(&product, <uint64_t>dim)):
-            raise too_large(EncodeError, shape, datatype)
+            raise too_large_error(EncodeError, shape, datatype)
     return shape
 
 
@@ -304,7 +304,7 @@ cdef product_of(tuple shape):
     return product
 
 
-cdef too_large(kind_of_error, shape, Datatype datatype):
+cdef too_large_error(kind_of_error, shape, Datatype datatype):
     return kind_of_error(
         f"{SUBJECT} is too large to address: {datatype.name} {format_shape(shape)} exceeds "
         f"2^63 - 1 bytes", expected=2 ** 63 - 1)

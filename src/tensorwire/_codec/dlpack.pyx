@@ -261,7 +261,7 @@ cdef tuple import_capsule(capsule):
         if versioned.version.major != MAJOR_VERSION:
             raise EncodeError(
                 f"{SUBJECT} is exported as DLPack {versioned.version.major}."
-                f"{versioned.version.minor}, version {MAJOR_VERSION} is supported")
+                f"{versioned.version.minor}, but only version {MAJOR_VERSION} is supported")
         tensor = &versioned.dl_tensor
         if not versioned.flags & READ_ONLY:
             flags = cnp.NPY_ARRAY_WRITEABLE
@@ -270,7 +270,7 @@ cdef tuple import_capsule(capsule):
         unversioned = <DLManagedTensor*>PyCapsule_GetPointer(capsule, UNVERSIONED)
         tensor = &unversioned.dl_tensor
     else:
-        raise not_a_capsule(capsule)
+        raise not_a_capsule_error(capsule)
     if tensor.device.device_type not in HOST_DEVICES:
         name = DEVICE_NAMES.get(
             tensor.device.device_type, f"of type {tensor.device.device_type}")
@@ -298,11 +298,12 @@ cdef tuple import_capsule(capsule):
     return row, array
 
 
-cdef not_a_capsule(capsule):
+cdef not_a_capsule_error(capsule):
     for name in (USED_VERSIONED, USED_UNVERSIONED):
         if PyCapsule_IsValid(capsule, name):
             return EncodeError(
-                f"{SUBJECT} is a DLPack tensor that was consumed already: its capsule is used")
+                f"{SUBJECT} is a DLPack tensor that has already been consumed: its capsule is "
+                f"marked as used")
     return TypeError(
         f"__dlpack__ of {SUBJECT} must return a 'dltensor' or 'dltensor_versioned' capsule, not "
         f"{type(capsule).__name__}")
@@ -312,11 +313,12 @@ cdef Datatype datatype_of_dltype(DLDataType dtype):
     row = BY_DLTYPE.get((dtype.code, dtype.bits)) if dtype.lanes == 1 else None
     if row is None:
         raise TypeError(
-            f"{SUBJECT} has elements of the DLPack type {type_name(dtype)}, which has no datatype")
+            f"{SUBJECT} has elements of the DLPack type {format_type(dtype)}, which has no "
+            f"datatype")
     return row
 
 
-cdef type_name(DLDataType dtype):
+cdef format_type(DLDataType dtype):
     """Return a name such as complex64, float8_e5m2 or float32x4."""
     cdef Py_ssize_t i = dtype.code - len(TYPE_NAMES)
     if i < 0:
@@ -332,18 +334,18 @@ cdef int read_shape(DLTensor* tensor, Datatype row, Layout* layout) except -1:
     """Fill `layout` from the shape of a producer. Raises EncodeError."""
     cdef int axis
     if tensor.ndim < 0:
-        raise invalid_tensor(f"it has {tensor.ndim} dimensions")
+        raise invalid_tensor_error(f"it has {tensor.ndim} dimensions")
     if tensor.ndim > MAX_RANK:
         raise EncodeError(
-            f"{SUBJECT} has {tensor.ndim} dimensions, numpy supports at most {MAX_RANK}",
+            f"{SUBJECT} has {tensor.ndim} dimensions; the limit of numpy is {MAX_RANK}",
             expected=MAX_RANK, actual=tensor.ndim)
     if tensor.ndim > 0 and tensor.shape == NULL:
-        raise invalid_tensor("it has no shape")
+        raise invalid_tensor_error("it has no shape")
     layout.rank = tensor.ndim
     for axis in range(tensor.ndim):
         layout.dims[axis] = tensor.shape[axis]
         if layout.dims[axis] < 0:
-            raise invalid_tensor(f"its dimension {axis} is {layout.dims[axis]}")
+            raise invalid_tensor_error(f"its dimension {axis} is {layout.dims[axis]}")
     if not set_counts(layout, row.itemsize):
         shape = tuple([layout.dims[axis] for axis in range(layout.rank)])
         raise EncodeError(
@@ -380,7 +382,7 @@ cdef int read_strides(
         if not multiply(&span, <uint64_t>stride if stride >= 0 else 0 - <uint64_t>stride) or (
                 not multiply(&span, <uint64_t>layout.dims[axis] - 1)
                 or span > <uint64_t>INT64_MAX - total):
-            raise invalid_tensor(f"its stride {axis} is {stride}")
+            raise invalid_tensor_error(f"its stride {axis} is {stride}")
         total += span
         strides[axis] = stride * row.itemsize
     return 0
@@ -389,11 +391,11 @@ cdef int read_strides(
 cdef void* address_of(DLTensor* tensor) except NULL:
     """Return the address of the first element."""
     if tensor.data == NULL:
-        raise invalid_tensor("it has elements, but no data")
+        raise invalid_tensor_error("it has elements, but its data pointer is NULL")
     if tensor.byte_offset > <uint64_t>INT64_MAX - <uintptr_t>tensor.data:
-        raise invalid_tensor(f"its byte_offset is {tensor.byte_offset}")
+        raise invalid_tensor_error(f"its byte_offset is {tensor.byte_offset}")
     return <char*>tensor.data + tensor.byte_offset
 
 
-cdef invalid_tensor(what):
+cdef invalid_tensor_error(what):
     return EncodeError(f"{SUBJECT} is not a valid DLPack tensor: {what}")

@@ -126,8 +126,8 @@ cdef class Body:
                 f"the body cannot be read: {format_text(error, MAX_FOREIGN_TEXT)}") from None
         if self.buffer.itemsize != 1:
             raise BufferError(
-                f"a body must be a buffer of bytes, this one has items of {self.buffer.itemsize} "
-                f"bytes: pass memoryview(body).cast('B')")
+                f"the items of a body must be 1 byte long, not {self.buffer.itemsize}: pass "
+                f"memoryview(body).cast('B')")
         self.data = <const unsigned char*>self.buffer.buf if self.buffer.len > 0 else &no_data
         self.nbytes = self.buffer.len
         self.readonly = self.buffer.readonly
@@ -186,8 +186,8 @@ cdef class Body:
         if invalid.value > 1:
             i = invalid.index
             raise ElementError(
-                f"element {i} of {SUBJECT} is not a BOOL: its byte is {invalid.value}, 0 or 1 is "
-                f"allowed (body byte {offset + i})",
+                f"element {i} of {SUBJECT} must be 0 or 1 (BOOL), not {invalid.value} (body byte "
+                f"{offset + i})",
                 element=i, offset=offset + i, expected=1, actual=invalid.value)
         return 0
 
@@ -196,7 +196,7 @@ cdef class Body:
         if nbytes > self.nbytes - offset:
             remaining = self.nbytes - offset
             raise LayoutError(
-                f"the body ends inside {SUBJECT}: it needs {format_count('byte', nbytes)}, "
+                f"the body ends inside {SUBJECT}: it requires {format_count('byte', nbytes)}, but "
                 f"{remaining} remain (body byte {offset})",
                 offset=offset, expected=nbytes, actual=remaining)
         return 0
@@ -405,8 +405,8 @@ cdef class BodyBuffer:
     cdef int check_limit(self, nbytes) except -1:
         if self.max_nbytes is not None and nbytes > self.max_nbytes:
             raise HeaderError(
-                f"the body is too long: {digits(nbytes)} bytes, at most "
-                f"{digits(self.max_nbytes)} are accepted",
+                f"the body is {format_length(nbytes)} bytes long; the limit is "
+                f"{format_length(self.max_nbytes)}",
                 expected=self.max_nbytes, actual=nbytes, status=413)
         return 0
 
@@ -423,7 +423,7 @@ cdef class BodyBuffer:
             if is_allocated:
                 return 0
         raise HeaderError(
-            f"the body is too long: there is no memory for {digits(nbytes)} bytes",
+            f"there is no memory for a body of {format_length(nbytes)} bytes",
             actual=nbytes, status=413)
 
     cdef char* aligned(self, char* memory) noexcept:
@@ -482,8 +482,8 @@ cdef class BodyBuffer:
             return 0
         if self.content_length is not None:
             raise LayoutError(
-                f"the body is longer than announced: {self.nbytes + n_more} bytes, Content-Length "
-                f"is {self.content_length}",
+                f"the body exceeds Content-Length: {self.nbytes + n_more} bytes have arrived, but "
+                f"Content-Length is {self.content_length}",
                 offset=self.capacity, expected=self.content_length, actual=self.nbytes + n_more)
         if self.n_exports > 0:
             raise BufferError(VIEWS_EXPORTED)
@@ -546,8 +546,8 @@ cdef class BodyBuffer:
     cdef int append(self, const void* source, Py_ssize_t nbytes) except -1:
         if nbytes > PY_SSIZE_T_MAX - self.nbytes:  # a ctypes array may declare any size
             raise HeaderError(
-                f"the body is too long: {self.nbytes} bytes have arrived, there is no memory "
-                f"for {nbytes} more", actual=nbytes, status=413)
+                f"there is no memory for {nbytes} more bytes of the body after "
+                f"{self.nbytes} bytes", actual=nbytes, status=413)
         if self.content_length is None:
             self.check_limit(self.nbytes + nbytes)
         self.make_room(nbytes)
@@ -625,7 +625,7 @@ cdef class BodyBuffer:
         if not 0 <= nbytes <= self.capacity - self.nbytes:
             raise ValueError(
                 f"{format_number(nbytes)} bytes cannot have arrived: there is memory for "
-                f"{self.capacity - self.nbytes}")
+                f"{format_count('byte', self.capacity - self.nbytes)}")
         n_arrived = nbytes
         if self.content_length is None:
             self.check_limit(self.nbytes + n_arrived)
@@ -651,7 +651,7 @@ cdef as_int(number):
     return number if number is None or type(number) is int else int(index(number))
 
 
-cdef digits(number):
+cdef format_length(number):
     """Format a length. More than 256 bits are abbreviated, because `str` may raise ValueError."""
     return str(number) if number.bit_length() <= 256 else format_number(number)
 

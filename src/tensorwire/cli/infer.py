@@ -117,7 +117,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("url", metavar="URL", help="http://host:8000, https://host or host:8000")
-    add("model", metavar="MODEL", type=utf8_text, help="name of the model")
+    add("model", metavar="MODEL", type=valid_utf8, help="name of the model")
     add("--input", metavar="NAME=VALUE", type=assignment, action="append", default=[],
         dest="inputs", help="an input, see above; can be repeated")  # fmt: skip
     add("--random", action="store_true", help=RANDOM_HELP)
@@ -144,7 +144,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     return parser
 
 
-def utf8_text(text: str) -> str:
+def valid_utf8(text: str) -> str:
     """Return the argument. Raises ArgumentTypeError if it was not valid UTF-8."""
     try:
         text.encode()
@@ -194,11 +194,11 @@ def unique(option: str, pairs: Iterable[tuple[Key, Value]]) -> dict[Key, Value]:
 def check_combinations(options: argparse.Namespace) -> None:
     """Raise UsageError for options that contradict each other."""
     if options.repeat is None and (options.concurrency > 1 or options.warmup):
-        raise UsageError("--concurrency and --warmup need --repeat")
+        raise UsageError("--concurrency and --warmup require --repeat")
     if options.repeat is not None and options.save is not None:
         raise UsageError("--save and --repeat cannot be combined")
     if options.shapes and not options.random:
-        raise UsageError("--shape needs --random")
+        raise UsageError("--shape requires --random")
     if options.insecure and options.ca_file is not None:
         raise UsageError("--insecure and --ca-file cannot be combined")
 
@@ -225,7 +225,7 @@ def make_ssl_context(options: argparse.Namespace) -> ssl.SSLContext | None:
     if not options.insecure and options.ca_file is None:
         return None
     if not options.url.lower().startswith("https://"):
-        raise UsageError("--insecure and --ca-file need an https:// URL")
+        raise UsageError("--insecure and --ca-file require an https:// URL")
     try:
         context = ssl.create_default_context(cafile=options.ca_file)
     except OSError as error:
@@ -265,12 +265,14 @@ def make_inputs(options: argparse.Namespace, specs: dict[str, tw.TensorSpec]) ->
     shapes = unique("--shape", ((one.name, one) for one in options.shapes))
     for name in {**given, **shapes}:
         if specs and name not in specs:
-            raise UsageError(f"the model has no input {name!r}; it has {spec_text(specs.values())}")
+            raise UsageError(
+                f"the model has no input {name!r}; it has {format_specs(specs.values())}"
+            )
         if name in given and name in shapes:
             raise UsageError(f"input {name!r} has an --input: --shape is for random inputs")
     absent = [spec for name, spec in specs.items() if name not in given]
     if absent and not options.random:
-        raise UsageError(f"missing {spec_text(absent)}: use --input, or --random")
+        raise UsageError(f"missing {format_specs(absent)}: use --input, or --random")
     if not {**specs, **given, **shapes}:
         raise UsageError("the model declares no inputs; use --input, or --random with --shape")
     tensors = []
@@ -290,7 +292,7 @@ def make_inputs(options: argparse.Namespace, specs: dict[str, tw.TensorSpec]) ->
     return tensors
 
 
-def spec_text(specs: Iterable[tw.TensorSpec]) -> str:
+def format_specs(specs: Iterable[tw.TensorSpec]) -> str:
     """Describe the first inputs: ``input 'x' (FP32 [-1, 3]), ...``."""
     texts = [f"input {s.name!r} ({s.datatype} {format_shape(s.shape)})" for s in specs]
     more = f" and {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
@@ -375,7 +377,7 @@ def in_datatype(array: NDArray[Any], datatype: str, given: Assignment) -> NDArra
         )
     dtype = DATATYPES[datatype].dtype if datatype != "BF16" else bf16_dtype()
     if dtype is None:
-        raise UsageError("converting an array to BF16 needs ml_dtypes")
+        raise UsageError("converting an array to BF16 requires ml_dtypes")
     with np.errstate(all="ignore"):
         converted = array.astype(dtype)
         is_exact = dtype.kind not in "iub" or np.array_equal(converted, array)
@@ -432,10 +434,10 @@ def random_array(rng: np.random.Generator, datatype: str, shape: tuple[int, ...]
 def print_outputs(outputs: Iterable[tw.Tensor]) -> None:
     for tensor in outputs:
         print(f"{escape_name(tensor.name)}  {tensor.datatype}  {list(tensor.shape)}")
-        print(values_text(tensor))
+        print(format_values(tensor))
 
 
-def values_text(tensor: tw.Tensor) -> str:
+def format_values(tensor: tw.Tensor) -> str:
     """Return the values as numpy prints them, without the middle of a large array."""
     if tensor.data is None:
         return "(in shared memory)"
@@ -448,11 +450,11 @@ def values_text(tensor: tw.Tensor) -> str:
         array,
         threshold=100,
         edgeitems=3 if array.ndim <= 2 else 1,
-        formatter={"object": element_text},  # type: ignore[arg-type]
+        formatter={"object": format_element},  # type: ignore[arg-type]
     )
 
 
-def element_text(element: bytes) -> str:
+def format_element(element: bytes) -> str:
     return repr(element) if len(element) <= 60 else f"{element[:60]!r}..."
 
 
@@ -597,7 +599,7 @@ class Measurement:
         with self._lock:
             if not self.is_stopped:
                 self.errors[error_kind(error)] += 1
-                self.messages.setdefault(error_kind(error), error_text(error))
+                self.messages.setdefault(error_kind(error), format_error(error))
 
 
 def data_nbytes(tensors: Iterable[tw.Tensor]) -> int:
@@ -639,7 +641,7 @@ def error_kind(error: Exception) -> str:
     return type(error).__name__
 
 
-def error_text(error: Exception) -> str:
+def format_error(error: Exception) -> str:
     """Return the message of an error on one line, without terminal control characters."""
     text = " ".join(str(error).split())
     text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
@@ -660,7 +662,7 @@ def run(options: argparse.Namespace) -> int:
         with make_client(options) as client:
             return call_model(client, options)
     except CALL_ERRORS as error:
-        print(f"{PROGRAM}: {error_text(error)}", file=sys.stderr)
+        print(f"{PROGRAM}: {format_error(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -365,7 +365,7 @@ class Pool:
             elif slot.exception() is None:
                 self.release(slot.result())
             if isinstance(error, TimeoutError):
-                raise deadline.error(step) from None
+                raise deadline.timeout_error(step) from None
             raise
 
     def release(self, connection: Connection | None) -> None:
@@ -632,7 +632,7 @@ class AsyncClient(BaseClient):
         if self._pool is None:
             self._pool = Pool(self._options["connections"], loop)
         elif self._pool.loop is not loop:
-            raise RuntimeError("the client was used in another event loop, and belongs to it")
+            raise RuntimeError("the client belongs to another event loop, which used it first")
         return self._pool
 
     async def _input_specs(
@@ -685,7 +685,7 @@ class AsyncClient(BaseClient):
                 reader = await connection.exchange(request, deadline, progress)
             is_reusable = reader.reusable
             if reader.buffer is None:
-                raise self._error(reader)
+                raise self._response_error(reader)
             return ResponseBody(reader.take_buffer(), reader.header_length)
         except OSError as error:
             if progress is not None and progress.error is error:
@@ -728,7 +728,7 @@ class AsyncClient(BaseClient):
                     server.host, server.port, type=socket.SOCK_STREAM
                 )
         except TimeoutError:
-            raise deadline.error(step) from None
+            raise deadline.timeout_error(step) from None
         for family, kind, protocol, _, address in addresses:
             seconds, step = deadline.limit("connect")
             sock = None
@@ -750,7 +750,7 @@ class AsyncClient(BaseClient):
             except OSError as failure:
                 # The error of the kernel, ETIMEDOUT, has a number.
                 is_ours = isinstance(failure, TimeoutError) and failure.errno is None
-                error = deadline.error(step) if is_ours else failure
+                error = deadline.timeout_error(step) if is_ours else failure
             except BaseException:
                 if sock is not None:
                     sock.close()

@@ -227,10 +227,10 @@ class Deadline:
         if self.at is not None and (seconds is None or self.at - now <= seconds):
             seconds, step = self.at - now, "total"
         if seconds is not None and seconds <= 0:
-            raise self.error(step)
+            raise self.timeout_error(step)
         return seconds, step
 
-    def error(self, step: Step) -> TimeoutError:
+    def timeout_error(self, step: Step) -> TimeoutError:
         """Return the exception for a timeout that has expired."""
         duration = format_seconds(getattr(self.timeout, step))
         if step == "total":
@@ -429,8 +429,8 @@ class ResponseBody(NamedTuple):
         nbytes = len(self.buffer)
         if nbytes > limits.max_header_nbytes:
             raise tw.HeaderError(
-                f"the metadata is too long: {format_count('byte', nbytes)}, at most "
-                f"{limits.max_header_nbytes} are accepted",
+                f"the metadata is {format_count('byte', nbytes)} long; the limit is "
+                f"{limits.max_header_nbytes}",
                 expected=limits.max_header_nbytes,
                 actual=nbytes,
             )
@@ -574,7 +574,7 @@ class BaseClient:
             head += _BINARY_HEADERS % (header_length, nbytes)
         return Request("POST", path, head, buffers, nbytes)
 
-    def _error(self, reader: Any) -> InferenceServerError:
+    def _response_error(self, reader: Any) -> InferenceServerError:
         """Return the exception for the error response that a ResponseReader has read."""
         reason = reader.reason.decode("latin-1")
         error = server_error(reader.status, reason, reader.error_body)
@@ -701,7 +701,9 @@ def _quote_segment(value: str, what: str) -> str:
     # Quoting the dots does not help: many servers and proxies take %2E%2E for "..".
     check_type(f"the {what} of a model", value, str, "a str")
     if value in ("", ".", ".."):
-        raise ValueError(f"{value!r} cannot be the {what} of a model: URLs have no such path")
+        raise ValueError(
+            f"the {what} of a model must not be {value!r}, which cannot be a part of a URL path"
+        )
     return quote(value, safe="")
 
 
@@ -718,7 +720,7 @@ def check_headers(headers: Headers | None) -> dict[str, str]:
         check_type("the name of an HTTP header", name, str, "a str")
         check_type(f"the value of the HTTP header {name[:80]!r}", value, str, "a str")
         if name.lower() in _RESERVED_HEADERS:
-            raise ValueError(f"{name} is set by the client itself")
+            raise ValueError(f"the HTTP header {name} cannot be passed: the client sets it")
         if not _TOKEN.fullmatch(name):
             raise ValueError(f"the name of an HTTP header is invalid: {name[:80]!r}")
         if _NOT_IN_VALUE.search(value) or not all(ord(c) < 256 for c in value):
@@ -757,7 +759,7 @@ class Positional(NamedTuple):
         if len(self.arrays) != len(specs):
             names = ", ".join(repr(name[:80]) for name, _ in specs[:20])
             raise ValueError(
-                f"{format_count('array', len(self.arrays))} passed, but the model takes "
+                f"inputs has {format_count('array', len(self.arrays))}, but the model takes "
                 f"{format_count('input', len(specs))}: {names}"
             )
         return [

@@ -22,7 +22,7 @@ try:
         HttpResponseParser,
     )
 except ImportError:
-    raise ImportError("the clients need httptools: pip install 'tensorwire[client]'") from None
+    raise ImportError("the clients require httptools: pip install 'tensorwire[client]'") from None
 
 import tensorwire as tw
 
@@ -214,7 +214,9 @@ class ResponseReader:
         )
         if self._framing_nbytes > _MAX_HEAD_NBYTES:
             part = "the head" if self.status == 0 else "a chunk header or the trailer section"
-            raise ConnectionError(f"{part} of the response is longer than {_MAX_HEAD_NBYTES} bytes")
+            raise ConnectionError(
+                f"{part} of the response exceeds the limit of {_MAX_HEAD_NBYTES} bytes"
+            )
         if self.buffer is not None and self.content_length is not None and not self._inflater:
             self._direct = True
             self._parser = None  # it does not see the rest of this response
@@ -288,7 +290,8 @@ class ResponseReader:
             coding = b",".join(headers[b"transfer-encoding"])
             if coding.lower() != b"chunked":
                 raise tw.HeaderError(
-                    f"the response has Transfer-Encoding {_shown(coding)}, which is not supported"
+                    f"the response has Transfer-Encoding {_format_value(coding)}, which is not "
+                    "supported"
                 )
         elif self.content_length is None:
             self._until_eof = True
@@ -300,8 +303,8 @@ class ResponseReader:
             elif encoding not in (b"", b"identity"):
                 if 200 <= self.status < 300:
                     raise tw.HeaderError(
-                        f"the response has Content-Encoding {_shown(encoding)}, which is not "
-                        "supported"
+                        f"the response has Content-Encoding {_format_value(encoding)}, which is "
+                        "not supported"
                     )
                 self._is_readable = False
         if 200 <= self.status < 300:
@@ -350,5 +353,5 @@ class ResponseReader:
         self.complete = True
 
 
-def _shown(value: bytes) -> str:
+def _format_value(value: bytes) -> str:
     return repr(value[:40].decode("latin-1"))

@@ -218,7 +218,7 @@ class Connection:
         seconds, step = deadline.limit("read")
         events = poll(poller, seconds)
         if not events:
-            raise deadline.error(step)
+            raise deadline.timeout_error(step)
         return events
 
 
@@ -258,7 +258,7 @@ def connect(
                 )
                 if _perform_handshake(sock, end):
                     return sock
-            error = deadline.error(step)
+            error = deadline.timeout_error(step)
         except OSError as failure:
             error = failure
         except BaseException:
@@ -330,7 +330,7 @@ class Resolver:
                 threading.Thread(target=lookup.run, daemon=True).start()
                 self.lookup = lookup
         if not lookup.done.wait(min(seconds, _MAX_SECONDS)):
-            raise deadline.error(step)
+            raise deadline.timeout_error(step)
         if lookup.error is not None:
             raise type(lookup.error)(*lookup.error.args)  # an exception belongs to one thread
         return lookup.addresses
@@ -384,7 +384,7 @@ class Pool:
             if not waiter.ready.acquire(
                 timeout=-1 if seconds is None else min(seconds, _MAX_SECONDS)
             ):
-                raise deadline.error(step)
+                raise deadline.timeout_error(step)
             if self.is_closed:
                 raise RuntimeError("the client is closed")
         except BaseException:
@@ -516,7 +516,7 @@ class Client(BaseClient):
     A connection is not used again after a response with status 500 or higher, unless the response
     has the header ``Connection: keep-alive``.
 
-    After a fork, the client of the child process opens connections of its own. A pickled client has
+    After a fork, the client of the child process opens new connections. A pickled client has
     the same options and no connections.
 
     Examples
@@ -921,7 +921,7 @@ class Client(BaseClient):
                 reader = connection.exchange(request, deadline, progress)
             is_reusable = reader.reusable
             if reader.buffer is None:
-                raise self._error(reader)
+                raise self._response_error(reader)
             return ResponseBody(reader.take_buffer(), reader.header_length)
         except OSError as error:
             if progress is not None and progress.error is error:

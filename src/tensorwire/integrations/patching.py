@@ -83,7 +83,7 @@ class DifferenceError(Exception):
     """An original differs from the tested ones. The message follows its name."""
 
 
-class Mismatch(DifferenceError):
+class MismatchError(DifferenceError):
     """An original is missing, or its replacement has other parameters.
 
     ``about_package`` completes a sentence about the package.
@@ -196,7 +196,7 @@ class Patch:
                 if any(is_wrapped(change.new, value) for value in values_in_use(change))
             ]
             if wrapped:
-                names = listed(join_name(change.owner, change.name) for change in wrapped)
+                names = format_functions(join_name(change.owner, change.name) for change in wrapped)
                 raise self._layout_error(
                     f"has functions that other code has wrapped since the integration was "
                     f"installed: {names}. Remove these wrappers first"
@@ -216,7 +216,9 @@ class Patch:
             needed += [other for other in self.relies_on.get(name, ()) if other not in needed]
         changed = [name for name in needed if name not in sources]
         if changed:
-            raise self._layout_error(f"has another source of {listed(changed)}")
+            raise self._layout_error(
+                f"has functions whose source is not known: {format_functions(changed)}"
+            )
 
     def compared(self, replacements: Callable[[], Iterable[Replacement]]) -> list[str]:
         """Return the names of all functions whose sources are compared.
@@ -239,10 +241,10 @@ class Patch:
         try:
             found = version(self.distribution)
         except PackageNotFoundError:
-            raise self._error(None, f"{self.distribution} is not installed") from None
+            raise self._integration_error(None, f"{self.distribution} is not installed") from None
         first, last = (release(text) for text in self.versions)
         if release(found) < first:
-            raise self._error(found, f"{self.distribution} {found} is too old")
+            raise self._integration_error(found, f"{self.distribution} {found} is too old")
         return release(found)[: len(last)] > last
 
     def _list(self, replacements: Callable[[], Iterable[Replacement]]) -> list[Replacement]:
@@ -277,7 +279,7 @@ class Patch:
                 if sources is not None:
                     self._check_sources(name, place(current), defined, sources)
             except DifferenceError as difference:
-                if isinstance(difference, Mismatch) and not (is_newer or foreign):
+                if isinstance(difference, MismatchError) and not (is_newer or foreign):
                     raise self._layout_error(difference.about_package) from difference
                 reasons[name] = str(difference)
         n_reasons = -1
@@ -286,9 +288,11 @@ class Patch:
             for name, _ in changes:
                 missing = [n for n in self.relies_on.get(name, ()) if n in reasons]
                 if missing and name not in reasons:
-                    reasons[name] = f"relies on {listed(missing)}"
+                    reasons[name] = f"relies on {format_functions(missing)}"
         if reasons:
-            problem = "; ".join(f"{dotted(name)} ({reasons[name]})" for name in sorted(reasons))
+            problem = "; ".join(
+                f"{format_function(name)} ({reasons[name]})" for name in sorted(reasons)
+            )
             if untested == "error":
                 raise self._layout_error(f"has functions that differ: {problem}")
             logger.warning(
@@ -307,7 +311,9 @@ class Patch:
         for other in self.relies_on.get(name, ()):
             for value in values_of(other, module) if other != name else ():
                 if (foreign := foreign_code(value, defined.get(other, other))) is not None:
-                    raise DifferenceError(f"relies on {dotted(other)}, which is {foreign} now")
+                    raise DifferenceError(
+                        f"relies on {format_function(other)}, which is {foreign} now"
+                    )
 
     def _check_sources(
         self, name: str, current: str | None, defined: Mapping[str, str], sources: KnownSources
@@ -319,12 +325,14 @@ class Patch:
         own = defined[name]
         is_elsewhere = current not in (None, own) and package_of(str(current)) == package_of(own)
         if is_elsewhere and sources.compares(own):
-            raise DifferenceError(f"is {dotted(str(current))} now")
+            raise DifferenceError(f"is {format_function(str(current))} now")
         if own not in sources:
             raise DifferenceError("its source is not known")
         others = [n for n in self.relies_on.get(name, ()) if defined.get(n, n) not in sources]
         if others:
-            raise DifferenceError(f"relies on the source of {listed(others)}, which is not known")
+            raise DifferenceError(
+                f"relies on the source of {format_functions(others)}, which is not known"
+            )
 
     def _sources(self, is_newer: bool) -> KnownSources:
         """Return the known sources. Those of a tested version need not be compared."""
@@ -337,9 +345,9 @@ class Patch:
 
     def _layout_error(self, problem: str) -> IntegrationError:
         found = version(self.distribution)
-        return self._error(found, f"{self.distribution} {found} {problem}")
+        return self._integration_error(found, f"{self.distribution} {found} {problem}")
 
-    def _error(self, found: str | None, problem: str) -> IntegrationError:
+    def _integration_error(self, found: str | None, problem: str) -> IntegrationError:
         return IntegrationError(
             f"{problem}; tensorwire was tested with {self.distribution} {self._tested}, and has "
             f"changed nothing",
@@ -379,23 +387,23 @@ class KnownSources:
 
 
 def prepare(replacement: Replacement) -> Change:
-    """Create the replacement, and check its parameters. Raises Mismatch."""
+    """Create the replacement, and check its parameters. Raises MismatchError."""
     owner, name, factory, inherited, _ = replacement
     where = f"{qualified_name(owner)}.{name}"
     old = vars(owner).get(name, ABSENT)
     found = getattr_static(owner, name, ABSENT) if inherited else old
     if found is ABSENT:
-        raise Mismatch("is missing", f"has no {where}")
+        raise MismatchError("is missing", f"has no {where}")
     if inherited and old is not ABSENT:
         message = f"defines {where}, which is expected to be inherited"
-        raise Mismatch("is not inherited", message)
+        raise MismatchError("is not inherited", message)
     original = unwrapped(found)
     new = factory(original)
     if callable(original):
         existing, expected = parameters(original), parameters(new)
         if existing != expected:
             message = f"{existing}, not {expected}"
-            raise Mismatch(f"has the parameters {message}", f"has {where}{message}")
+            raise MismatchError(f"has the parameters {message}", f"has {where}{message}")
         if not isinstance(new, type):
             update_wrapper(new, original)  # name and docstring, for `help`
     return Change(owner, name, old, new if found is original else type(found)(new))
@@ -421,7 +429,7 @@ def foreign_code(value: Any, name: str) -> str | None:
     found = place(value)
     if found is None or package_of(found) == package_of(name):
         return None
-    return dotted(found)
+    return format_function(found)
 
 
 def place(value: Any) -> str | None:
@@ -529,14 +537,14 @@ def package_of(name: str) -> str:
     return name.partition(":")[0].partition(".")[0].replace("-", "_")
 
 
-def dotted(name: str) -> str:
+def format_function(name: str) -> str:
     """Return a name in the digests as it is written in messages."""
     return name.replace(":", ".")
 
 
-def listed(names: Iterable[str]) -> str:
+def format_functions(names: Iterable[str]) -> str:
     """Return names in the digests as a list for a message."""
-    return ", ".join(map(dotted, names))
+    return ", ".join(map(format_function, names))
 
 
 def parameters(function: Any) -> str:

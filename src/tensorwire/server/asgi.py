@@ -115,8 +115,10 @@ async def read_request(
 
 
 async def _receive(receive: Receive) -> tuple[bytes, bool]:
-    """Return the next chunk of a body, and whether there are more. Raises "
-    "ClientDisconnectedError."""
+    """Return the next chunk of a body, and whether there are more.
+
+    Raises ClientDisconnectedError.
+    """
     message = await receive()
     if message["type"] == "http.disconnect":
         raise ClientDisconnectedError(

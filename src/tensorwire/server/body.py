@@ -58,7 +58,7 @@ def check_complete(body: BodyBuffer) -> None:
     if not body.complete:
         raise LayoutError(
             f"the body is shorter than Content-Length: {format_count('byte', len(body))} arrived, "
-            f"Content-Length is {body.content_length}",
+            f"but Content-Length is {body.content_length}",
             expected=body.content_length,
             actual=len(body),
         )

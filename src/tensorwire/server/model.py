@@ -29,8 +29,8 @@ from .workers import ThreadCall, Workers, in_thread
 log = logging.getLogger("tensorwire.server")
 
 Result = tw.InferResponse | Mapping[str, Any]
-# Larger JSON is read and written in a thread. So are larger bodies, whose BYTES and BOOL elements
-# are checked one by one. Up to these sizes, this takes about two milliseconds or less.
+# Larger JSON is read and written in a thread. Larger bodies are read in a thread, because their
+# BYTES and BOOL elements are checked one by one. Up to these sizes, this takes up to about 2 ms.
 MAX_JSON_NBYTES = 64 << 10
 MAX_BODY_NBYTES = 2 << 20
 SpecsByName = dict[str, tw.TensorSpec]
@@ -213,15 +213,15 @@ class ServedModel:
             task = asyncio.current_task()
             if task is None or task.cancelling() > 0:  # the server cancels the request
                 raise
-            raise self._failure(error, request) from None
+            raise self._model_error(error, request) from None
         except GeneratorExit as error:
             if not is_in_task():  # this coroutine is closed
                 raise
-            raise self._failure(error, request) from None
+            raise self._model_error(error, request) from None
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit would stop the server
-            raise self._failure(error, request) from None
+            raise self._model_error(error, request) from None
         if is_slow_to_encode(result, request):
             frame: tw.Frame = await in_thread(self._encode, result, request)
             return frame
@@ -251,7 +251,7 @@ class ServedModel:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # including SystemExit and the panics of Rust extensions
-            raise self._failure(error, request) from None
+            raise self._model_error(error, request) from None
 
     def _call_and_encode(self, request: tw.InferRequest) -> Any:
         """Run in a thread: return the frame, or what an async function returned that was wrapped.
@@ -261,7 +261,7 @@ class ServedModel:
         try:
             result = self.model.function(request)
         except BaseException as error:
-            raise self._failure(error, request) from None
+            raise self._model_error(error, request) from None
         return result if is_awaitable(result) else self._encode(result, request)
 
     def _encode(self, result: Any, request: tw.InferRequest) -> tw.Frame:
@@ -294,9 +294,9 @@ class ServedModel:
             # 400: the request asks for an output that does not exist, or that cannot be JSON
             if isinstance(error, tw.EncodeError) and error.status == 400:
                 raise
-            raise self._failure(error, request) from None
+            raise self._model_error(error, request) from None
 
-    def _failure(self, error: BaseException, request: tw.InferRequest) -> tw.TensorwireError:
+    def _model_error(self, error: BaseException, request: tw.InferRequest) -> tw.TensorwireError:
         """Return the error that the client receives. Log it unless the request is the cause."""
         if (
             isinstance(error, TensorNotFoundError)
@@ -333,7 +333,7 @@ _NOT_AWAITABLE = (tw.InferResponse, dict)
 
 
 def is_awaitable(result: Any) -> bool:
-    # isawaitable is slow for objects that are none.
+    # isawaitable is slow for objects that are not awaitable.
     return not isinstance(result, _NOT_AWAITABLE) and inspect.isawaitable(result)
 
 

@@ -74,8 +74,8 @@ def run(options: Options, *, http: str, **uvicorn_options: Any) -> int:
     interface = "InferProtocol" if reason is None else f"ASGI ({reason})"
     workers = uvicorn_options.get("workers") or 1
     print(
-        f"tensorwire {tw.__version__} serves {names(app, options)} at {address(uvicorn_options)} "
-        f"with {interface} on uvicorn {uvicorn.__version__}, "
+        f"tensorwire {tw.__version__} serves {format_models(app, options)} at "
+        f"{format_address(uvicorn_options)} with {interface} on uvicorn {uvicorn.__version__}, "
         f"{'1 process' if workers == 1 else f'{workers} processes'}",
         flush=True,
     )
@@ -109,8 +109,10 @@ def why_not_fast(app: Any) -> str | None:
 
 
 def check_readable(option: str, path: str | None) -> None:
-    """Raise InvalidArgumentsError if a file cannot be read. The error of uvicorn does not name "
-    "it."""
+    """Raise InvalidArgumentsError if a file cannot be read.
+
+    The error of uvicorn does not name the file.
+    """
     if path is None:
         return
     try:
@@ -120,14 +122,14 @@ def check_readable(option: str, path: str | None) -> None:
         raise InvalidArgumentsError(f"{option}: cannot read {path}: {error.strerror}") from None
 
 
-def names(app: Any, options: Options) -> str:
+def format_models(app: Any, options: Options) -> str:
     """Return the names of the models; for an application of another kind, its own name."""
     if not isinstance(app, App):
         return str(options.models)
     return ", ".join(sorted({model.name for _, model in app.routes.values() if model is not None}))
 
 
-def address(uvicorn_options: Mapping[str, Any]) -> str:
+def format_address(uvicorn_options: Mapping[str, Any]) -> str:
     if uvicorn_options.get("uds"):
         return f"unix:{uvicorn_options['uds']}"
     scheme = "https" if uvicorn_options.get("ssl_certfile") else "http"
@@ -184,7 +186,7 @@ def find(models: str) -> Any:
     try:
         found = import_module(module)
     except Exception as error:
-        problem = f"{type(error).__name__}: {error}{failed_lines(error)}"
+        problem = f"{type(error).__name__}: {error}{format_failed_lines(error)}"
         raise InvalidArgumentsError(f"cannot load {models}: {problem}") from None
     try:
         return getattr(found, name or "models")
@@ -192,7 +194,7 @@ def find(models: str) -> Any:
         raise InvalidArgumentsError(f"cannot load {models}: {error}") from None
 
 
-def failed_lines(error: Exception) -> str:
+def format_failed_lines(error: Exception) -> str:
     """Return the lines of the imported modules that raised the exception, each on its own line.
 
     The text of a SyntaxError contains its line already.

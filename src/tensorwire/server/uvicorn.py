@@ -50,7 +50,7 @@ if not TESTED_UVICORN[0] <= release(uvicorn.__version__)[:2] <= TESTED_UVICORN[1
     raise ImportError(
         "InferProtocol was tested with uvicorn "
         + " to ".join(".".join(map(str, version)) for version in TESTED_UVICORN)
-        + f", and not with {uvicorn.__version__}"
+        + f", not with {uvicorn.__version__}"
     )
 
 # The parser processes all requests in a chunk at once, so a chunk must not contain too many.
@@ -295,7 +295,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.head_nbytes = 0 if self.has_body_data else self.head_nbytes + len(data)
         self.has_body_data = False
         if self.head_nbytes > _MAX_HEAD_NBYTES:
-            text = f"the headers or trailers are longer than {_MAX_HEAD_NBYTES} bytes"
+            text = f"the headers or trailers exceed the limit of {_MAX_HEAD_NBYTES} bytes"
             self._reject(TensorwireError(text, status=431))
             return
         if self.receiving is not None:

@@ -53,8 +53,8 @@ class Workers:
                 self._n_requests += 1
                 return
         raise OverloadedError(
-            f"the server is overloaded: {format_count('request', self.max_concurrency)} in "
-            "progress, which is the limit"
+            "the server is overloaded: the limit is "
+            f"{format_count('request', self.max_concurrency)} in progress"
         )
 
     def end_request(self) -> None:

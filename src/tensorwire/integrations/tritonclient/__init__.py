@@ -12,7 +12,7 @@ What changes:
 - An ``http.InferInput`` refers to an array of 256 KiB or more instead of copying it. Each request
   sends the values that the array has then. If you modify the array before that, pass a copy.
 - ``infer`` over HTTP sends such arrays without copying them. Over ``tritonclient.http``, it
-  receives a large binary response directly into memory of its own.
+  receives a large binary response directly into separate memory.
 - ``as_numpy`` of a binary output returns a view of the response. The view keeps the whole response
   in memory, and it may be misaligned.
 - BYTES inputs can also be a ``BytesArray``, or numpy arrays of kind ``U`` or StringDType.

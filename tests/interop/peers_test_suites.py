@@ -1,9 +1,9 @@
-"""Run the own tests of other packages with and without our integrations.
+"""Run the test suites of other packages with and without the integrations.
 
-`python3 peers_own_tests.py [PACKAGE ...]` takes the tests of each release in PEERS from its source
-archive or repository, and runs them in the environment of the package (environment.py). They pass
-if no test passes without the integration and fails with it, except those in EXPECTED. The exit code
-is 1 otherwise. `--write` saves the result in docs/integrations/peers-own-tests.md.
+`python3 peers_test_suites.py [PACKAGE ...]` takes the tests of each release in PEERS from its
+source archive or repository, and runs them in the environment of the package (environment.py). They
+pass if no test passes without the integration and fails with it, except those in EXPECTED. The exit
+code is 1 otherwise. `--write` saves the result in docs/integrations/peers-test-suites.md.
 
 `--repository PACKAGE=URL` clones the tests from another URL or folder.
 """
@@ -24,7 +24,7 @@ from xml.etree import ElementTree
 
 import environment  # type: ignore[import-not-found]  # next to this script
 
-PAGE = environment.REPOSITORY_ROOT / "docs" / "integrations" / "peers-own-tests.md"
+PAGE = environment.REPOSITORY_ROOT / "docs" / "integrations" / "peers-test-suites.md"
 MINUTES = 20  # after which a run is stopped
 
 Outcomes = dict[str, str]  # pytest id: passed, skipped, failure or error
@@ -80,8 +80,8 @@ PEERS = {
             repository="https://github.com/triton-inference-server/client",
             folder="src/python/library/tests",
             tests=("test_inference_server_client.py", "test_shared_memory.py"),
-            left_out="`test_cuda_shared_memory.py`, which needs a GPU. Most tests of the client "
-            "are part of the tests of Triton, which need a server and its models",
+            left_out="`test_cuda_shared_memory.py`, which requires a GPU. Most tests of the client "
+            "are part of the tests of Triton, which require a server and its models",
         ),
         Peer(
             name="kserve",
@@ -115,7 +115,7 @@ PEERS = {
             ),
             setup="import numpy; numpy.NaN = numpy.nan  # the tests were written for numpy 1\n",
             left_out="the tests of Kafka, the command, custom environments, metrics, tracing and "
-            "the repository, which use no tensors or need other servers",
+            "the repository, which use no tensors or require other servers",
         ),
     ]
 }
@@ -324,12 +324,12 @@ def print_result(result: Result) -> None:
 def page(results: list[Result]) -> str:
     """Return the page with the results, in Markdown."""
     lines = [
-        "# The packages' own tests with the drop-in replacements",
+        "# The packages' test suites with the drop-in replacements",
         "",
-        "`python3 tests/interop/peers_own_tests.py --write` runs the tests of tritonclient, KServe",
-        "and MLServer without and with the integration, and writes this page. A test that fails in",
-        "both runs has a cause that is not in tensorwire: newer versions of pytest or of other",
-        "packages, or the missing network.",
+        "`python3 tests/interop/peers_test_suites.py --write` runs the tests of tritonclient,",
+        "KServe and MLServer without and with the integration, and writes this page. A test that",
+        "fails in both runs has a cause that is not in tensorwire: newer versions of pytest or of",
+        "other packages, or the missing network.",
         "",
         f"Last run: {datetime.now(UTC):%Y-%m-%d}, Python {sys.version.split()[0]}, tensorwire "
         f"{tensorwire_version()}.",
