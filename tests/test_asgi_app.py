@@ -12,7 +12,7 @@ import pytest
 
 import tensorwire as tw
 from support.asgi_requests import ALL, BODY, FRAME, WORDS, X, ask, infer
-from tensorwire.asgi import Model, create_app
+from tensorwire.server import Model, create_app
 
 
 async def echo(request: tw.InferRequest) -> tw.InferResponse:

@@ -24,9 +24,9 @@ import tensorwire as tw
 from support.requirements import skip_or_fail
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire import TensorSpec
-from tensorwire.asgi import Model, create_app
 from tensorwire.cli import infer, main
 from tensorwire.client import RESPONSE_LIMITS
+from tensorwire.server import Model, create_app
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server, sys.stdout and sys.stderr")
 

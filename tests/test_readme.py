@@ -15,7 +15,7 @@ import pytest
 
 import tensorwire as tw
 from support.examples import PAGES, ROOT, Example, examples, run
-from tensorwire import asgi, client
+from tensorwire import client, server
 from tensorwire.integrations import kserve, mlserver, tritonclient
 
 pytestmark = pytest.mark.no_sanitizers(reason="it reads the repository")
@@ -67,7 +67,9 @@ def test_readme_is_short() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [tw, asgi, client, kserve, mlserver, tritonclient], ids=lambda module: module.__name__
+    "module",
+    [tw, client, server, kserve, mlserver, tritonclient],
+    ids=lambda module: module.__name__,
 )
 def test_reference_has_all_public_names(module: ModuleType) -> None:
     pages = sorted((ROOT / "docs" / "reference").glob("*.md"))

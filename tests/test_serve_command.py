@@ -19,9 +19,8 @@ import uvicorn
 import tensorwire as tw
 from support import client_fixtures
 from support.client_fixtures import Certificate
-from tensorwire.asgi import create_app
 from tensorwire.cli import main
-from tensorwire.server import serve
+from tensorwire.server import create_app, serve
 from tensorwire.server.serve import FAST_PROTOCOL, Options, create, echo, load, why_not_fast
 
 pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
@@ -348,7 +347,12 @@ def test_when_asgi_is_used(
     assert found is None if reason is None else reason in str(found)
 
 
-def test_without_httptools(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("package", ["httptools", "uvicorn"])
+def test_without_a_package(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.delitem(sys.modules, "tensorwire.server.uvicorn", raising=False)
-    monkeypatch.setitem(sys.modules, "httptools", None)
-    assert why_not_fast(create_app({"echo": echo})) == "httptools is not installed"
+    monkeypatch.setitem(sys.modules, package, None)
+    reason = f"InferProtocol requires {package}: pip install 'tensorwire[serve]'"
+    assert why_not_fast(create_app({"echo": echo})) == reason
+    with pytest.raises(ImportError, match="requires") as caught:
+        from tensorwire.server import InferProtocol  # noqa: F401, PLC0415
+    assert str(caught.value) == reason

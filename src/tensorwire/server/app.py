@@ -96,7 +96,7 @@ def create_app(
     Examples
     --------
     >>> from tensorwire import TensorSpec
-    >>> from tensorwire.asgi import Model, create_app
+    >>> from tensorwire.server import Model, create_app
     >>> def double(request):
     ...     return {"y": request["x"].as_numpy() * 2}
     >>> app = create_app({"double": Model(double, [TensorSpec("x", "FP32", [-1])])})

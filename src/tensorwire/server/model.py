@@ -71,7 +71,7 @@ class Model:
     Examples
     --------
     >>> from tensorwire import TensorSpec
-    >>> from tensorwire.asgi import Model
+    >>> from tensorwire.server import Model
     >>> def double(request):
     ...     return {"y": request["x"].as_numpy() * 2}
     >>> model = Model(double, [TensorSpec("x", "FP32", [-1])], [TensorSpec("y", "FP32", [-1])])
