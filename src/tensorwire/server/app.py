@@ -101,7 +101,7 @@ def create_app(
     ...     return {"y": request["x"].as_numpy() * 2}
     >>> app = create_app({"double": Model(double, [TensorSpec("x", "FP32", [-1])])})
 
-    Serve it with ``python -m tensorwire serve module:app``, with any ASGI server, for example
+    Serve it with ``tensorwire serve module:app``, with any ASGI server, for example
     ``uvicorn --http h11 --ws none module:app``, or with ``granian --interface rsgi module:app``.
     """
     return App(

@@ -1,4 +1,4 @@
-"""``python -m tensorwire serve``: run an application on uvicorn."""
+"""``tensorwire serve``: run an application on uvicorn."""
 
 from __future__ import annotations
 
