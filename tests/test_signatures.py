@@ -1,4 +1,4 @@
-"""inspect.signature of the public compiled classes and functions, and docstrings of attributes."""
+"""What dir(), inspect.signature() and help() show of the public names."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import inspect
 import pydoc
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import tensorwire as tw
+from support.public_api import MODULES
 
 pytestmark = pytest.mark.thread_unsafe(
     reason="ast.parse is not thread-safe before Python 3.11.8 (python/cpython#106905)"
@@ -117,6 +119,12 @@ def test_attribute_is_described(name: str) -> None:
     text = inspect.getdoc(CLASSES[kind]) or ""
     described = re.search(rf"^(?:\w+, )*{attribute}(?:, \w+)* : ", text, re.MULTILINE)
     assert described or ATTRIBUTES[name].__doc__
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_dir_shows_public_names(module: ModuleType) -> None:
+    assert {name for name in dir(module) if not name.startswith("__")} == set(module.__all__)
+    assert {"__doc__", "__file__", "__name__", "__all__"} <= set(dir(module))
 
 
 def test_help_shows_the_signature() -> None:
