@@ -1,6 +1,7 @@
 from typing import Any, final
 
 from .datatypes import Limits
+from .memory import ReadableBuffer
 from .messages import InferRequest, InferResponse, Tensor, TensorSpec
 
 @final
@@ -19,27 +20,27 @@ class PeerTensor:
     def text(self) -> memoryview | None: ...
 
 def decode_request(
-    body: Any,
+    body: ReadableBuffer,
     header_length: int | str | bytes | None = None,
     *,
     raw_input: TensorSpec | None = None,
     limits: Limits = ...,
 ) -> InferRequest: ...
 def decode_response(
-    body: Any,
+    body: ReadableBuffer,
     header_length: int | str | bytes | None = None,
     *,
     limits: Limits = ...,
 ) -> InferResponse: ...
 def read_peer_message(
-    body: Any,
+    body: ReadableBuffer,
     header_nbytes: int,
     is_request: bool,
     limits: Limits,
     needs_arrays: bool = False,
 ) -> tuple[Any, list[PeerTensor], list[dict[str, Any] | None]]: ...
 def view_tensor(
-    buffer: Any,
+    buffer: ReadableBuffer,
     name: str,
     datatype: str,
     shape: tuple[int, ...],

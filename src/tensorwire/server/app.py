@@ -10,7 +10,7 @@ import tensorwire as tw
 
 from . import asgi
 from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT
-from .model import Function, Model
+from .model import Function, Model, Selection
 from .service import Service
 from .workers import DEFAULT_MAX_CONCURRENCY
 
@@ -35,7 +35,7 @@ def create_app(
     *,
     max_body: int = DEFAULT_MAX_BODY,
     limits: tw.Limits | None = None,
-    selection: str = "spec",
+    selection: Selection = "spec",
     receive_timeout: float | None = DEFAULT_RECEIVE_TIMEOUT,
     max_concurrency: int = DEFAULT_MAX_CONCURRENCY,
     zero_copy: bool = False,
