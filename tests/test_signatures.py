@@ -6,6 +6,7 @@ import ast
 import inspect
 import pydoc
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -104,6 +105,51 @@ def test_signature_of_a_function(name: str) -> None:
     if owner:
         body = definition(body, owner).body
     assert_equal(actual(FUNCTIONS[name]), declared(definition(body, method)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_signature_of_a_function_has_the_types_of_the_stub(name: str) -> None:
+    """Cython puts no types of C arguments, nor of stubs, into signatures."""
+    owner, _, method = name.rpartition(".")
+    body = stub_of(FUNCTIONS[name] if not owner else CLASSES[owner])
+    if owner:
+        body = definition(body, owner).body
+    function = definition(body, method)
+    types = {name: str(text) for name, text in FUNCTIONS[name].__annotations__.items()}
+    if any(ast.unparse(decorator) == "overload" for decorator in function.decorator_list):
+        parameters = inspect.signature(FUNCTIONS[name]).parameters
+        assert types.keys() == {*parameters, "return"} - {"self"}
+        return
+    arguments = function.args
+    rest = [arguments.kwarg] if arguments.kwarg else []
+    assert types == {"return": ast.unparse(function.returns)} | {
+        argument.arg: ast.unparse(argument.annotation)
+        for argument in [*arguments.args, *arguments.kwonlyargs, *rest]
+        if argument.annotation
+    }
+
+
+def public_callables() -> Iterator[tuple[str, Any]]:
+    """Return all public functions and classes, and the public methods of these classes."""
+    for module in MODULES:
+        for name in set(module.__all__) - {"BinaryDataPlane"}:  # a class of KServe's
+            value = getattr(module, name)
+            if not callable(value):
+                continue
+            yield f"{module.__name__}.{name}", value
+            for method, member in vars(value).items() if inspect.isclass(value) else ():
+                if callable(member) and not method.startswith("_"):
+                    yield f"{module.__name__}.{name}.{method}", member
+
+
+CALLABLES = dict(public_callables())
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_defaults_in_signatures_are_short(name: str) -> None:
+    parameters = inspect.signature(CALLABLES[name]).parameters.values()
+    shown = {p.name: repr(p.default) for p in parameters if p.default is not NO_DEFAULT}
+    assert {name: text for name, text in shown.items() if len(text) > 30} == {}
 
 
 @pytest.mark.parametrize("name", CLASSES)
