@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import tensorwire as tw
-from tensorwire.asgi import Model, create_app
+from tensorwire.server import Model, create_app
 from tensorwire.server.serve import why_not_fast
 
 from .contenders import Missing

@@ -54,7 +54,7 @@ WIRE_SECTIONS = {
 
 
 class CommandHelp(Directive):
-    """The output of ``python -m tensorwire COMMAND --help``."""
+    """The output of ``tensorwire COMMAND --help``."""
 
     optional_arguments = 1
 

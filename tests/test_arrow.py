@@ -558,6 +558,7 @@ def test_export_must_be_capsules_of_the_right_names() -> None:
         ):
             tw.encode_bytes(Bad("__arrow_c_stream__", stream))
     tensor = tensor_of(TEXT)
+    value: Any
     for value in (5, "text", array):
         with pytest.raises(
             TypeError, match="a requested schema must be an 'arrow_schema' capsule, not"

@@ -16,7 +16,7 @@ import pytest
 
 import tensorwire as tw
 from support.asgi_requests import ALL, BODY, FRAME, WORDS, X, ask, infer
-from tensorwire.asgi import (
+from tensorwire.server import (
     ClientDisconnectedError,
     Model,
     create_app,

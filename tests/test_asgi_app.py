@@ -12,7 +12,8 @@ import pytest
 
 import tensorwire as tw
 from support.asgi_requests import ALL, BODY, FRAME, WORDS, X, ask, infer
-from tensorwire.asgi import Model, create_app
+from tensorwire.server import Model, create_app
+from tensorwire.server.model import Selection
 
 
 async def echo(request: tw.InferRequest) -> tw.InferResponse:
@@ -146,7 +147,7 @@ def test_limits_of_the_app() -> None:
 
 
 @pytest.mark.parametrize(("selection", "binary"), [("spec", True), ("triton", False)])
-def test_selection_of_the_app(selection: str, binary: bool) -> None:
+def test_selection_of_the_app(selection: Selection, binary: bool) -> None:
     request = tw.InferRequest([X], [tw.RequestedOutput("x")], parameters=ALL)
     frame = tw.encode_request(request)
     n = frame.header_length or 0
@@ -224,7 +225,7 @@ def test_responses_of_a_model_are_not_limited(model: str) -> None:
 
 def test_unknown_selection_is_rejected_by_create_app() -> None:
     with pytest.raises(ValueError, match="selection must be 'spec' or 'triton', not 'Triton'"):
-        create_app({"echo": echo}, selection="Triton")
+        create_app({"echo": echo}, selection="Triton")  # type: ignore[arg-type]
 
 
 def test_model_names() -> None:

@@ -17,8 +17,8 @@ import pytest
 
 import tensorwire as tw
 from support.servers import HOST, uvicorn_server
-from tensorwire.asgi import create_app
 from tensorwire.client import AsyncClient, Client, InferenceServerError
+from tensorwire.server import create_app
 
 pytestmark = [
     pytest.mark.thread_unsafe(reason="the tests share a server"),

@@ -212,7 +212,7 @@ def test_arguments_of_wrong_types() -> None:
     with pytest.raises(TypeError):
         tw.BodyBuffer("5")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        tw.BodyBuffer(5).write("text")
+        tw.BodyBuffer(5).write("text")  # type: ignore[arg-type]
     with pytest.raises(BufferError):
         tw.BodyBuffer(50).write(np.zeros((4, 4), np.uint8)[:, ::2].data)
     assert repr(tw.BodyBuffer(5)) == "<BodyBuffer with 0 of 5 bytes>"

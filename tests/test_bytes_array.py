@@ -214,9 +214,10 @@ def test_conversion_to_arrays() -> None:
     assert text.dtype == np.dtypes.StringDType()
     assert text.tolist() == tensor.as_strings().tolist()
     assert tensor.as_numpy(object) is not tensor.as_numpy(object)
-    for dtype in (np.float32, "U", int):
+    unsupported: Any
+    for unsupported in (np.float32, "U", int):
         with pytest.raises(TypeError, match="can be converted to object, 'S' or"):
-            tensor.as_numpy(dtype)
+            tensor.as_numpy(unsupported)
 
 
 def test_fixed_width_loses_trailing_nuls() -> None:
@@ -258,7 +259,7 @@ def test_raw_element_gets_a_prefix_on_the_wire(element: bytes) -> None:
     tensor = tw.decode_request(element, 0, raw_input=spec)["x"].data
     assert isinstance(tensor, tw.BytesArray)
     assert tensor.wire == reference.elements([element])
-    assert tensor[1:].wire == b""
+    assert bytes(tensor[1:].wire) == b""
     assert tensor == tw.decode_bytes(reference.elements([element]))
 
 
@@ -337,7 +338,7 @@ def test_arguments_of_wrong_types() -> None:
     with pytest.raises(BufferError):
         tw.decode_bytes(np.zeros(4, np.int32))
     with pytest.raises(TypeError):
-        tw.decode_bytes("text")
+        tw.decode_bytes("text")  # type: ignore[arg-type]
 
 
 # --- memory that another thread writes to ---

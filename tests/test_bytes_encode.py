@@ -189,7 +189,7 @@ def test_encode_bytes_into(values: Any) -> None:
         with pytest.raises(BufferError):
             tw.encode_bytes_into(values, buffer_of_no_bytes)
     with pytest.raises(TypeError):
-        tw.encode_bytes_into(values, "text")
+        tw.encode_bytes_into(values, "text")  # type: ignore[arg-type]
 
 
 def test_encode_bytes_into_the_memory_of_the_values() -> None:

@@ -18,10 +18,10 @@ from support import client_fixtures
 from support.client_fixtures import BODY, FRAME, GOOD, HEADERS, Connect, MiB, X, echo
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire._codec.datatypes import UNLIMITED
-from tensorwire.asgi import create_app
 from tensorwire.client import InferenceServerError
 from tensorwire.client.responses import ERROR_NBYTES, ResponseReader
 from tensorwire.http import HEADER_LENGTH
+from tensorwire.server import create_app
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect

@@ -1,4 +1,4 @@
-"""The commands of `python -m tensorwire`: demo and inspect."""
+"""The commands of `tensorwire`: demo and inspect."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tensorwire as tw
+from support.console_script import PROGRAMS, programs
 from tensorwire.cli import main
 
 FRAME = tw.encode_request(
@@ -107,6 +108,24 @@ def test_inspect_malformed_body(
     assert printed.out == ""
     for line in lines:
         assert line in printed.err
+
+
+@pytest.mark.no_sanitizers(reason="it reads the repository")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_usage_is_what_the_user_has_written(name: str, tmp_path: Path) -> None:
+    program = programs(tmp_path / "bin")[name]
+
+    def printed(*arguments: str) -> str:
+        done = subprocess.run(
+            [*program, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+        return done.stdout + done.stderr
+
+    assert printed("--help").startswith(f"usage: {name} [-h] {{demo,")
+    assert printed("infer", "--help").startswith(f"usage: {name} infer URL MODEL")
+    assert f"\n  {name} infer localhost:8000 add --input" in printed("infer", "--help")
+    assert printed("infer", "127.0.0.1:1", "m").startswith(f"{name} infer: GET http")
+    assert f"\n{name} serve: error: no models" in printed("serve")
 
 
 @pytest.mark.parametrize("arguments", [[], ["inspect"], ["inspect", "/no/such/file"], ["dance"]])

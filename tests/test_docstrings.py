@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 import tensorwire as tw
-from tensorwire import asgi, client
+from tensorwire import client, server
 
 pytestmark = pytest.mark.thread_unsafe(reason="doctest replaces sys.stdout")
 
 
 def public_objects() -> Iterator[tuple[str, Any]]:
     """Return the public functions, classes, methods and properties, with their names."""
-    for module in (tw, asgi, client):
+    for module in (tw, client, server):
         for name in module.__all__:
             value = getattr(module, name)
             yield f"{module.__name__}.{name}", value

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tensorwire
-import tensorwire.asgi
+import tensorwire.server
 from support.asgi_requests import ask
 from tensorwire import errors
 from tensorwire._codec.datatypes import UNLIMITED
@@ -18,7 +18,7 @@ from tensorwire.errors import MAX_ITEMS, format_names, format_shape
 from tensorwire.server.model import as_tensor, check_inputs, check_outputs
 
 tw: Any = tensorwire  # untyped, because many calls here violate the types
-asgi: Any = tensorwire.asgi
+server: Any = tensorwire.server
 
 MAX_MESSAGE = 2000  # characters; errors.py promises it
 ZERO = np.zeros(1, np.int8)
@@ -228,10 +228,10 @@ CASES: dict[str, Callable[[str], Any]] = {
     "unexpected output": lambda name: check_outputs([tw.Tensor(name, ZERO)], specs(name)),
     "wrong output": lambda name: check_outputs([tw.Tensor(name, ZERO)], {name: spec(name)}),
     "None as output": lambda name: as_tensor(name, None, {}),
-    "declared twice": lambda name: asgi.Model(print, [spec(name)] * 2),
-    "model name": lambda name: asgi.create_app({f"/{name}": print}),
-    "ambiguous model": lambda name: asgi.create_app({name: print, f"{name}/ready": print}),
-    "server selection": lambda name: asgi.create_app({}, selection=name),
+    "declared twice": lambda name: server.Model(print, [spec(name)] * 2),
+    "model name": lambda name: server.create_app({f"/{name}": print}),
+    "ambiguous model": lambda name: server.create_app({name: print, f"{name}/ready": print}),
+    "server selection": lambda name: server.create_app({}, selection=name),
 }
 
 
@@ -249,7 +249,7 @@ def test_messages_are_short(case: str, name: str) -> None:
 @pytest.mark.parametrize("path", ["{}", "v2/models/{}", "v2/models/echo/versions/{}", "v2"])
 @pytest.mark.parametrize("name", NAMES[:1])
 def test_bodies_of_error_responses_are_short(path: str, name: str) -> None:
-    app = asgi.create_app({"echo": lambda request: {}})
+    app = server.create_app({"echo": lambda request: {}})
     answer = ask(app, "/" + path.format(name), name if path == "v2" else "GET")
     assert answer.status in (404, 405)
     assert len(answer.body) <= MAX_MESSAGE
@@ -260,7 +260,7 @@ def test_request_with_many_long_names() -> None:
     entries = [
         {"name": f"{i:04096}", "datatype": "INT8", "shape": [1], "data": [0]} for i in range(4096)
     ]
-    app = asgi.create_app({"m": asgi.Model(lambda request: {"y": request["absent"]})})
+    app = server.create_app({"m": server.Model(lambda request: {"y": request["absent"]})})
     answer = ask(app, "/v2/models/m/infer", "POST", [json.dumps({"inputs": entries}).encode()])
     assert (answer.status, len(answer.body) <= MAX_MESSAGE) == (400, True)
     assert "4096 names" in answer.body.decode()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from tensorwire.asgi import create_app, read_request, send_frame
+from tensorwire.server import create_app, read_request, send_frame
 
 pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 

@@ -266,7 +266,7 @@ def test_names_of_wrong_type_are_rejected() -> None:
     with pytest.raises(TypeError, match="True or False, not list"):
         tw.RequestedOutput("y", binary=deep)
     with pytest.raises(TypeError, match="BYTES can be converted to object"):
-        tw.decode_bytes(b"").as_numpy("i4")
+        tw.decode_bytes(b"").as_numpy("i4")  # type: ignore[call-overload]
     # numpy formats the list for its own message. This works in Pythons that allow deeper recursion,
     # and the message is empty in some older ones.
     with pytest.raises(TypeError, match=r"is not a dtype|^Field elements must be|^$"):

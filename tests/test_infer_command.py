@@ -1,4 +1,4 @@
-"""The command `python -m tensorwire infer`, against a server on the loopback interface."""
+"""The command `tensorwire infer`, against a server on the loopback interface."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ import tensorwire as tw
 from support.requirements import skip_or_fail
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire import TensorSpec
-from tensorwire.asgi import Model, create_app
 from tensorwire.cli import infer, main
 from tensorwire.client import RESPONSE_LIMITS
+from tensorwire.server import Model, create_app
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server, sys.stdout and sys.stderr")
 
@@ -127,8 +127,8 @@ def rejected(server: str, capsys: pytest.CaptureFixture[str]) -> Call:
         assert printed.out == ""
         usage, error = printed.err.splitlines()
         assert len(error) < 500
-        assert usage.startswith("usage: python -m tensorwire infer URL MODEL")
-        prefix = "python -m tensorwire infer: error: "
+        assert usage.startswith("usage: tensorwire infer URL MODEL")
+        prefix = "tensorwire infer: error: "
         assert error.startswith(prefix)
         return error.removeprefix(prefix)
 
@@ -155,7 +155,7 @@ def save_array(folder: Path, array: Any) -> str:
 def test_examples_of_the_help_are_valid() -> None:
     parser = infer.add_parser(argparse.ArgumentParser().add_subparsers())
     examples = infer.EPILOG.replace("\\\n", "").split("exit status:")[0]
-    commands = re.findall(r"python -m tensorwire infer (.*)", examples)
+    commands = re.findall(r"%\(prog\)s (.*)", examples)
     assert len(commands) == 6
     for command in commands:
         assert parser.parse_args(shlex.split(command)).model
@@ -565,7 +565,7 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     printed = capsys.readouterr()
     assert printed.out == ""
     (line,) = printed.err.splitlines()
-    prefix = "python -m tensorwire infer: "
+    prefix = "tensorwire infer: "
     assert line.startswith(prefix)
     return line.removeprefix(prefix)
 

@@ -32,10 +32,9 @@ import tensorwire as tw
 from support import client_fixtures
 from support.client_fixtures import Certificate
 from support.servers import uvicorn_server
-from tensorwire.asgi import Model, create_app
+from tensorwire.server import InferProtocol, Model, create_app
 from tensorwire.server import uvicorn as server_uvicorn
 from tensorwire.server.serve import echo
-from tensorwire.server.uvicorn import InferProtocol
 from tensorwire.server.workers import N_THREADS
 
 pytestmark = [

@@ -45,7 +45,6 @@ LAYERS = [
     ["server.exchange"],
     ["server.asgi", "server.rsgi", "server.uvicorn"],
     ["server.app"],
-    ["asgi"],
     ["server", "server.serve", "client.calls", "client.responses"],
     ["client.sync", "client.aio"],
     ["integrations.tritonclient.fast"],
@@ -128,6 +127,22 @@ def test_import_tensorwire_loads_only_numpy() -> None:
         check=True,
     )
     assert loaded == set(baseline.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("tensorwire", ["tensorwire.server", "tensorwire.client", "tensorwire.integrations"]),
+        ("tensorwire.server", ["uvicorn", "httptools", "granian", "grpc", "starlette"]),
+        ("tensorwire.client", ["httptools", "asyncio", "tensorwire.server"]),
+    ],
+)
+def test_import_does_not_load(name: str, others: list[str]) -> None:
+    script = f"import sys, {name}; print(*sorted(set({others}) & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
 
 
 def test_numpy_is_the_only_dependency() -> None:

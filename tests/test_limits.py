@@ -413,21 +413,38 @@ def test_flags_must_be_bool(name: str) -> None:
         {"max_rank": 3},
         {"max_name_nbytes": 4},
         {"max_nesting": 5},
-        {"max_elements": 6},
+        {"max_parameters": 6},
+        {"max_elements": 7},
         {"check_bool": False},
         {"bf16_as_uint16": True},
     ],
     ids=str,
 )
-def test_pickle(changed: dict[str, Any]) -> None:
+def test_limits_are_values(changed: dict[str, Any]) -> None:
     limits = tw.Limits(**changed)
-    assert repr(pickle.loads(pickle.dumps(limits))) == repr(limits) != repr(tw.Limits())
+    [(name, value)] = changed.items()
+    assert repr(limits) == f"Limits({name}={value})"
+    for same in (
+        eval(repr(limits), {"Limits": tw.Limits}),
+        pickle.loads(pickle.dumps(limits)),
+        tw.Limits(**changed),
+    ):
+        assert same == limits
+        assert hash(same) == hash(limits)
+        assert getattr(same, name) == value
+    assert limits != tw.Limits()
 
 
-def test_repr_and_immutability() -> None:
-    shown = repr(tw.Limits(max_nesting=7))
-    assert eval(shown, {"Limits": tw.Limits}).max_nesting == 7
-    for name in ("max_header_nbytes=67108864", "max_name_nbytes=4096", "max_elements=92233720"):
-        assert name in shown
+def test_default_limits_are_values() -> None:
+    assert repr(tw.Limits()) == "Limits()"
+    assert tw.Limits() == tw.Limits(max_nesting=128)
+    assert tw.Limits() != "Limits()"
+    assert tw.Limits(max_tensors=7, check_bool=False) != tw.Limits(max_tensors=7)
+    assert repr(tw.Limits(check_bool=False, max_tensors=7)) == (
+        "Limits(max_tensors=7, check_bool=False)"
+    )
+
+
+def test_immutability() -> None:
     with pytest.raises(AttributeError):
         tw.Limits().max_nesting = 3  # type: ignore[misc]

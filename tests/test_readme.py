@@ -13,10 +13,8 @@ from types import ModuleType
 
 import pytest
 
-import tensorwire as tw
 from support.examples import PAGES, ROOT, Example, examples, run
-from tensorwire import asgi, client
-from tensorwire.integrations import kserve, mlserver, tritonclient
+from support.public_api import MODULES
 
 pytestmark = pytest.mark.no_sanitizers(reason="it reads the repository")
 
@@ -66,9 +64,7 @@ def test_readme_is_short() -> None:
     assert len(README.read_text().splitlines()) <= 250
 
 
-@pytest.mark.parametrize(
-    "module", [tw, asgi, client, kserve, mlserver, tritonclient], ids=lambda module: module.__name__
-)
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_reference_has_all_public_names(module: ModuleType) -> None:
     pages = sorted((ROOT / "docs" / "reference").glob("*.md"))
     text = "\n".join(page.read_text() for page in pages)

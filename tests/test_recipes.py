@@ -16,7 +16,7 @@ import urllib3
 
 import tensorwire as tw
 from support.servers import uvicorn_server
-from tensorwire.asgi import create_app
+from tensorwire.server import create_app
 
 pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 

@@ -1,4 +1,4 @@
-"""`python -m tensorwire serve` as a subprocess."""
+"""`tensorwire serve` as a subprocess."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import uvicorn
 import tensorwire as tw
 from support import client_fixtures
 from support.client_fixtures import Certificate
-from tensorwire.asgi import create_app
+from support.console_script import PROGRAMS, programs
 from tensorwire.cli import main
-from tensorwire.server import serve
+from tensorwire.server import create_app, serve
 from tensorwire.server.serve import FAST_PROTOCOL, Options, create, echo, load, why_not_fast
 
 pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
@@ -44,12 +44,24 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture
-def port(tmp_path: Path) -> Iterator[int]:
+@pytest.fixture(autouse=True)
+def _restored_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", sys.path.copy())  # `serve` adds the working directory
+
+
+@pytest.fixture(params=[[], ["--workers", "2"]], ids=["one process", "two processes"])
+def options(request: pytest.FixtureRequest) -> list[str]:
+    return list(request.param)
+
+
+@pytest.fixture(params=PROGRAMS)
+def port(request: pytest.FixtureRequest, options: list[str], tmp_path: Path) -> Iterator[int]:
+    """The port of a server of models in the working directory."""
     (tmp_path / "served_here.py").write_text(MODELS)
     number = free_port()
-    command = [sys.executable, "-m", "tensorwire", "serve", "served_here:models", "--echo"]
-    server = subprocess.Popen([*command, "--port", str(number)], cwd=tmp_path)
+    program = programs(tmp_path / "bin")[request.param]
+    command = [*program, "serve", "served_here:models", "--echo", "--port", str(number), *options]
+    server = subprocess.Popen(command, cwd=tmp_path)
     try:
         wait_until_ready(number, server)
         yield number
@@ -348,7 +360,12 @@ def test_when_asgi_is_used(
     assert found is None if reason is None else reason in str(found)
 
 
-def test_without_httptools(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("package", ["httptools", "uvicorn"])
+def test_without_a_package(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.delitem(sys.modules, "tensorwire.server.uvicorn", raising=False)
-    monkeypatch.setitem(sys.modules, "httptools", None)
-    assert why_not_fast(create_app({"echo": echo})) == "httptools is not installed"
+    monkeypatch.setitem(sys.modules, package, None)
+    reason = f"InferProtocol requires {package}: pip install 'tensorwire[serve]'"
+    assert why_not_fast(create_app({"echo": echo})) == reason
+    with pytest.raises(ImportError, match="requires") as caught:
+        from tensorwire.server import InferProtocol  # noqa: F401, PLC0415
+    assert str(caught.value) == reason

@@ -16,7 +16,7 @@ import pytest
 
 import tensorwire as tw
 from support.asgi_requests import ask
-from tensorwire.asgi import ClientDisconnectedError, Model, create_app, read_request
+from tensorwire.server import ClientDisconnectedError, Model, create_app, read_request
 from tensorwire.server.framing import Framing
 from tensorwire.server.model import MAX_BODY_NBYTES, MAX_JSON_NBYTES
 from tensorwire.server.workers import N_THREADS, ThreadCall, Workers

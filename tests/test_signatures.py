@@ -1,4 +1,4 @@
-"""inspect.signature of the public compiled classes and functions, and docstrings of attributes."""
+"""What dir(), inspect.signature() and help() show of the public names."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import ast
 import inspect
 import pydoc
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import tensorwire as tw
+from support.public_api import MODULES
 
 pytestmark = pytest.mark.thread_unsafe(
     reason="ast.parse is not thread-safe before Python 3.11.8 (python/cpython#106905)"
@@ -104,6 +107,51 @@ def test_signature_of_a_function(name: str) -> None:
     assert_equal(actual(FUNCTIONS[name]), declared(definition(body, method)))
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_signature_of_a_function_has_the_types_of_the_stub(name: str) -> None:
+    """Cython puts no types of C arguments, nor of stubs, into signatures."""
+    owner, _, method = name.rpartition(".")
+    body = stub_of(FUNCTIONS[name] if not owner else CLASSES[owner])
+    if owner:
+        body = definition(body, owner).body
+    function = definition(body, method)
+    types = {name: str(text) for name, text in FUNCTIONS[name].__annotations__.items()}
+    if any(ast.unparse(decorator) == "overload" for decorator in function.decorator_list):
+        parameters = inspect.signature(FUNCTIONS[name]).parameters
+        assert types.keys() == {*parameters, "return"} - {"self"}
+        return
+    arguments = function.args
+    rest = [arguments.kwarg] if arguments.kwarg else []
+    assert types == {"return": ast.unparse(function.returns)} | {
+        argument.arg: ast.unparse(argument.annotation)
+        for argument in [*arguments.args, *arguments.kwonlyargs, *rest]
+        if argument.annotation
+    }
+
+
+def public_callables() -> Iterator[tuple[str, Any]]:
+    """Return all public functions and classes, and the public methods of these classes."""
+    for module in MODULES:
+        for name in set(module.__all__) - {"BinaryDataPlane"}:  # a class of KServe's
+            value = getattr(module, name)
+            if not callable(value):
+                continue
+            yield f"{module.__name__}.{name}", value
+            for method, member in vars(value).items() if inspect.isclass(value) else ():
+                if callable(member) and not method.startswith("_"):
+                    yield f"{module.__name__}.{name}.{method}", member
+
+
+CALLABLES = dict(public_callables())
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_defaults_in_signatures_are_short(name: str) -> None:
+    parameters = inspect.signature(CALLABLES[name]).parameters.values()
+    shown = {p.name: repr(p.default) for p in parameters if p.default is not NO_DEFAULT}
+    assert {name: text for name, text in shown.items() if len(text) > 30} == {}
+
+
 @pytest.mark.parametrize("name", CLASSES)
 def test_docstring_does_not_contain_the_signature(name: str) -> None:
     first = (inspect.getdoc(CLASSES[name]) or "").splitlines()[0]
@@ -112,11 +160,26 @@ def test_docstring_does_not_contain_the_signature(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
-def test_attribute_is_described(name: str) -> None:
+def test_attribute_is_described_in_one_place(name: str) -> None:
+    """Where help() shows it. A member of a C struct has no docstring of its own.
+
+    A class without a section `Attributes` has the attributes that its constructor takes.
+    """
     kind, _, attribute = name.partition(".")
     text = inspect.getdoc(CLASSES[kind]) or ""
-    described = re.search(rf"^(?:\w+, )*{attribute}(?:, \w+)* : ", text, re.MULTILINE)
-    assert described or ATTRIBUTES[name].__doc__
+    sections = dict(re.findall(r"^(\w+)\n-+\n(.*?)(?=\n\n\w+\n-+\n|\Z)", text, re.M | re.S))
+    listed = re.findall(
+        rf"^(?:\w+, )*{attribute}(?:, \w+)* : \S",
+        sections.get("Attributes") or sections["Parameters"],
+        re.MULTILINE,
+    )
+    assert len(listed) + bool(ATTRIBUTES[name].__doc__) == 1
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_dir_shows_public_names(module: ModuleType) -> None:
+    assert {name for name in dir(module) if not name.startswith("__")} == set(module.__all__)
+    assert {"__doc__", "__file__", "__name__", "__all__"} <= set(dir(module))
 
 
 def test_help_shows_the_signature() -> None:

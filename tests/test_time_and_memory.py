@@ -24,7 +24,7 @@ import pytest
 import tensorwire as tw
 from support import reference
 from support.scale import scaled
-from tensorwire.asgi import read_request
+from tensorwire.server import read_request
 
 pytestmark = pytest.mark.thread_unsafe(reason="it measures the process")
 

@@ -73,3 +73,7 @@ __all__ = [
     "header_length",
     "tensors_from_dataframe",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import index
-from typing import Any, Protocol
+from typing import Protocol
 
 from .errors import HeaderError, format_number, format_value
 
@@ -26,10 +26,10 @@ _MAX_ITEMS = 9  # of a list
 class HasItems(Protocol):
     """A mapping, or the headers of an HTTP library, which may contain a name more than once."""
 
-    def items(self) -> Iterable[tuple[Any, Any]]: ...
+    def items(self) -> Iterable[tuple[str | bytes, str | bytes]]: ...
 
 
-def header_length(headers: HasItems | Iterable[tuple[Any, Any]]) -> int | None:
+def header_length(headers: HasItems | Iterable[tuple[str | bytes, str | bytes]]) -> int | None:
     """Return the length of the JSON header that the HTTP headers of a message declare.
 
     The length is the value of ``Inference-Header-Content-Length``, or a parameter of the media

@@ -36,7 +36,7 @@ from ray import serve
 from ray.serve._private import replica  # type: ignore[import-not-found]
 
 import tensorwire as tw
-from tensorwire.asgi import Model, create_app
+from tensorwire.server import Model, create_app
 
 LOOPBACK = "127.0.0.1"
 ALARM_SECONDS = 150

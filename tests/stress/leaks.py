@@ -106,6 +106,7 @@ def elements() -> Iterator[Case]:
     good = reference.elements([b"", b"abc", "\u20ac".encode(), b"x" * 40])
     odd = tw.decode_bytes(reference.elements([b"a", b"\xff" * 20]))
     tensor, target = tw.decode_bytes(good), bytearray(100)
+    buffer: Any
     for buffer in (good, bytearray(good), good[:-1], good[:5], b"", "text", memoryview(good)[::2]):
         yield f"decode {buffer!r:.30}", partial(tw.decode_bytes, buffer)
         yield f"decode 4 of {buffer!r:.30}", partial(tw.decode_bytes, buffer, 4)
@@ -129,13 +130,13 @@ def elements() -> Iterator[Case]:
         "slices": lambda: (tensor[1:], tensor[::-1], tensor[[0, 2]], tensor.reshape((2, 2))[1]),
         "shape of another size": lambda: tensor.reshape((3,)),
         "conversion to lists": lambda: (tensor.tolist(), list(tensor), tensor.copy() == tensor),
-        "objects": tensor.as_numpy,
+        "objects": lambda: tensor.as_numpy(object),
         "S": lambda: tensor.as_numpy("S"),
         "StringDType": lambda: tensor.as_numpy(text),
         "StringDType, invalid UTF-8": lambda: odd.as_numpy(text),
         "str": tensor.as_strings,
         "str, invalid UTF-8": odd.as_strings,
-        "unsupported dtype": lambda: tensor.as_numpy("f4"),
+        "unsupported dtype": lambda: tensor.as_numpy("f4"),  # type: ignore[call-overload]
         "encode StringDType": lambda: tw.encode_bytes(strings),
         "encode StringDType with None": lambda: tw.encode_bytes(missing),
         "encode U": lambda: tw.encode_bytes(unicode),

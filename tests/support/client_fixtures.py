@@ -18,8 +18,8 @@ import uvloop
 import tensorwire as tw
 from support.requirements import skip_or_fail
 from support.servers import Scripted, http, uvicorn_server
-from tensorwire.asgi import Model, create_app
 from tensorwire.client import AsyncClient, Client
+from tensorwire.server import Model, create_app
 
 MiB = 1 << 20
 X = np.arange(1000, dtype=np.float32)

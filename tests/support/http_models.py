@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import tensorwire as tw
-from tensorwire.asgi import Model, create_app
+from tensorwire.server import Model, create_app
 
 from .memory import in_use
 from .scale import scaled

@@ -176,7 +176,7 @@ cdef class BytesArray:
     def __iter__(self):
         return (self[i] for i in range(len(self)))
 
-    def element(self, index):
+    def element(self, index: SupportsIndex | tuple[SupportsIndex, ...]) -> memoryview:
         """Return one element as a memoryview of the buffer. The element is not copied.
 
         Parameters
@@ -262,7 +262,7 @@ cdef class BytesArray:
 
     # --- conversion ---
 
-    def reshape(self, shape):
+    def reshape(self, shape: Sequence[SupportsIndex]) -> BytesArray:
         """Return a tensor with the same elements and memory in another shape.
 
         Parameters
@@ -301,7 +301,7 @@ cdef class BytesArray:
         with cython.critical_section(self):
             return new_bytes(self.body, self.starts, self.begin, self.end, dims)
 
-    def as_numpy(self, dtype=object):
+    def as_numpy(self, dtype: DTypeLike = object) -> NDArray[Any]:
         """Return copies of the elements as a new array.
 
         Parameters
@@ -347,7 +347,7 @@ cdef class BytesArray:
             array = elements_as_fixed_width(self.body, self.offsets(), self.end)
         return array.reshape(self.shape)
 
-    def as_strings(self):
+    def as_strings(self) -> NDArray[np.object_]:
         """Decode the elements as UTF-8.
 
         Returns
@@ -368,7 +368,7 @@ cdef class BytesArray:
         """
         return elements_as_str(self.body, self.offsets(), self.end).reshape(self.shape)
 
-    def tolist(self):
+    def tolist(self) -> Any:
         """Return copies of the elements as nested lists.
 
         Returns
@@ -384,7 +384,7 @@ cdef class BytesArray:
         """
         return self.as_numpy().tolist()
 
-    def copy(self):
+    def copy(self) -> BytesArray:
         """Return a tensor with the same elements in its own memory.
 
         Returns
@@ -517,7 +517,7 @@ cdef BytesArray scan_body(Body body, tuple shape):
     return tensor if len(shape) == 1 else tensor.reshape(shape)
 
 
-def decode_bytes(buffer, count=None):
+def decode_bytes(buffer: ReadableBuffer, count: int | None = None) -> BytesArray:
     """Validate the length-prefixed elements in a buffer, and return them (WIRE.md 2).
 
     Parameters

@@ -89,7 +89,7 @@ cdef tuple convert_data(data, datatype, shape):
             f"the data is {format_shape(converted.shape)}") from None
 
 
-def encode_bytes(values):
+def encode_bytes(values: Any) -> bytes:
     """Encode values as length-prefixed elements (WIRE.md 2), in row-major order.
 
     Parameters
@@ -126,7 +126,7 @@ def encode_bytes(values):
         raise
 
 
-def encode_bytes_into(values, buffer):
+def encode_bytes_into(values: Any, buffer: ReadableBuffer) -> int:
     """Encode values like ``encode_bytes``, and write them to the start of a buffer.
 
     Parameters

@@ -169,22 +169,38 @@ bf16_as_uint16=False)\n--\n
         self.check_bool = checked_option("check_bool", check_bool)
         self.bf16_as_uint16 = checked_option("bf16_as_uint16", bf16_as_uint16)
 
+    def __eq__(self, other):
+        if not isinstance(other, Limits):
+            return NotImplemented
+        return fields_of(self) == fields_of(<Limits>other)
+
+    def __hash__(self):
+        return hash(fields_of(self))
+
     def __reduce__(self):
         # The constructor checks the values: with a max_rank above 64, a Layout would overflow.
-        return _unpickled, (
-            self.max_header_nbytes, self.max_tensors, self.max_rank, self.max_name_nbytes,
-            self.max_nesting, self.max_parameters, self.max_elements, self.check_bool,
-            self.bf16_as_uint16,
-        )
+        return _unpickled, fields_of(self)
 
     def __repr__(self):
-        return (
-            f"Limits(max_header_nbytes={self.max_header_nbytes}, max_tensors={self.max_tensors}, "
-            f"max_rank={self.max_rank}, max_name_nbytes={self.max_name_nbytes}, "
-            f"max_nesting={self.max_nesting}, max_parameters={self.max_parameters}, "
-            f"max_elements={self.max_elements}, check_bool={self.check_bool}, "
-            f"bf16_as_uint16={self.bf16_as_uint16})"
-        )
+        changed = [
+            f"{name}={value}"
+            for name, value, default in zip(FIELDS, fields_of(self), fields_of(Limits()))
+            if value != default
+        ]
+        return f"Limits({', '.join(changed)})"
+
+
+cdef tuple FIELDS = (
+    "max_header_nbytes", "max_tensors", "max_rank", "max_name_nbytes", "max_nesting",
+    "max_parameters", "max_elements", "check_bool", "bf16_as_uint16")
+
+
+cdef tuple fields_of(Limits limits):
+    """Return the values of FIELDS."""
+    return (
+        limits.max_header_nbytes, limits.max_tensors, limits.max_rank, limits.max_name_nbytes,
+        limits.max_nesting, limits.max_parameters, limits.max_elements, limits.check_bool,
+        limits.bf16_as_uint16)
 
 
 UNLIMITED = Limits(
@@ -193,14 +209,8 @@ UNLIMITED = Limits(
 """For encoding a message whose receiver decides about its size."""
 
 
-def _unpickled(
-    max_header_nbytes, max_tensors, max_rank, max_name_nbytes, max_nesting, max_parameters,
-    max_elements, check_bool, bf16_as_uint16,
-):
-    return Limits(
-        max_header_nbytes=max_header_nbytes, max_tensors=max_tensors, max_rank=max_rank,
-        max_name_nbytes=max_name_nbytes, max_nesting=max_nesting, max_parameters=max_parameters,
-        max_elements=max_elements, check_bool=check_bool, bf16_as_uint16=bf16_as_uint16)
+def _unpickled(*values):
+    return Limits(**dict(zip(FIELDS, values, strict=True)))
 
 
 cdef Py_ssize_t checked_limit(name, value, largest) except -1:

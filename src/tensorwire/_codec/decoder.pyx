@@ -124,8 +124,10 @@ del number, row
 
 
 def decode_request(
-    body, header_length=None, *, TensorSpec raw_input=None, Limits limits not None=DEFAULT_LIMITS,
-):
+    body: ReadableBuffer, header_length: int | str | bytes | None = None, *,
+    TensorSpec raw_input: TensorSpec | None = None,
+    Limits limits not None: Limits = DEFAULT_LIMITS,
+) -> InferRequest:
     """Decode a request, and return its tensors as views of ``body`` (WIRE.md 1 to 5).
 
     Parameters
@@ -176,8 +178,9 @@ def decode_request(
 
 
 def decode_response(
-    body, header_length=None, *, Limits limits not None=DEFAULT_LIMITS,
-):
+    body: ReadableBuffer, header_length: int | str | bytes | None = None, *,
+    Limits limits not None: Limits = DEFAULT_LIMITS,
+) -> InferResponse:
     """Decode a response, and return its tensors as views of ``body`` (WIRE.md 1 to 4).
 
     Parameters

@@ -64,9 +64,9 @@ cdef enum:
 
 
 def encode_request(
-    InferRequest request not None, *, align=64, str nonfinite="null",
-    Limits limits not None=DEFAULT_LIMITS,
-):
+    InferRequest request not None: InferRequest, *, align: int = 64,
+    str nonfinite: Nonfinite = "null", Limits limits not None: Limits = DEFAULT_LIMITS,
+) -> Frame:
     """Encode a request (WIRE.md 1 to 7).
 
     Parameters
@@ -125,9 +125,11 @@ def encode_request(
 
 
 def encode_response(
-    InferResponse response not None, InferRequest request=None, *,
-    str selection="spec", align=64, str nonfinite="null", Limits limits not None=DEFAULT_LIMITS,
-):
+    InferResponse response not None: InferResponse,
+    InferRequest request: InferRequest | None = None, *, str selection: Selection = "spec",
+    align: int = 64, str nonfinite: Nonfinite = "null",
+    Limits limits not None: Limits = DEFAULT_LIMITS,
+) -> Frame:
     """Encode a response (WIRE.md 1 to 7).
 
     Parameters
@@ -186,7 +188,7 @@ def encode_response(
     return draft.finish(align)
 
 
-def encode_raw_request(array):
+def encode_raw_request(array: Any) -> Frame:
     """Encode a raw binary request, whose body is the data of one tensor (WIRE.md 5).
 
     Parameters

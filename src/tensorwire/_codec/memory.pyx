@@ -506,7 +506,7 @@ cdef class BodyBuffer:
         with cython.critical_section(self):
             return self.nbytes
 
-    def write(self, chunk):
+    def write(self, chunk: ReadableBuffer) -> None:
         """Append a copy of a chunk of the body.
 
         If an error is raised, nothing was appended.
@@ -556,7 +556,7 @@ cdef class BodyBuffer:
             self.copy_in(self.data + self.nbytes - nbytes, source, nbytes)
         return 0
 
-    def remaining(self):
+    def remaining(self) -> memoryview:
         """Return the free memory as a memoryview, for ``recv_into``.
 
         Call ``advance`` with the number of bytes received.
@@ -596,7 +596,7 @@ cdef class BodyBuffer:
             self.make_room(n_more)
         return FreeMemory(self)
 
-    def advance(self, nbytes):
+    def advance(self, nbytes: int) -> None:
         """Count bytes that were written to ``remaining()`` as received.
 
         Parameters

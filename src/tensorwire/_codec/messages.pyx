@@ -335,7 +335,7 @@ cdef class Tensor:
                 f"in the message", tensor=self.name)
         return self.texts
 
-    def as_numpy(self, *, bint aligned=False, bint writable=False):
+    def as_numpy(self, *, bint aligned: bool = False, bint writable: bool = False) -> NDArray[Any]:
         """Return the tensor as an array.
 
         Parameters
@@ -370,7 +370,7 @@ cdef class Tensor:
             return array.copy()
         return array
 
-    def as_strings(self):
+    def as_strings(self) -> NDArray[np.object_]:
         """Return the elements of a BYTES tensor as text.
 
         Returns
@@ -398,7 +398,7 @@ cdef class Tensor:
             error.tensor = self.name
             raise
 
-    def tolist(self):
+    def tolist(self) -> Any:
         """Return the elements as nested lists of Python objects.
 
         Returns
@@ -420,7 +420,7 @@ cdef class Tensor:
         """
         return self.as_numpy().tolist()
 
-    def replace(self, **changes):
+    def replace(self, **changes: Any) -> Tensor:
         """Return a tensor with other values for some arguments of the constructor.
 
         Parameters
@@ -535,7 +535,10 @@ cdef class Tensor:
     def __iter__(self):
         return iter(array_of(self) if self.texts is None else self.texts)
 
-    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+    def __dlpack__(
+        self, *, stream: None = None, max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None, copy: bool | None = None,
+    ) -> CapsuleType:
         """Return a DLPack capsule of the tensor.
 
         This method is called by the ``from_dlpack`` functions of other packages. It copies nothing
@@ -582,7 +585,7 @@ cdef class Tensor:
             name_tensor(error, "tensor", self.name)
             raise
 
-    def __dlpack_device__(self):
+    def __dlpack_device__(self) -> tuple[int, int]:
         """Return the DLPack device of the tensor, ``(1, 0)``, which is the memory of the CPU."""
         return CPU, 0
 
@@ -852,7 +855,7 @@ cdef class RequestedOutput:
     def parameters(self):
         return frozen(self._parameters)
 
-    def replace(self, **changes):
+    def replace(self, **changes: Any) -> RequestedOutput:
         """Return a requested output with other values for some arguments of the constructor.
 
         Parameters
@@ -984,7 +987,7 @@ parameters=None)\n--\n
     def __getitem__(self, name):
         return get_tensor(self.inputs, self.by_name, name)
 
-    def get(self, name, default=None):
+    def get(self, name: str, default: Default = None) -> Tensor | Default:
         """Return the tensor with a name, or ``default`` if there is none."""
         tensor = find_tensor(self.inputs, self.by_name, name)
         return default if tensor is None else tensor
@@ -998,19 +1001,19 @@ parameters=None)\n--\n
     def __len__(self):
         return len(self.inputs)
 
-    def keys(self):
+    def keys(self) -> KeysView[str]:
         """Return a view of the names."""
         return KeysView(self)
 
-    def values(self):
+    def values(self) -> ValuesView[Tensor]:
         """Return a view of the tensors."""
         return ValuesView(self)
 
-    def items(self):
+    def items(self) -> ItemsView[str, Tensor]:
         """Return a view of the pairs of a name and its tensor."""
         return ItemsView(self)
 
-    def replace(self, **changes):
+    def replace(self, **changes: Any) -> InferRequest:
         """Return a message with other values for some arguments of the constructor.
 
         Parameters
@@ -1123,7 +1126,7 @@ parameters=None)\n--\n
     def __getitem__(self, name):
         return get_tensor(self.outputs, self.by_name, name)
 
-    def get(self, name, default=None):
+    def get(self, name: str, default: Default = None) -> Tensor | Default:
         """Return the tensor with a name, or ``default`` if there is none."""
         tensor = find_tensor(self.outputs, self.by_name, name)
         return default if tensor is None else tensor
@@ -1137,19 +1140,19 @@ parameters=None)\n--\n
     def __len__(self):
         return len(self.outputs)
 
-    def keys(self):
+    def keys(self) -> KeysView[str]:
         """Return a view of the names."""
         return KeysView(self)
 
-    def values(self):
+    def values(self) -> ValuesView[Tensor]:
         """Return a view of the tensors."""
         return ValuesView(self)
 
-    def items(self):
+    def items(self) -> ItemsView[str, Tensor]:
         """Return a view of the pairs of a name and its tensor."""
         return ItemsView(self)
 
-    def replace(self, **changes):
+    def replace(self, **changes: Any) -> InferResponse:
         """Return a message with other values for some arguments of the constructor.
 
         Parameters
@@ -1295,7 +1298,7 @@ cdef class TensorSpec:
         """``dims``, after the batch dimension if there is one. -1 is a variable dimension."""
         return (-1, *self.dims) if self.batching else self.dims
 
-    def accepts(self, Tensor tensor not None):
+    def accepts(self, Tensor tensor not None: Tensor) -> bool:
         """Return whether a tensor has the declared datatype and shape.
 
         Parameters
@@ -1441,7 +1444,7 @@ cdef class Frame:
     def __iter__(self):
         return iter(separate_buffers(self))
 
-    def chunks(self, max_nbytes):
+    def chunks(self, max_nbytes: int) -> Iterator[memoryview]:
         """Iterate over the body as memoryviews of limited size. The body is not copied.
 
         Parameters

@@ -7,9 +7,12 @@ import argparse
 from . import infer, serve
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run a command, and return its exit status. Invalid arguments raise SystemExit."""
-    parser = argparse.ArgumentParser(prog="python -m tensorwire", description=__doc__)
+def main(arguments: list[str] | None = None, program: str = "tensorwire") -> int:
+    """Run a command, and return its exit status. Invalid arguments raise SystemExit.
+
+    ``program`` is what the user has written before the arguments.
+    """
+    parser = argparse.ArgumentParser(prog=program, description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("demo", help="encode and decode 64 MiB of images and 200,000 strings")
     inspect = commands.add_parser("inspect", help="print the tensors of a captured body")

@@ -1,4 +1,4 @@
-"""``python -m tensorwire demo``: compare tensorwire with plain Python code."""
+"""``tensorwire demo``: compare tensorwire with plain Python code."""
 
 from __future__ import annotations
 

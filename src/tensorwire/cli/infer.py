@@ -1,4 +1,4 @@
-"""``python -m tensorwire infer URL MODEL``: call a model, and print or save its outputs."""
+"""``tensorwire infer URL MODEL``: call a model, and print or save its outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from .inspect import escape_name
 if TYPE_CHECKING:
     from ..client import Client, Progress
 
-PROGRAM = "python -m tensorwire infer"
 INTERRUPTED = 130  # the exit status of a program that Ctrl-C ends
 LARGE_NBYTES = 8_000_000  # bodies of this size or more get a progress bar
 BAR_WIDTH = 30
@@ -61,12 +60,12 @@ model declares.
 
 EPILOG = """\
 examples:
-  python -m tensorwire infer localhost:8000 resnet --input image=cat.npy --save outputs
-  python -m tensorwire infer localhost:8000 add --input 'x=[[1, 2], [3, 4]]' --input y=0.5
-  python -m tensorwire infer localhost:8000 bert --input 'text=["a cat", "a dog"]' --output scores
-  python -m tensorwire infer localhost:8000 jpeg --input image=@cat.jpg
-  python -m tensorwire infer localhost:8000 resnet --random --shape image=8,3,224,224
-  python -m tensorwire infer localhost:8000 echo --random --shape x:FP32=1000 \\
+  %(prog)s localhost:8000 resnet --input image=cat.npy --save outputs
+  %(prog)s localhost:8000 add --input 'x=[[1, 2], [3, 4]]' --input y=0.5
+  %(prog)s localhost:8000 bert --input 'text=["a cat", "a dog"]' --output scores
+  %(prog)s localhost:8000 jpeg --input image=@cat.jpg
+  %(prog)s localhost:8000 resnet --random --shape image=8,3,224,224
+  %(prog)s localhost:8000 echo --random --shape x:FP32=1000 \\
       --repeat 1000 --concurrency 8
 
 exit status:
@@ -115,6 +114,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(program=parser.prog)
     add = parser.add_argument
     add("url", metavar="URL", help="http://host:8000, https://host or host:8000")
     add("model", metavar="MODEL", type=valid_utf8, help="name of the model")
@@ -662,7 +662,7 @@ def run(options: argparse.Namespace) -> int:
         with make_client(options) as client:
             return call_model(client, options)
     except CALL_ERRORS as error:
-        print(f"{PROGRAM}: {format_error(error)}", file=sys.stderr)
+        print(f"{options.program}: {format_error(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -691,7 +691,7 @@ def call_model(client: Client, options: argparse.Namespace) -> int:
     try:
         save_outputs(response.outputs, options.save)
     except OSError as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        print(f"{options.program}: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""``python -m tensorwire inspect FILE``: print the tensors or the error of a captured body."""
+"""``tensorwire inspect FILE``: print the tensors or the error of a captured body."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""``python -m tensorwire serve``: serve models over HTTP with uvicorn."""
+"""``tensorwire serve``: serve models over HTTP with uvicorn."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from typing import Any
 
 
@@ -87,6 +89,10 @@ def run(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     Invalid arguments raise SystemExit.
     """
     from ..server import serve  # noqa: PLC0415 - the other commands do not need it
+
+    # Models are imported from the working directory, too. `python -m` has put it there.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
     options = serve.Options(
         chosen.models,

@@ -492,11 +492,14 @@ class BaseClient:
             "retries": retries,
             "ssl_context": ssl_context,
         }
-        self.server = parse_url(url)
-        self.timeout = as_timeout(timeout)
+        self.server: Server = parse_url(url)
+        self.timeout: Timeout = as_timeout(timeout)
         self.max_body = max_body
-        self.limits = RESPONSE_LIMITS if limits is None else limits
-        self.headers = {"User-Agent": f"tensorwire/{tw.__version__}"} | check_headers(headers)
+        self.limits: tw.Limits = RESPONSE_LIMITS if limits is None else limits
+        self.headers: dict[str, str] = {
+            "User-Agent": f"tensorwire/{tw.__version__}",
+            **check_headers(headers),
+        }
         self.retries = retries
         self._default_deadline = Deadline(self.timeout) if self.timeout.total is None else None
         self._ids = itertools.count(1)

@@ -1,1 +1,54 @@
-"""HTTP servers of the Open Inference Protocol: one application, several transports."""
+"""Serve the Open Inference Protocol over HTTP.
+
+``create_app`` returns an application that serves models by name, with any ASGI server and with
+granian (RSGI). uvicorn serves it without ASGI if its option ``http`` is ``InferProtocol``. To serve
+inference requests in a route of another framework, use ``read_request`` and ``send_frame``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .app import App, create_app
+from .asgi import read_request, send_error, send_frame
+from .body import (
+    DEFAULT_MAX_BODY,
+    DEFAULT_RECEIVE_TIMEOUT,
+    ClientDisconnectedError,
+    ReceiveTimeoutError,
+    UnsupportedEncodingError,
+)
+from .model import Model
+from .workers import DEFAULT_MAX_CONCURRENCY
+
+if TYPE_CHECKING:
+    from .uvicorn import InferProtocol
+
+__all__ = [
+    "DEFAULT_MAX_BODY",
+    "DEFAULT_MAX_CONCURRENCY",
+    "DEFAULT_RECEIVE_TIMEOUT",
+    "App",
+    "ClientDisconnectedError",
+    "InferProtocol",
+    "Model",
+    "ReceiveTimeoutError",
+    "UnsupportedEncodingError",
+    "create_app",
+    "read_request",
+    "send_error",
+    "send_frame",
+]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on demand, because it requires uvicorn and httptools, which are optional.
+    if name == "InferProtocol":
+        from .uvicorn import InferProtocol  # noqa: PLC0415
+
+        return InferProtocol
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,7 @@ import tensorwire as tw
 
 from . import asgi
 from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT
-from .model import Function, Model
+from .model import Function, Model, Selection
 from .service import Service
 from .workers import DEFAULT_MAX_CONCURRENCY
 
@@ -35,7 +35,7 @@ def create_app(
     *,
     max_body: int = DEFAULT_MAX_BODY,
     limits: tw.Limits | None = None,
-    selection: str = "spec",
+    selection: Selection = "spec",
     receive_timeout: float | None = DEFAULT_RECEIVE_TIMEOUT,
     max_concurrency: int = DEFAULT_MAX_CONCURRENCY,
     zero_copy: bool = False,
@@ -96,12 +96,12 @@ def create_app(
     Examples
     --------
     >>> from tensorwire import TensorSpec
-    >>> from tensorwire.asgi import Model, create_app
+    >>> from tensorwire.server import Model, create_app
     >>> def double(request):
     ...     return {"y": request["x"].as_numpy() * 2}
     >>> app = create_app({"double": Model(double, [TensorSpec("x", "FP32", [-1])])})
 
-    Serve it with ``python -m tensorwire serve module:app``, with any ASGI server, for example
+    Serve it with ``tensorwire serve module:app``, with any ASGI server, for example
     ``uvicorn --http h11 --ws none module:app``, or with ``granian --interface rsgi module:app``.
     """
     return App(

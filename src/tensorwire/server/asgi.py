@@ -86,7 +86,7 @@ async def read_request(
     An ASGI application that returns its inputs:
 
     >>> import tensorwire as tw
-    >>> from tensorwire.asgi import read_request, send_error, send_frame
+    >>> from tensorwire.server import read_request, send_error, send_frame
     >>> async def app(scope, receive, send):
     ...     try:
     ...         request = await read_request(scope, receive, max_body=1 << 20)
@@ -163,7 +163,7 @@ async def send_frame(
     --------
     >>> import asyncio
     >>> import tensorwire as tw
-    >>> from tensorwire.asgi import send_frame
+    >>> from tensorwire.server import send_frame
     >>> async def send(message):
     ...     print(message["type"], len(message.get("body", b"")))
     >>> response = tw.InferResponse([tw.Tensor("y", [1, 2], datatype="INT8")])
@@ -194,7 +194,7 @@ async def send_error(send: Send, message: str, status: int, headers: RawHeaders 
     Examples
     --------
     >>> import asyncio
-    >>> from tensorwire.asgi import send_error
+    >>> from tensorwire.server import send_error
     >>> async def send(message):
     ...     print(message.get("status") or message["body"])
     >>> asyncio.run(send_error(send, "the queue is full", 503))

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,7 @@ Result = tw.InferResponse | Mapping[str, Any]
 MAX_JSON_NBYTES = 64 << 10
 MAX_BODY_NBYTES = 2 << 20
 SpecsByName = dict[str, tw.TensorSpec]
+Selection = Literal["spec", "triton"]
 Function = Callable[[tw.InferRequest], Result | Awaitable[Result]]
 
 
@@ -71,7 +72,7 @@ class Model:
     Examples
     --------
     >>> from tensorwire import TensorSpec
-    >>> from tensorwire.asgi import Model
+    >>> from tensorwire.server import Model
     >>> def double(request):
     ...     return {"y": request["x"].as_numpy() * 2}
     >>> model = Model(double, [TensorSpec("x", "FP32", [-1])], [TensorSpec("y", "FP32", [-1])])
@@ -89,11 +90,12 @@ class Model:
         if not callable(function):
             raise TypeError(f"a model must be a function or a Model, not {type(function).__name__}")
         self.function = function
-        self.inputs = _specs_by_name("inputs", inputs, batching)
-        self.outputs = _specs_by_name("outputs", outputs, batching)
-        self.raw_input = next(iter(self.inputs.values())) if len(self.inputs) == 1 else None
+        self.inputs: SpecsByName = _specs_by_name("inputs", inputs, batching)
+        self.outputs: SpecsByName = _specs_by_name("outputs", outputs, batching)
+        specs = list(self.inputs.values())
+        self.raw_input: tw.TensorSpec | None = specs[0] if len(specs) == 1 else None
         call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
-        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+        self.is_async: bool = any(map(inspect.iscoroutinefunction, (function, call)))
         if in_event_loop and self.is_async:
             raise ValueError("in_event_loop is only for synchronous functions")
         self.in_event_loop = in_event_loop
@@ -126,7 +128,7 @@ class Options(NamedTuple):
 
     max_body: int
     limits: tw.Limits
-    selection: Any
+    selection: Selection
     workers: Workers
 
 

@@ -1,4 +1,4 @@
-"""``python -m tensorwire serve``: run an application on uvicorn."""
+"""``tensorwire serve``: run an application on uvicorn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tensorwire as tw
 from .app import App, create_app
 from .model import Model
 
-FAST_PROTOCOL = "tensorwire.server.uvicorn:InferProtocol"
+FAST_PROTOCOL = "tensorwire.server:InferProtocol"
 # The environment variable that passes the options to the processes of the server.
 _OPTIONS_VARIABLE = "_TENSORWIRE_SERVE"
 

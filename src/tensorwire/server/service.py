@@ -15,7 +15,7 @@ from ..arguments import check_integer, check_seconds, check_type
 from ..errors import format_subject, format_text, format_value
 from ..http import EXTENSION, JSON_TYPE
 from .framing import frame_headers
-from .model import Function, Model, Options, ServedModel
+from .model import Function, Model, Options, Selection, ServedModel
 from .workers import Workers
 
 VERSION = "1"  # the version of every model
@@ -68,7 +68,7 @@ class Service:
         *,
         max_body: int,
         limits: tw.Limits,
-        selection: str,
+        selection: Selection,
         receive_timeout: float | None,
         max_concurrency: int,
         zero_copy: bool,
@@ -78,7 +78,7 @@ class Service:
         check_type("models", models, Mapping, "a mapping of names to functions or Models")
         check_type("limits", limits, tw.Limits, "a Limits object")
         check_seconds("receive_timeout", receive_timeout)
-        self.max_body = check_integer("max_body", max_body, minimum=1)
+        self.max_body: int = check_integer("max_body", max_body, minimum=1)
         options = Options(self.max_body, limits, selection, Workers(max_concurrency))
         self.receive_timeout = receive_timeout
         self.zero_copy = zero_copy
@@ -89,7 +89,7 @@ class Service:
             served = model if isinstance(model, Model) else Model(model)
             self._add(ServedModel(name, served, options))
         # The models by the usual form of the request target, which needs no parsing.
-        self.infer_targets = {
+        self.infer_targets: dict[bytes, ServedModel] = {
             quote(path).encode(): model
             for path, (endpoint, model) in self.routes.items()
             if endpoint == "infer" and model is not None

@@ -23,11 +23,6 @@ from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import unquote
 
-import uvicorn
-from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.utils import get_client_addr, get_remote_addr
-
 from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame
 from ..errors import TensorwireError, format_seconds
@@ -40,8 +35,14 @@ from .service import Reply, Service, error_reply
 
 try:
     import httptools
-except ImportError:
-    raise ImportError("httptools is not installed") from None
+    import uvicorn
+    from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+    from uvicorn.protocols.utils import get_client_addr, get_remote_addr
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"InferProtocol requires {error.name}: pip install 'tensorwire[serve]'"
+    ) from None
 
 TESTED_UVICORN = ((0, 46), (0, 54))
 """The oldest and the newest uvicorn that InferProtocol was tested with."""
@@ -139,7 +140,7 @@ class InferProtocol(asyncio.BufferedProtocol):
     Examples
     --------
     >>> import uvicorn
-    >>> from tensorwire.server.uvicorn import InferProtocol
+    >>> from tensorwire.server import InferProtocol
     >>> uvicorn.run("module:app", http=InferProtocol)                    # doctest: +SKIP
     """
 
@@ -329,6 +330,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.is_replaying = False
 
     def on_message_begin(self) -> None:
+        """Callback of the parser: a message begins."""
         if self.is_replaying or self.is_ended:
             return
         self.url = b""
@@ -338,14 +340,17 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.n_messages += 1
 
     def on_url(self, url: bytes) -> None:
+        """Callback of the parser: a part of the target."""
         if not self.is_replaying:
             self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Callback of the parser: a header or a trailer."""
         if self.is_in_head and len(self.headers) <= _MAX_HEADERS:  # not a trailer, nor replayed
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        """Callback of the parser: the headers are complete."""
         if self.is_replaying or self.is_ended:
             return
         self.is_in_head = False
@@ -383,11 +388,13 @@ class InferProtocol(asyncio.BufferedProtocol):
         return limit is not None and (len(state.connections) >= limit or len(state.tasks) >= limit)
 
     def on_body(self, body: bytes) -> None:
+        """Callback of the parser: a part of the body."""
         self.has_body_data = True
         if self.receiving is not None:
             self.receiving.exchange.write(body)
 
     def on_message_complete(self) -> None:
+        """Callback of the parser: the message is complete."""
         request = self.receiving
         if request is None or self.parser.should_upgrade():  # the body follows; see `_replay_head`
             return

@@ -40,7 +40,7 @@ class Workers:
     """
 
     def __init__(self, max_concurrency: int) -> None:
-        self.max_concurrency = check_integer("max_concurrency", max_concurrency, minimum=1)
+        self.max_concurrency: int = check_integer("max_concurrency", max_concurrency, minimum=1)
         self._lock = threading.Lock()
         self._n_requests = 0
         self._n_calls = 0  # running or waiting for a thread

@@ -121,6 +121,10 @@ def _replacements(untested: Untested = "known") -> list[Replacement]:
     return replacements(partial(install, untested=untested), is_installed)
 
 
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
+
+
 def __getattr__(name: str) -> Any:
     if name != "BinaryDataPlane":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -87,3 +87,7 @@ def _replacements(untested: Untested = "known") -> list[Replacement]:
     from .patches import replacements  # noqa: PLC0415 - imports MLServer
 
     return replacements(partial(install, untested=untested))
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

@@ -108,3 +108,7 @@ def _replacements() -> list[Replacement]:
     from .patches import replacements  # noqa: PLC0415 - imports tritonclient
 
     return replacements()
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
