@@ -307,7 +307,7 @@ cdef class Draft:
             self.n_elements += product_of(shape)
             if self.n_elements > limits.max_elements:
                 raise EncodeError(
-                    f"the message has {format_number(self.n_elements)} elements up to {SUBJECT}; "
+                    f"the message has {format_count('element', self.n_elements)} up to {SUBJECT}; "
                     f"the limit is {limits.max_elements}",
                     expected=limits.max_elements, actual=self.n_elements)
         return 0
@@ -491,7 +491,7 @@ cdef int check_listed(dict listed, InferResponse response) except -1:
     missing = [name for name in listed if name not in response]
     if missing:
         raise EncodeError(
-            f"the request asks for output {format_value(min(missing))}, the response has "
+            f"the request asks for output {format_value(min(missing))}, but the response has "
             f"{format_names(list(response))}",
             tensor=min(missing), status=400)
     return 0

@@ -131,7 +131,7 @@ cdef tuple checked_tensors(items, str what):
         item = tensors[i]
         if type(item) is not Tensor:  # a final class
             shown = "None" if item is None else f"of type {type(item).__name__}"
-            raise TypeError(f"{what}[{i}] is {shown}, not a Tensor")
+            raise TypeError(f"{what}[{i}] must be a Tensor, not {shown}")
     return tensors
 
 
@@ -188,7 +188,8 @@ cdef tuple checked_outputs(items):
             item = RequestedOutput(item)
         elif type(item) is not RequestedOutput:
             shown = "None" if item is None else f"of type {type(item).__name__}"
-            raise TypeError(f"outputs[{len(checked)}] is {shown}, not a RequestedOutput or a str")
+            raise TypeError(
+                f"outputs[{len(checked)}] must be a RequestedOutput or a str, not {shown}")
         checked.append(item)
     name = first_duplicate(tuple(checked))
     if name is not None:
@@ -774,7 +775,7 @@ cdef Tensor get_tensor(tuple tensors, dict by_name, name):
     if tensor is not None:
         return tensor
     if not isinstance(name, str):
-        raise KeyError(f"the name of a tensor is a str, not {type(name).__name__}")
+        raise KeyError(f"the name of a tensor must be a str, not {type(name).__name__}")
     error = TensorNotFoundError(
         f"no tensor {format_value(name)}: there are "
         f"{format_names([tensor.name for tensor in tensors])}", tensor=name)
@@ -1273,7 +1274,8 @@ cdef class TensorSpec:
     def __cinit__(self, name, datatype, dims, batching=False):
         if datatype not in DATATYPES:
             raise ValueError(
-                f"unknown datatype {format_value(datatype)}, must be one of {', '.join(DATATYPES)}")
+                f"unknown datatype {format_value(datatype)}; it must be one of "
+                f"{', '.join(DATATYPES)}")
         self.name = checked_name(name, "the name of a tensor")
         self.datatype = DATATYPES[datatype].name
         # Not with islice() or tuple(): in Python 3.11, iter() of a released memoryview returns an
