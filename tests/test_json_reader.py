@@ -680,7 +680,7 @@ def test_nan_is_accepted_only_in_floating_point_data() -> None:
         assert repr(decode(body(early))["x"].as_numpy().tolist()) == "[nan, inf, -inf, nan]"
     for word in words:
         for datatype in ("INT32", "BOOL", "BYTES", "UINT8"):
-            with pytest.raises(tw.ElementError, match="the value is"):
+            with pytest.raises(tw.ElementError, match=f"must be .*, not {word} "):
                 read(datatype, [word])
         if word == "null":
             continue
@@ -1149,9 +1149,7 @@ def test_nesting_depth_of_data(order: str) -> None:
         with pytest.raises(tw.HeaderError, match="nested too deeply; the limit is 100 lists"):
             decode(text(n))
     with pytest.raises(tw.HeaderError, match="the limit is 128 levels"):
-        decode(
-            text(127) if order == "data first" else in_unknown(nested(128))
-        )
+        decode(text(127) if order == "data first" else in_unknown(nested(128)))
     decode(text(7), max_nesting=10)
     with pytest.raises(tw.HeaderError, match="the limit is 10 levels"):
         decode(text(8), max_nesting=10)

@@ -34,10 +34,10 @@ from ..errors import (
     DecodeError,
     LayoutError,
     format_count,
-    format_text,
-    name_tensor,
     format_number,
     format_shape,
+    format_text,
+    name_tensor,
 )
 
 cnp.import_array()

@@ -22,9 +22,9 @@ from ..errors import (
     SUBJECT,
     EncodeError,
     LayoutError,
-    format_text,
     format_number,
     format_shape,
+    format_text,
 )
 
 

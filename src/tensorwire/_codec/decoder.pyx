@@ -68,13 +68,14 @@ from .memory cimport Body
 from .messages cimport (
     InferRequest,
     InferResponse,
+    Message,
     RequestedOutput,
     Tensor,
     TensorSpec,
+    binary_data_output,
     first_duplicate,
     new_output,
-    new_request,
-    new_response,
+    new_message,
     new_tensor,
     tensors_by_name,
     use_converted,
@@ -94,13 +95,13 @@ from ..errors import (
     ElementError,
     HeaderError,
     LayoutError,
+    format_count,
+    format_number,
+    format_shape,
+    format_subject,
     format_text,
     format_value,
     name_tensor,
-    format_number,
-    format_count,
-    format_shape,
-    format_subject,
 )
 from ..http import HEADER_LENGTH, parse_header_length
 
@@ -295,14 +296,8 @@ cdef class MessageReader:
     cdef object n_elements  # of all tensors so far; only counted if there is a limit
     cdef str server_error  # the "error" of a server's error response, or None
     cdef Text key  # the key of the member that is being read, for error messages
-    # The members of the message; None if they are missing.
-    cdef tuple tensors
-    cdef dict by_name  # the tensors by their names; None if there is at most one
-    cdef tuple requested  # the outputs that a request selects
-    cdef str id
-    cdef str model_name
-    cdef str model_version
-    cdef dict message_parameters
+    cdef Message message
+    cdef bint has_tensors  # the list of tensors has been read
     # The current entry. Its Python objects cannot be in the struct, which does not own references.
     cdef Entry entry
     cdef str name
@@ -332,34 +327,21 @@ cdef class MessageReader:
         end_reading(&self.keys)  # all zero if `begin` was not called
 
     cdef InferRequest read_request(self):
-        cdef InferRequest request
+        self.message = new_message(InferRequest)
         self.read_header("input")
-        if not self.tensors:
+        if not self.message.tensors:
             raise HeaderError("the request has no inputs")
-        value = None
-        if self.message_parameters is not None:
-            value = self.message_parameters.get("binary_data_output")
+        value = binary_data_output(<InferRequest>self.message)
         if value is not None and type(value) is not bool:
             raise HeaderError(
                 f"binary_data_output of the request must be true or false, not "
                 f"{format_value(value)}")
-        request = new_request(self.tensors, self.by_name)
-        request.outputs = self.requested
-        request.id = self.id
-        request.model_name = self.model_name
-        request.model_version = self.model_version
-        request._parameters = self.message_parameters
-        return request
+        return <InferRequest>self.message
 
     cdef InferResponse read_response(self):
-        cdef InferResponse response
+        self.message = new_message(InferResponse)
         self.read_header("output")
-        response = new_response(self.tensors, self.by_name)
-        response.model_name = self.model_name
-        response.model_version = self.model_version
-        response.id = self.id
-        response._parameters = self.message_parameters
-        return response
+        return <InferResponse>self.message
 
     cdef int read_header(self, str kind) except -1:
         """Read the header of a message whose tensors are of this kind: "input" or "output"."""
@@ -373,23 +355,23 @@ cdef class MessageReader:
             if equals(&key, b"inputs", 6) if is_request else equals(&key, b"outputs", 7):
                 self.mark_member(&seen, TENSORS, &key)
                 if not self.skip_null():
-                    self.tensors = self.read_tensors()
+                    self.read_tensors()
             elif equals(&key, b"model_name", 10):
                 self.mark_member(&seen, MODEL_NAME, &key)
-                self.model_name = self.read_text()
+                self.message.model_name = self.read_text()
             elif equals(&key, b"model_version", 13):
                 self.mark_member(&seen, MODEL_VERSION, &key)
-                self.model_version = self.read_text()
+                self.message.model_version = self.read_text()
             elif equals(&key, b"id", 2):
                 self.mark_member(&seen, ID, &key)
-                self.id = self.read_text()
+                self.message.id = self.read_text()
             elif equals(&key, b"parameters", 10):
                 self.mark_member(&seen, PARAMETERS, &key)
-                self.message_parameters = self.read_parameters()
+                self.message._parameters = self.read_parameters()
             elif is_request and equals(&key, b"outputs", 7):
                 self.mark_member(&seen, OUTPUTS, &key)
                 if not self.skip_null():
-                    self.requested = self.read_outputs()
+                    self.message.requested = self.read_outputs()
             else:
                 self.skip_member(&seen, &key)
         return self.close_header()
@@ -427,7 +409,7 @@ cdef class MessageReader:
         """Check that the header has tensors, and that they cover the whole body."""
         self.close_keys(0)
         self.check_end()
-        if self.tensors is None:
+        if not self.has_tensors:
             if self.server_error is not None:
                 raise HeaderError(
                     f"the server returned an error: "
@@ -438,7 +420,7 @@ cdef class MessageReader:
             raise LayoutError(
                 f"the body has {format_count('byte', n_following)} after its last tensor: the "
                 f"header of {self.header_nbytes} bytes and "
-                f"{format_count('tensor', len(self.tensors))} end at byte {self.offset} of "
+                f"{format_count('tensor', len(self.message.tensors))} end at byte {self.offset} of "
                 f"{self.body.nbytes}",
                 offset=self.offset, expected=self.offset, actual=self.body.nbytes)
         return 0
@@ -583,10 +565,11 @@ cdef class MessageReader:
 
     # --- tensors ---
 
-    cdef tuple read_tensors(self):
-        """Return the tensors in the order of the message (WIRE.md 1)."""
+    cdef int read_tensors(self) except -1:
+        """Read the tensors in the order of the message (WIRE.md 1)."""
         cdef list entries = None
         cdef tuple tensors = ()
+        cdef dict by_name
         cdef const unsigned char* entry_end
         cdef int level
         if not next_is(&self.cursor, c"["):
@@ -617,11 +600,13 @@ cdef class MessageReader:
         self.index = -1
         if entries is not None:
             tensors = tuple(entries)
-        self.by_name = tensors_by_name(tensors)
-        if self.by_name is not None and len(self.by_name) < len(tensors):
+        by_name = tensors_by_name(tensors)
+        if by_name is not None and len(by_name) < len(tensors):
             name = first_duplicate(tensors)
             raise HeaderError(f"{format_subject(self.kind, name)} appears twice", tensor=name)
-        return tensors
+        self.message.tensors, self.message.by_name = tensors, by_name
+        self.has_tensors = True
+        return 0
 
     cdef int check_rest(self) except -1:
         """Raise HeaderError if the rest of the header, after the current entry, is invalid.
@@ -1097,6 +1082,7 @@ cdef bint has_shared_memory(dict parameters) except -1:
 
 cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
     """Return a raw binary request. Its body is the data of the declared input (WIRE.md 5)."""
+    cdef Message request
     if spec is None:
         raise HeaderError(
             f"{HEADER_LENGTH} is 0, which means a raw binary request, but no raw_input is declared")
@@ -1105,8 +1091,11 @@ cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
     except DecodeError as error:
         name_tensor(error, "input", spec.name)
         raise
+    request = new_message(InferRequest)
+    request.tensors = (tensor,)
     # The client of a raw request expects binary outputs, and has no way to request them.
-    return InferRequest([tensor], parameters={"binary_data_output": True})
+    request._parameters = {"binary_data_output": True}
+    return request
 
 
 cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):

@@ -39,12 +39,12 @@ import numpy as np
 from ..errors import (
     SUBJECT,
     EncodeError,
+    format_count,
     format_names,
+    format_number,
     format_subject,
     format_value,
     name_tensor,
-    format_number,
-    format_count,
 )
 
 cnp.import_array()
@@ -112,15 +112,15 @@ def encode_request(
     cdef JsonWriter writer = draft.writer
     cdef Tensor tensor
     write_literal(writer, b'{"inputs":[')
-    for tensor in request.inputs:
+    for tensor in request.tensors:
         draft.add(tensor, tensor.binary)
     writer.close(c"]")
     write_text_member(writer, b'"id":', request.id)
     write_text_member(writer, b'"model_name":', request.model_name)
     write_text_member(writer, b'"model_version":', request.model_version)
     write_message_parameters(writer, request._parameters)
-    if request.outputs is not None:
-        write_requested(draft, request.outputs, binary_data_output(request))
+    if request.requested is not None:
+        write_requested(draft, request.requested, binary_data_output(request))
     return draft.finish(align)
 
 
@@ -465,22 +465,22 @@ cdef int add_outputs(
     cdef RequestedOutput output
     cdef bint default
     if request is None:
-        for tensor in response.outputs:
+        for tensor in response.tensors:
             draft.add(tensor, tensor.binary)
         return 0
     default = binary_data_output(request) is True
-    if not request.outputs:
-        for tensor in response.outputs:
+    if not request.requested:
+        for tensor in response.tensors:
             draft.add(tensor, default)
         return 0
     listed = {}
-    for output in request.outputs:
+    for output in request.requested:
         if output.binary is None:
             listed[output.name] = default and selection == "spec"
         else:
             listed[output.name] = output.binary
     check_listed(listed, response)
-    for tensor in response.outputs:
+    for tensor in response.tensors:
         if tensor.name in listed:
             draft.add(tensor, listed[tensor.name])
     return 0
