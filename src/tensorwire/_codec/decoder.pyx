@@ -1046,8 +1046,8 @@ cdef int view_body(
     cdef cnp.dtype dtype = row.dtype
     if row.itemsize == 0:
         body.check_range(offset, nbytes)
-        starts = scan_elements(body, layout.n_elements, offset, nbytes)
-        use_texts(tensor, new_bytes(body, starts, offset, offset + nbytes, tensor.shape))
+        elements = scan_elements(body, layout.n_elements, offset, nbytes)
+        use_texts(tensor, new_bytes(body, elements, offset, offset + nbytes, tensor.shape))
         return 0
     if dtype is None:
         dtype = dtype_of_bf16(limits)

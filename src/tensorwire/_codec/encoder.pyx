@@ -405,7 +405,7 @@ cdef int write_data(JsonWriter writer, data, Nonfinite nonfinite) except -1:
     cdef Py_ssize_t element
     if isinstance(data, BytesArray):
         texts = data
-        element = writer.write_strings(texts.body, texts.offsets(), texts.end)
+        element = writer.write_strings(texts.scanned())
         if element >= 0:
             raise EncodeError(
                 f"element {element} of {SUBJECT} is not valid UTF-8, and can only be sent as "
