@@ -327,7 +327,7 @@ cdef class MessageReader:
         end_reading(&self.keys)  # all zero if `begin` was not called
 
     cdef InferRequest read_request(self):
-        self.message = new_message(InferRequest)
+        self.message = new_message(True)
         self.read_header("input")
         if not self.message.tensors:
             raise HeaderError("the request has no inputs")
@@ -339,7 +339,7 @@ cdef class MessageReader:
         return <InferRequest>self.message
 
     cdef InferResponse read_response(self):
-        self.message = new_message(InferResponse)
+        self.message = new_message(False)
         self.read_header("output")
         return <InferResponse>self.message
 
@@ -1091,7 +1091,7 @@ cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
     except DecodeError as error:
         name_tensor(error, "input", spec.name)
         raise
-    request = new_message(InferRequest)
+    request = new_message(True)
     request.tensors = (tensor,)
     # The client of a raw request expects binary outputs, and has no way to request them.
     request._parameters = {"binary_data_output": True}

@@ -92,7 +92,7 @@ cdef void use_texts(Tensor tensor, BytesArray texts) noexcept
 
 cdef Tensor new_tensor(str name, Datatype row, tuple shape, dict parameters, bint binary)
 cdef RequestedOutput new_output(str name, binary, dict parameters)
-cdef Message new_message(kind)
+cdef Message new_message(bint is_request)
 cdef Frame new_frame(tuple parts, header_length, Py_ssize_t nbytes)
 cdef dict tensors_by_name(tuple tensors)
 cdef str first_duplicate(tuple items)

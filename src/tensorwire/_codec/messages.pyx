@@ -1135,9 +1135,13 @@ parameters=None)\n--\n
         }
 
 
-cdef Message new_message(kind):
+cdef Message new_message(bint is_request):
     """Return an empty InferRequest or InferResponse. The decoder sets its fields."""
-    cdef Message message = kind.__new__(kind)
+    cdef Message message
+    if is_request:
+        message = InferRequest.__new__(InferRequest)
+    else:
+        message = InferResponse.__new__(InferResponse)
     message.is_made = True
     return message
 
