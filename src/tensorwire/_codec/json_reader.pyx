@@ -436,11 +436,9 @@ cdef str excerpt(ReadCursor* cursor):
     Raises HeaderError if the value is not valid JSON.
     """
     cdef ReadCursor ahead = cursor[0]
-    cdef Py_ssize_t n_keys = cursor.keys.n_keys
     cdef Fault fault
     with nogil:
         fault = skip_element(&ahead, NULL)
-    cursor.keys.n_keys = n_keys  # after a fault, the keys of open objects are still on the stack
     if fault != NO_FAULT:
         raise_fault(&ahead, fault)
     cdef Py_ssize_t nbytes = ahead.position - cursor.position
