@@ -56,8 +56,8 @@ cdef class BytesArray:
     The elements of a BYTES tensor: a sequence of ``bytes`` with any number of dimensions.
 
     The elements are in row-major order. They remain in the buffer in which they were received, and
-    the tensor keeps a reference to that buffer, which may be a whole request body. ``copy()``
-    returns a tensor with its own memory. The tensor itself uses 8 bytes per element. Each access to
+    the array keeps a reference to that buffer, which may be a whole request body. ``copy()``
+    returns an array with its own memory. The array itself uses 8 bytes per element. Each access to
     an element creates a new Python object.
 
     Indexing works as in numpy. An element is returned as ``bytes``. A range of whole rows is
@@ -85,7 +85,7 @@ cdef class BytesArray:
     """
 
     def __cinit__(self):
-        # Python code can call __new__ without __init__. The result is a valid, empty tensor.
+        # Python code can call __new__ without __init__. The result is a valid, empty array.
         self.body = NO_BODY
         self.shape = (0,)
 
@@ -164,7 +164,7 @@ cdef class BytesArray:
             if step == 1:
                 return self.rows_between(start, max(start, stop))
         # numpy selects offsets, and the offsets determine the elements, because they ascend. Each
-        # step takes time for the selected elements, and not for all elements of the tensor.
+        # step takes time for the selected elements, and not for all elements of the array.
         cdef Elements elements = self.scanned()
         starts = elements.starts
         try:
@@ -266,7 +266,7 @@ cdef class BytesArray:
     # --- conversion ---
 
     def reshape(self, shape: Sequence[SupportsIndex]) -> BytesArray:
-        """Return a tensor with the same elements and memory in another shape.
+        """Return the same elements and memory in another shape.
 
         Parameters
         ----------
@@ -316,7 +316,7 @@ cdef class BytesArray:
         Returns
         -------
         ndarray
-            A new array with the shape of this tensor.
+            A new array with the same shape.
 
         Raises
         ------
@@ -356,7 +356,7 @@ cdef class BytesArray:
         Returns
         -------
         ndarray of object
-            A new array of ``str`` with the shape of this tensor.
+            A new array of ``str`` with the same shape.
 
         Raises
         ------
@@ -388,12 +388,12 @@ cdef class BytesArray:
         return self.as_numpy().tolist()
 
     def copy(self) -> BytesArray:
-        """Return a tensor with the same elements in its own memory.
+        """Return the same elements in new memory.
 
         Returns
         -------
         BytesArray
-            A tensor that does not refer to the buffer.
+            It does not refer to the buffer.
 
         Examples
         --------
@@ -405,7 +405,7 @@ cdef class BytesArray:
         return scanned_bytes(bytes(self.wire), self.shape)
 
     def __reduce_ex__(self, protocol):
-        # Only the bytes of this tensor are pickled, not the whole body. From protocol 5 on, they
+        # Only the bytes of these elements are pickled, not the whole body. From protocol 5 on, they
         # are a buffer that can be stored out of band. They are scanned again when they are loaded.
         load, wire = scanned_bytes, self.wire
         if self.begin < 0 and self.size:  # an element without a prefix
@@ -468,22 +468,22 @@ cdef BytesArray new_bytes(
     Body body, Elements elements, Py_ssize_t begin, Py_ssize_t end, tuple shape
 ):
     """Return a BytesArray. `elements` is None if they were just encoded, and not scanned."""
-    cdef BytesArray tensor = BytesArray.__new__(BytesArray)
-    tensor.body = body
-    tensor.elements = elements
-    tensor.begin = begin
-    tensor.end = end
-    tensor.shape = shape
-    return tensor
+    cdef BytesArray array = BytesArray.__new__(BytesArray)
+    array.body = body
+    array.elements = elements
+    array.begin = begin
+    array.end = end
+    array.shape = shape
+    return array
 
 
 cdef BytesArray bytes_of_wire(bytes wire, tuple shape):
-    """Return a tensor of wire bytes that were just encoded. They have the elements of `shape`."""
+    """Return wire bytes that were just encoded. They have the elements of `shape`."""
     return new_bytes(Body(wire), None, 0, len(wire), shape)
 
 
 cdef BytesArray bytes_of_element(Body body, tuple shape):
-    """Return a tensor whose one element is the whole body, without a length prefix (WIRE.md 5).
+    """Return an array whose one element is the whole body, without a length prefix (WIRE.md 5).
 
     Elements are found by the offsets of their prefixes. The offset for this one is -4, where its
     prefix would be.
@@ -517,8 +517,8 @@ cdef BytesArray scan_body(Body body, tuple shape):
     except DecodeError as error:
         name_tensor(error, "body", None)
         raise
-    tensor = new_bytes(body, elements, 0, body.nbytes, (size,))
-    return tensor if len(shape) == 1 else tensor.reshape(shape)
+    array = new_bytes(body, elements, 0, body.nbytes, (size,))
+    return array if len(shape) == 1 else array.reshape(shape)
 
 
 def decode_bytes(buffer: ReadableBuffer, count: int | None = None) -> BytesArray:
@@ -534,7 +534,7 @@ def decode_bytes(buffer: ReadableBuffer, count: int | None = None) -> BytesArray
     Returns
     -------
     BytesArray
-        A tensor of shape [count], which keeps a reference to the buffer.
+        An array of shape [count], which keeps a reference to the buffer.
 
     Raises
     ------

@@ -418,11 +418,11 @@ cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1:
     elif fault in (OUT_OF_RANGE, TOO_MANY_DIGITS):
         what = f"the number {excerpt(cursor)} is out of range"
     else:
-        what = f"expected {cursor.expected.decode()}, found {describe_next_byte(cursor)}"
+        what = f"expected {cursor.expected.decode()}, found {format_next_byte(cursor)}"
     raise HeaderError(f"the JSON header is malformed: {what} (byte {offset})", offset=offset)
 
 
-cdef str describe_next_byte(ReadCursor* cursor):
+cdef str format_next_byte(ReadCursor* cursor):
     """Return a description of the byte at the cursor for an error message."""
     if cursor.position == cursor.end:
         return "its end"

@@ -19,7 +19,6 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from cpython.unicode cimport PyUnicode_AsUTF8String
 from libc.stdint cimport (
-    INT64_MAX,
     int8_t,
     int16_t,
     int32_t,
@@ -54,8 +53,6 @@ cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject** text, Py_ssize_t nbytes) except -1
 
 cdef enum:
-    # The default of `Limits`. A level takes a few hundred bytes of stack.
-    DEFAULT_MAX_NESTING = 128
     # The maximum size of an element of an array with its comma. Numbers are the longest elements.
     MAX_ELEMENT_NBYTES = MAX_NUMBER_NBYTES + 1
     # When a kernel is called, there is room for this many elements, or for all that are left.
@@ -110,8 +107,6 @@ cdef class JsonWriter:
     """JSON text under construction. The `write` methods append a value and a comma."""
 
     def __cinit__(self):
-        self.max_nesting = DEFAULT_MAX_NESTING
-        self.max_values = INT64_MAX
         self.start = self.cursor.position = self.inline_memory
         self.cursor.end = self.inline_memory + INLINE_CAPACITY
 
@@ -141,7 +136,7 @@ cdef class JsonWriter:
     cdef bytes finish(self, Py_ssize_t align):
         """Return the text without its last comma, padded with spaces.
 
-        Its size is a multiple of `align` bytes. The writer is empty afterwards.
+        Its size is a multiple of `align` bytes. The writer cannot be used afterwards.
         """
         cdef Py_ssize_t nbytes = self.cursor.position - self.start - 1
         cdef Py_ssize_t n_spaces = -nbytes % align
@@ -157,8 +152,6 @@ cdef class JsonWriter:
             self.grown = NULL
             whole = <object>text
             Py_XDECREF(text)
-        self.start = self.cursor.position = self.inline_memory
-        self.cursor.end = self.inline_memory + INLINE_CAPACITY
         return whole
 
     # --- values, each with a comma after it ---
@@ -174,15 +167,10 @@ cdef class JsonWriter:
         return 0
 
     cdef int write_string(self, str value) except -1:
-        """Write a string. Raises EncodeError for a lone surrogate."""
+        """Write a string, which has no lone surrogate."""
         if PyUnicode_IS_ASCII(value):
             return write_quoted(self, PyUnicode_1BYTE_DATA(value), PyUnicode_GET_LENGTH(value))
-        try:
-            utf8 = PyUnicode_AsUTF8String(value)
-        except UnicodeEncodeError as error:
-            raise EncodeError(
-                f"the header has a lone surrogate at character {error.start} of "
-                f"{format_value(value)}, which UTF-8 cannot represent") from None
+        utf8 = PyUnicode_AsUTF8String(value)
         return write_quoted(
             self, <const unsigned char*>PyBytes_AS_STRING(utf8), PyBytes_GET_SIZE(utf8))
 
