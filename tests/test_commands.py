@@ -69,11 +69,15 @@ def test_inspect_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_inspect_response(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    frame = tw.encode_response(
-        tw.InferResponse([tw.Tensor("y", [], datatype="INT8")], model_name="m")
+    parameters = {"a\x1b": [{"b": True}, None]}
+    outputs = [tw.Tensor("y", [], datatype="INT8")]
+    frame = tw.encode_response(tw.InferResponse(outputs, model_name="m", parameters=parameters))
+    path = capture(tmp_path, bytes(frame))
+    assert main(["inspect", path]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == (
+        f"{path}: response of {len(frame)} bytes, model 'm', "
+        r'parameters {"a\u001b": [{"b": true}, null]}'
     )
-    assert main(["inspect", capture(tmp_path, bytes(frame))]) == 0
-    assert "response of" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
