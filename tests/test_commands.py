@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -149,3 +150,23 @@ def test_inspect_prints_no_terminal_escapes(
     printed = capsys.readouterr().out
     assert "\x1b" not in printed
     assert r"'a\x1b[31mb'" in printed
+
+
+@pytest.mark.parametrize("file", ["body", "body\udcff"])
+def test_inspect_with_an_output_that_cannot_represent_a_character(
+    tmp_path: Path, file: str
+) -> None:
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("\u20ac", [5], datatype="INT8")], id="é"))
+    path = tmp_path / file
+    try:
+        path.write_bytes(bytes(frame))
+    except (OSError, UnicodeError):
+        pytest.skip("the file system does not support the name")
+    done = subprocess.run(
+        [sys.executable, "-m", "tensorwire", "inspect", path,
+         "--header-length", str(frame.header_length)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii:strict"}, capture_output=True, check=True,
+    )  # fmt: skip
+    assert rb"id '\xe9'" in done.stdout
+    assert rb"\u20ac " in done.stdout
+    assert done.stdout.count(rb"\udcff") == (file != "body")
