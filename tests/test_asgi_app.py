@@ -429,8 +429,8 @@ NOT_UTF8 = tw.Tensor("x", [b"a", b"\xff"])
 @pytest.mark.parametrize(
     ("tensor", "model", "error"),
     [
-        (FLOATS, lambda r: {"y": r["x"].elements}, "tensor 'x' is FP32, and not BYTES"),
-        (FLOATS, lambda r: {"y": r["x"].as_strings()}, "tensor 'x' is FP32, and not BYTES"),
+        (FLOATS, lambda r: {"y": r["x"].elements}, "tensor 'x' is FP32, not BYTES"),
+        (FLOATS, lambda r: {"y": r["x"].as_strings()}, "tensor 'x' is FP32, not BYTES"),
         (NOT_UTF8, lambda r: {"y": r["x"].as_strings()}, "element 1 is not valid UTF-8"),
         (
             NOT_UTF8,
