@@ -44,7 +44,7 @@ def decode(body: bytes, header_length: str | None) -> tw.InferRequest | tw.Infer
     try:
         return tw.decode_request(body, header_length, limits=limits)
     except tw.DecodeError as error:
-        if 'it has no "inputs"' not in str(error):
+        if 'the JSON header has no "inputs"' not in str(error):
             raise
     return tw.decode_response(body, header_length, limits=limits)
 
