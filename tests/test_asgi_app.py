@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from contextvars import ContextVar
 from typing import Any
 
@@ -419,6 +420,45 @@ def test_input_that_a_model_needs_is_missing(
     else:
         assert answer.error == "model 'm' failed"
         assert "absent" in caplog.text
+
+
+FLOATS = tw.Tensor("x", np.zeros(2, np.float32))
+NOT_UTF8 = tw.Tensor("x", [b"a", b"\xff"])
+
+
+@pytest.mark.parametrize(
+    ("tensor", "model", "error"),
+    [
+        (FLOATS, lambda r: {"y": r["x"].elements}, "tensor 'x' is FP32, not BYTES"),
+        (FLOATS, lambda r: {"y": r["x"].as_strings()}, "tensor 'x' is FP32, not BYTES"),
+        (NOT_UTF8, lambda r: {"y": r["x"].as_strings()}, "element 1 is not valid UTF-8"),
+        (
+            NOT_UTF8,
+            Model(lambda r: {"y": r["x"].as_strings()}, [tw.TensorSpec("x", "BYTES", [-1])]),
+            "element 1 is not valid UTF-8",
+        ),
+        (FLOATS, Model(lambda r: {"y": r["x"].elements}, [tw.TensorSpec("x", "FP32", [-1])]), None),
+        (FLOATS, lambda r: {"y": tw.Tensor("z", [5], datatype="INT8").elements}, None),
+        (NOT_UTF8, lambda r: {"y": tw.Tensor("z", [b"\xff"]).as_strings()}, None),
+        (NOT_UTF8, lambda r: {"y": tw.Tensor("x", [5], datatype="INT8").elements}, None),
+        (NOT_UTF8, lambda r: {"y": r["x"].data.as_strings()}, None),
+    ],
+    ids=[
+        "elements", "strings", "UTF-8", "UTF-8, declared", "declared", "other tensor",
+        "UTF-8 of another tensor", "another tensor of the same name", "without the name",
+    ],
+)  # fmt: skip
+def test_input_does_not_have_the_text_that_a_model_reads(
+    tensor: tw.Tensor, model: Any, error: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client of a model without declared inputs chooses the datatype, and always the text."""
+    answer = infer(create_app({"m": model}), "m", tw.encode_request(tw.InferRequest([tensor])))
+    if error is None:
+        assert (answer.status, answer.error) == (500, "model 'm' failed")
+        assert caplog.records
+    else:
+        assert (answer.status, bool(re.search(error, answer.error or ""))) == (400, True)
+        assert not caplog.records
 
 
 def test_input_that_a_model_reads_is_in_shared_memory(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -69,11 +70,15 @@ def test_inspect_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_inspect_response(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    frame = tw.encode_response(
-        tw.InferResponse([tw.Tensor("y", [], datatype="INT8")], model_name="m")
+    parameters = {"a\x1b": [{"b": True}, None]}
+    outputs = [tw.Tensor("y", [], datatype="INT8")]
+    frame = tw.encode_response(tw.InferResponse(outputs, model_name="m", parameters=parameters))
+    path = capture(tmp_path, bytes(frame))
+    assert main(["inspect", path]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == (
+        f"{path}: response of {len(frame)} bytes, model 'm', "
+        r'parameters {"a\u001b": [{"b": true}, null]}'
     )
-    assert main(["inspect", capture(tmp_path, bytes(frame))]) == 0
-    assert "response of" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -145,3 +150,23 @@ def test_inspect_prints_no_terminal_escapes(
     printed = capsys.readouterr().out
     assert "\x1b" not in printed
     assert r"'a\x1b[31mb'" in printed
+
+
+@pytest.mark.parametrize("file", ["body", "body\udcff"])
+def test_inspect_with_an_output_that_cannot_represent_a_character(
+    tmp_path: Path, file: str
+) -> None:
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("\u20ac", [5], datatype="INT8")], id="é"))
+    path = tmp_path / file
+    try:
+        path.write_bytes(bytes(frame))
+    except (OSError, UnicodeError):
+        pytest.skip("the file system does not support the name")
+    done = subprocess.run(
+        [sys.executable, "-m", "tensorwire", "inspect", path,
+         "--header-length", str(frame.header_length)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii:strict"}, capture_output=True, check=True,
+    )  # fmt: skip
+    assert rb"id '\xe9'" in done.stdout
+    assert rb"\u20ac " in done.stdout
+    assert done.stdout.count(rb"\udcff") == (file != "body")

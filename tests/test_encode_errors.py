@@ -225,6 +225,7 @@ def test_lone_surrogates_are_rejected(make: Any) -> None:
             "keys of a JSON object must be str, parameter 'k' of .* contains one of type int",
         ),
         (b"bytes", TypeError, "parameter 'k' of .* contains an object of type bytes"),
+        (np.timedelta64(5, "s"), TypeError, "'k' of .* contains an object of type timedelta64"),
         pytest.param(
             10**4300,
             tw.EncodeError,

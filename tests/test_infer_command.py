@@ -314,7 +314,23 @@ def test_invalid_arrays(
     assert message in rejected("input:0", "--input", f"{target}={save_array(tmp_path, array)}")
 
 
-@pytest.mark.parametrize("content", [b"", b"what?", b"PK\3\4" + bytes(100)])
+def npy_file(members: str) -> bytes:
+    header = f"{{'fortran_order': False, {members}}}".encode()
+    return b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + bytes(16)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"what?",
+        b"PK\3\4" + bytes(100),
+        npy_file("'descr': '<f4', 'shape': (99999999999999,)"),
+        npy_file("'descr': '<f4', 'shape': (4, 99999999999999999999)"),
+        npy_file("'descr': '<f4', 'shape': (4,"),
+        npy_file("'descr': ',f4', 'shape': (4,)"),
+    ],
+)
 def test_invalid_npy_file(rejected: Call, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "array.npy"
     path.write_bytes(content)

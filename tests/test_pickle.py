@@ -91,6 +91,35 @@ def test_loaded_message_can_be_encoded() -> None:
     assert bytes(after)[-length:] == bytes(before)[-length:]
 
 
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        '{"shared_memory_region":null}',
+        '{"shared_memory_region":null,"shared_memory_offset":null}',
+        '{"binary_data_size":null,"binary_data":null,"binary_data_output":null}',
+        '{"binary_data":5,"binary_data_output":[]}',
+        '{"":null,"k":[1e9,{"k":null}]}',
+        "null",
+    ],
+)
+def test_decoded_members_are_valid_arguments(parameters: str) -> None:
+    """A message can be copied and changed whatever another program has sent."""
+    item = f'{{"name":"","datatype":"INT8","shape":[1],"data":[5],"parameters":{parameters}}}'
+    output = '{"name":"","parameters":{"binary_data":null,"shared_memory_region":null}}'
+    request = tw.decode_request(f'{{"inputs":[{item}],"outputs":[{output}]}}'.encode())
+    (tensor,), (requested,) = request.inputs, request.outputs or ()
+    for found in (tensor.replace(), copy.deepcopy(tensor), back_from(tensor)):
+        assert (found.parameters, found.tolist()) == (tensor.parameters, [5])
+    for other in (requested.replace(), copy.deepcopy(requested), back_from(requested)):
+        assert (other.parameters, other.binary) == (requested.parameters, None)
+    for message in (request.replace(inputs={"z": tensor}), back_from(request)):
+        frame = tw.encode_request(message)
+        decoded = tw.decode_request(bytes(frame), frame.header_length)
+        assert decoded.inputs[0].parameters == tensor.parameters
+    response = tw.decode_response(f'{{"outputs":[{item}]}}'.encode())
+    assert back_from(response)[""].parameters == tensor.parameters
+
+
 def test_bfloat16() -> None:
     tensor = tw.Tensor("x", bf16())
     back = back_from(tensor)

@@ -462,6 +462,8 @@ def _tensor(item: dict[str, Any], rest: bytes, kind: str) -> tuple[dict[str, Any
         "binary": data is None and region is None,
         "parameters": _without(parameters, "binary_data_size"),
     }
+    if region is None:  # null is the same as no region
+        tensor["parameters"].pop("shared_memory_region", None)
     return tensor, rest
 
 

@@ -20,7 +20,7 @@ from libc.string cimport memcpy
 from .arrow cimport Received, numbers_of, receive
 from .bytes_array cimport BytesArray, bytes_of_wire
 from .bytes_writer cimport Source, source_of_received
-from .datatypes cimport Datatype, shape_to_send
+from .datatypes cimport Datatype, product_of, shape_to_send
 from .dlpack cimport exports_dlpack, import_dlpack
 from .memory cimport FREE_THREADED
 from .wire cimport MAX_RANK
@@ -320,7 +320,8 @@ cdef tuple convert_numbers(data, datatype):
             raise TypeError(
                 f"the data of {SUBJECT} must be an array, a list or a BytesArray, not "
                 f"{type(data).__name__}")
-        array = np.asarray(data)
+        # A view, whose attributes nobody can change: the checks that follow may run Python code.
+        array = np.asarray(data).view()
         row = datatype_of(array.dtype)
     else:
         row, array = import_dlpack(data)
@@ -343,6 +344,8 @@ cdef tuple array_of_list(data, datatype):
     row = DATATYPES[datatype]
     shape, flat = flatten(data, 1)
     scalars = [value.item() if isinstance(value, np.generic) else value for value in flat]
+    if len(scalars) != product_of(shape):  # methods of subclasses of list have changed the others
+        raise EncodeError("the values were modified while they were encoded")
     if row.in_json:
         return row, array_of_scalars(scalars, row, row.dtype).reshape(shape)
     doubles = array_of_scalars(scalars, row, DATATYPES["FP64"].dtype).reshape(shape)

@@ -752,6 +752,7 @@ cdef class MessageReader:
             raise unknown_datatype_error(self.datatype_text)
         if self.parameters:
             has_region = has_shared_memory(self.parameters)
+            self.parameters = self.parameters or None
         if is_json + is_binary + has_region != 1:
             # OVMS sends an empty output without a source (WIRE.md 3).
             is_binary = not (is_json or is_binary or has_region) and self.is_empty_output()
@@ -1070,10 +1071,16 @@ cdef dtype_of_bf16(Limits limits):
 
 
 cdef bint has_shared_memory(dict parameters) except -1:
+    """Return whether a tensor is in shared memory. A region that is null is removed.
+
+    Null means the same as a missing region, but `Tensor` does not accept it with data.
+    """
     region = parameters.get("shared_memory_region")
     if region is not None and type(region) is not str:
         raise HeaderError(
             f"shared_memory_region of {SUBJECT} must be a string, not {format_value(region)}")
+    if region is None:
+        parameters.pop("shared_memory_region", None)
     return region is not None
 
 

@@ -79,12 +79,24 @@ cdef BytesArray NO_TEXTS = BytesArray.__new__(BytesArray)
 # --- checks of arguments ---
 
 cdef int begin_init(bint* is_made, kind) except -1:
-    """Raise TypeError if an object was made before: Python code can call its __init__ again.
+    """Raise TypeError if an object is made already: Python code can call its __init__ again.
 
-    Objects that were created with __new__ alone have valid fields: those of an empty value.
+    The checks of arguments run Python code, which may find the object and use it. Its fields are
+    still those of an empty value then, as they are after __new__ alone. They are set after
+    `end_init`, when no more Python code runs.
     """
     if is_made[0]:
         raise TypeError(f"{kind} cannot be changed")
+    return 0
+
+
+cdef int end_init(bint* is_made, kind) except -1:
+    """Mark an object as made, before its fields are set.
+
+    Raises TypeError if another call of __init__ or a message that contains the object did so since
+    `begin_init`.
+    """
+    begin_init(is_made, kind)
     is_made[0] = True
     return 0
 
@@ -132,6 +144,7 @@ cdef tuple checked_tensors(items, str what):
         if type(item) is not Tensor:  # a final class
             shown = "None" if item is None else type(item).__name__
             raise TypeError(f"{what}[{i}] must be a Tensor, not {shown}")
+        (<Tensor>item).is_made = True  # if it was created with __new__ alone
     return tensors
 
 
@@ -139,7 +152,10 @@ cdef Tensor named_tensor(name, data):
     """Return a tensor of a mapping. A Tensor keeps its parameters and the way it is sent."""
     if type(data) is not Tensor:
         return Tensor(name, data)
-    return data if (<Tensor>data).name == name else (<Tensor>data).replace(name=name)
+    if (<Tensor>data).name != name:
+        return (<Tensor>data).replace(name=name)
+    (<Tensor>data).is_made = True  # if it was created with __new__ alone
+    return data
 
 
 cdef dict tensors_by_name(tuple tensors):
@@ -190,6 +206,7 @@ cdef tuple checked_outputs(items):
             shown = "None" if item is None else type(item).__name__
             raise TypeError(
                 f"outputs[{len(checked)}] must be a RequestedOutput or a str, not {shown}")
+        (<RequestedOutput>item).is_made = True  # if it was created with __new__ alone
         checked.append(item)
     name = first_duplicate(tuple(checked))
     if name is not None:
@@ -289,28 +306,36 @@ cdef class Tensor:
     def __init__(
         self, name, data, *, datatype=None, shape=None, parameters=None, binary=True
     ):
-        begin_init(&self.is_made, "a Tensor")
-        cdef dict own
+        cdef str own_name
+        cdef dict own = None
         cdef tuple dims
-        self.name = checked_name(name, "the name of a tensor")
-        self.binary = checked_flag(binary, "binary")
+        cdef Datatype row = None
+        begin_init(&self.is_made, "a Tensor")
+        own_name = checked_name(name, "the name of a tensor")
+        is_binary = checked_flag(binary, "binary")
         try:
-            # Python code that can use this object only runs before its data is set.
-            own = own_parameters(parameters)
+            own = own_parameters(parameters)  # before an array is read, which it could change
             if data is not None:
                 check_reserved(own, False)
-            if type(data) is not cnp.ndarray or not use_array(self, data, datatype, shape):
+            if type(data) is cnp.ndarray:
+                row = datatype_of_array(data, datatype, shape)
+            if row is not None:
+                dims = shape_of(data)
+            else:
                 if type(data) is Tensor:
                     data, datatype = data_of_tensor(data, datatype)
-                row, dims, data = convert_data(data, datatype, shape)
-                if data is None:
-                    check_reserved(own, True)
-                self.row, self.shape = DATATYPES[row], dims
-                use_converted(self, data)
-            self._parameters = own
+                row_name, dims, data = convert_data(data, datatype, shape)
+                row = DATATYPES[row_name]
+            if data is None:
+                check_reserved(own, True)
         except (EncodeError, TypeError) as error:
-            name_tensor(error, "tensor", self.name)
+            name_tensor(error, "tensor", own_name)
             raise
+        end_init(&self.is_made, "a Tensor")
+        self.name, self.row, self.shape, self._parameters = own_name, row, dims, own
+        self.binary = is_binary
+        self.texts = None
+        use_converted(self, data)
 
     @property
     def datatype(self):
@@ -621,32 +646,33 @@ cdef bint is_shared(Tensor tensor) noexcept:
     return tensor.texts is None and tensor.owner is None
 
 
-cdef bint use_array(Tensor tensor, cnp.ndarray array, datatype, shape) except -1:
-    """Use the datatype, shape and memory of an array that was passed by a caller.
+cdef Datatype datatype_of_array(cnp.ndarray array, datatype, shape):
+    """Return the Datatype of an array whose memory can be used; None if it has to be converted.
 
-    Returns False, and does nothing, if the array has to be converted.
+    `datatype` and `shape` are the arguments of `Tensor`. No Python code runs, which could change
+    the array: other classes than `str`, `tuple` and `int` are left to `convert_data`.
     """
     cdef Datatype row
-    cdef int type_num = cnp.PyArray_TYPE(array)
+    cdef int axis, type_num = cnp.PyArray_TYPE(array)
     if type_num >= cnp.NPY_NTYPES_LEGACY or not cnp.PyArray_IS_C_CONTIGUOUS(array):
-        return False
+        return None
     row = BY_TYPE_NUM[type_num]
     if row is None or row.dtype is not array.descr:  # it has another byte order, for example
-        return False
-    own_shape = shape_of(array)
-    if (datatype is not None and datatype != row.name) or (
-            shape is not None and (type(shape) is not tuple or shape != own_shape)):
-        return False
-    tensor.row = row
-    tensor.shape = own_shape
-    tensor.texts = None
-    use_memory_of(tensor, array)
-    return True
+        return None
+    if datatype is not None and (type(datatype) is not str or <str>datatype != row.name):
+        return None
+    if shape is not None:
+        if type(shape) is not tuple or len(<tuple>shape) != cnp.PyArray_NDIM(array):
+            return None
+        for axis in range(cnp.PyArray_NDIM(array)):
+            dim = (<tuple>shape)[axis]
+            if type(dim) is not int or dim != cnp.PyArray_DIM(array, axis):
+                return None
+    return row
 
 
 cdef int use_converted(Tensor tensor, data) except -1:
-    """Use the data that `convert_data` has returned. None is shared memory."""
-    tensor.texts = None
+    """Use data in the form that `convert_data` returns. None is shared memory."""
     if isinstance(data, BytesArray):
         use_texts(tensor, data)
     elif data is not None:
@@ -755,6 +781,7 @@ cdef Tensor new_tensor(
 # --- requests and responses ---
 
 cdef Tensor EMPTY_TENSOR = Tensor.__new__(Tensor)
+EMPTY_TENSOR.is_made = True
 
 
 @cython.freelist(8)  # also of the subclasses, which have the same size
@@ -904,24 +931,27 @@ cdef class RequestedOutput:
     def __init__(
         self, name, *, binary=None, parameters=None
     ):
-        begin_init(&self.is_made, "a RequestedOutput")
         cdef dict own = None
-        self.name = checked_name(name, "the name of an output")
+        cdef str own_name
+        begin_init(&self.is_made, "a RequestedOutput")
+        own_name = checked_name(name, "the name of an output")
         try:
             own = own_parameters(parameters)
         except (EncodeError, TypeError) as error:
-            name_tensor(error, "output", self.name)
+            name_tensor(error, "output", own_name)
             raise
         if own is not None and "binary_data" in own:
             in_parameters = own.pop("binary_data")
             if binary is None and in_parameters is not None:
                 if not isinstance(in_parameters, bool):
                     raise EncodeError(
-                        f"binary_data of requested output {format_value(self.name)} must be True "
-                        f"or False, not {type(in_parameters).__name__}", tensor=self.name)
+                        f"binary_data of requested output {format_value(own_name)} must be True "
+                        f"or False, not {type(in_parameters).__name__}", tensor=own_name)
                 binary = in_parameters
-        self.binary = None if binary is None else checked_flag(binary, "binary")
-        self._parameters = own or None
+        if binary is not None:
+            checked_flag(binary, "binary")
+        end_init(&self.is_made, "a RequestedOutput")
+        self.name, self.binary, self._parameters = own_name, binary, own or None
 
     @property
     def parameters(self):
@@ -1043,11 +1073,14 @@ parameters=None)\n--\n
                 f"{format_value(binary)}")
         if not tensors:
             raise EncodeError("a request has at least one input")
-        self.id = checked_text(id, "id")
-        self.model_name = checked_text(model_name, "model_name")
-        self.model_version = checked_text(model_version, "model_version")
-        self.requested = checked_outputs(outputs)
-        self.tensors, self.by_name, self._parameters = tensors, by_name, own
+        cdef str own_id = checked_text(id, "id")
+        cdef str own_model = checked_text(model_name, "model_name")
+        cdef str own_version = checked_text(model_version, "model_version")
+        cdef tuple requested = checked_outputs(outputs)
+        end_init(&self.is_made, "an InferRequest")
+        self.tensors, self.by_name, self.requested = tensors, by_name, requested
+        self._parameters = own
+        self.id, self.model_name, self.model_version = own_id, own_model, own_version
 
     @property
     def inputs(self):
@@ -1118,11 +1151,13 @@ parameters=None)\n--\n
         begin_init(&self.is_made, "an InferResponse")
         cdef tuple tensors = checked_tensors(outputs, "outputs")
         cdef dict by_name = checked_by_name(tensors, "output")
-        self.model_name = checked_text(model_name, "model_name")
-        self.model_version = checked_text(model_version, "model_version")
-        self.id = checked_text(id, "id")
-        self._parameters = message_parameters(parameters)
-        self.tensors, self.by_name = tensors, by_name
+        cdef str own_model = checked_text(model_name, "model_name")
+        cdef str own_version = checked_text(model_version, "model_version")
+        cdef str own_id = checked_text(id, "id")
+        cdef dict own = message_parameters(parameters)
+        end_init(&self.is_made, "an InferResponse")
+        self.tensors, self.by_name, self._parameters = tensors, by_name, own
+        self.id, self.model_name, self.model_version = own_id, own_model, own_version
 
     @property
     def outputs(self):
@@ -1337,6 +1372,7 @@ cdef class Frame:
             raise ValueError(
                 f"header_length must be 0 to {nbytes}, the size of the frame, not "
                 f"{format_number(header_length)}")
+        end_init(&self.is_made, "a Frame")
         self.parts = self.exported = buffers
         self.header_length = header_length
         self.nbytes = nbytes

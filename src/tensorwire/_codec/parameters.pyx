@@ -99,7 +99,9 @@ cdef own_value(value, parameter, int depth):
         return value
     if isinstance(value, float):
         return PyFloat_AS_DOUBLE(value)
-    if isinstance(value, np.bool_ | np.integer | np.float16 | np.float32):
+    # A timedelta64 is an np.integer, but no number.
+    if (isinstance(value, np.bool_ | np.integer | np.float16 | np.float32)
+            and not isinstance(value, np.timedelta64)):
         return np.generic.item(value)
     if not isinstance(value, (Mapping, list, tuple)):
         raise TypeError(

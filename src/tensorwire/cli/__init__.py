@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import sys
 
 from . import infer, serve
 
@@ -12,6 +14,9 @@ def main(arguments: list[str] | None = None, program: str = "tensorwire") -> int
 
     ``program`` is what the user has written before the arguments.
     """
+    # The names of tensors and files may have characters that the encoding of the output does not.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     parser = argparse.ArgumentParser(prog=program, description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("demo", help="encode and decode 64 MiB of images and 200,000 strings")

@@ -358,7 +358,7 @@ def load_array(path: str) -> NDArray[Any]:
             array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     except OSError as error:
         raise UsageError(str(error)) from None
-    except ValueError as error:
+    except Exception as error:  # a ValueError, or whatever its parser raises for a header
         raise UsageError(f"{path}: {error}") from None
     return array
 

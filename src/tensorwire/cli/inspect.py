@@ -44,7 +44,7 @@ def decode(body: bytes, header_length: str | None) -> tw.InferRequest | tw.Infer
     try:
         return tw.decode_request(body, header_length, limits=limits)
     except tw.DecodeError as error:
-        if 'it has no "inputs"' not in str(error):
+        if 'the JSON header has no "inputs"' not in str(error):
             raise
     return tw.decode_response(body, header_length, limits=limits)
 
@@ -69,13 +69,10 @@ def guess_header_length(body: bytes) -> list[str]:
 
 
 def format_fields(message: tw.InferRequest | tw.InferResponse) -> str:
-    fields = {
-        "id": message.id,
-        "model": message.model_name,
-        "version": message.model_version,
-        "parameters": message.parameters or None,
-    }
+    fields = {"id": message.id, "model": message.model_name, "version": message.model_version}
     parts = [f"{key} {value!r}" for key, value in fields.items() if value is not None]
+    if message.parameters:
+        parts.append(f"parameters {json.dumps(dict(message.parameters), default=dict)}")
     if isinstance(message, tw.InferRequest) and message.outputs is not None:
         parts.append(f"outputs {[output.name for output in message.outputs]}")
     return ", ".join(parts) or "no id, model or parameters"

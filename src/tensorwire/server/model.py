@@ -50,8 +50,8 @@ class Model:
     inputs : sequence of TensorSpec, default ()
         The declared inputs. A request with other inputs is rejected with status 400. If empty, any
         inputs are accepted, and a request is rejected with status 400 if it lacks an input that the
-        function reads with ``request[name]``. Raw binary requests require exactly one declared
-        input (WIRE.md 5).
+        function reads with ``request[name]``, or if that input has numbers and the function reads
+        text. Raw binary requests require exactly one declared input (WIRE.md 5).
     outputs : sequence of TensorSpec, default ()
         The declared outputs. If the function returns an output that is not declared, the response
         has status 500. The function may omit declared outputs. If empty, any outputs are accepted.
@@ -306,11 +306,7 @@ class ServedModel:
             and not self.model.inputs
         ):
             return InvalidInputError(f"an input is missing: {error}")
-        if (
-            isinstance(error, tw.TensorwireError)
-            and error.status == 400
-            and error.tensor in names_without_data(request)
-        ):
+        if isinstance(error, tw.TensorwireError) and self._is_about_data(error, request):
             return InvalidInputError(str(error))
         if isinstance(error, InvalidOutputError):
             log.error("model %r: %s", self.name, error)
@@ -318,10 +314,20 @@ class ServedModel:
         log.error("model %r failed", self.name, exc_info=error)
         return InvalidOutputError(f"{format_subject('model', self.name)} failed")
 
+    def _is_about_data(self, error: tw.TensorwireError, request: tw.InferRequest) -> bool:
+        """Return whether an input does not have the data that the model reads.
 
-def names_without_data(request: tw.InferRequest) -> list[str]:
-    """Return the names of the inputs that are in shared memory."""
-    return [tensor.name for tensor in request.inputs if tensor.data is None]
+        It is in shared memory, or numbers although the model does not declare them, or BYTES that
+        are not UTF-8.
+        """
+        tensor = request.get(error.tensor) if error.tensor is not None else None
+        if tensor is None or error.status != 400:
+            return False
+        if isinstance(error, tw.ElementError):
+            return tensor.datatype == "BYTES"
+        if isinstance(error, tw.DatatypeError) and not self.model.inputs:
+            return tensor.datatype != "BYTES"
+        return tensor.data is None
 
 
 def is_slow_to_decode(body: tw.BodyBuffer, framing: Framing) -> bool:
