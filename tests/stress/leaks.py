@@ -125,7 +125,7 @@ def elements() -> Iterator[Case]:
         "ragged": lambda: tw.encode_bytes([["a"], []]),
         "None": lambda: tw.encode_bytes(["a", None]),
         "a released view": lambda: tw.encode_bytes([released]),
-        "item": lambda: (tensor[1], tensor[-1], tensor.element(1), tensor.element((3,))),
+        "item": lambda: (tensor[1], tensor[-1], tensor.element(1), tensor.element(-1)),
         "index out of range": lambda: tensor[9],
         "slices": lambda: (tensor[1:], tensor[::-1], tensor[[0, 2]], tensor.reshape((2, 2))[1]),
         "shape of another size": lambda: tensor.reshape((3,)),

@@ -11,7 +11,6 @@ cdef class BytesArray:
     cdef Py_ssize_t end  # offset where the last element ends
 
     cdef Elements scanned(self)
-    cdef tuple nonnegative_index(self, tuple index)
     cdef row_at(self, index)
     cdef BytesArray rows_between(self, start, stop)
     cdef BytesArray elements_between(self, first, last, tuple shape)

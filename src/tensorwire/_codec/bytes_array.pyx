@@ -179,13 +179,13 @@ cdef class BytesArray:
     def __iter__(self):
         return (self[i] for i in range(len(self)))
 
-    def element(self, index: SupportsIndex | tuple[SupportsIndex, ...]) -> memoryview:
+    def element(self, index: SupportsIndex) -> memoryview:
         """Return one element as a memoryview of the buffer. The element is not copied.
 
         Parameters
         ----------
-        index : int or tuple of int
-            A flat, row-major index, or an index for each dimension.
+        index : int
+            A flat, row-major index. A negative one counts from the end.
 
         Returns
         -------
@@ -197,7 +197,7 @@ cdef class BytesArray:
         IndexError
             There is no such element.
         TypeError
-            An index is not an integer.
+            The index is not an integer.
 
         Examples
         --------
@@ -205,31 +205,15 @@ cdef class BytesArray:
         >>> bytes(tw.decode_bytes(tw.encode_bytes(["a", "bc"])).element(1))
         b'bc'
         """
-        if isinstance(index, tuple):
-            flat = int(np.ravel_multi_index(self.nonnegative_index(index), self.shape))
-        else:
-            flat, size = int(as_index(index)), self.size
-            if not -size <= flat < size:
-                raise IndexError(
-                    f"element {format_number(flat)} is out of range for "
-                    f"{format_count('element', size)}")
-            flat = flat + size if flat < 0 else flat
+        flat, size = int(as_index(index)), self.size
+        if not -size <= flat < size:
+            raise IndexError(
+                f"element {format_number(flat)} is out of range for "
+                f"{format_count('element', size)}")
+        flat = flat + size if flat < 0 else flat
         cdef Elements elements = self.scanned()
         cdef Element found = element_at(&elements.span, flat)
         return self.body.view(found.data - elements.span.data, found.nbytes)
-
-    cdef tuple nonnegative_index(self, tuple index):
-        """Return the index of an element as non-negative ints. Raises IndexError."""
-        index = tuple([int(as_index(i)) for i in index])
-        if len(index) != len(self.shape):
-            raise IndexError(
-                f"an index must have {format_count('integer', len(self.shape))}, one for each "
-                f"dimension, not {len(index)}")
-        for i, dim in zip(index, self.shape):
-            if not -dim <= i < dim:
-                raise IndexError(
-                    f"index {format_number(i)} is out of range for a dimension of {dim}")
-        return tuple([i % dim for i, dim in zip(index, self.shape)])
 
     cdef row_at(self, index):
         n_rows = self.shape[0]
