@@ -262,7 +262,7 @@ def test_names_of_wrong_type_are_not_found() -> None:
         deep = [deep]
     for name in (5, None, b"x", deep):
         with pytest.raises(
-            tw.TensorNotFoundError, match="no tensor (5|None|bytes|list): there are"
+            tw.TensorNotFoundError, match=r"no tensor (5|None|bytes|list): there are"
         ):
             request[name]  # type: ignore[index]
     with pytest.raises(TypeError, match="True or False, not list"):
