@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -88,16 +88,43 @@ for thread in threads:
 # --- messages cannot change ---
 
 
+@pytest.mark.parametrize("is_valid", [True, False])
+def test_tensor_that_is_used_during_its_constructor_is_empty(is_valid: bool) -> None:
+    """Parameters are read by code that can use the tensor, which does not change afterwards."""
+    tensor = tw.Tensor.__new__(tw.Tensor)
+    frames = []
+
+    class Parameters(Mapping[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            return 1 if is_valid else object()
+
+        def __iter__(self) -> Iterator[str]:
+            assert (tensor.shape, tensor.nbytes, tensor.tolist()) == ((0,), 0, [])
+            frames.append(tw.encode_request(tw.InferRequest([tensor])))
+            return iter(["k"])
+
+        def __len__(self) -> int:
+            return 1
+
+    with nullcontext() if is_valid else pytest.raises(TypeError):
+        tensor.__init__("x", np.zeros(100_000), parameters=Parameters())
+    assert tensor.nbytes == (800_000 if is_valid else 0)
+    assert [len(frame) for frame in frames] == [len(bytes(frame)) for frame in frames]
+    assert len(frames) == 1
+
+
 @pytest.mark.parametrize("item", [None, "x", X, tw.RequestedOutput("y"), 5])
 def test_message_lists_reject_items_of_wrong_types(item: Any) -> None:
     tensor = tw.Tensor("x", X)
-    shown = "None" if item is None else f"of type {type(item).__name__}"
-    with pytest.raises(TypeError, match=rf"inputs\[1\] is {shown}, not a Tensor"):
+    shown = "None" if item is None else type(item).__name__
+    with pytest.raises(TypeError, match=rf"inputs\[1\] must be a Tensor, not {shown}$"):
         tw.InferRequest([tensor, item])
-    with pytest.raises(TypeError, match=rf"outputs\[0\] is {shown}, not a Tensor"):
+    with pytest.raises(TypeError, match=rf"outputs\[0\] must be a Tensor, not {shown}$"):
         tw.InferResponse([item])
     if not isinstance(item, str | tw.RequestedOutput):
-        with pytest.raises(TypeError, match=rf"outputs\[1\] is {shown}, not a RequestedOutput or"):
+        with pytest.raises(
+            TypeError, match=rf"outputs\[1\] must be a RequestedOutput or a str, not {shown}$"
+        ):
             tw.InferRequest([tensor], ["y", item])
 
 

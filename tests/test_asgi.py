@@ -265,7 +265,7 @@ def test_client_that_disconnects() -> None:
             [b"[" * 50_000],
             {"Inference-Header-Content-Length": "50000", "Content-Length": "50000"},
             400,
-            "the JSON is nested too deep",
+            "the JSON is nested too deeply",
         ),
     ],
 )

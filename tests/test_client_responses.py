@@ -429,10 +429,10 @@ def test_limits_apply_to_responses(connect: Connect, server: str) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b'{"name":' + b"[" * 5000, "the JSON is nested too deep"),
+        (b'{"name":' + b"[" * 5000, "the JSON is nested too deeply"),
         (bytes(2000), "is 2000 bytes long; the limit is 1999"),
     ],
-    ids=["nested too deep", "too long"],
+    ids=["nested too deeply", "too long"],
 )
 def test_limits_apply_to_metadata(connect: Connect, body: bytes, message: str) -> None:
     limits = tw.Limits(max_header_nbytes=len(body) if message.endswith("deep") else 1999)

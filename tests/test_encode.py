@@ -310,7 +310,7 @@ def test_unknown_requested_output_is_rejected() -> None:
     request = tw.InferRequest([X], [Out("c")])
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_response(tw.InferResponse([A, B]), request)
-    assert str(caught.value) == "the request asks for output 'c', the response has ['a', 'b']"
+    assert str(caught.value) == "the request asks for output 'c', but the response has ['a', 'b']"
     assert caught.value.status == 400
 
 

@@ -165,11 +165,11 @@ def test_more_dimensions_than_numpy_supports() -> None:
         (lambda: [X, tw.Tensor("y", HALF), X], "input 'x' appears twice"),
         (
             lambda: [tw.Tensor("x", HALF, parameters={"binary_data_size": 12})],
-            "tensor 'x' has data, and binary_data_size among its parameters",
+            "tensor 'x' has data, but also the parameter binary_data_size",
         ),
         (
             lambda: [tw.Tensor("x", ["a"], parameters={"shared_memory_region": "r"})],
-            "tensor 'x' has data, and shared_memory_region among its parameters",
+            "tensor 'x' has data, but also the parameter shared_memory_region",
         ),
         (
             lambda: [tw.Tensor("x", None, datatype="FP32", shape=[1])],
@@ -182,7 +182,7 @@ def test_more_dimensions_than_numpy_supports() -> None:
         (lambda: [in_shared_memory(shared_memory_region=5)], "no shared_memory_region"),
         (
             lambda: [in_shared_memory(shared_memory_region="r", binary_data_size=4)],
-            "tensor 'x' is in shared memory, and has a binary_data_size",
+            "tensor 'x' has a shared_memory_region, but also the parameter binary_data_size",
         ),
         (
             lambda: [tw.Tensor("\ud800", HALF)],
@@ -398,17 +398,17 @@ def test_no_member_is_written_twice(kind: type[str], place: str) -> None:
         (
             "binary_data_size",
             lambda p: tw.InferRequest([tw.Tensor("x", HALF, parameters=p)]),
-            "tensor 'x' has data, and binary_data_size among",
+            "tensor 'x' has data, but also the parameter binary_data_size",
         ),
         (
             "shared_memory_region",
             lambda p: tw.InferRequest([tw.Tensor("x", HALF, parameters=p)]),
-            "tensor 'x' has data, and shared_memory_region among",
+            "tensor 'x' has data, but also the parameter shared_memory_region",
         ),
         (
             "binary_data_size",
             lambda p: tw.InferRequest([in_shared_memory(shared_memory_region="r", **p)]),
-            "tensor 'x' is in shared memory, and has a binary_data_size",
+            "tensor 'x' has a shared_memory_region, but also the parameter binary_data_size",
         ),
         (
             "binary_data_output",

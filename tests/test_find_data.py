@@ -67,5 +67,5 @@ def test_nesting_is_limited() -> None:
         return json.dumps({"inputs": [{"data": value}]})
 
     assert texts(header(7)) != [None]
-    with pytest.raises(tw.HeaderError, match="nested too deep"):
+    with pytest.raises(tw.HeaderError, match="nested too deeply"):
         texts(header(8))

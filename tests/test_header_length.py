@@ -149,7 +149,7 @@ def test_bf16_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     datatypes.bf16_dtype.cache_clear()
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     try:
-        with pytest.raises(tw.HeaderError, match="needs the ml_dtypes package") as caught:
+        with pytest.raises(tw.HeaderError, match="requires the ml_dtypes package") as caught:
             tw.decode_request(BODY, N)
     finally:
         datatypes.bf16_dtype.cache_clear()

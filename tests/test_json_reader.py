@@ -523,7 +523,7 @@ def test_single_precision_values() -> None:
 @pytest.mark.parametrize("text", TOO_LARGE)
 def test_numbers_too_large_for_a_double_are_rejected(datatype: str, text: str) -> None:
     with pytest.raises(
-        tw.ElementError, match=r"element 1 of input 'x' .* accepts magnitudes up to"
+        tw.ElementError, match=r"element 1 of input 'x' .* out of range for FP.. .magnitudes up to"
     ):
         read(datatype, ["0", text])
 
@@ -533,7 +533,7 @@ def test_numbers_too_large_for_a_double_are_rejected(datatype: str, text: str) -
     ["3.40282356779733661638e38", "3402823567797336617e20", "-3410000000000000000e20", "1.7e308"],
 )
 def test_numbers_too_large_for_single_precision_are_rejected(text: str) -> None:
-    with pytest.raises(tw.ElementError, match=r"accepts magnitudes up to 3\.40282"):
+    with pytest.raises(tw.ElementError, match=r"magnitudes up to 3\.40282"):
         read("FP32", [text])
 
 
@@ -620,10 +620,12 @@ def test_integers_in_and_out_of_range(datatype: str) -> None:
         if least <= value <= most:
             continue
         text = "9" * 5000 if value > 10**21 else str(value)
-        with pytest.raises(tw.ElementError, match=f"element 2 of .* accepts {least} to {most}"):
+        with pytest.raises(
+            tw.ElementError, match=f"element 2 of .* out of range for .*{least} to {most}"
+        ):
             read(datatype, ["1", "1", text])
     for text in ("1.0", "1e2", "1E0", "0.5", "9" * 30 + ".5", "9" * 30 + "e-30", "-0.0"):
-        with pytest.raises(tw.ElementError, match=r"element 1 of .* accepts integers"):
+        with pytest.raises(tw.ElementError, match=r"element 1 of .* must be an integer"):
             read(datatype, ["1", text])
 
 
@@ -678,7 +680,7 @@ def test_nan_is_accepted_only_in_floating_point_data() -> None:
         assert repr(decode(body(early))["x"].as_numpy().tolist()) == "[nan, inf, -inf, nan]"
     for word in words:
         for datatype in ("INT32", "BOOL", "BYTES", "UINT8"):
-            with pytest.raises(tw.ElementError, match="the value is"):
+            with pytest.raises(tw.ElementError, match=f"must be .*, not {word} "):
                 read(datatype, [word])
         if word == "null":
             continue
@@ -921,14 +923,19 @@ def test_second_tensor_has_its_own_data(datatype: str, data: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("datatype", "data", "error", "message"),
     [
-        ("FP32", "[1,2,3]", tw.LayoutError, "needs 2 elements, its JSON data has 3"),
-        ("FP32", "[[1]]", tw.LayoutError, "needs 2 elements, its JSON data has 1"),
+        ("FP32", "[1,2,3]", tw.LayoutError, "requires 2 elements, but its JSON data has 3"),
+        ("FP32", "[[1]]", tw.LayoutError, "requires 2 elements, but its JSON data has 1"),
         ("FP32", '[[1,"a"]]', tw.ElementError, "element 1 of input 'x'"),
-        ("UINT8", "[1,[256]]", tw.ElementError, "accepts 0 to 255, the value is 256"),
-        ("BYTES", '["a",[1]]', tw.ElementError, "accepts strings, the value is 1"),
-        ("BOOL", "[true,0]", tw.ElementError, "accepts true and false, the value is 0"),
+        (
+            "UINT8",
+            "[1,[256]]",
+            tw.ElementError,
+            "is 256, which is out of range for UINT8 .0 to 255.",
+        ),
+        ("BYTES", '["a",[1]]', tw.ElementError, "must be a string .BYTES., not 1"),
+        ("BOOL", "[true,0]", tw.ElementError, "must be true or false .BOOL., not 0"),
         ("FP16", "[1,2]", tw.HeaderError, "can only be sent as binary data"),
-        ("FP32", "7", tw.HeaderError, "not a list"),
+        ("FP32", "7", tw.HeaderError, "must be a list, not 7"),
         ("FP99", "[1,2]", tw.HeaderError, "unknown datatype"),
     ],
 )
@@ -1138,7 +1145,7 @@ def test_nesting_depth(max_nesting: int) -> None:
             units, rest = divmod(n - (len(inner) == 2), per_unit)
             text = b"[" * rest + nested(units, opening, closing, inner) + b"]" * rest
             decode(make(text), max_nesting=max_nesting)
-            with pytest.raises(tw.HeaderError, match=f"level {max_nesting + 1} begins at byte"):
+            with pytest.raises(tw.HeaderError, match=f"the limit is {max_nesting} levels"):
                 decode(make(b"[" + text + b"]"), max_nesting=max_nesting)
 
 
@@ -1153,20 +1160,18 @@ def test_nesting_depth_of_data(order: str) -> None:
 
     decode(text(MAX_DATA_DEPTH))
     for n in (MAX_DATA_DEPTH + 1, MAX_DATA_DEPTH + 20):
-        with pytest.raises(tw.HeaderError, match="deeper than 100 lists"):
+        with pytest.raises(tw.HeaderError, match="nested too deeply; the limit is 100 lists"):
             decode(text(n))
-    with pytest.raises(tw.HeaderError, match="level 129 begins"):
-        decode(
-            text(127).replace("deeper", "") if order == "data first" else in_unknown(nested(128))
-        )
+    with pytest.raises(tw.HeaderError, match="the limit is 128 levels"):
+        decode(text(127) if order == "data first" else in_unknown(nested(128)))
     decode(text(7), max_nesting=10)
-    with pytest.raises(tw.HeaderError, match="level 11 begins"):
+    with pytest.raises(tw.HeaderError, match="the limit is 10 levels"):
         decode(text(8), max_nesting=10)
 
 
 def test_smallest_nesting_limits() -> None:
     for max_nesting in range(4):
-        with pytest.raises(tw.HeaderError, match=f"level {max_nesting + 1} begins"):
+        with pytest.raises(tw.HeaderError, match=f"the limit is {max_nesting} levels"):
             decode(body(PLAIN), max_nesting=max_nesting)
     decode(body(PLAIN), max_nesting=4)
 
@@ -1364,22 +1369,22 @@ def test_shape_must_be_a_list_of_integers() -> None:
         ("[-1,-]", "expected a digit"),
         ("[" + "1," * 64 + "1.]", "expected a digit"),
         ("[" + "1," * 64 + "01]", "leading zero"),
-        ("[1.0]", "not an integer"),
-        ("[true]", "not an integer"),
-        ("[[1]]", "not an integer"),
-        ("{}", "not a list"),
+        ("[1.0]", "must be an integer"),
+        ("[true]", "must be an integer"),
+        ("[[1]]", "must be an integer"),
+        ("{}", "must be a list"),
         ("[1,]", "a value"),
     ):
         with pytest.raises(tw.HeaderError, match=message):
             decode(body(PLAIN.replace('"shape":[1]', f'"shape":{shape}')))
     for shape, message in (
         ("[-1]", "negative dimension"),
-        ("[9223372036854775807]", "too large to address|needs"),
+        ("[9223372036854775807]", "too large to address|requires"),
         ("[9223372036854775808]", "too large to address"),
         ("[-9223372036854775808]", "negative dimension"),
         (f"[{'9' * 4300}]", "too large to address"),
-        ("[" + "1," * 64 + "1]", "65 dimensions, at most 64"),
-        ("[" + "1," * 99_999 + "1]", "100000 dimensions, at most 64"),
+        ("[" + "1," * 64 + "1]", "65 dimensions; the limit is 64"),
+        ("[" + "1," * 99_999 + "1]", "100000 dimensions; the limit is 64"),
     ):
         with pytest.raises(tw.LayoutError, match=message):
             decode(body(PLAIN.replace('"shape":[1]', f'"shape":{shape}')))

@@ -64,8 +64,9 @@ def test_messages_are_mappings(make: str, n: int) -> None:
     for name in ("z", np.str_("z")):
         with pytest.raises(tw.TensorNotFoundError, match="no tensor 'z': there are \\['t0'"):
             message[name]
-    with pytest.raises(KeyError, match="the name of a tensor is a str, not int"):
+    with pytest.raises(tw.TensorNotFoundError, match="no tensor 0: there are") as caught:
         message[0]
+    assert caught.value.tensor is None
     assert dict(message) == dict(zip(names, found, strict=True))
 
 
@@ -133,12 +134,20 @@ def test_access_to_bytes_and_numbers() -> None:
         "r", None, datatype="BYTES", shape=[2], parameters={"shared_memory_region": "r"}
     )
     assert region.nbytes == 0
-    for tensor in (X, region):
-        for access in ("elements", "as_strings"):
-            with pytest.raises(tw.DatatypeError, match=f"tensor '{tensor.name}' is ") as caught:
-                getattr(tensor, access)()
-            assert isinstance(caught.value, TypeError)
-            assert (caught.value.status, caught.value.tensor) == (400, tensor.name)
+    for access in (lambda t: t.elements, tw.Tensor.as_strings):
+        with pytest.raises(tw.DatatypeError, match="tensor 'x' is INT16, not BYTES") as caught:
+            access(X)
+        assert isinstance(caught.value, TypeError)
+        assert (caught.value.status, caught.value.tensor) == (400, "x")
+    for access in (
+        lambda t: t.elements,
+        tw.Tensor.as_strings,
+        tw.Tensor.as_numpy,
+        tw.Tensor.tolist,
+    ):
+        with pytest.raises(tw.TensorwireError, match="tensor 'r' is in shared memory") as missing:
+            access(region)
+        assert (missing.value.status, missing.value.tensor) == (400, "r")
     with pytest.raises(tw.ElementError, match="element 0") as invalid:
         tw.Tensor("b", [b"\xff"]).as_strings()
     assert invalid.value.tensor == "b"

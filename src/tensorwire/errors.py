@@ -232,7 +232,7 @@ def format_number(number: int) -> str:
 
 def format_count(noun: str, number: int) -> str:
     """Return the number and the noun: ``1 byte``, ``2 bytes``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{format_number(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def format_seconds(seconds: float) -> str:

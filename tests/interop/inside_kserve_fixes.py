@@ -59,14 +59,14 @@ INVALID: dict[str, tuple[Any, int]] = {
     "not an object": (b"[]", 2),
     "empty": (b"", 0),
     "not UTF-8": (b'{"inputs": [], "id": "\xff"}', 25),
-    "nested too deep": wire({**NAMED, "data": json.loads("[" * 128 + "1" + "]" * 128)}),
+    "nested too deeply": wire({**NAMED, "data": json.loads("[" * 128 + "1" + "]" * 128)}),
     "parameters is not an object": wire({**NAMED, "data": [1]}, parameters=[1]),
 }
 
 
 # KServe itself reads a message without binary data, except in its server.
 READ_BY_KSERVE = {
-    *("size negative", "shape of strings", "BF16 in JSON", "nested too deep"),
+    *("size negative", "shape of strings", "BF16 in JSON", "nested too deeply"),
     "parameters is not an object",
 }
 

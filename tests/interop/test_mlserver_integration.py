@@ -241,7 +241,9 @@ INVALID = [
         header() + F2.tobytes()[:-1], ..., "the body ends inside input 'x'", id="body too short"
     ),
     pytest.param(header() + F2.tobytes() + b"x", ..., "1 ", id="trailing bytes"),
-    pytest.param(header(shape=[3]) + F2.tobytes(), ..., "needs 12 bytes", id="shape does not fit"),
+    pytest.param(
+        header(shape=[3]) + F2.tobytes(), ..., "requires 12 bytes", id="shape does not fit"
+    ),
     pytest.param(header(datatype="FP33") + F2.tobytes(), ..., "FP33", id="unknown datatype"),
     pytest.param(header(datatype="BF16", shape=[4]) + F2.tobytes(), ..., "BF16", id="BF16"),
     pytest.param(
@@ -256,7 +258,7 @@ INVALID = [
         "content_type",
         id="content_type is not a string",
     ),
-    pytest.param(b"[]", 2, "does not fit", id="not an object"),
+    pytest.param(b"[]", 2, "must be an object", id="not an object"),
 ]
 
 

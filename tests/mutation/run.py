@@ -46,6 +46,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FOLDER = ROOT / ".mutation"
 RESULTS = FOLDER / "results.json"
+LAST_RUN = FOLDER / "last_run.json"  # the score of the last complete run, for stress.evidence
 KILLERS = HERE / "killers.json"
 TEST_SECONDS = 60  # of one test; it takes a few seconds without a bug
 BUILD_SECONDS = 900
@@ -89,6 +90,7 @@ def main() -> None:
     if arguments.check:
         return
     FOLDER.mkdir(exist_ok=True)
+    begin = time.monotonic()
     results = load(RESULTS)
     if not arguments.resume:
         for mutant in mutants:
@@ -105,7 +107,14 @@ def main() -> None:
             run.run(chosen, min(arguments.jobs, len(chosen)), sanitizers)
     if arguments.record:
         record(tables, results)
-    code = summarise(tables, mutants, results)
+    code, score = summarise(tables, mutants, results)
+    if not (arguments.names or arguments.quick or arguments.minutes or missing):
+        commit = subprocess.check_output(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True
+        ).strip()
+        seconds = round(time.monotonic() - begin)
+        row = {"date": time.strftime("%Y-%m-%d"), "commit": commit, "seconds": seconds, **score}
+        LAST_RUN.write_text(json.dumps(row) + "\n")
     for name in missing:
         print(f"The mutants of {name} did not run: run tests/interop/environment.py {name}")
     left_out = os.environ.get("TENSORWIRE_LEFT_OUT", "").split()
@@ -395,8 +404,8 @@ def record(tables: dict[str, list[Mutant]], results: dict[str, Result]) -> None:
 
 def summarise(
     tables: dict[str, list[Mutant]], mutants: list[Mutant], results: dict[str, Result]
-) -> int:
-    """Print and write the score of each table. Return the exit code."""
+) -> tuple[int, dict[str, int]]:
+    """Print and write the score of each table. Return the exit code and the total score."""
     lines = ["| table | mutants | killed | survived | explained | equivalent | not run |"]
     lines.append("|" + "---|" * 7)
     problems = []
@@ -430,7 +439,8 @@ def summarise(
     text = "\n".join(lines) + "\n"
     (FOLDER / "summary.md").write_text(text)
     print(f"\n{text}", end="")
-    return 1 if problems else 0
+    score = {"mutants": total.total(), "killed": total["killed"], "not_equivalent": n}
+    return 1 if problems else 0, score
 
 
 if __name__ == "__main__":

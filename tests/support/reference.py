@@ -286,7 +286,7 @@ def _parse(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise HeaderError(f"not JSON: {error}") from error
     if _depth(decoded) > MAX_LEVEL:
-        raise HeaderError("nested too deep")
+        raise HeaderError("nested too deeply")
     if type(header) is not dict:
         raise HeaderError("the JSON is not an object")
     return header

@@ -39,9 +39,9 @@ from ..errors import (
     MAX_FOREIGN_TEXT,
     SUBJECT,
     EncodeError,
+    format_count,
     format_text,
     format_value,
-    format_count,
 )
 
 cnp.import_array()

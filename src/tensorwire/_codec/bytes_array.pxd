@@ -1,5 +1,4 @@
-from numpy cimport ndarray
-
+from .bytes_reader cimport Elements
 from .memory cimport Body
 
 
@@ -7,11 +6,11 @@ cdef class BytesArray:
     cdef object __weakref__
     cdef readonly tuple shape
     cdef Body body
-    cdef ndarray starts  # offsets of the prefixes in the body; None if not scanned yet
+    cdef Elements elements  # None if not scanned yet
     cdef Py_ssize_t begin  # offset of the first prefix in the body
     cdef Py_ssize_t end  # offset where the last element ends
 
-    cdef ndarray offsets(self)
+    cdef Elements scanned(self)
     cdef tuple nonnegative_index(self, tuple index)
     cdef row_at(self, index)
     cdef BytesArray rows_between(self, start, stop)
@@ -20,6 +19,6 @@ cdef class BytesArray:
 
 
 cdef BytesArray new_bytes(
-    Body body, ndarray starts, Py_ssize_t begin, Py_ssize_t end, tuple shape)
+    Body body, Elements elements, Py_ssize_t begin, Py_ssize_t end, tuple shape)
 cdef BytesArray bytes_of_wire(bytes wire, tuple shape)
 cdef BytesArray bytes_of_element(Body body, tuple shape)

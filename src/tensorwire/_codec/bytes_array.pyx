@@ -4,7 +4,22 @@ cimport cython
 cimport numpy as cnp
 from libc.stdint cimport int64_t
 
-from .bytes_reader cimport scan_elements
+from .bytes_reader cimport (
+    Element,
+    Elements,
+    arrow_array,
+    check_utf8,
+    element_at,
+    element_bytes,
+    elements_as_fixed_width,
+    elements_as_objects,
+    elements_as_str,
+    elements_as_stringdtype,
+    gather_elements,
+    is_text_requested,
+    new_elements,
+    scan_elements,
+)
 from .memory cimport Body
 from .wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE
 
@@ -14,19 +29,7 @@ from pickle import PickleBuffer
 
 import numpy as np
 
-from .bytes_reader import (
-    arrow_array,
-    arrow_schema,
-    check_utf8,
-    count_elements,
-    element_bytes,
-    elements_as_fixed_width,
-    elements_as_objects,
-    elements_as_str,
-    elements_as_stringdtype,
-    gather_elements,
-    is_text_requested,
-)
+from .bytes_reader import arrow_schema, count_elements
 from .memory import same_bytes
 from ..errors import (
     MAX_FOREIGN_TEXT,
@@ -34,10 +37,10 @@ from ..errors import (
     DecodeError,
     LayoutError,
     format_count,
-    format_text,
-    name_tensor,
     format_number,
     format_shape,
+    format_text,
+    name_tensor,
 )
 
 cnp.import_array()
@@ -90,20 +93,19 @@ cdef class BytesArray:
         raise TypeError(
             "a BytesArray is created by decode_bytes, by decoding a message, or by Tensor")
 
-    cdef cnp.ndarray offsets(self):
-        """Return the offset of each prefix in the body.
+    cdef Elements scanned(self):
+        """Return the elements. If they were just encoded, they are scanned on the first call.
 
-        If the tensor was just encoded, its elements are scanned on the first call. Several threads
-        may scan them at once, with the same result.
+        Several threads may scan them at once, with the same result.
         """
-        cdef cnp.ndarray starts
+        cdef Elements elements
         with cython.critical_section(self):  # another thread may set it
-            starts = self.starts
-        if starts is None:
-            starts = scan_elements(self.body, self.size, self.begin, self.nbytes)
+            elements = self.elements
+        if elements is None:
+            elements = scan_elements(self.body, self.size, self.begin, self.nbytes)
             with cython.critical_section(self):
-                self.starts = starts
-        return starts
+                self.elements = elements
+        return elements
 
     # --- attributes ---
 
@@ -163,14 +165,15 @@ cdef class BytesArray:
                 return self.rows_between(start, max(start, stop))
         # numpy selects offsets, and the offsets determine the elements, because they ascend. Each
         # step takes time for the selected elements, and not for all elements of the tensor.
-        starts = self.offsets()
+        cdef Elements elements = self.scanned()
+        starts = elements.starts
         try:
             chosen = starts.reshape(self.shape)[index]
         except OverflowError as error:  # numpy raises this for integers that exceed 64 bits
             raise IndexError(str(error)) from None
         flat = flat_indices(starts, chosen)
         if not isinstance(chosen, np.ndarray):
-            return element_bytes(self.body, starts, self.end, int(flat))
+            return element_bytes(elements, int(flat))
         return self.select(flat)
 
     def __iter__(self):
@@ -211,10 +214,9 @@ cdef class BytesArray:
                     f"element {format_number(flat)} is out of range for "
                     f"{format_count('element', size)}")
             flat = flat + size if flat < 0 else flat
-        starts = self.offsets()
-        begin = int(starts[flat]) + PREFIX_NBYTES
-        end = int(starts[flat + 1]) if flat + 1 < len(starts) else self.end
-        return self.body.view(begin, end - begin)
+        cdef Elements elements = self.scanned()
+        cdef Element found = element_at(&elements.span, flat)
+        return self.body.view(found.data - elements.span.data, found.nbytes)
 
     cdef tuple nonnegative_index(self, tuple index):
         """Return the index of an element as non-negative ints. Raises IndexError."""
@@ -236,7 +238,7 @@ cdef class BytesArray:
                 f"index {format_number(index)} is out of range for a dimension of {n_rows}")
         row = index + n_rows if index < 0 else index
         if len(self.shape) == 1:
-            return element_bytes(self.body, self.offsets(), self.end, row)
+            return element_bytes(self.scanned(), row)
         row_size = self.size // n_rows
         return self.elements_between(row * row_size, (row + 1) * row_size, self.shape[1:])
 
@@ -247,17 +249,18 @@ cdef class BytesArray:
 
     cdef BytesArray elements_between(self, first, last, tuple shape):
         """Return the elements from `first` up to `last` as a view of the same memory."""
-        starts = self.offsets()
+        cdef cnp.ndarray starts = self.scanned().starts
         begin = int(starts[first]) if first < len(starts) else self.end
         end = int(starts[last]) if last < len(starts) else self.end
-        return new_bytes(self.body, starts[first:last], begin, end, shape)
+        cdef Elements elements = new_elements(self.body, starts[first:last], end)
+        return new_bytes(self.body, elements, begin, end, shape)
 
     cdef BytesArray select(self, chosen):
         """Return the elements with the flat indices `chosen`, in the shape of that array."""
         flat = np.ascontiguousarray(chosen.ravel(), np.int64)
         if flat.size and np.array_equal(flat, np.arange(flat[0], flat[0] + flat.size)):
             return self.elements_between(int(flat[0]), int(flat[0]) + flat.size, chosen.shape)
-        wire = gather_elements(self.body, self.offsets(), self.end, flat)
+        wire = gather_elements(self.scanned(), flat)
         return bytes_of_wire(wire, chosen.shape)
 
     # --- conversion ---
@@ -299,7 +302,7 @@ cdef class BytesArray:
         if prod([dim for dim in dims if dim], start=WIDEST_ITEMSIZE) >= 1 << 63:
             raise ValueError(f"BYTES {format_shape(dims)} exceeds 2^63 - 1 bytes in numpy")
         with cython.critical_section(self):
-            return new_bytes(self.body, self.starts, self.begin, self.end, dims)
+            return new_bytes(self.body, self.elements, self.begin, self.end, dims)
 
     def as_numpy(self, dtype: DTypeLike = object) -> NDArray[Any]:
         """Return copies of the elements as a new array.
@@ -330,9 +333,9 @@ cdef class BytesArray:
         array([b'a', b'bc'], dtype='|S2')
         """
         if dtype is object or dtype == np.dtype(object):
-            array = elements_as_objects(self.body, self.offsets(), self.end)
+            array = elements_as_objects(self.scanned())
         elif isinstance(dtype, np.dtypes.StringDType):
-            array = elements_as_stringdtype(self.body, self.offsets(), self.end)
+            array = elements_as_stringdtype(self.scanned())
         else:
             try:
                 found = np.dtype(dtype)
@@ -344,7 +347,7 @@ cdef class BytesArray:
                 raise TypeError(
                     f"BYTES can be converted to object, 'S' or StringDType() arrays, not "
                     f"{format_text(found)}")
-            array = elements_as_fixed_width(self.body, self.offsets(), self.end)
+            array = elements_as_fixed_width(self.scanned())
         return array.reshape(self.shape)
 
     def as_strings(self) -> NDArray[np.object_]:
@@ -366,7 +369,7 @@ cdef class BytesArray:
         >>> tw.decode_bytes(tw.encode_bytes(["a", "bc"])).as_strings()
         array(['a', 'bc'], dtype=object)
         """
-        return elements_as_str(self.body, self.offsets(), self.end).reshape(self.shape)
+        return elements_as_str(self.scanned()).reshape(self.shape)
 
     def tolist(self) -> Any:
         """Return copies of the elements as nested lists.
@@ -436,8 +439,8 @@ cdef class BytesArray:
         """
         is_text = is_text_requested(requested_schema)
         if is_text:
-            check_utf8(self.body, self.offsets(), self.end)
-        array = arrow_array(self.body, self.offsets(), self.end)
+            check_utf8(self.scanned())
+        array = arrow_array(self.scanned())
         return arrow_schema(is_text), array
 
     def __array__(self, dtype=None, copy=None):
@@ -462,12 +465,12 @@ cdef flat_indices(cnp.ndarray starts, chosen):
 
 
 cdef BytesArray new_bytes(
-    Body body, cnp.ndarray starts, Py_ssize_t begin, Py_ssize_t end, tuple shape
+    Body body, Elements elements, Py_ssize_t begin, Py_ssize_t end, tuple shape
 ):
-    """Return a tensor. `starts` is None if its elements were just encoded, and not scanned."""
+    """Return a BytesArray. `elements` is None if they were just encoded, and not scanned."""
     cdef BytesArray tensor = BytesArray.__new__(BytesArray)
     tensor.body = body
-    tensor.starts = starts
+    tensor.elements = elements
     tensor.begin = begin
     tensor.end = end
     tensor.shape = shape
@@ -485,7 +488,8 @@ cdef BytesArray bytes_of_element(Body body, tuple shape):
     Elements are found by the offsets of their prefixes. The offset for this one is -4, where its
     prefix would be.
     """
-    return new_bytes(body, np.array([-PREFIX_NBYTES]), -PREFIX_NBYTES, body.nbytes, shape)
+    elements = new_elements(body, np.array([-PREFIX_NBYTES]), body.nbytes)
+    return new_bytes(body, elements, -PREFIX_NBYTES, body.nbytes, shape)
 
 
 def pickled_element(element, shape):
@@ -509,11 +513,11 @@ cdef BytesArray scan_body(Body body, tuple shape):
                 f"{format_number(PREFIX_NBYTES * size)} bytes are required for "
                 f"{format_number(size)} BYTES elements, but there are {body.nbytes}",
                 expected=PREFIX_NBYTES * size, actual=body.nbytes)
-        starts = scan_elements(body, size, 0, body.nbytes)
+        elements = scan_elements(body, size, 0, body.nbytes)
     except DecodeError as error:
         name_tensor(error, "body", None)
         raise
-    tensor = new_bytes(body, starts, 0, body.nbytes, (size,))
+    tensor = new_bytes(body, elements, 0, body.nbytes, (size,))
     return tensor if len(shape) == 1 else tensor.reshape(shape)
 
 

@@ -77,14 +77,25 @@ cdef void scan_interruptibly(
             scan_prefixes(scan, data, nbytes, starts, capacity, base)
 
 
-cdef cnp.ndarray scan_elements(
+cdef Elements new_elements(Body body, cnp.ndarray starts, Py_ssize_t end):
+    """Return elements with prefixes at the offsets `starts`, the last of which ends at `end`."""
+    cdef Elements elements = Elements.__new__(Elements)
+    elements.body = body
+    elements.starts = starts
+    elements.span.data = body.data
+    elements.span.starts = <const int64_t*>cnp.PyArray_DATA(starts)
+    elements.span.n = cnp.PyArray_SIZE(starts)
+    elements.span.end = end
+    return elements
+
+
+cdef Elements scan_elements(
     Body body, uint64_t n_elements, Py_ssize_t offset, Py_ssize_t nbytes
 ):
     """Validate `n_elements` elements that fill the `nbytes` bytes of the body from `offset`.
 
-    Returns the offsets of their prefixes in the body as a read-only int64 array [n_elements]. It is
-    only allocated if the bytes have room for this number of prefixes. The caller has checked that
-    the body has these bytes.
+    The offsets of their prefixes are only allocated if the bytes have room for this number of
+    prefixes. The caller has checked that the body has these bytes.
 
     Raises LayoutError if the number of elements or bytes differs, and ElementError if an element is
     truncated.
@@ -119,7 +130,7 @@ cdef cnp.ndarray scan_elements(
             element=n_elements, offset=offset + scan.position,
             expected=scan.position, actual=nbytes)
     cnp.PyArray_CLEARFLAGS(starts, cnp.NPY_ARRAY_WRITEABLE)
-    return starts
+    return new_elements(body, starts, offset + nbytes)
 
 
 def count_elements(Body body not None):
@@ -168,47 +179,45 @@ cdef truncated_element_error(Scan* scan, Py_ssize_t offset, Py_ssize_t nbytes):
 # --- access to scanned elements ---
 
 
-def element_bytes(Body body not None, cnp.ndarray starts not None, Py_ssize_t end, Py_ssize_t i):
+cdef cnp.ndarray new_array(Elements elements):
+    """Return a new object array with an item for each element."""
+    cdef cnp.npy_intp n = elements.span.n
+    return cnp.PyArray_SimpleNew(1, &n, cnp.NPY_OBJECT)
+
+
+cdef element_bytes(Elements elements, Py_ssize_t i):
     """Return a copy of element `i` as `bytes`."""
-    if not 0 <= i < starts.shape[0]:
-        raise IndexError(
-            f"element {i} is out of range for {format_count('element', starts.shape[0])}")
-    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
-    cdef Element found = element_at(body, offsets, starts.shape[0], end, i)
+    cdef Element found = element_at(&elements.span, i)
     return PyBytes_FromStringAndSize(<const char*>found.data, found.nbytes)
 
 
-def elements_as_objects(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
+cdef elements_as_objects(Elements elements):
     """Return copies of the elements as an object array of `bytes` [n_elements]."""
-    cdef Py_ssize_t n_elements = starts.shape[0]
-    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
-    cdef cnp.ndarray array = cnp.PyArray_SimpleNew(1, starts.shape, cnp.NPY_OBJECT)
+    cdef cnp.ndarray array = new_array(elements)
     cdef PyObject** items = <PyObject**>cnp.PyArray_DATA(array)  # all NULL; numpy owns them
     cdef Element element
     cdef Py_ssize_t i
-    for i in range(n_elements):
-        element = element_at(body, offsets, n_elements, end, i)
+    for i in range(elements.span.n):
+        element = element_at(&elements.span, i)
         store_item(items + i, PyBytes_FromStringAndSize(<const char*>element.data, element.nbytes))
     return array
 
 
-def elements_as_str(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
+cdef elements_as_str(Elements elements):
     """Return the elements as an object array of `str` [n_elements].
 
     Raises ElementError for the first element that is not valid UTF-8.
     """
-    cdef Py_ssize_t n_elements = starts.shape[0]
-    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
-    cdef cnp.ndarray array = cnp.PyArray_SimpleNew(1, starts.shape, cnp.NPY_OBJECT)
+    cdef cnp.ndarray array = new_array(elements)
     cdef PyObject** items = <PyObject**>cnp.PyArray_DATA(array)
     cdef Element element
     cdef Py_ssize_t i
     try:
-        for i in range(n_elements):
-            element = element_at(body, offsets, n_elements, end, i)
+        for i in range(elements.span.n):
+            element = element_at(&elements.span, i)
             store_item(items + i, decode_utf8(element.data, element.nbytes))
     except UnicodeDecodeError:
-        raise not_utf8_error(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes) from None
+        raise not_utf8_error(elements, i) from None
     return array
 
 
@@ -230,10 +239,12 @@ cdef inline void store_item(PyObject** slot, object item) noexcept:
     slot[0] = <PyObject*>item
 
 
-cdef not_utf8_error(Body body, element, offset, nbytes):
+cdef not_utf8_error(Elements elements, Py_ssize_t element):
+    cdef Element found = element_at(&elements.span, element)
+    cdef Py_ssize_t offset = found.data - elements.span.data
     reason, at = "it was modified", 0  # if the element is valid now
     try:
-        bytes(body.view(offset, nbytes)).decode()  # a copy, which no other thread can change
+        bytes(elements.body.view(offset, found.nbytes)).decode()  # a copy, which cannot change
     except UnicodeDecodeError as error:
         reason, at = error.reason, error.start
     return ElementError(
@@ -253,8 +264,7 @@ cdef struct PackResult:
 
 
 cdef PackResult pack_strings(
-    npy_string_allocator* allocator, char* packed, Py_ssize_t itemsize,
-    const unsigned char* data, const int64_t* offsets, Py_ssize_t n_elements, Py_ssize_t end,
+    npy_string_allocator* allocator, char* packed, Py_ssize_t itemsize, const Span* span,
 ) noexcept nogil:
     """Store the elements in `packed`, the items of a StringDType array."""
     cdef PackResult result
@@ -262,9 +272,9 @@ cdef PackResult pack_strings(
     cdef Py_ssize_t i
     result.fault = PACKED
     result.element = 0
-    for i in range(n_elements):
+    for i in range(span.n):
         result.element = i
-        element = element_in(data, offsets, n_elements, end, i)
+        element = element_at(span, i)
         if first_invalid(element.data, element.nbytes) != ALL_VALID:
             result.fault = ELEMENT_NOT_UTF8
             break
@@ -277,72 +287,66 @@ cdef PackResult pack_strings(
     return result
 
 
-def elements_as_stringdtype(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
+cdef elements_as_stringdtype(Elements elements):
     """Return the elements as a numpy StringDType array [n_elements], without `str` objects.
 
     The GIL is released while the array is filled. Raises ElementError for the first element that is
     not valid UTF-8.
     """
-    cdef Py_ssize_t n_elements = starts.shape[0]
-    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
-    cdef cnp.ndarray array = np.empty(n_elements, np.dtypes.StringDType())
+    cdef cnp.ndarray array = np.empty(elements.span.n, np.dtypes.StringDType())
     cdef char* packed = <char*>cnp.PyArray_DATA(array)
     cdef Py_ssize_t itemsize = cnp.PyArray_ITEMSIZE(array)
     cdef PyArray_StringDTypeObject* descr = <PyArray_StringDTypeObject*>cnp.PyArray_DESCR(array)
-    cdef const unsigned char* data = body.data
     cdef npy_string_allocator* allocator
     cdef PackResult result
     cdef Element element
     with nogil:
         allocator = NpyString_acquire_allocator(descr)
-        result = pack_strings(allocator, packed, itemsize, data, offsets, n_elements, end)
+        result = pack_strings(allocator, packed, itemsize, &elements.span)
         NpyString_release_allocator(allocator)
     if result.fault == PACKED:
         return array
-    element = element_at(body, offsets, n_elements, end, result.element)
     if result.fault == ELEMENT_NOT_UTF8:
-        raise not_utf8_error(
-            body, result.element, offsets[result.element] + PREFIX_NBYTES, element.nbytes)
+        raise not_utf8_error(elements, result.element)
+    element = element_at(&elements.span, result.element)
     raise MemoryError(
         f"numpy could not allocate element {result.element} of {element.nbytes} bytes")
 
 
-def check_utf8(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
+cdef int check_utf8(Elements elements) except -1:
     """Raise ElementError for the first element that is not valid UTF-8."""
-    cdef Py_ssize_t n_elements = starts.shape[0]
-    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
     cdef Element element
     cdef Py_ssize_t i
-    for i in range(n_elements):
-        element = element_at(body, offsets, n_elements, end, i)
+    for i in range(elements.span.n):
+        element = element_at(&elements.span, i)
         if first_invalid(element.data, element.nbytes) != ALL_VALID:
-            raise not_utf8_error(body, i, offsets[i] + PREFIX_NBYTES, element.nbytes)
+            raise not_utf8_error(elements, i)
 
 
-def elements_as_fixed_width(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
+cdef elements_as_fixed_width(Elements elements):
     """Return the elements as a numpy `S` array [n_elements], as wide as the longest element.
 
     Raises ElementError if one long element would make the array much larger than the wire bytes.
     """
-    cdef Py_ssize_t n_elements = starts.shape[0]
-    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
+    cdef Py_ssize_t n_elements = elements.span.n
     cdef Py_ssize_t width = 1  # numpy has no S0 arrays
     cdef Py_ssize_t widest = 0
     cdef Element element
     cdef Py_ssize_t i
-    for i in range(n_elements):
-        element = element_at(body, offsets, n_elements, end, i)
+    for i in range(elements.span.n):
+        element = element_at(&elements.span, i)
         if element.nbytes > width:
             width, widest = element.nbytes, i
     # No overflow: the wire bytes are in memory, so 64 times their number fits in 64 bits.
     if n_elements > 0 and width > (
-        max(MAX_PADDED_NBYTES, MAX_PADDED_MULTIPLE * (end - offsets[0])) // n_elements
+        max(MAX_PADDED_NBYTES, MAX_PADDED_MULTIPLE * (elements.span.end - elements.span.starts[0]))
+        // n_elements
     ):
         raise too_wide_error(widest, width, n_elements)
     cdef cnp.ndarray array = np.zeros(n_elements, f"S{width}")
     cdef char* target = <char*>cnp.PyArray_DATA(array)
-    for i in range(n_elements):
-        element = element_at(body, offsets, n_elements, end, i)
+    for i in range(elements.span.n):
+        element = element_at(&elements.span, i)
         memcpy(target + i * width, element.data, element.nbytes)
     return array
 
@@ -353,17 +357,13 @@ cdef too_wide_error(element, width, n_elements):
         f"its width of {width} bytes", element=element, actual=width)
 
 
-def gather_elements(
-    Body body not None, cnp.ndarray starts not None, Py_ssize_t end, int64_t[::1] chosen,
-):
+cdef gather_elements(Elements elements, int64_t[::1] chosen):
     """Return new wire bytes of the elements at the indices `chosen`, which must be valid."""
-    cdef Py_ssize_t n_elements = starts.shape[0]
-    cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
     cdef Py_ssize_t nbytes = 0
     cdef Element element
     cdef Py_ssize_t i
     for i in range(chosen.shape[0]):
-        element = element_at(body, offsets, n_elements, end, chosen[i])
+        element = element_at(&elements.span, chosen[i])
         # An element may be chosen many times. It is in memory, so that the sum does not overflow.
         if PREFIX_NBYTES + element.nbytes > PY_SSIZE_T_MAX - nbytes:
             raise MemoryError("the elements take more than 2^63 - 1 bytes")
@@ -371,7 +371,7 @@ def gather_elements(
     wire = PyBytes_FromStringAndSize(NULL, nbytes)
     cdef unsigned char* target = <unsigned char*>PyBytes_AS_STRING(wire)
     for i in range(chosen.shape[0]):
-        element = element_at(body, offsets, n_elements, end, chosen[i])
+        element = element_at(&elements.span, chosen[i])
         # The prefix is computed from the offsets, because the one in the body may have changed.
         store_le32(target, <uint32_t>element.nbytes)
         memcpy(target + PREFIX_NBYTES, element.data, element.nbytes)
@@ -396,7 +396,7 @@ cdef void release_schema(ArrowSchema* schema) noexcept nogil:
     schema.release = NULL  # there is nothing to free, because the members are static
 
 
-def is_text_requested(requested):
+cdef bint is_text_requested(requested) except -1:
     """Return whether a requested schema (a capsule or None) is for text, and not for bytes.
 
     Raises TypeError if it is not a capsule of a schema, and EncodeError if it was released.
@@ -413,17 +413,17 @@ def is_text_requested(requested):
     return schema.format in (b"u", b"U", b"vu")
 
 
-def arrow_array(Body body not None, cnp.ndarray starts not None, Py_ssize_t end):
+cdef arrow_array(Elements elements):
     """Return an `arrow_array` capsule of the elements. The data buffers of the array are the body.
 
     The array keeps a reference to the body until its consumer releases it. Raises EncodeError for
     an element of 2 GiB or more, which a view cannot describe.
     """
-    cdef ExportedArray exported = ExportedArray(body)
+    cdef ExportedArray exported = ExportedArray(elements)
     cdef ArrowArray* array = NULL
     capsule = array_capsule(&array)
-    exported.build(starts, end)
-    array.length = starts.shape[0]
+    exported.build()
+    array.length = elements.span.n
     array.n_buffers = N_VIEW_BUFFERS + exported.n_data
     array.buffers = exported.buffers
     array.private_data = <void*>exported
@@ -442,53 +442,50 @@ cdef void release_array(ArrowArray* array) noexcept nogil:
 @cython.final
 @cython.no_gc_clear
 cdef class ExportedArray:
-    """The owner of the views, the list of buffers and the body of an exported array.
+    """The owner of the views, the list of buffers and the elements of an exported array.
 
     Offsets into a data buffer are signed 32-bit numbers. A body of 2 GiB or more is therefore
     exported as several data buffers, each of which begins at an element.
     """
 
-    cdef Body body
+    cdef Elements elements
     cdef View* views
     cdef const void** buffers
     cdef int64_t* data_nbytes
     cdef Py_ssize_t n_data
 
-    def __cinit__(self, Body body not None):
-        self.body = body
+    def __cinit__(self, Elements elements not None):
+        self.elements = elements
 
     def __dealloc__(self):
         PyMem_RawFree(self.views)
         PyMem_RawFree(self.buffers)
         PyMem_RawFree(self.data_nbytes)
 
-    cdef int build(self, cnp.ndarray starts, Py_ssize_t end) except -1:
-        cdef Py_ssize_t n_elements = starts.shape[0]
-        cdef const int64_t* offsets = <const int64_t*>cnp.PyArray_DATA(starts)
-        cdef Py_ssize_t begin = <Py_ssize_t>offsets[0] if n_elements else end
+    cdef int build(self) except -1:
+        cdef const Span* span = &self.elements.span
+        cdef Py_ssize_t begin = <Py_ssize_t>span.starts[0] if span.n else span.end
         # A new data buffer begins at an element that would end more than 2^31 - 1 bytes after the
         # start of the current one. Any two consecutive data buffers therefore cover at least
         # 2^31 - 1 bytes, which limits their number.
-        cdef Py_ssize_t room = 2 + 2 * ((end - begin) // INT32_MAX)
-        self.views = <View*>PyMem_RawCalloc(max(n_elements, 1), sizeof(View))
+        cdef Py_ssize_t room = 2 + 2 * ((span.end - begin) // INT32_MAX)
+        self.views = <View*>PyMem_RawCalloc(max(span.n, 1), sizeof(View))
         self.buffers = <const void**>PyMem_RawCalloc(N_VIEW_BUFFERS + room, sizeof(void*))
         self.data_nbytes = <int64_t*>PyMem_RawCalloc(room, sizeof(int64_t))
         if self.views == NULL or self.buffers == NULL or self.data_nbytes == NULL:
             raise MemoryError
         self.buffers[1] = self.views
-        self.write_views(offsets, n_elements, end)
+        self.write_views(span)
         self.buffers[2 + self.n_data] = self.data_nbytes
         return 0
 
-    cdef int write_views(
-        self, const int64_t* offsets, Py_ssize_t n_elements, Py_ssize_t end
-    ) except -1:
+    cdef int write_views(self, const Span* span) except -1:
         cdef const unsigned char* data = NULL  # where the current data buffer begins
         cdef View* view
         cdef Element element
         cdef Py_ssize_t i
-        for i in range(n_elements):
-            element = element_at(self.body, offsets, n_elements, end, i)
+        for i in range(span.n):
+            element = element_at(span, i)
             if element.nbytes > INT32_MAX:
                 raise EncodeError(
                     f"element {i} is {element.nbytes} bytes long; the limit for an Arrow view is "

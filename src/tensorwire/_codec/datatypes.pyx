@@ -22,9 +22,9 @@ from ..errors import (
     SUBJECT,
     EncodeError,
     LayoutError,
-    format_text,
     format_number,
     format_shape,
+    format_text,
 )
 
 
@@ -151,7 +151,7 @@ bf16_as_uint16=False)\n--\n
     >>> limits = tw.Limits(max_header_nbytes=10)
     >>> tw.decode_request(b'{"inputs":[]}', limits=limits)
     Traceback (most recent call last):
-    tensorwire.errors.HeaderError: the JSON header is too long: 13 bytes, at most 10 are accepted
+    tensorwire.errors.HeaderError: the JSON header is 13 bytes long; the limit is 10
     """
 
     def __cinit__(

@@ -68,13 +68,14 @@ from .memory cimport Body
 from .messages cimport (
     InferRequest,
     InferResponse,
+    Message,
     RequestedOutput,
     Tensor,
     TensorSpec,
+    binary_data_output,
     first_duplicate,
     new_output,
-    new_request,
-    new_response,
+    new_message,
     new_tensor,
     tensors_by_name,
     use_converted,
@@ -94,13 +95,13 @@ from ..errors import (
     ElementError,
     HeaderError,
     LayoutError,
+    format_count,
+    format_number,
+    format_shape,
+    format_subject,
     format_text,
     format_value,
     name_tensor,
-    format_number,
-    format_count,
-    format_shape,
-    format_subject,
 )
 from ..http import HEADER_LENGTH, parse_header_length
 
@@ -233,13 +234,13 @@ cdef Py_ssize_t checked_header_length(Body source, header_length, Limits limits)
             announced = parse_header_length(header_length)
         if announced > nbytes:
             raise HeaderError(
-                f"{HEADER_LENGTH} is {format_number(announced)}, the body has "
+                f"{HEADER_LENGTH} is {format_number(announced)}, but the body has "
                 f"{format_count('byte', nbytes)}", expected=announced, actual=nbytes)
         nbytes = announced
     if nbytes > limits.max_header_nbytes:
         raise HeaderError(
-            f"the JSON header is too long: {nbytes} bytes, at most {limits.max_header_nbytes} are "
-            f"accepted", expected=limits.max_header_nbytes, actual=nbytes)
+            f"the JSON header is {format_count('byte', nbytes)} long; the limit is "
+            f"{limits.max_header_nbytes}", expected=limits.max_header_nbytes, actual=nbytes)
     return nbytes
 
 
@@ -295,14 +296,8 @@ cdef class MessageReader:
     cdef object n_elements  # of all tensors so far; only counted if there is a limit
     cdef str server_error  # the "error" of a server's error response, or None
     cdef Text key  # the key of the member that is being read, for error messages
-    # The members of the message; None if they are missing.
-    cdef tuple tensors
-    cdef dict by_name  # the tensors by their names; None if there is at most one
-    cdef tuple requested  # the outputs that a request selects
-    cdef str id
-    cdef str model_name
-    cdef str model_version
-    cdef dict message_parameters
+    cdef Message message
+    cdef bint has_tensors  # the list of tensors has been read
     # The current entry. Its Python objects cannot be in the struct, which does not own references.
     cdef Entry entry
     cdef str name
@@ -332,33 +327,21 @@ cdef class MessageReader:
         end_reading(&self.keys)  # all zero if `begin` was not called
 
     cdef InferRequest read_request(self):
-        cdef InferRequest request
+        self.message = new_message(True)
         self.read_header("input")
-        if not self.tensors:
+        if not self.message.tensors:
             raise HeaderError("the request has no inputs")
-        value = None
-        if self.message_parameters is not None:
-            value = self.message_parameters.get("binary_data_output")
+        value = binary_data_output(<InferRequest>self.message)
         if value is not None and type(value) is not bool:
             raise HeaderError(
-                f"binary_data_output of the request is {format_value(value)}, not true or false")
-        request = new_request(self.tensors, self.by_name)
-        request.outputs = self.requested
-        request.id = self.id
-        request.model_name = self.model_name
-        request.model_version = self.model_version
-        request._parameters = self.message_parameters
-        return request
+                f"binary_data_output of the request must be true or false, not "
+                f"{format_value(value)}")
+        return <InferRequest>self.message
 
     cdef InferResponse read_response(self):
-        cdef InferResponse response
+        self.message = new_message(False)
         self.read_header("output")
-        response = new_response(self.tensors, self.by_name)
-        response.model_name = self.model_name
-        response.model_version = self.model_version
-        response.id = self.id
-        response._parameters = self.message_parameters
-        return response
+        return <InferResponse>self.message
 
     cdef int read_header(self, str kind) except -1:
         """Read the header of a message whose tensors are of this kind: "input" or "output"."""
@@ -372,23 +355,23 @@ cdef class MessageReader:
             if equals(&key, b"inputs", 6) if is_request else equals(&key, b"outputs", 7):
                 self.mark_member(&seen, TENSORS, &key)
                 if not self.skip_null():
-                    self.tensors = self.read_tensors()
+                    self.read_tensors()
             elif equals(&key, b"model_name", 10):
                 self.mark_member(&seen, MODEL_NAME, &key)
-                self.model_name = self.read_text()
+                self.message.model_name = self.read_text()
             elif equals(&key, b"model_version", 13):
                 self.mark_member(&seen, MODEL_VERSION, &key)
-                self.model_version = self.read_text()
+                self.message.model_version = self.read_text()
             elif equals(&key, b"id", 2):
                 self.mark_member(&seen, ID, &key)
-                self.id = self.read_text()
+                self.message.id = self.read_text()
             elif equals(&key, b"parameters", 10):
                 self.mark_member(&seen, PARAMETERS, &key)
-                self.message_parameters = self.read_parameters()
+                self.message._parameters = self.read_parameters()
             elif is_request and equals(&key, b"outputs", 7):
                 self.mark_member(&seen, OUTPUTS, &key)
                 if not self.skip_null():
-                    self.requested = self.read_outputs()
+                    self.message.requested = self.read_outputs()
             else:
                 self.skip_member(&seen, &key)
         return self.close_header()
@@ -400,7 +383,7 @@ cdef class MessageReader:
         if self.cursor.position == self.cursor.end:
             raise HeaderError("the JSON header is empty: it is only white space", offset=0)
         if not next_is(&self.cursor, c"{"):
-            raise self.unexpected_value("its value", "an object")
+            raise self.unexpected_value_error("the JSON header", "an object")
         return open_level_or_raise(&self.cursor)
 
     cdef int check_end(self) except -1:
@@ -426,19 +409,18 @@ cdef class MessageReader:
         """Check that the header has tensors, and that they cover the whole body."""
         self.close_keys(0)
         self.check_end()
-        if self.tensors is None:
+        if not self.has_tensors:
             if self.server_error is not None:
                 raise HeaderError(
-                    f"the body is a server's error, not a message: "
+                    f"the server returned an error: "
                     f"{format_text(self.server_error, MAX_FOREIGN_TEXT)}")
-            raise HeaderError(
-                f'the JSON header does not fit the protocol: it has no "{self.kind}s"')
+            raise HeaderError(f'the JSON header has no "{self.kind}s"')
         if self.offset != self.body.nbytes:
             n_following = self.body.nbytes - self.offset
             raise LayoutError(
                 f"the body has {format_count('byte', n_following)} after its last tensor: the "
                 f"header of {self.header_nbytes} bytes and "
-                f"{format_count('tensor', len(self.tensors))} end at byte {self.offset} of "
+                f"{format_count('tensor', len(self.message.tensors))} end at byte {self.offset} of "
                 f"{self.body.nbytes}",
                 offset=self.offset, expected=self.offset, actual=self.body.nbytes)
         return 0
@@ -503,7 +485,7 @@ cdef class MessageReader:
         """Set `text` to the string at the cursor. Raises HeaderError for another value."""
         cdef Fault fault
         if not next_is(&self.cursor, c'"'):
-            raise self.unexpected_member("a string")
+            raise self.unexpected_member_error("a string")
         fault = scan_string(&self.cursor, text)
         if fault != NO_FAULT:
             raise_fault(&self.cursor, fault)
@@ -522,7 +504,7 @@ cdef class MessageReader:
         if self.skip_null():
             return None
         if not next_is(&self.cursor, c"{"):
-            raise self.unexpected_member("an object")
+            raise self.unexpected_member_error("an object")
         return read_object(&self.cursor) or None
 
     cdef dict read_entry_parameters(
@@ -541,7 +523,7 @@ cdef class MessageReader:
         if self.skip_null():
             return None
         if not next_is(cursor, c"{"):
-            raise self.unexpected_member("an object")
+            raise self.unexpected_member_error("an object")
         open_level_or_raise(cursor)
         while next_member(cursor, &key, is_first):
             is_first = False
@@ -563,31 +545,35 @@ cdef class MessageReader:
                     skip_value_or_raise(cursor)
         return members
 
-    cdef unexpected_member(self, str expected):
+    cdef unexpected_member_error(self, str expected):
         """Return the error for the value of the current member, which has the wrong type."""
-        return self.unexpected_value(text_to_str(&self.key), expected)
+        return self.unexpected_value_error(f".{text_to_str(&self.key)}", expected)
 
-    cdef unexpected_value(self, str what, str expected):
-        """Return the error for a value of the wrong type. `what` says what the value is.
+    cdef unexpected_value_error(self, str path, str expected):
+        """Return the error for a value of the wrong type. `path` follows that of the entry.
 
         The cursor is at the value. If the value is not valid JSON, that error is raised.
         """
         offset = self.cursor.position - self.cursor.start
-        of = f" of {self.item_kind} {self.index}" if self.index >= 0 else ""
+        path = self.path_of_entry() + path if self.index >= 0 else path.lstrip(".")
         return HeaderError(
-            f"the JSON header does not fit the protocol: {what}{of} is {excerpt(&self.cursor)}, "
-            f"not {expected} (byte {offset})", offset=offset)
+            f"{path} must be {expected}, not {excerpt(&self.cursor)} (byte {offset})",
+            offset=offset)
+
+    cdef str path_of_entry(self):
+        return f"{'inputs' if self.item_kind == 'input' else 'outputs'}[{self.index}]"
 
     # --- tensors ---
 
-    cdef tuple read_tensors(self):
-        """Return the tensors in the order of the message (WIRE.md 1)."""
+    cdef int read_tensors(self) except -1:
+        """Read the tensors in the order of the message (WIRE.md 1)."""
         cdef list entries = None
         cdef tuple tensors = ()
+        cdef dict by_name
         cdef const unsigned char* entry_end
         cdef int level
         if not next_is(&self.cursor, c"["):
-            raise self.unexpected_member("a list")
+            raise self.unexpected_member_error("a list")
         open_level_or_raise(&self.cursor)
         level = self.cursor.level
         self.item_kind = self.kind
@@ -614,11 +600,13 @@ cdef class MessageReader:
         self.index = -1
         if entries is not None:
             tensors = tuple(entries)
-        self.by_name = tensors_by_name(tensors)
-        if self.by_name is not None and len(self.by_name) < len(tensors):
+        by_name = tensors_by_name(tensors)
+        if by_name is not None and len(by_name) < len(tensors):
             name = first_duplicate(tensors)
             raise HeaderError(f"{format_subject(self.kind, name)} appears twice", tensor=name)
-        return tensors
+        self.message.tensors, self.message.by_name = tensors, by_name
+        self.has_tensors = True
+        return 0
 
     cdef int check_rest(self) except -1:
         """Raise HeaderError if the rest of the header, after the current entry, is invalid.
@@ -641,7 +629,7 @@ cdef class MessageReader:
         cdef Text key, text
         cdef int seen = 0
         if not next_is(cursor, c"{"):
-            raise self.unexpected_value("the entry", "an object")
+            raise self.unexpected_value_error("", "an object")
         open_level_or_raise(cursor)
         count_work(cursor, WORK_PER_ENTRY)
         entry.shape = entry.size = entry.data = NULL
@@ -671,7 +659,7 @@ cdef class MessageReader:
                 self.skip_member(&seen, &key)
         self.close_keys(first_key)
         if seen & (NAME | DATATYPE | SHAPE) != NAME | DATATYPE | SHAPE:
-            raise self.incomplete(seen)
+            raise self.incomplete_entry_error(seen)
         check_name(entry.name_nbytes, entry.has_nul, self.limits)
         return 0
 
@@ -699,14 +687,14 @@ cdef class MessageReader:
         cdef long long dim = 0
         cdef Fault fault
         if not next_is(cursor, c"["):
-            raise self.unexpected_member("a list of integers")
+            raise self.unexpected_member_error("a list of integers")
         entry.shape = cursor.position
         entry.is_measurable = True
         open_level_or_raise(cursor)
         while next_item(cursor, n_dims == 0):
             fault = scan_int64(cursor, &dim)
             if fault == WRONG_TYPE:
-                raise self.unexpected_value(f"dimension {n_dims}", "an integer")
+                raise self.unexpected_value_error(f".shape[{n_dims}]", "an integer")
             if fault != NO_FAULT and fault != OUT_OF_RANGE:
                 raise_fault(cursor, fault)
             if fault == OUT_OF_RANGE or dim < 0 or n_dims >= MAX_RANK:
@@ -728,8 +716,9 @@ cdef class MessageReader:
         if not self.entry.is_measurable:
             if self.entry.rank > self.limits.max_rank:
                 raise LayoutError(
-                    f"{SUBJECT} has {self.entry.rank} dimensions, at most {self.limits.max_rank} "
-                    f"are accepted", expected=self.limits.max_rank, actual=self.entry.rank)
+                    f"{SUBJECT} has {format_count('dimension', self.entry.rank)}; the limit is "
+                    f"{self.limits.max_rank}",
+                    expected=self.limits.max_rank, actual=self.entry.rank)
             cursor = self.cursor
             cursor.position, cursor.level = self.entry.shape, 0
             cursor.n_values_left = self.entry.rank
@@ -760,14 +749,14 @@ cdef class MessageReader:
         cdef bint is_binary = entry.size != NULL
         cdef bint has_region = False
         if self.datatype is None:
-            raise unknown_datatype(self.datatype_text)
+            raise unknown_datatype_error(self.datatype_text)
         if self.parameters:
             has_region = has_shared_memory(self.parameters)
         if is_json + is_binary + has_region != 1:
             # OVMS sends an empty output without a source (WIRE.md 3).
             is_binary = not (is_json or is_binary or has_region) and self.is_empty_output()
             if not is_binary:
-                raise self.not_one_source(has_region)
+                raise self.not_one_source_error(has_region)
         if is_binary:
             return self.binary_tensor(self.declared_nbytes())
         if has_region:
@@ -805,7 +794,7 @@ cdef class MessageReader:
         offset = entry.size - cursor.start
         if entry.size_fault == WRONG_TYPE:
             raise HeaderError(
-                f"binary_data_size of {SUBJECT} is {excerpt(&cursor)}, not an integer",
+                f"binary_data_size of {SUBJECT} must be an integer, not {excerpt(&cursor)}",
                 offset=offset)
         is_negative = entry.size[0] == c"-"
         problem = "is negative" if is_negative else "exceeds 2^63 - 1 bytes"
@@ -852,7 +841,7 @@ cdef class MessageReader:
         if not self.entry.is_list:
             offset = self.entry.data - self.cursor.start
             raise HeaderError(
-                f"the JSON data of {SUBJECT} is {excerpt(&self.cursor)}, not a list "
+                f"the JSON data of {SUBJECT} must be a list, not {excerpt(&self.cursor)} "
                 f"(byte {offset})", offset=offset)
         try:
             self.parse_elements()
@@ -893,7 +882,8 @@ cdef class MessageReader:
         if n_read != layout.n_elements:
             raise LayoutError(
                 f"{SUBJECT} does not match its shape: {datatype.name} {format_shape(self.shape())} "
-                f"needs {format_count('element', layout.n_elements)}, its JSON data has {n_read}",
+                f"requires {format_count('element', layout.n_elements)}, but its JSON data has "
+                f"{n_read}",
                 expected=layout.n_elements, actual=n_read)
         if wire is not None:
             self.data = bytes_of_wire(wire, self.shape())
@@ -905,22 +895,26 @@ cdef class MessageReader:
         self.data = None
         if fault == DATA_TOO_DEEP:
             raise HeaderError(
-                f"the JSON data of {SUBJECT} is nested deeper than {MAX_DATA_DEPTH} lists "
-                f"(byte {offset})", expected=MAX_DATA_DEPTH, offset=offset)
+                f"the JSON data of {SUBJECT} is nested too deeply; the limit is {MAX_DATA_DEPTH} "
+                f"lists (byte {offset})", expected=MAX_DATA_DEPTH, offset=offset)
         if fault not in (WRONG_TYPE, OUT_OF_RANGE):
             raise_fault(&self.cursor, fault)
-        accepted = "strings of less than 2^32 bytes" if fault == OUT_OF_RANGE else "strings"
-        if datatype.dtype is not None:
-            kind = (<object>datatype.dtype).kind
-            if fault == WRONG_TYPE:
-                accepted = {"b": "true and false", "f": "numbers"}.get(kind, "integers")
-            elif kind == "f":
+        value = excerpt(&self.cursor)
+        kind = None if datatype.dtype is None else (<object>datatype.dtype).kind
+        if fault == WRONG_TYPE:
+            expected = {None: "a string", "b": "true or false", "f": "a number"}.get(
+                kind, "an integer")
+            problem = f"must be {expected} ({datatype.name}), not {value}"
+        elif kind is None:
+            problem = f"is {value}, which is too long for BYTES; the limit is 2^32 - 1 bytes"
+        else:
+            if kind == "f":
                 accepted = f"magnitudes up to {np.finfo(datatype.dtype).max}"
             else:
                 accepted = f"{np.iinfo(datatype.dtype).min} to {np.iinfo(datatype.dtype).max}"
+            problem = f"is {value}, which is out of range for {datatype.name} ({accepted})"
         raise ElementError(
-            f"element {element} of {SUBJECT} does not fit its datatype: {datatype.name} accepts "
-            f"{accepted}, the value is {excerpt(&self.cursor)} (byte {offset})",
+            f"element {element} of {SUBJECT} {problem} (byte {offset})",
             element=element, offset=offset)
 
     # --- requested outputs ---
@@ -929,7 +923,7 @@ cdef class MessageReader:
         cdef list entries = []
         cdef tuple outputs
         if not next_is(&self.cursor, c"["):
-            raise self.unexpected_member("a list")
+            raise self.unexpected_member_error("a list")
         open_level_or_raise(&self.cursor)
         self.item_kind = "requested output"
         while next_item(&self.cursor, self.index < 0):
@@ -958,7 +952,7 @@ cdef class MessageReader:
         cdef Text key, text
         cdef int seen = 0
         if not next_is(cursor, c"{"):
-            raise self.unexpected_value("the entry", "an object")
+            raise self.unexpected_value_error("", "an object")
         open_level_or_raise(cursor)
         while next_member(cursor, &key, seen == 0):
             if equals(&key, b"name", 4):
@@ -974,14 +968,14 @@ cdef class MessageReader:
                 self.skip_member(&seen, &key)
         self.close_keys(first_key)
         if not seen & NAME:
-            raise self.incomplete(seen | DATATYPE | SHAPE)
+            raise self.incomplete_entry_error(seen | DATATYPE | SHAPE)
         check_name(name_nbytes, has_nul, self.limits)
         if binary == NULL:
             return new_output(self.name, None, parameters)
         if binary[0] != c"t" and binary[0] != c"f":
             cursor.position = binary
             raise HeaderError(
-                f"binary_data of {SUBJECT} is {excerpt(cursor)}, not true or false",
+                f"binary_data of {SUBJECT} must be true or false, not {excerpt(cursor)}",
                 offset=binary - cursor.start)
         return new_output(self.name, binary[0] == c"t", parameters)
 
@@ -997,13 +991,13 @@ cdef class MessageReader:
                 offset=self.cursor.position - self.cursor.start)
         return 0
 
-    cdef incomplete(self, int seen):
+    cdef incomplete_entry_error(self, int seen):
         member = "name" if not seen & NAME else "datatype" if not seen & DATATYPE else "shape"
         return HeaderError(
-            f'the JSON header does not fit the protocol: {self.item_kind} {self.index} has no '
-            f'"{member}"', offset=self.cursor.position - self.cursor.start)
+            f'{self.path_of_entry()} has no "{member}"',
+            offset=self.cursor.position - self.cursor.start)
 
-    cdef not_one_source(self, bint has_region):
+    cdef not_one_source_error(self, bint has_region):
         present = [
             name
             for name, is_present in (
@@ -1015,7 +1009,7 @@ cdef class MessageReader:
         ]
         return HeaderError(
             f"{SUBJECT} must have exactly one of data, binary_data_size and shared_memory_region, "
-            f"it has {' and '.join(present) or 'none'}")
+            f"but has {' and '.join(present) or 'none'}")
 
 
 def view_tensor(
@@ -1034,7 +1028,7 @@ cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Lim
     cdef Tensor tensor
     cdef Datatype row = DATATYPES_BY_NAME.get(datatype)
     if row is None:
-        raise unknown_datatype(datatype)
+        raise unknown_datatype_error(datatype)
     fill_layout(&layout, shape, row, limits.max_rank)
     tensor = new_tensor(name, row, shape, None, True)
     view_body(tensor, &layout, source, 0, source.nbytes, limits)
@@ -1052,13 +1046,13 @@ cdef int view_body(
     cdef cnp.dtype dtype = row.dtype
     if row.itemsize == 0:
         body.check_range(offset, nbytes)
-        starts = scan_elements(body, layout.n_elements, offset, nbytes)
-        use_texts(tensor, new_bytes(body, starts, offset, offset + nbytes, tensor.shape))
+        elements = scan_elements(body, layout.n_elements, offset, nbytes)
+        use_texts(tensor, new_bytes(body, elements, offset, offset + nbytes, tensor.shape))
         return 0
     if dtype is None:
         dtype = dtype_of_bf16(limits)
     if <uint64_t>nbytes != layout.nbytes:
-        raise wrong_size(row, tensor.shape, layout.nbytes, nbytes)
+        raise wrong_size_error(row, tensor.shape, layout.nbytes, nbytes)
     body.check_range(offset, nbytes)
     if dtype.type_num == cnp.NPY_BOOL and limits.check_bool:
         body.check_bool(offset, nbytes)
@@ -1070,7 +1064,7 @@ cdef dtype_of_bf16(Limits limits):
     dtype = RAW_BF16 if limits.bf16_as_uint16 else bf16_dtype()
     if dtype is None:
         raise HeaderError(
-            f"{SUBJECT} is BF16, for which numpy needs the ml_dtypes package; "
+            f"{SUBJECT} is BF16, for which numpy requires the ml_dtypes package; "
             f"Limits(bf16_as_uint16=True) returns it as uint16 without that package")
     return dtype
 
@@ -1079,7 +1073,7 @@ cdef bint has_shared_memory(dict parameters) except -1:
     region = parameters.get("shared_memory_region")
     if region is not None and type(region) is not str:
         raise HeaderError(
-            f"shared_memory_region of {SUBJECT} is {format_value(region)}, not a string")
+            f"shared_memory_region of {SUBJECT} must be a string, not {format_value(region)}")
     return region is not None
 
 
@@ -1088,6 +1082,7 @@ cdef bint has_shared_memory(dict parameters) except -1:
 
 cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
     """Return a raw binary request. Its body is the data of the declared input (WIRE.md 5)."""
+    cdef Message request
     if spec is None:
         raise HeaderError(
             f"{HEADER_LENGTH} is 0, which means a raw binary request, but no raw_input is declared")
@@ -1096,8 +1091,11 @@ cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
     except DecodeError as error:
         name_tensor(error, "input", spec.name)
         raise
+    request = new_message(True)
+    request.tensors = (tensor,)
     # The client of a raw request expects binary outputs, and has no way to request them.
-    return InferRequest([tensor], parameters={"binary_data_output": True})
+    request._parameters = {"binary_data_output": True}
+    return request
 
 
 cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
@@ -1118,8 +1116,8 @@ cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
             f"{format_shape(spec.dims)}, not [1]")
     if source.nbytes >= 1 << 32:
         raise LayoutError(
-            f"{SUBJECT} is one BYTES element of {source.nbytes} bytes, its length must be below "
-            f"2^32", expected=(1 << 32) - 1, actual=source.nbytes)
+            f"{SUBJECT} is one BYTES element of {source.nbytes} bytes; the limit is 2^32 - 1",
+            expected=(1 << 32) - 1, actual=source.nbytes)
     fill_layout(&layout, shape, datatype, limits.max_rank)
     tensor = new_tensor(spec.name, datatype, shape, None, True)
     use_texts(tensor, bytes_of_element(source, shape))
@@ -1144,7 +1142,7 @@ cdef tuple deduced_dims(Py_ssize_t nbytes, Datatype datatype, TensorSpec spec):
         multiple = "a multiple of " if n_variable else ""
         raise LayoutError(
             f"a raw body of {format_count('byte', nbytes)} does not fill {SUBJECT}: "
-            f"{spec.datatype} {format_shape(spec.dims)} needs "
+            f"{spec.datatype} {format_shape(spec.dims)} requires "
             f"{multiple}{format_number(row_nbytes)} bytes",
             expected=row_nbytes, actual=nbytes)
     return tuple([nbytes // row_nbytes if dim == -1 else dim for dim in spec.dims])
@@ -1159,8 +1157,8 @@ cdef inline int check_name(Py_ssize_t nbytes, bint has_nul, Limits limits) excep
         raise HeaderError(f"the name of {SUBJECT} contains a NUL")
     if nbytes > limits.max_name_nbytes:
         raise HeaderError(
-            f"the name of {SUBJECT} is too long: {nbytes} bytes, at most {limits.max_name_nbytes} "
-            f"are accepted", expected=limits.max_name_nbytes, actual=nbytes)
+            f"the name of {SUBJECT} is {format_count('byte', nbytes)} long; the limit is "
+            f"{limits.max_name_nbytes}", expected=limits.max_name_nbytes, actual=nbytes)
     return 0
 
 
@@ -1168,17 +1166,17 @@ cdef int check_n_elements(n_elements, Limits limits) except -1:
     """Raise LayoutError if the tensors up to the current one have too many elements."""
     if n_elements > limits.max_elements:
         raise LayoutError(
-            f"the message has too many elements: {format_number(n_elements)} up to {SUBJECT}, at "
-            f"most {limits.max_elements} are accepted",
+            f"the message has {format_count('element', n_elements)} up to {SUBJECT}; the limit is "
+            f"{limits.max_elements}",
             expected=limits.max_elements, actual=n_elements)
     return 0
 
 
-cdef wrong_size(Datatype datatype, tuple shape, expected, nbytes):
+cdef wrong_size_error(Datatype datatype, tuple shape, expected, nbytes):
     return LayoutError(
-        f"{SUBJECT} does not match its datatype: {datatype.name} {format_shape(shape)} needs "
-        f"{expected} bytes, binary_data_size is {nbytes}", expected=expected, actual=nbytes)
+        f"{SUBJECT} does not match its datatype: {datatype.name} {format_shape(shape)} requires "
+        f"{expected} bytes, but binary_data_size is {nbytes}", expected=expected, actual=nbytes)
 
 
-cdef unknown_datatype(str name):
+cdef unknown_datatype_error(str name):
     return HeaderError(f"{SUBJECT} has an unknown datatype: {format_value(name)}")

@@ -39,12 +39,12 @@ import numpy as np
 from ..errors import (
     SUBJECT,
     EncodeError,
+    format_count,
     format_names,
+    format_number,
     format_subject,
     format_value,
     name_tensor,
-    format_number,
-    format_count,
 )
 
 cnp.import_array()
@@ -112,15 +112,15 @@ def encode_request(
     cdef JsonWriter writer = draft.writer
     cdef Tensor tensor
     write_literal(writer, b'{"inputs":[')
-    for tensor in request.inputs:
+    for tensor in request.tensors:
         draft.add(tensor, tensor.binary)
     writer.close(c"]")
     write_text_member(writer, b'"id":', request.id)
     write_text_member(writer, b'"model_name":', request.model_name)
     write_text_member(writer, b'"model_version":', request.model_version)
     write_message_parameters(writer, request._parameters)
-    if request.outputs is not None:
-        write_requested(draft, request.outputs, binary_data_output(request))
+    if request.requested is not None:
+        write_requested(draft, request.requested, binary_data_output(request))
     return draft.finish(align)
 
 
@@ -307,7 +307,7 @@ cdef class Draft:
             self.n_elements += product_of(shape)
             if self.n_elements > limits.max_elements:
                 raise EncodeError(
-                    f"the message has {format_number(self.n_elements)} elements up to {SUBJECT}; "
+                    f"the message has {format_count('element', self.n_elements)} up to {SUBJECT}; "
                     f"the limit is {limits.max_elements}",
                     expected=limits.max_elements, actual=self.n_elements)
         return 0
@@ -405,7 +405,7 @@ cdef int write_data(JsonWriter writer, data, Nonfinite nonfinite) except -1:
     cdef Py_ssize_t element
     if isinstance(data, BytesArray):
         texts = data
-        element = writer.write_strings(texts.body, texts.offsets(), texts.end)
+        element = writer.write_strings(texts.scanned())
         if element >= 0:
             raise EncodeError(
                 f"element {element} of {SUBJECT} is not valid UTF-8, and can only be sent as "
@@ -465,22 +465,22 @@ cdef int add_outputs(
     cdef RequestedOutput output
     cdef bint default
     if request is None:
-        for tensor in response.outputs:
+        for tensor in response.tensors:
             draft.add(tensor, tensor.binary)
         return 0
     default = binary_data_output(request) is True
-    if not request.outputs:
-        for tensor in response.outputs:
+    if not request.requested:
+        for tensor in response.tensors:
             draft.add(tensor, default)
         return 0
     listed = {}
-    for output in request.outputs:
+    for output in request.requested:
         if output.binary is None:
             listed[output.name] = default and selection == "spec"
         else:
             listed[output.name] = output.binary
     check_listed(listed, response)
-    for tensor in response.outputs:
+    for tensor in response.tensors:
         if tensor.name in listed:
             draft.add(tensor, listed[tensor.name])
     return 0
@@ -491,7 +491,7 @@ cdef int check_listed(dict listed, InferResponse response) except -1:
     missing = [name for name in listed if name not in response]
     if missing:
         raise EncodeError(
-            f"the request asks for output {format_value(min(missing))}, the response has "
+            f"the request asks for output {format_value(min(missing))}, but the response has "
             f"{format_names(list(response))}",
             tensor=min(missing), status=400)
     return 0

@@ -395,18 +395,18 @@ cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1:
         raise MemoryError
     if fault == TOO_DEEP:
         raise HeaderError(
-            f"the JSON is nested too deep: level {cursor.max_level + 1} begins at byte {offset}, "
-            f"at most {cursor.max_level} are accepted",
+            f"the JSON is nested too deeply; the limit is {cursor.max_level} levels "
+            f"(byte {offset})",
             offset=offset, expected=cursor.max_level, actual=cursor.max_level + 1)
     if fault == TOO_MANY_VALUES:
         raise HeaderError(
-            f"the parameters have more than {format_count('value', cursor.max_values)}: the next "
-            f"one begins at byte {offset}",
+            f"the parameters have more than {format_count('value', cursor.max_values)}, which is "
+            f"the limit (byte {offset})",
             offset=offset, expected=cursor.max_values, actual=cursor.max_values + 1)
     if fault == DUPLICATE_KEY:
         raise HeaderError(
-            f"the JSON header has the member {excerpt(cursor)} twice in one object (byte {offset})",
-            offset=offset)
+            f"the member {excerpt(cursor)} appears twice in one object of the JSON header "
+            f"(byte {offset})", offset=offset)
     if fault == NOT_UTF8:
         raise HeaderError(f"the JSON header is not UTF-8 (byte {offset})", offset=offset)
     if fault == CONTROL_CHARACTER:
@@ -436,11 +436,9 @@ cdef str excerpt(ReadCursor* cursor):
     Raises HeaderError if the value is not valid JSON.
     """
     cdef ReadCursor ahead = cursor[0]
-    cdef Py_ssize_t n_keys = cursor.keys.n_keys
     cdef Fault fault
     with nogil:
         fault = skip_element(&ahead, NULL)
-    cursor.keys.n_keys = n_keys  # after a fault, the keys of open objects are still on the stack
     if fault != NO_FAULT:
         raise_fault(&ahead, fault)
     cdef Py_ssize_t nbytes = ahead.position - cursor.position
@@ -541,7 +539,7 @@ cdef object read_number_value(ReadCursor* cursor):
 
 
 cdef int open_level_or_raise(ReadCursor* cursor) except -1:
-    """Advance past the opening bracket at the cursor. Raises HeaderError if it is too deep."""
+    """Advance past the opening bracket at the cursor. Raises HeaderError at the limit."""
     cdef Fault fault = open_level(cursor)
     if fault != NO_FAULT:
         raise_fault(cursor, fault)

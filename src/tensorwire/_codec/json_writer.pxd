@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t
 from libc.string cimport memcpy, strlen
 from numpy cimport ndarray
 
-from .memory cimport Body
+from .bytes_reader cimport Elements
 
 cdef enum:
     INLINE_CAPACITY = 448  # bytes of memory inside the writer: enough for most headers
@@ -39,7 +39,7 @@ cdef class JsonWriter:
     cdef int write_value(self, value, int depth) except -1
     cdef int write_parameters(self, dict parameters, int depth) except -1
     cdef Py_ssize_t write_array(self, ndarray array, Nonfinite nonfinite) except -2
-    cdef Py_ssize_t write_strings(self, Body body, ndarray starts, Py_ssize_t end) except -2
+    cdef Py_ssize_t write_strings(self, Elements elements) except -2
     cdef bytes finish(self, Py_ssize_t align)
 
 

@@ -31,7 +31,7 @@ from libc.stdint cimport (
 )
 from libc.string cimport memcpy, memset, strlen
 
-from .memory cimport Body
+from .bytes_reader cimport Element, Elements, Span, element_at
 from .shortest cimport (
     FIRST_POWER,
     MAX_NUMBER_NBYTES,
@@ -42,7 +42,6 @@ from .shortest cimport (
     write_float,
     write_integer,
 )
-from .wire cimport PREFIX_NBYTES
 
 from ..errors import EncodeError, format_value, format_count
 
@@ -288,23 +287,20 @@ cdef class JsonWriter:
         self.close(c"]")
         return -1
 
-    cdef Py_ssize_t write_strings(self, Body body, cnp.ndarray starts, Py_ssize_t end) except -2:
+    cdef Py_ssize_t write_strings(self, Elements elements) except -2:
         """Write scanned BYTES elements (see bytes_reader.pyx) as one flat list of strings.
 
         Returns the index of the first element that is not valid UTF-8, or -1 if all are.
         """
         cdef Texts texts
         cdef Status status = FULL
-        texts.data = body.data
-        texts.starts = <const int64_t*>cnp.PyArray_DATA(starts)
-        texts.n = cnp.PyArray_SIZE(starts)
-        texts.end = end
+        texts.span = &elements.span
         texts.i = 0
         texts.position = BEFORE_TEXT
         write_literal(self, b"[")
         while status == FULL:
             reserve(self, MAX_PIECE_NBYTES + 3)
-            if end < RELEASE_GIL_FROM_NBYTES:
+            if elements.span.end < RELEASE_GIL_FROM_NBYTES:
                 status = write_texts(&self.cursor, &texts)
             else:
                 with nogil:
@@ -524,10 +520,7 @@ cdef char* write_nonfinite(char* target, double number, Nonfinite nonfinite) noe
 
 
 cdef struct Texts:
-    const unsigned char* data
-    const int64_t* starts  # the offset of the prefix of each element
-    Py_ssize_t n
-    Py_ssize_t end  # of the last element
+    const Span* span
     Py_ssize_t i  # index of the next element
     Py_ssize_t position  # of the next byte in the text of that element, or BEFORE_TEXT
 
@@ -538,24 +531,22 @@ cdef Status write_texts(WriteCursor* cursor, Texts* texts) noexcept nogil:
     Bounds: before each piece, there is room for MAX_PIECE_NBYTES, a quote before it, and a quote
     and a comma after it. Lengths are differences of offsets, which were validated before.
     """
-    cdef const unsigned char* text
-    cdef Py_ssize_t nbytes, begin, stop
-    while texts.i < texts.n:
-        begin = <Py_ssize_t>texts.starts[texts.i] + PREFIX_NBYTES
-        stop = <Py_ssize_t>texts.starts[texts.i + 1] if texts.i + 1 < texts.n else texts.end
-        text, nbytes = texts.data + begin, stop - begin
+    cdef Element text
+    cdef Py_ssize_t stop
+    while texts.i < texts.span.n:
+        text = element_at(texts.span, texts.i)
         if cursor.end - cursor.position < MAX_PIECE_NBYTES + 3:
             return FULL
         if texts.position == BEFORE_TEXT:
             cursor.position[0] = c'"'
             cursor.position += 1
             texts.position = 0
-        if texts.position < nbytes:
-            stop = min(nbytes, texts.position + PIECE_NBYTES)
-            texts.position = escape(&cursor.position, text, nbytes, texts.position, stop)
+        if texts.position < text.nbytes:
+            stop = min(text.nbytes, texts.position + PIECE_NBYTES)
+            texts.position = escape(&cursor.position, text.data, text.nbytes, texts.position, stop)
             if texts.position < 0:
                 return INVALID
-        if texts.position == nbytes:
+        if texts.position == text.nbytes:
             memcpy(cursor.position, b'",', 2)
             cursor.position += 2
             texts.position = BEFORE_TEXT

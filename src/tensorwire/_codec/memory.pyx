@@ -33,9 +33,9 @@ from ..errors import (
     ElementError,
     HeaderError,
     LayoutError,
-    format_text,
-    format_number,
     format_count,
+    format_number,
+    format_text,
 )
 
 cnp.import_array()

@@ -41,28 +41,30 @@ cdef class RequestedOutput:
     cdef dict _parameters
     cdef bint is_made
 
+    cdef dict arguments(self)
 
-cdef class InferRequest:
+
+cdef class Message:
     cdef object __weakref__
-    cdef readonly tuple inputs
-    cdef readonly tuple outputs  # or None
+    cdef tuple tensors
+    cdef dict by_name  # the tensors by their names; None if there is at most one
+    cdef tuple requested  # the outputs that a request selects, or None
     cdef readonly str id
     cdef readonly str model_name
     cdef readonly str model_version
     cdef dict _parameters
-    cdef dict by_name  # the inputs by their names; None if there is only one
     cdef bint is_made
 
+    cdef Tensor find(self, name)
+    cdef dict arguments(self)
 
-cdef class InferResponse:
-    cdef object __weakref__
-    cdef readonly tuple outputs
-    cdef readonly str model_name
-    cdef readonly str model_version
-    cdef readonly str id
-    cdef dict _parameters
-    cdef dict by_name  # the outputs by their names; None if there is at most one
-    cdef bint is_made
+
+cdef class InferRequest(Message):
+    pass
+
+
+cdef class InferResponse(Message):
+    pass
 
 
 cdef class TensorSpec:
@@ -90,8 +92,7 @@ cdef void use_texts(Tensor tensor, BytesArray texts) noexcept
 
 cdef Tensor new_tensor(str name, Datatype row, tuple shape, dict parameters, bint binary)
 cdef RequestedOutput new_output(str name, binary, dict parameters)
-cdef InferRequest new_request(tuple inputs, dict by_name)
-cdef InferResponse new_response(tuple outputs, dict by_name)
+cdef Message new_message(bint is_request)
 cdef Frame new_frame(tuple parts, header_length, Py_ssize_t nbytes)
 cdef dict tensors_by_name(tuple tensors)
 cdef str first_duplicate(tuple items)

@@ -36,13 +36,13 @@ from ..errors import (
     TensorNotFoundError,
     TensorwireError,
     format_names,
+    format_number,
+    format_shape,
+    format_subject,
     format_text,
     format_value,
     name_subject,
     name_tensor,
-    format_number,
-    format_shape,
-    format_subject,
 )
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
@@ -130,8 +130,8 @@ cdef tuple checked_tensors(items, str what):
     for i in range(len(tensors)):
         item = tensors[i]
         if type(item) is not Tensor:  # a final class
-            shown = "None" if item is None else f"of type {type(item).__name__}"
-            raise TypeError(f"{what}[{i}] is {shown}, not a Tensor")
+            shown = "None" if item is None else type(item).__name__
+            raise TypeError(f"{what}[{i}] must be a Tensor, not {shown}")
     return tensors
 
 
@@ -187,8 +187,9 @@ cdef tuple checked_outputs(items):
         if isinstance(item, str):
             item = RequestedOutput(item)
         elif type(item) is not RequestedOutput:
-            shown = "None" if item is None else f"of type {type(item).__name__}"
-            raise TypeError(f"outputs[{len(checked)}] is {shown}, not a RequestedOutput or a str")
+            shown = "None" if item is None else type(item).__name__
+            raise TypeError(
+                f"outputs[{len(checked)}] must be a RequestedOutput or a str, not {shown}")
         checked.append(item)
     name = first_duplicate(tuple(checked))
     if name is not None:
@@ -289,27 +290,26 @@ cdef class Tensor:
         self, name, data, *, datatype=None, shape=None, parameters=None, binary=True
     ):
         begin_init(&self.is_made, "a Tensor")
+        cdef dict own
+        cdef tuple dims
         self.name = checked_name(name, "the name of a tensor")
         self.binary = checked_flag(binary, "binary")
         try:
-            self.texts = None
+            # Python code that can use this object only runs before its data is set.
+            own = own_parameters(parameters)
+            if data is not None:
+                check_reserved(own, False)
             if type(data) is not cnp.ndarray or not use_array(self, data, datatype, shape):
                 if type(data) is Tensor:
                     data, datatype = data_of_tensor(data, datatype)
-                row, self.shape, data = convert_data(data, datatype, shape)
-                self.row = DATATYPES[row]
+                row, dims, data = convert_data(data, datatype, shape)
+                if data is None:
+                    check_reserved(own, True)
+                self.row, self.shape = DATATYPES[row], dims
                 use_converted(self, data)
-            self._parameters = own_parameters(parameters)
-            if is_shared(self):
-                check_shared_memory(self._parameters)
-            elif self._parameters is not None:
-                check_reserved(self._parameters)
-        except BaseException as error:
-            self.row, self.shape, self.texts = BYTES, NO_ELEMENTS, NO_TEXTS
-            self._parameters = self.owner = None
-            self.nbytes = 0
-            if isinstance(error, (EncodeError, TypeError)):
-                name_tensor(error, "tensor", self.name)
+            self._parameters = own
+        except (EncodeError, TypeError) as error:
+            name_tensor(error, "tensor", self.name)
             raise
 
     @property
@@ -329,10 +329,11 @@ cdef class Tensor:
     @property
     def elements(self):
         if self.texts is None:
+            if self.owner is None:
+                raise shared_memory_error(self)
             raise DatatypeError(
-                f"{format_subject('tensor', self.name)} is {self.row.name}"
-                f"{' in shared memory' if self.owner is None else ''}, and not BYTES with elements "
-                f"in the message", tensor=self.name)
+                f"{format_subject('tensor', self.name)} is {self.row.name}, not BYTES",
+                tensor=self.name)
         return self.texts
 
     def as_numpy(self, *, bint aligned: bool = False, bint writable: bool = False) -> NDArray[Any]:
@@ -381,7 +382,7 @@ cdef class Tensor:
         Raises
         ------
         DatatypeError
-            The tensor is not BYTES, or is in shared memory.
+            The tensor is not BYTES.
         ElementError
             An element is not valid UTF-8.
 
@@ -638,12 +639,14 @@ cdef bint use_array(Tensor tensor, cnp.ndarray array, datatype, shape) except -1
         return False
     tensor.row = row
     tensor.shape = own_shape
+    tensor.texts = None
     use_memory_of(tensor, array)
     return True
 
 
 cdef int use_converted(Tensor tensor, data) except -1:
     """Use the data that `convert_data` has returned. None is shared memory."""
+    tensor.texts = None
     if isinstance(data, BytesArray):
         use_texts(tensor, data)
     elif data is not None:
@@ -682,9 +685,7 @@ cdef cnp.ndarray array_of(Tensor tensor):
     cdef int axis, rank = <int>len(tensor.shape)
     cdef cnp.ndarray array
     if tensor.owner is None:
-        raise TensorwireError(
-            f"{format_subject('tensor', tensor.name)} is in shared memory: the message does not "
-            f"have its data", tensor=tensor.name, status=400)
+        raise shared_memory_error(tensor)
     for axis in range(rank):  # at most MAX_RANK, which every way to make a tensor has checked
         dims[axis] = tensor.shape[axis]
     Py_INCREF(tensor.dtype)  # PyArray_NewFromDescr steals one reference
@@ -693,6 +694,12 @@ cdef cnp.ndarray array_of(Tensor tensor):
         <PyTypeObject*>cnp.ndarray, tensor.dtype, rank, dims, NULL, tensor.memory, flags, NULL)
     cnp.set_array_base(array, tensor.owner)
     return array
+
+
+cdef shared_memory_error(Tensor tensor):
+    return TensorwireError(
+        f"{format_subject('tensor', tensor.name)} is in shared memory: the message does not have "
+        f"its data", tensor=tensor.name, status=400)
 
 
 cdef tuple data_of_tensor(Tensor tensor, datatype):
@@ -705,22 +712,17 @@ cdef tuple data_of_tensor(Tensor tensor, datatype):
     return tensor.data, tensor.row.name if datatype is None else datatype
 
 
-cdef int check_shared_memory(dict parameters) except -1:
-    """Raise EncodeError for invalid parameters of a tensor without data."""
-    if parameters is None or type(parameters.get("shared_memory_region")) is not str:
+cdef int check_reserved(dict parameters, bint is_shared) except -1:
+    """Raise EncodeError for parameters that contradict the source of a tensor's data."""
+    region = None if parameters is None else parameters.get("shared_memory_region")
+    if is_shared and type(region) is not str:
         raise EncodeError(
             f"{SUBJECT} has no data, and no shared_memory_region among its parameters")
-    if "binary_data_size" in parameters:
-        raise EncodeError(
-            f"{SUBJECT} is in shared memory, and has a binary_data_size among its parameters")
-    return 0
-
-
-cdef int check_reserved(dict parameters) except -1:
-    """Raise EncodeError for invalid parameters of a tensor with data."""
-    for key in ("binary_data_size", "shared_memory_region"):
-        if key in parameters:
-            raise EncodeError(f"{SUBJECT} has data, and {key} among its parameters")
+    if parameters is not None:
+        for key in ("binary_data_size", "shared_memory_region"):
+            if key in parameters and not (is_shared and key == "shared_memory_region"):
+                source = "a shared_memory_region" if is_shared else "data"
+                raise EncodeError(f"{SUBJECT} has {source}, but also the parameter {key}")
     return 0
 
 
@@ -755,36 +757,106 @@ cdef Tensor new_tensor(
 cdef Tensor EMPTY_TENSOR = Tensor.__new__(Tensor)
 
 
-cdef Tensor find_tensor(tuple tensors, dict by_name, name):
-    """Return the tensor with a name, or None. `by_name` is None if there is at most one tensor."""
-    cdef str wanted
-    if not isinstance(name, str):
+@cython.freelist(8)  # also of the subclasses, which have the same size
+@cython.no_gc_clear
+cdef class Message:
+    """What requests and responses have in common: a mapping of names to tensors, and its copies."""
+
+    @property
+    def parameters(self):
+        return frozen(self._parameters)
+
+    cdef Tensor find(self, name):
+        """Return the tensor with a name, or None."""
+        cdef str wanted
+        if not isinstance(name, str):
+            return None
+        wanted = exact_str(name)
+        if self.by_name is not None:
+            return self.by_name.get(wanted)
+        if self.tensors and (<Tensor>self.tensors[0]).name == wanted:
+            return self.tensors[0]
         return None
-    wanted = exact_str(name)
-    if by_name is not None:
-        return by_name.get(wanted)
-    if tensors and (<Tensor>tensors[0]).name == wanted:
-        return tensors[0]
-    return None
+
+    cdef dict arguments(self):
+        """Return the arguments for a copy."""
+        raise NotImplementedError
+
+    def __getitem__(self, name):
+        cdef Tensor tensor = self.find(name)
+        if tensor is not None:
+            return tensor
+        error = TensorNotFoundError(
+            f"no tensor {format_value(name)}: there are {format_names(list(self))}",
+            tensor=exact_str(name) if isinstance(name, str) else None)
+        error.tensors = self.tensors
+        raise error
+
+    def get(self, name: str, default: Default = None) -> Tensor | Default:
+        """Return the tensor with a name, or ``default`` if there is none."""
+        tensor = self.find(name)
+        return default if tensor is None else tensor
+
+    def __contains__(self, name):
+        return self.find(name) is not None
+
+    def __iter__(self):
+        return iter([(<Tensor>tensor).name for tensor in self.tensors])
+
+    def __len__(self):
+        return len(self.tensors)
+
+    def keys(self) -> KeysView[str]:
+        """Return a view of the names."""
+        return KeysView(self)
+
+    def values(self) -> ValuesView[Tensor]:
+        """Return a view of the tensors."""
+        return ValuesView(self)
+
+    def items(self) -> ItemsView[str, Tensor]:
+        """Return a view of the pairs of a name and its tensor."""
+        return ItemsView(self)
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a message with other values for some arguments of the constructor.
+
+        Parameters
+        ----------
+        **changes
+            Arguments of ``InferRequest`` or ``InferResponse``.
+
+        Returns
+        -------
+        InferRequest or InferResponse
+            The changed copy. Tensors that are not replaced are the same objects.
+
+        Raises
+        ------
+        EncodeError
+            The values are invalid in a message.
+        TypeError
+            There is no such argument, or it has the wrong type.
+        """
+        return type(self)(**{**self.arguments(), **changes})
+
+    __replace__ = replace
+
+    def __copy__(self):
+        return self
+
+    def __reduce__(self):
+        return _unpickled, (type(self), self.arguments())
+
+    def __repr__(self):
+        return f"<{type(self).__name__} {list(self.tensors)}>"
 
 
-cdef Tensor get_tensor(tuple tensors, dict by_name, name):
-    """Return the tensor with a name, or raise KeyError."""
-    cdef Tensor tensor = find_tensor(tensors, by_name, name)
-    if tensor is not None:
-        return tensor
-    if not isinstance(name, str):
-        raise KeyError(f"the name of a tensor is a str, not {type(name).__name__}")
-    error = TensorNotFoundError(
-        f"no tensor {format_value(name)}: there are "
-        f"{format_names([tensor.name for tensor in tensors])}", tensor=name)
-    error.tensors = tensors
-    raise error
+Mapping.register(Message)
 
 
-cdef list names_of(tuple tensors):
-    cdef Tensor tensor
-    return [tensor.name for tensor in tensors]
+def _unpickled(kind, arguments):
+    return kind(**arguments)
 
 
 @cython.final
@@ -875,24 +947,22 @@ cdef class RequestedOutput:
         TypeError
             There is no such argument, or it has the wrong type.
         """
-        return RequestedOutput(**{
-            "name": self.name, "binary": self.binary, "parameters": self._parameters, **changes,
-        })
+        return RequestedOutput(**{**self.arguments(), **changes})
 
     __replace__ = replace
 
     def __copy__(self):
         return self
 
+    cdef dict arguments(self):
+        """Return the arguments for a copy."""
+        return {"name": self.name, "binary": self.binary, "parameters": self._parameters}
+
     def __reduce__(self):
-        return _unpickled_output, (self.name, self.binary, self._parameters)
+        return _unpickled, (RequestedOutput, self.arguments())
 
     def __repr__(self):
         return f"<RequestedOutput {self.name!r} binary={self.binary}>"
-
-
-def _unpickled_output(name, binary, parameters):
-    return RequestedOutput(name, binary=binary, parameters=parameters)
 
 
 cdef RequestedOutput new_output(str name, binary, dict parameters):
@@ -906,9 +976,8 @@ cdef RequestedOutput new_output(str name, binary, dict parameters):
 
 
 @cython.final
-@cython.freelist(8)
 @cython.no_gc_clear
-cdef class InferRequest:
+cdef class InferRequest(Message):
     """InferRequest(inputs, outputs=None, *, id=None, model_name=None, model_version=None, \
 parameters=None)\n--\n
     An inference request. It cannot be changed.
@@ -957,7 +1026,7 @@ parameters=None)\n--\n
     """
 
     def __cinit__(self):
-        self.inputs = (EMPTY_TENSOR,)
+        self.tensors = (EMPTY_TENSOR,)
 
     def __init__(
         self, inputs, outputs=None, *,
@@ -977,92 +1046,28 @@ parameters=None)\n--\n
         self.id = checked_text(id, "id")
         self.model_name = checked_text(model_name, "model_name")
         self.model_version = checked_text(model_version, "model_version")
-        self.outputs = checked_outputs(outputs)
-        self.inputs, self.by_name, self._parameters = tensors, by_name, own
+        self.requested = checked_outputs(outputs)
+        self.tensors, self.by_name, self._parameters = tensors, by_name, own
 
     @property
-    def parameters(self):
-        return frozen(self._parameters)
+    def inputs(self):
+        return self.tensors
 
-    def __getitem__(self, name):
-        return get_tensor(self.inputs, self.by_name, name)
+    @property
+    def outputs(self):
+        return self.requested
 
-    def get(self, name: str, default: Default = None) -> Tensor | Default:
-        """Return the tensor with a name, or ``default`` if there is none."""
-        tensor = find_tensor(self.inputs, self.by_name, name)
-        return default if tensor is None else tensor
-
-    def __contains__(self, name):
-        return find_tensor(self.inputs, self.by_name, name) is not None
-
-    def __iter__(self):
-        return iter(names_of(self.inputs))
-
-    def __len__(self):
-        return len(self.inputs)
-
-    def keys(self) -> KeysView[str]:
-        """Return a view of the names."""
-        return KeysView(self)
-
-    def values(self) -> ValuesView[Tensor]:
-        """Return a view of the tensors."""
-        return ValuesView(self)
-
-    def items(self) -> ItemsView[str, Tensor]:
-        """Return a view of the pairs of a name and its tensor."""
-        return ItemsView(self)
-
-    def replace(self, **changes: Any) -> InferRequest:
-        """Return a message with other values for some arguments of the constructor.
-
-        Parameters
-        ----------
-        **changes
-            Arguments of ``InferRequest``.
-
-        Returns
-        -------
-        InferRequest
-            The changed copy. Tensors that are not replaced are the same objects.
-
-        Raises
-        ------
-        EncodeError
-            The values are invalid in a message; see ``InferRequest``.
-        TypeError
-            There is no such argument, or it has the wrong type.
-        """
-        return InferRequest(**{
-            "inputs": self.inputs, "outputs": self.outputs, "id": self.id,
+    cdef dict arguments(self):
+        return {
+            "inputs": self.tensors, "outputs": self.requested, "id": self.id,
             "model_name": self.model_name, "model_version": self.model_version,
-            "parameters": self._parameters, **changes,
-        })
-
-    __replace__ = replace
-
-    def __copy__(self):
-        return self
-
-    def __reduce__(self):
-        return _unpickled_request, (
-            self.inputs, self.outputs, self.id, self.model_name, self.model_version,
-            self._parameters)
-
-    def __repr__(self):
-        return f"<InferRequest {list(self.inputs)}>"
-
-
-def _unpickled_request(inputs, outputs, id, model_name, model_version, parameters):
-    return InferRequest(
-        inputs, outputs, id=id, model_name=model_name, model_version=model_version,
-        parameters=parameters)
+            "parameters": self._parameters,
+        }
 
 
 @cython.final
-@cython.freelist(8)
 @cython.no_gc_clear
-cdef class InferResponse:
+cdef class InferResponse(Message):
     """InferResponse(outputs, *, model_name=None, model_version=None, id=None, \
 parameters=None)\n--\n
     The response to an inference request. It cannot be changed.
@@ -1105,7 +1110,7 @@ parameters=None)\n--\n
     """
 
     def __cinit__(self):
-        self.outputs = ()
+        self.tensors = ()
 
     def __init__(
         self, outputs, *, model_name=None, model_version=None, id=None, parameters=None,
@@ -1117,105 +1122,28 @@ parameters=None)\n--\n
         self.model_version = checked_text(model_version, "model_version")
         self.id = checked_text(id, "id")
         self._parameters = message_parameters(parameters)
-        self.outputs, self.by_name = tensors, by_name
+        self.tensors, self.by_name = tensors, by_name
 
     @property
-    def parameters(self):
-        return frozen(self._parameters)
+    def outputs(self):
+        return self.tensors
 
-    def __getitem__(self, name):
-        return get_tensor(self.outputs, self.by_name, name)
-
-    def get(self, name: str, default: Default = None) -> Tensor | Default:
-        """Return the tensor with a name, or ``default`` if there is none."""
-        tensor = find_tensor(self.outputs, self.by_name, name)
-        return default if tensor is None else tensor
-
-    def __contains__(self, name):
-        return find_tensor(self.outputs, self.by_name, name) is not None
-
-    def __iter__(self):
-        return iter(names_of(self.outputs))
-
-    def __len__(self):
-        return len(self.outputs)
-
-    def keys(self) -> KeysView[str]:
-        """Return a view of the names."""
-        return KeysView(self)
-
-    def values(self) -> ValuesView[Tensor]:
-        """Return a view of the tensors."""
-        return ValuesView(self)
-
-    def items(self) -> ItemsView[str, Tensor]:
-        """Return a view of the pairs of a name and its tensor."""
-        return ItemsView(self)
-
-    def replace(self, **changes: Any) -> InferResponse:
-        """Return a message with other values for some arguments of the constructor.
-
-        Parameters
-        ----------
-        **changes
-            Arguments of ``InferResponse``.
-
-        Returns
-        -------
-        InferResponse
-            The changed copy. Tensors that are not replaced are the same objects.
-
-        Raises
-        ------
-        EncodeError
-            The values are invalid in a message; see ``InferResponse``.
-        TypeError
-            There is no such argument, or it has the wrong type.
-        """
-        return InferResponse(**{
-            "outputs": self.outputs, "model_name": self.model_name,
+    cdef dict arguments(self):
+        return {
+            "outputs": self.tensors, "model_name": self.model_name,
             "model_version": self.model_version, "id": self.id, "parameters": self._parameters,
-            **changes,
-        })
-
-    __replace__ = replace
-
-    def __copy__(self):
-        return self
-
-    def __reduce__(self):
-        return _unpickled_response, (
-            self.outputs, self.model_name, self.model_version, self.id, self._parameters)
-
-    def __repr__(self):
-        return f"<InferResponse {list(self.outputs)}>"
+        }
 
 
-def _unpickled_response(outputs, model_name, model_version, id, parameters):
-    return InferResponse(
-        outputs, model_name=model_name, model_version=model_version, id=id, parameters=parameters)
-
-
-Mapping.register(InferRequest)
-Mapping.register(InferResponse)
-
-
-cdef InferRequest new_request(tuple inputs, dict by_name):
-    """Return a request whose other fields are empty. The decoder has checked the arguments."""
-    cdef InferRequest request = InferRequest.__new__(InferRequest)
-    request.is_made = True
-    request.inputs = inputs
-    request.by_name = by_name
-    return request
-
-
-cdef InferResponse new_response(tuple outputs, dict by_name):
-    """Return a response whose other fields are empty. The decoder has checked the arguments."""
-    cdef InferResponse response = InferResponse.__new__(InferResponse)
-    response.is_made = True
-    response.outputs = outputs
-    response.by_name = by_name
-    return response
+cdef Message new_message(bint is_request):
+    """Return an empty InferRequest or InferResponse. The decoder sets its fields."""
+    cdef Message message
+    if is_request:
+        message = InferRequest.__new__(InferRequest)
+    else:
+        message = InferResponse.__new__(InferResponse)
+    message.is_made = True
+    return message
 
 
 cdef dict message_parameters(parameters):
@@ -1273,7 +1201,8 @@ cdef class TensorSpec:
     def __cinit__(self, name, datatype, dims, batching=False):
         if datatype not in DATATYPES:
             raise ValueError(
-                f"unknown datatype {format_value(datatype)}, must be one of {', '.join(DATATYPES)}")
+                f"unknown datatype {format_value(datatype)}; it must be one of "
+                f"{', '.join(DATATYPES)}")
         self.name = checked_name(name, "the name of a tensor")
         self.datatype = DATATYPES[datatype].name
         # Not with islice() or tuple(): in Python 3.11, iter() of a released memoryview returns an

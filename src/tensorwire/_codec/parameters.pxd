@@ -6,7 +6,6 @@ cdef inline str exact_str(value):
     return <str>value if type(value) is str else <str>str.__str__(value)
 
 
-cdef str exact_text(value, str what)
+cdef str exact_text(value, str what, parameter=*)
 cdef dict own_parameters(parameters)
-cdef own_value(value, parameter, int depth)
 cdef frozen(dict parameters)

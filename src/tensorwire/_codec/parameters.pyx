@@ -1,7 +1,7 @@
 """The parameters of messages and tensors, and other text in the JSON header.
 
 What a caller passes is checked and copied once, when a message is made. The copy consists of exact
-`dict`, `list`, `str`, `int`, `float` and `bool` objects that nobody else has: subclasses may
+`dict`, `list`, `str`, `int`, `float` and `bool` objects without other references: subclasses may
 compare, hash and convert themselves as they like. It is exposed as another, read-only copy.
 """
 
@@ -26,16 +26,19 @@ cdef enum:
 cdef object MAX_INTEGER = pow(10, <object>MAX_INTEGER_DIGITS) - 1
 PARAMETERS = f"the parameters of {SUBJECT}"
 
-cdef str exact_text(value, str what):
-    """Return a text of the header as an exact `str`. `what` is its name for errors.
+cdef str exact_text(value, str what, parameter=None):
+    """Return a text of the header as an exact `str`.
 
-    Raises EncodeError for a lone surrogate.
+    `what` is its name for errors, or that of the parameters if it is in a `parameter`. Raises
+    EncodeError for a lone surrogate.
     """
     cdef str text = exact_str(value)
     if not PyUnicode_IS_ASCII(text):
         try:
             text.encode()
         except UnicodeEncodeError as error:
+            if parameter is not None:
+                what = f"parameter {format_value(parameter)} of {SUBJECT}"
             raise EncodeError(
                 f"{what} has a lone surrogate at character {error.start}, which UTF-8 cannot "
                 f"represent: {format_value(text)}") from None
@@ -72,7 +75,7 @@ cdef dict own_members(members, parameter, int depth):
             raise TypeError(
                 f"the keys of a JSON object must be str, parameter {format_value(parameter)} of "
                 f"{SUBJECT} contains one of type {type(key).__name__}")
-        name = exact_text(key, PARAMETERS)
+        name = exact_text(key, PARAMETERS, parameter)
         if name in own:
             raise EncodeError(f"the key {format_value(name)} appears twice in {PARAMETERS}")
         own[name] = own_value(value, name if parameter is None else parameter, depth + 1)
@@ -85,7 +88,7 @@ cdef own_value(value, parameter, int depth):
     if value is None or kind is bool or kind is float:
         return value
     if isinstance(value, str):
-        return exact_text(value, PARAMETERS)
+        return exact_text(value, PARAMETERS, parameter)
     if isinstance(value, int):
         if kind is not int:
             value = int.__pos__(value)
@@ -104,8 +107,8 @@ cdef own_value(value, parameter, int depth):
             f"{kind.__name__}, which JSON cannot represent")
     if depth > MAX_DEPTH:
         raise EncodeError(
-            f"parameter {format_value(parameter)} of {SUBJECT} is nested too deeply: more than "
-            f"{MAX_DEPTH} lists and objects", expected=MAX_DEPTH, actual=depth)
+            f"parameter {format_value(parameter)} of {SUBJECT} is nested too deeply; the limit is "
+            f"{MAX_DEPTH} levels", expected=MAX_DEPTH, actual=depth)
     if isinstance(value, Mapping):
         return own_members(value, parameter, depth)
     return [own_value(item, parameter, depth + 1) for item in list(value)]

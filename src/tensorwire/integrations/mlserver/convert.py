@@ -421,8 +421,8 @@ def raw_contents_error(error: TensorwireError, element: Any, raw: bytes) -> Tens
         return error
     return LayoutError(
         f"{format_subject('tensor', element.name)} does not match its datatype: "
-        f"{datatype_of(element)} {format_shape(element.shape)} needs "
-        f"{format_count('byte', error.expected)}, its raw contents have {error.actual}",
+        f"{datatype_of(element)} {format_shape(element.shape)} requires "
+        f"{format_count('byte', error.expected)}, but its raw contents have {error.actual}",
         tensor=element.name,
         expected=error.expected,
         actual=error.actual,

@@ -13,14 +13,14 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from libc.math cimport isfinite
 
-from ..._codec.bytes_reader cimport scan_elements
+from ..._codec.bytes_reader cimport elements_as_objects, scan_elements
 from ..._codec.bytes_array cimport BytesArray
 from ..._codec.json_writer cimport JsonWriter, write_literal
 from ..._codec.memory cimport Body
 
 import numpy as np
 
-from ..._codec.bytes_reader import count_elements, elements_as_objects
+from ..._codec.bytes_reader import count_elements
 from ..._codec.bytes_writer import Objects, all_plain, pack
 from ...errors import DecodeError, EncodeError
 
@@ -111,10 +111,10 @@ def deserialized(encoded):
             return None
     body = Body(encoded)
     try:
-        starts = scan_elements(body, count_elements(body), 0, body.nbytes)
+        elements = scan_elements(body, count_elements(body), 0, body.nbytes)
     except DecodeError:
         return None
-    return elements_as_objects(body, starts, body.nbytes)
+    return elements_as_objects(elements)
 
 
 # --- inputs ----------------------------------------------------------------------------------
