@@ -268,6 +268,7 @@ def test_data_set_repeatedly(http: ModuleType, either: bool) -> None:
     tensor.set_shape([2]).set_data_from_numpy(FLOATS[:2])
     body, length = generate([tensor])
     assert body[length:] == FLOATS[:2].tobytes()
+    assert tensor._data is None  # the list of the JSON form is released
 
 
 @pytest.mark.parametrize(
