@@ -293,6 +293,8 @@ def test_large_array_is_kept_by_reference(http: ModuleType, installed: None) -> 
     array[0] = 42
     body, length = http.InferenceServerClient.generate_request_body([tensor])
     assert body[length:] == array.tobytes()
+    assert type(tensor._get_binary_data()) is bytes  # for programs that create the body themselves
+    assert tensor._get_binary_data() == array.tobytes()
     array[0] = 0
     assert body[length:] != array.tobytes()
     mapped = np.memmap.__new__(np.memmap, __file__, np.uint8, "r", shape=(1000,))
