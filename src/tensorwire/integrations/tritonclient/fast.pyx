@@ -267,8 +267,6 @@ def request_buffers(
     for tensor in inputs:
         if type(tensor) is not input_class or not write_input(writer, tensor, buffers):
             return None
-    if not inputs:
-        return None
     writer.close(c"]")
     if outputs:
         if type(outputs) is not list:
