@@ -234,6 +234,12 @@ CALLS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
     "sequence": lambda _: [
         {"inputs": [given()], "sequence_id": 2**63 + 1, "sequence_start": True, "priority": 3}
     ],
+    "start of a sequence": lambda _: [
+        {"inputs": [given()], "sequence_id": 5, "sequence_start": True, "sequence_end": False}
+    ],
+    "end of a sequence": lambda _: [
+        {"inputs": [given()], "sequence_id": "a", "sequence_start": False, "sequence_end": True}
+    ],
     "outputs": lambda _: [{"inputs": [given()], "outputs": requested(), "timeout": 10**6}],
     "query": lambda _: [{"inputs": [given()], "query_params": {"a": [1, "b c"]}}],
     "positional": lambda _: [{"inputs": [given()], "model_version": "2"}],
