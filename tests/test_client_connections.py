@@ -305,17 +305,29 @@ def test_closed_async_client_does_not_send_a_request_again() -> None:
 
 def test_closed_connections_are_released(connect: Connect) -> None:
     """Also if a timeout of the last call has not expired yet."""
-    with Scripted([GOOD]) as server, connect(server.address) as client:
+    may_close, is_closed = threading.Event(), threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        may_close.clear()
+        connection.sendall(GOOD)
+        may_close.wait(5)
+        connection.shutdown(socket.SHUT_RDWR)
+        is_closed.set()
+
+    with Scripted([answer]) as server, connect(server.address) as client:
         found = []
-        for _ in range(3):
+        for n in range(3):
             client.infer("m", {"x": X})
             pool = getattr(client, "client", client)._pool
             found += [weakref.ref(connection) for connection in pool.opened]
-            time.sleep(0.05)
-            client.is_ready("m")
+            assert len(found) == n + 1
+            is_closed.clear()
+            may_close.set()
+            assert is_closed.wait(5)
         del pool
         gc.collect()
         assert sum(ref() is not None for ref in found) <= 1
+        may_close.set()
 
 
 @pytest.mark.parametrize("n_waiting", [2, 5])
@@ -397,6 +409,14 @@ def test_closed_client_raises(connect: Connect, server: str) -> None:
         client.close()
         with pytest.raises(RuntimeError, match="the client is closed"):
             client.infer("echo", {"x": X})
+
+
+def test_closed_client_does_not_connect(connect: Connect) -> None:
+    with Scripted([]) as server, connect(server.address) as client:
+        client.close()
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            client.server_metadata()
+        assert server.n_connections == 0
 
 
 @pytest.mark.parametrize(
@@ -621,6 +641,13 @@ def test_timeouts_of_calls_on_the_same_connection(connect: Connect) -> None:
         assert server.n_connections == 1
 
 
+def test_shorter_timeout_of_a_later_call(connect: Connect) -> None:
+    with Scripted([GOOD, silent]) as server, connect(server.address) as client:
+        client.infer("m", {"x": X}, timeout=5)
+        with pytest.raises(TimeoutError, match=r"for 0.2 seconds \(read timeout\)"):
+            client.infer("m", {"x": X}, timeout=0.2)
+
+
 def test_read_timeout_applies_to_each_piece_that_is_sent(connect: Connect) -> None:
     """The whole request may take longer."""
 
@@ -783,6 +810,20 @@ def test_total_timeout_includes_the_wait_for_a_connection(server: str) -> None:
                 await client.infer("echo", {"x": X}, timeout=timeout)
             assert (await slow)["x"].shape == X.shape
             assert (await client.infer("echo", {"x": X}))["x"].shape == X.shape
+
+    asyncio.run(main())
+
+
+def test_total_timeout_ends_the_wait_for_a_connection() -> None:
+    """Not only the steps that follow when the call has got one."""
+    deadline = Deadline(Timeout(total=0.05))
+
+    async def main() -> None:
+        pool = Pool(1, asyncio.get_running_loop())
+        await pool.acquire(deadline)
+        async with asyncio.timeout(5):
+            with pytest.raises(TimeoutError, match="total timeout"):
+                await pool.acquire(deadline)
 
     asyncio.run(main())
 

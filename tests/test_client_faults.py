@@ -643,6 +643,81 @@ class Threaded(TlsScripted):
                     Scripted.serve(self, wrapped)
 
 
+class NeverEnds(Threaded):
+    """Performs the TLS handshake, and then waits until the client closes the connection.
+
+    It does not answer the close_notify of the client.
+    """
+
+    def __init__(self, certificate: Certificate | None) -> None:
+        super().__init__([], certificate)
+        self.is_closed = threading.Event()
+
+    def serve_one(self, connection: socket.socket) -> None:
+        connection.settimeout(2)
+        try:
+            if self.tls is not None:
+                wrapped = self.tls.wrap_socket(connection, server_side=True)
+                connection = socket.socket(fileno=wrapped.detach())
+                connection.settimeout(2)
+            with connection:
+                while connection.recv(1 << 16):
+                    pass
+        except TimeoutError:
+            return
+        except OSError:  # the client has reset it, or closed it within the TLS handshake
+            pass
+        self.is_closed.set()
+
+
+@pytest.mark.parametrize("n_iterations", [None, 0, 1, 2, 3])
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_connection_of_a_call_that_is_cancelled_is_closed_at_once(
+    loop: Any,
+    tls: bool,
+    certificate: Certificate,
+    n_iterations: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if TLS is not established yet, or the server does not end it."""
+    reported: list[Any] = []
+    create, connection_made = aio._create_transport, aio.Connection.connection_made
+
+    async def main(url: str, options: Any) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, error: reported.append(error))
+
+        async def cancel_later(call: Any) -> None:
+            for _ in range(n_iterations or 0):
+                await asyncio.sleep(0)
+            call.cancel()
+
+        async def create_and_cancel(*arguments: Any) -> None:
+            tasks.append(asyncio.ensure_future(cancel_later(call)))
+            await create(*arguments)
+
+        def made_and_cancel(self: Any, transport: Any) -> None:
+            connection_made(self, transport)
+            call.cancel()
+
+        tasks: list[Any] = []
+        if n_iterations is None:  # when the connection, and TLS, has been established
+            monkeypatch.setattr(aio.Connection, "connection_made", made_and_cancel)
+        else:
+            monkeypatch.setattr(aio, "_create_transport", create_and_cancel)
+        async with AsyncClient(url, **options) as client:
+            call = asyncio.ensure_future(client.server_metadata())
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            assert await asyncio.to_thread(server.is_closed.wait, 3)
+
+    server = NeverEnds(certificate if tls else None)
+    options = {"ssl_context": certificate.trusting()} if tls else {}
+    url = f"{'https' if tls else 'http'}://{server.address}"
+    with server, asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main(url, options))
+    assert reported == []
+
+
 # --- TLS that ends without close_notify ---
 
 

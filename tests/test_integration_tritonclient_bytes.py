@@ -140,6 +140,7 @@ BUFFERS: dict[str, Any] = {
     "2-d": np.frombuffer(WIRE[:16], np.uint8).reshape(4, 4),
     "2-d, whole elements": np.frombuffer(tw.encode_bytes([b"abcd"] * 2), np.uint8).reshape(4, 4),
     "strided": memoryview(WIRE)[::2],
+    "strided array": np.repeat(np.frombuffer(WIRE, np.uint8), 2)[::2],
     "str": "abcd",
     "list": [1, 0, 0, 0, 65],
     "None": None,

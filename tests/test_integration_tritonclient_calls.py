@@ -185,6 +185,21 @@ def reversed_input() -> Any:
     return Reversed("r", [len(FLOATS)], "FP32").set_data_from_numpy(FLOATS)
 
 
+def with_bytearray() -> Any:
+    """Return an input whose binary data was replaced by the program."""
+    tensor = given(FLOATS[:4])
+    tensor._raw_data = bytearray(tensor._raw_data)
+    return tensor
+
+
+class OwnInput:
+    """An input that is no instance of tritonclient's class. Its requests only need two methods."""
+
+    def __init__(self) -> None:
+        tensor = given()
+        self._get_tensor, self._get_binary_data = tensor._get_tensor, tensor._get_binary_data
+
+
 def with_basic_auth(client: Any) -> list[dict[str, Any]]:
     client.register_plugin(import_module("tritonclient.http.auth").BasicAuth("user", "password"))
     return [{"inputs": [given()], "headers": {"X-Id": "7"}}]
@@ -219,6 +234,12 @@ CALLS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
     "sequence": lambda _: [
         {"inputs": [given()], "sequence_id": 2**63 + 1, "sequence_start": True, "priority": 3}
     ],
+    "start of a sequence": lambda _: [
+        {"inputs": [given()], "sequence_id": 5, "sequence_start": True, "sequence_end": False}
+    ],
+    "end of a sequence": lambda _: [
+        {"inputs": [given()], "sequence_id": "a", "sequence_start": False, "sequence_end": True}
+    ],
     "outputs": lambda _: [{"inputs": [given()], "outputs": requested(), "timeout": 10**6}],
     "query": lambda _: [{"inputs": [given()], "query_params": {"a": [1, "b c"]}}],
     "positional": lambda _: [{"inputs": [given()], "model_version": "2"}],
@@ -231,6 +252,8 @@ CALLS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
     "chunked": lambda _: [{"inputs": [given()], "headers": {"Transfer-Encoding": "chunked"}}],
     "content type": lambda _: [{"inputs": [given()], "headers": {"Content-Type": "a/b"}}],
     "subclass": lambda _: [{"inputs": [given(), reversed_input()]}],
+    "bytearray": lambda _: [{"inputs": [with_bytearray(), given()]}],
+    "own class": lambda _: [{"inputs": [OwnInput(), given()]}],
     "basic auth": with_basic_auth,
     "replaced _post": with_replaced_post,
     "twice": lambda _: [{"inputs": [given()]}, {"inputs": [given(FLOATS + 2)]}],

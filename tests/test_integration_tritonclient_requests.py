@@ -268,6 +268,7 @@ def test_data_set_repeatedly(http: ModuleType, either: bool) -> None:
     tensor.set_shape([2]).set_data_from_numpy(FLOATS[:2])
     body, length = generate([tensor])
     assert body[length:] == FLOATS[:2].tobytes()
+    assert tensor._data is None  # the list of the JSON form is released
 
 
 @pytest.mark.parametrize(
@@ -292,6 +293,8 @@ def test_large_array_is_kept_by_reference(http: ModuleType, installed: None) -> 
     array[0] = 42
     body, length = http.InferenceServerClient.generate_request_body([tensor])
     assert body[length:] == array.tobytes()
+    assert type(tensor._get_binary_data()) is bytes  # for programs that create the body themselves
+    assert tensor._get_binary_data() == array.tobytes()
     array[0] = 0
     assert body[length:] != array.tobytes()
     mapped = np.memmap.__new__(np.memmap, __file__, np.uint8, "r", shape=(1000,))

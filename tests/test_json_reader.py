@@ -907,6 +907,20 @@ def test_tensor_members_in_any_order() -> None:
 
 
 @pytest.mark.parametrize(
+    ("datatype", "data"), [("FP32", [3, 4]), ("INT64", [3, 4]), ("BYTES", [b"a", b"b"])]
+)
+def test_second_tensor_has_its_own_data(datatype: str, data: list[Any]) -> None:
+    """Also if its data precedes the members that are needed to parse it."""
+    texts = ",".join(f'"{v.decode()}"' if isinstance(v, bytes) else str(v) for v in data)
+    first = '{"name":"x","shape":[2],"datatype":"FP32","data":[1,2]}'
+    members = ['"name":"y"', '"shape":[2]', f'"datatype":"{datatype}"', f'"data":[{texts}]']
+    for order in itertools.permutations(members):
+        x, y = decode(body(f"{first},{{{','.join(order)}}}")).inputs
+        assert x.as_numpy().tolist() == [1, 2]
+        assert (y.datatype, y.as_numpy().tolist()) == (datatype, data)
+
+
+@pytest.mark.parametrize(
     ("datatype", "data", "error", "message"),
     [
         ("FP32", "[1,2,3]", tw.LayoutError, "requires 2 elements, but its JSON data has 3"),

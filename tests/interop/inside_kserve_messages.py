@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from kserve import InferInput, InferOutput, InferResponse
+from kserve import InferInput, InferOutput, InferRequest, InferResponse
+from kserve.errors import InvalidInput
 from kserve.protocol import infer_type
 from kserve.utils import numpy_codec
 
@@ -127,6 +128,15 @@ def test_request_is_forwarded_as_json(case: str) -> None:
         integration.uninstall()
 
 
+def test_input_with_a_list_and_bytes_is_rejected() -> None:
+    def sent() -> Any:
+        tensor = InferInput("x", [1], "FP32", [1.5])
+        tensor._raw_data = np.float32(1.5).tobytes()
+        return InferRequest("m", [tensor]).to_rest()
+
+    assert with_and_without(sent) == (InvalidInput, InvalidInput)
+
+
 class Text(str):
     """A str subclass whose `__str__` differs from its content."""
 
@@ -142,6 +152,7 @@ ODD: dict[str, Any] = {
     "a lone surrogate": np.array(["\udc80", "a"], object),
     "masked BYTES": np.ma.array(np.array([b"a", b"b"], object), mask=[False, True]),
     "masked INT64": np.ma.array([1, 2], mask=[False, True]),
+    "gaps between the elements": np.arange(4)[::2],
 }
 
 

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ from kserve.protocol import infer_type
 from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.infer_type import RequestedOutput
 from kserve.protocol.rest.multiprocess.server import RESTServerProcess
+from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from kserve.utils import numpy_codec, utils
 
 import tensorwire as tw
@@ -265,6 +268,17 @@ def test_data_plane_patches_nothing() -> None:
     assert not integration.is_installed()
 
 
+def test_extension_is_announced_once() -> None:
+    """Also if the data plane announces it already."""
+    endpoints = V2Endpoints(integration.BinaryDataPlane(ModelRepository()))
+    integration.install()
+    try:
+        metadata = asyncio.run(endpoints.metadata())
+        assert metadata.extensions.count("binary_tensor_data") == 1
+    finally:
+        integration.uninstall()
+
+
 # --- the documentation ---
 
 REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
@@ -285,5 +299,6 @@ def test_examples(monkeypatch: pytest.MonkeyPatch) -> None:
         integration.uninstall()
     planes = []
     monkeypatch.setattr(ModelServer, "start", lambda self, models: planes.append(self.dataplane))
-    exec(serve, {"model": Model("m")})
+    monkeypatch.setitem(sys.modules, "service", SimpleNamespace(model=Model("m")))
+    exec(serve, {})
     assert [type(plane) for plane in planes] == [integration.BinaryDataPlane]

@@ -11,12 +11,15 @@ import logging
 from collections.abc import Callable
 from importlib import import_module
 from inspect import getattr_static
+from types import SimpleNamespace
 from typing import Any
 
+import fastapi.routing
 import numpy as np
 import pytest
 from fastapi import FastAPI, Request
 from kserve import InferInput, InferOutput, InferRequest, InferResponse
+from kserve.protocol.rest import v2_endpoints
 from kserve.protocol.rest.multiprocess.server import RESTServerProcess
 from kserve.protocol.rest.v2_datamodels import InferenceRequest
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
@@ -225,6 +228,40 @@ def test_encode_of_one_data_plane_may_be_replaced() -> None:
     with installed(integration):
         assert_same_answer(plain, server.infer(BODY))
     assert len(seen) == 1
+
+
+def test_request_class_of_other_code_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    class Own(Request):
+        async def json(self) -> Any:
+            seen.append(type(self))
+            return await super().json()
+
+    plane, _ = plane_with_model()
+    plain = post(application(plane), PATH, BODY, "application/json")
+    with installed(integration):
+        app = application(plane)
+        monkeypatch.setattr(fastapi.routing, "Request", Own)
+        assert_same_answer(plain, post(app, PATH, BODY, "application/json"))
+    assert seen == [Own]
+
+
+def test_only_the_infer_routes_are_changed() -> None:
+    def classes() -> dict[str, type]:
+        routers: list[Any] = []
+        app = SimpleNamespace(include_router=routers.append)
+        v2_endpoints.register_v2_endpoints(app, plane_with_model()[0], None)
+        return {route.path: type(route) for router in routers for route in router.routes}
+
+    plain = classes()
+    with installed(integration):
+        ours = classes()
+    assert plain.keys() == ours.keys()
+    assert {path for path in plain if ours[path] is not plain[path]} == {
+        PATH.replace("recorder", name)
+        for name in ("{model_name}", "{model_name}/versions/{model_version}")
+    }
 
 
 # --- servers that are registered before and after -------------------------------------------------

@@ -215,6 +215,12 @@ def test_content_types(server: Server, content_type: str | None) -> None:
     both(server, READ_AS_ARRAYS["flat"], content_type)
 
 
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_other_methods(server: Server, method: str) -> None:
+    both(server, READ_AS_ARRAYS["flat"], method=method)
+    assert server.model.seen is None
+
+
 @pytest.mark.parametrize("case", ["flat", "truncated"])
 def test_gzip(server: Server, case: str) -> None:
     body = gzip.compress((READ_AS_ARRAYS | LEFT_TO_SERVER)[case])
@@ -450,3 +456,16 @@ def test_binary_outputs_of_a_json_request(
     assert headers.keys() >= set(IDS)
     found = tw.decode_response(answer, length)
     assert found["x"].as_numpy().ravel().tolist() == [1.5, 2.5]
+
+
+# --- server metadata ---
+
+
+@pytest.mark.parametrize("extensions", [[], ["a"], ["binary_tensor_data", "a"]], ids=str)
+def test_extension_is_announced_once(
+    server: Server, extensions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.plane._settings, "extensions", extensions)
+    with installed(integration):
+        found = asyncio.run(server.plane.metadata()).extensions
+    assert sorted(found) == sorted({*extensions, "binary_tensor_data"})

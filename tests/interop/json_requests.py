@@ -18,18 +18,27 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 def post(app: Any, path: str, body: bytes, content_type: str | None, **more: str) -> Answer:
-    """Send a POST request to an ASGI application; return status, headers and body."""
+    """Send a request, with POST by default, to an ASGI application; return what it sends.
+
+    These are the status, the headers and the body.
+    """
     return asyncio.run(exchange(app, path, body, content_type, **more))
 
 
 async def exchange(
-    app: Any, path: str, body: bytes, content_type: str | None, **more: str
+    app: Any,
+    path: str,
+    body: bytes,
+    content_type: str | None,
+    *,
+    method: str = "POST",
+    **more: str,
 ) -> Answer:
     headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in more.items()]
     if content_type is not None:
         headers.append((b"content-type", content_type.encode()))
     scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST",
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method,
         "scheme": "http", "path": path, "raw_path": path.encode(), "query_string": b"",
         "root_path": "", "headers": headers, "client": ("127.0.0.1", 1), "server": ("x", 80),
     }  # fmt: skip

@@ -10,7 +10,6 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -117,17 +116,6 @@ class Connection(asyncio.BufferedProtocol):
         self.has_ended = True
         self.loop.call_soon(self.close)
 
-    def abandon(self) -> None:
-        """Close a connection that was not established, or not used, because of an exception.
-
-        The event loop owns the socket. If it was closed here, another socket could get its number.
-        """
-        if self.transport is not None:
-            self.transport.abort()
-        else:
-            with suppress(OSError):
-                self.socket.shutdown(socket.SHUT_RDWR)  # the TLS handshake fails
-
     async def exchange(
         self, request: Request, deadline: Deadline, progress: ProgressReporter | None
     ) -> ResponseReader:
@@ -187,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     async def _drain(self) -> None:
-        """Wait until everything was sent, or the server responds, or the connection fails."""
+        """Wait until everything was sent, or the call ends, or the connection fails."""
         if not self.is_paused:
             await asyncio.sleep(0)  # the event loop receives, so that a response is noticed
             return
@@ -276,8 +264,6 @@ class Connection(asyncio.BufferedProtocol):
             return
         if reader.complete:
             self._finish()
-        elif reader.status >= 300:
-            self._wake_sender()
 
     def eof_received(self) -> bool:
         if self.is_active:
@@ -785,5 +771,8 @@ async def _create_transport(
     try:
         await create(lambda: connection, sock=connection.socket, **options)
     except BaseException:
-        connection.abandon()
+        # The event loop closes the socket, at once if TLS was not established. Otherwise it would
+        # wait for the server to end TLS.
+        if connection.transport is not None:
+            connection.transport.abort()
         raise

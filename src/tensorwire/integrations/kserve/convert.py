@@ -134,10 +134,10 @@ class LazyTensor:
             return from_list
         if isinstance(tensor.data, BytesArray):
             array = text_array(tensor.data)
+        elif text is not None:
+            array = tensor.as_numpy().copy()
         else:
             array = tensor.as_numpy(aligned=self._options.aligned, writable=self._options.writable)
-        if text is not None and array is tensor.data:
-            array = array.copy()
         shaped: Array = reshape(array, self._shape)  # type: ignore[attr-defined]
         return shaped
 

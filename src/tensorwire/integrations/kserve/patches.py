@@ -22,7 +22,6 @@ from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from kserve.utils import numpy_codec
 
 from ..._codec.datatypes import DATATYPES, bf16_dtype
-from ...errors import DecodeError
 from ..patching import Function, Replacement
 from . import convert, server
 from .convert import Options
@@ -160,7 +159,7 @@ def replace_input_as_numpy(original: Function) -> Function:
             return convert.raw_data_array(self, _options)
         except InvalidInput:
             raise
-        except (DecodeError, ValueError, TypeError, OverflowError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise InvalidInput(f"input '{self.name}': {error}") from error
 
     return as_numpy

@@ -267,8 +267,6 @@ def request_buffers(
     for tensor in inputs:
         if type(tensor) is not input_class or not write_input(writer, tensor, buffers):
             return None
-    if not inputs:
-        return None
     writer.close(c"]")
     if outputs:
         if type(outputs) is not list:
@@ -296,7 +294,7 @@ def request_buffers(
 def refer_to_arrays(inputs, type input_class not None):
     """Return whether an input in a list or tuple keeps an array by reference.
 
-    Subclasses of the class of inputs do not count, because they may have their own methods.
+    Inputs of other classes do not count: their methods return the data.
     """
     if not isinstance(inputs, (list, tuple)):
         return False
