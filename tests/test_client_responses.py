@@ -435,7 +435,7 @@ def test_limits_apply_to_responses(connect: Connect, server: str) -> None:
     ids=["nested too deeply", "too long"],
 )
 def test_limits_apply_to_metadata(connect: Connect, body: bytes, message: str) -> None:
-    limits = tw.Limits(max_header_nbytes=len(body) if message.endswith("deep") else 1999)
+    limits = tw.Limits(max_header_nbytes=len(body) if message.endswith("deeply") else 1999)
     fails = pytest.raises(tw.HeaderError, match=message)
     with (
         Scripted([http(body)]) as server,
