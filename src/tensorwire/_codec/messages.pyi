@@ -3,7 +3,7 @@ from typing import Any, Literal, Self, TypeVar, final, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from typing_extensions import CapsuleType
+from typing_extensions import CapsuleType, disjoint_base
 
 from .bytes_array import BytesArray
 
@@ -101,6 +101,7 @@ class RequestedOutput:
     def __replace__(self, **changes: Any) -> RequestedOutput: ...
     def __copy__(self) -> RequestedOutput: ...
 
+@disjoint_base
 class Message(Mapping[str, Tensor]):
     @property
     def id(self) -> str | None: ...
