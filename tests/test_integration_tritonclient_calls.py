@@ -240,6 +240,10 @@ CALLS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
     "end of a sequence": lambda _: [
         {"inputs": [given()], "sequence_id": "a", "sequence_start": False, "sequence_end": True}
     ],
+    "priority": lambda _: [{"inputs": [given()], "priority": 3, "timeout": 0}],
+    "name with a quote": lambda _: [{"inputs": [given(name='"\\\x7f')]}],
+    "name that is not ASCII": lambda _: [{"inputs": [given(name="\xe9")]}],
+    "name with a control character": lambda _: [{"inputs": [given(name="\x1f")]}],
     "outputs": lambda _: [{"inputs": [given()], "outputs": requested(), "timeout": 10**6}],
     "query": lambda _: [{"inputs": [given()], "query_params": {"a": [1, "b c"]}}],
     "positional": lambda _: [{"inputs": [given()], "model_version": "2"}],

@@ -434,14 +434,17 @@ cdef bint write_integer(JsonWriter writer, value) except -1:
 
 
 cdef bint write_text(JsonWriter writer, value) except -1:
-    """Write a `str` that needs no escapes. Returns False, and writes nothing, for anything else."""
+    """Write an ASCII `str`. Returns False, and writes nothing, for anything else.
+
+    tritonclient's JSON library escapes control characters in another way.
+    """
     cdef const unsigned char* text
     cdef Py_ssize_t i
     if not PyUnicode_CheckExact(value) or not PyUnicode_IS_ASCII(value):
         return False
     text = PyUnicode_1BYTE_DATA(value)
     for i in range(PyUnicode_GET_LENGTH(value)):
-        if text[i] < 0x20 or text[i] >= 0x7F or text[i] == c'"' or text[i] == c"\\":
+        if text[i] < 0x20:
             return False
     writer.write_string(value)
     return True
