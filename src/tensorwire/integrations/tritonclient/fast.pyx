@@ -251,7 +251,8 @@ def request_buffers(
     """Return a list with the JSON header of a request and the binary data that follows it.
 
     The header is the one that tritonclient writes, byte for byte. Returns None if the request has
-    text that must be escaped, custom parameters, or anything else that the original must write.
+    text with control characters or beyond ASCII, custom parameters, or anything else that the
+    original must write.
     """
     cdef JsonWriter writer
     cdef list buffers = [None]
