@@ -192,6 +192,13 @@ def with_bytearray() -> Any:
     return tensor
 
 
+def with_region() -> Any:
+    """Return an input whose parameters were changed by the program."""
+    tensor = given(FLOATS[:4], binary_data=False)
+    tensor._parameters["shared_memory_region"] = "r"
+    return tensor
+
+
 class OwnInput:
     """An input that is no instance of tritonclient's class. Its requests only need two methods."""
 
@@ -240,6 +247,10 @@ CALLS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
     "end of a sequence": lambda _: [
         {"inputs": [given()], "sequence_id": "a", "sequence_start": False, "sequence_end": True}
     ],
+    "priority": lambda _: [{"inputs": [given()], "priority": 3, "timeout": 0}],
+    "name with a quote": lambda _: [{"inputs": [given(name='"\\\x7f')]}],
+    "name that is not ASCII": lambda _: [{"inputs": [given(name="\xe9")]}],
+    "name with a control character": lambda _: [{"inputs": [given(name="\x1f")]}],
     "outputs": lambda _: [{"inputs": [given()], "outputs": requested(), "timeout": 10**6}],
     "query": lambda _: [{"inputs": [given()], "query_params": {"a": [1, "b c"]}}],
     "positional": lambda _: [{"inputs": [given()], "model_version": "2"}],
@@ -253,6 +264,7 @@ CALLS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
     "content type": lambda _: [{"inputs": [given()], "headers": {"Content-Type": "a/b"}}],
     "subclass": lambda _: [{"inputs": [given(), reversed_input()]}],
     "bytearray": lambda _: [{"inputs": [with_bytearray(), given()]}],
+    "region": lambda _: [{"inputs": [with_region(), given()]}],
     "own class": lambda _: [{"inputs": [OwnInput(), given()]}],
     "basic auth": with_basic_auth,
     "replaced _post": with_replaced_post,

@@ -251,7 +251,8 @@ def request_buffers(
     """Return a list with the JSON header of a request and the binary data that follows it.
 
     The header is the one that tritonclient writes, byte for byte. Returns None if the request has
-    text that must be escaped, custom parameters, or anything else that the original must write.
+    text with control characters or beyond ASCII, custom parameters, or anything else that the
+    original must write.
     """
     cdef JsonWriter writer
     cdef list buffers = [None]
@@ -434,14 +435,17 @@ cdef bint write_integer(JsonWriter writer, value) except -1:
 
 
 cdef bint write_text(JsonWriter writer, value) except -1:
-    """Write a `str` that needs no escapes. Returns False, and writes nothing, for anything else."""
+    """Write an ASCII `str`. Returns False, and writes nothing, for anything else.
+
+    tritonclient's JSON library escapes control characters in another way.
+    """
     cdef const unsigned char* text
     cdef Py_ssize_t i
     if not PyUnicode_CheckExact(value) or not PyUnicode_IS_ASCII(value):
         return False
     text = PyUnicode_1BYTE_DATA(value)
     for i in range(PyUnicode_GET_LENGTH(value)):
-        if text[i] < 0x20 or text[i] >= 0x7F or text[i] == c'"' or text[i] == c"\\":
+        if text[i] < 0x20:
             return False
     writer.write_string(value)
     return True
