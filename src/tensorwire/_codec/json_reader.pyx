@@ -791,8 +791,7 @@ def find_data(bytes header not None, bytes member not None, int max_level):
     begin_reading(
         &cursor, &keys, PyBytes_AS_STRING(header), len(header), max_level, len(header))
     try:
-        skip_blanks(&cursor)
-        open_level_or_raise(&cursor)
+        open_object(&cursor)
         while next_member(&cursor, &key, is_first):
             is_first = False
             if equals(&key, PyBytes_AS_STRING(member), len(member)) and next_is(&cursor, c"["):
@@ -806,14 +805,20 @@ def find_data(bytes header not None, bytes member not None, int max_level):
         end_reading(&keys)
 
 
+cdef int open_object(ReadCursor* cursor) except -1:
+    """Advance past the opening bracket of an object. Raises HeaderError for another value."""
+    if not next_is(cursor, c"{"):
+        raise_fault(cursor, unexpected(cursor, "an object"))
+    return open_level_or_raise(cursor)
+
+
 cdef object find_data_of_entry(ReadCursor* cursor, view):
     """Return the text of the `data` of the tensor at the cursor, and advance past the tensor."""
     cdef Text key
     cdef Py_ssize_t begin
     cdef bint is_first = True
     cdef object found = None
-    skip_blanks(cursor)
-    open_level_or_raise(cursor)
+    open_object(cursor)
     while next_member(cursor, &key, is_first):
         is_first = False
         if equals(&key, b"data", 4) and next_is(cursor, c"["):
