@@ -526,8 +526,16 @@ def test_raw_nan(integration: bool) -> None:
 @pytest.mark.parametrize(
     ("tensors", "contents", "message"),
     [
-        ([("x", "FP32", [3])], [b"1234"], "FP32 .3. requires 12 bytes, but its raw contents have 4"),
-        ([("x", "FP32", [1])], [bytes(200)], "FP32 .1. requires 4 bytes, but its raw contents have 200"),
+        (
+            [("x", "FP32", [3])],
+            [b"1234"],
+            "FP32 .3. requires 12 bytes, but its raw contents have 4",
+        ),
+        (
+            [("x", "FP32", [1])],
+            [bytes(200)],
+            "FP32 .1. requires 4 bytes, but its raw contents have 200",
+        ),
         ([("x", "FP32", [-1])], [b"1234"], "negative dimension"),
         ([("x", "FP32", [-1, -1])], [b"1234"], "negative dimension"),
         ([("x", "FP32", [-2, -2])], [b"1234" * 4], "negative dimension"),
