@@ -30,26 +30,37 @@ COMPILED: dict[str, Any] = {
     if getattr(tw, name).__module__.startswith("tensorwire._codec.")
 }
 CLASSES = {name: value for name, value in COMPILED.items() if inspect.isclass(value)}
+
+
+def members(kind: type) -> dict[str, Any]:
+    """Return the attributes of a class and of its base classes of this package."""
+    bases = [base for base in reversed(kind.__mro__) if base.__module__.startswith("tensorwire.")]
+    return {name: value for base in bases for name, value in vars(base).items()}
+
+
 METHODS = {
     f"{name}.{method}": value
     for name, kind in CLASSES.items()
-    for method, value in vars(kind).items()
+    for method, value in members(kind).items()
     if callable(value) and (not method.startswith("_") or method.startswith("__dlpack"))
 }
 FUNCTIONS = {name: value for name, value in COMPILED.items() if name not in CLASSES} | METHODS
 ATTRIBUTES = {
     f"{name}.{attribute}": value
     for name, kind in CLASSES.items()
-    for attribute, value in vars(kind).items()
+    for attribute, value in members(kind).items()
     if type(value).__name__ == "getset_descriptor" and not attribute.startswith("_")
 }
 
 
-def stub_of(value: Any) -> list[ast.stmt]:
-    """Return the statements of the stub of the module of a class or function."""
+def stub_of(value: Any) -> Any:
+    """Return the definition of a class, function or method in the stub of its module."""
     module = value.__module__.rpartition(".")[2]
     path = Path(tw.__file__).parent / "_codec" / f"{module}.pyi"
-    return ast.parse(path.read_text()).body
+    found = ast.parse(path.read_text())
+    for name in value.__qualname__.split("."):
+        found = definition(found.body, name)
+    return found
 
 
 def definition(body: list[ast.stmt], name: str) -> Any:
@@ -93,28 +104,20 @@ def assert_equal(found: Parameters, expected: Parameters) -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_signature_of_a_class(name: str) -> None:
-    body = definition(stub_of(CLASSES[name]), name).body
+    body = stub_of(CLASSES[name]).body
     constructor = definition(body, "__init__") or definition(body, "__new__")
     assert_equal(actual(CLASSES[name]), declared(constructor)[1:])
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_signature_of_a_function(name: str) -> None:
-    owner, _, method = name.rpartition(".")
-    body = stub_of(FUNCTIONS[name] if not owner else CLASSES[owner])
-    if owner:
-        body = definition(body, owner).body
-    assert_equal(actual(FUNCTIONS[name]), declared(definition(body, method)))
+    assert_equal(actual(FUNCTIONS[name]), declared(stub_of(FUNCTIONS[name])))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_signature_of_a_function_has_the_types_of_the_stub(name: str) -> None:
-    """Cython puts no types of C arguments, nor of stubs, into signatures."""
-    owner, _, method = name.rpartition(".")
-    body = stub_of(FUNCTIONS[name] if not owner else CLASSES[owner])
-    if owner:
-        body = definition(body, owner).body
-    function = definition(body, method)
+    """The annotations in the sources, because Cython does not show the types of C arguments."""
+    function = stub_of(FUNCTIONS[name])
     types = {name: str(text) for name, text in FUNCTIONS[name].__annotations__.items()}
     if any(ast.unparse(decorator) == "overload" for decorator in function.decorator_list):
         parameters = inspect.signature(FUNCTIONS[name]).parameters
@@ -137,7 +140,7 @@ def public_callables() -> Iterator[tuple[str, Any]]:
             if not callable(value):
                 continue
             yield f"{module.__name__}.{name}", value
-            for method, member in vars(value).items() if inspect.isclass(value) else ():
+            for method, member in members(value).items() if inspect.isclass(value) else ():
                 if callable(member) and not method.startswith("_"):
                     yield f"{module.__name__}.{name}.{method}", member
 
