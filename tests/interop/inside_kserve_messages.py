@@ -455,3 +455,14 @@ def test_option_aligned() -> None:
             assert array.tolist() == X.tolist()
     finally:
         integration.uninstall()
+
+
+@pytest.mark.usefixtures("installed")
+def test_list_of_json_data_does_not_change_with_the_body() -> None:
+    """The list is read from the text of the header when it is first used."""
+    body, json_length = ACCEPTED["JSON and binary"]
+    received = bytearray(body)
+    request = decoded(received, json_length)
+    received[:json_length] = b" " * json_length
+    assert request.inputs[0].data == ["a", "b"]
+    assert request.inputs[2].data == [5]

@@ -1,7 +1,7 @@
 """JSON in messages of KServe and MLServer: the text of data, parameters, and arrays of numbers.
 
 The integrations of both packages read messages with this package's decoder, and keep the arrays.
-What the decoder rejects is left to the other package, which has its own reader.
+Requests that are entirely JSON, and that the decoder rejects, are left to the other package.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ class Header:
     """
 
     def __init__(self, body: Any, nbytes: int, member: bytes) -> None:
-        self._body = body
-        self._nbytes = nbytes
+        # A copy, unless the body is a bytes object that is entirely JSON: the program may change
+        # other bodies, and a binary body is not kept alive.
+        self._text = bytes(body[:nbytes])
         self._member = member  # the name of the list of tensors
         self._texts: list[memoryview | None] | None = None
 
     def data_text(self, index: int) -> bytes:
         """Return the text of the data of a tensor, which has JSON data."""
         if self._texts is None:
-            self._texts = find_data(bytes(self._body[: self._nbytes]), self._member, MAX_NESTING)
+            self._texts = find_data(self._text, self._member, MAX_NESTING)
         text = self._texts[index]
         assert text is not None
         return bytes(text)
