@@ -315,8 +315,6 @@ cdef class Tensor:
         is_binary = checked_flag(binary, "binary")
         try:
             own = own_parameters(parameters)  # before an array is read, which it could change
-            if data is not None:
-                check_reserved(own, False)
             if type(data) is cnp.ndarray:
                 row = datatype_of_array(data, datatype, shape)
             if row is not None:
@@ -326,8 +324,7 @@ cdef class Tensor:
                     data, datatype = data_of_tensor(data, datatype)
                 row_name, dims, data = convert_data(data, datatype, shape)
                 row = DATATYPES[row_name]
-            if data is None:
-                check_reserved(own, True)
+            check_reserved(own, data is None)
         except (EncodeError, TypeError) as error:
             name_tensor(error, "tensor", own_name)
             raise
