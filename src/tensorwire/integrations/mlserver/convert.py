@@ -45,7 +45,7 @@ from ...errors import (
     format_subject,
     name_tensor,
 )
-from ..json_data import DataText, Header, flat_numbers, plain
+from ..json_data import DataText, Header, flat_numbers, has_numbers, plain
 
 Array = NDArray[Any]
 Data = Array | tw.BytesArray
@@ -708,6 +708,6 @@ def json_data(output: ResponseOutput) -> Any:
 def has_json_writer(data: Any) -> bool:
     """Return whether ``json_data`` is the same for the data as in MLServer, but takes less time."""
     found = array_of(data)
-    if isinstance(found, np.ndarray):
-        return found.dtype.kind in "biuf"
-    return found is not None and text_of(data) is None
+    if isinstance(found, tw.BytesArray):
+        return text_of(data) is None
+    return has_numbers(found)
