@@ -112,10 +112,11 @@ def test_decoded_members_are_valid_arguments(parameters: str) -> None:
         assert (found.parameters, found.tolist()) == (tensor.parameters, [5])
     for other in (requested.replace(), copy.deepcopy(requested), back_from(requested)):
         assert (other.parameters, other.binary) == (requested.parameters, None)
-    for message in (request.replace(inputs={"z": tensor}), back_from(request)):
+    for message in (request, request.replace(inputs={"z": tensor}), back_from(request)):
         frame = tw.encode_request(message)
         decoded = tw.decode_request(bytes(frame), frame.header_length)
         assert decoded.inputs[0].parameters == tensor.parameters
+        assert b'"parameters":{}' not in bytes(frame)
     response = tw.decode_response(f'{{"outputs":[{item}]}}'.encode())
     assert back_from(response)[""].parameters == tensor.parameters
 

@@ -320,7 +320,8 @@ cdef tuple convert_numbers(data, datatype):
             raise TypeError(
                 f"the data of {SUBJECT} must be an array, a list or a BytesArray, not "
                 f"{type(data).__name__}")
-        # A view, whose attributes nobody can change: the checks that follow may run Python code.
+        # A new view: the checks that follow may run Python code, which could change the attributes
+        # of the array that was passed.
         array = np.asarray(data).view()
         row = datatype_of(array.dtype)
     else:

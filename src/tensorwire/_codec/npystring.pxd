@@ -1,7 +1,5 @@
 """The functions of numpy's C API that read and write StringDType arrays."""
 
-from numpy cimport dtype
-
 
 cdef extern from "numpy/arrayobject.h":
     ctypedef struct npy_string_allocator:
