@@ -8,6 +8,7 @@ SUBJECT with the name.
 
 cimport cython
 cimport numpy as cnp
+from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport INT64_MAX
 
 from .bytes_array cimport BytesArray
@@ -239,12 +240,13 @@ def encode_raw_request(array: Any) -> Frame:
 
 @cython.final
 @cython.freelist(8)
+@cython.no_gc  # no other object refers to a Draft
 cdef class Draft:
     """A message under construction: the JSON header, and the buffers that follow it."""
 
     cdef JsonWriter writer
     cdef Py_ssize_t n_tensors
-    cdef list sent  # the binary tensors that are not empty
+    cdef list buffers  # the place of the header, and the binary tensors that are not empty
     cdef Py_ssize_t nbytes  # their total size
     cdef str kind  # the kind of the tensors: "input" or "output"
     cdef Nonfinite nonfinite
@@ -270,7 +272,7 @@ cdef class Draft:
         self.check_shape(tensor.shape)
         if has_size and tensor.nbytes > 0:
             self.nbytes += tensor.nbytes
-            self.sent.append(tensor)
+            self.buffers.append(tensor)
         write_literal(writer, b'{"name":')
         writer.write_string(tensor.name)
         write_literal(writer, b'"datatype":')
@@ -314,22 +316,25 @@ cdef class Draft:
 
     cdef Frame finish(self, align):
         """Return the frame. The header is padded to `align` if binary data follows."""
-        cdef bytes text
-        if type(align) is not int:
-            align = int(index(align))
-        if not 1 <= align <= MAX_ALIGN:
-            raise ValueError(f"align must be 1 to {MAX_ALIGN}, not {format_number(align)}")
+        cdef int overflow
+        # -1 if it does not fit in 64 bits
+        cdef long long multiple = PyLong_AsLongLongAndOverflow(align, &overflow)
+        cdef bint is_binary = len(self.buffers) > 1
+        cdef bytes header
+        cdef Py_ssize_t nbytes
+        if not 1 <= multiple <= MAX_ALIGN:
+            raise ValueError(f"align must be 1 to {MAX_ALIGN}, not {format_number(index(align))}")
         self.writer.close(c"}")
-        text = self.writer.finish(align if self.sent else 1)
-        if len(text) > self.limits.max_header_nbytes:
+        header = self.writer.finish(multiple if is_binary else 1)
+        nbytes = len(header)
+        if nbytes > self.limits.max_header_nbytes:
             raise EncodeError(
-                f"the JSON header is {format_count('byte', len(text))} long; the limit is "
+                f"the JSON header is {format_count('byte', nbytes)} long; the limit is "
                 f"{self.limits.max_header_nbytes}",
-                expected=self.limits.max_header_nbytes, actual=len(text))
-        if not self.sent:
-            return new_frame((text,), None, len(text))
-        self.sent.insert(0, text)
-        return new_frame(tuple(self.sent), len(text), len(text) + self.nbytes)
+                expected=self.limits.max_header_nbytes, actual=nbytes)
+        self.buffers[0] = header
+        return new_frame(
+            tuple(self.buffers), nbytes if is_binary else None, nbytes + self.nbytes)
 
 
 cdef Draft new_draft(str kind, str nonfinite, Limits limits):
@@ -338,7 +343,8 @@ cdef Draft new_draft(str kind, str nonfinite, Limits limits):
         raise EncodeError(
             f"a message with tensors has {TENSOR_DEPTH} nested lists and objects; the limit is "
             f"{limits.max_nesting}", expected=limits.max_nesting, actual=TENSOR_DEPTH)
-    draft.sent = []
+    draft.buffers = []
+    draft.buffers.append(None)
     draft.writer = JsonWriter.__new__(JsonWriter)
     draft.writer.max_nesting = limits.max_nesting
     draft.writer.max_values = limits.max_parameters

@@ -29,7 +29,7 @@ cdef class JsonWriter:
     cdef Py_ssize_t max_nesting  # maximum number of nested lists and objects
     cdef Py_ssize_t max_values  # maximum number of values that `write_value` writes
     cdef Py_ssize_t n_values
-    cdef object parameter  # the name of the parameter that is being written, for error messages
+    cdef str parameter  # the name of the parameter that is being written, for error messages
 
     cdef int grow(self, Py_ssize_t nbytes) except -1
     cdef int close(self, char bracket) except -1

@@ -41,6 +41,7 @@ from .shortest cimport (
     write_float,
     write_integer,
 )
+from .utf8 cimport sequence_nbytes
 
 from ..errors import EncodeError, format_value, format_count
 
@@ -594,7 +595,12 @@ cdef Py_ssize_t escape(
                 continue
         c = text[i]
         if c >= 0x80:
-            n = copy_sequence(target, text + i, nbytes - i)
+            target[0] = <char>c
+            if nbytes - i >= 4:
+                memcpy(target + 1, text + i + 1, 3)
+            else:
+                memcpy(target + 1, text + i + 1, nbytes - i - 1)
+            n = sequence_nbytes(<const unsigned char*>target, nbytes - i)
             if n == 0:
                 return INVALID_UTF8
             target += n
@@ -615,41 +621,3 @@ cdef Py_ssize_t escape(
             target += 6
     position[0] = target
     return i
-
-
-cdef inline int copy_sequence(
-    char* target, const unsigned char* text, Py_ssize_t nbytes
-) noexcept nogil:
-    """Copy one UTF-8 sequence (RFC 3629) of 2 to 4 bytes. Return its length, or 0 if it is invalid.
-
-    `nbytes`, at least 1, are left in `text`. The second byte has a narrower range after E0 (no
-    overlong forms), ED (no surrogates), F0 (no overlong forms) and F4 (nothing past U+10FFFF).
-    """
-    cdef unsigned char first = text[0], c, low = 0x80, high = 0xBF
-    cdef int i, n
-    if 0xC2 <= first <= 0xDF:
-        n = 2
-    elif 0xE0 <= first <= 0xEF:
-        n = 3
-        if first == 0xE0:
-            low = 0xA0
-        elif first == 0xED:
-            high = 0x9F
-    elif 0xF0 <= first <= 0xF4:
-        n = 4
-        if first == 0xF0:
-            low = 0x90
-        elif first == 0xF4:
-            high = 0x8F
-    else:
-        return 0
-    if nbytes < n:
-        return 0
-    target[0] = <char>first
-    for i in range(1, n):
-        c = text[i]
-        if not low <= c <= high:
-            return 0
-        target[i] = <char>c
-        low, high = 0x80, 0xBF
-    return n

@@ -78,7 +78,7 @@ cdef BytesArray NO_TEXTS = BytesArray.__new__(BytesArray)
 
 # --- checks of arguments ---
 
-cdef int begin_init(bint* is_made, kind) except -1:
+cdef inline int begin_init(bint* is_made, kind) except -1:
     """Raise TypeError if an object is made already: Python code can call its __init__ again.
 
     The checks of arguments run Python code, which may find the object and use it. Its fields are
@@ -90,7 +90,7 @@ cdef int begin_init(bint* is_made, kind) except -1:
     return 0
 
 
-cdef int end_init(bint* is_made, kind) except -1:
+cdef inline int end_init(bint* is_made, kind) except -1:
     """Mark an object as made, before its fields are set.
 
     Raises TypeError if another call of __init__ or a message that contains the object did so since
@@ -194,9 +194,10 @@ cdef dict checked_by_name(tuple tensors, str kind):
 
 cdef tuple checked_outputs(items):
     """Return the requested outputs; None for None. An item may also be a name."""
-    cdef list checked = []
+    cdef list checked
     if items is None:
         return None
+    checked = []
     if isinstance(items, str):
         raise TypeError("outputs must be an iterable of names or RequestedOutput, not a str")
     for item in items:
@@ -779,6 +780,7 @@ cdef Tensor new_tensor(
 
 cdef Tensor EMPTY_TENSOR = Tensor.__new__(Tensor)
 EMPTY_TENSOR.is_made = True
+cdef tuple EMPTY_INPUTS = (EMPTY_TENSOR,)
 
 
 @cython.freelist(8)  # also of the subclasses, which have the same size
@@ -1053,7 +1055,7 @@ parameters=None)\n--\n
     """
 
     def __cinit__(self):
-        self.tensors = (EMPTY_TENSOR,)
+        self.tensors = EMPTY_INPUTS
 
     def __init__(
         self, inputs, outputs=None, *,
@@ -1179,6 +1181,8 @@ cdef Message new_message(bint is_request):
 
 
 cdef dict message_parameters(parameters):
+    if parameters is None:
+        return None
     try:
         return own_parameters(parameters)
     except (EncodeError, TypeError) as error:

@@ -36,16 +36,45 @@ cdef inline bint is_ascii(const unsigned char* text, Py_ssize_t nbytes) noexcept
     return bits & 0x80 == 0
 
 
-cdef inline Py_ssize_t first_invalid(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
-    """Return the index where the first invalid sequence of `text` starts (RFC 3629), or ALL_VALID.
+cdef inline int sequence_nbytes(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
+    """Return the length of the sequence that `text` begins with (RFC 3629), or 0 if it is invalid.
 
-    Bounds: the bytes after `text[i]` are only read after a comparison with `nbytes - i`, which is
-    positive.
+    `nbytes`, at least 1, are left in `text`. The second byte has a narrower range after E0 (no
+    overlong forms), ED (no surrogates), F0 (no overlong forms) and F4 (nothing past U+10FFFF).
     """
+    cdef unsigned char first = text[0], low = 0x80, high = 0xBF
+    cdef int n, i
+    if first < 0x80:
+        return 1
+    if 0xC2 <= first <= 0xDF:
+        n = 2
+    elif 0xE0 <= first <= 0xEF:
+        n = 3
+        if first == 0xE0:
+            low = 0xA0
+        elif first == 0xED:
+            high = 0x9F
+    elif 0xF0 <= first <= 0xF4:
+        n = 4
+        if first == 0xF0:
+            low = 0x90
+        elif first == 0xF4:
+            high = 0x8F
+    else:
+        return 0
+    if nbytes < n or not low <= text[1] <= high:
+        return 0
+    for i in range(2, n):
+        if text[i] & 0xC0 != 0x80:
+            return 0
+    return n
+
+
+cdef inline Py_ssize_t first_invalid(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
+    """Return the index where the first invalid sequence of `text` starts, or ALL_VALID."""
     cdef Py_ssize_t i = 0
     cdef uint64_t eight
-    cdef unsigned char c, low, high
-    cdef int n_following, k
+    cdef int n
     if is_ascii(text, nbytes):  # the usual case
         return ALL_VALID
     while i < nbytes:
@@ -54,35 +83,10 @@ cdef inline Py_ssize_t first_invalid(const unsigned char* text, Py_ssize_t nbyte
             if eight & <uint64_t>0x8080808080808080 == 0:
                 i += 8
                 continue
-        c = text[i]
-        if c < 0x80:
-            i += 1
-            continue
-        # The first following byte has a narrower range after E0 (no overlong forms), ED (no
-        # surrogates), F0 (no overlong forms) and F4 (nothing past U+10FFFF).
-        low, high = 0x80, 0xBF
-        if 0xC2 <= c <= 0xDF:
-            n_following = 1
-        elif 0xE0 <= c <= 0xEF:
-            n_following = 2
-            if c == 0xE0:
-                low = 0xA0
-            elif c == 0xED:
-                high = 0x9F
-        elif 0xF0 <= c <= 0xF4:
-            n_following = 3
-            if c == 0xF0:
-                low = 0x90
-            elif c == 0xF4:
-                high = 0x8F
-        else:
+        n = sequence_nbytes(text + i, nbytes - i)
+        if n == 0:
             return i
-        if nbytes - i <= n_following or not low <= text[i + 1] <= high:
-            return i
-        for k in range(2, n_following + 1):
-            if text[i + k] & 0xC0 != 0x80:
-                return i
-        i += 1 + n_following
+        i += n
     return ALL_VALID
 
 
