@@ -77,6 +77,9 @@ def test_data_of_wrong_type_is_rejected(data: Any) -> None:
         tw.Tensor("x", data)
 
 
+MAX_INTEGER_OF_FP64 = 2**1024 - 2**970 - 1  # larger ones are rounded to infinity
+
+
 @pytest.mark.parametrize(
     ("values", "datatype", "message"),
     [
@@ -90,15 +93,22 @@ def test_data_of_wrong_type_is_rejected(data: Any) -> None:
             "is 1e+300, which is out of range for FP16 (magnitudes up to 65504.0)",
         ),
         ([-1e39], "BF16", "for BF16 (magnitudes up to 3.3895313892515355e+38)"),
-        ([10**400], "FP16", "is an int of 1329 bits, which is out of range for FP16 (magnitudes"),
-        ([10**400], "BF16", "is an int of 1329 bits, which is out of range for BF16 (magnitudes"),
+        ([10**400], "FP16", "is more than 2^64, which is out of range for FP16 (magnitudes"),
+        ([10**400], "BF16", "is more than 2^64, which is out of range for BF16 (magnitudes"),
+        (
+            [-128, 127, 128],
+            "INT8",
+            "element 2 of tensor 'x' is 128, which is out of range for INT8",
+        ),
+        ([0, 2**64], "UINT64", "element 1 of tensor 'x' is more than 2^64, which is out of range"),
+        ([MAX_INTEGER_OF_FP64, MAX_INTEGER_OF_FP64 + 1], "FP64", "element 1 of tensor 'x' is more"),
         ([1, [2]], "FP16", "element 1 of tensor 'x' must be a number (FP16), not list"),
         ([1, True], "INT8", "element 1 of tensor 'x' must be an integer (INT8), not True"),
         ([1, True], "FP32", "element 1 of tensor 'x' must be a number (FP32), not True"),
         ([True, 1], "BOOL", "element 1 of tensor 'x' must be a bool (BOOL), not 1"),
         ([False, 0.0], "BOOL", "element 1 of tensor 'x' must be a bool (BOOL), not 0.0"),
         ([1, 1e39], "FP32", "is 1e+39, which is out of range for FP32 (magnitudes up to 3.4028"),
-        ([1, -(10**400)], "FP64", "bits, which is out of range for FP64 (magnitudes up to 1.797"),
+        ([1, -(10**400)], "FP64", "less than -2^64, which is out of range for FP64 (magnitudes"),
         ([np.zeros(2), np.ones(2)], "FP32", "element 0 of tensor 'x' must be a number (FP32)"),
     ],
 )

@@ -6,24 +6,16 @@ the name of the tensor: their errors contain SUBJECT, which the caller replaces.
 """
 
 cimport numpy as cnp
-from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
-from cpython.long cimport (
-    PyLong_AsDouble,
-    PyLong_AsLongLongAndOverflow,
-    PyLong_AsUnsignedLongLong,
-    PyLong_CheckExact,
-)
-from libc.math cimport isinf
-from libc.stdint cimport INT64_MAX, int64_t
-from libc.string cimport memcpy
 
 from .arrow cimport Received, numbers_of, receive
 from .bytes_array cimport BytesArray, bytes_of_wire
 from .bytes_writer cimport Source, source_of_received
-from .datatypes cimport Datatype, product_of, shape_to_send
+from .datatypes cimport Datatype, shape_to_send
 from .dlpack cimport exports_dlpack, import_dlpack
 from .memory cimport FREE_THREADED
 from .wire cimport MAX_RANK
+
+from math import prod
 
 import numpy as np
 
@@ -47,10 +39,9 @@ cdef dict SOURCES = {"O": Objects, "S": FixedWidth, "U": Unicode, "T": Strings} 
 
 BF16_MAX = (2 - 2 ** -7) * 2.0 ** 127
 
-cdef enum ScalarFault:
-    STORED
-    WRONG_SCALAR_TYPE
-    SCALAR_OUT_OF_RANGE
+# The types of the items of lists of numbers, by dtype.kind.
+cdef dict SCALARS = {"b": (bool, bool), "i": (int, int), "u": (int, int), "f": (int, float)}
+cdef object MAX_INTEGER_OF_FP64 = 2 ** 1024 - 2 ** 970 - 1  # larger ones are rounded to infinity
 
 
 cdef tuple convert_data(data, datatype, shape):
@@ -338,23 +329,40 @@ cdef tuple convert_numbers(data, datatype):
 
 
 cdef tuple array_of_list(data, datatype):
-    """Convert nested lists of Python numbers."""
+    """Convert nested lists of Python numbers. Raises EncodeError for one that does not fit."""
+    cdef Datatype row
+    cdef list scalars
+    cdef Py_ssize_t i
     if datatype is None:
         raise EncodeError(
             f"{SUBJECT} is a list of numbers: pass an array, or a Tensor with datatype=")
     row = DATATYPES[datatype]
     shape, flat = flatten(data, 1)
     scalars = [value.item() if isinstance(value, np.generic) else value for value in flat]
-    if len(scalars) != product_of(shape):  # methods of subclasses of list have changed the others
+    if len(scalars) != prod(shape):  # methods of subclasses of list have changed the others
         raise EncodeError("the values were modified while they were encoded")
-    if row.in_json:
-        return row, array_of_scalars(scalars, row, row.dtype).reshape(shape)
-    doubles = array_of_scalars(scalars, row, DATATYPES["FP64"].dtype).reshape(shape)
-    return row, round_to_16_bits(doubles, row)
+    kind = kind_of(row)
+    first, second = SCALARS[kind]
+    for i in range(len(scalars)):
+        if type(scalars[i]) is not first and type(scalars[i]) is not second:
+            raise wrong_type_error(scalars[i], i, row)
+    try:
+        array = np.fromiter(scalars, np.float64 if kind == "f" else row.dtype, len(scalars))
+    except OverflowError:
+        if kind == "f":
+            low, high = -MAX_INTEGER_OF_FP64, MAX_INTEGER_OF_FP64
+        else:
+            low, high = np.iinfo(row.dtype).min, np.iinfo(row.dtype).max
+        i = next(i for i, value in enumerate(scalars) if type(value) is int and not (
+            low <= value <= high))
+        raise out_of_range_error(scalars[i], i, row) from None
+    if kind == "f" and row.name != "FP64":
+        array = rounded_to(row, array, scalars)
+    return row, array.reshape(shape)
 
 
-cdef round_to_16_bits(doubles, row):
-    """Convert FP64 numbers to FP16 or BF16. Raises EncodeError if a finite one overflows."""
+cdef rounded_to(Datatype row, doubles, list scalars):
+    """Convert FP64 numbers to another datatype. Raises EncodeError if a finite one overflows."""
     dtype = row.dtype or bf16_dtype()
     if dtype is None:
         raise EncodeError(
@@ -364,115 +372,28 @@ cdef round_to_16_bits(doubles, row):
         rounded = doubles.astype(dtype)
     overflowed = np.flatnonzero(np.isinf(rounded.astype(np.float64)) & ~np.isinf(doubles))
     if overflowed.size:
-        element = int(overflowed[0])
-        value = float(doubles.reshape(-1)[element])
-        raise invalid_scalar_error(SCALAR_OUT_OF_RANGE, value, element, row)
+        raise out_of_range_error(scalars[overflowed[0]], int(overflowed[0]), row)
     return rounded
 
 
-cdef cnp.ndarray array_of_scalars(list scalars, Datatype datatype, cnp.dtype dtype):
-    """Return a new array [n_elements] of int, float or bool objects.
-
-    `dtype` is that of the array: that of `datatype`, or float64 for FP16 and BF16. Raises
-    EncodeError for a value of the wrong type, or one that is out of range.
-    """
-    cdef cnp.npy_intp n_elements = len(scalars)
-    cdef cnp.ndarray array = cnp.PyArray_EMPTY(1, &n_elements, dtype.type_num, 0)
-    cdef char* target = <char*>cnp.PyArray_DATA(array)
-    cdef int itemsize = <int>dtype.itemsize
-    cdef int64_t low = 0, high = 0
-    cdef bint is_unsigned = dtype.kind == c"u"
-    cdef bint is_integer = is_unsigned or dtype.kind == c"i"
-    cdef bint is_bool = dtype.kind == c"b"
-    cdef ScalarFault fault
-    cdef Py_ssize_t i
-    if is_integer:
-        bounds = np.iinfo(dtype)
-        low, high = bounds.min, min(bounds.max, INT64_MAX)
-    # The conversions run no Python code that could change the list.
-    for i in range(n_elements):
-        value = scalars[i]
-        if is_integer:
-            fault = store_integer(target, itemsize, low, high, is_unsigned, value)
-        elif is_bool:
-            fault = store_bool(target, value)
-        else:
-            fault = store_float(target, itemsize, value)
-        if fault != STORED:
-            raise invalid_scalar_error(fault, value, i, datatype)
-        target += itemsize
-    return array
+cdef str kind_of(Datatype row):
+    return "f" if row.dtype is None else (<object>row.dtype).kind  # BF16 has no dtype
 
 
-cdef ScalarFault store_integer(
-    char* target, int itemsize, int64_t low, int64_t high, bint is_unsigned, object value
-) except? SCALAR_OUT_OF_RANGE:
-    cdef int overflow = 0
-    cdef long long number
-    cdef unsigned long long large
-    if not PyLong_CheckExact(value):  # not a bool or another subclass of int
-        return WRONG_SCALAR_TYPE
-    number = PyLong_AsLongLongAndOverflow(value, &overflow)
-    if overflow == 0 and low <= number <= high:
-        memcpy(target, &number, itemsize)  # little-endian: the low bytes come first
-        return STORED
-    if overflow > 0 and is_unsigned and itemsize == 8:
-        try:
-            large = PyLong_AsUnsignedLongLong(value)
-        except OverflowError:
-            return SCALAR_OUT_OF_RANGE
-        memcpy(target, &large, itemsize)
-        return STORED
-    return SCALAR_OUT_OF_RANGE
+cdef wrong_type_error(value, element, Datatype row):
+    wanted = {"b": "a bool", "f": "a number"}.get(kind_of(row), "an integer")
+    return EncodeError(
+        f"element {element} of {SUBJECT} must be {wanted} ({row.name}), not {format_value(value)}",
+        element=element)
 
 
-cdef ScalarFault store_float(char* target, int itemsize, object value) except? SCALAR_OUT_OF_RANGE:
-    cdef double number
-    cdef float single
-    if PyFloat_CheckExact(value):
-        number = PyFloat_AS_DOUBLE(value)
-    elif PyLong_CheckExact(value):
-        try:
-            number = PyLong_AsDouble(value)
-        except OverflowError:
-            return SCALAR_OUT_OF_RANGE
+cdef out_of_range_error(value, element, Datatype row):
+    if row.dtype is None:
+        accepted = f"magnitudes up to {BF16_MAX}"
+    elif kind_of(row) == "f":
+        accepted = f"magnitudes up to {np.finfo(row.dtype).max}"
     else:
-        return WRONG_SCALAR_TYPE
-    if itemsize == 8:
-        memcpy(target, &number, 8)
-        return STORED
-    single = <float>number
-    if isinf(single) and not isinf(number):
-        return SCALAR_OUT_OF_RANGE
-    memcpy(target, &single, 4)
-    return STORED
-
-
-cdef ScalarFault store_bool(char* target, object value) noexcept:
-    if value is not True and value is not False:
-        return WRONG_SCALAR_TYPE
-    target[0] = value is True
-    return STORED
-
-
-cdef invalid_scalar_error(ScalarFault fault, value, element, Datatype datatype):
-    if type(value) is int and value.bit_length() > 128:
-        shown = f"an int of {value.bit_length()} bits"
-    elif type(value) is int:
-        shown = str(value)
-    else:
-        shown = format_value(value)
-    dtype = <object>datatype.dtype
-    kind = "f" if dtype is None else dtype.kind  # BF16 has no dtype
-    if fault == WRONG_SCALAR_TYPE:
-        wanted = {"b": "a bool", "f": "a number"}.get(kind, "an integer")
-        what = f"must be {wanted} ({datatype.name}), not {shown}"
-    else:
-        if dtype is None:
-            accepted = f"magnitudes up to {BF16_MAX}"
-        elif kind == "f":
-            accepted = f"magnitudes up to {np.finfo(dtype).max}"
-        else:
-            accepted = f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
-        what = f"is {shown}, which is out of range for {datatype.name} ({accepted})"
-    return EncodeError(f"element {element} of {SUBJECT} {what}", element=element)
+        accepted = f"{np.iinfo(row.dtype).min} to {np.iinfo(row.dtype).max}"
+    return EncodeError(
+        f"element {element} of {SUBJECT} is {format_value(value)}, which is out of range for "
+        f"{row.name} ({accepted})", element=element)
