@@ -107,7 +107,11 @@ MAX_INTEGER_OF_FP64 = 2**1024 - 2**970 - 1  # larger ones are rounded to infinit
         ([1, True], "FP32", "element 1 of tensor 'x' must be a number (FP32), not True"),
         ([True, 1], "BOOL", "element 1 of tensor 'x' must be a bool (BOOL), not 1"),
         ([False, 0.0], "BOOL", "element 1 of tensor 'x' must be a bool (BOOL), not 0.0"),
-        ([1, 1e39], "FP32", "is 1e+39, which is out of range for FP32 (magnitudes up to 3.4028"),
+        (
+            [1, 1e39],
+            "FP32",
+            "element 1 of tensor 'x' is 1e+39, which is out of range for FP32 (mag",
+        ),
         ([1, -(10**400)], "FP64", "less than -2^64, which is out of range for FP64 (magnitudes"),
         ([np.zeros(2), np.ones(2)], "FP32", "element 0 of tensor 'x' must be a number (FP32)"),
     ],

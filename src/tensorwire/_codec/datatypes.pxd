@@ -52,4 +52,4 @@ cdef inline bint set_counts(Layout* layout, uint64_t itemsize) noexcept nogil:
 
 cdef int fill_layout(Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_rank) except -1
 cdef tuple shape_to_send(tuple shape, Datatype datatype)
-cdef product_of(tuple shape)
+cdef uint64_t n_elements_of(tuple shape) except? 0

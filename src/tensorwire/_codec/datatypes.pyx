@@ -7,7 +7,7 @@ The table of datatypes is that of WIRE.md 2. The rules for shapes are the same i
 cimport cython
 cimport numpy as cnp
 from cpython.long cimport PyLong_AsLongLongAndOverflow
-from libc.stdint cimport INT64_MAX, uint64_t
+from libc.stdint cimport uint64_t
 
 from .wire cimport MAX_RANK, WIDEST_ITEMSIZE, multiply
 
@@ -298,20 +298,15 @@ cdef tuple as_ints(tuple shape):
         raise TypeError(f"the shape of {SUBJECT} is not a tuple of ints: {shown}") from None
 
 
-cdef product_of(tuple shape):
-    """Return the product of the dimensions, or 0 if one is negative.
+cdef uint64_t n_elements_of(tuple shape) except? 0:
+    """Return the product of the dimensions of a tensor.
 
-    If the product exceeds 2^63 - 1, the result may be a partial product that also exceeds it.
+    No overflow: they were checked when the tensor was made.
     """
-    product = 1
-    if 0 in shape:
-        return 0
+    cdef uint64_t n_elements = 1
     for dim in shape:
-        if dim < 0:
-            return 0
-        if product <= INT64_MAX:  # limits the size of the factors
-            product *= dim
-    return product
+        n_elements *= <uint64_t>dim
+    return n_elements
 
 
 cdef too_large_error(kind_of_error, shape, Datatype datatype):

@@ -23,7 +23,7 @@ from libc.string cimport memcmp, memcpy
 
 from .bytes_reader cimport scan_elements
 from .bytes_array cimport new_bytes, bytes_of_element, bytes_of_wire
-from .datatypes cimport Datatype, Layout, Limits, fill_layout, product_of, set_counts
+from .datatypes cimport Datatype, Layout, Limits, fill_layout, set_counts
 from .json_reader cimport (
     MAX_DATA_DEPTH,
     begin_reading,
@@ -293,7 +293,7 @@ cdef class MessageReader:
     cdef str kind  # the kind of the tensors: "input" or "output"
     cdef Py_ssize_t header_nbytes
     cdef Py_ssize_t offset  # of the next binary tensor in the body; at most the size of the body
-    cdef object n_elements  # of all tensors so far; only counted if there is a limit
+    cdef uint64_t n_elements  # of all tensors so far
     cdef str server_error  # the "error" of a server's error response, or None
     cdef Text key  # the key of the member that is being read, for error messages
     cdef Message message
@@ -313,7 +313,6 @@ cdef class MessageReader:
         self.body = body
         self.limits = limits
         self.header_nbytes = self.offset = header_nbytes
-        self.n_elements = 0
         self.index = -1
         # The text must not change while it is parsed. If it were not a bytes object, another thread
         # could write to it when the GIL is released.
@@ -734,13 +733,11 @@ cdef class MessageReader:
         """Compute the number of elements and bytes of the entry, or raise LayoutError."""
         cdef Entry* entry = &self.entry
         cdef uint64_t itemsize = self.datatype.itemsize or WIDEST_ITEMSIZE
-        if self.limits.max_elements < INT64_MAX:
-            self.n_elements += product_of(self.shape())
-            check_n_elements(self.n_elements, self.limits)
         if not (entry.is_measurable and set_counts(&entry.layout, itemsize)):
             # One of the next two calls raises the error.
             fill_layout(&entry.layout, self.shape(), self.datatype, self.limits.max_rank)
-        return 0
+        self.n_elements += entry.layout.n_elements  # no overflow: both are below 2^63
+        return check_n_elements(self.n_elements, self.limits)
 
     cdef Tensor tensor(self):
         """Return the tensor. Raises DecodeError unless its data has exactly one source."""
@@ -1031,6 +1028,7 @@ cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Lim
     if row is None:
         raise unknown_datatype_error(datatype)
     fill_layout(&layout, shape, row, limits.max_rank)
+    check_n_elements(layout.n_elements, limits)
     tensor = new_tensor(name, row, shape, None, True)
     view_body(tensor, &layout, source, 0, source.nbytes, limits)
     return tensor
@@ -1113,10 +1111,8 @@ cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
     cdef tuple shape
     if datatype.itemsize > 0:
         shape = batch + deduced_dims(source.nbytes, datatype, spec)
-        check_n_elements(product_of(shape), limits)
         return tensor_of_body(source, spec.name, spec.datatype, shape, limits)
     shape = batch + spec.dims
-    check_n_elements(product_of(shape), limits)
     if any([dim != 1 for dim in shape]):
         raise LayoutError(
             f"a raw request of BYTES has one element, but {SUBJECT} is declared as "
@@ -1126,6 +1122,7 @@ cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
             f"{SUBJECT} is one BYTES element of {source.nbytes} bytes; the limit is 2^32 - 1",
             expected=(1 << 32) - 1, actual=source.nbytes)
     fill_layout(&layout, shape, datatype, limits.max_rank)
+    check_n_elements(layout.n_elements, limits)
     tensor = new_tensor(spec.name, datatype, shape, None, True)
     use_texts(tensor, bytes_of_element(source, shape))
     return tensor
@@ -1169,9 +1166,9 @@ cdef inline int check_name(Py_ssize_t nbytes, bint has_nul, Limits limits) excep
     return 0
 
 
-cdef int check_n_elements(n_elements, Limits limits) except -1:
+cdef inline int check_n_elements(uint64_t n_elements, Limits limits) except -1:
     """Raise LayoutError if the tensors up to the current one have too many elements."""
-    if n_elements > limits.max_elements:
+    if n_elements > <uint64_t>limits.max_elements:
         raise LayoutError(
             f"the message has {format_count('element', n_elements)} up to {SUBJECT}; the limit is "
             f"{limits.max_elements}",

@@ -9,10 +9,10 @@ SUBJECT with the name.
 cimport cython
 cimport numpy as cnp
 from cpython.long cimport PyLong_AsLongLongAndOverflow
-from libc.stdint cimport INT64_MAX
+from libc.stdint cimport uint64_t
 
 from .bytes_array cimport BytesArray
-from .datatypes cimport Limits, product_of
+from .datatypes cimport Limits, n_elements_of
 from .json_writer cimport (
     AS_ERROR,
     AS_LITERAL,
@@ -251,7 +251,7 @@ cdef class Draft:
     cdef str kind  # the kind of the tensors: "input" or "output"
     cdef Nonfinite nonfinite
     cdef Limits limits
-    cdef object n_elements  # of all tensors so far; only counted if there is a limit
+    cdef uint64_t n_elements  # of all tensors so far
 
     cdef int add(self, Tensor tensor, bint binary) except -1:
         """Write a tensor's entry, and keep its memory if it is sent as binary data."""
@@ -305,13 +305,12 @@ cdef class Draft:
             raise EncodeError(
                 f"{SUBJECT} has {format_count('dimension', rank)}; the limit is {limits.max_rank}",
                 expected=limits.max_rank, actual=rank)
-        if limits.max_elements < INT64_MAX:
-            self.n_elements += product_of(shape)
-            if self.n_elements > limits.max_elements:
-                raise EncodeError(
-                    f"the message has {format_count('element', self.n_elements)} up to {SUBJECT}; "
-                    f"the limit is {limits.max_elements}",
-                    expected=limits.max_elements, actual=self.n_elements)
+        self.n_elements += n_elements_of(shape)  # no overflow: both are below 2^63
+        if self.n_elements > <uint64_t>limits.max_elements:
+            raise EncodeError(
+                f"the message has {format_count('element', self.n_elements)} up to {SUBJECT}; the "
+                f"limit is {limits.max_elements}",
+                expected=limits.max_elements, actual=self.n_elements)
         return 0
 
     cdef Frame finish(self, align):
@@ -351,7 +350,6 @@ cdef Draft new_draft(str kind, str nonfinite, Limits limits):
     draft.kind = kind
     draft.nonfinite = nonfinite_of(nonfinite)
     draft.limits = limits
-    draft.n_elements = 0
     return draft
 
 
