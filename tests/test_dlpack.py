@@ -548,12 +548,12 @@ INVALID: list[tuple[Producer, type[Exception], str]] = [
     (
         Producer(X, ndim=65),
         tw.EncodeError,
-        "tensor 'x' has 65 dimensions; the limit of numpy is 64",
+        "tensor 'x' has 65 dimensions; the limit is 64",
     ),
     (
         Producer(X, ndim=2**31 - 1),
         tw.EncodeError,
-        "tensor 'x' has 2147483647 dimensions; the limit of numpy is 64",
+        "tensor 'x' has 2147483647 dimensions; the limit is 64",
     ),
     (Producer(X, shape=None), tw.EncodeError, NOT_VALID + "it has no shape"),
     (Producer(X, shape=(2, -3)), tw.EncodeError, NOT_VALID + "its dimension 1 is -3"),

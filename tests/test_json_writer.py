@@ -223,7 +223,7 @@ def test_parameter_that_contains_itself_is_rejected(place: str) -> None:
 @pytest.mark.parametrize(
     ("dim", "message"),
     [
-        (-1, "'x' has a negative dimension: \\[2, -1\\]"),
+        (-1, "'x' has a negative dimension: shape \\[2, -1\\]"),
         (2**60, "'x' is too large to address: FP32 \\[2, 1152921504606846976\\] exceeds 2\\^63"),
         (2**63, "'x' is too large to address"),
         (2**70, "'x' is too large to address: FP32 \\[2, more than 2\\^64\\]"),

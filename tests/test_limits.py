@@ -270,6 +270,21 @@ def test_max_elements_in_shared_memory(shape: list[int], message: str) -> None:
         tw.decode_request(body, limits=limits(max_elements=0))
 
 
+def test_elements_of_several_tensors_are_not_limited_by_default() -> None:
+    region = {"shared_memory_region": "r"}
+    large = [
+        tw.Tensor(name, None, datatype="INT8", shape=[2**63 - 1], parameters=region)
+        for name in "abc"
+    ]
+    body = bytes(tw.encode_request(tw.InferRequest(large)))
+    assert tw.decode_request(body)["c"].shape == (2**63 - 1,)
+    few = tw.Limits(max_elements=2**63 - 2)
+    with pytest.raises(tw.EncodeError, match="up to input 'a'; the limit is 9223372036854775806"):
+        tw.encode_request(tw.InferRequest(large), limits=few)
+    with pytest.raises(tw.LayoutError, match="up to input 'a'; the limit is 9223372036854775806"):
+        tw.decode_request(body, limits=few)
+
+
 # --- nesting ---
 
 

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint64_t
+from libc.stdint cimport INT64_MAX, uint64_t
 from numpy cimport dtype, npy_intp
 
 from .wire cimport MAX_RANK, multiply
@@ -50,6 +50,15 @@ cdef inline bint set_counts(Layout* layout, uint64_t itemsize) noexcept nogil:
     return True
 
 
-cdef int fill_layout(Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_rank) except -1
+cdef inline uint64_t total_elements(uint64_t total, uint64_t n_elements) noexcept:
+    """Return the sum, or the default of `max_elements`, which is no limit, if the sum exceeds it.
+
+    Neither exceeds 2^63 - 1, so the sum does not overflow.
+    """
+    return min(total + n_elements, <uint64_t>INT64_MAX)
+
+
+cdef int fill_layout(
+    Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_rank, kind_of_error) except -1
 cdef tuple shape_to_send(tuple shape, Datatype datatype)
 cdef uint64_t n_elements_of(tuple shape) except? 0

@@ -1,7 +1,7 @@
 """Datatypes, the limits of a decode call, and the sizes that follow from a datatype and a shape.
 
 The table of datatypes is that of WIRE.md 2. The rules for shapes are the same in both directions
-(WIRE.md 3): `fill_layout` checks a received shape, and `shape_to_send` checks a shape from a user.
+(WIRE.md 3): `fill_layout` checks a received shape and a shape from a user.
 """
 
 cimport cython
@@ -9,7 +9,7 @@ cimport numpy as cnp
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport uint64_t
 
-from .wire cimport MAX_RANK, WIDEST_ITEMSIZE, multiply
+from .wire cimport MAX_RANK, WIDEST_ITEMSIZE
 
 from functools import cache
 from importlib import import_module
@@ -21,7 +21,6 @@ from ..errors import (
     MAX_FOREIGN_TEXT,
     SUBJECT,
     EncodeError,
-    LayoutError,
     format_number,
     format_shape,
     format_text,
@@ -231,8 +230,10 @@ cdef bint checked_option(name, value) except -1:
 # --- shapes ---
 
 
-cdef int fill_layout(Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_rank) except -1:
-    """Fill `layout` from the shape of a received tensor. Raises LayoutError.
+cdef int fill_layout(
+    Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_rank, kind_of_error
+) except -1:
+    """Fill `layout` from a shape of exact ints. Raises `kind_of_error` for an invalid shape.
 
     `max_rank` is at most 64, because `Limits` allows no more. A Layout has room for 64 dimensions.
     """
@@ -241,61 +242,35 @@ cdef int fill_layout(Layout* layout, tuple shape, Datatype datatype, Py_ssize_t 
     cdef Py_ssize_t axis
     cdef Py_ssize_t rank = len(shape)
     if rank > max_rank:
-        raise LayoutError(
+        raise kind_of_error(
             f"{SUBJECT} has {rank} dimensions; the limit is {max_rank}",
             expected=max_rank, actual=rank)
     for axis in range(rank):
         dim = PyLong_AsLongLongAndOverflow(shape[axis], &overflow)
-        if dim < 0 and shape[axis] < 0:  # -1 is also returned for an overflow
-            raise LayoutError(
+        if overflow < 0 or (overflow == 0 and dim < 0):
+            raise kind_of_error(
                 f"{SUBJECT} has a negative dimension: shape {format_shape(shape)}",
                 expected=0, actual=shape[axis])
-        if overflow != 0:
-            raise too_large_error(LayoutError, shape, datatype)
-        layout.dims[axis] = dim
+        layout.dims[axis] = dim  # -1 for 2^63 and above, which `set_counts` rejects
     layout.rank = <int>rank
     if not set_counts(layout, datatype.itemsize or WIDEST_ITEMSIZE):
-        raise too_large_error(LayoutError, shape, datatype)
+        raise too_large_error(kind_of_error, shape, datatype)
     return 0
 
 
 cdef tuple shape_to_send(tuple shape, Datatype datatype):
-    """Return the shape of a tensor to send as exact ints. The rules are those of `fill_layout`.
+    """Return the shape of a tensor to send as exact ints.
 
-    Raises EncodeError, or TypeError if `shape` is None or a dimension is not an integer.
+    Raises EncodeError, or TypeError if a dimension is not an integer.
     """
-    cdef uint64_t product = datatype.itemsize or WIDEST_ITEMSIZE
-    cdef int overflow = 0
-    cdef long long dim
-    cdef Py_ssize_t axis, rank
-    if shape is None:
-        raise TypeError(f"the shape of {SUBJECT} is None, not a tuple of ints")
-    rank = len(shape)
-    if rank > MAX_RANK:
-        raise EncodeError(
-            f"{SUBJECT} has {rank} dimensions; the limit of numpy is {MAX_RANK}",
-            expected=MAX_RANK, actual=rank)
-    for axis in range(rank):  # before any error, whose message contains all dimensions
-        if type(shape[axis]) is not int:
-            shape = as_ints(shape)
-            break
-    for axis in range(rank):
-        dim = PyLong_AsLongLongAndOverflow(shape[axis], &overflow)
-        if overflow < 0 or (overflow == 0 and dim < 0):
-            raise EncodeError(
-                f"{SUBJECT} has a negative dimension: {format_shape(shape)}",
-                expected=0, actual=shape[axis])
-        if overflow > 0 or (dim > 0 and not multiply(&product, <uint64_t>dim)):
-            raise too_large_error(EncodeError, shape, datatype)
-    return shape
-
-
-cdef tuple as_ints(tuple shape):
+    cdef Layout layout
     try:
-        return tuple([int(index(dim)) for dim in shape])
+        shape = tuple([int(index(dim)) for dim in shape])
     except TypeError as error:
         shown = format_text(error, MAX_FOREIGN_TEXT)
         raise TypeError(f"the shape of {SUBJECT} is not a tuple of ints: {shown}") from None
+    fill_layout(&layout, shape, datatype, MAX_RANK, EncodeError)
+    return shape
 
 
 cdef uint64_t n_elements_of(tuple shape) except? 0:

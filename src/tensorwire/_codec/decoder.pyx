@@ -23,7 +23,14 @@ from libc.string cimport memcmp, memcpy
 
 from .bytes_reader cimport scan_elements
 from .bytes_array cimport new_bytes, bytes_of_element, bytes_of_wire
-from .datatypes cimport Datatype, Layout, Limits, fill_layout, set_counts
+from .datatypes cimport (
+    Datatype,
+    Layout,
+    Limits,
+    fill_layout,
+    set_counts,
+    total_elements,
+)
 from .json_reader cimport (
     MAX_DATA_DEPTH,
     begin_reading,
@@ -735,8 +742,9 @@ cdef class MessageReader:
         cdef uint64_t itemsize = self.datatype.itemsize or WIDEST_ITEMSIZE
         if not (entry.is_measurable and set_counts(&entry.layout, itemsize)):
             # One of the next two calls raises the error.
-            fill_layout(&entry.layout, self.shape(), self.datatype, self.limits.max_rank)
-        self.n_elements += entry.layout.n_elements  # no overflow: both are below 2^63
+            fill_layout(
+                &entry.layout, self.shape(), self.datatype, self.limits.max_rank, LayoutError)
+        self.n_elements = total_elements(self.n_elements, entry.layout.n_elements)
         return check_n_elements(self.n_elements, self.limits)
 
     cdef Tensor tensor(self):
@@ -1027,7 +1035,7 @@ cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Lim
     cdef Datatype row = DATATYPES_BY_NAME.get(datatype)
     if row is None:
         raise unknown_datatype_error(datatype)
-    fill_layout(&layout, shape, row, limits.max_rank)
+    fill_layout(&layout, shape, row, limits.max_rank, LayoutError)
     check_n_elements(layout.n_elements, limits)
     tensor = new_tensor(name, row, shape, None, True)
     view_body(tensor, &layout, source, 0, source.nbytes, limits)
@@ -1121,7 +1129,7 @@ cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
         raise LayoutError(
             f"{SUBJECT} is one BYTES element of {source.nbytes} bytes; the limit is 2^32 - 1",
             expected=(1 << 32) - 1, actual=source.nbytes)
-    fill_layout(&layout, shape, datatype, limits.max_rank)
+    fill_layout(&layout, shape, datatype, limits.max_rank, LayoutError)
     check_n_elements(layout.n_elements, limits)
     tensor = new_tensor(spec.name, datatype, shape, None, True)
     use_texts(tensor, bytes_of_element(source, shape))

@@ -337,7 +337,7 @@ cdef int read_shape(DLTensor* tensor, Datatype row, Layout* layout) except -1:
         raise invalid_tensor_error(f"it has {tensor.ndim} dimensions")
     if tensor.ndim > MAX_RANK:
         raise EncodeError(
-            f"{SUBJECT} has {tensor.ndim} dimensions; the limit of numpy is {MAX_RANK}",
+            f"{SUBJECT} has {tensor.ndim} dimensions; the limit is {MAX_RANK}",
             expected=MAX_RANK, actual=tensor.ndim)
     if tensor.ndim > 0 and tensor.shape == NULL:
         raise invalid_tensor_error("it has no shape")

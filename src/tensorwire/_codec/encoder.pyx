@@ -12,7 +12,7 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport uint64_t
 
 from .bytes_array cimport BytesArray
-from .datatypes cimport Limits, n_elements_of
+from .datatypes cimport Limits, n_elements_of, total_elements
 from .json_writer cimport (
     AS_ERROR,
     AS_LITERAL,
@@ -305,7 +305,7 @@ cdef class Draft:
             raise EncodeError(
                 f"{SUBJECT} has {format_count('dimension', rank)}; the limit is {limits.max_rank}",
                 expected=limits.max_rank, actual=rank)
-        self.n_elements += n_elements_of(shape)  # no overflow: both are below 2^63
+        self.n_elements = total_elements(self.n_elements, n_elements_of(shape))
         if self.n_elements > <uint64_t>limits.max_elements:
             raise EncodeError(
                 f"the message has {format_count('element', self.n_elements)} up to {SUBJECT}; the "
