@@ -8,15 +8,12 @@ cdef class Source:
     cdef object values
     cdef readonly tuple shape
 
-    cdef uint64_t measure(self) except? 0
-    cdef int fill(self, Writer* writer) except -1
-    cdef bint overlaps(self, const void* begin, const void* end) except -1
+    cdef uint64_t walk(self, Writer* writer) except? 0
+    cdef bint may_overlap(self, const void* begin, const void* end) except -1
 
 
 cdef class ArrowSource(Source):
     cdef ArrowLayout layout
-
-    cdef uint64_t walk(self, Writer* writer) except? 0
 
 
 cdef ArrowSource source_of_received(Received received)
@@ -42,11 +39,3 @@ cdef inline unsigned char* begin_element(Writer* writer, uint64_t nbytes) noexce
     element = writer.target + PREFIX_NBYTES
     writer.target = element + nbytes
     return element
-
-
-cdef inline bint overlap(
-    const void* data, uint64_t nbytes, const void* begin, const void* end
-) noexcept nogil:
-    """Return whether the `nbytes` bytes at `data` overlap those from `begin` to `end`."""
-    return nbytes > 0 and begin < end and (
-        <const char*>data < <const char*>end and <const char*>begin < <const char*>data + nbytes)

@@ -91,18 +91,17 @@ cdef class Source:
         self.values = values
         self.shape = shape
 
-    cdef uint64_t measure(self) except? 0:
-        """Return the size of the wire bytes of all values. Raises EncodeError."""
+    cdef uint64_t walk(self, Writer* writer) except? 0:
+        """Return the size of the wire bytes of all values, and write them if there is a writer.
+
+        Raises EncodeError.
+        """
         raise NotImplementedError
 
-    cdef int fill(self, Writer* writer) except -1:
-        """Write all values, each one after a call of `begin_element`."""
-        raise NotImplementedError
+    cdef bint may_overlap(self, const void* begin, const void* end) except -1:
+        """Return whether the values may overlap the memory from `begin` to `end`.
 
-    cdef bint overlaps(self, const void* begin, const void* end) except -1:
-        """Return whether the values overlap the memory from `begin` to `end`, where `fill` writes.
-
-        Call it after `measure`.
+        Call it after `walk`.
         """
         return False
 
@@ -110,7 +109,7 @@ cdef class Source:
 def pack(Source source not None):
     """Return the wire bytes of `source` as new `bytes`."""
     cdef Writer writer
-    cdef uint64_t nbytes = source.measure()
+    cdef uint64_t nbytes = source.walk(NULL)
     if nbytes > <uint64_t>PY_SSIZE_T_MAX:  # a list may contain the same object many times
         raise MemoryError(f"the elements take {nbytes} bytes")
     wire = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>nbytes)
@@ -123,8 +122,8 @@ def pack(Source source not None):
 def pack_into(Source source not None, buffer):
     """Write the wire bytes of `source` to the start of a writable buffer, and return their number.
 
-    Nothing is written if they do not fit. If the memory of the values overlaps with the buffer, the
-    wire bytes are written to other memory first. Raises BufferError for a buffer whose items are
+    Nothing is written if they do not fit. If the memory of the values may overlap with the buffer,
+    the wire bytes are written to other memory first. Raises BufferError for a buffer whose items are
     not bytes, because the items may be pointers to objects.
     """
     cdef Writer writer
@@ -137,14 +136,14 @@ def pack_into(Source source not None, buffer):
             raise BufferError(
                 f"the items of the buffer must be 1 byte long, not {view.itemsize}: pass "
                 f"memoryview(buffer).cast('B')")
-        nbytes = source.measure()
+        nbytes = source.walk(NULL)
         if nbytes > <uint64_t>view.len:
             raise EncodeError(
                 f"the elements take {format_count('byte', nbytes)}, but the buffer has {view.len}",
                 expected=nbytes, actual=view.len)
         writer.target = <unsigned char*>view.buf
         writer.end = writer.target + nbytes
-        if source.overlaps(writer.target, writer.end):
+        if source.may_overlap(writer.target, writer.end):
             wire = pack(source)
             if <uint64_t>PyBytes_GET_SIZE(wire) != nbytes:
                 raise modified_error()
@@ -156,8 +155,25 @@ def pack_into(Source source not None, buffer):
     return nbytes
 
 
+cdef inline uint64_t wire_nbytes(
+    Source source, uint64_t nbytes, Py_ssize_t element
+) except 0:
+    """Return the size of an element with its prefix. Raises EncodeError if it is too long."""
+    if nbytes > UINT32_MAX:
+        raise too_long_error(nbytes, element, source.shape)
+    return PREFIX_NBYTES + nbytes
+
+
+cdef inline unsigned char* next_element(Writer* writer, uint64_t nbytes) except NULL:
+    """Write the prefix of an element, and return the address for the element."""
+    cdef unsigned char* target = begin_element(writer, nbytes)
+    if target == NULL:
+        raise modified_error()
+    return target
+
+
 cdef int fill_exactly(Source source, Writer* writer) except -1:
-    source.fill(writer)
+    source.walk(writer)
     if writer.target != writer.end:
         raise modified_error()
     return 0
@@ -182,55 +198,23 @@ cdef class Objects(Source):
             raise modified_error()
         return items
 
-    cdef uint64_t measure(self) except? 0:
+    cdef uint64_t walk(self, Writer* writer) except? 0:
         cdef Py_ssize_t n_elements = 0
         cdef PyObject** items = self.items(&n_elements)
         cdef uint64_t total = 0
         cdef Py_ssize_t i, nbytes
-        self.has_buffers = False
         for i in range(n_elements):
             value = value_at(items, i)
             nbytes = value_nbytes(value, &self.has_buffers)
             if nbytes < 0:
                 raise invalid_value_error(value, nbytes, i, self.shape)
-            if <uint64_t>nbytes > UINT32_MAX:
-                raise too_long_error(nbytes, i, self.shape)
-            total += PREFIX_NBYTES + <uint64_t>nbytes
+            total += wire_nbytes(self, nbytes, i)
+            if writer != NULL:
+                pack_value(next_element(writer, nbytes), value, nbytes)
         return total
 
-    cdef int fill(self, Writer* writer) except -1:
-        cdef Py_ssize_t n_elements = 0
-        cdef PyObject** items = self.items(&n_elements)
-        cdef unsigned char* target
-        cdef Py_ssize_t i, nbytes
-        for i in range(n_elements):
-            value = value_at(items, i)
-            nbytes = value_nbytes(value, &self.has_buffers)
-            target = begin_element(writer, nbytes)  # NULL if negative: huge as an unsigned number
-            if target == NULL:
-                raise modified_error()
-            pack_value(target, value, nbytes)
-        return 0
-
-    cdef bint overlaps(self, const void* begin, const void* end) except -1:
-        cdef Py_ssize_t n_elements = 0
-        cdef PyObject** items
-        cdef Py_buffer buffer
-        cdef Py_ssize_t i
-        cdef bint found
-        if not self.has_buffers:
-            return False
-        items = self.items(&n_elements)
-        for i in range(n_elements):
-            value = value_at(items, i)
-            if PyBytes_Check(value) or PyUnicode_Check(value):
-                continue
-            PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
-            found = overlap(buffer.buf, buffer.len, begin, end)
-            PyBuffer_Release(&buffer)
-            if found:
-                return True
-        return False
+    cdef bint may_overlap(self, const void* begin, const void* end) except -1:
+        return self.has_buffers
 
 
 def all_plain(cnp.ndarray values not None):
@@ -362,37 +346,27 @@ cdef int pack_buffer(unsigned char* target, object value, Py_ssize_t nbytes) exc
 cdef class FixedWidth(Source):
     """A contiguous numpy `S` array. Trailing NULs are padding, which is not written."""
 
-    cdef uint64_t measure(self) except? 0:
+    cdef uint64_t walk(self, Writer* writer) except? 0:
         cdef cnp.ndarray array = checked_array(self.values, cnp.NPY_STRING)
         cdef const char* data = <const char*>cnp.PyArray_DATA(array)
         cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(array)
         cdef uint64_t total = 0
-        cdef Py_ssize_t i
-        for i in range(cnp.PyArray_SIZE(array)):
-            total += PREFIX_NBYTES + <uint64_t>unpadded(data + i * width, width)
-        return total
-
-    cdef int fill(self, Writer* writer) except -1:
-        cdef cnp.ndarray array = checked_array(self.values, cnp.NPY_STRING)
-        cdef const char* data = <const char*>cnp.PyArray_DATA(array)
-        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(array)
-        cdef unsigned char* target
         cdef Py_ssize_t i, nbytes
         for i in range(cnp.PyArray_SIZE(array)):
             nbytes = unpadded(data + i * width, width)
-            target = begin_element(writer, nbytes)
-            if target == NULL:
-                raise modified_error()
-            memcpy(target, data + i * width, nbytes)
-        return 0
+            total += PREFIX_NBYTES + <uint64_t>nbytes
+            if writer != NULL:
+                memcpy(next_element(writer, nbytes), data + i * width, nbytes)
+        return total
 
-    cdef bint overlaps(self, const void* begin, const void* end) except -1:
+    cdef bint may_overlap(self, const void* begin, const void* end) except -1:
         return array_overlaps(<cnp.ndarray?>self.values, begin, end)
 
 
 cdef bint array_overlaps(cnp.ndarray array, const void* begin, const void* end) except -1:
     """Return whether a contiguous array overlaps the memory from `begin` to `end`."""
-    return overlap(cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array), begin, end)
+    cdef const char* data = <const char*>cnp.PyArray_DATA(array)
+    return data < <const char*>end and <const char*>begin < data + cnp.PyArray_NBYTES(array)
 
 
 cdef inline Py_ssize_t unpadded(const char* data, Py_ssize_t width) noexcept nogil:
@@ -405,37 +379,24 @@ cdef inline Py_ssize_t unpadded(const char* data, Py_ssize_t width) noexcept nog
 cdef class Unicode(Source):
     """A contiguous numpy `U` array in native byte order. Trailing NULs are padding."""
 
-    cdef uint64_t measure(self) except? 0:
+    cdef uint64_t walk(self, Writer* writer) except? 0:
         cdef cnp.ndarray array = checked_array(self.values, cnp.NPY_UNICODE)
         cdef const uint32_t* data = <const uint32_t*>cnp.PyArray_DATA(array)
         cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(array) // 4
         cdef uint64_t total = 0
-        cdef Py_ssize_t i, nbytes
-        for i in range(cnp.PyArray_SIZE(array)):
-            nbytes = utf8_nbytes(data + i * width, unpadded_text(data + i * width, width))
-            if nbytes < 0:
-                raise invalid_text_error(data + i * width, width, i, self.shape)
-            if <uint64_t>nbytes > UINT32_MAX:
-                raise too_long_error(nbytes, i, self.shape)
-            total += PREFIX_NBYTES + <uint64_t>nbytes
-        return total
-
-    cdef int fill(self, Writer* writer) except -1:
-        cdef cnp.ndarray array = checked_array(self.values, cnp.NPY_UNICODE)
-        cdef const uint32_t* data = <const uint32_t*>cnp.PyArray_DATA(array)
-        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(array) // 4
-        cdef unsigned char* target
         cdef Py_ssize_t i, n_characters, nbytes
         for i in range(cnp.PyArray_SIZE(array)):
             n_characters = unpadded_text(data + i * width, width)
             nbytes = utf8_nbytes(data + i * width, n_characters)
-            target = begin_element(writer, nbytes)  # NULL if negative: huge as an unsigned number
-            if target == NULL:
-                raise modified_error()
-            write_utf8(target, nbytes, data + i * width, n_characters)
-        return 0
+            if nbytes < 0:
+                raise invalid_text_error(data + i * width, width, i, self.shape)
+            total += wire_nbytes(self, nbytes, i)
+            if writer != NULL:
+                write_utf8(
+                    next_element(writer, nbytes), nbytes, data + i * width, n_characters)
+        return total
 
-    cdef bint overlaps(self, const void* begin, const void* end) except -1:
+    cdef bint may_overlap(self, const void* begin, const void* end) except -1:
         return array_overlaps(<cnp.ndarray?>self.values, begin, end)
 
 
@@ -499,18 +460,8 @@ cdef LoadResult load_strings(
 cdef class Strings(Source):
     """A contiguous numpy StringDType array. No `str` objects are created."""
 
-    cdef uint64_t measure(self) except? 0:
-        return self.walk(NULL)
-
-    cdef int fill(self, Writer* writer) except -1:
-        self.walk(writer)
-        return 0
-
     cdef uint64_t walk(self, Writer* writer) except? 0:
-        """Return the size of the wire bytes of all strings, and write them if there is a writer.
-
-        The GIL is released while the allocator of the array is acquired and until it is released.
-        """
+        # The GIL is released while the allocator is acquired, and until it is released.
         cdef cnp.ndarray array = <cnp.ndarray?>self.values
         cdef const char* packed = <const char*>cnp.PyArray_DATA(array)
         cdef Py_ssize_t itemsize = cnp.PyArray_ITEMSIZE(array)
@@ -536,18 +487,17 @@ cdef class Strings(Source):
 cdef class WireBytes(Source):
     """Wire bytes of a BytesArray, as a flat memoryview."""
 
-    cdef uint64_t measure(self) except? 0:
-        return len(self.values)
-
-    cdef int fill(self, Writer* writer) except -1:
+    cdef uint64_t walk(self, Writer* writer) except? 0:
         cdef Py_buffer buffer
-        cdef Py_ssize_t room = writer.end - writer.target
+        cdef Py_ssize_t nbytes
         PyObject_GetBuffer(self.values, &buffer, PyBUF_SIMPLE)
-        if room > 0 and buffer.len > 0:  # the two may overlap
-            memmove(writer.target, buffer.buf, min(room, buffer.len))
-        writer.target += min(room, buffer.len)
+        nbytes = buffer.len
+        if writer != NULL and nbytes > 0:
+            # There is room: the size of a memoryview does not change. The two may overlap.
+            memmove(writer.target, buffer.buf, nbytes)
+            writer.target += nbytes
         PyBuffer_Release(&buffer)
-        return 0
+        return nbytes
 
 
 # --- Arrow arrays and streams -----------------------------------------------------------------
@@ -567,21 +517,10 @@ cdef class ArrowSource(Source):
     buffer.
     """
 
-    cdef uint64_t measure(self) except? 0:
-        return self.walk(NULL)
-
-    cdef int fill(self, Writer* writer) except -1:
-        self.walk(writer)
-        return 0
-
-    cdef bint overlaps(self, const void* begin, const void* end) except -1:
-        for chunk in self.values:
-            if chunk_overlaps(<Chunk?>chunk, self.layout, begin, end):
-                return True
-        return False
+    cdef bint may_overlap(self, const void* begin, const void* end) except -1:
+        return True
 
     cdef uint64_t walk(self, Writer* writer) except? 0:
-        """Return the size of all elements as wire bytes, and write them if there is a writer."""
         cdef Chunk chunk
         cdef Span span
         cdef unsigned char* target
@@ -599,14 +538,10 @@ cdef class ArrowSource(Source):
                     raise EncodeError(
                         f"{format_element(element, self.shape)} is outside its Arrow buffer",
                         element=element)
-                if span.nbytes > <int64_t>UINT32_MAX:
-                    raise too_long_error(span.nbytes, element, self.shape)
-                total += PREFIX_NBYTES + <uint64_t>span.nbytes
+                total += wire_nbytes(self, span.nbytes, element)
                 if writer != NULL:
-                    target = begin_element(writer, span.nbytes)
-                    if target == NULL:
-                        raise modified_error()
-                    if span.nbytes > 0:
+                    target = next_element(writer, span.nbytes)
+                    if span.nbytes > 0:  # else its address may be NULL
                         memcpy(target, span.data, span.nbytes)
                 element += 1
         return total
@@ -672,33 +607,6 @@ cdef inline int64_t size_of_data(const ArrowArray* array, int64_t buffer) noexce
     cdef int64_t nbytes
     memcpy(&nbytes, <const int64_t*>array.buffers[array.n_buffers - 1] + buffer, sizeof(int64_t))
     return nbytes
-
-
-cdef bint chunk_overlaps(
-    Chunk chunk, ArrowLayout layout, const void* begin, const void* end
-) except -1:
-    """Return whether any buffer of a chunk overlaps the memory from `begin` to `end`."""
-    cdef const ArrowArray* array = &chunk.elements
-    cdef int64_t width = sizeof(View), n_items = array.length, i
-    cdef const void** buffers = array.buffers
-    if array.length == 0:
-        return False
-    if buffers[0] != NULL and overlap(
-            <const char*>buffers[0] + (array.offset >> 3), (array.length >> 3) + 2, begin, end):
-        return True
-    if layout != VIEWS:
-        width = sizeof(int32_t) if layout == OFFSETS_32 else sizeof(int64_t)
-        n_items += 1
-        if overlap(<const char*>buffers[2] + chunk.first, chunk.last - chunk.first, begin, end):
-            return True
-    elif array.n_buffers > N_VIEW_BUFFERS:
-        for i in range(array.n_buffers - N_VIEW_BUFFERS):
-            if overlap(buffers[2 + i], max(size_of_data(array, i), 0), begin, end):
-                return True
-        if overlap(buffers[array.n_buffers - 1],
-                   (array.n_buffers - N_VIEW_BUFFERS) * sizeof(int64_t), begin, end):
-            return True
-    return overlap(<const char*>buffers[1] + array.offset * width, n_items * width, begin, end)
 
 
 def arrow_source(values):
