@@ -18,7 +18,7 @@ from cpython.bytes cimport (
     PyBytes_CheckExact,
     PyBytes_FromStringAndSize,
 )
-from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
@@ -411,47 +411,18 @@ cdef class BodyBuffer:
         return 0
 
     cdef int allocate(self, nbytes) except -1:
-        """Provide aligned memory for `nbytes` bytes, and keep the bytes that have arrived."""
-        cdef Py_ssize_t n_allocated = 0
-        cdef bint is_allocated
+        """Provide aligned memory for `nbytes` bytes, and move the bytes that have arrived there."""
+        cdef Py_ssize_t n_allocated, n_copied = self.nbytes
+        cdef char* memory = NULL
         if nbytes < 2 ** 62:
             n_allocated = nbytes + ALIGNMENT
-            if n_allocated < HUGE_FROM_NBYTES:
-                is_allocated = self.resize(n_allocated)
-            else:
-                is_allocated = self.replace(n_allocated)
-            if is_allocated:
-                return 0
-        raise HeaderError(
-            f"there is no memory for a body of {format_length(nbytes)} bytes",
-            actual=nbytes, status=413)
-
-    cdef char* aligned(self, char* memory) noexcept:
-        """Return where the body begins in `memory`: less than ALIGNMENT bytes after its start."""
-        return memory + (-(<uintptr_t>memory + self.header_remainder)) % ALIGNMENT
-
-    cdef bint resize(self, Py_ssize_t n_allocated) noexcept:
-        """Extend a small block, usually in place. Returns False if there is not enough memory."""
-        cdef Py_ssize_t start = self.data - self.memory
-        cdef char* memory = <char*>PyMem_RawRealloc(self.memory, n_allocated)
+            memory = <char*>PyMem_RawMalloc(n_allocated)
         if memory == NULL:
-            return False
-        self.memory, self.data = memory, self.aligned(memory)
-        self.capacity = n_allocated - ALIGNMENT
-        if self.nbytes > 0 and self.data != memory + start:
-            memmove(self.data, memory + start, self.nbytes)
-        return True
-
-    cdef int replace(self, Py_ssize_t n_allocated) except -1:
-        """Move the body to a new block with huge pages, which `realloc` would not keep.
-
-        Returns False if there is not enough memory.
-        """
-        cdef Py_ssize_t n_copied = self.nbytes
-        cdef char* memory = <char*>PyMem_RawMalloc(n_allocated)
-        if memory == NULL:
-            return False
-        advise_huge_pages(memory, n_allocated)
+            raise HeaderError(
+                f"there is no memory for a body of {format_length(nbytes)} bytes",
+                actual=nbytes, status=413)
+        if n_allocated >= HUGE_FROM_NBYTES:
+            advise_huge_pages(memory, n_allocated)
         if n_copied > 0:
             self.copy_in(self.aligned(memory), self.data, n_copied)
             # Without the GIL, another thread may have exported the old memory or appended to it.
@@ -460,8 +431,12 @@ cdef class BodyBuffer:
                 raise BufferError(VIEWS_EXPORTED)
         PyMem_RawFree(self.memory)
         self.memory, self.data = memory, self.aligned(memory)
-        self.capacity = n_allocated - ALIGNMENT
-        return True
+        self.capacity = nbytes
+        return 0
+
+    cdef char* aligned(self, char* memory) noexcept:
+        """Return where the body begins in `memory`: less than ALIGNMENT bytes after its start."""
+        return memory + (-(<uintptr_t>memory + self.header_remainder)) % ALIGNMENT
 
     cdef void copy_in(self, char* target, const void* source, Py_ssize_t nbytes) noexcept:
         """Copy to the memory of the body, without the GIL if that takes long.
@@ -488,8 +463,8 @@ cdef class BodyBuffer:
         if self.n_exports > 0:
             raise BufferError(VIEWS_EXPORTED)
         needed = self.nbytes + n_more
-        # Large memory is copied when it grows, and only uses address space until bytes arrive. It
-        # therefore grows by a larger factor.
+        # Large memory only uses address space until bytes arrive. It therefore grows by a larger
+        # factor.
         grown = max(needed, (2 if needed < HUGE_FROM_NBYTES else 4) * self.capacity, FIRST_CAPACITY)
         if self.max_nbytes is not None:
             grown = max(needed, min(grown, self.max_nbytes + 1))  # see `remaining`
