@@ -205,7 +205,7 @@ cdef class BytesArray:
         >>> bytes(tw.decode_bytes(tw.encode_bytes(["a", "bc"])).element(1))
         b'bc'
         """
-        flat, size = int(as_index(index)), self.size
+        flat, size = as_index(index), self.size
         if not -size <= flat < size:
             raise IndexError(
                 f"element {format_number(flat)} is out of range for "
@@ -276,7 +276,7 @@ cdef class BytesArray:
         >>> tw.decode_bytes(tw.encode_bytes(["a", "b"])).reshape((2, 1)).tolist()
         [[b'a'], [b'b']]
         """
-        dims = tuple([int(as_index(dim)) for dim in shape])
+        dims = tuple([as_index(dim) for dim in shape])
         if any([dim < 0 for dim in dims]):
             raise ValueError(f"a dimension is negative: {format_shape(dims)}")
         if len(dims) > MAX_RANK:
@@ -483,7 +483,7 @@ def pickled_element(element, shape):
 
 def scanned_bytes(wire, shape):
     """Return the BytesArray of pickled or copied wire bytes. Raises DecodeError."""
-    return scan_body(Body(wire), tuple([int(as_index(dim)) for dim in shape]))
+    return scan_body(Body(wire), tuple([as_index(dim) for dim in shape]))
 
 
 cdef BytesArray scan_body(Body body, tuple shape):

@@ -214,7 +214,7 @@ def _unpickled(*values):
 
 cdef Py_ssize_t checked_limit(name, value, largest) except -1:
     # Other integer types are converted before the comparison. A bool is probably a mistake.
-    number = int(index(value)) if hasattr(value, "__index__") else -1
+    number = index(value) if hasattr(value, "__index__") else -1
     if isinstance(value, bool) or not 0 <= number <= largest:
         actual = format_number(value) if type(value) is int else type(value).__name__
         raise ValueError(f"{name} must be an int from 0 to {largest}, not {actual}")
@@ -265,7 +265,7 @@ cdef tuple shape_to_send(tuple shape, Datatype datatype):
     """
     cdef Layout layout
     try:
-        shape = tuple([int(index(dim)) for dim in shape])
+        shape = tuple([index(dim) for dim in shape])
     except TypeError as error:
         shown = format_text(error, MAX_FOREIGN_TEXT)
         raise TypeError(f"the shape of {SUBJECT} is not a tuple of ints: {shown}") from None

@@ -592,7 +592,7 @@ cdef class BodyBuffer:
         --------
         See ``remaining``.
         """
-        self.count_arrived(as_int(index(nbytes)))
+        self.count_arrived(index(nbytes))
 
     @cython.critical_section
     cdef int count_arrived(self, nbytes) except -1:
@@ -623,7 +623,7 @@ cdef class BodyBuffer:
 
 cdef as_int(number):
     """Return an integer as exactly `int`, and None as None. Raises TypeError for other objects."""
-    return number if number is None or type(number) is int else int(index(number))
+    return None if number is None else index(number)
 
 
 cdef format_length(number):

@@ -1247,7 +1247,7 @@ cdef class TensorSpec:
         for dim in dims:
             if len(checked) == MAX_RANK:
                 raise ValueError(f"dims must have at most {MAX_RANK} dimensions")
-            checked.append(int(index(dim)))
+            checked.append(index(dim))
         self.dims = tuple(checked)
         self.batching = checked_flag(batching, "batching")
         if any(dim < -1 for dim in self.dims):
@@ -1368,7 +1368,7 @@ cdef class Frame:
             buffers = tuple([flat_bytes(buffer) for buffer in buffers])
             nbytes = sum([len(buffer) for buffer in buffers])
         if header_length is not None and type(header_length) is not int:
-            header_length = int(index(header_length))
+            header_length = index(header_length)
         if header_length is not None and not 0 <= header_length <= nbytes:
             raise ValueError(
                 f"header_length must be 0 to {nbytes}, the size of the frame, not "
@@ -1436,7 +1436,7 @@ cdef class Frame:
         >>> [bytes(chunk) for chunk in tw.encode_raw_request(b"abcde").chunks(2)]
         [b'ab', b'cd', b'e']
         """
-        size = int(index(max_nbytes))
+        size = index(max_nbytes)
         if size < 1:
             raise ValueError(f"max_nbytes must be 1 or more, not {format_number(size)}")
         views = [memoryview(buffer) for buffer in separate_buffers(self)]
