@@ -128,9 +128,27 @@ def test_message_lists_reject_items_of_wrong_types(item: Any) -> None:
             tw.InferRequest([tensor], ["y", item])
 
 
-def test_names_of_outputs_are_not_one_str() -> None:
+@pytest.mark.parametrize("outputs", ["abc", {"y": 1}])
+def test_names_of_outputs_are_an_iterable(outputs: Any) -> None:
     with pytest.raises(TypeError, match="outputs must be an iterable of names or RequestedOutput"):
-        tw.InferRequest([tw.Tensor("x", X)], "abc")
+        tw.InferRequest([tw.Tensor("x", X)], outputs)
+
+
+@pytest.mark.parametrize("make", [tw.InferRequest, tw.InferResponse])
+def test_a_tensor_is_not_a_message(make: Any) -> None:
+    with pytest.raises(
+        TypeError, match="puts must be a mapping or an iterable of tensors, not a T"
+    ):
+        make(tw.Tensor("x", X))
+
+
+def test_a_number_is_not_a_shape() -> None:
+    with pytest.raises(
+        TypeError, match="the shape of tensor 'x' must be a sequence of ints, not i"
+    ):
+        tw.Tensor("x", X, shape=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="dims must be a sequence of ints, not int"):
+        tw.TensorSpec("x", "FP32", 5)  # type: ignore[arg-type]
 
 
 def both(frame: tensorwire.Frame) -> tuple[bytes, int | None]:
@@ -500,13 +518,17 @@ class UsesTheObject(dict[str, Any]):
         return 0
 
 
+def names_from(use: UsesTheObject) -> Iterator[str]:
+    yield from use
+
+
 MAKES: dict[str, Any] = {
     "Tensor of data": (tw.Tensor, lambda made, use: made.__init__("x", use)),
     "Tensor of parameters": (tw.Tensor, lambda made, use: made.__init__("x", X, parameters=use)),
     "RequestedOutput": (tw.RequestedOutput, lambda made, use: made.__init__("y", parameters=use)),
     "InferRequest of outputs": (
         tw.InferRequest,
-        lambda made, use: made.__init__([tw.Tensor("x", X)], use, id="1"),
+        lambda made, use: made.__init__([tw.Tensor("x", X)], names_from(use), id="1"),
     ),
     "InferRequest of parameters": (
         tw.InferRequest,

@@ -50,7 +50,7 @@ def test_text_is_exported_as_string_view_on_request() -> None:
     assert array.type == pa.string_view()
     assert array.to_pylist() == [text.decode() for text in TEXT]
     with pytest.raises(
-        tw.ElementError, match="element 8 is not valid UTF-8: invalid start byte at"
+        tw.ElementError, match="element 8 of the array is not valid UTF-8: invalid start byte at"
     ):
         pa.array(tensor_of(ANY), type=pa.string_view())
 

@@ -431,11 +431,11 @@ NOT_UTF8 = tw.Tensor("x", [b"a", b"\xff"])
     [
         (FLOATS, lambda r: {"y": r["x"].elements}, "tensor 'x' is FP32, not BYTES"),
         (FLOATS, lambda r: {"y": r["x"].as_strings()}, "tensor 'x' is FP32, not BYTES"),
-        (NOT_UTF8, lambda r: {"y": r["x"].as_strings()}, "element 1 is not valid UTF-8"),
+        (NOT_UTF8, lambda r: {"y": r["x"].as_strings()}, "element 1 of tensor 'x' is not "),
         (
             NOT_UTF8,
             Model(lambda r: {"y": r["x"].as_strings()}, [tw.TensorSpec("x", "BYTES", [-1])]),
-            "element 1 is not valid UTF-8",
+            "element 1 of tensor 'x' is not ",
         ),
         (FLOATS, Model(lambda r: {"y": r["x"].elements}, [tw.TensorSpec("x", "FP32", [-1])]), None),
         (FLOATS, lambda r: {"y": tw.Tensor("z", [5], datatype="INT8").elements}, None),

@@ -93,8 +93,10 @@ def test_fewer_bytes_than_content_length_are_incomplete(cut: int) -> None:
     buffer = tw.BodyBuffer(len(BODY), N)
     buffer.write(BODY[:cut])
     assert not buffer.complete
-    with pytest.raises(tw.DecodeError):
+    with pytest.raises(tw.LayoutError) as caught:
         tw.decode_request(buffer, N)
+    assert str(caught.value) == (f"the body is incomplete: {cut} of {len(BODY)} bytes have arrived")
+    assert (caught.value.expected, caught.value.actual) == (len(BODY), cut)
 
 
 def test_limits() -> None:

@@ -90,7 +90,7 @@ def test_utf8_validation_agrees_with_python(edge: str, before: int) -> None:
 def test_sequence_is_not_completed_by_the_next_element(sequence: str) -> None:
     """The length prefix of the next element begins with a byte that could follow."""
     tensor = tw.decode_bytes(reference.elements([b"a" + bytes.fromhex(sequence), b"b" * 0x80]))
-    with pytest.raises(tw.ElementError, match="element 0 is not valid UTF-8"):
+    with pytest.raises(tw.ElementError, match="element 0 of the array is not valid UTF-8"):
         tensor.as_numpy(np.dtypes.StringDType())
     values = tw.Tensor("x", tensor, binary=False)
     with pytest.raises(tw.EncodeError, match="element 0 of input 'x' is not valid UTF-8"):
@@ -103,6 +103,7 @@ def test_invalid_utf8_is_reported_with_element_and_offset() -> None:
         with pytest.raises(tw.ElementError) as caught:
             convert()
         assert str(caught.value) == (
-            "element 1 is not valid UTF-8: invalid start byte at its byte 2 (body byte 14)"
+            "element 1 of the array is not valid UTF-8: invalid start byte at its byte 2 "
+            "(body byte 14)"
         )
         assert (caught.value.element, caught.value.offset) == (1, 14)

@@ -55,8 +55,27 @@ def test_requested_outputs(client: Any) -> None:
     assert [t.binary for t in response.outputs] == [False, False]
     own = client.infer("echo", inputs, parameters={"binary_data_output": False})
     assert [t.binary for t in own.outputs] == [False, False]
-    with pytest.raises(TypeError, match="a list of names"):
+    with pytest.raises(TypeError, match="outputs must be an iterable of names"):
         client.infer("echo", inputs, "y")
+
+
+def test_fields_of_an_infer_request_are_sent(client: Any) -> None:
+    parameters = {"more": 1, "binary_data_output": False}
+    request = tw.InferRequest({"x": X, "y": X}, ["y"], id="mine", parameters=parameters)
+    response = client.infer("echo", request)
+    assert (list(response), response["y"].binary, response.id) == (["y"], False, "mine")
+    assert response.parameters["saw"] == ("binary_data_output", "more")
+    response = client.infer(
+        "echo", request, ["x"], id="other", parameters={"binary_data_output": True}
+    )
+    assert (list(response), response["x"].binary, response.id) == (["x"], True, "other")
+    assert client.infer("echo", request.replace(id=None)).id.isdigit()
+
+
+def test_tensors_of_a_mapping_have_its_names(client: Any) -> None:
+    first = client.infer("echo", {"a": tw.Tensor("x", X)})
+    assert list(first) == ["a"]
+    assert list(client.infer("echo", first)) == ["a"]
 
 
 def test_infer_raw(client: Any) -> None:

@@ -28,7 +28,7 @@ X = tw.Tensor("x", np.zeros(1, np.uint8))
         ),
         (
             lambda: untyped.Tensor("x", HALF, datatype="FLOAT"),
-            "'x' has an unknown datatype: 'FLOAT'",
+            "'x' has an unknown datatype: 'FLOAT'; it must be one of BOOL, UINT8, ",
         ),
         (
             lambda: tw.Tensor("x", HALF, shape=[4]),

@@ -336,3 +336,17 @@ def test_invalid_pickles_of_tensors_are_rejected(data: Any, dtype: Any) -> None:
     module: Any = messages
     with pytest.raises(TypeError, match="a pickled tensor must have an array and a dtype"):
         module._unpickled_tensor("x", "BF16", (1,), data, {}, True, dtype)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_frames(protocol: int) -> None:
+    frame = tw.encode_request(tw.InferRequest({"x": FLOATS, "words": WORDS}))
+    loaded = pickle.loads(pickle.dumps(frame, protocol))
+    assert (bytes(loaded), loaded.header_length) == (bytes(frame), frame.header_length)
+
+
+def test_buffers_of_frames_are_out_of_band() -> None:
+    frame = tw.encode_request(tw.InferRequest({"x": FLOATS, "words": WORDS}))
+    loaded = back_from(frame)
+    assert loaded.headers == frame.headers
+    assert list(map(address, loaded.buffers)) == list(map(address, frame.buffers))

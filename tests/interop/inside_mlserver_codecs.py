@@ -416,7 +416,7 @@ def test_invalid_texts_are_rejected(integration: bool, texts: list[Any], n: int)
 def test_bytes_that_are_not_utf8_are_rejected(integration: bool) -> None:
     words = ArrayData.from_array(tw.decode_bytes(tw.encode_bytes([b"a", b"\xff"])))
     with pytest.raises(
-        errors.MLServerError, match=r"tensor 'y': element 1 is not valid UTF-8"
+        errors.MLServerError, match=r"tensor 'y': element 1 of the array is not valid UTF-8"
     ) as caught:
         StringCodec.decode_output(output(words, "BYTES", [2]))
     assert caught.value.status_code == 400

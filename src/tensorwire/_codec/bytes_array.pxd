@@ -11,6 +11,7 @@ cdef class BytesArray:
     cdef Py_ssize_t end  # offset where the last element ends
 
     cdef Elements scanned(self)
+    cdef strings(self)
     cdef row_at(self, index)
     cdef BytesArray rows_between(self, start, stop)
     cdef BytesArray elements_between(self, first, last, tuple shape)

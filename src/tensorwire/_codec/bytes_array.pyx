@@ -35,6 +35,7 @@ from ..errors import (
     MAX_FOREIGN_TEXT,
     SUBJECT,
     DecodeError,
+    ElementError,
     LayoutError,
     format_count,
     format_number,
@@ -89,7 +90,7 @@ cdef class BytesArray:
         self.body = NO_BODY
         self.shape = (0,)
 
-    def __init__(self):
+    def __init__(self, *args, **kwargs):
         raise TypeError(
             "a BytesArray is created by decode_bytes, by decoding a message, or by Tensor")
 
@@ -319,7 +320,11 @@ cdef class BytesArray:
         if dtype is object or dtype == np.dtype(object):
             array = elements_as_objects(self.scanned())
         elif isinstance(dtype, np.dtypes.StringDType):
-            array = elements_as_stringdtype(self.scanned())
+            try:
+                array = elements_as_stringdtype(self.scanned())
+            except ElementError as error:
+                name_tensor(error, "array", None)
+                raise
         else:
             try:
                 found = np.dtype(dtype)
@@ -353,6 +358,14 @@ cdef class BytesArray:
         >>> tw.decode_bytes(tw.encode_bytes(["a", "bc"])).as_strings()
         array(['a', 'bc'], dtype=object)
         """
+        try:
+            return self.strings()
+        except ElementError as error:
+            name_tensor(error, "array", None)
+            raise
+
+    cdef strings(self):
+        """Return the result of `as_strings`. Errors have SUBJECT in place of the array."""
         return elements_as_str(self.scanned()).reshape(self.shape)
 
     def tolist(self) -> Any:
@@ -422,8 +435,12 @@ cdef class BytesArray:
             An element has 2 GiB or more.
         """
         is_text = is_text_requested(requested_schema)
-        if is_text:
-            check_utf8(self.scanned())
+        try:
+            if is_text:
+                check_utf8(self.scanned())
+        except ElementError as error:
+            name_tensor(error, "array", None)
+            raise
         array = arrow_array(self.scanned())
         return arrow_schema(is_text), array
 

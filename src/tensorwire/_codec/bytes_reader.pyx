@@ -248,7 +248,7 @@ cdef not_utf8_error(Elements elements, Py_ssize_t element):
     except UnicodeDecodeError as error:
         reason, at = error.reason, error.start
     return ElementError(
-        f"element {element} is not valid UTF-8: {reason} at its byte {at} (body byte "
+        f"element {element} of {SUBJECT} is not valid UTF-8: {reason} at its byte {at} (body byte "
         f"{offset + at})", element=element, offset=offset + at)
 
 

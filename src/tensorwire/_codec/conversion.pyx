@@ -15,6 +15,7 @@ from .dlpack cimport exports_dlpack, import_dlpack
 from .memory cimport FREE_THREADED
 from .wire cimport MAX_RANK
 
+from collections.abc import Iterable
 from math import prod
 
 import numpy as np
@@ -52,7 +53,9 @@ cdef tuple convert_data(data, datatype, shape):
     agree, and TypeError for data of an unsupported type.
     """
     if datatype is not None and datatype not in DATATYPES:
-        raise EncodeError(f"{SUBJECT} has an unknown datatype: {format_value(datatype)}")
+        raise EncodeError(
+            f"{SUBJECT} has an unknown datatype: {format_value(datatype)}; it must be one of "
+            f"{', '.join(DATATYPES)}")
     check_not_masked(data)
     if data is None:
         if datatype is None or shape is None:
@@ -241,6 +244,9 @@ cdef Source source_of(values):
 
 
 cdef tuple as_tuple(shape):
+    if not isinstance(shape, Iterable):
+        raise TypeError(
+            f"the shape of {SUBJECT} must be a sequence of ints, not {type(shape).__name__}")
     # tuple() would allocate memory for the length that an object with __len__ declares.
     return shape if type(shape) is tuple else tuple([dim for dim in shape])
 

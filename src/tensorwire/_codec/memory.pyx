@@ -128,6 +128,10 @@ cdef class Body:
             raise BufferError(
                 f"the items of a body must be 1 byte long, not {self.buffer.itemsize}: pass "
                 f"memoryview(body).cast('B')")
+        if type(source) is BodyBuffer and not source.complete:
+            raise LayoutError(
+                f"the body is incomplete: {self.buffer.len} of {source.content_length} bytes have "
+                f"arrived", expected=source.content_length, actual=self.buffer.len)
         self.data = <const unsigned char*>self.buffer.buf if self.buffer.len > 0 else &no_data
         self.nbytes = self.buffer.len
         self.readonly = self.buffer.readonly

@@ -20,8 +20,9 @@ from .memory cimport FREE_THREADED, exported_bytes, separate_view
 from .parameters cimport exact_str, exact_text, frozen, own_parameters
 from .wire cimport MAX_RANK
 
-from collections.abc import ItemsView, KeysView, Mapping, ValuesView
+from collections.abc import ItemsView, Iterable, KeysView, Mapping, ValuesView
 from operator import index
+from pickle import PickleBuffer
 
 import numpy as np
 
@@ -134,6 +135,8 @@ cdef tuple checked_tensors(items, str what):
     cdef Py_ssize_t i
     if type(items) is list or type(items) is tuple:
         tensors = tuple(items)
+    elif type(items) is Tensor:
+        raise TypeError(f"{what} must be a mapping or an iterable of tensors, not a Tensor")
     elif isinstance(items, Mapping):
         return tuple([named_tensor(name, items[name]) for name in items])
     else:
@@ -198,8 +201,9 @@ cdef tuple checked_outputs(items):
     if items is None:
         return None
     checked = []
-    if isinstance(items, str):
-        raise TypeError("outputs must be an iterable of names or RequestedOutput, not a str")
+    if isinstance(items, (str, dict)):
+        raise TypeError(
+            f"outputs must be an iterable of names or RequestedOutput, not {type(items).__name__}")
     for item in items:
         if isinstance(item, str):
             item = RequestedOutput(item)
@@ -417,9 +421,9 @@ cdef class Tensor:
         """
         cdef BytesArray texts = self.elements
         try:
-            return texts.as_strings()
+            return texts.strings()
         except ElementError as error:
-            error.tensor = self.name
+            name_tensor(error, "tensor", self.name)
             raise
 
     def tolist(self) -> Any:
@@ -1244,6 +1248,8 @@ cdef class TensorSpec:
         # Not with islice() or tuple(): in Python 3.11, iter() of a released memoryview returns an
         # iterator and sets an exception, which only a loop raises.
         checked = []
+        if not isinstance(dims, Iterable):
+            raise TypeError(f"dims must be a sequence of ints, not {type(dims).__name__}")
         for dim in dims:
             if len(checked) == MAX_RANK:
                 raise ValueError(f"dims must have at most {MAX_RANK} dimensions")
@@ -1448,8 +1454,10 @@ cdef class Frame:
     def __copy__(self):
         return self
 
-    def __reduce__(self):
-        return Frame, (self.buffers, self.header_length)
+    def __reduce_ex__(self, protocol):
+        buffers = [
+            PickleBuffer(buffer) if protocol >= 5 else bytes(buffer) for buffer in self.buffers]
+        return Frame, (tuple(buffers), self.header_length)
 
     def __repr__(self):
         return (

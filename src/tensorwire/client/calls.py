@@ -606,27 +606,17 @@ class BaseClient:
                     "to encode_request"
                 )
             return inputs
-        tensors: Iterable[tw.Tensor]
-        if isinstance(inputs, Positional):
-            tensors = inputs.tensors(specs or [])
-        elif isinstance(inputs, Mapping):
-            tensors = [
-                value if isinstance(value, tw.Tensor) else tw.Tensor(name, value)
-                for name, value in inputs.items()
-            ]
-        else:
-            tensors = inputs
-        if isinstance(outputs, str):
-            raise TypeError("outputs must be a list of names, not a str")
-        requested = None
-        if outputs is not None:
-            requested = [tw.RequestedOutput(o) if isinstance(o, str) else o for o in outputs]
         all_parameters: dict[str, Any] = {"binary_data_output": True} if binary_outputs else {}
+        if isinstance(inputs, tw.InferRequest):
+            all_parameters.update(inputs.parameters)
+            outputs = inputs.outputs if outputs is None else outputs
+            id = inputs.id if id is AUTO_ID and inputs.id is not None else id
+            inputs = list(inputs.inputs)
         if parameters:
             all_parameters.update(parameters)
         request = tw.InferRequest(
-            tensors,
-            requested,
+            inputs.tensors(specs or []) if isinstance(inputs, Positional) else inputs,
+            outputs,
             id=str(next(self._ids)) if id is AUTO_ID else id,
             parameters=all_parameters,
         )

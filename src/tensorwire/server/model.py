@@ -412,7 +412,7 @@ def as_tensor(name: str, value: Any, declared: SpecsByName) -> tw.Tensor:
     chooses if the output is not declared.
     """
     if isinstance(value, tw.Tensor):
-        return value
+        return value if value.name == name else value.replace(name=name)
     if value is None:
         raise InvalidOutputError(f"the model returned None for {format_subject('output', name)}")
     if isinstance(value, bool | int | float | str | bytes | list | tuple):
