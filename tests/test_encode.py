@@ -237,6 +237,18 @@ def test_nonfinite_numbers_in_json() -> None:
         tw.encode_request(request, nonfinite="zero")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_nonfinite_numbers_in_parameters(number: float) -> None:
+    request = tw.InferRequest([tw.Tensor("x", [1], datatype="INT8")], parameters={"k": [number]})
+    for nonfinite in ("null", "literal"):
+        frame = tw.encode_request(request, nonfinite=nonfinite)  # type: ignore[arg-type]
+        assert tw.decode_request(bytes(frame), frame.header_length).parameters["k"] == (None,)
+    with pytest.raises(
+        tw.EncodeError, match=f"^parameter 'k' contains {number}, which JSON cannot represent$"
+    ):
+        tw.encode_request(request, nonfinite="error")
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_half_precision_has_no_json_form(dtype: Any) -> None:
     tensor = tw.Tensor("y", np.zeros(2, dtype), binary=False)

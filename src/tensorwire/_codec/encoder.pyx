@@ -80,7 +80,8 @@ def encode_request(
         number of bytes, from 1 (no padding) to 2^24 (WIRE.md 6).
     nonfinite : {"null", "literal", "error"}, default "null"
         How to write NaN and infinities in JSON tensors: as ``null``, or as ``NaN`` and
-        ``Infinity``, which Triton accepts. With "error", they raise EncodeError (WIRE.md 4).
+        ``Infinity``, which Triton accepts. With "error", they raise EncodeError (WIRE.md 4). In
+        parameters, they are written as ``null`` unless this is "error".
     limits : Limits, default Limits()
         The limits of the receiver. ``decode_request`` with the same limits accepts the request.
 
@@ -249,7 +250,6 @@ cdef class Draft:
     cdef list buffers  # the place of the header, and the binary tensors that are not empty
     cdef Py_ssize_t nbytes  # their total size
     cdef str kind  # the kind of the tensors: "input" or "output"
-    cdef Nonfinite nonfinite
     cdef Limits limits
     cdef uint64_t n_elements  # of all tensors so far
 
@@ -293,8 +293,7 @@ cdef class Draft:
                     f"{SUBJECT} is {tensor.row.name}, which can only be sent as binary data",
                     status=400)
             write_literal(writer, b'"data":')
-            write_data(
-                writer, array_of(tensor) if tensor.texts is None else tensor.texts, self.nonfinite)
+            write_data(writer, array_of(tensor) if tensor.texts is None else tensor.texts)
         return writer.close(c"}")
 
     cdef int check_shape(self, tuple shape) except -1:
@@ -348,7 +347,7 @@ cdef Draft new_draft(str kind, str nonfinite, Limits limits):
     draft.writer.max_nesting = limits.max_nesting
     draft.writer.max_values = limits.max_parameters
     draft.kind = kind
-    draft.nonfinite = nonfinite_of(nonfinite)
+    draft.writer.nonfinite = nonfinite_of(nonfinite)
     draft.limits = limits
     return draft
 
@@ -403,7 +402,7 @@ cdef int write_message_parameters(JsonWriter writer, dict parameters) except -1:
     return writer.close(c"}")
 
 
-cdef int write_data(JsonWriter writer, data, Nonfinite nonfinite) except -1:
+cdef int write_data(JsonWriter writer, data) except -1:
     """Write the elements of an array or a BytesArray as a flat list."""
     cdef BytesArray texts
     cdef Py_ssize_t element
@@ -415,7 +414,7 @@ cdef int write_data(JsonWriter writer, data, Nonfinite nonfinite) except -1:
                 f"element {element} of {SUBJECT} is not valid UTF-8, and can only be sent as "
                 f"binary data", element=element, status=400)
         return 0
-    element = writer.write_array(data, nonfinite)
+    element = writer.write_array(data)
     if element >= 0:
         raise EncodeError(
             f"element {element} of {SUBJECT} is {np.asarray(data).reshape(-1)[element]}, which "

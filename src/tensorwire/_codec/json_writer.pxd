@@ -29,6 +29,7 @@ cdef class JsonWriter:
     cdef Py_ssize_t max_nesting  # maximum number of nested lists and objects
     cdef Py_ssize_t max_values  # maximum number of values that `write_value` writes
     cdef Py_ssize_t n_values
+    cdef Nonfinite nonfinite
     cdef str parameter  # the name of the parameter that is being written, for error messages
 
     cdef int grow(self, Py_ssize_t nbytes) except -1
@@ -38,7 +39,7 @@ cdef class JsonWriter:
     cdef int write_shape(self, tuple shape) except -1
     cdef int write_value(self, value, int depth) except -1
     cdef int write_parameters(self, dict parameters, int depth) except -1
-    cdef Py_ssize_t write_array(self, ndarray array, Nonfinite nonfinite) except -2
+    cdef Py_ssize_t write_array(self, ndarray array) except -2
     cdef Py_ssize_t write_strings(self, Elements elements) except -2
     cdef bytes finish(self, Py_ssize_t align)
 

@@ -191,8 +191,8 @@ cdef class JsonWriter:
     cdef int write_value(self, value, int depth) except -1:
         """Write a value that `own_value` has returned. `depth` lists and objects are open.
 
-        Floating-point numbers that are not finite are written as null. Raises EncodeError if a
-        limit is exceeded.
+        Floating-point numbers that are not finite are written as null, unless `nonfinite` is
+        AS_ERROR. Raises EncodeError for such a number, or if a limit is exceeded.
         """
         cdef char* end
         if self.n_values >= self.max_values:
@@ -213,6 +213,10 @@ cdef class JsonWriter:
         if type(value) is float:
             reserve(self, MAX_ELEMENT_NBYTES)
             end = write_float(self.cursor.position, powers_of_ten, PyFloat_AS_DOUBLE(value))
+            if end == NULL and self.nonfinite == AS_ERROR:
+                raise EncodeError(
+                    f"parameter {format_value(self.parameter)} contains {value}, which JSON cannot "
+                    f"represent")
             if end == NULL:
                 return write_literal(self, b"null,")
             end_element(&self.cursor, end)
@@ -245,7 +249,7 @@ cdef class JsonWriter:
 
     # --- tensors ---
 
-    cdef Py_ssize_t write_array(self, cnp.ndarray array, Nonfinite nonfinite) except -2:
+    cdef Py_ssize_t write_array(self, cnp.ndarray array) except -2:
         """Write the elements of a C-contiguous little-endian array as one flat list.
 
         The array may be misaligned. `nonfinite` determines how floating-point numbers that are not
@@ -259,7 +263,7 @@ cdef class JsonWriter:
         elements.n = cnp.PyArray_SIZE(array)
         elements.kind = <char>array.descr.kind
         elements.itemsize = <int>cnp.PyArray_ITEMSIZE(array)
-        elements.nonfinite = nonfinite
+        elements.nonfinite = self.nonfinite
         elements.i = 0
         write_literal(self, b"[")
         n_before = self.cursor.position - self.start

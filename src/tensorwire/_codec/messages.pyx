@@ -255,7 +255,8 @@ cdef class Tensor:
     shape : sequence of int, optional
         Dimensions. By default, those of ``data``.
     parameters : mapping, optional
-        Parameters of the tensor (str, int, float or bool).
+        Parameters of the tensor: values that JSON can represent. The protocol defines str, int, float
+        and bool.
     binary : bool, default True
         Whether the tensor is sent as binary data rather than as JSON.
 
@@ -1026,7 +1027,8 @@ parameters=None)\n--\n
         The inputs, in the order of the message, or a mapping of their names to data that ``Tensor``
         accepts.
     outputs : iterable of RequestedOutput or str, optional
-        The outputs to return, or their names. By default, all outputs of the model.
+        The outputs to return, or their names. By default, or if there are none, all outputs of the
+        model.
     id, model_name, model_version : str, optional
         Members of the JSON header.
     parameters : mapping, optional

@@ -583,11 +583,14 @@ class Client(BaseClient):
         ----------
         model : str
             The name of the model.
-        inputs : mapping of str to array, iterable of Tensor, iterable of arrays, or Frame
+        inputs : mapping of str to array, iterable of Tensor or of arrays, InferRequest or Frame
             The inputs. Large inputs are not copied. Their memory must not change until the call
             returns. Arrays without names have the names and datatypes, in order, that the metadata
             of the model declares. The client requests the metadata once per model and version. A
             list of numbers is converted to the declared datatype.
+
+            The outputs, id and parameters of an InferRequest are those of the call, unless they are
+            passed. Its model name and version are not used.
 
             A Frame is a request that ``encode_request`` returned. It can be sent any number of
             times, and is not encoded again. ``outputs``, ``id``, ``parameters`` and

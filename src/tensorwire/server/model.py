@@ -303,6 +303,7 @@ class ServedModel:
         if (
             isinstance(error, TensorNotFoundError)
             and error.tensors is request.inputs
+            and error.tensor is not None  # a number, for example, is a mistake of the model
             and not self.model.inputs
         ):
             return InvalidInputError(f"an input is missing: {error}")
