@@ -155,6 +155,12 @@ def test_shape_becomes_ints() -> None:
         assert [type(dim) for dim in tensor.shape] == [int, int]
 
 
+def test_shape_may_differ_from_that_of_the_array() -> None:
+    array = np.arange(6).reshape(2, 3)
+    for shape in [(3, 2), [3, 2], (6,), (1, 2, 3)]:
+        assert tw.Tensor("x", array, shape=shape).data.tolist() == array.reshape(shape).tolist()
+
+
 @pytest.mark.parametrize("error", [TypeError(), TypeError(5), tw.EncodeError("own")])
 def test_error_of_an_argument_is_not_hidden(error: Exception) -> None:
     class Failing:

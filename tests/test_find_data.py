@@ -20,7 +20,7 @@ def texts(header: str, member: bytes = b"inputs") -> list[bytes | None]:
 @pytest.mark.parametrize("blank", ["", " ", "\n\t"])
 @pytest.mark.parametrize("is_first", [True, False])
 def test_text_of_each_tensor(blank: str, is_first: bool) -> None:
-    others = '"name":"data","parameters":{"data":[0],"inputs":[{"data":[9]}]}'
+    others = '"name":"data","parameters":{"data":[0],"inputs":[{"data":[9]}]},"shape":[8]'
     entries = [
         f'"data":{blank}{data}{blank},{others}' if is_first else f'{others},"data":{blank}{data}'
         for data in DATA

@@ -38,6 +38,7 @@ INVALID: dict[str, tuple[Any, int]] = {
     "size is a bool": wire({**NAMED, "parameters": {"binary_data_size": True}}, tail=bytes(1)),
     "size is null": wire({**NAMED, "parameters": {"binary_data_size": None}}, tail=bytes(4)),
     "no data": wire(NAMED),
+    "shared memory": wire({**NAMED, "parameters": {"shared_memory_region": "r"}}),
     "shape too large": wire(entry("x", [1 << 62, 4, 0], "FP32", 0)),
     "shape of strings": wire({**NAMED, "shape": ["1"], "data": [1]}),
     "datatype unknown": wire(entry("x", [1], "FP8", 1), tail=b"\0"),

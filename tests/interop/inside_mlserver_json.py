@@ -39,6 +39,7 @@ from interop.json_requests import (
 )
 from interop.json_requests import entry as json_entry
 from tensorwire.integrations import mlserver as integration
+from tensorwire.integrations.json_data import flat_numbers
 from tensorwire.integrations.mlserver import server as integration_server
 from tensorwire.integrations.mlserver.convert import (
     SHORT_BODY_NBYTES,
@@ -469,3 +470,10 @@ def test_extension_is_announced_once(
     with installed(integration):
         found = asyncio.run(server.plane.metadata()).extensions
     assert sorted(found) == sorted({*extensions, "binary_tensor_data"})
+
+
+@pytest.mark.parametrize("dtype", ["i4", "f2", "f4", "f8", "?"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_numbers_are_written_in_row_major_order(dtype: str, order: Any) -> None:
+    array = np.array([[0, 1, 1], [1, 0, 1]], dtype, order=order)
+    assert flat_numbers(array).tolist() == [0, 1, 1, 1, 0, 1]
