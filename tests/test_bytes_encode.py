@@ -210,7 +210,7 @@ def elements_in(memory: bytearray) -> dict[str, Any]:
         "bytearray": [b"a", memory],
         "object array": np.array([memoryview(memory)[:20], b"x"], object),
         "S": flat[:40].view("S8"),
-        "S inside the target": flat[20:].view("S8"),
+        "S inside the target": flat[4:44].view("S8"),
         "U": (text[:8]).view("U4"),
     }
 
