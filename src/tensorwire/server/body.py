@@ -48,9 +48,7 @@ def open_body(framing: Framing, max_body: int | None) -> BodyBuffer:
     if framing.encoding not in (b"", b"gzip", b"x-gzip", b"deflate"):
         name = framing.encoding[:40].decode("latin-1")
         raise UnsupportedEncodingError(f"Content-Encoding {name!r} is not supported")
-    # The header length of a compressed body refers to the decompressed bytes.
-    header_length = None if framing.encoding else framing.header_length
-    return BodyBuffer(framing.content_length, header_length, max_nbytes=max_body)
+    return BodyBuffer(framing.content_length, framing.header_length, max_nbytes=max_body)
 
 
 def check_complete(body: BodyBuffer) -> None:
