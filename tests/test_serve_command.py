@@ -109,6 +109,10 @@ def test_models_and_echo(port: int) -> None:
             "cannot load no_such_module:x: ModuleNotFoundError: No module named 'no_such_module'\n",
         ),
         (["json:nothing"], "cannot load json:nothing: module 'json' has no attribute"),
+        (
+            ["json:detect_encoding"],
+            "json:detect_encoding is a function with one argument, such as a model: pass a mapping",
+        ),
         (["json:__name__"], "json:__name__ must be a mapping of models or an application, not str"),
         (
             ["json:__dict__"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections.abc import Mapping
@@ -153,6 +154,11 @@ def load(options: Options) -> Any:
             kind = type(found).__name__
             raise InvalidArgumentsError(
                 f"{models} must be a mapping of models or an application, not {kind}"
+            )
+        if inspect.isfunction(found) and len(inspect.signature(found).parameters) == 1:
+            raise InvalidArgumentsError(
+                f"{models} is a function with one argument, such as a model: pass a mapping of names "
+                "to models"
             )
         for option, value in (
             ("--echo", options.with_echo or None),
