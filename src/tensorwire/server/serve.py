@@ -157,8 +157,8 @@ def load(options: Options) -> Any:
             )
         if inspect.isfunction(found) and len(inspect.signature(found).parameters) == 1:
             raise InvalidArgumentsError(
-                f"{models} is a function with one argument, such as a model: pass a mapping of names "
-                "to models"
+                f"{models} is a function with one argument, such as a model: pass a mapping of "
+                "names to models"
             )
         for option, value in (
             ("--echo", options.with_echo or None),
