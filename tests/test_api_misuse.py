@@ -146,9 +146,9 @@ def test_a_number_is_not_a_shape() -> None:
     with pytest.raises(
         TypeError, match="the shape of tensor 'x' must be a sequence of ints, not i"
     ):
-        tw.Tensor("x", X, shape=5)  # type: ignore[arg-type]
+        tw.Tensor("x", X, shape=5)
     with pytest.raises(TypeError, match="dims must be a sequence of ints, not int"):
-        tw.TensorSpec("x", "FP32", 5)  # type: ignore[arg-type]
+        tw.TensorSpec("x", "FP32", 5)
 
 
 def both(frame: tensorwire.Frame) -> tuple[bytes, int | None]:

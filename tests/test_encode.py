@@ -241,7 +241,7 @@ def test_nonfinite_numbers_in_json() -> None:
 def test_nonfinite_numbers_in_parameters(number: float) -> None:
     request = tw.InferRequest([tw.Tensor("x", [1], datatype="INT8")], parameters={"k": [number]})
     for nonfinite in ("null", "literal"):
-        frame = tw.encode_request(request, nonfinite=nonfinite)  # type: ignore[arg-type]
+        frame = tw.encode_request(request, nonfinite=nonfinite)
         assert tw.decode_request(bytes(frame), frame.header_length).parameters["k"] == (None,)
     with pytest.raises(
         tw.EncodeError, match=f"^parameter 'k' contains {number}, which JSON cannot represent$"

@@ -158,7 +158,7 @@ def test_shape_becomes_ints() -> None:
 def test_shape_may_differ_from_that_of_the_array() -> None:
     array = np.arange(6).reshape(2, 3)
     for shape in [(3, 2), [3, 2], (6,), (1, 2, 3)]:
-        assert tw.Tensor("x", array, shape=shape).data.tolist() == array.reshape(shape).tolist()
+        assert tw.Tensor("x", array, shape=shape).tolist() == array.reshape(shape).tolist()
 
 
 @pytest.mark.parametrize("error", [TypeError(), TypeError(5), tw.EncodeError("own")])
