@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 import tensorwire
 from support import reference
 from support.requirements import package
+from tensorwire._codec.decoder import view_tensor
 
 tw: Any = tensorwire  # untyped, because most calls here violate the types
 
@@ -128,7 +130,9 @@ def test_message_lists_reject_items_of_wrong_types(item: Any) -> None:
             tw.InferRequest([tensor], ["y", item])
 
 
-@pytest.mark.parametrize("outputs", ["abc", {"y": 1}])
+@pytest.mark.parametrize(
+    "outputs", ["abc", {"y": 1}, MappingProxyType({"y": 1}), 5, tw.RequestedOutput("y")]
+)
 def test_names_of_outputs_are_an_iterable(outputs: Any) -> None:
     with pytest.raises(TypeError, match="outputs must be an iterable of names or RequestedOutput"):
         tw.InferRequest([tw.Tensor("x", X)], outputs)
@@ -149,6 +153,22 @@ def test_a_number_is_not_a_shape() -> None:
         tw.Tensor("x", X, shape=5)
     with pytest.raises(TypeError, match="dims must be a sequence of ints, not int"):
         tw.TensorSpec("x", "FP32", 5)
+
+
+def test_dimension_that_converts_to_several_numbers() -> None:
+    class Inconsistent:
+        def __index__(self) -> int:
+            return 2
+
+        def __int__(self) -> int:
+            return 100_000
+
+    two: Any = Inconsistent()
+    arrays = [
+        view_tensor(b"\1\2", "x", "INT8", (two,), tw.Limits()).as_numpy(),
+        tw.Tensor("x", np.ones(2, np.int8), shape=(two,)).as_numpy(),
+    ]
+    assert [array.shape for array in arrays] == [(2,), (2,)]
 
 
 def both(frame: tensorwire.Frame) -> tuple[bytes, int | None]:

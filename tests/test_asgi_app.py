@@ -461,6 +461,7 @@ def test_input_does_not_have_the_text_that_a_model_reads(
         assert not caplog.records
 
 
+@pytest.mark.thread_unsafe(reason="it reads the log")
 def test_input_that_a_model_reads_is_in_shared_memory(caplog: pytest.LogCaptureFixture) -> None:
     region = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
     tensor = tw.Tensor("x", None, datatype="FP32", shape=[2], parameters=region)

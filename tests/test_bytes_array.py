@@ -154,6 +154,7 @@ def test_contiguous_rows_are_views_and_other_selections_copies() -> None:
     assert not np.shares_memory(memory, np.frombuffer(tensor[:, ::2].wire, np.uint8))
 
 
+@pytest.mark.thread_unsafe(reason="it measures the memory of the process")
 @pytest.mark.parametrize(
     ("index", "n_selected"),
     [

@@ -107,3 +107,17 @@ def test_invalid_utf8_is_reported_with_element_and_offset() -> None:
             "(body byte 14)"
         )
         assert (caught.value.element, caught.value.offset) == (1, 14)
+
+
+def test_errors_name_the_tensor_that_is_converted() -> None:
+    tensor = tw.Tensor("text", [b"a", b"\xff"])
+    string = np.dtypes.StringDType()
+    conversions: list[Any] = [tensor.as_strings, lambda: np.asarray(tensor, string)]
+    own: list[Any] = [tensor.elements.as_strings, lambda: np.asarray(tensor.elements, string)]
+    for convert in conversions:
+        with pytest.raises(tw.ElementError, match="element 1 of tensor 'text' is not") as caught:
+            convert()
+        assert caught.value.tensor == "text"
+    for convert in own:
+        with pytest.raises(tw.ElementError, match="element 1 of the array is not valid UTF-8"):
+            convert()

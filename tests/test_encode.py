@@ -237,6 +237,14 @@ def test_nonfinite_numbers_in_json() -> None:
         tw.encode_request(request, nonfinite="zero")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("datatype", ["FP16", "BF16", "FP32"])
+def test_lists_do_not_depend_on_the_error_state_of_numpy(datatype: Any) -> None:
+    with np.errstate(all="raise"):
+        assert tw.Tensor("x", [1e-320, 0.1], datatype=datatype).as_numpy()[0] == 0
+        with pytest.raises(tw.EncodeError, match="element 1 of tensor 'x' is 1e"):
+            tw.Tensor("x", [0, 1e300], datatype=datatype)
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
 def test_nonfinite_numbers_in_parameters(number: float) -> None:
     request = tw.InferRequest([tw.Tensor("x", [1], datatype="INT8")], parameters={"k": [number]})
@@ -247,6 +255,10 @@ def test_nonfinite_numbers_in_parameters(number: float) -> None:
         tw.EncodeError, match=f"^parameter 'k' contains {number}, which JSON cannot represent$"
     ):
         tw.encode_request(request, nonfinite="error")
+    output = tw.RequestedOutput("y", parameters={"k": number})
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_request(request.replace(parameters=None, outputs=[output]), nonfinite="error")
+    assert caught.value.tensor == "y"
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])

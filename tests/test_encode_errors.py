@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,10 @@ def test_data_of_wrong_type_is_rejected(data: Any) -> None:
         tw.Tensor("x", data)
 
 
+class Own(IntEnum):
+    A = 1
+
+
 MAX_INTEGER_OF_FP64 = 2**1024 - 2**970 - 1  # larger ones are rounded to infinity
 
 
@@ -96,15 +101,27 @@ MAX_INTEGER_OF_FP64 = 2**1024 - 2**970 - 1  # larger ones are rounded to infinit
             "is 1e+300, which is out of range for FP16 (magnitudes up to 65504.0)",
         ),
         ([-1e39], "BF16", "for BF16 (magnitudes up to 3.3895313892515355e+38)"),
-        ([10**400], "FP16", "is more than 2^64, which is out of range for FP16 (magnitudes"),
-        ([10**400], "BF16", "is more than 2^64, which is out of range for BF16 (magnitudes"),
+        (
+            [10**400],
+            "FP16",
+            "is an integer of 1329 bits, which is out of range for FP16 (magnitudes",
+        ),
+        (
+            [10**400],
+            "BF16",
+            "is an integer of 1329 bits, which is out of range for BF16 (magnitudes",
+        ),
         (
             [-128, 127, 128],
             "INT8",
             "element 2 of tensor 'x' is 128, which is out of range for INT8",
         ),
-        ([0, 2**64], "UINT64", "element 1 of tensor 'x' is more than 2^64, which is out of range"),
-        ([MAX_INTEGER_OF_FP64, MAX_INTEGER_OF_FP64 + 1], "FP64", "element 1 of tensor 'x' is more"),
+        ([0, 2**64], "UINT64", "element 1 of tensor 'x' is an integer of 65 bits, which is out"),
+        (
+            [MAX_INTEGER_OF_FP64, MAX_INTEGER_OF_FP64 + 1],
+            "FP64",
+            "element 1 of tensor 'x' is an in",
+        ),
         ([1, [2]], "FP16", "element 1 of tensor 'x' must be a number (FP16), not list"),
         ([1, True], "INT8", "element 1 of tensor 'x' must be an integer (INT8), not True"),
         ([1, True], "FP32", "element 1 of tensor 'x' must be a number (FP32), not True"),
@@ -115,7 +132,14 @@ MAX_INTEGER_OF_FP64 = 2**1024 - 2**970 - 1  # larger ones are rounded to infinit
             "FP32",
             "element 1 of tensor 'x' is 1e+39, which is out of range for FP32 (mag",
         ),
-        ([1, -(10**400)], "FP64", "less than -2^64, which is out of range for FP64 (magnitudes"),
+        ([1, -(10**400)], "FP64", "an integer of 1329 bits, which is out of range for FP64 (mag"),
+        (
+            [Own.A],
+            "INT8",
+            "element 0 of tensor 'x' must be an integer (INT8), not Own",
+        ),
+        ([np.timedelta64(5)], "INT8", "must be an integer (INT8), not timedelta64"),
+        ([np.datetime64(5, "ns")], "FP32", "must be a number (FP32), not datetime64"),
         ([np.zeros(2), np.ones(2)], "FP32", "element 0 of tensor 'x' must be a number (FP32)"),
     ],
 )

@@ -391,8 +391,8 @@ def test_conversion_to_s_with_one_long_element() -> None:
 
     assert as_s(65536, 1024).dtype == np.dtype("S1024")  # 64 MiB
     message = (
-        "element 0 is too long for a numpy S array: all 65536 elements would have its width of "
-        "1025 bytes"
+        "element 0 of the array is too long for a numpy S array: all 65536 elements would have its "
+        "width of 1025 bytes"
     )
     with pytest.raises(tw.ElementError, match=message) as caught:
         as_s(65536, 1025)

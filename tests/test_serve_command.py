@@ -111,7 +111,7 @@ def test_models_and_echo(port: int) -> None:
         (["json:nothing"], "cannot load json:nothing: module 'json' has no attribute"),
         (
             ["json:detect_encoding"],
-            "json:detect_encoding is a function with one argument, such as a model: pass a mapping",
+            "json:detect_encoding is not an application: it does not take three arguments. If it",
         ),
         (["json:__name__"], "json:__name__ must be a mapping of models or an application, not str"),
         (

@@ -11,7 +11,10 @@ cdef class BytesArray:
     cdef Py_ssize_t end  # offset where the last element ends
 
     cdef Elements scanned(self)
+    cdef converted(self, dtype)
     cdef strings(self)
+    cdef tuple arrow_capsules(self, requested_schema)
+    cdef array(self, dtype, copy)
     cdef row_at(self, index)
     cdef BytesArray rows_between(self, start, stop)
     cdef BytesArray elements_between(self, first, last, tuple shape)

@@ -317,14 +317,20 @@ cdef class BytesArray:
         >>> tw.decode_bytes(tw.encode_bytes(["a", "bc"])).as_numpy("S")
         array([b'a', b'bc'], dtype='|S2')
         """
+        try:
+            return self.converted(dtype)
+        except ElementError as error:
+            name_tensor(error, "array", None)
+            raise
+
+    # The errors of the next three functions have SUBJECT in place of the array.
+
+    cdef converted(self, dtype):
+        """Return the result of `as_numpy`."""
         if dtype is object or dtype == np.dtype(object):
             array = elements_as_objects(self.scanned())
         elif isinstance(dtype, np.dtypes.StringDType):
-            try:
-                array = elements_as_stringdtype(self.scanned())
-            except ElementError as error:
-                name_tensor(error, "array", None)
-                raise
+            array = elements_as_stringdtype(self.scanned())
         else:
             try:
                 found = np.dtype(dtype)
@@ -338,6 +344,18 @@ cdef class BytesArray:
                     f"{format_text(found)}")
             array = elements_as_fixed_width(self.scanned())
         return array.reshape(self.shape)
+
+    cdef strings(self):
+        """Return the result of `as_strings`."""
+        return elements_as_str(self.scanned()).reshape(self.shape)
+
+    cdef tuple arrow_capsules(self, requested_schema):
+        """Return the result of `__arrow_c_array__`."""
+        is_text = is_text_requested(requested_schema)
+        if is_text:
+            check_utf8(self.scanned())
+        array = arrow_array(self.scanned())
+        return arrow_schema(is_text), array
 
     def as_strings(self) -> NDArray[np.object_]:
         """Decode the elements as UTF-8.
@@ -363,10 +381,6 @@ cdef class BytesArray:
         except ElementError as error:
             name_tensor(error, "array", None)
             raise
-
-    cdef strings(self):
-        """Return the result of `as_strings`. Errors have SUBJECT in place of the array."""
-        return elements_as_str(self.scanned()).reshape(self.shape)
 
     def tolist(self) -> Any:
         """Return copies of the elements as nested lists.
@@ -434,21 +448,25 @@ cdef class BytesArray:
         EncodeError
             An element has 2 GiB or more.
         """
-        is_text = is_text_requested(requested_schema)
         try:
-            if is_text:
-                check_utf8(self.scanned())
+            return self.arrow_capsules(requested_schema)
         except ElementError as error:
             name_tensor(error, "array", None)
             raise
-        array = arrow_array(self.scanned())
-        return arrow_schema(is_text), array
 
     def __array__(self, dtype=None, copy=None):
         """Return ``as_numpy(dtype)``. This method is called by ``numpy.asarray``."""
+        try:
+            return self.array(dtype, copy)
+        except ElementError as error:
+            name_tensor(error, "array", None)
+            raise
+
+    cdef array(self, dtype, copy):
+        """Return the result of `__array__`. Errors have SUBJECT in place of the array."""
         if copy is False:
             raise ValueError("BYTES cannot be converted to a numpy array without copying")
-        return self.as_numpy(object if dtype is None else dtype)
+        return self.converted(object if dtype is None else dtype)
 
 
 cdef flat_indices(cnp.ndarray starts, chosen):

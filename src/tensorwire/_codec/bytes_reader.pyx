@@ -353,8 +353,8 @@ cdef elements_as_fixed_width(Elements elements):
 
 cdef too_wide_error(element, width, n_elements):
     return ElementError(
-        f"element {element} is too long for a numpy S array: all {n_elements} elements would have "
-        f"its width of {width} bytes", element=element, actual=width)
+        f"element {element} of {SUBJECT} is too long for a numpy S array: all {n_elements} "
+        f"elements would have its width of {width} bytes", element=element, actual=width)
 
 
 cdef gather_elements(Elements elements, int64_t[::1] chosen):

@@ -92,7 +92,7 @@ cdef class Source:
         self.shape = shape
 
     cdef uint64_t walk(self, Writer* writer) except? 0:
-        """Return the size of the wire bytes of all values, and write them if there is a writer.
+        """Return the size of the wire bytes of all values. With a writer, write them instead.
 
         Raises EncodeError.
         """
@@ -123,8 +123,8 @@ def pack_into(Source source not None, buffer):
     """Write the wire bytes of `source` to the start of a writable buffer, and return their number.
 
     Nothing is written if they do not fit. If the memory of the values may overlap with the buffer,
-    the wire bytes are written to other memory first. Raises BufferError for a buffer whose items are
-    not bytes, because the items may be pointers to objects.
+    the wire bytes are written to other memory first. Raises BufferError for a buffer whose items
+    are not bytes, because the items may be pointers to objects.
     """
     cdef Writer writer
     cdef Py_buffer view
@@ -186,7 +186,9 @@ cdef int fill_exactly(Source source, Writer* writer) except -1:
 cdef class Objects(Source):
     """A list, or a contiguous object array, of bytes, str, bytearray or memoryview."""
 
-    cdef bint has_buffers  # whether any value is a buffer to which others may write
+    # The values that are buffers, to which others may write, are between these addresses.
+    cdef const char* lowest
+    cdef const char* highest
 
     cdef PyObject** items(self, Py_ssize_t* n_elements) except? NULL:
         """Return the items and their number. Raises EncodeError unless it matches the shape."""
@@ -203,18 +205,33 @@ cdef class Objects(Source):
         cdef PyObject** items = self.items(&n_elements)
         cdef uint64_t total = 0
         cdef Py_ssize_t i, nbytes
+        if writer != NULL:
+            for i in range(n_elements):
+                value = value_at(items, i)
+                nbytes = value_nbytes(value, self)
+                # A negative size is a huge unsigned number, which does not fit.
+                pack_value(next_element(writer, nbytes), value, nbytes)
+            return 0
         for i in range(n_elements):
             value = value_at(items, i)
-            nbytes = value_nbytes(value, &self.has_buffers)
+            nbytes = value_nbytes(value, self)
             if nbytes < 0:
                 raise invalid_value_error(value, nbytes, i, self.shape)
             total += wire_nbytes(self, nbytes, i)
-            if writer != NULL:
-                pack_value(next_element(writer, nbytes), value, nbytes)
         return total
 
     cdef bint may_overlap(self, const void* begin, const void* end) except -1:
-        return self.has_buffers
+        return self.lowest < <const char*>end and <const char*>begin < self.highest
+
+    cdef Py_ssize_t note_memory(self, const void* data, Py_ssize_t nbytes) noexcept:
+        """Include the memory of a buffer in the addresses. Return its size."""
+        cdef const char* begin = <const char*>data
+        if nbytes > 0:  # else the address may be NULL
+            if self.lowest == NULL or begin < self.lowest:
+                self.lowest = begin
+            if begin + nbytes > self.highest:
+                self.highest = begin + nbytes
+        return nbytes
 
 
 def all_plain(cnp.ndarray values not None):
@@ -259,22 +276,18 @@ cdef inline object value_at(PyObject** items, Py_ssize_t i):
     return <object>items[i] if items[i] != NULL else None  # numpy treats NULL as None
 
 
-cdef inline Py_ssize_t value_nbytes(object value, bint* has_buffers) except -4:
-    """Return the size of a value without its prefix, or a negative number for an invalid value.
-
-    Sets `has_buffers` if the value is a buffer to which others may write.
-    """
+cdef inline Py_ssize_t value_nbytes(object value, Objects values) except -4:
+    """Return the size of a value without its prefix, or a negative number for an invalid value."""
     if PyBytes_Check(value):
         return PyBytes_GET_SIZE(value)
     if PyUnicode_Check(value):
         return PyUnicode_GET_LENGTH(value) if PyUnicode_IS_ASCII(value) else text_nbytes(value)
-    has_buffers[0] = True
     if PyByteArray_Check(value):
-        return PyByteArray_GET_SIZE(value)
-    return buffer_nbytes(value)
+        return values.note_memory(PyByteArray_AS_STRING(value), PyByteArray_GET_SIZE(value))
+    return buffer_nbytes(value, values)
 
 
-cdef Py_ssize_t buffer_nbytes(object value) except -4:
+cdef Py_ssize_t buffer_nbytes(object value, Objects values) except -4:
     cdef Py_buffer buffer
     cdef Py_ssize_t nbytes
     if not PyMemoryView_Check(value):  # other objects with buffers are arrays or numbers
@@ -283,7 +296,7 @@ cdef Py_ssize_t buffer_nbytes(object value) except -4:
         PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
     except (BufferError, ValueError):
         return UNREADABLE
-    nbytes = buffer.len
+    nbytes = values.note_memory(buffer.buf, buffer.len)
     PyBuffer_Release(&buffer)
     return nbytes
 
@@ -354,8 +367,9 @@ cdef class FixedWidth(Source):
         cdef Py_ssize_t i, nbytes
         for i in range(cnp.PyArray_SIZE(array)):
             nbytes = unpadded(data + i * width, width)
-            total += PREFIX_NBYTES + <uint64_t>nbytes
-            if writer != NULL:
+            if writer == NULL:
+                total += PREFIX_NBYTES + <uint64_t>nbytes
+            else:
                 memcpy(next_element(writer, nbytes), data + i * width, nbytes)
         return total
 
@@ -388,12 +402,12 @@ cdef class Unicode(Source):
         for i in range(cnp.PyArray_SIZE(array)):
             n_characters = unpadded_text(data + i * width, width)
             nbytes = utf8_nbytes(data + i * width, n_characters)
+            if writer != NULL:
+                write_utf8(next_element(writer, nbytes), nbytes, data + i * width, n_characters)
+                continue
             if nbytes < 0:
                 raise invalid_text_error(data + i * width, width, i, self.shape)
             total += wire_nbytes(self, nbytes, i)
-            if writer != NULL:
-                write_utf8(
-                    next_element(writer, nbytes), nbytes, data + i * width, n_characters)
         return total
 
     cdef bint may_overlap(self, const void* begin, const void* end) except -1:

@@ -15,7 +15,6 @@ from .dlpack cimport exports_dlpack, import_dlpack
 from .memory cimport FREE_THREADED
 from .wire cimport MAX_RANK
 
-from collections.abc import Iterable
 from math import prod
 
 import numpy as np
@@ -126,7 +125,8 @@ def encode_bytes_into(values: Any, buffer: ReadableBuffer) -> int:
     Parameters
     ----------
     values : sequence, array or BytesArray
-        See ``encode_bytes``. Their memory may overlap with the buffer.
+        See ``encode_bytes``. Their memory may overlap with the buffer. The elements of an Arrow
+        array are copied twice, because of this.
     buffer : buffer
         A writable, C-contiguous buffer of bytes.
 
@@ -244,7 +244,7 @@ cdef Source source_of(values):
 
 
 cdef tuple as_tuple(shape):
-    if not isinstance(shape, Iterable):
+    if isinstance(shape, (int, np.integer)):
         raise TypeError(
             f"the shape of {SUBJECT} must be a sequence of ints, not {type(shape).__name__}")
     # tuple() would allocate memory for the length that an object with __len__ declares.
@@ -344,7 +344,7 @@ cdef tuple array_of_list(data, datatype):
             f"{SUBJECT} is a list of numbers: pass an array, or a Tensor with datatype=")
     row = DATATYPES[datatype]
     shape, flat = flatten(data, 1)
-    scalars = [value.item() if isinstance(value, np.generic) else value for value in flat]
+    scalars = [value.item() if is_number(value) else value for value in flat]
     if len(scalars) != prod(shape):  # methods of subclasses of list have changed the others
         raise EncodeError("the values were modified while they were encoded")
     kind = kind_of(row)
@@ -374,7 +374,7 @@ cdef rounded_to(Datatype row, doubles, list scalars):
         raise EncodeError(
             f"{SUBJECT} is a list of BF16, which requires the ml_dtypes package; an array of "
             f"uint16 can be sent without it")
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         rounded = doubles.astype(dtype)
     overflowed = np.flatnonzero(np.isinf(rounded.astype(np.float64)) & ~np.isinf(doubles))
     if overflowed.size:
@@ -386,10 +386,21 @@ cdef str kind_of(Datatype row):
     return "f" if row.dtype is None else (<object>row.dtype).kind  # BF16 has no dtype
 
 
+cdef bint is_number(value) except -1:
+    """Return whether a value is a number or a bool of numpy."""
+    return (
+        isinstance(value, (np.bool_, np.number)) and not isinstance(value, np.timedelta64)
+    )
+
+
 cdef wrong_type_error(value, element, Datatype row):
+    # A subclass of int looks like an int.
+    shown = type(value).__name__ if isinstance(value, (int, float)) else format_value(value)
+    if type(value) in (bool, int, float):
+        shown = format_value(value)
     wanted = {"b": "a bool", "f": "a number"}.get(kind_of(row), "an integer")
     return EncodeError(
-        f"element {element} of {SUBJECT} must be {wanted} ({row.name}), not {format_value(value)}",
+        f"element {element} of {SUBJECT} must be {wanted} ({row.name}), not {shown}",
         element=element)
 
 
@@ -400,6 +411,9 @@ cdef out_of_range_error(value, element, Datatype row):
         accepted = f"magnitudes up to {np.finfo(row.dtype).max}"
     else:
         accepted = f"{np.iinfo(row.dtype).min} to {np.iinfo(row.dtype).max}"
+    shown = format_value(value)
+    if type(value) is int and value.bit_length() > 64:
+        shown = f"an integer of {value.bit_length()} bits"
     return EncodeError(
-        f"element {element} of {SUBJECT} is {format_value(value)}, which is out of range for "
+        f"element {element} of {SUBJECT} is {shown}, which is out of range for "
         f"{row.name} ({accepted})", element=element)

@@ -91,6 +91,8 @@ from .messages cimport (
 )
 from .wire cimport MAX_RANK, WIDEST_ITEMSIZE
 
+from operator import index
+
 import numpy as np
 
 from .datatypes import DATATYPES, RAW_BF16, bf16_dtype
@@ -1025,6 +1027,8 @@ def view_tensor(
 
     Raises DecodeError with SUBJECT in place of the tensor's name.
     """
+    # Exact ints: other objects may return different numbers when they are converted again.
+    shape = tuple([index(dim) for dim in shape])
     return tensor_of_body(Body(buffer), name, datatype, shape, limits)
 
 

@@ -94,8 +94,8 @@ def encode_request(
     Raises
     ------
     EncodeError
-        The request exceeds a limit, or JSON cannot represent the data of a tensor. The attributes
-        of the exception contain the name of the tensor and the index of the element.
+        The request exceeds a limit, or JSON cannot represent the data of a tensor or a parameter.
+        The attributes of the exception contain the name of the tensor and the index of the element.
     TypeError
         An argument has the wrong type.
     ValueError
@@ -159,9 +159,9 @@ def encode_response(
     Raises
     ------
     EncodeError
-        The response exceeds a limit, or JSON cannot represent the data of a tensor. The ``status``
-        is 400 if the request lists an unknown output, or if a datatype or BYTES that are not valid
-        UTF-8 cannot be sent as JSON.
+        The response exceeds a limit, or JSON cannot represent the data of a tensor or a parameter.
+        The ``status`` is 400 if the request lists an unknown output, or if a datatype or BYTES that
+        are not valid UTF-8 cannot be sent as JSON.
     TypeError
         An argument has the wrong type.
     ValueError
@@ -315,13 +315,15 @@ cdef class Draft:
     cdef Frame finish(self, align):
         """Return the frame. The header is padded to `align` if binary data follows."""
         cdef int overflow
-        # -1 if it does not fit in 64 bits
-        cdef long long multiple = PyLong_AsLongLongAndOverflow(align, &overflow)
+        cdef long long multiple
         cdef bint is_binary = len(self.buffers) > 1
         cdef bytes header
         cdef Py_ssize_t nbytes
+        if type(align) is not int:
+            align = index(align)
+        multiple = PyLong_AsLongLongAndOverflow(align, &overflow)  # -1 if it exceeds 64 bits
         if not 1 <= multiple <= MAX_ALIGN:
-            raise ValueError(f"align must be 1 to {MAX_ALIGN}, not {format_number(index(align))}")
+            raise ValueError(f"align must be 1 to {MAX_ALIGN}, not {format_number(align)}")
         self.writer.close(c"}")
         header = self.writer.finish(multiple if is_binary else 1)
         nbytes = len(header)
@@ -342,7 +344,7 @@ cdef Draft new_draft(str kind, str nonfinite, Limits limits):
             f"a message with tensors has {TENSOR_DEPTH} nested lists and objects; the limit is "
             f"{limits.max_nesting}", expected=limits.max_nesting, actual=TENSOR_DEPTH)
     draft.buffers = []
-    draft.buffers.append(None)
+    draft.buffers.append(None)  # a list that was made empty has room for more items
     draft.writer = JsonWriter.__new__(JsonWriter)
     draft.writer.max_nesting = limits.max_nesting
     draft.writer.max_values = limits.max_parameters
@@ -443,20 +445,21 @@ cdef int write_requested_output(Draft draft, RequestedOutput output, default) ex
     binary = default if output.binary is None else output.binary
     try:
         check_name(output.name, draft.limits)
+        write_literal(writer, b'{"name":')
+        writer.write_string(output.name)
+        if output._parameters is not None or binary is not None:
+            write_literal(writer, b'"parameters":{')
+            if output._parameters is not None:
+                writer.write_parameters(output._parameters, TENSOR_DEPTH)
+            if binary is not None:
+                write_literal(writer, b'"binary_data":')
+                write_literal(writer, b"true," if binary else b"false,")
+            writer.close(c"}")
+        return writer.close(c"}")
     except EncodeError as error:
         name_tensor(error, "output", output.name)
+        error.tensor = output.name  # also if the message has no SUBJECT
         raise
-    write_literal(writer, b'{"name":')
-    writer.write_string(output.name)
-    if output._parameters is not None or binary is not None:
-        write_literal(writer, b'"parameters":{')
-        if output._parameters is not None:
-            writer.write_parameters(output._parameters, TENSOR_DEPTH)
-        if binary is not None:
-            write_literal(writer, b'"binary_data":')
-            write_literal(writer, b"true," if binary else b"false,")
-        writer.close(c"}")
-    return writer.close(c"}")
 
 
 cdef int add_outputs(

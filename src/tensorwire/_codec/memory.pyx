@@ -128,10 +128,11 @@ cdef class Body:
             raise BufferError(
                 f"the items of a body must be 1 byte long, not {self.buffer.itemsize}: pass "
                 f"memoryview(body).cast('B')")
-        if type(source) is BodyBuffer and not source.complete:
+        announced = source.content_length if type(source) is BodyBuffer else None
+        if announced is not None and self.buffer.len != announced:
             raise LayoutError(
-                f"the body is incomplete: {self.buffer.len} of {source.content_length} bytes have "
-                f"arrived", expected=source.content_length, actual=self.buffer.len)
+                f"the body is incomplete: {self.buffer.len} of {announced} bytes have arrived",
+                expected=announced, actual=self.buffer.len)
         self.data = <const unsigned char*>self.buffer.buf if self.buffer.len > 0 else &no_data
         self.nbytes = self.buffer.len
         self.readonly = self.buffer.readonly

@@ -20,7 +20,7 @@ from .memory cimport FREE_THREADED, exported_bytes, separate_view
 from .parameters cimport exact_str, exact_text, frozen, own_parameters
 from .wire cimport MAX_RANK
 
-from collections.abc import ItemsView, Iterable, KeysView, Mapping, ValuesView
+from collections.abc import ItemsView, KeysView, Mapping, ValuesView
 from operator import index
 from pickle import PickleBuffer
 
@@ -201,7 +201,7 @@ cdef tuple checked_outputs(items):
     if items is None:
         return None
     checked = []
-    if isinstance(items, (str, dict)):
+    if isinstance(items, (str, Mapping, int, Tensor, RequestedOutput)):
         raise TypeError(
             f"outputs must be an iterable of names or RequestedOutput, not {type(items).__name__}")
     for item in items:
@@ -255,8 +255,8 @@ cdef class Tensor:
     shape : sequence of int, optional
         Dimensions. By default, those of ``data``.
     parameters : mapping, optional
-        Parameters of the tensor: values that JSON can represent. The protocol defines str, int, float
-        and bool.
+        Parameters of the tensor: values that JSON can represent. The protocol defines str, int,
+        float and bool.
     binary : bool, default True
         Whether the tensor is sent as binary data rather than as JSON.
 
@@ -523,12 +523,12 @@ cdef class Tensor:
         ElementError
             Text was requested, and an element is not valid UTF-8.
         """
-        if self.texts is not None:
-            return self.texts.__arrow_c_array__(requested_schema)
-        array = array_of(self)
         try:
+            if self.texts is not None:
+                return self.texts.arrow_capsules(requested_schema)
+            array = array_of(self)
             return export_schema(array, self.row), export_array(array, self.row)
-        except EncodeError as error:
+        except (EncodeError, ElementError) as error:
             name_tensor(error, "tensor", self.name)
             raise
 
@@ -548,9 +548,13 @@ cdef class Tensor:
         ndarray
             A new array over the memory of the tensor, unless a copy is needed.
         """
-        if self.texts is not None:
-            return self.texts.__array__(dtype, copy)
-        return np.array(array_of(self), dtype, copy=copy)
+        if self.texts is None:
+            return np.array(array_of(self), dtype, copy=copy)
+        try:
+            return self.texts.array(dtype, copy)
+        except ElementError as error:
+            name_tensor(error, "tensor", self.name)
+            raise
 
     def __len__(self):
         if not self.shape:
@@ -1250,7 +1254,7 @@ cdef class TensorSpec:
         # Not with islice() or tuple(): in Python 3.11, iter() of a released memoryview returns an
         # iterator and sets an exception, which only a loop raises.
         checked = []
-        if not isinstance(dims, Iterable):
+        if isinstance(dims, (int, np.integer)):
             raise TypeError(f"dims must be a sequence of ints, not {type(dims).__name__}")
         for dim in dims:
             if len(checked) == MAX_RANK:
@@ -1458,7 +1462,9 @@ cdef class Frame:
 
     def __reduce_ex__(self, protocol):
         buffers = [
-            PickleBuffer(buffer) if protocol >= 5 else bytes(buffer) for buffer in self.buffers]
+            PickleBuffer(buffer) if protocol >= 5 else bytes(buffer)
+            for buffer in separate_buffers(self)
+        ]
         return Frame, (tuple(buffers), self.header_length)
 
     def __repr__(self):

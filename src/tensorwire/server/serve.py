@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from traceback import extract_tb
 from typing import Any, NamedTuple
@@ -155,11 +155,6 @@ def load(options: Options) -> Any:
             raise InvalidArgumentsError(
                 f"{models} must be a mapping of models or an application, not {kind}"
             )
-        if inspect.isfunction(found) and len(inspect.signature(found).parameters) == 1:
-            raise InvalidArgumentsError(
-                f"{models} is a function with one argument, such as a model: pass a mapping of "
-                "names to models"
-            )
         for option, value in (
             ("--echo", options.with_echo or None),
             ("--max-body", options.max_body),
@@ -170,6 +165,11 @@ def load(options: Options) -> Any:
                 raise InvalidArgumentsError(
                     f"{models} is an application: {option} requires a mapping of models"
                 )
+        if not takes_three_arguments(found):
+            raise InvalidArgumentsError(
+                f"{models} is not an application: it does not take three arguments. If it is a "
+                "model, pass a mapping of names to models"
+            )
         return found
     served = {"echo": Model(echo, in_event_loop=True), **found} if options.with_echo else found
     if not served:
@@ -184,6 +184,17 @@ def load(options: Options) -> Any:
         return create_app(served, zero_copy=True, **given)  # uvicorn accepts memoryviews
     except (TypeError, ValueError) as error:  # an invalid model, name or limit
         raise InvalidArgumentsError(f"cannot serve {models or 'echo'}: {error}") from error
+
+
+def takes_three_arguments(application: Callable[..., Any]) -> bool:
+    """Return whether an object may be an ASGI application, if it has a signature."""
+    try:
+        inspect.signature(application).bind("scope", "receive", "send")
+    except TypeError:
+        return False
+    except ValueError:
+        pass
+    return True
 
 
 def find(models: str) -> Any:
