@@ -257,6 +257,13 @@ def test_comparison_of_parameters_does_not_change_them() -> None:
     assert dict(tw.Tensor("x", X).parameters) == {}
 
 
+# Since NumPy 2.5, assigning these attributes is deprecated.
+assigns_attributes_of_arrays = pytest.mark.filterwarnings(
+    "ignore:Setting the (dtype|shape) on a NumPy array:DeprecationWarning"
+)
+
+
+@assigns_attributes_of_arrays
 def test_argument_objects_can_change_afterwards() -> None:
     """A message has copies of lists, dicts and attributes that callers keep."""
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -277,6 +284,7 @@ def test_argument_objects_can_change_afterwards() -> None:
     )  # fmt: skip
 
 
+@assigns_attributes_of_arrays
 @pytest.mark.parametrize("kind", ["Tensor", "decoded Tensor"])
 def test_attributes_of_returned_arrays_can_change(kind: str) -> None:
     tensor = values()[kind]
@@ -397,6 +405,7 @@ class ChangingStr(ChangesItsArray, str):  # type: ignore[misc]
         return str.__new__(cls, "FP32")
 
 
+@assigns_attributes_of_arrays
 @pytest.mark.parametrize("dtype", [np.complex128, np.int64, np.int32])
 @pytest.mark.parametrize("through_array_method", [False, True])
 @pytest.mark.parametrize(

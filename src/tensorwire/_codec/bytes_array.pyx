@@ -323,7 +323,8 @@ cdef class BytesArray:
             name_tensor(error, "array", None)
             raise
 
-    # The errors of the next three functions have SUBJECT in place of the array.
+    # The errors of the next four functions have SUBJECT in place of the array, because a Tensor
+    # that calls them has a name.
 
     cdef converted(self, dtype):
         """Return the result of `as_numpy`."""
@@ -348,6 +349,12 @@ cdef class BytesArray:
     cdef strings(self):
         """Return the result of `as_strings`."""
         return elements_as_str(self.scanned()).reshape(self.shape)
+
+    cdef array(self, dtype, copy):
+        """Return the result of `__array__`."""
+        if copy is False:
+            raise ValueError("BYTES cannot be converted to a numpy array without copying")
+        return self.converted(object if dtype is None else dtype)
 
     cdef tuple arrow_capsules(self, requested_schema):
         """Return the result of `__arrow_c_array__`."""
@@ -461,12 +468,6 @@ cdef class BytesArray:
         except ElementError as error:
             name_tensor(error, "array", None)
             raise
-
-    cdef array(self, dtype, copy):
-        """Return the result of `__array__`. Errors have SUBJECT in place of the array."""
-        if copy is False:
-            raise ValueError("BYTES cannot be converted to a numpy array without copying")
-        return self.converted(object if dtype is None else dtype)
 
 
 cdef flat_indices(cnp.ndarray starts, chosen):

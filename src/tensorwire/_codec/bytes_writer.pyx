@@ -365,13 +365,14 @@ cdef class FixedWidth(Source):
         cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(array)
         cdef uint64_t total = 0
         cdef Py_ssize_t i, nbytes
+        if writer == NULL:
+            for i in range(cnp.PyArray_SIZE(array)):
+                total += PREFIX_NBYTES + <uint64_t>unpadded(data + i * width, width)
+            return total
         for i in range(cnp.PyArray_SIZE(array)):
             nbytes = unpadded(data + i * width, width)
-            if writer == NULL:
-                total += PREFIX_NBYTES + <uint64_t>nbytes
-            else:
-                memcpy(next_element(writer, nbytes), data + i * width, nbytes)
-        return total
+            memcpy(next_element(writer, nbytes), data + i * width, nbytes)
+        return 0
 
     cdef bint may_overlap(self, const void* begin, const void* end) except -1:
         return array_overlaps(<cnp.ndarray?>self.values, begin, end)

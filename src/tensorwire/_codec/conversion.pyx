@@ -388,16 +388,13 @@ cdef str kind_of(Datatype row):
 
 cdef bint is_number(value) except -1:
     """Return whether a value is a number or a bool of numpy."""
-    return (
-        isinstance(value, (np.bool_, np.number)) and not isinstance(value, np.timedelta64)
-    )
+    # A timedelta64 is an np.integer.
+    return isinstance(value, (np.bool_, np.number)) and not isinstance(value, np.timedelta64)
 
 
 cdef wrong_type_error(value, element, Datatype row):
-    # A subclass of int looks like an int.
-    shown = type(value).__name__ if isinstance(value, (int, float)) else format_value(value)
-    if type(value) in (bool, int, float):
-        shown = format_value(value)
+    is_subclass = isinstance(value, (int, float)) and type(value) not in (bool, int, float)
+    shown = type(value).__name__ if is_subclass else format_value(value)
     wanted = {"b": "a bool", "f": "a number"}.get(kind_of(row), "an integer")
     return EncodeError(
         f"element {element} of {SUBJECT} must be {wanted} ({row.name}), not {shown}",

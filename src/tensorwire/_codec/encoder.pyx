@@ -241,7 +241,7 @@ def encode_raw_request(array: Any) -> Frame:
 
 @cython.final
 @cython.freelist(8)
-@cython.no_gc  # no other object refers to a Draft
+@cython.no_gc  # no object refers to a Draft, so that it is in no cycle
 cdef class Draft:
     """A message under construction: the JSON header, and the buffers that follow it."""
 

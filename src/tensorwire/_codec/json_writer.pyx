@@ -599,6 +599,7 @@ cdef Py_ssize_t escape(
                 continue
         c = text[i]
         if c >= 0x80:
+            # The copy is validated, because another thread may change the text.
             target[0] = <char>c
             if nbytes - i >= 4:
                 memcpy(target + 1, text + i + 1, 3)

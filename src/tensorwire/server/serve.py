@@ -187,7 +187,10 @@ def load(options: Options) -> Any:
 
 
 def takes_three_arguments(application: Callable[..., Any]) -> bool:
-    """Return whether an object may be an ASGI application, if it has a signature."""
+    """Return whether an object accepts three arguments, as ASGI applications do.
+
+    The result is True if its signature is unknown.
+    """
     try:
         inspect.signature(application).bind("scope", "receive", "send")
     except TypeError:
