@@ -18,7 +18,8 @@ from support import client_fixtures
 from support.client_fixtures import GOOD, Connect, MiB, X, free_port, seen
 from support.servers import Scripted, http
 from tensorwire.client import AsyncClient, Client
-from tensorwire.client.calls import Positional, Request, parse_url
+from tensorwire.client.addresses import parse_url
+from tensorwire.client.requests import Request
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -127,7 +128,7 @@ def test_model_names_and_versions_that_are_not_part_of_a_path(client: Any, name:
     for model, version in ((name, None), (name, "1"), ("echo", name)):
         calls = [
             lambda m, v: client.infer(m, {"x": X}, version=v),
-            lambda m, v: client.infer(m, [X], version=v),
+            lambda m, v: client.infer(m, {"x": [1.0]}, version=v),
             lambda m, v: client.infer_raw(m, X, version=v),
             client.model_metadata,
             client.is_ready,
@@ -173,13 +174,6 @@ def test_address_in_a_url(url: str, expected: tuple[Any, ...]) -> None:
     assert parse_url(url)[:4] == expected
 
 
-def test_arrays_without_names_must_be_those_of_the_model() -> None:
-    specs = [("x", "FP32"), ("y", "FP32")]
-    for n in (1, 3):
-        with pytest.raises(ValueError, match=f"^inputs has {n} arrays?, but the model takes 2"):
-            Positional([X] * n).tensors(specs)
-
-
 def test_requests_are_not_limited(connect: Connect) -> None:
     """The limits apply only to received messages."""
     name = "x" * (tw.Limits().max_name_nbytes + 1)
@@ -190,10 +184,15 @@ def test_requests_are_not_limited(connect: Connect) -> None:
 @pytest.mark.parametrize("max_nbytes", [1, 7, 100, 1 << 20])
 def test_pieces_of_a_request(max_nbytes: int) -> None:
     """One send operation gets at most `max_nbytes` bytes and at most 64 pieces."""
-    buffers = (b"", b"ab" * 500, *(b"%d" % i for i in range(300)), memoryview(bytes(range(256))))
-    request = Request("POST", "/", b"head", buffers, 0)
+    buffers: tuple[Any, ...] = (
+        b"",
+        b"ab" * 500,
+        *(b"%d" % i for i in range(300)),
+        memoryview(bytes(range(256))),
+    )
+    request = Request("POST", "/", b"head", buffers, 1 << 17)
     windows = list(request.windows(max_nbytes))
-    assert b"".join(b"".join(window) for window in windows) == request.joined()
+    assert b"".join(b"".join(window) for window in windows) == b"".join((b"head", *buffers))
     for i, window in enumerate(windows):
         assert sum(map(len, window if i else window[1:])) <= max_nbytes
         assert 0 < len(window) <= 64

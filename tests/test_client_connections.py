@@ -13,7 +13,6 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, cast
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -34,10 +33,12 @@ from support.client_fixtures import (
     seen,
 )
 from support.servers import Scripted, http, uvicorn_server
-from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout, aio, sync
-from tensorwire.client.aio import Pool
-from tensorwire.client.calls import Deadline, Request
-from tensorwire.client.responses import ResponseReader
+from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
+from tensorwire.client.aio import LoopBackend
+from tensorwire.client.connection import Connection, Connector
+from tensorwire.client.limits import Deadline
+from tensorwire.client.pool import Pool
+from tensorwire.client.sync import BlockingBackend, blocking
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -201,7 +202,7 @@ def test_cancelled_calls_release_their_connections(server: str) -> None:
 
 def test_cancelled_wait_releases_a_slot_that_it_has_just_got() -> None:
     async def main() -> None:
-        pool = Pool(1, asyncio.get_running_loop())
+        pool = Pool(LoopBackend(), 1, None)
         deadline = Deadline(Timeout())
         assert await pool.acquire(deadline) is None
         waiting = asyncio.ensure_future(pool.acquire(deadline))
@@ -269,16 +270,17 @@ def test_closing_an_async_client_while_it_connects(monkeypatch: pytest.MonkeyPat
             if connection.recv(1) == b"":
                 is_closed.set()
 
-    create = aio._create_transport
+    connect = Connector.connect
 
     async def main() -> None:
         client = AsyncClient(scripted.address)
 
-        async def create_and_close(*arguments: Any) -> None:
-            await create(*arguments)
+        async def connect_and_close(*arguments: Any) -> Any:
+            connection = await connect(*arguments)
             await client.close()
+            return connection
 
-        monkeypatch.setattr(aio, "_create_transport", create_and_close)
+        monkeypatch.setattr(Connector, "connect", connect_and_close)
         with pytest.raises(RuntimeError, match="the client is closed"):
             await client.infer("m", {"x": X})
         await asyncio.sleep(0)
@@ -316,14 +318,14 @@ def test_closed_connections_are_released(connect: Connect) -> None:
 
     with Scripted([answer]) as server, connect(server.address) as client:
         found = []
-        for n in range(3):
+        for _ in range(3):
             client.infer("m", {"x": X})
-            pool = getattr(client, "client", client)._pool
-            found += [weakref.ref(connection) for connection in pool.opened]
-            assert len(found) == n + 1
+            (pool,) = getattr(client, "client", client)._pools.values()
+            found.append(weakref.ref(pool.idle[0]))
             is_closed.clear()
             may_close.set()
             assert is_closed.wait(5)
+        assert len({id(ref) for ref in found}) == 3
         del pool
         gc.collect()
         assert sum(ref() is not None for ref in found) <= 1
@@ -333,11 +335,12 @@ def test_closed_connections_are_released(connect: Connect) -> None:
 @pytest.mark.parametrize("n_waiting", [2, 5])
 def test_calls_get_a_connection_in_their_order(n_waiting: int) -> None:
     order: list[int] = []
-    pool = sync.Pool(1)
-    pool.acquire(Deadline(Timeout()))
+    pool = Pool(BlockingBackend(), 1, None)
+    acquire = blocking(Pool.acquire)
+    acquire(pool, Deadline(Timeout()))
 
     def wait(i: int) -> None:
-        pool.acquire(Deadline(Timeout()))
+        acquire(pool, Deadline(Timeout()))
         order.append(i)
         pool.release(None)
 
@@ -354,7 +357,7 @@ def test_calls_get_a_connection_in_their_order(n_waiting: int) -> None:
 
     async def main() -> None:
         order.clear()
-        pool = Pool(1, asyncio.get_running_loop())
+        pool = Pool(LoopBackend(), 1, None)
         await pool.acquire(Deadline(Timeout()))
 
         async def wait(i: int) -> None:
@@ -374,8 +377,9 @@ def test_calls_get_a_connection_in_their_order(n_waiting: int) -> None:
 @pytest.mark.parametrize("has_got_it", [False, True])
 def test_wait_that_is_aborted_releases_its_slot(has_got_it: bool) -> None:
     """A signal handler may raise an exception before or after the thread gets the slot."""
-    pool = sync.Pool(1)
-    assert pool.acquire(Deadline(Timeout())) is None
+    pool = Pool(BlockingBackend(), 1, None)
+    acquire = blocking(Pool.acquire)
+    assert acquire(pool, Deadline(Timeout())) is None
 
     class Aborts(Deadline):
         def limit(self, *arguments: Any) -> Any:
@@ -384,7 +388,7 @@ def test_wait_that_is_aborted_releases_its_slot(has_got_it: bool) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pool.acquire(Aborts(Timeout()))
+        acquire(pool, Aborts(Timeout()))
     if not has_got_it:
         pool.release(None)
     assert (pool.n_free, len(pool.waiting)) == (1, 0)
@@ -472,115 +476,9 @@ def test_tls_bytes_on_an_idle_connection(received: Any, is_open: bool) -> None:
 
     ours, theirs = socket.socketpair()
     with theirs, Tls(fileno=ours.detach()) as tls:
-        connection = sync.Connection(tls, True, ResponseReader(None))
-        assert connection.is_open()
-        theirs.send(b"TLS")
+        connection = Connection(tls, BlockingBackend(), None)
+        connection.is_tls = True
         assert connection.is_open() == is_open
-
-
-@pytest.mark.parametrize(
-    ("is_tls", "has_bytes", "change", "is_open"),
-    [
-        (False, False, None, True),
-        (False, False, "ended", False),
-        (False, False, "lost", False),
-        (False, False, "closing", False),
-        (False, True, None, False),
-        (True, True, None, True),  # a TLS session ticket, for example
-        (True, True, "ended soon", False),
-        (True, True, "lost soon", False),
-    ],
-)
-def test_state_of_an_idle_connection_of_an_event_loop(
-    is_tls: bool, has_bytes: bool, change: str | None, is_open: bool
-) -> None:
-    async def main() -> bool:
-        loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            connection = aio.Connection(Pool(1, loop), ours, is_tls, ResponseReader(None))
-            connection.transport = Mock(is_closing=lambda: change == "closing")
-            if has_bytes:
-                theirs.send(b"TLS")
-            changes: dict[str, Any] = {
-                "ended": lambda: setattr(connection, "has_ended", True),
-                "lost": lambda: connection.lost.set_result(None),
-            }
-            if change in changes:
-                changes[change]()
-            elif change is not None and change != "closing":
-                loop.call_soon(changes[change.removesuffix(" soon")])
-            return await connection.is_open()
-
-    assert asyncio.run(main()) == is_open
-
-
-@pytest.mark.parametrize("change", ["ended", "lost"])
-def test_connection_of_an_event_loop_that_ends_before_a_request_is_sent(change: str) -> None:
-    """The call does not wait for a response."""
-
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            pool = Pool(1, asyncio.get_running_loop())
-            connection = aio.Connection(pool, ours, False, ResponseReader(None))
-            connection.transport = Mock()
-            if change == "ended":
-                connection.has_ended = True
-            else:
-                connection.lost.set_result(None)
-            with pytest.raises(ConnectionResetError):
-                await connection.exchange(
-                    Request("GET", "/", b"GET / HTTP/1.1\r\n\r\n"), Deadline(Timeout(read=1)), None
-                )
-
-    asyncio.run(main())
-
-
-def test_next_request_on_a_connection_of_an_event_loop_is_not_sent_yet() -> None:
-    is_sent = []
-
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            pool = Pool(1, asyncio.get_running_loop())
-            connection = aio.Connection(pool, ours, False, ResponseReader(None))
-
-            def write(_: bytes) -> None:
-                is_sent.append(connection.is_sent)
-                connection._finish(ConnectionResetError())
-
-            connection.transport = Mock(write=write)
-            for _ in range(2):
-                with pytest.raises(ConnectionResetError):
-                    await connection.exchange(
-                        Request("GET", "/", b"GET / HTTP/1.1\r\n\r\n"), Deadline(Timeout()), None
-                    )
-                assert connection.is_sent
-
-    asyncio.run(main())
-    assert is_sent == [False, False]
-
-
-def test_bytes_that_belong_to_no_response_close_the_connection_of_an_event_loop() -> None:
-    """It is closed later, because the event loop may be in the middle of processing TLS."""
-
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            pool = Pool(1, asyncio.get_running_loop())
-            connection = aio.Connection(pool, ours, False, ResponseReader(None))
-            connection.transport = Mock(is_closing=lambda: False)
-            connection.is_active = True
-            connection.done = pool.loop.create_future()
-            connection._finish()  # the response is complete
-            connection.buffer_updated(1)
-            assert not await connection.is_open()
-            connection.transport.abort.assert_not_called()
-            await asyncio.sleep(0)
-            connection.transport.abort.assert_called_once()
-
-    asyncio.run(main())
 
 
 def test_calls_are_not_repeated_by_default(connect: Connect) -> None:
@@ -819,7 +717,7 @@ def test_total_timeout_ends_the_wait_for_a_connection() -> None:
     deadline = Deadline(Timeout(total=0.05))
 
     async def main() -> None:
-        pool = Pool(1, asyncio.get_running_loop())
+        pool = Pool(LoopBackend(), 1, None)
         await pool.acquire(deadline)
         async with asyncio.timeout(5):
             with pytest.raises(TimeoutError, match="total timeout"):

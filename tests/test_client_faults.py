@@ -32,11 +32,13 @@ from tensorwire.client import (
     InferenceServerError,
     Progress,
     Timeout,
-    aio,
-    calls,
-    responses,
-    sync,
 )
+from tensorwire.client import connection as client_connection
+from tensorwire.client.connection import Connection, Connector, read_eof
+from tensorwire.client.limits import Deadline
+from tensorwire.client.requests import Request
+from tensorwire.client.responses import ResponseReader
+from tensorwire.client.sync import BlockingBackend, blocking
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -179,7 +181,7 @@ def test_request_on_a_kept_connection_that_fails(
 ) -> None:
     """A POST is sent again only if the server cannot have read all of it."""
     if end is process_and_reset:
-        monkeypatch.setattr(calls, "RESEND_SECONDS", 0.1)
+        monkeypatch.setattr(client_connection, "RESEND_SECONDS", 0.1)
     for method, is_resent in (("GET", ENDS[end] >= GET), ("POST", ENDS[end] == ALL)):
         server = KeepsOneWithTls(end, certificate) if tls else KeepsOne(end)
         options: dict[str, Any] = {"ssl_context": certificate.trusting()} if tls else {}
@@ -208,15 +210,11 @@ def test_connection_that_is_closed_while_the_request_is_sent(
 ) -> None:
     """The client has found the kept connection open, and the server closes it then."""
 
-    async def is_open(self: Any) -> bool:
-        return not self.transport.is_closing()
-
     def wait(*_: Any) -> bool:
         time.sleep(0.02)
         return True
 
-    monkeypatch.setattr(sync.Connection, "is_open", wait)
-    monkeypatch.setattr(aio.Connection, "is_open", is_open)
+    monkeypatch.setattr(Connection, "is_open", wait)
     with serving([GOOD], connect, tls, certificate) as (server, client):
         for _ in range(20):
             assert client.infer("m", {"x": np.zeros(n_values)})["x"].shape == X.shape
@@ -259,7 +257,7 @@ def test_end_of_the_stream_before_the_request_was_acknowledged() -> None:
         connection.setblocking(False)
         for error in (ConnectionError, ConnectionResetError):
             with pytest.raises(ConnectionError) as caught:
-                calls.read_eof(responses.ResponseReader(None), connection, True, False)
+                read_eof(ResponseReader(None), connection, True, False)
             assert type(caught.value) is error
             with contextlib.suppress(BlockingIOError):
                 while True:
@@ -278,7 +276,8 @@ def test_sending_that_has_to_wait(error: type[Exception]) -> None:
 
     ours, theirs = socket.socketpair()
     with theirs, Busy(fileno=ours.detach()) as busy:
-        connection = sync.Connection(busy, True, responses.ResponseReader(None))
+        connection = Connection(busy, BlockingBackend(), None)
+        connection.is_tls = True
         window = [b"request"]
         assert (connection._send_window(window), window) == (0, [b"request"])
         busy.is_busy = False
@@ -295,10 +294,12 @@ def test_tls_that_fails_while_a_request_is_sent() -> None:
     ours, theirs = socket.socketpair()
     theirs.close()
     with Tls(fileno=ours.detach()) as tls:
-        connection = sync.Connection(tls, True, responses.ResponseReader(None))
-        request = calls.Request("POST", "/", b"POST / HTTP/1.1\r\n\r\n", (), 19)
+        connection = Connection(tls, BlockingBackend(), None)
+        connection.is_tls = True
+        request = Request("POST", "/", b"POST / HTTP/1.1\r\n\r\n", (), 19)
+        exchange = blocking(Connection.exchange)
         with pytest.raises(ConnectionResetError, match="before it read the request"):
-            connection.exchange(request, calls.Deadline(Timeout()), None)
+            exchange(connection, request, Deadline(Timeout()), None)
 
 
 @pytest.mark.parametrize("headers", [{}, {"Connection": "keep-alive"}], ids=["", "keep-alive"])
@@ -321,7 +322,7 @@ def test_calls_after_a_model_of_fastapi_has_failed(
     app.add_api_route("/v2/models/{model}/infer", infer, methods=["POST"])
     with uvicorn_server(app, log_config=None) as address, connect(address) as client:
         for _ in range(200):
-            with pytest.raises(InferenceServerError, match=r"^failed$"):
+            with pytest.raises(InferenceServerError, match=r": status 500: failed$"):
                 client.infer("failing", {"x": X})
             assert client.infer("works", {"x": X})["x"].shape == X.shape
 
@@ -509,7 +510,7 @@ def test_call_that_a_signal_handler_aborts() -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-CALLBACKS = [name for name in dir(responses.ResponseReader) if name.startswith("on_")]
+CALLBACKS = [name for name in dir(ResponseReader) if name.startswith("on_")]
 
 
 @pytest.mark.parametrize("name", CALLBACKS)
@@ -524,7 +525,7 @@ def test_signal_handler_that_raises_an_exception_in_a_callback_of_the_parser(
     chunked = http(CHUNKS, CHUNKED, length="")
     with Scripted([chunked]) as server, connect(server.address, retries=1) as client:
         with monkeypatch.context() as patched, pytest.raises(Interrupt):
-            patched.setattr(responses.ResponseReader, name, interrupt)
+            patched.setattr(ResponseReader, name, interrupt)
             client.infer("m", {"x": X})
         assert client.infer("m", {"x": X})["x"].shape == X.shape
         assert server.n_connections == 2
@@ -550,35 +551,40 @@ def test_connecting_that_is_cancelled(loop: Any) -> None:
     gc.collect()
 
 
-def test_timeout_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timeout_of_the_kernel(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not reported as that of the client."""
     failed = TimeoutError(errno.ETIMEDOUT, "the host does not respond")
 
     async def fail(*_: Any) -> None:
         raise failed
 
-    async def main() -> None:
-        monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", fail)
-        async with AsyncClient("127.0.0.1:1") as client:
-            with pytest.raises(TimeoutError, match="the host does not respond"):
-                await client.infer("m", {"x": X})
-
-    asyncio.run(main())
+    monkeypatch.setattr(Connection, "connect", fail)
+    fails = pytest.raises(TimeoutError, match="the host does not respond")
+    with connect("127.0.0.1:1") as client, fails:
+        client.infer("m", {"x": X})
 
 
 def test_total_timeout_while_tls_always_has_bytes() -> None:
-    class Flooded(sync.Connection):
+    """OpenSSL has decrypted bytes that the client has not read yet."""
+
+    class Flooded(ssl.SSLSocket):
         def __init__(self) -> None:
-            self.is_tls = True
+            socket.socket.__init__(self)
 
-        def _receive_available(self, progress: Any) -> bool:
-            return True
+        def pending(self) -> int:
+            return 1
 
-    deadline = calls.Deadline(Timeout(total=0.05))
-    with pytest.raises(TimeoutError, match="total timeout"):
-        for _ in range(100):
-            time.sleep(0.002)
-            Flooded()._receive(deadline, None)
+        def recv_into(self, *_: Any) -> int:
+            raise ssl.SSLWantReadError
+
+    receive = blocking(Connection._receive)
+    with Flooded() as tls:
+        connection = Connection(tls, BlockingBackend(), None)
+        deadline = Deadline(Timeout(total=0.05))
+        with pytest.raises(TimeoutError, match="total timeout"):
+            for _ in range(100):
+                time.sleep(0.002)
+                receive(connection, deadline, None)
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -587,7 +593,7 @@ def test_call_that_is_cancelled_at_any_time(
 ) -> None:
     """The next calls use other connections, and the event loop reports no errors."""
     reported: list[Any] = []
-    connection_made = aio.Connection.connection_made
+    connect = Connector.connect
 
     async def main(url: str, options: Any) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, error: reported.append(error))
@@ -596,12 +602,13 @@ def test_call_that_is_cancelled_at_any_time(
                 call = asyncio.ensure_future(client.server_metadata())
                 if n_iterations is None:  # when the connection, and TLS, has been established
 
-                    def cancel(self: Any, transport: Any, call: Any = call) -> None:
-                        connection_made(self, transport)
+                    async def cancel(*arguments: Any, call: Any = call) -> Any:
+                        connection = await connect(*arguments)
                         call.cancel()
+                        return connection
 
                     with monkeypatch.context() as patched, pytest.raises(asyncio.CancelledError):
-                        patched.setattr(aio.Connection, "connection_made", cancel)
+                        patched.setattr(Connector, "connect", cancel)
                         await call
                 else:
                     for _ in range(n_iterations):
@@ -681,7 +688,7 @@ def test_connection_of_a_call_that_is_cancelled_is_closed_at_once(
 ) -> None:
     """Also if TLS is not established yet, or the server does not end it."""
     reported: list[Any] = []
-    create, connection_made = aio._create_transport, aio.Connection.connection_made
+    establish = Connector._establish
 
     async def main(url: str, options: Any) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, error: reported.append(error))
@@ -691,19 +698,15 @@ def test_connection_of_a_call_that_is_cancelled_is_closed_at_once(
                 await asyncio.sleep(0)
             call.cancel()
 
-        async def create_and_cancel(*arguments: Any) -> None:
-            tasks.append(asyncio.ensure_future(cancel_later(call)))
-            await create(*arguments)
-
-        def made_and_cancel(self: Any, transport: Any) -> None:
-            connection_made(self, transport)
-            call.cancel()
+        async def establish_and_cancel(*arguments: Any) -> None:
+            if n_iterations is not None:
+                tasks.append(asyncio.ensure_future(cancel_later(call)))
+            await establish(*arguments)
+            if n_iterations is None:  # when the connection, and TLS, has been established
+                call.cancel()
 
         tasks: list[Any] = []
-        if n_iterations is None:  # when the connection, and TLS, has been established
-            monkeypatch.setattr(aio.Connection, "connection_made", made_and_cancel)
-        else:
-            monkeypatch.setattr(aio, "_create_transport", create_and_cancel)
+        monkeypatch.setattr(Connector, "_establish", establish_and_cancel)
         async with AsyncClient(url, **options) as client:
             call = asyncio.ensure_future(client.server_metadata())
             with pytest.raises(asyncio.CancelledError):
@@ -811,7 +814,7 @@ def test_end_of_tls_in_an_error_response(
     options = {"ssl_context": certificate.trusting()}
     server = EndsTls(http(b"no GPU", status=FAILED, length=length), certificate, is_closed)
     with server, connect(f"https://{server.address}", **options) as client:
-        with pytest.raises(InferenceServerError, match=r"^no GPU$") as caught:
+        with pytest.raises(InferenceServerError, match=r": status 500: no GPU$") as caught:
             client.infer("m", {"x": X})
         assert caught.value.status == 500
 

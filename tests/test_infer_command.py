@@ -555,7 +555,7 @@ def test_invalid_options(rejected: Call, arguments: list[str], message: str) -> 
 @pytest.mark.parametrize(
     ("url", "model", "message"),
     [
-        ("ftp://x", "echo", "the URL of a server must be http or https"),
+        ("ftp://x", "echo", "the URL of a server must be http, https or unix"),
         ("x", "..", "the name of a model must not be '..'"),
     ],
 )
@@ -609,9 +609,9 @@ def test_tls(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_server_errors(server: str, capsys: pytest.CaptureFixture[str]) -> None:
     error = fails(capsys, server, "none", "--random")
-    assert error == "the server responded with status 404: model 'none' is not known"
+    assert error == f"GET http://{server}/v2/models/none: status 404: model 'none' is not known"
     error = fails(capsys, server, "echo", "--input", "x:FP32=1", "--output", "y")
-    assert error.startswith("the server responded with status 400: the request asks for output 'y'")
+    assert ": status 400: the request asks for output 'y'" in error
 
 
 def test_connection_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -703,8 +703,8 @@ def test_errors_are_counted_by_kind(server: str, capsys: pytest.CaptureFixture[s
     assert "requests     10 in " in printed
     assert "p50" in printed
     assert printed.endswith(
-        "errors       5\n"
-        "  5 x status 500; the first: the server responded with status 500: model 'flaky' failed\n"
+        "errors       5\n  5 x status 500; the first: "
+        f"POST http://{server}/v2/models/flaky/infer: status 500: model 'flaky' failed\n"
     )
 
 

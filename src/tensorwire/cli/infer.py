@@ -22,7 +22,7 @@ import tensorwire as tw
 
 from .._codec.datatypes import DATATYPES, RAW_BF16, UNLIMITED, bf16_dtype, datatype_of
 from ..client import DEFAULT_TIMEOUT, RESPONSE_LIMITS, InferenceServerError
-from ..client.calls import model_path
+from ..client.requests import model_path
 from ..errors import format_shape
 from .inspect import escape_name
 
@@ -645,8 +645,6 @@ def format_error(error: Exception) -> str:
     """Return the message of an error on one line, without terminal control characters."""
     text = " ".join(str(error).split())
     text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-    if isinstance(error, InferenceServerError):
-        return f"the server responded with status {error.status}: {text}"
     if isinstance(error, tw.DecodeError):
         return f"the response is invalid: {text}"
     return text

@@ -8,15 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .calls import (
-    AUTO_ID,
-    DEFAULT_MAX_BODY,
-    DEFAULT_TIMEOUT,
-    RESPONSE_LIMITS,
-    InferenceServerError,
-    Progress,
-    Timeout,
-)
+from .errors import InferenceServerError
+from .limits import DEFAULT_MAX_BODY, DEFAULT_TIMEOUT, RESPONSE_LIMITS, Timeout
+from .requests import AUTO_ID, Progress
 
 if TYPE_CHECKING:
     from .aio import AsyncClient

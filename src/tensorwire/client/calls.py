@@ -1,497 +1,89 @@
-"""The parts of the clients that perform no I/O: options, requests, retries and errors."""
+"""The calls of both clients, as coroutines. Only the ``Backend`` of a client differs."""
 
 from __future__ import annotations
 
-import enum
-import fcntl
 import itertools
 import os
-import random
-import re
-import socket
-import sys
-import termios
+import ssl
 import time
-import weakref
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Union
-from urllib.parse import quote, urlsplit
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
 import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
-from .._codec.json_reader import read_json
 from ..arguments import check_integer, check_seconds, check_type
-from ..errors import format_count, format_seconds
-from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
-
-DEFAULT_TIMEOUT = 60.0
-"""Default timeout in seconds, as in tritonclient."""
-
-DEFAULT_MAX_BODY = 2**31 - 1
-"""Default limit of a response body in bytes, after decompression."""
-
-RESPONSE_LIMITS = tw.Limits(
-    max_header_nbytes=2**31 - 1,
-    max_tensors=2**31 - 1,
-    max_name_nbytes=2**31 - 1,
-    max_parameters=2**31 - 1,
+from ..errors import format_value
+from ..http import EXTENSION
+from .addresses import Server, find_proxy, parse_url
+from .connection import Backend, Connection, Connector, may_resend
+from .errors import InferenceServerError, connection_error, server_error
+from .limits import (
+    DEFAULT_MAX_BODY,
+    DEFAULT_TIMEOUT,
+    RESPONSE_LIMITS,
+    Deadline,
+    ReadinessWait,
+    Timeout,
+    as_timeout,
+    retry_delay,
 )
-"""Default limits of the clients for ``decode_response``.
+from .pool import Pool
+from .requests import (
+    AUTO_ID,
+    PIECE_NBYTES,
+    Algorithm,
+    Compressed,
+    Headers,
+    Id,
+    OnProgress,
+    ProgressReporter,
+    Request,
+    body_headers,
+    check_algorithm,
+    check_headers,
+    compress,
+    model_path,
+)
+from .responses import ResponseBody, ResponseReader
 
-They do not limit the header, the names, the parameters and the number of tensors further than
-``max_body`` does.
-"""
-
-PIECE_NBYTES = 1 << 20  # the read timeout applies to sending each piece, not to a whole tensor
-_MAX_PIECES = 64  # maximum number of buffers that are sent with one system call
-MAX_JOINED_NBYTES = 64 << 10  # one send is faster than several for frames up to this size
-_MAX_MESSAGE_LENGTH = 2000
-_MAX_REASON_LENGTH = 500
 _MAX_CACHED = 1000  # entries of each cache of a client
-_FIRST_DELAY_SECONDS = 0.1
-_MAX_DELAY_SECONDS = 10.0
-_MAX_RETRY_AFTER_SECONDS = 60
-_LAST_ATTEMPT_SECONDS = 0.02  # minimum duration of an attempt of wait_until_ready
-RESEND_SECONDS = 1.0  # a reset after this time is not taken for that of a connection closed before
-_RETRIED_STATUSES = (429, 502, 503, 504)
-_RESERVED_HEADERS = {
-    "accept-encoding",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "inference-header-content-length",
-    "transfer-encoding",
-}
-_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110 5.6.2
-_NOT_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_PATH_CHARACTERS = "/%:@!$&'()*+,;=~"
+_REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
 
 
-class AutoId(enum.Enum):
-    """The type of ``AUTO_ID``."""
-
-    AUTO_ID = "AUTO_ID"
-
-    def __repr__(self) -> str:
-        return "AUTO_ID"
-
-
-AUTO_ID: Literal[AutoId.AUTO_ID] = AutoId.AUTO_ID
-"""The default ``id`` of a request: the client numbers its requests, beginning with ``"1"``."""
-
-Inputs = tw.Frame | Mapping[str, Any] | Iterable[Any]
+Inputs = tw.Frame | tw.InferRequest | Mapping[str, Any] | Iterable[tw.Tensor]
 Outputs = Iterable[str | tw.RequestedOutput]
-Headers = Mapping[str, str]
-Id = str | Literal[AutoId.AUTO_ID] | None
-Algorithm = Literal["gzip", "deflate"]
-
-
-class Progress(NamedTuple):
-    """How much of a call has been transferred, for ``on_progress``.
-
-    Attributes
-    ----------
-    sent_nbytes, request_nbytes : int
-        Number of bytes of the request body that have been sent, and its size.
-    received_nbytes : int
-        Number of bytes of the response body that have been received.
-    response_nbytes : int or None
-        The size of the response body; None if it is not known yet, or the server does not send it.
-
-    Examples
-    --------
-    >>> from tensorwire.client import Progress
-    >>> progress = Progress(1 << 20, 64 << 20, 0, None)
-    >>> f"{progress.sent_nbytes / progress.request_nbytes:.1%} sent"
-    '1.6% sent'
-    """
-
-    sent_nbytes: int
-    request_nbytes: int
-    received_nbytes: int
-    response_nbytes: int | None
-
-
-OnProgress = Callable[[Progress], object]
-
-
-class InferenceServerError(tw.TensorwireError):
-    """The server responded with an HTTP status that is not 2xx.
-
-    Attributes
-    ----------
-    status : int
-        The HTTP status of the response.
-    retry_after : float or None
-        The number of seconds in the Retry-After header of the response. None if there is none.
-
-    Notes
-    -----
-    ``str(error)`` is the error message of the server, shortened to 2000 characters: the ``error``
-    member of a JSON body, or the text of any other body.
-
-    Examples
-    --------
-    >>> from tensorwire.client import Client, InferenceServerError
-    >>> client = Client("localhost:8000")
-    >>> try:                                              # doctest: +SKIP
-    ...     client.infer("no such model", {"x": [1.0]})
-    ... except InferenceServerError as error:
-    ...     print(error.status, error)
-    404 model 'no such model' is not known
-    """
-
-    retry_after: float | None = None
-
-
-# --- timeouts ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeout:
-    """The timeouts of a call, in seconds. None means no timeout.
-
-    Parameters
-    ----------
-    connect : float or None, default 60.0
-        Maximum duration of establishing a connection, including TLS, for each address of the host.
-        Looking up the addresses may take as long.
-    read : float or None, default 60.0
-        Maximum duration of each single send or receive operation. A request is sent in pieces of at
-        most 1 MiB.
-    total : float or None, default None
-        Maximum duration of the whole call, including the wait for a free connection, retries and
-        the pauses between them. It does not include encoding, compressing and decoding.
-
-    Raises
-    ------
-    ValueError
-        A timeout is not a positive number.
-    TypeError
-        A timeout is neither a number nor None.
-
-    Examples
-    --------
-    >>> from tensorwire.client import Client, Timeout
-    >>> client = Client("localhost:8000", timeout=Timeout(connect=1, total=30))
-    >>> client.timeout
-    Timeout(connect=1, read=60.0, total=30)
-    """
-
-    connect: float | None = DEFAULT_TIMEOUT
-    read: float | None = DEFAULT_TIMEOUT
-    total: float | None = None
-
-    def __post_init__(self) -> None:
-        check_seconds("connect", self.connect)
-        check_seconds("read", self.read)
-        check_seconds("total", self.total)
-
-
-def as_timeout(timeout: float | Timeout | None) -> Timeout:
-    if isinstance(timeout, Timeout):
-        return timeout
-    check_seconds("timeout", timeout)
-    return Timeout(connect=timeout, read=timeout)
-
-
-Step = Literal["connect", "read", "total"]
-"""What a wait is for, and the name of the timeout that ends it."""
-
-
-class Deadline:
-    """The timeouts of one call, with the time at which its total timeout expires."""
-
-    __slots__ = ("at", "timeout")
-
-    def __init__(self, timeout: Timeout) -> None:
-        self.timeout = timeout
-        self.at = None if timeout.total is None else time.monotonic() + timeout.total
-
-    def limit(self, step: Step, since: float | None = None) -> tuple[float | None, Step]:
-        """Return how many seconds a step may still take, and which timeout expires then.
-
-        The step began at ``since``, by default now. Raises TimeoutError if no time remains. The
-        timeouts are only compared here, and with one clock. The clock of an event loop may be
-        coarser or ahead, so it cannot tell which timeout has expired.
-        """
-        now = time.monotonic()
-        seconds: float | None = None if step == "total" else getattr(self.timeout, step)
-        if seconds is not None and since is not None:
-            seconds -= now - since
-        if self.at is not None and (seconds is None or self.at - now <= seconds):
-            seconds, step = self.at - now, "total"
-        if seconds is not None and seconds <= 0:
-            raise self.timeout_error(step)
-        return seconds, step
-
-    def timeout_error(self, step: Step) -> TimeoutError:
-        """Return the exception for a timeout that has expired."""
-        duration = format_seconds(getattr(self.timeout, step))
-        if step == "total":
-            return TimeoutError(f"the call took longer than {duration} (total timeout)")
-        if step == "connect":
-            return TimeoutError(f"no connection after {duration} (connect timeout)")
-        return TimeoutError(f"no data was transferred for {duration} (read timeout)")
-
-
-# --- retries -------------------------------------------------------------------------------------
-
-
-def retry_delay(error: Exception, attempt: int, deadline: Deadline) -> float | None:
-    """Return how many seconds to wait before a call is repeated. None if the error is final.
-
-    ``attempt`` counts the retries from 0.
-    """
-    delay: float
-    retry_after = error.retry_after if isinstance(error, InferenceServerError) else None
-    if isinstance(error, InferenceServerError) and error.status not in _RETRIED_STATUSES:
-        return None
-    if retry_after is not None:
-        delay = retry_after
-        if delay > _MAX_RETRY_AFTER_SECONDS:
-            return None
-    else:
-        delay = min(_FIRST_DELAY_SECONDS * 2.0 ** min(attempt, 10), _MAX_DELAY_SECONDS)
-        delay *= random.uniform(0.5, 1.0)
-    if deadline.at is not None and time.monotonic() + delay >= deadline.at:
-        return None
-    return delay
-
-
-class ReadinessWait:
-    """The state of ``wait_until_ready``: the remaining time, and what was last seen."""
-
-    def __init__(self, model: str | None, timeout: float) -> None:
-        self.subject = "the server" if model is None else f"model {model[:80]!r}"
-        self.seconds = timeout
-        check_seconds("timeout", timeout, or_none=False)
-        self.end = time.monotonic() + self.seconds
-        self.delay = 0.02
-        self.last_seen: Exception | None = None
-
-    def timeout(self, timeout: Timeout) -> Timeout:
-        """Return the timeouts of the next attempt."""
-        remaining = max(self.end - time.monotonic(), 0.001)
-        total = remaining if timeout.total is None else min(timeout.total, remaining)
-        return Timeout(connect=timeout.connect, read=timeout.read, total=total)
-
-    def next_delay(self, error: Exception) -> float:
-        """Return the pause before the next attempt. Raises TimeoutError if no time remains."""
-        if self.last_seen is None or not isinstance(error, TimeoutError):
-            self.last_seen = error
-        remaining = self.end - time.monotonic() - _LAST_ATTEMPT_SECONDS
-        if remaining <= 0:
-            seen = str(self.last_seen)
-            if isinstance(self.last_seen, InferenceServerError):
-                seen = f"status {self.last_seen.status}: {seen}"
-            raise TimeoutError(
-                f"{self.subject} is not ready after {format_seconds(self.seconds)}; last seen: "
-                f"{seen}"
-            ) from self.last_seen
-        delay = min(self.delay * random.uniform(0.5, 1.0), remaining)
-        self.delay = min(self.delay * 2, 1.0)
-        return delay
-
-
-# --- kept connections that the server has closed -------------------------------------------------
-
-
-def read_eof(reader: Any, sock: Any, is_sent: bool, is_truncated: bool) -> None:
-    """Process the end of the stream.
-
-    ``is_sent`` is false if some bytes of the request were not passed to the kernel; for
-    ``is_truncated`` see ``ResponseReader.eof``. Raises ConnectionError if the response is not
-    complete; this is a ConnectionResetError if the server has not read the whole request. Raises
-    HeaderError if only its compressed body is incomplete.
-    """
-    if reader.n_received == 0 and not (is_sent and _is_received(sock)):
-        raise ConnectionResetError("the server closed the connection before it read the request")
-    reader.eof(is_truncated)
-
-
-def _is_received(sock: Any) -> bool:
-    """Return whether the server may have received everything, at the end of its stream.
-
-    If the server closes the connection before the request arrives, the client gets the end of the
-    stream, and a reset for the request that it has sent. ``recv`` then returns the end of the
-    stream, also if the reset has arrived. But the end of the stream acknowledges all bytes that
-    arrived before it was sent, so bytes that are not acknowledged arrived later.
-    """
-    try:
-        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0:
-            return False
-        unacknowledged = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
-    except OSError:  # the socket was closed, or the system is not Linux
-        return True
-    return int.from_bytes(unacknowledged, sys.byteorder) == 0
-
-
-def may_resend(request: Request, reader: Any, error: OSError, started: float) -> bool:
-    """Return whether a request is sent once more, on a new connection (RFC 9110 9.2.2).
-
-    It was sent at ``started`` on a kept connection, which has failed. The server may have closed
-    the connection before the request arrived. A reset within RESEND_SECONDS is taken as the sign of
-    that, although a server may also read a request and then reset the connection. In other cases,
-    only a GET is sent again, because a model could run twice.
-    """
-    if isinstance(error, TimeoutError) or reader.n_received > 0:
-        return False
-    if request.method == "GET":
-        return True
-    is_reset = isinstance(error, ConnectionResetError | BrokenPipeError)
-    return is_reset and time.monotonic() - started < RESEND_SECONDS
-
-
-# --- requests ------------------------------------------------------------------------------------
-
-
-class Request(NamedTuple):
-    """An HTTP request: the bytes of its head and the buffers of its body."""
-
-    method: str
-    path: str
-    head: bytes
-    buffers: tuple[Any, ...] = ()
-    nbytes: int = 0
-
-    def joined(self) -> bytes:
-        """Return head and body as one buffer."""
-        return b"".join((self.head, *self.buffers))
-
-    def windows(self, max_nbytes: int = PIECE_NBYTES) -> Iterator[list[Any]]:
-        """Iterate over lists of views of head and body, for ``sendmsg``.
-
-        The views in a list have at most ``max_nbytes`` bytes in total. The body is not copied.
-        """
-        window: list[Any] = [self.head]
-        room = max_nbytes
-        for buffer in self.buffers:
-            view = memoryview(buffer)
-            while len(view) > 0:
-                if room == 0 or len(window) == _MAX_PIECES:
-                    yield window
-                    window, room = [], max_nbytes
-                window.append(view[:room])
-                view = view[room:]
-                room -= len(window[-1])
-        yield window
-
-
-class ProgressReporter:
-    """Calls ``on_progress`` about once per MiB, and at the end of each direction."""
-
-    def __init__(self, callback: OnProgress, request_nbytes: int) -> None:
-        self.callback = callback
-        self.request_nbytes = request_nbytes
-        self.error: BaseException | None = None
-        self.restart()
-
-    def restart(self) -> None:
-        """Set all numbers to 0: the request is sent from its beginning."""
-        self.last = Progress(0, self.request_nbytes, 0, None)
-
-    def sent(self, nbytes: int) -> None:
-        last = self.last
-        if nbytes - last.sent_nbytes >= PIECE_NBYTES or nbytes == self.request_nbytes:
-            self._report(last._replace(sent_nbytes=nbytes))
-
-    def received(self, nbytes: int, content_length: int | None, complete: bool) -> None:
-        last = self.last
-        if complete or nbytes - last.received_nbytes >= PIECE_NBYTES:
-            self._report(last._replace(received_nbytes=nbytes, response_nbytes=content_length))
-
-    def _report(self, progress: Progress) -> None:
-        self.last = progress
-        try:
-            self.callback(progress)
-        except BaseException as error:
-            self.error = error  # an OSError of the callback is not an error of the connection
-            raise
-
-
-class ResponseBody(NamedTuple):
-    """The body of a successful response, and the length of its JSON header."""
-
-    buffer: tw.BodyBuffer
-    header_length: int | None
-
-    def decode(self, limits: tw.Limits) -> tw.InferResponse:
-        return tw.decode_response(self.buffer, self.header_length, limits=limits)
-
-    def parse_metadata(self, limits: tw.Limits) -> dict[str, Any]:
-        """Parse a body that is a JSON object, within the limits of a JSON header."""
-        nbytes = len(self.buffer)
-        if nbytes > limits.max_header_nbytes:
-            raise tw.HeaderError(
-                f"the metadata is {format_count('byte', nbytes)} long; the limit is "
-                f"{limits.max_header_nbytes}",
-                expected=limits.max_header_nbytes,
-                actual=nbytes,
-            )
-        try:
-            metadata = read_json(bytes(self.buffer), limits.max_nesting)
-        except tw.HeaderError as error:
-            raise tw.HeaderError(f"the metadata is invalid: {error}") from None
-        if not isinstance(metadata, dict):
-            raise tw.HeaderError("the metadata is invalid: it is not a JSON object")
-        return metadata
-
-
-clients: weakref.WeakSet[BaseClient] = weakref.WeakSet()
-"""All clients, for ``_after_fork``."""
-
-
-def _after_fork() -> None:
-    for client in list(clients):
-        client._forget_connections()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-InputSpecs = list[tuple[str, Any]]  # names and datatypes of a model's metadata; Tensor checks them
-"""The names and datatypes of the inputs of a model."""
-
-NormalizedInputs = Union[tw.Frame, Mapping[str, Any], list[tw.Tensor], "Positional"]
-"""The inputs of a call after ``normalize_inputs``."""
 
 
 class BaseClient:
-    """Base class of the clients: stores their options, and builds requests."""
+    """Stores the options of a client, builds its requests and sends them."""
 
     def __init__(
         self,
         url: str,
         *,
-        timeout: float | Timeout | None,
-        max_body: int | None,
-        limits: tw.Limits | None,
-        headers: Headers | None,
-        connections: int,
-        retries: int,
-        ssl_context: Any,
+        timeout: float | Timeout | None = DEFAULT_TIMEOUT,
+        max_body: int | None = DEFAULT_MAX_BODY,
+        limits: tw.Limits | None = None,
+        headers: Headers | None = None,
+        connections: int = 32,
+        idle_timeout: float | None = 30.0,
+        retries: int = 0,
+        ssl_context: ssl.SSLContext | None = None,
+        trust_env: bool = True,
+        binary_inputs: bool = True,
     ) -> None:
-        connections = check_integer("connections", connections, minimum=1)
-        retries = check_integer("retries", retries, minimum=0)
+        self._options = {name: value for name, value in locals().items() if name != "self"}
+        self._connections = check_integer("connections", connections, minimum=1)
+        self._idle_timeout = idle_timeout
+        check_seconds("idle_timeout", idle_timeout)
+        self.retries = check_integer("retries", retries, minimum=0)
         if max_body is not None:
             max_body = check_integer("max_body", max_body, minimum=0)
         if limits is not None:
             check_type("limits", limits, tw.Limits, "a Limits object")
-        self._options = {
-            "url": url,
-            "timeout": timeout,
-            "max_body": max_body,
-            "limits": limits,
-            "headers": headers,
-            "connections": connections,
-            "retries": retries,
-            "ssl_context": ssl_context,
-        }
         self.server: Server = parse_url(url)
         self.timeout: Timeout = as_timeout(timeout)
         self.max_body = max_body
@@ -500,21 +92,60 @@ class BaseClient:
             "User-Agent": f"tensorwire/{tw.__version__}",
             **check_headers(headers),
         }
-        self.retries = retries
+        self.binary_inputs = binary_inputs
+        context = None
+        if self.server.is_tls:
+            context = ssl_context or ssl.create_default_context()
+        proxy = find_proxy(self.server) if trust_env else None
+        self._connector = Connector(self.server, proxy, context, max_body)
+        self._target_prefix = ""
+        if proxy is not None and context is None:  # it only passes TLS on
+            self._target_prefix = self.server.origin
+            if proxy.authorization is not None:
+                self.headers["Proxy-Authorization"] = proxy.authorization
         self._default_deadline = Deadline(self.timeout) if self.timeout.total is None else None
         self._ids = itertools.count(1)
         self._heads: dict[tuple[str, str | None], tuple[str, bytes]] = {}
-        self._specs: dict[tuple[str, str | None], InputSpecs] = {}
+        self._datatypes: dict[tuple[str, str | None], dict[str, Any]] = {}
+        self._announces_binary: bool | None = None  # None: not known yet
+        self._pools: dict[int, Pool] = {}  # by the id of the process: see _open_pool
+        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.server.origin}{self.server.prefix}>"
 
-    def _forget_connections(self) -> None:
-        """Start without connections in a child process, which must not use those of its parent."""
-        raise NotImplementedError
-
     def __reduce__(self) -> tuple[Any, ...]:
         return _new_client, (type(self), self._options)
+
+    # --- connections ---
+
+    def _new_backend(self) -> Backend:
+        raise NotImplementedError
+
+    def _open_pool(self) -> Pool:
+        """Return the pool of this process.
+
+        After a fork, the child process has its own, because it must not use the connections of its
+        parent. No lock is used, because a thread of the parent may have had it.
+        """
+        pid = os.getpid()
+        pool = self._pools.get(pid)
+        if pool is None:
+            if self._is_closed:
+                raise RuntimeError("the client is closed")
+            for other in [key for key in self._pools if key != pid]:
+                if inherited := self._pools.pop(other, None):
+                    inherited.forget()
+            made = Pool(self._new_backend(), self._connections, self._idle_timeout)
+            pool = self._pools.setdefault(pid, made)
+        return pool
+
+    def _close_pool(self) -> None:
+        self._is_closed = True
+        if pool := self._pools.get(os.getpid()):
+            pool.close()
+
+    # --- requests ---
 
     def _deadline(self, timeout: float | Timeout | None) -> Deadline:
         if timeout is not None:
@@ -527,18 +158,22 @@ class BaseClient:
         for name, value in (*self.headers.items(), *check_headers(headers).items()):
             by_name[name.lower()] = (name, value)
         by_name["accept-encoding"] = ("Accept-Encoding", accept)
-        lines = [f"{method} {path} HTTP/1.1", *(f"{n}: {v}" for n, v in by_name.values()), ""]
+        target = f"{self._target_prefix}{self.server.prefix}{path}"
+        lines = [f"{method} {target} HTTP/1.1", *(f"{n}: {v}" for n, v in by_name.values()), ""]
         return "\r\n".join(lines).encode("latin-1")
 
-    def _request(self, path: str, headers: Headers | None = None) -> Request:
-        """Return a GET request."""
-        path = self.server.prefix + path
-        return Request("GET", path, self._head("GET", path, headers, "identity") + b"\r\n")
+    def _url(self, path: str) -> str:
+        return f"{self.server.origin}{self.server.prefix}{path}"
 
-    def _readiness_request(self, model: str | None, version: str | None) -> Request:
-        if model is None:
-            return self._request("/v2/health/ready")
-        return self._request(f"{model_path(model, version)}/ready")
+    def _get(self, path: str, headers: Headers | None, model: str | None = None) -> Request:
+        head = self._head("GET", path, headers, "identity") + b"\r\n"
+        return Request("GET", self._url(path), head, model=model)
+
+    def _readiness_request(
+        self, model: str | None, version: str | None, headers: Headers | None
+    ) -> Request:
+        path = "/v2/health" if model is None else model_path(model, version)
+        return self._get(f"{path}/ready", headers, model)
 
     def _infer_request(
         self,
@@ -547,58 +182,158 @@ class BaseClient:
         headers: Headers | None,
         frame: tw.Frame,
         compressed: Compressed | None = None,
-        response_compression: Algorithm | None = None,
+        accept: Algorithm | None = None,
     ) -> Request:
         key = (model, version)
         cached = self._heads.get(key)
         if cached is None:
-            path = f"{self.server.prefix}{model_path(model, version)}/infer"
+            path = f"{model_path(model, version)}/infer"
             # identity: compressing a response takes Triton more time than it saves (WIRE.md 8)
             cached = path, self._head("POST", path, None, "identity")
             if len(self._heads) >= _MAX_CACHED:
                 self._heads.clear()
             self._heads[key] = cached
         path, head = cached
-        if headers is not None or response_compression:
-            accept = response_compression or "identity"
-            head = self._head("POST", path, headers, accept)
+        if headers is not None or accept:
+            head = self._head("POST", path, headers, accept or "identity")
         # Unlike those of frame.buffers, these memoryviews are not shared with other threads.
         # tuple(frame) would first allocate len(frame) items, one for each byte.
         buffers = tuple(iter(frame))
         nbytes = len(frame)
-        header_length = frame.header_length
         if compressed is not None:
-            head += b"Content-Encoding: %b\r\n" % compressed.algorithm.encode()
             buffers = (compressed.body,)
             nbytes = len(compressed.body)
-        if header_length is None:
-            head += b"Content-Type: %b\r\nContent-Length: %d\r\n\r\n" % (_JSON_TYPE, nbytes)
-        else:
-            head += _BINARY_HEADERS % (header_length, nbytes)
-        return Request("POST", path, head, buffers, nbytes)
+            head += b"Content-Encoding: %b\r\n" % compressed.algorithm.encode()
+        head += body_headers(frame.header_length, nbytes)
+        return Request("POST", self._url(path), head, buffers, nbytes, model)
 
-    def _response_error(self, reader: Any) -> InferenceServerError:
-        """Return the exception for the error response that a ResponseReader has read."""
-        reason = reader.reason.decode("latin-1")
-        error = server_error(reader.status, reason, reader.error_body)
-        if reader.retry_after and reader.retry_after.isdigit() and len(reader.retry_after) < 10:
-            error.retry_after = float(reader.retry_after)
-        return error
+    async def _compress(self, frame: tw.Frame, algorithm: Algorithm) -> Compressed:
+        if len(frame) <= PIECE_NBYTES:
+            return compress(frame, algorithm)
+        return await self._open_pool().backend.run(compress, frame, algorithm)
 
-    def _encode(
+    # --- sending requests ---
+
+    async def _exchange(
+        self, request: Request, deadline: Deadline, on_progress: OnProgress | None = None
+    ) -> ResponseBody:
+        """Send a request, and repeat it up to ``retries`` times if that may help."""
+        progress = None if on_progress is None else ProgressReporter(on_progress, request.nbytes)
+        n_retries = 0
+        while True:
+            try:
+                return await self._attempt(request, deadline, progress)
+            except (ConnectionError, InferenceServerError) as error:
+                if n_retries >= self.retries or (progress and progress.error is error):
+                    raise
+                delay = retry_delay(error, n_retries, deadline)
+                if delay is None:
+                    raise
+            n_retries += 1
+            await self._open_pool().backend.sleep(delay)
+
+    async def _attempt(
+        self, request: Request, deadline: Deadline, progress: ProgressReporter | None
+    ) -> ResponseBody:
+        """Send a request on a connection of the pool, or on a new one; see ``may_resend``."""
+        pool = self._open_pool()
+        try:
+            connection = await pool.acquire(deadline)
+        except TimeoutError as error:
+            raise connection_error(request, error) from error
+        is_reusable = False
+        try:
+            if connection is not None and not connection.is_open():
+                connection.close()
+                connection = None
+            reader: ResponseReader | None = None
+            if connection is not None:
+                reader = await self._exchange_on_kept(pool, connection, request, deadline, progress)
+                if reader is None:
+                    connection.close()
+            if connection is None or reader is None:
+                connection = await self._connector.connect(pool.backend, deadline)
+                pool.backend.check()
+                reader = await connection.exchange(request, deadline, progress)
+            is_reusable = reader.reusable
+            if reader.buffer is None:
+                raise server_error(request, reader)
+            return ResponseBody(reader.take_buffer(), reader.header_length)
+        except OSError as error:
+            if progress is not None and progress.error is error:
+                raise
+            raise connection_error(request, error) from error
+        finally:
+            if connection is not None and not is_reusable:
+                connection.close()
+                connection = None
+            pool.release(connection)
+
+    async def _exchange_on_kept(
         self,
-        inputs: NormalizedInputs,
-        specs: InputSpecs | None,
+        pool: Pool,
+        connection: Connection,
+        request: Request,
+        deadline: Deadline,
+        progress: ProgressReporter | None,
+    ) -> ResponseReader | None:
+        """Send a request on a connection that was used before, and receive the response.
+
+        Returns None if the connection has failed, and the request must be sent on a new one.
+        """
+        started = time.monotonic()
+        try:
+            return await connection.exchange(request, deadline, progress)
+        except OSError as error:
+            if pool.is_closed or (progress is not None and progress.error is not None):
+                raise
+            if not may_resend(request, connection.reader, error, started):
+                raise
+            return None
+
+    async def _get_json(self, request: Request, deadline: Deadline) -> dict[str, Any]:
+        return (await self._exchange(request, deadline)).parse_metadata(self.limits)
+
+    async def _infer(
+        self, request: Request, deadline: Deadline, on_progress: OnProgress | None, is_binary: bool
+    ) -> tw.InferResponse:
+        try:
+            body = await self._exchange(request, deadline, on_progress)
+        except InferenceServerError as error:
+            if is_binary and error.status in _REJECTED:
+                await self._add_hint(error, deadline)
+            raise
+        return body.decode(self.limits)
+
+    async def _add_hint(self, error: InferenceServerError, deadline: Deadline) -> None:
+        """Say in an error that the server does not announce that it reads binary data."""
+        if self._announces_binary is None:
+            self._announces_binary = True
+            try:
+                extensions = (await self._get_json(self._get("/v2", None), deadline))["extensions"]
+                self._announces_binary = EXTENSION in extensions
+            except (tw.TensorwireError, OSError, LookupError, TypeError):
+                pass
+        if not self._announces_binary:
+            hint = f"the server does not announce {EXTENSION}: binary_inputs=False sends JSON"
+            error.args = (f"{error} ({hint})",)
+
+    # --- encoding ---
+
+    async def _encode(
+        self,
+        model: str,
+        version: str | None,
+        headers: Headers | None,
+        deadline: Deadline,
+        inputs: Inputs,
         outputs: Outputs | None,
-        binary_outputs: bool,
+        binary_inputs: bool | None,
+        binary_outputs: bool | None,
         id: Id,
         parameters: Mapping[str, Any] | None,
     ) -> tw.Frame:
-        """Encode the arguments of ``infer``.
-
-        ``specs`` are required for Positional inputs. A ``binary_data_output`` in ``parameters``
-        takes precedence over ``binary_outputs``.
-        """
+        """Encode the arguments of ``infer``."""
         if isinstance(inputs, tw.Frame):
             if outputs is not None or parameters is not None or isinstance(id, str):
                 raise TypeError(
@@ -606,216 +341,421 @@ class BaseClient:
                     "to encode_request"
                 )
             return inputs
+        if binary_inputs is None:
+            binary_inputs = self.binary_inputs
+        if binary_outputs is None:
+            binary_outputs = binary_inputs
         all_parameters: dict[str, Any] = {"binary_data_output": True} if binary_outputs else {}
         if isinstance(inputs, tw.InferRequest):
             all_parameters.update(inputs.parameters)
             outputs = inputs.outputs if outputs is None else outputs
             id = inputs.id if id is AUTO_ID and inputs.id is not None else id
-            inputs = list(inputs.inputs)
-        if parameters:
-            all_parameters.update(parameters)
+            tensors: Any = inputs.inputs
+        elif isinstance(inputs, Mapping):
+            tensors = inputs
+            for name, value in inputs.items():
+                if isinstance(value, list | tuple) and not holds_strings(value):
+                    if tensors is inputs:
+                        datatypes = await self._input_datatypes(model, version, headers, deadline)
+                        tensors = dict(inputs)
+                    tensors[name] = _tensor_of(model, name, value, datatypes)
+        else:
+            tensors = _tensors(inputs)
         request = tw.InferRequest(
-            inputs.tensors(specs or []) if isinstance(inputs, Positional) else inputs,
+            tensors,
             outputs,
             id=str(next(self._ids)) if id is AUTO_ID else id,
-            parameters=all_parameters,
+            parameters={**all_parameters, **(parameters or {})},
         )
+        if not binary_inputs:
+            request = request.replace(inputs=[t.replace(binary=False) for t in request.inputs])
         return tw.encode_request(request, limits=UNLIMITED)
 
-    def _cache_specs(self, model: str, version: str | None, metadata: dict[str, Any]) -> InputSpecs:
-        specs = input_specs(model, metadata)
-        if len(self._specs) >= _MAX_CACHED:
-            self._specs.clear()
-        self._specs[model, version] = specs
-        return specs
+    async def _input_datatypes(
+        self, model: str, version: str | None, headers: Headers | None, deadline: Deadline
+    ) -> dict[str, Any]:
+        """Return the datatypes of the inputs that the metadata of a model declares."""
+        found = self._datatypes.get((model, version))
+        if found is None:
+            request = self._get(model_path(model, version), headers, model)
+            metadata = await self._get_json(request, deadline)
+            try:
+                found = {entry["name"]: entry["datatype"] for entry in metadata["inputs"]}
+            except (TypeError, LookupError):
+                found = {}
+            if len(self._datatypes) >= _MAX_CACHED:
+                self._datatypes.clear()
+            self._datatypes[model, version] = found
+        return found
 
 
-_JSON_TYPE = JSON_TYPE.encode()
-_BINARY_HEADERS = (
-    f"Content-Type: {BINARY_TYPE}\r\n{HEADER_LENGTH}: %d\r\nContent-Length: %d\r\n\r\n"
-).encode()
+class Calls(BaseClient):
+    """The public methods of the clients."""
+
+    async def infer(
+        self,
+        model: str,
+        inputs: Inputs,
+        outputs: Outputs | None = None,
+        *,
+        binary_inputs: bool | None = None,
+        binary_outputs: bool | None = None,
+        version: str | None = None,
+        id: Id = AUTO_ID,
+        parameters: Mapping[str, Any] | None = None,
+        headers: Headers | None = None,
+        timeout: float | Timeout | None = None,
+        request_compression_algorithm: Algorithm | None = None,
+        response_compression_algorithm: Algorithm | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> tw.InferResponse:
+        """Run inference.
+
+        Parameters
+        ----------
+        model : str
+            The name of the model.
+        inputs : mapping of str to array or list, iterable of Tensor, InferRequest or Frame
+            The inputs. Large inputs are not copied. Their memory must not change until the call
+            returns. A list of numbers gets the datatype that the metadata of the model declares.
+            The client requests the metadata once per model and version.
+
+            The outputs, id and parameters of an InferRequest are those of the call, unless they are
+            passed. Its model name and version are not used.
+
+            A Frame is a request that ``encode_request`` returned. It can be sent any number of
+            times, and is not encoded again. ``outputs``, ``id``, ``parameters``, ``binary_inputs``
+            and ``binary_outputs`` do not apply: set them in the InferRequest. (To receive all
+            outputs as binary data, set its parameter ``binary_data_output``.)
+        outputs : iterable of str or RequestedOutput, optional
+            The outputs to return. By default, the server returns all outputs.
+        binary_inputs : bool, optional
+            Whether to send the inputs as binary data, except those whose ``binary`` is False. By
+            default, that of the client.
+        binary_outputs : bool, optional
+            Whether to request all outputs as binary data. The ``binary`` of a RequestedOutput and
+            a ``binary_data_output`` in ``parameters`` take precedence. By default, it is
+            ``binary_inputs``.
+        version : str, optional
+            The version of the model. By default, the server chooses one.
+        id : str or None, default AUTO_ID
+            The id of the request. The server returns it in the response. By default, the client
+            numbers its requests: the ids are "1", "2" and so on. If it is None, the request has no
+            id; models that copy the id to the response then fail on some servers.
+        parameters : mapping, optional
+            The parameters of the request.
+        headers : mapping of str to str, optional
+            Additional headers for this request.
+        timeout : float or Timeout, optional
+            Timeouts for this call. By default, the timeouts of the client apply.
+        request_compression_algorithm : {"gzip", "deflate"}, optional
+            Compress the request. By default, it is not compressed.
+        response_compression_algorithm : {"gzip", "deflate"}, optional
+            Ask the server to compress the response, which is then decompressed. By default, the
+            server is asked not to compress it.
+        on_progress : callable, optional
+            A function that is called with a ``Progress`` about once per MiB, and at the end of each
+            direction. If it raises an exception, the call is aborted: the connection is closed and
+            the exception is raised. If the request is sent again, the numbers begin at 0 again.
+
+        Returns
+        -------
+        InferResponse
+            Its binary tensors are writable views of the response body, which is kept until the last
+            of them is released. The first one is aligned to 64 bytes (WIRE.md 6).
+
+        Raises
+        ------
+        InferenceServerError, DecodeError, ConnectionError, TimeoutError, RuntimeError
+            See ``Client``.
+        EncodeError
+            The request cannot be encoded.
+        ValueError
+            ``model``, ``version``, ``timeout``, a header or a compression algorithm is invalid, or
+            an input is a list of numbers, and the metadata of the model does not declare it.
+        TypeError
+            An argument has the wrong type.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from tensorwire.client import Client
+        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
+        ...     response = client.infer("add", {"x": np.ones(2), "y": np.ones(2)}, ["sum"])
+        >>> response["sum"].as_numpy()                                   # doctest: +SKIP
+        array([2., 2.])
+
+        A request that is encoded once and sent twice:
+
+        >>> import tensorwire as tw
+        >>> inputs = [tw.Tensor("x", np.ones(2)), tw.Tensor("y", np.ones(2))]
+        >>> request = tw.InferRequest(inputs, parameters={"binary_data_output": True})
+        >>> frame = tw.encode_request(request)
+        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
+        ...     responses = [client.infer("add", frame) for _ in range(2)]
+        """
+        check_algorithm(request_compression_algorithm)
+        check_algorithm(response_compression_algorithm)
+        deadline = self._deadline(timeout)
+        frame = await self._encode(
+            model,
+            version,
+            headers,
+            deadline,
+            inputs,
+            outputs,
+            binary_inputs,
+            binary_outputs,
+            id,
+            parameters,
+        )
+        compressed = None
+        if request_compression_algorithm:
+            compressed = await self._compress(frame, request_compression_algorithm)
+        request = self._infer_request(
+            model, version, headers, frame, compressed, response_compression_algorithm
+        )
+        return await self._infer(request, deadline, on_progress, frame.header_length is not None)
+
+    async def infer_raw(
+        self,
+        model: str,
+        array: Any,
+        *,
+        version: str | None = None,
+        headers: Headers | None = None,
+        timeout: float | Timeout | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> tw.InferResponse:
+        """Run inference with a raw binary request, on a model with one input (WIRE.md 5).
+
+        The body of the request is the data of the array. The model defines the name, the datatype
+        and the shape of the input. The server returns all outputs as binary data.
+
+        Parameters
+        ----------
+        model : str
+            The name of the model.
+        array : array_like, bytes or str
+            The input; see ``encode_raw_request``. Its memory must not change until the call
+            returns.
+        version, headers, timeout, on_progress
+            See ``infer``.
+
+        Returns
+        -------
+        InferResponse
+            See ``infer``.
+
+        Raises
+        ------
+        InferenceServerError, DecodeError, ConnectionError, TimeoutError, RuntimeError
+            See ``Client``.
+        EncodeError, ValueError, TypeError
+            See ``infer``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from tensorwire.client import Client
+        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
+        ...     response = client.infer_raw("mean", np.ones(1000, np.float32))
+        """
+        deadline = self._deadline(timeout)
+        frame = tw.encode_raw_request(array)
+        request = self._infer_request(model, version, headers, frame)
+        return await self._infer(request, deadline, on_progress, is_binary=True)
+
+    async def server_metadata(
+        self, *, headers: Headers | None = None, timeout: float | Timeout | None = None
+    ) -> dict[str, Any]:
+        """Return the metadata of the server.
+
+        Parameters
+        ----------
+        headers, timeout
+            See ``infer``.
+
+        Returns
+        -------
+        dict
+            The JSON object of the server, usually with ``name``, ``version`` and ``extensions``.
+
+        Raises
+        ------
+        InferenceServerError, DecodeError, ConnectionError, TimeoutError, RuntimeError
+            See ``Client``.
+
+        Examples
+        --------
+        >>> from tensorwire.client import Client
+        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
+        ...     client.server_metadata()["extensions"]
+        ['binary_tensor_data']
+        """
+        return await self._get_json(self._get("/v2", headers), self._deadline(timeout))
+
+    async def model_metadata(
+        self,
+        model: str,
+        version: str | None = None,
+        *,
+        headers: Headers | None = None,
+        timeout: float | Timeout | None = None,
+    ) -> dict[str, Any]:
+        """Return the metadata of a model.
+
+        Parameters
+        ----------
+        model : str
+            The name of the model.
+        version : str, optional
+            The version of the model. By default, the server chooses one.
+        headers, timeout
+            See ``infer``.
+
+        Returns
+        -------
+        dict
+            The JSON object of the server, usually with ``name``, ``versions``, ``platform``,
+            ``inputs`` and ``outputs``.
+
+        Raises
+        ------
+        InferenceServerError, DecodeError, ConnectionError, TimeoutError, RuntimeError, ValueError
+            See ``Client``.
+
+        Examples
+        --------
+        >>> from tensorwire.client import Client
+        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
+        ...     client.model_metadata("resnet")["inputs"]
+        [{'name': 'image', 'datatype': 'FP32', 'shape': [-1, 3, 224, 224]}]
+        """
+        request = self._get(model_path(model, version), headers, model)
+        return await self._get_json(request, self._deadline(timeout))
+
+    async def is_ready(
+        self,
+        model: str | None = None,
+        version: str | None = None,
+        *,
+        headers: Headers | None = None,
+        timeout: float | Timeout | None = None,
+    ) -> bool:
+        """Return whether the server, or one of its models, is ready.
+
+        Parameters
+        ----------
+        model : str, optional
+            The name of a model. By default, the server as a whole is checked.
+        version : str, optional
+            The version of the model. By default, the server chooses one.
+        headers, timeout
+            See ``infer``.
+
+        Returns
+        -------
+        bool
+            False if the server responds with an error, the connection fails or a timeout expires.
+
+        Raises
+        ------
+        DecodeError, RuntimeError, ValueError
+            See ``Client``.
+
+        Examples
+        --------
+        >>> from tensorwire.client import Client
+        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
+        ...     client.is_ready("resnet")
+        True
+        """
+        request = self._readiness_request(model, version, headers)
+        try:
+            await self._exchange(request, self._deadline(timeout))
+        except (InferenceServerError, ConnectionError, TimeoutError):
+            return False
+        return True
+
+    async def wait_until_ready(
+        self,
+        timeout: float,
+        model: str | None = None,
+        version: str | None = None,
+        *,
+        headers: Headers | None = None,
+    ) -> None:
+        """Wait until the server, or one of its models, is ready.
+
+        Parameters
+        ----------
+        timeout : float
+            Maximum duration of the wait in seconds.
+        model, version, headers
+            See ``is_ready``.
+
+        Raises
+        ------
+        TimeoutError
+            The server or the model is not ready in time. The message contains the last error.
+        DecodeError, RuntimeError
+            See ``Client``.
+        ValueError
+            ``timeout`` is not a positive number, or ``model`` or ``version`` is invalid.
+
+        Examples
+        --------
+        >>> from tensorwire.client import Client
+        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
+        ...     client.wait_until_ready(30, "resnet")
+        """
+        request = self._readiness_request(model, version, headers)
+        wait = ReadinessWait(model, timeout)
+        while True:
+            try:
+                await self._attempt(request, Deadline(wait.timeout(self.timeout)), None)
+                return
+            except (InferenceServerError, ConnectionError, TimeoutError) as error:
+                delay = wait.next_delay(error)
+            await self._open_pool().backend.sleep(delay)
 
 
 def _new_client(kind: type[BaseClient], options: dict[str, Any]) -> BaseClient:
     return kind(**options)
 
 
-class Server(NamedTuple):
-    """The address of a server."""
-
-    is_tls: bool
-    host: str
-    port: int
-    host_header: str
-    origin: str
-    prefix: str  # the path before /v2
-
-
-def parse_url(url: str) -> Server:
-    """Split the URL of a server. Raises ValueError and TypeError."""
-    check_type("url", url, str, "a str")
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        port = parts.port
-    except ValueError as error:
-        raise ValueError(f"the URL of a server is invalid: {url!r} ({error})") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"the URL of a server must be http or https, and have a host: {url!r}")
-    if parts.query or parts.fragment or "@" in parts.netloc:
-        raise ValueError("the URL of a server must not have a query, a fragment or credentials")
-    if port == 0:
-        raise ValueError(f"the URL of a server must not have port 0: {url!r}")
-    try:
-        host = parts.hostname.encode("idna").decode("ascii")  # getaddrinfo does the same
-    except UnicodeError:
-        host = ""
-    if not re.fullmatch(r"[A-Za-z0-9._~%:-]+", host):
-        raise ValueError(f"the host of a URL is invalid: {url!r}")
-    is_tls = parts.scheme == "https"
-    bracketed = f"[{host}]" if ":" in host else host
-    netloc = bracketed if port is None else f"{bracketed}:{port}"
-    return Server(
-        is_tls,
-        host,
-        port or (443 if is_tls else 80),
-        netloc,
-        f"{parts.scheme}://{netloc}",
-        quote(parts.path.rstrip("/"), safe=_PATH_CHARACTERS),
+def _tensors(inputs: Iterable[Any]) -> list[tw.Tensor]:
+    """Return the inputs of a request that are not a mapping. Raises TypeError."""
+    if not isinstance(inputs, np.ndarray | str | bytes | tw.Tensor | tw.BytesArray):
+        found = list(inputs)
+        wrong = next((item for item in found if not isinstance(item, tw.Tensor)), None)
+        if wrong is None:
+            return found
+        raise TypeError(
+            f"inputs must be a mapping of names to arrays, or contain only Tensors, not "
+            f"{type(wrong).__name__}"
+        )
+    raise TypeError(
+        f"inputs must be a mapping of names to arrays, Tensors or a Frame, not "
+        f"{type(inputs).__name__}: pass a single input as {{name: array}}"
     )
 
 
-def model_path(model: str, version: str | None = None) -> str:
-    """Return the path of a model. Raises ValueError if no path can contain its name or version."""
-    path = f"/v2/models/{_quote_segment(model, 'name')}"
-    return path if version is None else f"{path}/versions/{_quote_segment(str(version), 'version')}"
+def holds_strings(value: Any) -> bool:
+    """Return whether the first item of nested lists is a text or bytes."""
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return isinstance(value, str | bytes)
 
 
-def _quote_segment(value: str, what: str) -> str:
-    # Quoting the dots does not help: many servers and proxies take %2E%2E for "..".
-    check_type(f"the {what} of a model", value, str, "a str")
-    if value in ("", ".", ".."):
+def _tensor_of(model: str, name: str, value: Any, datatypes: dict[str, Any]) -> tw.Tensor:
+    """Return the tensor of a list of numbers. Raises ValueError."""
+    datatype = datatypes.get(name)
+    if datatype is None:
         raise ValueError(
-            f"the {what} of a model must not be {value!r}, which cannot be a part of a URL path"
+            f"input {format_value(name)} is a list of numbers, but the metadata of model "
+            f"{format_value(model)} does not declare its datatype: pass an array, or a Tensor with "
+            "a datatype"
         )
-    return quote(value, safe="")
-
-
-def check_headers(headers: Headers | None) -> dict[str, str]:
-    """Return a copy of the headers.
-
-    Raises ValueError for headers that the client itself sets, and for invalid names and values.
-    Raises TypeError unless the argument is a mapping of str to str.
-    """
-    if headers is None:
-        return {}
-    check_type("headers", headers, Mapping, "a mapping of str to str")
-    for name, value in headers.items():
-        check_type("the name of an HTTP header", name, str, "a str")
-        check_type(f"the value of the HTTP header {name[:80]!r}", value, str, "a str")
-        if name.lower() in _RESERVED_HEADERS:
-            raise ValueError(f"the HTTP header {name} cannot be passed: the client sets it")
-        if not _TOKEN.fullmatch(name):
-            raise ValueError(f"the name of an HTTP header is invalid: {name[:80]!r}")
-        if _NOT_IN_VALUE.search(value) or not all(ord(c) < 256 for c in value):
-            raise ValueError(f"the value of the HTTP header {name} is invalid: {value[:80]!r}")
-    return dict(headers)
-
-
-def check_algorithm(algorithm: str | None) -> None:
-    if algorithm not in (None, "gzip", "deflate"):
-        raise ValueError(
-            f"the compression algorithm must be 'gzip', 'deflate' or None, not {algorithm!r}"
-        )
-
-
-class Compressed(NamedTuple):
-    """A compressed request body."""
-
-    algorithm: Algorithm
-    body: bytes
-
-
-def compress(frame: tw.Frame, algorithm: Algorithm) -> Compressed:
-    wbits = zlib.MAX_WBITS | (16 if algorithm == "gzip" else 0)  # 16: with the header of gzip
-    deflater = zlib.compressobj(wbits=wbits)
-    chunks = [deflater.compress(piece) for piece in frame.chunks(PIECE_NBYTES)]
-    return Compressed(algorithm, b"".join((*chunks, deflater.flush())))
-
-
-class Positional(NamedTuple):
-    """Inputs without names."""
-
-    arrays: list[Any]
-
-    def tensors(self, specs: InputSpecs) -> list[tw.Tensor]:
-        """Return the inputs with the names and datatypes of the model's inputs."""
-        if len(self.arrays) != len(specs):
-            names = ", ".join(repr(name[:80]) for name, _ in specs[:20])
-            raise ValueError(
-                f"inputs has {format_count('array', len(self.arrays))}, but the model takes "
-                f"{format_count('input', len(specs))}: {names}"
-            )
-        return [
-            tw.Tensor(name, array, datatype=datatype)
-            for array, (name, datatype) in zip(self.arrays, specs, strict=True)
-        ]
-
-
-def normalize_inputs(inputs: Inputs) -> NormalizedInputs:
-    """Return inputs without names as Positional, Tensors as a list, and other inputs unchanged.
-
-    Raises TypeError if ``inputs`` is a single array, or mixes Tensors with inputs without names.
-    """
-    if isinstance(inputs, dict | tw.Frame | Mapping):
-        return inputs
-    if isinstance(inputs, np.ndarray | str | bytes | tw.Tensor | tw.BytesArray):
-        raise TypeError(
-            f"inputs must be a mapping, a list or a Frame, not {type(inputs).__name__}: "
-            "pass a single input as [array] or {name: array}"
-        )
-    found = list(inputs)
-    n_tensors = sum(isinstance(value, tw.Tensor) for value in found)
-    if n_tensors == len(found):
-        return found
-    if n_tensors > 0:
-        raise TypeError("inputs must be either all Tensors or all arrays without names")
-    return Positional(found)
-
-
-def input_specs(model: str, metadata: dict[str, Any]) -> InputSpecs:
-    """Return the inputs that the metadata of a model declares. Raises HeaderError."""
-    try:
-        specs = [(spec["name"], spec["datatype"]) for spec in metadata["inputs"]]
-        if not specs or not all(isinstance(value, str) for spec in specs for value in spec):
-            raise TypeError
-    except (TypeError, LookupError):
-        raise tw.HeaderError(
-            f"the metadata of model {model[:80]!r} does not have the names and datatypes of its "
-            "inputs: pass the inputs as {name: array}"
-        ) from None
-    return specs
-
-
-# --- errors --------------------------------------------------------------------------------------
-
-
-def connection_error(request: Request, server: Server, error: OSError) -> OSError:
-    """Return the ConnectionError or TimeoutError for a failed exchange."""
-    kind = TimeoutError if isinstance(error, TimeoutError) else ConnectionError
-    reason = str(error)[:_MAX_REASON_LENGTH] or type(error).__name__
-    return kind(f"{request.method} {server.origin}{request.path}: {reason}")
-
-
-def server_error(status: int, reason: str | None, body: bytes) -> InferenceServerError:
-    """Return the exception for an error response.
-
-    The Content-Type is ignored, because Triton sends JSON errors as ``text/plain`` (WIRE.md 8).
-    """
-    try:
-        message = read_json(body, RESPONSE_LIMITS.max_nesting)["error"]
-        if not isinstance(message, str):
-            raise TypeError
-    except (ValueError, TypeError, LookupError):
-        message = body.decode("utf-8", "replace").strip()
-    message = message[:_MAX_MESSAGE_LENGTH] or f"HTTP status {status} {reason or ''}".rstrip()
-    return InferenceServerError(message, status=status)
+    return tw.Tensor(name, value, datatype=datatype)

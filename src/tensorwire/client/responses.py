@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from typing import Any
+from typing import Any, NamedTuple
 
 try:
     from httptools import (
@@ -26,6 +26,7 @@ except ImportError:
 
 import tensorwire as tw
 
+from .._codec.json_reader import read_json
 from ..errors import format_count
 
 ERROR_NBYTES = 64 << 10
@@ -85,7 +86,6 @@ class ResponseReader:
         "_headers",
         "_inflater",
         "_is_readable",
-        "_max_body",
         "_parser",
         "_scratch",
         "_until_eof",
@@ -95,6 +95,7 @@ class ResponseReader:
         "content_length",
         "error_body",
         "header_length",
+        "max_body",
         "n_received",
         "reason",
         "retry_after",
@@ -103,7 +104,7 @@ class ResponseReader:
     )
 
     def __init__(self, max_body: int | None) -> None:
-        self._max_body = max_body
+        self.max_body = max_body
         self._scratch = memoryview(bytearray(_SCRATCH_NBYTES))
         self._parser: Any = None
         self.start()
@@ -313,7 +314,7 @@ class ResponseReader:
                 [(name, value) for name in names for value in headers.get(name, ())]
             )
             length = None if self._inflater else self.content_length
-            self.buffer = tw.BodyBuffer(length, self.header_length, max_nbytes=self._max_body)
+            self.buffer = tw.BodyBuffer(length, self.header_length, max_nbytes=self.max_body)
         elif b"retry-after" in headers:
             self.retry_after = headers[b"retry-after"][0]
 
@@ -355,3 +356,31 @@ class ResponseReader:
 
 def _format_value(value: bytes) -> str:
     return repr(value[:40].decode("latin-1"))
+
+
+class ResponseBody(NamedTuple):
+    """The body of a successful response, and the length of its JSON header."""
+
+    buffer: tw.BodyBuffer
+    header_length: int | None
+
+    def decode(self, limits: tw.Limits) -> tw.InferResponse:
+        return tw.decode_response(self.buffer, self.header_length, limits=limits)
+
+    def parse_metadata(self, limits: tw.Limits) -> dict[str, Any]:
+        """Parse a body that is a JSON object, within the limits of a JSON header."""
+        nbytes = len(self.buffer)
+        if nbytes > limits.max_header_nbytes:
+            raise tw.HeaderError(
+                f"the metadata is {format_count('byte', nbytes)} long; the limit is "
+                f"{limits.max_header_nbytes}",
+                expected=limits.max_header_nbytes,
+                actual=nbytes,
+            )
+        try:
+            metadata = read_json(bytes(self.buffer), limits.max_nesting)
+        except tw.HeaderError as error:
+            raise tw.HeaderError(f"the metadata is invalid: {error}") from None
+        if not isinstance(metadata, dict):
+            raise tw.HeaderError("the metadata is invalid: it is not a JSON object")
+        return metadata

@@ -1,0 +1,125 @@
+"""The addresses of a server and of its proxy."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from base64 import b64encode
+from typing import NamedTuple
+from urllib.parse import SplitResult, quote, unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from ..arguments import check_type
+
+_PATH_CHARACTERS = "/%:@!$&'()*+,;=~"
+
+
+class Server(NamedTuple):
+    """The address of a server."""
+
+    is_tls: bool
+    host: str
+    port: int
+    host_header: str
+    origin: str  # scheme, host and port
+    prefix: str  # the path before /v2
+    socket_path: str | None = None  # of a Unix socket
+
+
+class Proxy(NamedTuple):
+    """The address of an HTTP proxy."""
+
+    host: str
+    port: int
+    authorization: str | None  # the value of Proxy-Authorization
+
+
+def parse_url(url: str) -> Server:
+    """Split the URL of a server. Raises ValueError and TypeError."""
+    check_type("url", url, str, "a str")
+    if url.lower().startswith("unix:"):
+        path = unquote(url[len("unix:") :])
+        path = path.removeprefix("//")  # unix:///path has an empty host
+        if not path.startswith("/") or "\0" in path:
+            raise ValueError(f"the URL of a Unix socket must be unix:/path, not {url!r}")
+        return Server(False, "localhost", 0, "localhost", f"unix:{path}:", "", path)
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"the URL of a server is invalid: {url!r} ({error})") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(
+            f"the URL of a server must be http, https or unix, and have a host: {url!r}"
+        )
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError("the URL of a server must not have a query, a fragment or credentials")
+    if port == 0:
+        raise ValueError(f"the URL of a server must not have port 0: {url!r}")
+    host = _ascii_host(parts, url)
+    is_tls = parts.scheme == "https"
+    bracketed = f"[{host}]" if ":" in host else host
+    netloc = bracketed if port is None else f"{bracketed}:{port}"
+    return Server(
+        is_tls,
+        host,
+        port or (443 if is_tls else 80),
+        netloc,
+        f"{parts.scheme}://{netloc}",
+        quote(parts.path.rstrip("/"), safe=_PATH_CHARACTERS),
+    )
+
+
+def _ascii_host(parts: SplitResult, url: str) -> str:
+    try:
+        host = (parts.hostname or "").encode("idna").decode("ascii")  # getaddrinfo does the same
+    except UnicodeError:
+        host = ""
+    if not re.fullmatch(r"[A-Za-z0-9._~%:-]+", host):
+        raise ValueError(f"the host of a URL is invalid: {url!r}")
+    return host
+
+
+def find_proxy(server: Server) -> Proxy | None:
+    """Return the proxy that the environment defines for a server. Raises ValueError.
+
+    The variables are HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, as ``urllib.request`` reads
+    them. Items of NO_PROXY may also be networks, such as ``10.0.0.0/8``.
+    """
+    if server.socket_path is not None:
+        return None
+    proxies = getproxies()
+    url = proxies.get("https" if server.is_tls else "http") or proxies.get("all")
+    if not url or proxy_bypass(f"{server.host}:{server.port}") or proxy_bypass(server.host):
+        return None
+    if _is_in_a_network(server.host, proxies.get("no", "")):
+        return None
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        port = parts.port or 80
+    except ValueError as error:
+        raise ValueError(f"the URL of the proxy in the environment is invalid ({error})") from None
+    if parts.scheme != "http" or not parts.hostname:
+        raise ValueError(
+            f"the proxy in the environment must be http://host:port, but its scheme is "
+            f"{parts.scheme!r}; trust_env=False ignores it"
+        )
+    authorization = None
+    if parts.username is not None:
+        credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        authorization = f"Basic {b64encode(credentials.encode()).decode()}"
+    return Proxy(_ascii_host(parts, parts.hostname), port, authorization)
+
+
+def _is_in_a_network(host: str, no_proxy: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    for item in no_proxy.split(","):
+        try:
+            if address in ipaddress.ip_network(item.strip(), strict=False):
+                return True
+        except ValueError:
+            pass  # the name of a host
+    return False

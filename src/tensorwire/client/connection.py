@@ -1,0 +1,390 @@
+"""One connection to a server, for both clients.
+
+The socket never blocks. Everything that may have to wait is a coroutine, which waits only in the
+``Backend`` of the client: with ``poll`` in the blocking client, and in the event loop in the
+asynchronous one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import ssl
+import sys
+import termios
+import time
+from collections.abc import Callable
+from select import POLLIN, POLLOUT
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from .addresses import Proxy, Server
+from .limits import ConnectDeadline, Deadline
+from .requests import PIECE_NBYTES, ProgressReporter, Request
+from .responses import ResponseReader
+
+RESEND_SECONDS = 1.0  # a reset after this time is not taken for that of a connection closed before
+_TLS_PIECE_NBYTES = 256 << 10  # OpenSSL encrypts a whole piece before it returns
+_BUSY_SECONDS = 0.01  # the pause before connecting again to a Unix socket whose queue is full
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+Result = TypeVar("Result")
+
+
+class Watcher(Protocol):
+    """Waits for events of the socket of one connection."""
+
+    async def wait(self, events: int, seconds: float | None) -> int:
+        """Return the events (POLLIN, POLLOUT) that have happened, or 0 after ``seconds``."""
+
+    def close(self) -> None:
+        """Release the socket, before it is closed."""
+
+
+class Waiter(Protocol):
+    """A call that waits for a connection of the pool."""
+
+    connection: Connection | None
+
+    async def wait(self, seconds: float | None) -> bool:
+        """Return whether ``wake`` was called, at the latest after ``seconds``."""
+
+    def wake(self) -> None: ...
+
+
+class Backend(Protocol):
+    """How a client waits."""
+
+    def check(self) -> None:
+        """Raise RuntimeError if the caller cannot use this backend."""
+
+    def end_calls(self) -> None:
+        """Let the calls fail that the closing of the client ends."""
+
+    def watch(self, connection: Connection) -> Watcher: ...
+
+    def new_waiter(self) -> Waiter: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Call a function that computes for a long time."""
+        raise NotImplementedError
+
+    async def look_up(self, host: str, port: int, deadline: Deadline) -> list[Any]:
+        """Return the results of ``getaddrinfo``. Raises OSError."""
+        raise NotImplementedError
+
+
+class Connection:
+    """A connection to the server. It is used by one call at a time.
+
+    It must be closed if a method raises an exception, or if a response is not ``reusable``.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "has_failed",
+        "idle_since",
+        "is_sent",
+        "is_tls",
+        "reader",
+        "socket",
+        "watcher",
+    )
+
+    def __init__(self, sock: socket.socket, backend: Backend, max_body: int | None) -> None:
+        sock.setblocking(False)
+        self.socket = sock
+        self.is_tls = False
+        self.reader = ResponseReader(max_body)
+        self.is_sent = False  # whether the kernel has all of the request
+        self.has_failed = False  # whether sending has failed
+        self.idle_since = 0.0
+        self.watcher = backend.watch(self)
+
+    def close(self) -> None:
+        self.watcher.close()
+        self.reader.close()
+        with contextlib.suppress(OSError):
+            # The connection also ends if a child process has inherited the socket.
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+    def is_open(self) -> bool:
+        """Return whether an idle connection can be used: it is open and no bytes have arrived."""
+        try:
+            if not self.is_tls:
+                self.socket.recv(1, socket.MSG_PEEK)
+            else:
+                self.socket.recv(1)  # it also processes TLS messages, such as session tickets
+        except _WOULD_BLOCK:
+            return True
+        except OSError:
+            pass
+        return False
+
+    # --- establishing the connection ---
+
+    async def connect(self, address: Any, backend: Backend, deadline: Deadline) -> None:
+        code = self.socket.connect_ex(address)
+        while code == errno.EAGAIN:
+            await backend.sleep(_BUSY_SECONDS)
+            deadline.limit("connect")
+            code = self.socket.connect_ex(address)
+        if code == errno.EINPROGRESS:
+            await self._wait(POLLOUT, deadline)
+            code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code != 0:
+            raise OSError(code, os.strerror(code))
+        if self.socket.family != socket.AF_UNIX:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    async def open_tunnel(self, server: Server, proxy: Proxy, deadline: Deadline) -> None:
+        """Let a proxy connect to the server (RFC 9110 9.3.6)."""
+        host = f"[{server.host}]" if ":" in server.host else server.host
+        target = f"{host}:{server.port}"
+        lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
+        if proxy.authorization is not None:
+            lines.append(f"Proxy-Authorization: {proxy.authorization}")
+        head = "\r\n".join((*lines, "", "")).encode()
+        await self._send(Request("CONNECT", target, head), deadline, None)
+        reader = self.reader
+        while reader.status == 0 and not reader.complete:
+            await self._receive(deadline, None)
+        if not 200 <= reader.status < 300:
+            raise OSError(f"the proxy responded with status {reader.status} to CONNECT {target}")
+        self.reader = ResponseReader(reader.max_body)
+        reader.close()
+
+    async def start_tls(self, context: ssl.SSLContext, host: str, deadline: Deadline) -> None:
+        self.socket = sock = context.wrap_socket(
+            self.socket,
+            server_hostname=host,
+            do_handshake_on_connect=False,
+            suppress_ragged_eofs=False,
+        )
+        self.is_tls = True
+        while True:
+            try:
+                sock.do_handshake()
+                return
+            except ssl.SSLWantReadError:
+                events = POLLIN
+            except ssl.SSLWantWriteError:
+                events = POLLOUT
+            await self._wait(events, deadline)
+
+    # --- a request and its response ---
+
+    async def exchange(
+        self, request: Request, deadline: Deadline, progress: ProgressReporter | None
+    ) -> ResponseReader:
+        """Send a request, and receive the response. Raises OSError and DecodeError."""
+        reader = self.reader
+        reader.start()
+        self.is_sent = self.has_failed = False
+        if progress is not None:
+            progress.restart()
+        error: OSError | None = None
+        try:
+            self.is_sent = await self._send(request, deadline, progress)
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLError) as failure:
+            if progress is not None and progress.error is not None:
+                raise
+            error = failure  # the server may have responded before it closed the connection
+            self.has_failed = True
+        try:
+            while not reader.complete:
+                await self._receive(deadline, progress)
+        except OSError as failure:
+            if error is None or (progress is not None and progress.error is not None):
+                raise
+            raise (failure if isinstance(failure, ConnectionResetError) else error) from None
+        if not self.is_sent:
+            reader.reusable = False
+        return reader
+
+    async def _send(
+        self, request: Request, deadline: Deadline, progress: ProgressReporter | None
+    ) -> bool:
+        """Send a request. Returns False if the server has responded before its end."""
+        reader = self.reader
+        n_sent = 0
+        is_first = True  # the kernel has room for the first piece, without waiting for it
+        for window in request.windows(_TLS_PIECE_NBYTES if self.is_tls else PIECE_NBYTES):
+            while window:
+                if not is_first and await self._wait(POLLIN | POLLOUT, deadline) & ~POLLOUT:
+                    self._receive_available(progress)
+                    # A server that rejects the request does not read the rest of it.
+                    if reader.complete or reader.status >= 300:
+                        return False
+                is_first = False
+                n_sent += self._send_window(window)
+                if progress is not None:
+                    progress.sent(max(n_sent - len(request.head), 0))
+        return True
+
+    def _send_window(self, window: list[Any]) -> int:
+        """Send as much as possible, and remove it from the window. Returns the number of bytes."""
+        try:
+            if self.is_tls or len(window) == 1:
+                n_sent = self.socket.send(window[0])
+            else:
+                n_sent = self.socket.sendmsg(window)
+        except _WOULD_BLOCK:
+            return 0
+        n_left = n_sent
+        while window and n_left >= len(window[0]):
+            n_left -= len(window.pop(0))
+        if n_left > 0:
+            window[0] = memoryview(window[0])[n_left:]
+        return n_sent
+
+    async def _receive(self, deadline: Deadline, progress: ProgressReporter | None) -> None:
+        """Wait for bytes of the response, and process at least those that have arrived.
+
+        With TLS, it processes about 1 MiB before it waits again: each record has at most 16 KiB.
+        OpenSSL may have decrypted bytes, of which the kernel does not know.
+        """
+        sock = self.socket
+        if not isinstance(sock, ssl.SSLSocket):
+            await self._wait(POLLIN, deadline)
+            self._receive_available(progress)
+            return
+        if not sock.pending():
+            await self._wait(POLLIN, deadline)
+        else:
+            deadline.limit("total")
+        reader = self.reader
+        end = reader.n_received + PIECE_NBYTES
+        while self._receive_available(progress):
+            if reader.complete or reader.n_received >= end:
+                return
+
+    def _receive_available(self, progress: ProgressReporter | None) -> bool:
+        """Process bytes that have arrived. Returns False if there are none."""
+        reader = self.reader
+        try:
+            if self.is_tls and reader.n_received == 0 and self._is_tls_truncated():
+                read_eof(reader, self.socket, self.is_sent, is_truncated=True)
+            elif n_received := self.socket.recv_into(reader.get_buffer()):
+                reader.received(n_received)
+            else:
+                read_eof(reader, self.socket, self.is_sent, is_truncated=self.has_failed)
+        except _WOULD_BLOCK:
+            return False
+        except ssl.SSLEOFError:
+            reader.eof(is_truncated=True)
+        if progress is not None and reader.status:
+            progress.received(reader.body_nbytes, reader.content_length, reader.complete)
+        return True
+
+    def _is_tls_truncated(self) -> bool:
+        """Return whether the stream of the socket has ended, before OpenSSL notices it.
+
+        OpenSSL then sends an alert, which the server does not acknowledge. Whether the server has
+        acknowledged the request is not known any more.
+        """
+        return not socket.socket.recv(self.socket, 1, socket.MSG_PEEK)
+
+    async def _wait(self, events: int, deadline: Deadline) -> int:
+        """Return the events that have happened. Raises TimeoutError."""
+        seconds, step = deadline.limit("read")
+        happened = await self.watcher.wait(events, seconds)
+        if not happened:
+            raise deadline.timeout_error(step)
+        return happened
+
+
+class Connector(NamedTuple):
+    """Opens connections to a server, directly or through a proxy."""
+
+    server: Server
+    proxy: Proxy | None
+    context: ssl.SSLContext | None
+    max_body: int | None
+
+    async def connect(self, backend: Backend, deadline: Deadline) -> Connection:
+        """Return a connection. Raises OSError."""
+        error: OSError | None = None
+        for family, kind, protocol, _, address in await self._addresses(backend, deadline):
+            step = ConnectDeadline(deadline)
+            step.limit("connect")
+            connection = Connection(socket.socket(family, kind, protocol), backend, self.max_body)
+            try:
+                await self._establish(connection, address, backend, step)
+                return connection
+            except OSError as failure:
+                error = failure
+                connection.close()
+            except BaseException:
+                connection.close()
+                raise
+        raise error or OSError("the host has no address")
+
+    async def _addresses(self, backend: Backend, deadline: Deadline) -> list[Any]:
+        if self.server.socket_path is not None:
+            return [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", self.server.socket_path)]
+        peer = self.proxy or self.server
+        return await backend.look_up(peer.host, peer.port, deadline)
+
+    async def _establish(
+        self, connection: Connection, address: Any, backend: Backend, deadline: Deadline
+    ) -> None:
+        await connection.connect(address, backend, deadline)
+        if self.context is not None:
+            if self.proxy is not None:
+                await connection.open_tunnel(self.server, self.proxy, deadline)
+            await connection.start_tls(self.context, self.server.host, deadline)
+
+
+# --- connections that the server has closed ------------------------------------------------------
+
+
+def read_eof(reader: ResponseReader, sock: Any, is_sent: bool, is_truncated: bool) -> None:
+    """Process the end of the stream.
+
+    ``is_sent`` is false if some bytes of the request were not passed to the kernel; for
+    ``is_truncated`` see ``ResponseReader.eof``. Raises ConnectionError if the response is not
+    complete; this is a ConnectionResetError if the server has not read the whole request. Raises
+    HeaderError if only its compressed body is incomplete.
+    """
+    if reader.n_received == 0 and not (is_sent and _is_received(sock)):
+        raise ConnectionResetError("the server closed the connection before it read the request")
+    reader.eof(is_truncated)
+
+
+def _is_received(sock: Any) -> bool:
+    """Return whether the server may have received everything, at the end of its stream.
+
+    If the server closes the connection before the request arrives, the client gets the end of the
+    stream, and a reset for the request that it has sent. ``recv`` then returns the end of the
+    stream, also if the reset has arrived. But the end of the stream acknowledges all bytes that
+    arrived before it was sent, so bytes that are not acknowledged arrived later.
+    """
+    try:
+        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0:
+            return False
+        unacknowledged = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+    except OSError:  # the socket was closed, or the system is not Linux
+        return True
+    return int.from_bytes(unacknowledged, sys.byteorder) == 0
+
+
+def may_resend(request: Request, reader: ResponseReader, error: OSError, started: float) -> bool:
+    """Return whether a request is sent once more, on a new connection (RFC 9110 9.2.2).
+
+    It was sent at ``started`` on a kept connection, which has failed. The server may have closed
+    the connection before the request arrived. A reset within RESEND_SECONDS is taken as the sign of
+    that, although a server may also read a request and then reset the connection. In other cases,
+    only a GET is sent again, because a model could run twice.
+    """
+    if isinstance(error, TimeoutError) or reader.n_received > 0:
+        return False
+    if request.method == "GET":
+        return True
+    is_reset = isinstance(error, ConnectionResetError | BrokenPipeError)
+    return is_reset and time.monotonic() - started < RESEND_SECONDS

@@ -1,0 +1,82 @@
+"""The errors of calls: responses that are not successful, and connections that fail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import tensorwire as tw
+
+from .._codec.json_reader import read_json
+from .requests import Request
+
+if TYPE_CHECKING:
+    from .responses import ResponseReader
+
+_MAX_MESSAGE_LENGTH = 2000
+_MAX_REASON_LENGTH = 500
+_MAX_NESTING = tw.Limits().max_nesting
+
+
+class InferenceServerError(tw.TensorwireError):
+    """The server responded with an HTTP status that is not 2xx.
+
+    Attributes
+    ----------
+    status : int
+        The HTTP status of the response.
+    message : str
+        The error message of the server, shortened to 2000 characters: the ``error`` member of a
+        JSON body, or the text of any other body.
+    url : str or None
+        The URL of the request.
+    model : str or None
+        The name of the model. None if the request does not concern a model.
+    retry_after : float or None
+        The number of seconds in the Retry-After header of the response. None if there is none.
+
+    Notes
+    -----
+    ``str(error)`` contains the method, the URL, the status and the message.
+
+    Examples
+    --------
+    >>> from tensorwire.client import Client, InferenceServerError
+    >>> client = Client("localhost:8000")
+    >>> try:                                              # doctest: +SKIP
+    ...     client.infer("resnet50", {"x": np.ones(3)})
+    ... except InferenceServerError as error:
+    ...     print(error.status, error.model, error.message)
+    404 resnet50 model 'resnet50' is not known
+    """
+
+    message: str = ""
+    url: str | None = None
+    model: str | None = None
+    retry_after: float | None = None
+
+
+def server_error(request: Request, reader: ResponseReader) -> InferenceServerError:
+    """Return the exception for an error response.
+
+    The Content-Type is ignored, because Triton sends JSON errors as ``text/plain`` (WIRE.md 8).
+    """
+    try:
+        message = read_json(bytes(reader.error_body), _MAX_NESTING)["error"]
+        if not isinstance(message, str):
+            raise TypeError
+    except (ValueError, TypeError, LookupError):
+        message = reader.error_body.decode("utf-8", "replace").strip()
+    message = message[:_MAX_MESSAGE_LENGTH] or reader.reason.decode("latin-1")
+    text = f"{request.method} {request.url}: status {reader.status}"
+    error = InferenceServerError(f"{text}: {message}" if message else text, status=reader.status)
+    error.message, error.url, error.model = message, request.url, request.model
+    if reader.retry_after and reader.retry_after.isdigit() and len(reader.retry_after) < 10:
+        error.retry_after = float(reader.retry_after)
+    return error
+
+
+def connection_error(request: Request, error: OSError) -> OSError:
+    """Return the ConnectionError or TimeoutError for a failed exchange."""
+    kind = TimeoutError if isinstance(error, TimeoutError) else ConnectionError
+    reason = str(error)[:_MAX_REASON_LENGTH] or type(error).__name__
+    return kind(f"{request.method} {request.url}: {reason}")

@@ -1,0 +1,203 @@
+"""Limits of a call: timeouts, sizes, the pauses before retries, the wait for a server."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import tensorwire as tw
+
+from ..arguments import check_seconds
+from ..errors import format_seconds
+from .errors import InferenceServerError
+
+DEFAULT_TIMEOUT = 60.0
+"""Default timeout in seconds, as in tritonclient."""
+
+DEFAULT_MAX_BODY = 2**31 - 1
+"""Default limit of a response body in bytes, after decompression."""
+
+RESPONSE_LIMITS = tw.Limits(
+    max_header_nbytes=2**31 - 1,
+    max_tensors=2**31 - 1,
+    max_name_nbytes=2**31 - 1,
+    max_parameters=2**31 - 1,
+)
+"""Default limits of the clients for ``decode_response``.
+
+They do not limit the header, the names, the parameters and the number of tensors further than
+``max_body`` does.
+"""
+
+_FIRST_DELAY_SECONDS = 0.1
+_MAX_DELAY_SECONDS = 10.0
+_MAX_RETRY_AFTER_SECONDS = 60
+_LAST_ATTEMPT_SECONDS = 0.02  # minimum duration of an attempt of wait_until_ready
+_RETRIED_STATUSES = (429, 502, 503, 504)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeout:
+    """The timeouts of a call, in seconds. None means no timeout.
+
+    Parameters
+    ----------
+    connect : float or None, default 60.0
+        Maximum duration of establishing a connection, including TLS, for each address of the host.
+        Looking up the addresses may take as long.
+    read : float or None, default 60.0
+        Maximum duration of each single send or receive operation. A request is sent in pieces of at
+        most 1 MiB.
+    total : float or None, default None
+        Maximum duration of the whole call, including the wait for a free connection, retries and
+        the pauses between them. It does not include encoding, compressing and decoding.
+
+    Raises
+    ------
+    ValueError
+        A timeout is not a positive number.
+    TypeError
+        A timeout is neither a number nor None.
+
+    Examples
+    --------
+    >>> from tensorwire.client import Client, Timeout
+    >>> client = Client("localhost:8000", timeout=Timeout(connect=1, total=30))
+    >>> client.timeout
+    Timeout(connect=1, read=60.0, total=30)
+    """
+
+    connect: float | None = DEFAULT_TIMEOUT
+    read: float | None = DEFAULT_TIMEOUT
+    total: float | None = None
+
+    def __post_init__(self) -> None:
+        check_seconds("connect", self.connect)
+        check_seconds("read", self.read)
+        check_seconds("total", self.total)
+
+
+def as_timeout(timeout: float | Timeout | None) -> Timeout:
+    if isinstance(timeout, Timeout):
+        return timeout
+    check_seconds("timeout", timeout)
+    return Timeout(connect=timeout, read=timeout)
+
+
+Step = Literal["connect", "read", "total"]
+"""What a wait is for, and the name of the timeout that ends it."""
+
+
+class Deadline:
+    """The timeouts of one call, with the time at which its total timeout expires."""
+
+    __slots__ = ("at", "timeout")
+
+    def __init__(self, timeout: Timeout) -> None:
+        self.timeout = timeout
+        self.at = None if timeout.total is None else time.monotonic() + timeout.total
+
+    def limit(self, step: Step) -> tuple[float | None, Step]:
+        """Return how many seconds a step that begins now may take, and which timeout expires then.
+
+        Raises TimeoutError if no time remains. The timeouts are only compared here, and with one
+        clock. The clock of an event loop may be coarser or ahead, so it cannot tell which timeout
+        has expired.
+        """
+        seconds: float | None = None if step == "total" else getattr(self.timeout, step)
+        if self.at is None:
+            return seconds, step
+        return self.earlier(None if seconds is None else time.monotonic() + seconds, step)
+
+    def earlier(self, end: float | None, step: Step) -> tuple[float | None, Step]:
+        """Return the result of ``limit`` for a step that must end at ``end``."""
+        if self.at is not None and (end is None or self.at <= end):
+            end, step = self.at, "total"
+        if end is None:
+            return None, step
+        seconds = end - time.monotonic()
+        if seconds <= 0:
+            raise self.timeout_error(step)
+        return seconds, step
+
+    def timeout_error(self, step: Step) -> TimeoutError:
+        """Return the exception for a timeout that has expired."""
+        duration = format_seconds(getattr(self.timeout, step))
+        if step == "total":
+            return TimeoutError(f"the call took longer than {duration} (total timeout)")
+        if step == "connect":
+            return TimeoutError(f"no connection after {duration} (connect timeout)")
+        return TimeoutError(f"no data was transferred for {duration} (read timeout)")
+
+
+class ConnectDeadline(Deadline):
+    """The timeouts while one connection is established, which begins now.
+
+    Every step ends with the connect timeout.
+    """
+
+    __slots__ = ("since",)
+
+    def __init__(self, deadline: Deadline) -> None:
+        self.timeout = deadline.timeout
+        self.at = deadline.at
+        self.since = time.monotonic()
+
+    def limit(self, step: Step) -> tuple[float | None, Step]:
+        seconds = self.timeout.connect
+        return self.earlier(None if seconds is None else self.since + seconds, "connect")
+
+
+def retry_delay(error: Exception, attempt: int, deadline: Deadline) -> float | None:
+    """Return how many seconds to wait before a call is repeated. None if the error is final.
+
+    ``attempt`` counts the retries from 0.
+    """
+    delay: float
+    retry_after = error.retry_after if isinstance(error, InferenceServerError) else None
+    if isinstance(error, InferenceServerError) and error.status not in _RETRIED_STATUSES:
+        return None
+    if retry_after is not None:
+        delay = retry_after
+        if delay > _MAX_RETRY_AFTER_SECONDS:
+            return None
+    else:
+        delay = min(_FIRST_DELAY_SECONDS * 2.0 ** min(attempt, 10), _MAX_DELAY_SECONDS)
+        delay *= random.uniform(0.5, 1.0)
+    if deadline.at is not None and time.monotonic() + delay >= deadline.at:
+        return None
+    return delay
+
+
+class ReadinessWait:
+    """The state of ``wait_until_ready``: the remaining time, and what was last seen."""
+
+    def __init__(self, model: str | None, timeout: float) -> None:
+        self.subject = "the server" if model is None else f"model {model[:80]!r}"
+        self.seconds = timeout
+        check_seconds("timeout", timeout, or_none=False)
+        self.end = time.monotonic() + self.seconds
+        self.delay = 0.02
+        self.last_seen: Exception | None = None
+
+    def timeout(self, timeout: Timeout) -> Timeout:
+        """Return the timeouts of the next attempt."""
+        remaining = max(self.end - time.monotonic(), 0.001)
+        total = remaining if timeout.total is None else min(timeout.total, remaining)
+        return Timeout(connect=timeout.connect, read=timeout.read, total=total)
+
+    def next_delay(self, error: Exception) -> float:
+        """Return the pause before the next attempt. Raises TimeoutError if no time remains."""
+        if self.last_seen is None or not isinstance(error, TimeoutError):
+            self.last_seen = error
+        remaining = self.end - time.monotonic() - _LAST_ATTEMPT_SECONDS
+        if remaining <= 0:
+            raise TimeoutError(
+                f"{self.subject} is not ready after {format_seconds(self.seconds)}; last seen: "
+                f"{self.last_seen}"
+            ) from self.last_seen
+        delay = min(self.delay * random.uniform(0.5, 1.0), remaining)
+        self.delay = min(self.delay * 2, 1.0)
+        return delay

@@ -1,0 +1,213 @@
+"""HTTP requests: their heads, the buffers of their bodies, compression and progress."""
+
+from __future__ import annotations
+
+import enum
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+from urllib.parse import quote
+
+import tensorwire as tw
+
+from ..arguments import check_type
+from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
+
+PIECE_NBYTES = 1 << 20  # the read timeout applies to sending each piece, not to a whole tensor
+_MAX_JOINED_NBYTES = 64 << 10  # one send is faster than several for frames up to this size
+_MAX_PIECES = 64  # maximum number of buffers that are sent with one system call
+_RESERVED_HEADERS = {
+    "accept-encoding",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "inference-header-content-length",
+    "transfer-encoding",
+}
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110 5.6.2
+_NOT_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+class AutoId(enum.Enum):
+    """The type of ``AUTO_ID``."""
+
+    AUTO_ID = "AUTO_ID"
+
+    def __repr__(self) -> str:
+        return "AUTO_ID"
+
+
+AUTO_ID: Literal[AutoId.AUTO_ID] = AutoId.AUTO_ID
+"""The default ``id`` of a request: the client numbers its requests, beginning with ``"1"``."""
+
+Headers = Mapping[str, str]
+Id = str | Literal[AutoId.AUTO_ID] | None
+Algorithm = Literal["gzip", "deflate"]
+
+
+class Request(NamedTuple):
+    """An HTTP request: the bytes of its head and the buffers of its body."""
+
+    method: str
+    url: str  # for messages
+    head: bytes
+    buffers: tuple[Any, ...] = ()
+    nbytes: int = 0
+    model: str | None = None
+
+    def windows(self, max_nbytes: int) -> Iterator[list[Any]]:
+        """Iterate over lists of views of head and body, for ``sendmsg``.
+
+        The views in a list have at most ``max_nbytes`` bytes in total. A large body is not copied.
+        """
+        if self.nbytes <= _MAX_JOINED_NBYTES:
+            yield [b"".join((self.head, *self.buffers))]
+            return
+        window: list[Any] = [self.head]
+        room = max_nbytes
+        for buffer in self.buffers:
+            view = memoryview(buffer)
+            while len(view) > 0:
+                if room == 0 or len(window) == _MAX_PIECES:
+                    yield window
+                    window, room = [], max_nbytes
+                window.append(view[:room])
+                view = view[room:]
+                room -= len(window[-1])
+        yield window
+
+
+class Progress(NamedTuple):
+    """How much of a call has been transferred, for ``on_progress``.
+
+    Attributes
+    ----------
+    sent_nbytes, request_nbytes : int
+        Number of bytes of the request body that have been sent, and its size.
+    received_nbytes : int
+        Number of bytes of the response body that have been received.
+    response_nbytes : int or None
+        The size of the response body; None if it is not known yet, or the server does not send it.
+
+    Examples
+    --------
+    >>> from tensorwire.client import Progress
+    >>> progress = Progress(1 << 20, 64 << 20, 0, None)
+    >>> f"{progress.sent_nbytes / progress.request_nbytes:.1%} sent"
+    '1.6% sent'
+    """
+
+    sent_nbytes: int
+    request_nbytes: int
+    received_nbytes: int
+    response_nbytes: int | None
+
+
+OnProgress = Callable[[Progress], object]
+
+
+class ProgressReporter:
+    """Calls ``on_progress`` about once per MiB, and at the end of each direction."""
+
+    def __init__(self, callback: OnProgress, request_nbytes: int) -> None:
+        self.callback = callback
+        self.request_nbytes = request_nbytes
+        self.error: BaseException | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Set all numbers to 0: the request is sent from its beginning."""
+        self.last = Progress(0, self.request_nbytes, 0, None)
+
+    def sent(self, nbytes: int) -> None:
+        last = self.last
+        if nbytes - last.sent_nbytes >= PIECE_NBYTES or nbytes == self.request_nbytes:
+            self._report(last._replace(sent_nbytes=nbytes))
+
+    def received(self, nbytes: int, content_length: int | None, complete: bool) -> None:
+        last = self.last
+        if complete or nbytes - last.received_nbytes >= PIECE_NBYTES:
+            self._report(last._replace(received_nbytes=nbytes, response_nbytes=content_length))
+
+    def _report(self, progress: Progress) -> None:
+        self.last = progress
+        try:
+            self.callback(progress)
+        except BaseException as error:
+            self.error = error  # an OSError of the callback is not an error of the connection
+            raise
+
+
+# --- heads ---------------------------------------------------------------------------------------
+
+
+def model_path(model: str, version: str | None = None) -> str:
+    """Return the path of a model. Raises ValueError if no path can contain its name or version."""
+    path = f"/v2/models/{_quote_segment(model, 'name')}"
+    return path if version is None else f"{path}/versions/{_quote_segment(str(version), 'version')}"
+
+
+def _quote_segment(value: str, what: str) -> str:
+    # Quoting the dots does not help: many servers and proxies take %2E%2E for "..".
+    check_type(f"the {what} of a model", value, str, "a str")
+    if value in ("", ".", ".."):
+        raise ValueError(
+            f"the {what} of a model must not be {value!r}, which cannot be a part of a URL path"
+        )
+    return quote(value, safe="")
+
+
+def check_headers(headers: Headers | None) -> dict[str, str]:
+    """Return a copy of the headers.
+
+    Raises ValueError for headers that the client itself sets, and for invalid names and values.
+    Raises TypeError unless the argument is a mapping of str to str.
+    """
+    if headers is None:
+        return {}
+    check_type("headers", headers, Mapping, "a mapping of str to str")
+    for name, value in headers.items():
+        check_type("the name of an HTTP header", name, str, "a str")
+        check_type(f"the value of the HTTP header {name[:80]!r}", value, str, "a str")
+        if name.lower() in _RESERVED_HEADERS:
+            raise ValueError(f"the HTTP header {name} cannot be passed: the client sets it")
+        if not _TOKEN.fullmatch(name):
+            raise ValueError(f"the name of an HTTP header is invalid: {name[:80]!r}")
+        if _NOT_IN_VALUE.search(value) or not all(ord(c) < 256 for c in value):
+            raise ValueError(f"the value of the HTTP header {name} is invalid: {value[:80]!r}")
+    return dict(headers)
+
+
+def check_algorithm(algorithm: str | None) -> None:
+    if algorithm not in (None, "gzip", "deflate"):
+        raise ValueError(
+            f"the compression algorithm must be 'gzip', 'deflate' or None, not {algorithm!r}"
+        )
+
+
+class Compressed(NamedTuple):
+    """A compressed request body."""
+
+    algorithm: Algorithm
+    body: bytes
+
+
+def compress(frame: tw.Frame, algorithm: Algorithm) -> Compressed:
+    wbits = zlib.MAX_WBITS | (16 if algorithm == "gzip" else 0)  # 16: with the header of gzip
+    deflater = zlib.compressobj(wbits=wbits)
+    chunks = [deflater.compress(piece) for piece in frame.chunks(PIECE_NBYTES)]
+    return Compressed(algorithm, b"".join((*chunks, deflater.flush())))
+
+
+def body_headers(header_length: int | None, nbytes: int) -> bytes:
+    """Return the headers of a body of ``nbytes`` bytes, and the end of the head."""
+    if header_length is None:
+        return _JSON_HEADERS % nbytes
+    return _BINARY_HEADERS % (header_length, nbytes)
+
+
+_JSON_HEADERS = f"Content-Type: {JSON_TYPE}\r\nContent-Length: %d\r\n\r\n".encode()
+_BINARY_HEADERS = (
+    f"Content-Type: {BINARY_TYPE}\r\n{HEADER_LENGTH}: %d\r\nContent-Length: %d\r\n\r\n"
+).encode()

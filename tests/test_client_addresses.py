@@ -1,0 +1,480 @@
+"""Addresses of servers: URLs, Unix sockets, proxies; servers that read only JSON."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support import client_fixtures
+from support.client_fixtures import (
+    GOOD,
+    Certificate,
+    Connect,
+    MiB,
+    TlsScripted,
+    X,
+    app,
+    free_port,
+    seen,
+)
+from support.servers import Scripted, http, uvicorn_server
+from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
+from tensorwire.client.addresses import find_proxy, parse_url
+
+pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
+connect = client_fixtures.connect
+server, client = client_fixtures.server, client_fixtures.client
+certificate = client_fixtures.certificate
+
+
+# --- Unix sockets ---
+
+
+class OnUnixSocket(Scripted):
+    """A scripted server on a Unix socket."""
+
+    def __init__(self, answers: Any, path: Path, backlog: int = 5) -> None:
+        super().__init__(answers)
+        self.listening.close()
+        self.listening = socket.socket(socket.AF_UNIX)
+        self.listening.bind(str(path))
+        self.listening.listen(backlog)
+
+
+@pytest.mark.parametrize("prefix", ["unix:", "unix://", "UNIX:"])
+def test_unix_socket(connect: Connect, tmp_path: Path, prefix: str) -> None:
+    path = tmp_path / "a b.sock"
+    url = f"{prefix}{tmp_path}/a%20b.sock"
+    with OnUnixSocket([GOOD] * 3, path) as server, connect(url) as client:
+        for n in (1, 1000, 8 * MiB):
+            assert client.infer("m", {"x": np.zeros(n)})["x"].shape == X.shape
+        assert server.n_connections == 1
+        assert server.heads[0].startswith("post /v2/models/m/infer http/1.1\r\nhost: localhost\r\n")
+    with connect(url) as client:
+        with pytest.raises(ConnectionError, match=r"^POST unix:/.*/a b\.sock:/v2/models/m/infer: "):
+            client.infer("m", {"x": X})
+        assert not client.is_ready()
+
+
+def test_unix_socket_whose_queue_is_full(connect: Connect, tmp_path: Path) -> None:
+    """Linux reports EAGAIN then: the client tries again until its timeout expires."""
+    path = tmp_path / "busy.sock"
+    waiting = []
+    server = OnUnixSocket([GOOD], path, backlog=0)
+    while True:
+        waiting.append(socket.socket(socket.AF_UNIX))
+        waiting[-1].setblocking(False)
+        code = waiting[-1].connect_ex(str(path))
+        if code != 0:
+            break
+    assert code == errno.EAGAIN
+    with connect(f"unix:{path}", timeout=Timeout(connect=0.2)) as client:
+        with pytest.raises(TimeoutError, match=r"after 0.2 seconds \(connect timeout\)"):
+            client.infer("m", {"x": X})
+        for one in waiting:
+            one.close()
+        with server:
+            assert client.infer("m", {"x": X}, timeout=5)["x"].shape == X.shape
+
+
+def test_server_on_a_unix_socket(connect: Connect, tmp_path: Path) -> None:
+    path = tmp_path / "server.sock"
+    with uvicorn_server(app) as address, forwarding(path, address), connect(f"unix:{path}") as c:
+        assert np.array_equal(c.infer("declared", {"x": X})["y"].as_numpy(), X * 2)
+
+
+class forwarding:
+    """Forward the connections of a Unix socket to a TCP server."""
+
+    def __init__(self, path: Path, address: str) -> None:
+        host, _, port = address.partition(":")
+        self.target = host, int(port)
+        self.listening = socket.socket(socket.AF_UNIX)
+        self.listening.bind(str(path))
+        self.listening.listen()
+
+    def __enter__(self) -> None:
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self.listening.shutdown(socket.SHUT_RDWR)
+        self.listening.close()
+
+    def run(self) -> None:
+        while True:
+            try:
+                ours, _ = self.listening.accept()
+            except OSError:
+                return
+            relay(ours, socket.create_connection(self.target))
+
+
+def relay(one: socket.socket, other: socket.socket) -> None:
+    """Copy the bytes of two connections, in two threads, until one of them ends."""
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        with source, target:
+            try:
+                while chunk := source.recv(1 << 16):
+                    target.sendall(chunk)
+                target.shutdown(socket.SHUT_RDWR)
+            except OSError:  # the other thread has closed it
+                pass
+
+    for pair in ((one, other), (other, one)):
+        threading.Thread(target=copy, args=pair, daemon=True).start()
+
+
+@pytest.mark.parametrize("url", ["unix:", "unix:relative.sock", "unix://host/x", "unix:/a%00b"])
+def test_invalid_unix_sockets(connect: Connect, url: str) -> None:
+    with pytest.raises(ValueError, match="must be unix:/path, not"), connect(url):
+        pass
+
+
+# --- proxies ---
+
+NAMES = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD"]
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    yield
+
+
+class Tunnel(Scripted):
+    """A proxy that forwards the connections of CONNECT requests."""
+
+    answer = b"HTTP/1.1 200 Connection established\r\n\r\n"
+
+    def __init__(self) -> None:
+        super().__init__([])
+
+    def run(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listening.accept()
+            except OSError:
+                return
+            self.n_connections += 1
+            self.read(connection)
+            connection.sendall(self.answer)
+            if b" 2" not in self.answer.partition(b"\r\n")[0]:
+                connection.close()
+                continue
+            host, _, port = self.heads[-1].split()[1].rpartition(":")
+            relay(connection, socket.create_connection((host, int(port))))
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+def test_proxy(connect: Connect, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """It gets the whole URL."""
+    with Scripted([http(b"{}"), GOOD]) as proxy:
+        monkeypatch.setenv(name, f"http://us%40er:pass@{proxy.address}")
+        with connect("http://models.test:8000/pre") as client:
+            assert client.server_metadata() == {}
+            assert client.infer("m", {"x": X})["x"].shape == X.shape
+        assert proxy.n_connections == 1
+        lines = proxy.heads[1].splitlines()
+        assert lines[0] == "post http://models.test:8000/pre/v2/models/m/infer http/1.1"
+        assert "host: models.test:8000" in lines
+        credentials = base64.b64encode(b"us@er:pass").decode().lower()
+        assert f"proxy-authorization: basic {credentials}" in lines
+
+
+def test_proxy_of_a_tls_server(
+    connect: Connect, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It passes the TLS connection on, and does not see the request."""
+    trusting = certificate.trusting()
+    with Tunnel() as proxy, TlsScripted([GOOD] * 3, certificate) as server:
+        monkeypatch.setenv("HTTPS_PROXY", f"user:pass@{proxy.address}")
+        with connect(f"https://{server.address}", ssl_context=trusting) as client:
+            for n in (1, 1000, 4 * MiB):
+                assert client.infer("m", {"x": np.zeros(n)})["x"].shape == X.shape
+        (head,) = proxy.heads
+        assert head.splitlines()[:2] == [
+            f"connect {server.address} http/1.1",
+            f"host: {server.address}",
+        ]
+        assert "proxy-authorization: basic" in head
+        assert all("proxy-authorization" not in head for head in server.heads)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        (b"HTTP/1.1 407 Who?\r\nContent-Length: 0\r\n\r\n", ConnectionError, "with status 407 to"),
+        (b"HTTP/1.1 502 Bad\r\n\r\n", ConnectionError, "status 502 to CONNECT models.test:443"),
+        (b"SSH-2.0\r\n", ConnectionError, "not valid HTTP"),
+        (b"", ConnectionError, "closed the connection"),
+        (None, TimeoutError, r"0.2 seconds \(connect timeout\)"),
+    ],
+)
+def test_proxy_that_does_not_connect(
+    connect: Connect,
+    answer: bytes | None,
+    error: Any,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def reply(connection: socket.socket) -> None:
+        if answer is None:
+            time.sleep(0.5)
+        else:
+            connection.sendall(answer)
+
+    with Scripted([reply]) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
+        timeout = Timeout(connect=0.2 if answer is None else 5, read=None)
+        fails = pytest.raises(error, match=message)
+        with connect("https://models.test", timeout=timeout) as client, fails:
+            client.infer("m", {"x": X})
+
+
+def test_environment_that_is_not_trusted(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
+    with Scripted([GOOD]) as server:
+        with connect(server.address, trust_env=False) as client:
+            assert client.infer("m", {"x": X})["x"].shape == X.shape
+        with connect(server.address) as client, pytest.raises(ConnectionError, match="refused"):
+            client.infer("m", {"x": X})
+
+
+@pytest.mark.parametrize(
+    ("url", "no_proxy", "is_used"),
+    [
+        ("http://models.test", "", True),
+        ("http://models.test", "models.test", False),
+        ("http://models.test", "other.test, .TEST", False),
+        ("http://models.test:8000", "models.test:8000", False),
+        ("http://models.test:8000", "models.test:9000", True),
+        ("http://models.test", "*", False),
+        ("http://10.1.2.3", "10.0.0.0/8", False),
+        ("http://11.1.2.3", "10.0.0.0/8", True),
+        ("http://[fd00::1]", "fd00::/8", False),
+        ("http://[::1]", "::1", False),
+        ("http://10.1.2.3", "a/b, 10.1.2.3", False),
+        ("unix:/models.sock", "", False),
+    ],
+)
+def test_servers_without_a_proxy(
+    url: str, no_proxy: str, is_used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", "proxy.test:3128")
+    monkeypatch.setenv("NO_PROXY", no_proxy)
+    proxy = find_proxy(parse_url(url))
+    assert (proxy is not None) == is_used
+    if proxy is not None:
+        assert proxy == ("proxy.test", 3128, None)
+
+
+def test_scheme_of_the_server_selects_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://plain.test")
+    monkeypatch.setenv("HTTPS_PROXY", "http://[::1]:3128")
+    monkeypatch.setenv("ALL_PROXY", "http://all.test")
+    assert find_proxy(parse_url("http://x")) == ("plain.test", 80, None)
+    assert find_proxy(parse_url("https://x")) == ("::1", 3128, None)
+    monkeypatch.setenv("REQUEST_METHOD", "GET")  # a CGI program: the header Proxy sets HTTP_PROXY
+    assert find_proxy(parse_url("http://x")) == ("all.test", 80, None)
+
+
+@pytest.mark.parametrize(
+    ("proxy", "message"),
+    [
+        ("socks5://proxy.test", "its scheme is 'socks5'; trust_env=False ignores it"),
+        ("https://proxy.test", "its scheme is 'https'; trust_env=False ignores it"),
+        ("http://proxy.test:x", "the URL of the proxy in the environment is invalid"),
+        ("http://", "must be http://host:port"),
+    ],
+)
+def test_proxies_that_are_not_supported(
+    connect: Connect, proxy: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with pytest.raises(ValueError, match=message), connect("http://x"):
+        pass
+    with connect("http://x", trust_env=False):
+        pass
+
+
+# --- idle connections ---
+
+
+def test_idle_connections_are_closed_at_the_next_call(connect: Connect) -> None:
+    closed = threading.Event()
+
+    class Waits(Scripted):
+        def serve(self, connection: socket.socket) -> None:
+            super().serve(connection)
+            if connection.recv(1) == b"":
+                closed.set()
+
+    with Waits([GOOD]) as server, connect(server.address, idle_timeout=0.2) as client:
+        client.infer("m", {"x": X})
+        time.sleep(0.1)
+        assert not closed.is_set()
+        time.sleep(0.15)
+        client.infer("m", {"x": X})
+        assert closed.wait(2)
+        assert server.n_connections == 2
+
+
+def test_connections_that_a_burst_has_opened_are_closed(server: str) -> None:
+    """Also while another connection is in use all the time."""
+    with Client(server, idle_timeout=0.3) as client:
+        calls = [threading.Thread(target=client.infer, args=("slow", {"x": X})) for _ in range(4)]
+        for call in calls:
+            call.start()
+        for call in calls:
+            call.join()
+        (pool,) = client._pools.values()
+        assert len(pool.idle) == 4
+        for _ in range(10):
+            client.infer("echo", {"x": X})
+            time.sleep(0.05)
+        assert (len(pool.idle), pool.n_free) == (1, 31)
+
+
+def test_idle_connections_without_a_timeout(connect: Connect) -> None:
+    with Scripted([GOOD] * 2) as server, connect(server.address, idle_timeout=None) as client:
+        for _ in range(2):
+            client.infer("m", {"x": X})
+        assert server.n_connections == 1
+    with pytest.raises(ValueError, match="idle_timeout must be a positive number"):
+        Client("localhost", idle_timeout=0)
+
+
+# --- servers that read only JSON ---
+
+
+def test_json_inputs(client: Any) -> None:
+    inputs = {"x": X, "y": tw.Tensor("y", [1.5], datatype="FP64"), "words": ["a"]}
+    for given in (inputs, [tw.Tensor("x", X)], tw.InferRequest(inputs)):
+        response = client.infer("echo", given, binary_inputs=False)
+        assert "inference-header-content-length" not in seen[-1]
+        assert seen[-1]["content-type"] == "application/json"
+        assert [tensor.binary for tensor in response.outputs] == [False] * len(response)
+        assert np.array_equal(response["x"].as_numpy(), X)
+    response = client.infer("echo", inputs, binary_inputs=False, binary_outputs=True)
+    assert all(tensor.binary for tensor in response.outputs)
+    with pytest.raises(tw.EncodeError, match="FP16"):
+        client.infer("echo", {"x": X.astype(np.float16)}, binary_inputs=False)
+
+
+def test_client_for_a_server_that_reads_only_json(connect: Connect, server: str) -> None:
+    with connect(server, binary_inputs=False) as client:
+        assert not client.infer("echo", {"x": X})["x"].binary
+        assert seen[-1]["content-type"] == "application/json"
+        assert client.infer("echo", {"x": X}, binary_inputs=True)["x"].binary
+        assert seen[-1]["content-type"] == "application/octet-stream"
+
+
+REJECTED = http(b'{"error": "Invalid JSON"}', status="400 Bad Request")
+HINT = r"Invalid JSON \(the server does not announce binary_tensor_data: binary_inputs=False sends"
+
+
+class OnlyJson(Scripted):
+    """Rejects every request for inference, and announces the given extensions."""
+
+    def __init__(self, metadata: bytes) -> None:
+        super().__init__([self.answer] * 20)
+        self.metadata = metadata
+
+    def answer(self, connection: socket.socket) -> None:
+        is_get = self.heads[-1].startswith("get /v2 ")
+        connection.sendall(http(self.metadata) if is_get else REJECTED)
+
+
+@pytest.mark.parametrize("metadata", [b'{"extensions": []}', b'{"extensions": ["classification"]}'])
+def test_server_that_does_not_announce_binary_data(connect: Connect, metadata: bytes) -> None:
+    with OnlyJson(metadata) as server, connect(server.address) as client:
+        for _ in range(2):
+            with pytest.raises(InferenceServerError, match=HINT) as caught:
+                client.infer("m", {"x": X})
+            assert (caught.value.status, caught.value.message) == (400, "Invalid JSON")
+        with pytest.raises(InferenceServerError, match=HINT):
+            client.infer_raw("m", X)
+        assert sum(head.startswith("get") for head in server.heads) == 1
+        with pytest.raises(InferenceServerError, match=r"Invalid JSON$"):
+            client.infer("m", {"x": X}, binary_inputs=False)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [b'{"extensions": ["binary_tensor_data"]}', b"{}", b"[]", b"no", b'{"extensions": 5}'],
+)
+def test_servers_that_may_read_binary_data(connect: Connect, metadata: bytes) -> None:
+    with OnlyJson(metadata) as server, connect(server.address) as client:
+        for _ in range(2):
+            with pytest.raises(InferenceServerError, match=r"Invalid JSON$"):
+                client.infer("m", {"x": X})
+        assert sum(head.startswith("get") for head in server.heads) == 1
+
+
+# --- options of all methods ---
+
+
+def test_headers_of_all_methods(client: Any) -> None:
+    headers = {"Authorization": "Bearer 7"}
+    before = len(seen)
+    client.infer("echo", {"x": X}, headers=headers)
+    client.infer_raw("declared", X, headers=headers)
+    client.server_metadata(headers=headers)
+    client.model_metadata("declared", headers=headers)
+    client.is_ready("declared", headers=headers)
+    client.wait_until_ready(5, "declared", headers=headers)
+    assert [call.get("authorization") for call in seen[before:]] == ["Bearer 7"] * 6
+
+
+def test_timeouts_of_all_methods(connect: Connect) -> None:
+    def silent(_: socket.socket) -> None:
+        time.sleep(0.2)
+
+    with Scripted([silent]) as server, connect(server.address) as client:
+        calls: list[Any] = [
+            lambda: client.infer("m", {"x": X}, timeout=0.1),
+            lambda: client.infer_raw("m", X, timeout=0.1),
+            lambda: client.server_metadata(timeout=0.1),
+            lambda: client.model_metadata("m", timeout=0.1),
+        ]
+        for call in calls:
+            with pytest.raises(TimeoutError, match=r"0.1 seconds \(read timeout\)"):
+                call()
+        assert not client.is_ready("m", timeout=0.1)
+
+
+def test_errors_name_the_url_and_the_model(connect: Connect) -> None:
+    answer = http(b'{"error": "no"}', status="404 Not Found")
+    with Scripted([answer] * 9) as server, connect(server.address) as client:
+        calls: list[tuple[Any, str, str | None]] = [
+            (lambda: client.infer("m", {"x": X}), "/v2/models/m/infer", "m"),
+            (lambda: client.infer_raw("m", X, version="2"), "/v2/models/m/versions/2/infer", "m"),
+            (client.server_metadata, "/v2", None),
+            (lambda: client.model_metadata("a b"), "/v2/models/a%20b", "a b"),
+        ]
+        for call, path, model in calls:
+            with pytest.raises(InferenceServerError) as caught:
+                call()
+            url = f"http://{server.address}{path}"
+            assert (caught.value.url, caught.value.model) == (url, model)
+            assert f" {url}: status 404: no" in str(caught.value)
+
+
+def test_both_clients_take_the_same_options() -> None:
+    options: dict[str, Any] = {"trust_env": False, "binary_inputs": False, "idle_timeout": 5}
+    for kind in (Client, AsyncClient):
+        made = kind("localhost", **options)
+        assert made._options == {**kind("localhost")._options, **options}
