@@ -293,8 +293,8 @@ def unknown_members(key: str, nbytes_each: int) -> Callable[[int], Message]:
 
 
 FULL: dict[str, tuple[Callable[[int], Message], float]] = {  # and the allowed nanoseconds per byte
-    "numbers of one digit": (filled("FP64", "0"), 40),
-    "numbers of one digit before the datatype": (early("0"), 60),
+    "numbers of one digit": (filled("FP64", "0"), 80),
+    "numbers of one digit before the datatype": (early("0"), 120),
     "numbers of 17 digits": (filled("FP64", "0.54312345678901234"), 20),
     "numbers of 25 digits": (filled("FP32", "0.5431234567890123456789012"), 20),
     "strings": (filled("BYTES", r'"\n\u20ac"'), 20),
