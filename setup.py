@@ -44,6 +44,14 @@ class BuildExtensions(build_ext):
                 "Install a C and a C++ compiler and the headers of this Python (Debian: gcc g++ "
                 "python3-dev; Fedora: gcc gcc-c++ python3-devel; macOS: xcode-select --install)."
             )
+        # Only here, because pip runs this file several times. Workers do not know Options.
+        n_threads = 0 if switch("STRICT") else os.cpu_count() or 1
+        made = cythonize(self.extensions, nthreads=n_threads, compiler_directives=directives)
+        for extension, compiled in zip(self.extensions, made, strict=True):
+            extension.sources = compiled.sources
+            extension.language = compiled.language
+            # An sdist cannot contain the headers of numpy, and setuptools says so.
+            extension.depends = [path for path in compiled.depends if not os.path.isabs(path)]
         super().run()
 
 
@@ -100,15 +108,12 @@ extensions = [
     )
     for path in sorted(Path("src/tensorwire").rglob("*.pyx"))
 ]
-modules = cythonize(extensions, compiler_directives=directives)
-for module in modules:  # an sdist cannot contain the headers of numpy, and setuptools says so
-    module.depends = [path for path in module.depends if not os.path.isabs(path)]
 # Each set of switches has its own build folder. setuptools does not compile again if only the flags
 # have changed, so a build with the sanitizers would use objects that were compiled without them.
 switches = [name.lower() for name in SWITCHES if switch(name)]
 setup(
     cmdclass={"build_ext": BuildExtensions},
-    ext_modules=modules,
+    ext_modules=extensions,
     options={
         "build": {"build_base": "-".join(["build", *switches])},
         "build_ext": {"parallel": os.cpu_count() or 1},
