@@ -162,7 +162,7 @@ codec_tests=(tests/test_{decode,encode,encode_errors,limits,header_length,owners
 codec_packages=(pytest hypothesis ml_dtypes msgspec)
 
 sanitized() { # PYTEST-ARGUMENT ...: tests under AddressSanitizer and UndefinedBehaviorSanitizer
-    environment test
+    environment dev
     say "build with the sanitizers"
     compile_into "$scratch/sanitized" TENSORWIRE_SANITIZE=1
     say "tests"

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from support.requirements import fail_if_unexpected
+from support.requirements import fail_if_unexpected, list_skipped
 
 # A shell that runs the tests in the background ignores SIGINT for them. The processes that they
 # start, and interrupt, would inherit this.
@@ -21,6 +21,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     fail_if_unexpected(report)
     return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    list_skipped(report)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    list_skipped(report)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -47,6 +47,7 @@ def run(code: str) -> None:
 # --- locks ---
 
 
+@pytest.mark.slow(reason="it takes long")
 @pytest.mark.parametrize(
     ("failing", "meanwhile"),
     [
@@ -681,6 +682,7 @@ for _ in range(300_000):
 }
 
 
+@pytest.mark.slow(reason="it takes long")
 @pytest.mark.parametrize("chain", CHAINS)
 def test_long_chains_of_owners_are_freed_without_stack_overflow(chain: str) -> None:
     run(CHAINS[chain] + "del last\ngc.collect()\n")

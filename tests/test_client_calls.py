@@ -142,6 +142,7 @@ def failing(status: str, headers: dict[str, str] | None = None) -> bytes:
     return http(b'{"error": "try again"}', headers, status)
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("status", ["429 Busy", "502 Bad", "503 Busy", "504 Late"])
 def test_retries(connect: Connect, status: str) -> None:
     answers = [failing(status, {"Connection": "keep-alive"})] * 2 + [GOOD]
@@ -195,6 +196,7 @@ def test_timeouts_are_not_retried(connect: Connect) -> None:
         assert len(server.heads) == 1
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_retry_after(connect: Connect) -> None:
     kept = {"Connection": "keep-alive"}
     answers = [failing("503 Busy", kept | {"Retry-After": "1"}), GOOD]
@@ -257,6 +259,7 @@ def test_wait_for_a_server_that_starts(connect: Connect) -> None:
         server.__exit__()
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_wait_until_ready_reports_what_was_last_seen(connect: Connect) -> None:
     with connect(f"127.0.0.1:{free_port()}") as client:
         message = r"^the server is not ready after 0.3 seconds; last seen: GET .*Errno 111"
@@ -514,6 +517,7 @@ def test_what_wait_until_ready_has_last_seen(
     assert str(caught.value.__cause__) == seen
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_child_process_closes_the_connections_of_its_parent(connect: Connect) -> None:
     """Otherwise the server would not notice that the parent process has closed them."""
     closed = threading.Event()
@@ -537,6 +541,7 @@ def test_child_process_closes_the_connections_of_its_parent(connect: Connect) ->
         os.waitpid(child, 0)
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_child_process_closes_the_connections_of_calls_in_other_threads() -> None:
     closed = threading.Event()
 

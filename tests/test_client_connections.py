@@ -521,6 +521,7 @@ def test_calls_that_fail_release_their_slots(connect: Connect) -> None:
                 client.infer("m", {"x": X}, timeout=Timeout(total=5))
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_timeouts_of_calls_on_the_same_connection(connect: Connect) -> None:
     """Each call has its own timeout, which begins with the call."""
 
@@ -539,6 +540,7 @@ def test_timeouts_of_calls_on_the_same_connection(connect: Connect) -> None:
         assert server.n_connections == 1
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_shorter_timeout_of_a_later_call(connect: Connect) -> None:
     with Scripted([GOOD, silent]) as server, connect(server.address) as client:
         client.infer("m", {"x": X}, timeout=5)
@@ -546,6 +548,7 @@ def test_shorter_timeout_of_a_later_call(connect: Connect) -> None:
             client.infer("m", {"x": X}, timeout=0.2)
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_read_timeout_applies_to_each_piece_that_is_sent(connect: Connect) -> None:
     """The whole request may take longer."""
 
@@ -574,6 +577,7 @@ def stalling(connection: socket.socket) -> None:
     time.sleep(1)
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("answer", [silent, stalling])
 def test_timeouts(connect: Connect, answer: Any) -> None:
     times_out = pytest.raises(TimeoutError, match="POST http://")
@@ -753,6 +757,7 @@ def test_connect_timeout_includes_tls(connect: Connect) -> None:
         assert time.perf_counter() - started < 2
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_timeout_applies_to_each_read(connect: Connect) -> None:
     """The whole response may take longer, also after a request in several chunks."""
 

@@ -171,6 +171,7 @@ ENDS: dict[Answer, int] = {
 }
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
 def test_request_on_a_kept_connection_that_fails(
     connect: Connect,
@@ -200,6 +201,7 @@ def test_request_on_a_kept_connection_that_fails(
         assert server.n_connections == 1 + is_resent, method
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("n_values", [1, 1 << 20])
 def test_connection_that_is_closed_while_the_request_is_sent(
     connect: Connect,
@@ -407,6 +409,7 @@ class FullQueue(Scripted):
 LARGE = np.zeros(32 << 20, np.int8)
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize(
     ("make", "answer", "data", "scheme", "timeout", "expired"),
     [
@@ -849,6 +852,7 @@ class Resolver:
         raise socket.gaierror(socket.EAI_NONAME, "unknown")
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @python_connect
 @pytest.mark.parametrize(
     ("timeout", "expired"), [(Timeout(connect=0.2), "connect"), (Timeout(total=0.2), "total")]
@@ -869,6 +873,7 @@ def test_timeouts_include_the_lookup_of_the_host(
             assert client.infer("m", {"x": X}, timeout=5)["x"].shape == X.shape
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @python_connect
 @pytest.mark.parametrize("timeout", [5, None])
 def test_name_that_does_not_exist(connect: Connect, resolver: Resolver, timeout: Any) -> None:
@@ -916,6 +921,7 @@ class AheadOfTime(asyncio.SelectorEventLoop):
         return super().time() + self.n_read * 0.005
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize(
     ("timeout", "expired"),
     [

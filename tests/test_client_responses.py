@@ -449,6 +449,7 @@ def test_limits_apply_to_metadata(connect: Connect, body: bytes, message: str) -
         client.server_metadata()
 
 
+@pytest.mark.slow(reason="it takes long")
 def test_default_limits_accept_what_the_application_sends(connect: Connect) -> None:
     """20,000 outputs, a name of 10,000 bytes, and more than 64 MiB of JSON."""
     outputs = [tw.Tensor(f"{i}", np.zeros(1, np.int8)) for i in range(20_000)]

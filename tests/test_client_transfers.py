@@ -94,6 +94,7 @@ def test_rejection_while_the_request_is_sent(
             assert server.n_connections == n + 1
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("rest", [b"", REJECTION[-10:]], ids=["complete", "in part"])
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_rejection_by_a_server_that_continues_to_read(
@@ -472,6 +473,7 @@ def test_frame_of_many_buffers(client: Any) -> None:
     assert np.array_equal(response["x"].data, array)
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_slow_reader_and_slow_sender(connect: Connect) -> None:
     """The socket buffers are full most of the time, and pieces are sent in part."""
     received = bytearray()

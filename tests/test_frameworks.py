@@ -14,7 +14,7 @@ from tensorwire.server import create_app, read_request, send_frame
 
 pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 
-MISSING = "pip install '.[test]' for fastapi, httpx and litestar"
+MISSING = "pip install '.[dev]' for fastapi, httpx and litestar"
 if os.environ.get("CI"):
     import fastapi
     import httpx

@@ -501,6 +501,7 @@ assert len(words[1:].wire) == 196
 """
 
 
+@pytest.mark.slow(reason="it runs programs that take seconds")
 @pytest.mark.thread_unsafe(reason="it starts processes with threads of their own")
 @pytest.mark.parametrize(
     "program",

@@ -514,6 +514,7 @@ def test_pipelining_that_ends_in_a_head(server: Server) -> None:
         requests[-1].check(connection.read())
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_pipelining_behind_slow_models(server: Server) -> None:
     """The responses have the order of the requests, although later models are faster."""
     models = ["sleep", "echo", "sleep_in_thread", "echo", "echo_in_thread"]
@@ -619,6 +620,7 @@ def test_incomplete_requests(server: Server, cut: str) -> None:
             assert not connection.received or connection.read().status >= 400
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("model", ["sleep", "sleep_in_thread", "big"])
 def test_clients_that_vanish_during_the_call_or_the_response(server: Server, model: str) -> None:
     assert has_connections(server, 0)
@@ -651,6 +653,7 @@ def test_models_that_never_return(server: Server) -> None:
         assert has_connections(server, 0)
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("end", ["close", "reset"])
 def test_clients_that_vanish_while_their_calls_wait_for_a_thread(server: Server, end: str) -> None:
     """Their calls are dropped, so they do not delay others."""
@@ -674,6 +677,7 @@ def test_clients_that_vanish_while_their_calls_wait_for_a_thread(server: Server,
 # --- slow clients --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_slow_bodies(server: Server) -> None:
     """A client that sends the body too slowly gets 408. A slow client that is in time gets 200."""
     request = echo()
@@ -736,6 +740,7 @@ def test_slow_bodies(server: Server) -> None:
     assert errors == []
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_other_timeouts_of_the_fast_path() -> None:
     """`receive_timeout` also ends slow heads, and connections whose responses are not read."""
     with running(BY_NAME["fast"]) as server:
@@ -757,6 +762,7 @@ def test_other_timeouts_of_the_fast_path() -> None:
         assert wait_until(lambda: server.resident_nbytes() - before < 20 * MB)
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_clients_that_do_not_read_a_large_response(server: Server) -> None:
     """The memory of the server has one copy of each response, and other clients are answered."""
     before = server.resident_nbytes()
@@ -782,6 +788,7 @@ def test_clients_that_do_not_read_a_large_response(server: Server) -> None:
     assert wait_until(lambda: resident_nbytes(server) - before < 60 * MB, 30)
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize(("first", "size"), [("echo", 300), ("echo", 100_000), ("never", 300)])
 def test_clients_that_pipeline_without_reading(server: Server, first: str, size: int) -> None:
     """The server stops reading, so its memory does not grow with the number of requests."""
@@ -858,6 +865,7 @@ def test_heads_without_an_end(server: Server, repeated: bytes) -> None:
 # --- the end of the server -----------------------------------------------------------------------
 
 
+@pytest.mark.slow(reason="it starts and stops servers")
 @pytest.mark.parametrize("transport", [parameter(each) for each in TRANSPORTS])
 @pytest.mark.parametrize("incomplete", [None, "an unknown protocol", "a WebSocket"])
 def test_sigterm(transport: Transport, incomplete: str | None) -> None:

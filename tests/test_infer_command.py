@@ -783,6 +783,7 @@ def test_interrupted_measurement(server: str) -> None:
     assert "p99" in printed
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_interrupted_call() -> None:
     received_call = threading.Event()
 

@@ -408,6 +408,7 @@ def test_half_closed_connection(address: str) -> None:
         assert connection.recv(1) == b""
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("n_pauses", [0, 1, 4])
 def test_keep_alive_timeout(n_pauses: int) -> None:
     """It begins after each response, also if a longer timeout applied to the request."""
@@ -431,6 +432,7 @@ def test_keep_alive_timeout(n_pauses: int) -> None:
         assert 0.5 < time.monotonic() - begin < 4
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("repeated", [b"", b"\r\n", b"\n"], ids=repr)
 @pytest.mark.parametrize("after_request", [False, True])
@@ -504,6 +506,7 @@ def test_closed_connections_are_not_kept(loop: str, model: str) -> None:
         assert n_protocols() == before
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("is_tls", [False, True])
 def test_client_that_reads_slowly_gets_large_replies(
@@ -539,6 +542,7 @@ OVER_LIMIT = b"%x\r\n%b\r\n" % (MiB, bytes(MiB))
 CHUNKED = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize(
     ("sent", "more", "status"),
@@ -809,6 +813,7 @@ def test_client_that_reads_slowly_is_not_disconnected() -> None:
             time.sleep(1.6 * len(chunk) / x.nbytes)
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_client_that_reads_large_responses_is_not_disconnected(loop: str) -> None:
     """The time without progress is counted for each response."""
@@ -823,6 +828,7 @@ def test_client_that_reads_large_responses_is_not_disconnected(loop: str) -> Non
             assert stream.answer().status == 200
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_keep_alive_timeout_does_not_end_a_pipelined_request() -> None:
     app = make_app()
     released.clear()

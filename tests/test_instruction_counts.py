@@ -10,7 +10,10 @@ from benchmarks import counts
 from benchmarks.contenders import Missing
 from support.requirements import skip_or_fail
 
-pytestmark = pytest.mark.no_sanitizers(reason="it counts instructions")
+pytestmark = [
+    pytest.mark.no_sanitizers(reason="it counts instructions"),
+    pytest.mark.slow(reason="valgrind takes long"),
+]
 
 TOLERANCE = 0.1
 

@@ -23,6 +23,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow(reason="it makes 100,000 calls of each entry point")
 def test_no_entry_point_leaks() -> None:
     """There must be no error output either, such as an exception in a destructor."""
     path = [str(Path(tw.__file__).parent.parent), *sys.path]

@@ -216,6 +216,7 @@ LONG: dict[str, tuple[Callable[[], Any], int]] = {
 }
 
 
+@pytest.mark.slow(reason="it takes long")
 @pytest.mark.parametrize(("work", "n_ticks"), LONG.values(), ids=LONG.keys())
 @pytest.mark.no_sanitizers(reason="it measures time")
 def test_long_operations_let_other_threads_run(work: Callable[[], Any], n_ticks: int) -> None:

@@ -314,6 +314,7 @@ FULL: dict[str, tuple[Callable[[int], Message], float]] = {  # and the allowed n
 }  # fmt: skip
 
 
+@pytest.mark.slow(reason="it decodes headers of 64 MiB")
 @pytest.mark.parametrize("name", FULL)
 def test_64_mib_header_takes_at_most_4_times_its_size(name: str) -> None:
     """Nothing in it becomes more than one Python object, so that 4 bytes for each are enough."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tensorwire
+from support.requirements import package
 
 pytestmark = pytest.mark.no_sanitizers(reason="it reads the repository")
 
@@ -34,6 +35,7 @@ def test_each_compiled_module_has_a_stub() -> None:
 
 
 def test_stubs_agree_with_the_run_time(tmp_path: Path) -> None:
+    package("mypy")
     modules = [f"tensorwire.{name}" for name in COMPILED if name not in WITHOUT_PYTHON_NAMES]
     allowed = Path(__file__).parent / "support" / "stubtest_allowlist.txt"
     command = [sys.executable, "-m", "mypy.stubtest", "--concise", "--ignore-unused-allowlist"]

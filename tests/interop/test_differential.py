@@ -12,6 +12,8 @@ from interop.differential import Campaign, LiveTriton, described, installed
 from interop.message_generator import messages
 from support.requirements import skip_or_fail
 
+pytestmark = pytest.mark.slow(reason="it compares thousands of messages")
+
 SEED, N = 0, 3000
 
 
