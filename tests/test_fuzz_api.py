@@ -19,9 +19,13 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from fuzz import api, invalid_arrow
 from support import reference
+from support.requirements import package
 from support.scale import scaled
+
+package("pyarrow")
+
+from fuzz import api, invalid_arrow  # noqa: E402 - it imports pyarrow
 
 WATCHDOG_SECONDS = 60
 N_STEPS = scaled(6_000)

@@ -6,9 +6,13 @@ import random
 
 import pytest
 
-from fuzz import mutations, seeds
-from fuzz.targets import TARGETS
+from support.requirements import package
 from support.scale import scaled
+
+package("pyarrow")
+
+from fuzz import mutations, seeds  # noqa: E402 - they import pyarrow
+from fuzz.targets import TARGETS  # noqa: E402
 
 N_MUTATED = scaled(400)
 

@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 import tensorwire as tw
 from fuzz.comparison import message_read
 from support import reference
+from support.requirements import optional
 from support.scale import scaled
 from tensorwire._codec.json_reader import read_json
+
+msgspec = optional("msgspec")
 
 SHORT_NBYTES = 128 << 10  # of the JSON reader: longer texts are read again without the GIL
 SHORT_STRING = 24

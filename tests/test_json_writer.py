@@ -13,14 +13,16 @@ from decimal import Decimal
 from enum import Enum, IntEnum
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorwire as tw
+from support.requirements import optional
 from support.scale import scaled
+
+msgspec = optional("msgspec")
 
 # Characters that JSON escapes or need not escape, of each width in which Python stores text.
 CHARACTERS = st.one_of(

@@ -6,7 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from benchmarks import measure
+from support.requirements import package
+
+package("pytest_benchmark")
+
+from benchmarks import measure  # noqa: E402
 
 pytestmark = [
     pytest.mark.no_sanitizers(reason="it tests Python code"),

@@ -7,16 +7,21 @@ import http.client
 from collections.abc import Iterator
 from typing import Any
 
-import aiohttp
-import httpx
 import numpy as np
 import pytest
-import requests
-import urllib3
 
 import tensorwire as tw
+from support.requirements import package
 from support.servers import uvicorn_server
 from tensorwire.server import create_app
+
+for name in ("aiohttp", "httpx", "requests", "urllib3"):
+    package(name)
+
+import aiohttp  # noqa: E402
+import httpx  # noqa: E402
+import requests  # noqa: E402
+import urllib3  # noqa: E402
 
 pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 

@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import urllib3
-
 from interop import environment, programs
+from support.requirements import optional
+
+urllib3 = optional("urllib3")
 
 RUNTIME = Path(__file__).with_name("mlserver_runtime.py")
 START_SECONDS = 120.0

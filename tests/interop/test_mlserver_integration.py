@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import urllib3
 
 import tensorwire as tw
 from interop import programs
@@ -24,8 +23,10 @@ from interop.samples import (
     bytes_array,
     json_sample,
 )
-from support.requirements import skip_or_fail
+from support.requirements import optional, skip_or_fail
 from tensorwire.client import Client, InferenceServerError
+
+urllib3 = optional("urllib3")
 
 INSIDE = ["inside_mlserver_codecs.py", "inside_mlserver_json.py", "inside_mlserver_wrappers.py"]
 INSIDE_SECONDS = 400.0
