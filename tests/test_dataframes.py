@@ -343,6 +343,7 @@ def test_other_objects_are_rejected(make: Callable[[], Any]) -> None:
 
 
 def test_columns_of_pandas_are_views_of_the_tensors() -> None:
+    package("pandas")
     rows = np.arange(6.0).reshape(3, 2)
     memory = np.zeros(25, np.uint8)
     misaligned = memory[1:].view("<f8")

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import tensorwire as tw
+from support.examples import packages_of
+from support.requirements import package
 from tensorwire import client, server
 
 pytestmark = pytest.mark.thread_unsafe(reason="doctest replaces sys.stdout")
@@ -61,6 +63,8 @@ def test_module_level_function_has_an_example(name: str) -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example(name: str) -> None:
     text = inspect.getdoc(EXAMPLES[name]) or ""
+    for imported in packages_of(text) | ({"pandas"} if '"pandas"' in text else set()):
+        package(imported)
     test = doctest.DocTestParser().get_doctest(text, {}, name, None, None)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     output: list[str] = []

@@ -15,6 +15,7 @@ import pytest
 
 from support.examples import PAGES, ROOT, Example, examples, run
 from support.public_api import MODULES
+from support.requirements import package
 
 pytestmark = pytest.mark.no_sanitizers(reason="it reads the repository")
 
@@ -27,6 +28,8 @@ LINK = re.compile(r"\]\((\S+)\)|^\[[^]]+\]: (\S+)", re.MULTILINE)
 @pytest.mark.thread_unsafe(reason="some examples change tritonclient for the process")
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.id)
 def test_example(example: Example) -> None:
+    for name in example.packages:
+        package(name)
     assert run(example.code) == example.expected
 
 

@@ -27,7 +27,7 @@ import pytest
 
 from interop import environment, programs
 from interop.mlserver_process import free_ports
-from support.requirements import skip_or_fail
+from support.requirements import package, skip_or_fail
 from tensorwire.client import Client
 
 pytestmark = [
@@ -47,18 +47,19 @@ INSTALL_SECONDS = 600.0
 
 
 class Start(NamedTuple):
-    """A page, or a section of a page."""
+    """A page, or a section of a page, and a package that its commands need."""
 
     page: str
     section: str | None
     program: str | None
     """The environment of environment.py; None for the environment of the tests."""
     model: str
+    package: str = "tensorwire"
 
 
 STARTS = [
-    Start("tritonclient.md", None, None, "echo"),
-    Start("asgi.md", None, None, "mean"),
+    Start("tritonclient.md", None, None, "echo", "tritonclient"),
+    Start("asgi.md", None, None, "mean", "granian"),
     Start("kserve-mlserver.md", "KServe", "kserve", "mean"),
     Start("kserve-mlserver.md", "MLServer", "mlserver", "mean"),
 ]
@@ -109,6 +110,8 @@ def follow(start: Start, reader: Reader, wheel: Path | None = None) -> None:
     """Follow a page. Without a wheel, leave out the commands that install packages."""
     if shutil.which("curl") is None:
         skip_or_fail("curl", "curl is not installed")
+    if wheel is None and start.program is None:
+        package(start.package)
     n_compared = 0
     steps = blocks(start)
     with reader.servers:

