@@ -28,8 +28,8 @@ from interop import peer_releases
 from interop.recorded_sources import check_recorded
 from support import tritonclient_comparison
 from support.wrappers import WRAPPERS
+from tensorwire.digests import Sources, canonical_text, source_of_imported
 from tensorwire.integrations import patching, tritonclient
-from tensorwire.integrations.digests import Sources, canonical_text, source_of_imported
 from tensorwire.integrations.patching import Patch, Replacement, Untested
 
 http = tritonclient_comparison.http  # a fixture

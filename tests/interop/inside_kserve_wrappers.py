@@ -36,9 +36,9 @@ from interop.json_requests import READ_AS_ARRAYS, assert_same_answer, installed,
 from interop.kserve_bodies import ONE
 from interop.recorded_sources import replaced
 from support.wrappers import Proxy, functools_wrapper, two_wrappers, wrapped
+from tensorwire.digests import source_of_imported
 from tensorwire.integrations import kserve as integration
 from tensorwire.integrations import patching
-from tensorwire.integrations.digests import source_of_imported
 from tensorwire.integrations.kserve import convert
 from tensorwire.integrations.kserve.convert import LazyTensor
 from tensorwire.integrations.kserve.sources import PLANE, REQUEST_JSON

@@ -27,7 +27,7 @@ from zipfile import ZipFile
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from interop import environment
-from tensorwire.integrations.digests import Sources
+from tensorwire.digests import Sources
 from tensorwire.versions import release
 
 WHEELS = environment.REPOSITORY_ROOT / ".cache" / "releases"

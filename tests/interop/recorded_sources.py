@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tensorwire.digests import Sources, source_of_imported
 from tensorwire.integrations import patching
-from tensorwire.integrations.digests import Sources, source_of_imported
 
 NEXT_VERSION = "99.0"
 

@@ -1,8 +1,8 @@
 """Run the tests of InferProtocol with several versions of uvicorn.
 
 `python uvicorn_versions.py [VERSION ...]` tests the given versions.
-Without arguments, these are the oldest and the newest version that `serve` accepts. To accept a new
-version, run this program with it, and change TESTED_UVICORN in src/tensorwire/server/uvicorn.py.
+Without arguments, these are the oldest and the newest tested version. To accept a new version, run
+this program with it, and change TESTED_UVICORN and RELIES_ON in src/tensorwire/server/uvicorn.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TESTS = ["test_infer_protocol.py", "test_http_conformance.py", "test_serve_comma
 
 
 def main() -> None:
-    versions = sys.argv[1:] or [f"{major}.{minor}.*" for major, minor in TESTED_UVICORN]
+    versions = sys.argv[1:] or [f"{version}.*" for version in TESTED_UVICORN.split(" to ")]
     failed = [version for version in versions if not passes(version)]
     sys.exit(f"failed with uvicorn {', '.join(failed)}" if failed else 0)
 

@@ -25,9 +25,9 @@ from threading import RLock
 from types import FunctionType, ModuleType
 from typing import Any, Literal, NamedTuple, get_args
 
+from ..digests import Sources, source_of_imported
 from ..errors import IntegrationError
 from ..versions import release
-from .digests import Sources, source_of_imported
 
 Function = Callable[..., Any]
 Untested = Literal["known", "allow", "error"]

@@ -16,7 +16,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from contextvars import Context
 from http import HTTPStatus
@@ -25,8 +25,8 @@ from urllib.parse import unquote
 
 from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame
+from ..digests import Sources, source_of_imported
 from ..errors import TensorwireError, format_seconds
-from ..versions import release
 from .body import ClientDisconnectedError
 from .exchange import Exchange, failure_reply
 from .framing import expects_continue, frame_head
@@ -35,7 +35,7 @@ from .service import Reply, Service, error_reply
 
 try:
     import httptools
-    import uvicorn
+    import uvicorn.server
     from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
     from uvicorn.protocols.http.h11_impl import H11Protocol
     from uvicorn.protocols.utils import get_client_addr, get_remote_addr
@@ -44,14 +44,40 @@ except ModuleNotFoundError as error:
         f"InferProtocol requires {error.name}: pip install 'tensorwire[serve]'"
     ) from None
 
-TESTED_UVICORN = ((0, 46), (0, 54))
-"""The oldest and the newest uvicorn that InferProtocol was tested with."""
+TESTED_UVICORN = "0.46 to 0.54"
+"""The versions of uvicorn that InferProtocol was tested with."""
 
-if not TESTED_UVICORN[0] <= release(uvicorn.__version__)[:2] <= TESTED_UVICORN[1]:
+# What InferProtocol relies on in uvicorn, and the digests of the sources that it was tested with.
+# Another version is accepted if it has the same sources.
+RELIES_ON = {
+    "uvicorn.config:Config.load": (
+        *("1ce317cbcf73cd5f", "0199309662bd97fe", "7a91c970d8c185bd", "c1f18fe235054cf7"),
+    ),
+    "uvicorn.middleware.proxy_headers:ProxyHeadersMiddleware": (
+        *("f0b21026884410d2", "d398f8ec289b19f2", "03db5960009f8e9b"),
+    ),
+    "uvicorn.protocols.http.h11_impl:H11Protocol.__init__": (
+        *("69c12b5a48e74e97", "06a45d9a4cfa94ca"),
+    ),
+    "uvicorn.protocols.utils:get_client_addr": ("1bfbb8162d8e064b",),
+    "uvicorn.protocols.utils:get_remote_addr": ("b1cd40c2027d0a74",),
+    "uvicorn.server:Server.on_tick": ("471fbbbdf035410d",),
+    "uvicorn.server:Server.shutdown": ("36abda69fc226e37",),
+    "uvicorn.server:Server.startup": ("5259359bd0219a55", "c996eee3a7ad37dd"),
+    "uvicorn.server:ServerState": ("29760d660d58bc9f",),
+}
+
+
+def changed_sources(read: Callable[[str], str | None] = source_of_imported) -> list[str]:
+    """Return the names in RELIES_ON whose sources were not tested."""
+    sources = Sources(read)
+    return [name for name, digests in RELIES_ON.items() if sources.digest(name) not in digests]
+
+
+if changed := changed_sources():
     raise ImportError(
-        "InferProtocol was tested with uvicorn "
-        + " to ".join(".".join(map(str, version)) for version in TESTED_UVICORN)
-        + f", not with {uvicorn.__version__}"
+        f"InferProtocol was tested with uvicorn {TESTED_UVICORN}. In version "
+        f"{uvicorn.__version__}, {changed[0]} is different"
     )
 
 # The parser processes all requests in a chunk at once, so a chunk must not contain too many.
