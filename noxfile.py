@@ -57,7 +57,7 @@ NOT_SANITIZED = (
 
 def checkout(session: nox.Session) -> Path:
     """Copy the checkout without ignored files, and continue there."""
-    folder = Path(session.create_tmp()) / "checkout"
+    folder = Path(session.create_tmp()).resolve() / "checkout"
     shutil.rmtree(folder, ignore_errors=True)
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
