@@ -213,6 +213,26 @@ def test_proxy_of_a_tls_server(
         assert all("proxy-authorization" not in head for head in server.heads)
 
 
+def test_max_body_of_a_server_that_has_a_proxy(
+    connect: Connect, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Tunnel() as proxy, TlsScripted([GOOD], certificate) as server:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
+        options = {"ssl_context": certificate.trusting(), "max_body": 1000}
+        fails = pytest.raises(tw.HeaderError, match="the limit is 1000")
+        with connect(f"https://{server.address}", **options) as client, fails:
+            client.infer("m", {"x": X})
+
+
+def test_tunnel_to_an_ipv6_address(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Scripted([http(b"", status="403 No")]) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
+        fails = pytest.raises(ConnectionError, match=r"status 403 to CONNECT \[::1\]:8443$")
+        with connect("https://[::1]:8443") as client, fails:
+            client.infer("m", {"x": X})
+        assert proxy.heads[0] == "connect [::1]:8443 http/1.1\r\nhost: [::1]:8443"
+
+
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
@@ -266,7 +286,9 @@ def test_environment_that_is_not_trusted(connect: Connect, monkeypatch: pytest.M
         ("http://11.1.2.3", "10.0.0.0/8", True),
         ("http://[fd00::1]", "fd00::/8", False),
         ("http://[::1]", "::1", False),
+        ("http://10.1.2.3", "10.9.9.9/8", False),
         ("http://10.1.2.3", "a/b, 10.1.2.3", False),
+        ("http://10.1.2.3", "models.test, 10.0.0.0/8", False),
         ("unix:/models.sock", "", False),
     ],
 )
@@ -287,6 +309,9 @@ def test_scheme_of_the_server_selects_the_proxy(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("ALL_PROXY", "http://all.test")
     assert find_proxy(parse_url("http://x")) == ("plain.test", 80, None)
     assert find_proxy(parse_url("https://x")) == ("::1", 3128, None)
+    monkeypatch.setenv("HTTP_PROXY", "http://user@plain.test")
+    credentials = base64.b64encode(b"user:").decode()
+    assert find_proxy(parse_url("http://x")) == ("plain.test", 80, f"Basic {credentials}")
     monkeypatch.setenv("REQUEST_METHOD", "GET")  # a CGI program: the header Proxy sets HTTP_PROXY
     assert find_proxy(parse_url("http://x")) == ("all.test", 80, None)
 
@@ -422,6 +447,28 @@ def test_servers_that_may_read_binary_data(connect: Connect, metadata: bytes) ->
             with pytest.raises(InferenceServerError, match=r"Invalid JSON$"):
                 client.infer("m", {"x": X})
         assert sum(head.startswith("get") for head in server.heads) == 1
+
+
+def test_metadata_is_not_requested_for_other_errors(connect: Connect) -> None:
+    missing = http(b'{"error": "missing"}', status="404 Not Found")
+    with Scripted([missing]) as server, connect(server.address) as client:
+        with pytest.raises(InferenceServerError, match=r"status 404: missing$"):
+            client.infer("m", {"x": X})
+        assert [head[:4] for head in server.heads] == ["post"]
+
+
+def test_rejection_by_a_server_whose_metadata_cannot_be_requested(connect: Connect) -> None:
+    """The error is that of the rejected request."""
+
+    class Closes(Scripted):
+        def serve(self, connection: socket.socket) -> None:
+            if self.n_connections == 1:
+                super().serve(connection)
+
+    with Closes([REJECTED]) as server, connect(server.address) as client:
+        with pytest.raises(InferenceServerError, match=r"status 400: Invalid JSON$"):
+            client.infer("m", {"x": X})
+        assert server.n_connections == 2
 
 
 # --- options of all methods ---

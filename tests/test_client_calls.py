@@ -19,7 +19,7 @@ import tensorwire as tw
 from support import client_fixtures
 from support.client_fixtures import BODY, GOOD, HEADERS, Connect, X, app, free_port, seen
 from support.servers import Scripted, http, uvicorn_server
-from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout
+from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout, calls
 from tensorwire.client.limits import ConnectDeadline, Deadline, ReadinessWait, retry_delay
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
@@ -51,6 +51,17 @@ def test_datatypes_of_lists_from_the_metadata(client: Any) -> None:
     assert paths == ["/v2/models/declared", *["/v2/models/declared/infer"] * 2]
     client.infer("declared", {"x": (1,)}, version="1")
     assert seen[-2]["path"] == "/v2/models/declared/versions/1"
+    inputs = {"x": [1, 2, 3]}
+    client.infer("declared", inputs)
+    assert inputs == {"x": [1, 2, 3]}
+
+
+def test_caches_of_a_client_are_limited(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_MAX_CACHED", 1)
+    made = getattr(client, "client", client)
+    for version in (None, "1", None):
+        assert client.infer("declared", {"x": [1]}, version=version)["y"].shape == (1,)
+        assert (len(made._heads), len(made._datatypes)) == (1, 1)
 
 
 def test_lists_of_strings_and_arrays_need_no_metadata(client: Any) -> None:
@@ -345,8 +356,9 @@ runner = asyncio.Runner()
 call(runner)
 child = os.fork()
 if child == 0:
+    inherited = [c.socket for pool in client._pools.values() for c in pool.idle]
     call(asyncio.Runner())
-    os._exit(0)
+    os._exit(0 if [sock.fileno() for sock in inherited] == [-1] else 3)
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 call(runner)
 os._exit(status)
@@ -355,7 +367,10 @@ os._exit(status)
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_fork(server: str, kind: str) -> None:
-    """The child process opens its own connection, and the parent process keeps its connection."""
+    """The child process opens its own connection, and the parent process keeps its connection.
+
+    The child process closes its copy of the connection of the parent process.
+    """
     before = len(seen)
     path = os.pathsep.join([str(Path(tw.__file__).parent.parent), *sys.path])
     done = subprocess.run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
+import select
 import socket
 import ssl
 import threading
@@ -16,6 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import uvloop
 
 import tensorwire as tw
 from support import client_fixtures
@@ -34,7 +36,7 @@ from support.client_fixtures import (
 )
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
-from tensorwire.client.aio import LoopBackend
+from tensorwire.client.aio import LoopBackend, LoopWatcher
 from tensorwire.client.connection import Connection, Connector
 from tensorwire.client.limits import Deadline
 from tensorwire.client.pool import Pool
@@ -216,18 +218,100 @@ def test_cancelled_wait_releases_a_slot_that_it_has_just_got() -> None:
     asyncio.run(main())
 
 
+def test_slot_is_not_given_to_a_call_that_was_cancelled() -> None:
+    """The call has not noticed it yet."""
+
+    async def main() -> None:
+        pool = Pool(LoopBackend(), 1, None)
+        deadline = Deadline(Timeout())
+        assert await pool.acquire(deadline) is None
+        waiting = asyncio.ensure_future(pool.acquire(deadline))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        pool.release(None)
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert pool.n_free == 1
+
+    asyncio.run(main())
+
+
 def test_closing_an_async_client_ends_its_calls(server: str) -> None:
     async def main() -> None:
         client = AsyncClient(server, connections=1)
         calls = [asyncio.ensure_future(client.infer("slow", {"x": X})) for _ in range(2)]
         await asyncio.sleep(0.1)
         await client.close()
+        assert all(call.done() for call in calls)
         sending, waiting = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(sending, ConnectionError)
         assert "the client was closed" in str(sending)
         assert isinstance(waiting, RuntimeError)
 
     asyncio.run(main())
+
+
+def test_closing_an_async_client_when_bytes_have_just_arrived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The call does not wait for the rest of the response."""
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(GOOD[:100])
+        time.sleep(0.1)
+        connection.sendall(GOOD[100:])
+
+    async def main() -> None:
+        client = AsyncClient(scripted.address)
+        happened = LoopWatcher._happened
+
+        def close(self: LoopWatcher, events: int) -> None:
+            happened(self, events)
+            if events & select.POLLIN:
+                client._close_pool()
+
+        monkeypatch.setattr(LoopWatcher, "_happened", close)
+        with pytest.raises(ConnectionError, match="the client was closed"):
+            await client.infer("m", {"x": X})
+        await client.close()
+
+    with Scripted([answer]) as scripted:
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_event_loop_sleeps_while_nothing_happens(
+    loop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a call waits, and when the server has closed an idle connection."""
+    n_events = 0
+    happened = LoopWatcher._happened
+
+    def count(self: LoopWatcher, events: int) -> None:
+        nonlocal n_events
+        n_events += 1
+        happened(self, events)
+
+    def answer_late(connection: socket.socket) -> None:
+        time.sleep(0.2)
+        connection.sendall(GOOD)
+
+    async def main() -> None:
+        async with AsyncClient(scripted.address) as client:
+            assert (await client.infer("m", {"x": X}))["x"].shape == X.shape
+            await asyncio.sleep(0.2)
+
+    monkeypatch.setattr(LoopWatcher, "_happened", count)
+    with Scripted([answer_late]) as scripted, asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
+    assert n_events < 20
+
+
+def test_closing_a_client_whose_event_loop_is_closed(server: str) -> None:
+    client = AsyncClient(server)
+    with asyncio.Runner() as runner:
+        runner.run(client.is_ready())
+    asyncio.run(client.close())
 
 
 def test_closing_a_client_ends_the_wait_for_a_connection(server: str) -> None:
@@ -330,6 +414,28 @@ def test_closed_connections_are_released(connect: Connect) -> None:
         gc.collect()
         assert sum(ref() is not None for ref in found) <= 1
         may_close.set()
+
+
+def test_small_pieces_are_sent_without_delay(connect: Connect) -> None:
+    with Scripted([GOOD] * 2) as server, connect(server.address) as client:
+        client.infer("m", {"x": X})
+        (pool,) = getattr(client, "client", client)._pools.values()
+        assert pool.idle[0].socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+def test_connection_that_expires_during_another_call() -> None:
+    """It is closed when that call ends."""
+    ours, theirs = socket.socketpair()
+    pool = Pool(BlockingBackend(), 2, 0.05)
+    acquire = blocking(Pool.acquire)
+    for _ in range(2):
+        assert acquire(pool, Deadline(Timeout())) is None
+    pool.release(Connection(ours, pool.backend, None))
+    time.sleep(0.1)
+    pool.release(None)
+    with theirs:
+        assert theirs.recv(1) == b""
+    assert (pool.n_free, len(pool.idle)) == (2, 0)
 
 
 @pytest.mark.parametrize("n_waiting", [2, 5])

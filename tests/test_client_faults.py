@@ -590,6 +590,31 @@ def test_total_timeout_while_tls_always_has_bytes() -> None:
                 receive(connection, deadline, None)
 
 
+def test_tls_that_always_has_bytes_is_read_in_parts() -> None:
+    """Otherwise a server that sends fast would keep an event loop from doing anything else."""
+
+    class Fast(ssl.SSLSocket):
+        n_received = 0
+
+        def __init__(self) -> None:
+            socket.socket.__init__(self)
+
+        def pending(self) -> int:
+            return 1
+
+        def recv_into(self, buffer: Any, *_: Any) -> int:
+            data = head if self.n_received == 0 else bytes(16 << 10)
+            buffer[: len(data)] = data
+            self.n_received += len(data)
+            return len(data)
+
+    head = http(b"", HEADERS, length=64 << 20)
+    with Fast() as tls:
+        connection = Connection(tls, BlockingBackend(), None)
+        blocking(Connection._receive)(connection, Deadline(Timeout()), None)
+        assert 1 << 20 <= tls.n_received < 2 << 20
+
+
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_call_that_is_cancelled_at_any_time(
     loop: Any, tls: bool, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
