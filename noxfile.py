@@ -322,11 +322,14 @@ def sanitizers(session: nox.Session) -> None:
 
 @nox.session
 def coverage(session: nox.Session) -> None:
-    """Lines of Python and of Cython that a plain pytest runs; the report is printed."""
-    environment(session, "dev", TENSORWIRE_COVERAGE="1")
-    session.install("coverage>=7.6")
-    session.run("coverage", "run", "--source=tensorwire", "-m", "pytest", "-q", *session.posargs)
-    session.run("coverage", "report", "--skip-covered", "--sort=cover")
+    """The lines of Python and Cython that the tests run: `nox -s coverage -- tests/test_decode.py`."""
+    checkout(session)
+    session.install(*requirements("dev"), "coverage>=7.6")
+    build = ["python", "setup.py", "-q", "build_ext", "--inplace"]
+    session.run(*build, env={"TENSORWIRE_COVERAGE": "1"})
+    session.env["PYTHONPATH"] = "src"
+    session.run("coverage", "run", "-m", "pytest", "-q", *session.posargs)
+    session.run("coverage", "report")
 
 
 # --- what takes too long for every change --------------------------------------------------------
