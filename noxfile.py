@@ -322,7 +322,7 @@ def sanitizers(session: nox.Session) -> None:
 
 @nox.session
 def coverage(session: nox.Session) -> None:
-    """The lines of Python and Cython that the tests run: `nox -s coverage -- tests/test_decode.py`."""
+    """The lines of Python and Cython that tests run; `-- tests/test_decode.py` selects tests."""
     checkout(session)
     session.install(*requirements("dev"), "coverage>=7.6")
     build = ["python", "setup.py", "-q", "build_ext", "--inplace"]
