@@ -736,7 +736,7 @@ PAGES: dict[Path, dict[str, Callable[[Tables], str]]] = {
         for package in INTEGRATIONS
     },
     HERE.parent / "docs" / "why.md": {"echoes": echoes, "other formats": other_formats},
-    HERE / "README.md": {
+    ROOT / "docs" / "benchmarks.md": {
         "headline": headline,
         "versions": versions_text,
         "json summary": json_headline,
