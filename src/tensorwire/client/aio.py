@@ -24,7 +24,7 @@ class LoopWatcher:
     """Waits in the event loop, which refers to the connection while it watches its socket."""
 
     def __init__(self, connection: Connection, backend: LoopBackend) -> None:
-        self.connection = connection
+        self.connection: Connection | None = connection
         self.backend = backend
         self.loop = backend.loop
         self.fd = connection.socket.fileno()
@@ -88,6 +88,7 @@ class LoopWatcher:
     def close(self) -> None:
         if not self.loop.is_closed():
             self._watch(0)
+        self.connection = None  # otherwise only the garbage collector would release it
 
 
 class TaskWaiter:
