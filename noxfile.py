@@ -184,7 +184,7 @@ def tests(session: nox.Session) -> None:
     """The two commands of README.md, and then the tests that they skip, with a live Triton."""
     folder = checkout(session)
     leave_out(session, *LARGE)
-    readme(session, "tensorwire demo")
+    readme(session, "tensorwire demo", TENSORWIRE_DEBUG="1")  # compiling takes less time
     # As on the machine of a newcomer: tests that need more than the extra `test` are skipped.
     skipped = folder / "skipped.txt"
     readme(session, "m pytest", CI="", TENSORWIRE_TRITON="", TENSORWIRE_SKIPPED=str(skipped))
@@ -201,13 +201,13 @@ def slow(session: nox.Session) -> None:
     leave_out(session, *LARGE)
     triton(session)
     debian(session, "valgrind", "valgrind")
-    pytest(session, "-m", "slow and not nightly")
+    pytest(session, "-m", "slow and not nightly", "--durations=20")
 
 
 @nox.session
 def benchmarks(session: nox.Session) -> None:
     """The body of each benchmark once, except the largest sizes."""
-    environment(session, "dev")
+    environment(session, "dev", TENSORWIRE_DEBUG="1")
     leave_out(session, *LARGE)
     small = "not (by_size and (256 or GB)) and not 1M and not FP16 and not 300k"
     pytest(session, "benchmarks", "--benchmark-disable", "-k", small)

@@ -425,7 +425,7 @@ def test_connection_that_expires_during_another_call() -> None:
     """It is closed when that call ends."""
     ours, theirs = socket.socketpair()
     pool = Pool(BlockingBackend(), 2, 0.05)
-    acquire = blocking(Pool.acquire)
+    acquire = blocking(Pool.acquire)(None)
     for _ in range(2):
         assert acquire(pool, Deadline(Timeout())) is None
     pool.release(Connection(ours, pool.backend, None))
@@ -440,7 +440,7 @@ def test_connection_that_expires_during_another_call() -> None:
 def test_calls_get_a_connection_in_their_order(n_waiting: int) -> None:
     order: list[int] = []
     pool = Pool(BlockingBackend(), 1, None)
-    acquire = blocking(Pool.acquire)
+    acquire = blocking(Pool.acquire)(None)
     acquire(pool, Deadline(Timeout()))
 
     def wait(i: int) -> None:
@@ -482,7 +482,7 @@ def test_calls_get_a_connection_in_their_order(n_waiting: int) -> None:
 def test_wait_that_is_aborted_releases_its_slot(has_got_it: bool) -> None:
     """A signal handler may raise an exception before or after the thread gets the slot."""
     pool = Pool(BlockingBackend(), 1, None)
-    acquire = blocking(Pool.acquire)
+    acquire = blocking(Pool.acquire)(None)
     assert acquire(pool, Deadline(Timeout())) is None
 
     class Aborts(Deadline):

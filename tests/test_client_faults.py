@@ -299,7 +299,7 @@ def test_tls_that_fails_while_a_request_is_sent() -> None:
         connection = Connection(tls, BlockingBackend(), None)
         connection.is_tls = True
         request = Request("POST", "/", b"POST / HTTP/1.1\r\n\r\n", (), 19)
-        exchange = blocking(Connection.exchange)
+        exchange = blocking(Connection.exchange)(None)
         with pytest.raises(ConnectionResetError, match="before it read the request"):
             exchange(connection, request, Deadline(Timeout()), None)
 
@@ -580,7 +580,7 @@ def test_total_timeout_while_tls_always_has_bytes() -> None:
         def recv_into(self, *_: Any) -> int:
             raise ssl.SSLWantReadError
 
-    receive = blocking(Connection._receive)
+    receive = blocking(Connection._receive)(None)
     with Flooded() as tls:
         connection = Connection(tls, BlockingBackend(), None)
         deadline = Deadline(Timeout(total=0.05))
@@ -611,7 +611,7 @@ def test_tls_that_always_has_bytes_is_read_in_parts() -> None:
     head = http(b"", HEADERS, length=64 << 20)
     with Fast() as tls:
         connection = Connection(tls, BlockingBackend(), None)
-        blocking(Connection._receive)(connection, Deadline(Timeout()), None)
+        blocking(Connection._receive)(None)(connection, Deadline(Timeout()), None)
         assert 1 << 20 <= tls.n_received < 2 << 20
 
 

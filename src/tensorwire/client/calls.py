@@ -79,20 +79,20 @@ class BaseClient:
         self._connections = check_integer("connections", connections, minimum=1)
         self._idle_timeout = idle_timeout
         check_seconds("idle_timeout", idle_timeout)
-        self.retries = check_integer("retries", retries, minimum=0)
+        self.retries: int = check_integer("retries", retries, minimum=0)
         if max_body is not None:
             max_body = check_integer("max_body", max_body, minimum=0)
         if limits is not None:
             check_type("limits", limits, tw.Limits, "a Limits object")
         self.server: Server = parse_url(url)
         self.timeout: Timeout = as_timeout(timeout)
-        self.max_body = max_body
+        self.max_body: int | None = max_body
         self.limits: tw.Limits = RESPONSE_LIMITS if limits is None else limits
         self.headers: dict[str, str] = {
             "User-Agent": f"tensorwire/{tw.__version__}",
             **check_headers(headers),
         }
-        self.binary_inputs = binary_inputs
+        self.binary_inputs: bool = binary_inputs
         context = None
         if self.server.is_tls:
             context = ssl_context or ssl.create_default_context()

@@ -126,8 +126,11 @@ class _Lookup:
 
 def blocking(
     method: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Result]],
-) -> Callable[Concatenate[Any, Arguments], Result]:
-    """Return a method that runs a coroutine, which the BlockingBackend never suspends."""
+) -> Callable[[object], Callable[Concatenate[Any, Arguments], Result]]:
+    """Replace a function by one that runs a coroutine, which the BlockingBackend never suspends.
+
+    As a decorator of a ``def``, it declares a type that all type checkers see.
+    """
 
     @functools.wraps(method)
     def call(self: Any, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
@@ -138,7 +141,7 @@ def blocking(
             return result
         raise AssertionError("a coroutine of the blocking client was suspended")
 
-    return call
+    return lambda _: call
 
 
 class Client(BaseClient):
@@ -237,12 +240,23 @@ class Client(BaseClient):
     >>> client.close()
     """
 
-    infer = blocking(Calls.infer)
-    infer_raw = blocking(Calls.infer_raw)
-    server_metadata = blocking(Calls.server_metadata)
-    model_metadata = blocking(Calls.model_metadata)
-    is_ready = blocking(Calls.is_ready)
-    wait_until_ready = blocking(Calls.wait_until_ready)
+    @blocking(Calls.infer)
+    def infer(self) -> None: ...
+
+    @blocking(Calls.infer_raw)
+    def infer_raw(self) -> None: ...
+
+    @blocking(Calls.server_metadata)
+    def server_metadata(self) -> None: ...
+
+    @blocking(Calls.model_metadata)
+    def model_metadata(self) -> None: ...
+
+    @blocking(Calls.is_ready)
+    def is_ready(self) -> None: ...
+
+    @blocking(Calls.wait_until_ready)
+    def wait_until_ready(self) -> None: ...
 
     def _new_backend(self) -> BlockingBackend:
         return BlockingBackend()
