@@ -264,6 +264,23 @@ def test_end_of_the_stream_before_the_request_was_acknowledged() -> None:
                     connection.send(bytes(1 << 20))
 
 
+def test_reset_that_follows_the_end_of_the_stream() -> None:
+    """The kernel of the server has acknowledged the request, and the server has not read it."""
+    with (
+        socket.create_server((HOST, 0)) as listening,
+        socket.create_connection(listening.getsockname()) as connection,
+    ):
+        server, _ = listening.accept()
+        with server:
+            server.shutdown(socket.SHUT_WR)
+            connection.sendall(b"request")
+            select.select([server], [], [], 5)
+        time.sleep(0.05)
+        assert connection.recv(1) == b""
+        with pytest.raises(ConnectionResetError, match="before it read the request"):
+            read_eof(ResponseReader(None), connection, True, False)
+
+
 @pytest.mark.parametrize("error", [BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError])
 def test_sending_that_has_to_wait(error: type[Exception]) -> None:
     class Busy(socket.socket):
