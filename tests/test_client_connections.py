@@ -306,9 +306,10 @@ def test_event_loop_sleeps_while_nothing_happens(
     assert n_events < 20
 
 
-def test_closing_a_client_whose_event_loop_is_closed(server: str) -> None:
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_closing_a_client_whose_event_loop_is_closed(server: str, loop: Any) -> None:
     client = AsyncClient(server)
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(client.is_ready())
     asyncio.run(client.close())
 
@@ -432,6 +433,7 @@ def test_connection_that_expires_during_another_call() -> None:
     time.sleep(0.1)
     pool.release(None)
     with theirs:
+        theirs.settimeout(5)
         assert theirs.recv(1) == b""
     assert (pool.n_free, len(pool.idle)) == (2, 0)
 

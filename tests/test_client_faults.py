@@ -266,6 +266,23 @@ def test_end_of_the_stream_before_the_request_was_acknowledged() -> None:
                     connection.send(bytes(1 << 20))
 
 
+def test_reset_that_follows_the_end_of_the_stream() -> None:
+    """The kernel of the server has acknowledged the request, and the server has not read it."""
+    with (
+        socket.create_server((HOST, 0)) as listening,
+        socket.create_connection(listening.getsockname()) as connection,
+    ):
+        server, _ = listening.accept()
+        with server:
+            server.shutdown(socket.SHUT_WR)
+            connection.sendall(b"request")
+            select.select([server], [], [], 5)
+        time.sleep(0.05)
+        assert connection.recv(1) == b""
+        with pytest.raises(ConnectionResetError, match="before it read the request"):
+            read_eof(ResponseReader(None), connection, True, False)
+
+
 @pytest.mark.parametrize("error", [BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError])
 def test_sending_that_has_to_wait(error: type[Exception]) -> None:
     class Busy(socket.socket):
@@ -591,13 +608,16 @@ def test_total_timeout_while_tls_always_has_bytes() -> None:
 
 
 def test_tls_that_always_has_bytes_is_read_in_parts() -> None:
-    """Otherwise a server that sends fast would keep an event loop from doing anything else."""
+    """Otherwise a server that sends fast would keep an event loop from doing anything else.
+
+    The socket itself has no bytes: OpenSSL has decrypted them before.
+    """
 
     class Fast(ssl.SSLSocket):
         n_received = 0
 
-        def __init__(self) -> None:
-            socket.socket.__init__(self)
+        def __init__(self, fd: int) -> None:
+            socket.socket.__init__(self, fileno=fd)
 
         def pending(self) -> int:
             return 1
@@ -609,9 +629,10 @@ def test_tls_that_always_has_bytes_is_read_in_parts() -> None:
             return len(data)
 
     head = http(b"", HEADERS, length=64 << 20)
-    with Fast() as tls:
+    ours, theirs = socket.socketpair()
+    with theirs, Fast(ours.detach()) as tls:
         connection = Connection(tls, BlockingBackend(), None)
-        blocking(Connection._receive)(None)(connection, Deadline(Timeout()), None)
+        blocking(Connection._receive)(None)(connection, Deadline(Timeout(read=0.1)), None)
         assert 1 << 20 <= tls.n_received < 2 << 20
 
 
