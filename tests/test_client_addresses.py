@@ -319,9 +319,11 @@ def test_scheme_of_the_server_selects_the_proxy(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("proxy", "message"),
     [
-        ("socks5://proxy.test", "its scheme is 'socks5'; trust_env=False ignores it"),
-        ("https://proxy.test", "its scheme is 'https'; trust_env=False ignores it"),
-        ("http://proxy.test:x", "the URL of the proxy in the environment is invalid"),
+        ("socks5://u:secret@proxy.test", "its scheme is 'socks5'; trust_env=False ignores it"),
+        ("https://u:secret@proxy.test", "its scheme is 'https'; trust_env=False ignores it"),
+        ("http://u:sec/ret@proxy.test", "must be http://host:port; trust_env=False ignores it"),
+        ("http://u:secret@proxy.test:x", "must be http://host:port"),
+        ("http://u:secret@a..b", "must be http://host:port"),
         ("http://", "must be http://host:port"),
     ],
 )
@@ -329,8 +331,9 @@ def test_proxies_that_are_not_supported(
     connect: Connect, proxy: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ALL_PROXY", proxy)
-    with pytest.raises(ValueError, match=message), connect("http://x"):
+    with pytest.raises(ValueError, match=message) as caught, connect("http://x"):
         pass
+    assert "sec" not in str(caught.value)
     with connect("http://x", trust_env=False):
         pass
 
@@ -471,6 +474,25 @@ def test_rejection_by_a_server_whose_metadata_cannot_be_requested(connect: Conne
         assert server.n_connections == 2
 
 
+def test_hint_that_cannot_be_found_quickly(connect: Connect) -> None:
+    """The error of the server is raised after a second, and only once later than without it."""
+
+    def hang(_: socket.socket) -> None:
+        time.sleep(2)
+
+    with Scripted([REJECTED, hang, REJECTED]) as server, connect(server.address) as client:
+        started = time.perf_counter()
+        with pytest.raises(InferenceServerError, match=r"Invalid JSON$"):
+            client.infer("m", {"x": X})
+        assert time.perf_counter() - started < 1.5
+
+
+def test_hint_of_a_client_that_was_closed() -> None:
+    fails = pytest.raises(InferenceServerError, match=r"Invalid JSON$")
+    with OnlyJson(b"{}") as server, Client(server.address) as client, fails:
+        client.infer("m", {"x": X}, on_progress=lambda _: client.close())
+
+
 # --- options of all methods ---
 
 
@@ -525,3 +547,13 @@ def test_both_clients_take_the_same_options() -> None:
     for kind in (Client, AsyncClient):
         made = kind("localhost", **options)
         assert made._options == {**kind("localhost")._options, **options}
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://u:secret@h", "http://u:sec/ret@h", "ftp://u:secret@h", "http://u:secret@h:99999"],
+)
+def test_errors_do_not_show_the_password_of_a_url(url: str) -> None:
+    with pytest.raises(ValueError, match="must not have credentials") as caught:
+        parse_url(url)
+    assert "sec" not in str(caught.value)

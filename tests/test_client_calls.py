@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -320,6 +321,57 @@ def test_invalid_headers_are_rejected(
         pass
     with connect("127.0.0.1:1") as client, pytest.raises(ValueError, match=message):
         client.infer("m", {"x": X}, headers=headers)
+
+
+class Changes(Mapping[str, str]):
+    """A mapping whose value changes after it was checked."""
+
+    n_read = 0
+
+    def __getitem__(self, name: str) -> str:
+        self.n_read += 1
+        return "a" if self.n_read == 1 else "a\r\nInjected: yes"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["X"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Items(dict[str, str]):
+    def items(self) -> Any:
+        return {"X": "a"}.items()
+
+
+class Formatted(str):
+    def __format__(self, _: str) -> str:
+        return "a\r\nInjected: yes"
+
+    def __str__(self) -> str:
+        return "a\r\nInjected: yes"
+
+
+class OtherName(str):
+    def lower(self) -> str:
+        return "x"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [Changes, lambda: Items({"X": "a\r\nInjected: yes"}), lambda: {"X": Formatted("a")}],
+)
+def test_headers_that_change_after_they_were_checked(connect: Connect, make: Any) -> None:
+    headers = make()
+    with Scripted([GOOD]) as server, connect(server.address) as client:
+        client.infer("m", {"x": X}, headers=headers)
+        assert "\r\nx: a\r\n" in server.heads[0]
+        assert "injected" not in server.heads[0]
+
+
+def test_name_of_a_header_that_hides_what_it_is(client: Any) -> None:
+    with pytest.raises(ValueError, match="the HTTP header Content-Length cannot be passed"):
+        client.infer("echo", {"x": X}, headers={OtherName("Content-Length"): "3"})
 
 
 def test_request_line_and_host(connect: Connect) -> None:

@@ -743,6 +743,25 @@ def test_options_of_wrong_types_are_rejected(
             client.infer("m", {"x": X}, headers=value)
 
 
+def test_timeouts_of_numpy_become_python_numbers() -> None:
+    """In float32, the clock of a machine that runs for months is not exact."""
+    seconds: Any = np.float32(0.3)
+    timeout = Timeout(connect=seconds, read=cast("Any", np.int64(2)), total=seconds)
+    assert [type(value) for value in (timeout.connect, timeout.read, timeout.total)] == [float] * 3
+    assert type(Client("localhost", timeout=seconds).timeout.read) is float
+    with pytest.raises(ValueError, match="must be a positive number of seconds or None, not more"):
+        Timeout(total=10**400)
+
+
+def test_signal_handler_may_close_a_client_that_its_thread_uses(server: str) -> None:
+    with Client(server) as client:
+        client.is_ready()
+        (pool,) = client._pools.values()
+        with pool.lock:  # the handler interrupts `acquire`
+            client.close()
+        assert not pool.idle
+
+
 @pytest.mark.parametrize("name", ["connect", "read", "total"])
 def test_timeout_of_a_wrong_type(name: str) -> None:
     message = f"^{name} must be a positive number of seconds or None, not str$"

@@ -636,6 +636,50 @@ def test_tls_that_always_has_bytes_is_read_in_parts() -> None:
         assert 1 << 20 <= tls.n_received < 2 << 20
 
 
+class Renegotiates(ssl.SSLSocket):
+    """TLS that must receive before it can send, or that receives messages without data."""
+
+    def __init__(self, fd: int) -> None:
+        socket.socket.__init__(self, fileno=fd)
+
+    def pending(self) -> int:
+        return 0
+
+    def send(self, *_: Any) -> int:
+        raise ssl.SSLWantReadError
+
+    def recv_into(self, *_: Any) -> int:
+        raise ssl.SSLWantReadError
+
+
+def test_tls_that_must_receive_before_it_can_send() -> None:
+    """The client does not poll for what it cannot do, again and again."""
+    ours, theirs = socket.socketpair()
+    with theirs, Renegotiates(ours.detach()) as tls:
+        connection = Connection(tls, BlockingBackend(), None)
+        connection.is_tls = True
+        request = Request("POST", "/", b"POST / HTTP/1.1\r\n\r\n", (), 19)
+        used = time.process_time()
+        with pytest.raises(TimeoutError, match="read timeout"):
+            blocking(Connection.exchange)(None)(
+                connection, request, Deadline(Timeout(read=1)), None
+            )
+        assert time.process_time() - used < 0.5
+
+
+def test_read_timeout_while_tls_messages_have_no_data() -> None:
+    """Such as tickets of sessions, which a server may send without end."""
+    ours, theirs = socket.socketpair()
+    with theirs, Renegotiates(ours.detach()) as tls:
+        connection = Connection(tls, BlockingBackend(), None)
+        connection.transferred_at = time.monotonic()
+        theirs.send(b"TLS")
+        with pytest.raises(TimeoutError, match="read timeout"):
+            for _ in range(100):
+                time.sleep(0.005)
+                blocking(Connection._receive)(None)(connection, Deadline(Timeout(read=0.1)), None)
+
+
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_call_that_is_cancelled_at_any_time(
     loop: Any, tls: bool, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
@@ -920,6 +964,21 @@ def test_timeouts_include_the_lookup_of_the_host(
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
+def test_lookup_whose_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later calls look the name up again, and do not wait for this thread."""
+
+    def fail(_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Scripted([GOOD]) as server:
+        url = server.address.replace(HOST, "localhost")
+        with Client(url, timeout=2) as client:
+            with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="new thread"):
+                patched.setattr(threading.Thread, "start", fail)
+                client.infer("m", {"x": X})
+            assert client.infer("m", {"x": X})["x"].shape == X.shape
+
+
 @python_connect
 @pytest.mark.parametrize("timeout", [5, None])
 def test_name_that_does_not_exist(connect: Connect, resolver: Resolver, timeout: Any) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from .errors import format_number, format_value
+
+_MAX_SECONDS = 1e15  # 30 million years: times of a clock in float64 remain exact to 0.1 s
 
 
 def check_type(name: str, value: Any, kind: type, description: str) -> None:
@@ -26,12 +27,17 @@ def check_integer(name: str, value: Any, minimum: int) -> int:
     return number
 
 
-def check_seconds(name: str, value: Any, *, or_none: bool = True) -> None:
-    """Raise TypeError or ValueError unless an argument is a positive, finite number or None."""
+def check_seconds(name: str, value: Any, *, or_none: bool = True) -> Any:
+    """Return an argument that is a positive, finite number of seconds, or None.
+
+    A number of numpy becomes one of Python, because a time in float32 is not exact. Raises
+    TypeError and ValueError.
+    """
     if value is None and or_none:
-        return
+        return None
     wanted = f"{name} must be a positive number of seconds{' or None' if or_none else ''}"
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{wanted}, not {type(value).__name__}")
-    if not 0 < value < math.inf:
+    if not 0 < value < _MAX_SECONDS:
         raise ValueError(f"{wanted}, not {format_value(value)}")
+    return value if type(value) is int else float(value)

@@ -43,6 +43,8 @@ def parse_url(url: str) -> Server:
         if not path.startswith("/") or "\0" in path:
             raise ValueError(f"the URL of a Unix socket must be unix:/path, not {url!r}")
         return Server(False, "localhost", 0, "localhost", f"unix:{path}:", "", path)
+    if "@" in url:  # before the other errors, which show the URL
+        raise ValueError("the URL of a server must not have credentials, nor the character @")
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         port = parts.port
@@ -52,11 +54,14 @@ def parse_url(url: str) -> Server:
         raise ValueError(
             f"the URL of a server must be http, https or unix, and have a host: {url!r}"
         )
-    if parts.query or parts.fragment or "@" in parts.netloc:
-        raise ValueError("the URL of a server must not have a query, a fragment or credentials")
+    if parts.query or parts.fragment:
+        raise ValueError("the URL of a server must not have a query or a fragment")
     if port == 0:
         raise ValueError(f"the URL of a server must not have port 0: {url!r}")
-    host = _ascii_host(parts, url)
+    try:
+        host = _ascii_host(parts)
+    except ValueError as error:
+        raise ValueError(f"the host of a URL is invalid: {url!r} ({error})") from None
     is_tls = parts.scheme == "https"
     bracketed = f"[{host}]" if ":" in host else host
     netloc = bracketed if port is None else f"{bracketed}:{port}"
@@ -70,13 +75,10 @@ def parse_url(url: str) -> Server:
     )
 
 
-def _ascii_host(parts: SplitResult, url: str) -> str:
-    try:
-        host = (parts.hostname or "").encode("idna").decode("ascii")  # getaddrinfo does the same
-    except UnicodeError:
-        host = ""
+def _ascii_host(parts: SplitResult) -> str:
+    host = (parts.hostname or "").encode("idna").decode("ascii")  # getaddrinfo does the same
     if not re.fullmatch(r"[A-Za-z0-9._~%:-]+", host):
-        raise ValueError(f"the host of a URL is invalid: {url!r}")
+        raise ValueError("it contains characters that are not allowed")
     return host
 
 
@@ -96,10 +98,12 @@ def find_proxy(server: Server) -> Proxy | None:
         return None
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        port = parts.port or 80
-    except ValueError as error:
-        raise ValueError(f"the URL of the proxy in the environment is invalid ({error})") from None
-    if parts.scheme != "http" or not parts.hostname:
+        host, port = _ascii_host(parts), parts.port or 80
+    except ValueError:  # its text may contain the password
+        raise ValueError(
+            "the proxy in the environment must be http://host:port; trust_env=False ignores it"
+        ) from None
+    if parts.scheme != "http":
         raise ValueError(
             f"the proxy in the environment must be http://host:port, but its scheme is "
             f"{parts.scheme!r}; trust_env=False ignores it"
@@ -108,7 +112,7 @@ def find_proxy(server: Server) -> Proxy | None:
     if parts.username is not None:
         credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         authorization = f"Basic {b64encode(credentials.encode()).decode()}"
-    return Proxy(_ascii_host(parts, parts.hostname), port, authorization)
+    return Proxy(host, port, authorization)
 
 
 def _is_in_a_network(host: str, no_proxy: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import ssl
@@ -50,6 +51,7 @@ from .requests import (
 from .responses import ResponseBody, ResponseReader
 
 _MAX_CACHED = 1000  # entries of each cache of a client
+_HINT_TIMEOUT = Timeout(connect=1, read=1, total=1)
 _REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
 
 
@@ -77,8 +79,7 @@ class BaseClient:
     ) -> None:
         self._options = {name: value for name, value in locals().items() if name != "self"}
         self._connections = check_integer("connections", connections, minimum=1)
-        self._idle_timeout = idle_timeout
-        check_seconds("idle_timeout", idle_timeout)
+        self._idle_timeout = check_seconds("idle_timeout", idle_timeout)
         self.retries: int = check_integer("retries", retries, minimum=0)
         if max_body is not None:
             max_body = check_integer("max_body", max_body, minimum=0)
@@ -301,19 +302,22 @@ class BaseClient:
             body = await self._exchange(request, deadline, on_progress)
         except InferenceServerError as error:
             if is_binary and error.status in _REJECTED:
-                await self._add_hint(error, deadline)
+                await self._add_hint(error)
             raise
         return body.decode(self.limits)
 
-    async def _add_hint(self, error: InferenceServerError, deadline: Deadline) -> None:
-        """Say in an error that the server does not announce that it reads binary data."""
+    async def _add_hint(self, error: InferenceServerError) -> None:
+        """Say in an error that the server does not announce that it reads binary data.
+
+        The metadata is requested once, at most for a second, and its own errors are ignored.
+        """
         if self._announces_binary is None:
             self._announces_binary = True
-            try:
-                extensions = (await self._get_json(self._get("/v2", None), deadline))["extensions"]
+            with contextlib.suppress(Exception):
+                deadline = Deadline(_HINT_TIMEOUT)
+                body = await self._attempt(self._get("/v2", None), deadline, None)
+                extensions = body.parse_metadata(self.limits)["extensions"]
                 self._announces_binary = EXTENSION in extensions
-            except (tw.TensorwireError, OSError, LookupError, TypeError):
-                pass
         if not self._announces_binary:
             hint = f"the server does not announce {EXTENSION}: binary_inputs=False sends JSON"
             error.args = (f"{error} ({hint})",)

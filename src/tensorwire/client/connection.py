@@ -92,6 +92,8 @@ class Connection:
         "is_tls",
         "reader",
         "socket",
+        "transferred_at",
+        "wanted",
         "watcher",
     )
 
@@ -103,6 +105,8 @@ class Connection:
         self.is_sent = False  # whether the kernel has all of the request
         self.has_failed = False  # whether sending has failed
         self.idle_since = 0.0
+        self.transferred_at = 0.0  # when bytes of a request or a response were last transferred
+        self.wanted = 0  # the event that OpenSSL waits for; 0: that of the operation
         self.watcher = backend.watch(self)
 
     def close(self) -> None:
@@ -186,6 +190,7 @@ class Connection:
         reader = self.reader
         reader.start()
         self.is_sent = self.has_failed = False
+        self.transferred_at = time.monotonic()
         if progress is not None:
             progress.restart()
         error: OSError | None = None
@@ -222,9 +227,11 @@ class Connection:
                     if reader.complete or reader.status >= 300:
                         return False
                 is_first = False
-                n_sent += self._send_window(window)
+                n_sent_before, n_sent = n_sent, n_sent + self._send_window(window)
                 if progress is not None:
                     progress.sent(max(n_sent - len(request.head), 0))
+                if n_sent > n_sent_before:
+                    self.transferred_at = time.monotonic()
         return True
 
     def _send_window(self, window: list[Any]) -> int:
@@ -234,6 +241,9 @@ class Connection:
                 n_sent = self.socket.send(window[0])
             else:
                 n_sent = self.socket.sendmsg(window)
+        except ssl.SSLWantReadError:
+            self.wanted = POLLIN  # polling for POLLOUT would return at once, again and again
+            return 0
         except _WOULD_BLOCK:
             return 0
         n_left = n_sent
@@ -261,7 +271,8 @@ class Connection:
         reader = self.reader
         end = reader.n_received + PIECE_NBYTES
         while self._receive_available(progress):
-            if reader.complete or reader.n_received >= end:
+            # What is parsed and decompressed may become much larger: other tasks run in between.
+            if reader.complete or reader.n_received >= end or not reader.is_direct:
                 return
 
     def _receive_available(self, progress: ProgressReporter | None) -> bool:
@@ -274,12 +285,16 @@ class Connection:
                 reader.received(n_received)
             else:
                 read_eof(reader, self.socket, self.is_sent, is_truncated=self.has_failed)
+        except ssl.SSLWantWriteError:
+            self.wanted = POLLOUT
+            return False
         except _WOULD_BLOCK:
             return False
         except ssl.SSLEOFError:
             reader.eof(is_truncated=True)
         if progress is not None and reader.status:
             progress.received(reader.body_nbytes, reader.content_length, reader.complete)
+        self.transferred_at = time.monotonic()
         return True
 
     def _is_tls_truncated(self) -> bool:
@@ -291,9 +306,14 @@ class Connection:
         return not socket.socket.recv(self.socket, 1, socket.MSG_PEEK)
 
     async def _wait(self, events: int, deadline: Deadline) -> int:
-        """Return the events that have happened. Raises TimeoutError."""
-        seconds, step = deadline.limit("read")
-        happened = await self.watcher.wait(events, seconds)
+        """Return the events that have happened. Raises TimeoutError.
+
+        The read timeout begins with the last transfer, not with each event: TLS may exchange
+        messages without end.
+        """
+        seconds, step = deadline.limit("read", self.transferred_at)
+        happened = await self.watcher.wait(self.wanted or events, seconds)
+        self.wanted = 0
         if not happened:
             raise deadline.timeout_error(step)
         return happened

@@ -74,16 +74,15 @@ class Timeout:
     total: float | None = None
 
     def __post_init__(self) -> None:
-        check_seconds("connect", self.connect)
-        check_seconds("read", self.read)
-        check_seconds("total", self.total)
+        for name in ("connect", "read", "total"):
+            object.__setattr__(self, name, check_seconds(name, getattr(self, name)))
 
 
 def as_timeout(timeout: float | Timeout | None) -> Timeout:
     if isinstance(timeout, Timeout):
         return timeout
-    check_seconds("timeout", timeout)
-    return Timeout(connect=timeout, read=timeout)
+    seconds = check_seconds("timeout", timeout)
+    return Timeout(connect=seconds, read=seconds)
 
 
 Step = Literal["connect", "read", "total"]
@@ -99,17 +98,17 @@ class Deadline:
         self.timeout = timeout
         self.at = None if timeout.total is None else time.monotonic() + timeout.total
 
-    def limit(self, step: Step) -> tuple[float | None, Step]:
-        """Return how many seconds a step that begins now may take, and which timeout expires then.
+    def limit(self, step: Step, since: float | None = None) -> tuple[float | None, Step]:
+        """Return how many seconds a step may still take, and which timeout expires then.
 
-        Raises TimeoutError if no time remains. The timeouts are only compared here, and with one
-        clock. The clock of an event loop may be coarser or ahead, so it cannot tell which timeout
-        has expired.
+        The step began at ``since``, by default now. Raises TimeoutError if no time remains. The
+        timeouts are only compared here, and with one clock. The clock of an event loop may be
+        coarser or ahead, so it cannot tell which timeout has expired.
         """
         seconds: float | None = None if step == "total" else getattr(self.timeout, step)
-        if self.at is None:
-            return seconds, step
-        return self.earlier(None if seconds is None else time.monotonic() + seconds, step)
+        if since is None:
+            since = time.monotonic()
+        return self.earlier(None if seconds is None else since + seconds, step)
 
     def earlier(self, end: float | None, step: Step) -> tuple[float | None, Step]:
         """Return the result of ``limit`` for a step that must end at ``end``."""
@@ -145,7 +144,7 @@ class ConnectDeadline(Deadline):
         self.at = deadline.at
         self.since = time.monotonic()
 
-    def limit(self, step: Step) -> tuple[float | None, Step]:
+    def limit(self, step: Step, since: float | None = None) -> tuple[float | None, Step]:
         seconds = self.timeout.connect
         return self.earlier(None if seconds is None else self.since + seconds, "connect")
 
@@ -176,9 +175,8 @@ class ReadinessWait:
 
     def __init__(self, model: str | None, timeout: float) -> None:
         self.subject = "the server" if model is None else f"model {model[:80]!r}"
-        self.seconds = timeout
-        check_seconds("timeout", timeout, or_none=False)
-        self.end = time.monotonic() + self.seconds
+        self.seconds: float = check_seconds("timeout", timeout, or_none=False)
+        self.end: float = time.monotonic() + self.seconds
         self.delay = 0.02
         self.last_seen: Exception | None = None
 

@@ -22,7 +22,7 @@ class Pool:
 
     def __init__(self, backend: Backend, size: int, idle_timeout: float | None) -> None:
         self.backend = backend
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler may close the client
         self.idle: deque[Connection] = deque()
         self.idle_timeout = idle_timeout
         self.n_free = size  # number of slots that are neither in use nor have an idle connection

@@ -159,24 +159,28 @@ def _quote_segment(value: str, what: str) -> str:
 
 
 def check_headers(headers: Headers | None) -> dict[str, str]:
-    """Return a copy of the headers.
+    """Return a copy of the headers, as strings whose methods are those of ``str``.
 
     Raises ValueError for headers that the client itself sets, and for invalid names and values.
     Raises TypeError unless the argument is a mapping of str to str.
     """
+    found: dict[str, str] = {}
     if headers is None:
-        return {}
+        return found
     check_type("headers", headers, Mapping, "a mapping of str to str")
-    for name, value in headers.items():
-        check_type("the name of an HTTP header", name, str, "a str")
-        check_type(f"the value of the HTTP header {name[:80]!r}", value, str, "a str")
+    for key, item in headers.items():
+        check_type("the name of an HTTP header", key, str, "a str")
+        name = str.__str__(key)
+        check_type(f"the value of the HTTP header {name[:80]!r}", item, str, "a str")
+        value = str.__str__(item)
         if name.lower() in _RESERVED_HEADERS:
             raise ValueError(f"the HTTP header {name} cannot be passed: the client sets it")
         if not _TOKEN.fullmatch(name):
             raise ValueError(f"the name of an HTTP header is invalid: {name[:80]!r}")
         if _NOT_IN_VALUE.search(value) or not all(ord(c) < 256 for c in value):
             raise ValueError(f"the value of the HTTP header {name} is invalid: {value[:80]!r}")
-    return dict(headers)
+        found[name] = value
+    return found
 
 
 def check_algorithm(algorithm: str | None) -> None:

@@ -73,6 +73,8 @@ class ResponseReader:
         Number of bytes of the body that have arrived, before decompression.
     n_received : int
         Number of bytes of the response that have arrived, including the head.
+    is_direct : bool
+        Whether ``get_buffer`` is the memory of the body.
     complete : bool
         Whether the response is complete.
     reusable : bool
@@ -80,7 +82,6 @@ class ResponseReader:
     """
 
     __slots__ = (
-        "_direct",
         "_error",
         "_framing_nbytes",
         "_headers",
@@ -95,6 +96,7 @@ class ResponseReader:
         "content_length",
         "error_body",
         "header_length",
+        "is_direct",
         "max_body",
         "n_received",
         "reason",
@@ -116,7 +118,7 @@ class ResponseReader:
         self._headers: dict[bytes, list[bytes]] = {}
         self._error: BaseException | None = None
         self._inflater: Any = None
-        self._direct = self._until_eof = False
+        self.is_direct = self._until_eof = False
         self._is_readable = True  # whether the body of an error response can be decompressed
         self._framing_nbytes = self.n_received = self.body_nbytes = 0
         self.status = 0
@@ -141,7 +143,7 @@ class ResponseReader:
 
     def get_buffer(self) -> memoryview:
         """Return the memory to receive into. Release it before the next call of any method."""
-        if self._direct:
+        if self.is_direct:
             remaining: memoryview = self.buffer.remaining()
             return remaining
         return self._scratch
@@ -152,11 +154,11 @@ class ResponseReader:
         Raises ConnectionError if they are not HTTP, and DecodeError if the body cannot be accepted.
         """
         self.n_received += nbytes
-        if self._direct:
+        if self.is_direct:
             self.buffer.advance(nbytes)
             self.body_nbytes += nbytes
             if self.buffer.complete:
-                self.complete, self._direct = True, False
+                self.complete, self.is_direct = True, False
         else:
             self._parse(nbytes)
 
@@ -219,7 +221,7 @@ class ResponseReader:
                 f"{part} of the response exceeds the limit of {_MAX_HEAD_NBYTES} bytes"
             )
         if self.buffer is not None and self.content_length is not None and not self._inflater:
-            self._direct = True
+            self.is_direct = True
             self._parser = None  # it does not see the rest of this response
 
     # --- callbacks of the parser ---

@@ -99,8 +99,9 @@ class BlockingBackend:
         with self.lock:
             lookup = self.lookup
             if lookup is None or lookup.done.is_set():
-                lookup = self.lookup = _Lookup(host, port)
+                lookup = _Lookup(host, port)
                 threading.Thread(target=lookup.run, daemon=True).start()
+                self.lookup = lookup  # not before: the thread may be impossible to start
         if not lookup.done.wait(min(seconds, _MAX_SECONDS)):
             raise deadline.timeout_error(step)
         if lookup.error is not None:

@@ -77,10 +77,9 @@ class Service:
             raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
         check_type("models", models, Mapping, "a mapping of names to functions or Models")
         check_type("limits", limits, tw.Limits, "a Limits object")
-        check_seconds("receive_timeout", receive_timeout)
         self.max_body: int = check_integer("max_body", max_body, minimum=1)
         options = Options(self.max_body, limits, selection, Workers(max_concurrency))
-        self.receive_timeout = receive_timeout
+        self.receive_timeout: float | None = check_seconds("receive_timeout", receive_timeout)
         self.zero_copy = zero_copy
         self.routes: dict[str, Route] = {
             path: (endpoint, None) for path, endpoint in SERVER_ENDPOINTS.items()
