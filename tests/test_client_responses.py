@@ -74,7 +74,7 @@ CUT_GZIP = gzip.compress(b'{"error": "down"}')[:-8]
         (http(b"", {}, "503 Service Unavailable"), 503, "status 503: Service Unavailable"),
         (http(b"", {}, "503"), 503, "infer: status 503"),
         (http(b'{"error": 5}', {}, "400 Bad"), 400, '{"error": 5}'),
-        (http(b"[" * 9000, {}, "400 Bad"), 400, "[[["),
+        (http(b"[" * 60_000, {}, "400 Bad"), 400, "[[["),
         (http(b"\xff" * 200_000, {}, "500 Oh"), 500, "\ufffd" * 2000),
         (http(b'{"error": "cut', {}, "500 Oh", length=900), 500, ""),
         (http(b"\x01", {"Content-Encoding": "br"}, "502 Bad"), 502, "status 502: Bad"),
