@@ -194,6 +194,16 @@ def test_proxy(connect: Connect, monkeypatch: pytest.MonkeyPatch, name: str) -> 
         assert f"proxy-authorization: basic {credentials}" in lines
 
 
+def test_own_credentials_for_a_proxy(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Scripted([GOOD]) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://user:pass@{proxy.address}")
+        headers = {"proxy-authorization": "Bearer 9"}
+        with connect("http://models.test", headers=headers) as client:
+            client.infer("m", {"x": X})
+        assert "proxy-authorization: bearer 9" in proxy.heads[0].splitlines()
+        assert "basic" not in proxy.heads[0]
+
+
 def test_proxy_of_a_tls_server(
     connect: Connect, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +272,21 @@ def test_proxy_that_does_not_connect(
         fails = pytest.raises(error, match=message)
         with connect("https://models.test", timeout=timeout) as client, fails:
             client.infer("m", {"x": X})
+
+
+@pytest.mark.parametrize(
+    "headers", ["Content-Length: 5", "Content-Encoding: br", "Transfer-Encoding: gzip"]
+)
+def test_headers_of_a_tunnel_are_ignored(
+    connect: Connect, certificate: Certificate, headers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RFC 9110 9.3.6"""
+    tunnel = Tunnel()
+    tunnel.answer = f"HTTP/1.1 200 OK\r\n{headers}\r\n\r\n".encode()
+    with tunnel as proxy, TlsScripted([GOOD], certificate) as server:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.address)
+        with connect(f"https://{server.address}", ssl_context=certificate.trusting()) as client:
+            assert client.infer("m", {"x": X})["x"].shape == X.shape
 
 
 def test_environment_that_is_not_trusted(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,7 +398,7 @@ def test_connections_that_a_burst_has_opened_are_closed(server: str) -> None:
         for _ in range(10):
             client.infer("echo", {"x": X})
             time.sleep(0.05)
-        assert (len(pool.idle), pool.n_free) == (1, 31)
+        assert (len(pool.idle), len(pool.leases)) == (1, 0)
 
 
 def test_idle_connections_without_a_timeout(connect: Connect) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import subprocess
@@ -100,12 +101,44 @@ def test_inputs_that_do_not_fit(
 
 
 @pytest.mark.parametrize(
-    "metadata", [b"{}", b'{"inputs":3}', b'{"inputs":[{"name":"x"}]}', b'{"inputs":[[]]}']
+    "metadata",
+    [
+        *(b"{}", b'{"inputs":3}', b'{"inputs":[{"name":"x"}]}', b'{"inputs":[[]]}'),
+        b'{"inputs":[{"name":"x","datatype":{"a":1}}]}',
+        b'{"inputs":[{"name":["x"],"datatype":"FP32"}]}',
+    ],
 )
 def test_metadata_without_inputs(connect: Connect, metadata: bytes) -> None:
     fails = pytest.raises(ValueError, match=UNDECLARED.format("m"))
     with Scripted([http(metadata)]) as server, connect(server.address) as client, fails:
         client.infer("m", {"x": [1]})
+
+
+def test_list_that_contains_itself(client: Any) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises((ValueError, tw.EncodeError)):
+        client.infer("declared", {"x": endless})
+
+
+def test_inputs_that_change_while_the_metadata_is_requested(server: str) -> None:
+    """The request has the inputs of the moment of the call."""
+
+    async def main() -> None:
+        async with AsyncClient(server) as client:
+            inputs: dict[str, Any] = {"x": [1.0]}
+            call = asyncio.ensure_future(client.infer("declared", inputs))
+            await asyncio.sleep(0)
+            inputs["y"] = [2.0]
+            assert (await call)["y"].tolist() == [2.0]
+
+    asyncio.run(main())
+
+
+def test_version_that_is_a_number(client: Any) -> None:
+    for version in ("1", 1, "1"):
+        client.infer("echo", {"x": X}, version=version)
+        assert seen[-1]["path"] == "/v2/models/echo/versions/1/infer"
 
 
 # --- encoded requests ---
@@ -634,6 +667,44 @@ def test_child_process_closes_the_connections_of_calls_in_other_threads() -> Non
         thread.join()
         assert closed.wait(1)
         os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_child_process_that_ends_during_a_call_of_its_parent(kind: str) -> None:
+    """It unwinds the frames of the call, and leaves the connection to its parent."""
+
+    def answer(connection: Any) -> None:
+        time.sleep(0.5)
+        connection.sendall(GOOD)
+
+    script = (
+        FORK.partition("runner = ")[0]
+        + """
+def fork(_=None):
+    if os.fork() == 0:
+        sys.exit()
+
+async def main():
+    call = asyncio.ensure_future(client.infer("m", {"x": x}))
+    await asyncio.sleep(0.1)
+    fork()
+    await call
+
+if kind == "sync":
+    client.infer("m", {"x": x}, on_progress=lambda p: fork() if not p.received_nbytes else None)
+else:
+    asyncio.run(main())
+"""
+    )
+    path = os.pathsep.join([str(Path(tw.__file__).parent.parent), *sys.path])
+    with Scripted([answer]) as server:
+        done = subprocess.run(
+            [sys.executable, "-c", script, server.address, kind],
+            env=os.environ | {"PYTHONPATH": path},
+            timeout=30,
+            check=False,
+        )
+    assert done.returncode == 0
 
 
 def test_pickled_client_has_the_same_options(connect: Connect) -> None:

@@ -205,14 +205,15 @@ def test_cancelled_wait_releases_a_slot_that_it_has_just_got() -> None:
     async def main() -> None:
         pool = Pool(LoopBackend(), 1, None)
         deadline = Deadline(Timeout())
-        assert await pool.acquire(deadline) is None
+        lease = await pool.acquire(deadline)
+        assert lease.connection is None
         waiting = asyncio.ensure_future(pool.acquire(deadline))
         await asyncio.sleep(0)
-        pool.release(None)
+        pool.release(lease, None)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert pool.n_free == 1
+        assert len(pool.leases) == 0
 
     asyncio.run(main())
 
@@ -223,14 +224,15 @@ def test_slot_is_not_given_to_a_call_that_was_cancelled() -> None:
     async def main() -> None:
         pool = Pool(LoopBackend(), 1, None)
         deadline = Deadline(Timeout())
-        assert await pool.acquire(deadline) is None
+        lease = await pool.acquire(deadline)
+        assert lease.connection is None
         waiting = asyncio.ensure_future(pool.acquire(deadline))
         await asyncio.sleep(0)
         waiting.cancel()
-        pool.release(None)
+        pool.release(lease, None)
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert pool.n_free == 1
+        assert len(pool.leases) == 0
 
     asyncio.run(main())
 
@@ -427,15 +429,14 @@ def test_connection_that_expires_during_another_call() -> None:
     ours, theirs = socket.socketpair()
     pool = Pool(BlockingBackend(), 2, 0.05)
     acquire = blocking(Pool.acquire)(None)
-    for _ in range(2):
-        assert acquire(pool, Deadline(Timeout())) is None
-    pool.release(Connection(ours, pool.backend, None))
+    first, second = (acquire(pool, Deadline(Timeout())) for _ in range(2))
+    pool.release(first, Connection(ours, pool.backend, None))
     time.sleep(0.1)
-    pool.release(None)
+    pool.release(second, None)
     with theirs:
         theirs.settimeout(5)
         assert theirs.recv(1) == b""
-    assert (pool.n_free, len(pool.idle)) == (2, 0)
+    assert (len(pool.leases), len(pool.idle)) == (0, 0)
 
 
 @pytest.mark.parametrize("n_waiting", [2, 5])
@@ -443,12 +444,12 @@ def test_calls_get_a_connection_in_their_order(n_waiting: int) -> None:
     order: list[int] = []
     pool = Pool(BlockingBackend(), 1, None)
     acquire = blocking(Pool.acquire)(None)
-    acquire(pool, Deadline(Timeout()))
+    first = acquire(pool, Deadline(Timeout()))
 
     def wait(i: int) -> None:
-        acquire(pool, Deadline(Timeout()))
+        lease = acquire(pool, Deadline(Timeout()))
         order.append(i)
-        pool.release(None)
+        pool.release(lease, None)
 
     threads = []
     for i in range(n_waiting):
@@ -456,7 +457,7 @@ def test_calls_get_a_connection_in_their_order(n_waiting: int) -> None:
         threads[-1].start()
         while len(pool.waiting) <= i:
             time.sleep(0.001)
-    pool.release(None)
+    pool.release(first, None)
     for thread in threads:
         thread.join()
     assert order == list(range(n_waiting))
@@ -464,16 +465,16 @@ def test_calls_get_a_connection_in_their_order(n_waiting: int) -> None:
     async def main() -> None:
         order.clear()
         pool = Pool(LoopBackend(), 1, None)
-        await pool.acquire(Deadline(Timeout()))
+        first = await pool.acquire(Deadline(Timeout()))
 
         async def wait(i: int) -> None:
-            await pool.acquire(Deadline(Timeout()))
+            lease = await pool.acquire(Deadline(Timeout()))
             order.append(i)
-            pool.release(None)
+            pool.release(lease, None)
 
         tasks = [asyncio.ensure_future(wait(i)) for i in range(n_waiting)]
         await asyncio.sleep(0)
-        pool.release(None)
+        pool.release(first, None)
         await asyncio.gather(*tasks)
         assert order == list(range(n_waiting))
 
@@ -485,19 +486,36 @@ def test_wait_that_is_aborted_releases_its_slot(has_got_it: bool) -> None:
     """A signal handler may raise an exception before or after the thread gets the slot."""
     pool = Pool(BlockingBackend(), 1, None)
     acquire = blocking(Pool.acquire)(None)
-    assert acquire(pool, Deadline(Timeout())) is None
+    first = acquire(pool, Deadline(Timeout()))
 
     class Aborts(Deadline):
         def limit(self, *arguments: Any) -> Any:
             if has_got_it:
-                pool.release(None)
+                pool.release(first, None)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         acquire(pool, Aborts(Timeout()))
     if not has_got_it:
-        pool.release(None)
-    assert (pool.n_free, len(pool.waiting)) == (1, 0)
+        pool.release(first, None)
+    assert (len(pool.leases), len(pool.waiting)) == (0, 0)
+
+
+def test_lease_that_a_call_could_not_keep() -> None:
+    """A signal handler may raise an exception before the call can store it or use it."""
+    pool = Pool(BlockingBackend(), 1, None)
+    acquire = blocking(Pool.acquire)(None)
+    lease = acquire(pool, Deadline(Timeout()))
+    found: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: found.append(acquire(pool, Deadline(Timeout(total=5))).connection)
+    )
+    thread.start()
+    while not pool.waiting:
+        time.sleep(0.001)
+    del lease
+    thread.join()
+    assert (found, len(pool.leases)) == ([None], 0)
 
 
 def test_async_client_belongs_to_one_event_loop(server: str) -> None:
@@ -847,10 +865,11 @@ def test_total_timeout_ends_the_wait_for_a_connection() -> None:
 
     async def main() -> None:
         pool = Pool(LoopBackend(), 1, None)
-        await pool.acquire(deadline)
+        lease = await pool.acquire(deadline)
         async with asyncio.timeout(5):
             with pytest.raises(TimeoutError, match="total timeout"):
                 await pool.acquire(deadline)
+        assert lease.connection is None
 
     asyncio.run(main())
 

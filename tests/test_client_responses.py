@@ -98,6 +98,14 @@ def test_error_responses_of_any_server(
         assert n_posts == 1  # the request was neither retried nor redirected
 
 
+@pytest.mark.parametrize("status", ["000", "099"])
+def test_status_that_is_not_one_of_http(connect: Connect, status: str) -> None:
+    answer = f"HTTP/1.1 {status} No\r\nContent-Length: 2\r\n\r\n".encode() + GOOD
+    fails = pytest.raises(ConnectionError, match=f"not valid HTTP: status {status}")
+    with Scripted([answer]) as server, connect(server.address, timeout=5) as client, fails:
+        client.infer("m", {"x": X})
+
+
 def test_only_the_start_of_a_long_error_is_read(connect: Connect) -> None:
     done = threading.Event()
 

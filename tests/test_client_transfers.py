@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import itertools
 import socket
 import ssl
+import struct
 import threading
 import time
 import tracemalloc
@@ -528,3 +530,33 @@ def test_concurrent_large_calls(server: str) -> None:
         for thread in threads:
             thread.join()
     assert not failures
+
+
+@pytest.mark.parametrize("end", ["refused", "reset"])
+def test_failed_call_does_not_keep_its_input(end: str) -> None:
+    """Not even until the next garbage collection."""
+
+    def reset(connection: socket.socket) -> None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    class Resets(Scripted):
+        def read(self, connection: socket.socket) -> bool:
+            reset(connection)
+            return False
+
+    class Input(np.ndarray[Any, Any]):
+        pass
+
+    array = np.zeros(8 * MiB, np.int8).view(Input)
+    kept = weakref.ref(array)
+    gc.collect()
+    gc.disable()
+    try:
+        with Resets([]) as server:
+            url = server.address if end == "reset" else f"127.0.0.1:{client_fixtures.free_port()}"
+            with Client(url) as client, pytest.raises(ConnectionError):
+                client.infer("m", {"x": array})
+        del array
+        assert kept() is None
+    finally:
+        gc.enable()

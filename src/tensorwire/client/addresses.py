@@ -92,7 +92,7 @@ def find_proxy(server: Server) -> Proxy | None:
         return None
     proxies = getproxies()
     url = proxies.get("https" if server.is_tls else "http") or proxies.get("all")
-    if not url or proxy_bypass(f"{server.host}:{server.port}") or proxy_bypass(server.host):
+    if not url or proxy_bypass(f"{server.host}:{server.port}"):
         return None
     if _is_in_a_network(server.host, proxies.get("no", "")):
         return None

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from .calls import Calls
 from .connection import Connection
 from .limits import Deadline
+from .pool import Lease
 
 Result = TypeVar("Result")
 
@@ -86,16 +87,15 @@ class LoopWatcher:
             self.future.set_exception(ConnectionError(_CLOSED))
 
     def close(self) -> None:
-        if not self.loop.is_closed():
-            self._watch(0)
+        self._watch(0)
         self.connection = None  # otherwise only the garbage collector would release it
 
 
 class TaskWaiter:
-    """A task that waits for a connection."""
+    """A task that waits for a lease."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.connection: Connection | None = None
+    def __init__(self, lease: Lease, loop: asyncio.AbstractEventLoop) -> None:
+        self.lease = lease
         self.future: asyncio.Future[None] = loop.create_future()
 
     async def wait(self, seconds: float | None) -> bool:
@@ -131,13 +131,12 @@ class LoopBackend:
             watcher.end_call()
 
     def watch(self, connection: Connection) -> LoopWatcher:
-        self.check()
         watcher = LoopWatcher(connection, self)
         self.watchers.add(watcher)
         return watcher
 
-    def new_waiter(self) -> TaskWaiter:
-        return TaskWaiter(self.loop)
+    def new_waiter(self, lease: Lease) -> TaskWaiter:
+        return TaskWaiter(lease, self.loop)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

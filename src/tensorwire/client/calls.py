@@ -8,7 +8,7 @@ import os
 import ssl
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -50,6 +50,7 @@ from .requests import (
 )
 from .responses import ResponseBody, ResponseReader
 
+_MAX_DIMS = 64
 _MAX_CACHED = 1000  # entries of each cache of a client
 _HINT_TIMEOUT = Timeout(connect=1, read=1, total=1)
 _REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
@@ -93,6 +94,7 @@ class BaseClient:
             "User-Agent": f"tensorwire/{tw.__version__}",
             **check_headers(headers),
         }
+        self._options["headers"] = check_headers(headers)
         self.binary_inputs: bool = binary_inputs
         context = None
         if self.server.is_tls:
@@ -102,7 +104,8 @@ class BaseClient:
         self._target_prefix = ""
         if proxy is not None and context is None:  # it only passes TLS on
             self._target_prefix = self.server.origin
-            if proxy.authorization is not None:
+            names = {name.lower() for name in self.headers}
+            if proxy.authorization is not None and "proxy-authorization" not in names:
                 self.headers["Proxy-Authorization"] = proxy.authorization
         self._default_deadline = Deadline(self.timeout) if self.timeout.total is None else None
         self._ids = itertools.count(1)
@@ -185,7 +188,7 @@ class BaseClient:
         compressed: Compressed | None = None,
         accept: Algorithm | None = None,
     ) -> Request:
-        key = (model, version)
+        key = (model, None if version is None else str(version))
         cached = self._heads.get(key)
         if cached is None:
             path = f"{model_path(model, version)}/infer"
@@ -239,10 +242,10 @@ class BaseClient:
         """Send a request on a connection of the pool, or on a new one; see ``may_resend``."""
         pool = self._open_pool()
         try:
-            connection = await pool.acquire(deadline)
+            lease = await pool.acquire(deadline)
         except TimeoutError as error:
             raise connection_error(request, error) from error
-        is_reusable = False
+        connection, kept = lease.connection, None
         try:
             if connection is not None and not connection.is_open():
                 connection.close()
@@ -256,7 +259,8 @@ class BaseClient:
                 connection = await self._connector.connect(pool.backend, deadline)
                 pool.backend.check()
                 reader = await connection.exchange(request, deadline, progress)
-            is_reusable = reader.reusable
+            if reader.reusable:
+                kept = connection
             if reader.buffer is None:
                 raise server_error(request, reader)
             return ResponseBody(reader.take_buffer(), reader.header_length)
@@ -265,10 +269,9 @@ class BaseClient:
                 raise
             raise connection_error(request, error) from error
         finally:
-            if connection is not None and not is_reusable:
+            if connection is not None and kept is None:
                 connection.close()
-                connection = None
-            pool.release(connection)
+            pool.release(lease, kept)
 
     async def _exchange_on_kept(
         self,
@@ -356,13 +359,12 @@ class BaseClient:
             id = inputs.id if id is AUTO_ID and inputs.id is not None else id
             tensors: Any = inputs.inputs
         elif isinstance(inputs, Mapping):
-            tensors = inputs
-            for name, value in inputs.items():
-                if isinstance(value, list | tuple) and not holds_strings(value):
-                    if tensors is inputs:
-                        datatypes = await self._input_datatypes(model, version, headers, deadline)
-                        tensors = dict(inputs)
-                    tensors[name] = _tensor_of(model, name, value, datatypes)
+            tensors = dict(inputs)  # the caller may change it while the metadata is requested
+            lists = {name: value for name, value in tensors.items() if _is_list_of_numbers(value)}
+            if lists:
+                datatypes = await self._input_datatypes(model, version, headers, deadline)
+            for name, value in lists.items():
+                tensors[name] = _tensor_of(model, name, value, datatypes)
         else:
             tensors = _tensors(inputs)
         request = tw.InferRequest(
@@ -379,17 +381,19 @@ class BaseClient:
         self, model: str, version: str | None, headers: Headers | None, deadline: Deadline
     ) -> dict[str, Any]:
         """Return the datatypes of the inputs that the metadata of a model declares."""
-        found = self._datatypes.get((model, version))
+        key = (model, None if version is None else str(version))
+        found = self._datatypes.get(key)
         if found is None:
             request = self._get(model_path(model, version), headers, model)
             metadata = await self._get_json(request, deadline)
             try:
-                found = {entry["name"]: entry["datatype"] for entry in metadata["inputs"]}
+                pairs = [(entry["name"], entry["datatype"]) for entry in metadata["inputs"]]
             except (TypeError, LookupError):
-                found = {}
+                pairs = []
+            found = {name: kind for name, kind in pairs if isinstance(name, str)}
             if len(self._datatypes) >= _MAX_CACHED:
                 self._datatypes.clear()
-            self._datatypes[model, version] = found
+            self._datatypes[key] = found
         return found
 
 
@@ -746,20 +750,24 @@ def _tensors(inputs: Iterable[Any]) -> list[tw.Tensor]:
     )
 
 
-def holds_strings(value: Any) -> bool:
-    """Return whether the first item of nested lists is a text or bytes."""
-    while isinstance(value, list | tuple) and value:
+def _is_list_of_numbers(value: Any) -> bool:
+    """Return whether a value is a list, or nested lists, whose first item is not text or bytes."""
+    if not isinstance(value, list | tuple):
+        return False
+    for _ in range(_MAX_DIMS):  # a list may contain itself
+        if not (isinstance(value, list | tuple) and value):
+            break
         value = value[0]
-    return isinstance(value, str | bytes)
+    return not isinstance(value, str | bytes)
 
 
 def _tensor_of(model: str, name: str, value: Any, datatypes: dict[str, Any]) -> tw.Tensor:
     """Return the tensor of a list of numbers. Raises ValueError."""
-    datatype = datatypes.get(name)
-    if datatype is None:
+    datatype: Any = datatypes.get(name)
+    if not isinstance(datatype, str):
         raise ValueError(
             f"input {format_value(name)} is a list of numbers, but the metadata of model "
             f"{format_value(model)} does not declare its datatype: pass an array, or a Tensor with "
             "a datatype"
         )
-    return tw.Tensor(name, value, datatype=datatype)
+    return tw.Tensor(name, value, datatype=cast("Any", datatype))

@@ -18,12 +18,15 @@ import termios
 import time
 from collections.abc import Callable
 from select import POLLIN, POLLOUT
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from .addresses import Proxy, Server
 from .limits import ConnectDeadline, Deadline
 from .requests import PIECE_NBYTES, ProgressReporter, Request
 from .responses import ResponseReader
+
+if TYPE_CHECKING:
+    from .pool import Lease
 
 RESEND_SECONDS = 1.0  # a reset after this time is not taken for that of a connection closed before
 _TLS_PIECE_NBYTES = 256 << 10  # OpenSSL encrypts a whole piece before it returns
@@ -44,9 +47,9 @@ class Watcher(Protocol):
 
 
 class Waiter(Protocol):
-    """A call that waits for a connection of the pool."""
+    """A call that waits for a lease of the pool."""
 
-    connection: Connection | None
+    lease: Lease
 
     async def wait(self, seconds: float | None) -> bool:
         """Return whether ``wake`` was called, at the latest after ``seconds``."""
@@ -65,7 +68,7 @@ class Backend(Protocol):
 
     def watch(self, connection: Connection) -> Watcher: ...
 
-    def new_waiter(self) -> Waiter: ...
+    def new_waiter(self, lease: Lease) -> Waiter: ...
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -90,6 +93,7 @@ class Connection:
         "idle_since",
         "is_sent",
         "is_tls",
+        "pid",
         "reader",
         "socket",
         "transferred_at",
@@ -98,8 +102,8 @@ class Connection:
     )
 
     def __init__(self, sock: socket.socket, backend: Backend, max_body: int | None) -> None:
-        sock.setblocking(False)
         self.socket = sock
+        sock.setblocking(False)
         self.is_tls = False
         self.reader = ResponseReader(max_body)
         self.is_sent = False  # whether the kernel has all of the request
@@ -107,15 +111,22 @@ class Connection:
         self.idle_since = 0.0
         self.transferred_at = 0.0  # when bytes of a request or a response were last transferred
         self.wanted = 0  # the event that OpenSSL waits for; 0: that of the operation
+        self.pid = os.getpid()
         self.watcher = backend.watch(self)
 
     def close(self) -> None:
+        if self.pid != os.getpid():  # the parent process continues to use the connection
+            self.socket.close()
+            return
         self.watcher.close()
         self.reader.close()
         with contextlib.suppress(OSError):
             # The connection also ends if a child process has inherited the socket.
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
+
+    def __del__(self) -> None:
+        self.socket.close()  # a signal handler may raise before a call can close the connection
 
     def is_open(self) -> bool:
         """Return whether an idle connection can be used: it is open and no bytes have arrived."""
@@ -154,9 +165,10 @@ class Connection:
         if proxy.authorization is not None:
             lines.append(f"Proxy-Authorization: {proxy.authorization}")
         head = "\r\n".join((*lines, "", "")).encode()
+        self.reader.start(has_only_head=True)
         await self._send(Request("CONNECT", target, head), deadline, None)
         reader = self.reader
-        while reader.status == 0 and not reader.complete:
+        while not reader.complete:
             await self._receive(deadline, None)
         if not 200 <= reader.status < 300:
             raise OSError(f"the proxy responded with status {reader.status} to CONNECT {target}")
@@ -208,6 +220,8 @@ class Connection:
             if error is None or (progress is not None and progress.error is not None):
                 raise
             raise (failure if isinstance(failure, ConnectionResetError) else error) from None
+        finally:
+            error = None  # its traceback refers to this frame, which refers to the body
         if not self.is_sent:
             reader.reusable = False
         return reader
@@ -331,8 +345,8 @@ class Connector(NamedTuple):
         """Return a connection. Raises OSError."""
         error: OSError | None = None
         for family, kind, protocol, _, address in await self._addresses(backend, deadline):
+            backend.check()
             step = ConnectDeadline(deadline)
-            step.limit("connect")
             connection = Connection(socket.socket(family, kind, protocol), backend, self.max_body)
             try:
                 await self._establish(connection, address, backend, step)
@@ -343,13 +357,21 @@ class Connector(NamedTuple):
             except BaseException:
                 connection.close()
                 raise
-        raise error or OSError("the host has no address")
+        try:
+            raise error or OSError("the host has no address")
+        finally:
+            error = None  # its traceback refers to this frame
 
     async def _addresses(self, backend: Backend, deadline: Deadline) -> list[Any]:
         if self.server.socket_path is not None:
             return [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", self.server.socket_path)]
         peer = self.proxy or self.server
-        return await backend.look_up(peer.host, peer.port, deadline)
+        try:
+            return socket.getaddrinfo(
+                peer.host, peer.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+            )
+        except socket.gaierror:  # a name, and not an address
+            return await backend.look_up(peer.host, peer.port, deadline)
 
     async def _establish(
         self, connection: Connection, address: Any, backend: Backend, deadline: Deadline

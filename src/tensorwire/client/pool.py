@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -10,37 +11,58 @@ from .connection import Backend, Connection, Waiter
 from .limits import Deadline
 
 
+class Lease:
+    """The right of one call to use a connection of the pool, or to open one.
+
+    It ends at the latest when the last reference to it is gone: a signal handler may raise an
+    exception between any two instructions, also before a call can return what it has acquired.
+    """
+
+    __slots__ = ("connection", "has_ended", "pool")
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.connection: Connection | None = None
+        self.has_ended = False
+
+    def __del__(self) -> None:
+        if not self.has_ended:
+            self.pool.end(self)
+
+
 class Pool:
     """Up to ``size`` connections. The idle connection that was used last is used first.
 
-    A call that acquires a slot gets it with or without a connection. If all slots are in use, it
-    waits in a queue. Connections that were idle for ``idle_timeout`` seconds are closed when
-    another connection is acquired or released.
+    A call that acquires a lease gets it with or without a connection. If all are in use, it waits
+    in a queue. Connections that were idle for ``idle_timeout`` seconds are closed when a lease
+    begins or ends.
 
-    The lock is held for a few operations only, and never while a call waits.
+    The lock is held for a few operations only, and never while a call waits. A signal handler may
+    close the client while its own thread holds the lock.
     """
 
     def __init__(self, backend: Backend, size: int, idle_timeout: float | None) -> None:
         self.backend = backend
-        self.lock = threading.RLock()  # a signal handler may close the client
+        self.lock = threading.RLock()
+        self.size = size
         self.idle: deque[Connection] = deque()
         self.idle_timeout = idle_timeout
-        self.n_free = size  # number of slots that are neither in use nor have an idle connection
+        self.leases: set[int] = set()  # the ids of those that are in use
         self.waiting: deque[Waiter] = deque()
         self.is_closed = False
+        self.pid = os.getpid()
 
-    async def acquire(self, deadline: Deadline) -> Connection | None:
-        """Take a slot. Returns its idle connection, or None if the caller must connect."""
+    async def acquire(self, deadline: Deadline) -> Lease:
+        """Return a lease. If it has no connection, the caller must connect."""
         self.backend.check()
+        lease = Lease(self)
         with self.lock:
             self._check_open()
             self._close_expired()
-            if self.idle:
-                return self.idle.pop()
-            if self.n_free > 0:
-                self.n_free -= 1
-                return None
-            waiter = self.backend.new_waiter()
+            if len(self.leases) < self.size:
+                self._begin(lease)
+                return lease
+            waiter = self.backend.new_waiter(lease)
             self.waiting.append(waiter)
         try:
             seconds, step = deadline.limit("total")
@@ -48,34 +70,43 @@ class Pool:
                 raise deadline.timeout_error(step)
             self._check_open()
         except BaseException:
-            self._leave(waiter)
+            with self.lock:
+                if waiter in self.waiting:
+                    self.waiting.remove(waiter)
+            self.release(lease, lease.connection)  # it may have begun in the meantime
             raise
-        return waiter.connection
+        return lease
 
-    def _leave(self, waiter: Waiter) -> None:
-        """Remove a call from the queue, or release the slot that it has already got."""
-        with self.lock:
-            if waiter in self.waiting:
-                self.waiting.remove(waiter)
-                return
-        self.release(waiter.connection)
+    def _begin(self, lease: Lease) -> None:
+        self.leases.add(id(lease))
+        if self.idle:
+            lease.connection = self.idle.pop()
 
-    def release(self, connection: Connection | None) -> None:
-        """Return a slot with its connection, or without one if it was closed."""
+    def release(self, lease: Lease, connection: Connection | None) -> None:
+        """End a lease, and keep its connection, which is None if it was closed."""
+        if self.pid != os.getpid():  # a thread of the parent process may have had the lock
+            return
         with self.lock:
             if connection is not None and self.is_closed:
                 connection.close()
-                connection = None
-            if self.waiting:
-                waiter = self.waiting.popleft()
-                waiter.connection = connection
-                waiter.wake()
-            elif connection is None:
-                self.n_free += 1
-            else:
+            elif connection is not None:
                 connection.idle_since = time.monotonic()
                 self.idle.append(connection)
+            lease.connection = None
+        self.end(lease)
+
+    def end(self, lease: Lease) -> None:
+        """End a lease, unless it has ended, and let the calls that wait for one have theirs."""
+        if self.pid != os.getpid():
+            return
+        with self.lock:
+            self.leases.discard(id(lease))
+            while self.waiting and len(self.leases) < self.size:
+                waiter = self.waiting.popleft()
+                self._begin(waiter.lease)
+                waiter.wake()
             self._close_expired()
+        lease.has_ended = True
 
     def _close_expired(self) -> None:
         if self.idle_timeout is None or not self.idle:
@@ -83,7 +114,6 @@ class Pool:
         oldest = time.monotonic() - self.idle_timeout
         while self.idle and self.idle[0].idle_since < oldest:
             self.idle.popleft().close()
-            self.n_free += 1
 
     def _check_open(self) -> None:
         if self.is_closed:
@@ -95,9 +125,7 @@ class Pool:
             self.is_closed = True
             while self.idle:
                 self.idle.pop().close()
-                self.n_free += 1
             while self.waiting:
-                self.n_free -= 1  # the waiting call releases a slot
                 self.waiting.popleft().wake()
         self.backend.end_calls()
 

@@ -84,6 +84,7 @@ class ResponseReader:
     __slots__ = (
         "_error",
         "_framing_nbytes",
+        "_has_only_head",
         "_headers",
         "_inflater",
         "_is_readable",
@@ -111,8 +112,12 @@ class ResponseReader:
         self._parser: Any = None
         self.start()
 
-    def start(self) -> None:
-        """Prepare for the response to the next request."""
+    def start(self, *, has_only_head: bool = False) -> None:
+        """Prepare for the response to the next request.
+
+        A successful response to CONNECT has only a head: what follows belongs to the tunnel.
+        """
+        self._has_only_head = has_only_head
         if self._parser is None:
             self._parser = HttpResponseParser(self)
         self._headers: dict[bytes, list[bytes]] = {}
@@ -249,6 +254,11 @@ class ResponseReader:
             return
         self.status = status
         try:
+            if status < 100:
+                raise ConnectionError(f"the response is not valid HTTP: status {status:03}")
+            if self._has_only_head:
+                self.complete = True
+                return
             self._read_head()
         except BaseException as error:
             self._error = error

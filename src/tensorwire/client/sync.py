@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from .calls import BaseClient, Calls
 from .connection import Connection
 from .limits import Deadline
+from .pool import Lease
 
 _MAX_SECONDS = 2_000_000  # poll accepts at most 2^31 milliseconds
 
@@ -44,10 +45,10 @@ class PollWatcher:
 
 
 class ThreadWaiter:
-    """A thread that waits for a connection."""
+    """A thread that waits for a lease."""
 
-    def __init__(self) -> None:
-        self.connection: Connection | None = None
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
         self.ready = threading.Lock()
         self.ready.acquire()
 
@@ -74,8 +75,8 @@ class BlockingBackend:
     def watch(self, connection: Connection) -> PollWatcher:
         return PollWatcher(connection.socket)
 
-    def new_waiter(self) -> ThreadWaiter:
-        return ThreadWaiter()
+    def new_waiter(self, lease: Lease) -> ThreadWaiter:
+        return ThreadWaiter(lease)
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -90,12 +91,8 @@ class BlockingBackend:
         it. A client therefore has at most one such thread, also if the name servers do not respond.
         """
         seconds, step = deadline.limit("connect")
-        try:
-            flags = 0 if seconds is None else socket.AI_NUMERICHOST  # an address, and not a name
-            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-        except socket.gaierror:
-            if seconds is None:
-                raise
+        if seconds is None:
+            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         with self.lock:
             lookup = self.lookup
             if lookup is None or lookup.done.is_set():
