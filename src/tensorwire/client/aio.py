@@ -96,17 +96,26 @@ class TaskWaiter:
 
     def __init__(self, lease: Lease, loop: asyncio.AbstractEventLoop) -> None:
         self.lease = lease
+        self.loop = loop
+        self.is_awake = False
         self.future: asyncio.Future[None] = loop.create_future()
 
     async def wait(self, seconds: float | None) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
+        if not self.is_awake:
+            self.future = self.loop.create_future()
+            timer = None if seconds is None else self.loop.call_later(seconds, self._end_wait)
+            try:
                 await self.future
-        except TimeoutError:
-            return False
-        return True
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        return self.is_awake
 
     def wake(self) -> None:
+        self.is_awake = True
+        self._end_wait()
+
+    def _end_wait(self) -> None:
         if not self.future.done():
             self.future.set_result(None)
 

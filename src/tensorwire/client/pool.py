@@ -5,29 +5,27 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections import deque
 
 from .connection import Backend, Connection, Waiter
 from .limits import Deadline
+
+_LOST_SECONDS = 1.0  # how often a call that waits looks for leases that were lost
 
 
 class Lease:
     """The right of one call to use a connection of the pool, or to open one.
 
     It ends at the latest when the last reference to it is gone: a signal handler may raise an
-    exception between any two instructions, also before a call can return what it has acquired.
+    exception between any two instructions, also before a call can keep what it has acquired. There
+    is no ``__del__`` for this, because an exception in it would be lost.
     """
 
-    __slots__ = ("connection", "has_ended", "pool")
+    __slots__ = ("__weakref__", "connection")
 
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
+    def __init__(self) -> None:
         self.connection: Connection | None = None
-        self.has_ended = False
-
-    def __del__(self) -> None:
-        if not self.has_ended:
-            self.pool.end(self)
 
 
 class Pool:
@@ -47,7 +45,7 @@ class Pool:
         self.size = size
         self.idle: deque[Connection] = deque()
         self.idle_timeout = idle_timeout
-        self.leases: set[int] = set()  # the ids of those that are in use
+        self.leases: dict[int, weakref.ref[Lease]] = {}  # those in use, by their ids
         self.waiting: deque[Waiter] = deque()
         self.is_closed = False
         self.pid = os.getpid()
@@ -55,19 +53,21 @@ class Pool:
     async def acquire(self, deadline: Deadline) -> Lease:
         """Return a lease. If it has no connection, the caller must connect."""
         self.backend.check()
-        lease = Lease(self)
+        lease = Lease()
         with self.lock:
             self._check_open()
             self._close_expired()
-            if len(self.leases) < self.size:
+            if self._has_free():
                 self._begin(lease)
                 return lease
             waiter = self.backend.new_waiter(lease)
             self.waiting.append(waiter)
         try:
-            seconds, step = deadline.limit("total")
-            if not await waiter.wait(seconds):
-                raise deadline.timeout_error(step)
+            while True:
+                seconds, _ = deadline.limit("total")
+                if await waiter.wait(min(_LOST_SECONDS, seconds or _LOST_SECONDS)):
+                    break
+                self._serve()
             self._check_open()
         except BaseException:
             with self.lock:
@@ -77,10 +77,23 @@ class Pool:
             raise
         return lease
 
+    def _has_free(self) -> bool:
+        if len(self.leases) >= self.size:
+            self.leases = {key: ref for key, ref in self.leases.items() if ref() is not None}
+        return len(self.leases) < self.size
+
     def _begin(self, lease: Lease) -> None:
-        self.leases.add(id(lease))
+        self.leases[id(lease)] = weakref.ref(lease)
         if self.idle:
             lease.connection = self.idle.pop()
+
+    def _serve(self) -> None:
+        """Begin the leases of calls that wait."""
+        with self.lock:
+            while self.waiting and self._has_free():
+                waiter = self.waiting.popleft()
+                self._begin(waiter.lease)
+                waiter.wake()
 
     def release(self, lease: Lease, connection: Connection | None) -> None:
         """End a lease, and keep its connection, which is None if it was closed."""
@@ -93,20 +106,9 @@ class Pool:
                 connection.idle_since = time.monotonic()
                 self.idle.append(connection)
             lease.connection = None
-        self.end(lease)
-
-    def end(self, lease: Lease) -> None:
-        """End a lease, unless it has ended, and let the calls that wait for one have theirs."""
-        if self.pid != os.getpid():
-            return
-        with self.lock:
-            self.leases.discard(id(lease))
-            while self.waiting and len(self.leases) < self.size:
-                waiter = self.waiting.popleft()
-                self._begin(waiter.lease)
-                waiter.wake()
+            self.leases.pop(id(lease), None)
+            self._serve()
             self._close_expired()
-        lease.has_ended = True
 
     def _close_expired(self) -> None:
         if self.idle_timeout is None or not self.idle:
