@@ -501,6 +501,18 @@ def test_wait_that_is_aborted_releases_its_slot(has_got_it: bool) -> None:
     assert (len(pool.leases), len(pool.waiting)) == (0, 0)
 
 
+def test_child_process_does_not_wait_for_a_lock_of_its_parent() -> None:
+    """Another thread of the parent process had it when the child process was made."""
+    pool = Pool(BlockingBackend(), 1, None)
+    lease = blocking(Pool.acquire)(None)(pool, Deadline(Timeout()))
+    pool.pid += 1  # that of another process
+    thread = threading.Thread(target=pool.release, args=(lease, None), daemon=True)
+    with pool.lock:
+        thread.start()
+        thread.join(5)
+        assert not thread.is_alive()
+
+
 def test_lease_that_a_call_could_not_keep() -> None:
     """A signal handler may raise an exception before the call can store it or use it."""
     pool = Pool(BlockingBackend(), 1, None)
