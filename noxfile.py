@@ -90,10 +90,10 @@ def requirements(*extras: str) -> list[str]:
     return [*found, *(text for extra in extras for text in of(extra))]
 
 
-def package(session: nox.Session, *options: str, **variables: str) -> None:
+def package(session: nox.Session, **variables: str) -> None:
     """Compile tensorwire and install it."""
     required = ["--no-deps", "--no-build-isolation", "--no-cache-dir"]
-    session.install(*required, *options, ".", env=variables)
+    session.install(*required, ".", env=variables)
 
 
 def environment(session: nox.Session, *extras: str, **variables: str) -> None:

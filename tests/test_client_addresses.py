@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import socket
 import threading
@@ -89,50 +90,42 @@ def test_unix_socket_whose_queue_is_full(connect: Connect, tmp_path: Path) -> No
 
 def test_server_on_a_unix_socket(connect: Connect, tmp_path: Path) -> None:
     path = tmp_path / "server.sock"
-    with uvicorn_server(app) as address, forwarding(path, address), connect(f"unix:{path}") as c:
+    with (
+        uvicorn_server(app) as address,
+        Forwards(path, address),
+        connect(f"unix:{path}") as c,
+    ):
         assert np.array_equal(c.infer("declared", {"x": X})["y"].as_numpy(), X * 2)
 
 
-class forwarding:
-    """Forward the connections of a Unix socket to a TCP server."""
+class Forwards(OnUnixSocket):
+    """A Unix socket whose connections are those of a TCP server."""
 
     def __init__(self, path: Path, address: str) -> None:
-        host, _, port = address.partition(":")
-        self.target = host, int(port)
-        self.listening = socket.socket(socket.AF_UNIX)
-        self.listening.bind(str(path))
-        self.listening.listen()
+        super().__init__([], path)
+        self.target = address
 
-    def __enter__(self) -> None:
-        threading.Thread(target=self.run, daemon=True).start()
-
-    def __exit__(self, *_: object) -> None:
-        self.listening.shutdown(socket.SHUT_RDWR)
-        self.listening.close()
-
-    def run(self) -> None:
-        while True:
-            try:
-                ours, _ = self.listening.accept()
-            except OSError:
-                return
-            relay(ours, socket.create_connection(self.target))
+    def serve(self, connection: socket.socket) -> None:
+        relay(connection, self.target)
 
 
-def relay(one: socket.socket, other: socket.socket) -> None:
-    """Copy the bytes of two connections, in two threads, until one of them ends."""
+def relay(connection: socket.socket, address: str) -> None:
+    """Connect to a server, and copy the bytes of both connections until one of them ends."""
 
     def copy(source: socket.socket, target: socket.socket) -> None:
-        with source, target:
-            try:
-                while chunk := source.recv(1 << 16):
-                    target.sendall(chunk)
-                target.shutdown(socket.SHUT_RDWR)
-            except OSError:  # the other thread has closed it
-                pass
+        with contextlib.suppress(OSError):  # the other thread has shut them down
+            while chunk := source.recv(1 << 16):
+                target.sendall(chunk)
+        for one in (source, target):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
 
-    for pair in ((one, other), (other, one)):
-        threading.Thread(target=copy, args=pair, daemon=True).start()
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port))) as other:
+        thread = threading.Thread(target=copy, args=(other, connection))
+        thread.start()
+        copy(connection, other)
+        thread.join()
 
 
 @pytest.mark.parametrize("url", ["unix:", "unix:relative.sock", "unix://host/x", "unix:/a%00b"])
@@ -162,20 +155,10 @@ class Tunnel(Scripted):
     def __init__(self) -> None:
         super().__init__([])
 
-    def run(self) -> None:
-        while True:
-            try:
-                connection, _ = self.listening.accept()
-            except OSError:
-                return
-            self.n_connections += 1
-            self.read(connection)
-            connection.sendall(self.answer)
-            if b" 2" not in self.answer.partition(b"\r\n")[0]:
-                connection.close()
-                continue
-            host, _, port = self.heads[-1].split()[1].rpartition(":")
-            relay(connection, socket.create_connection((host, int(port))))
+    def serve(self, connection: socket.socket) -> None:
+        self.read(connection)
+        connection.sendall(self.answer)
+        relay(connection, self.heads[-1].split()[1])
 
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])

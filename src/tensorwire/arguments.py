@@ -8,6 +8,7 @@ import numpy as np
 
 from .errors import format_number, format_value
 
+_MAX_NESTING = 64  # dimensions of an array of numpy
 _MAX_SECONDS = 1e15  # 30 million years: times of a clock in float64 remain exact to 0.1 s
 
 
@@ -41,3 +42,14 @@ def check_seconds(name: str, value: Any, *, or_none: bool = True) -> Any:
     if not 0 < value < _MAX_SECONDS:
         raise ValueError(f"{wanted}, not {format_value(value)}")
     return value if type(value) is int else float(value)
+
+
+def is_list_of_numbers(value: Any) -> bool:
+    """Return whether a value is a list, or nested lists, whose first item is not text or bytes."""
+    if not isinstance(value, list | tuple):
+        return False
+    for _ in range(_MAX_NESTING):  # a list may contain itself
+        if not (isinstance(value, list | tuple) and value):
+            break
+        value = value[0]
+    return not isinstance(value, str | bytes)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 import tensorwire as tw
 
 from .._codec.datatypes import DATATYPES, RAW_BF16, UNLIMITED, bf16_dtype, datatype_of
+from ..arguments import is_list_of_numbers
 from ..client import DEFAULT_TIMEOUT, RESPONSE_LIMITS, InferenceServerError
 from ..client.requests import model_path
 from ..errors import format_shape
@@ -318,7 +319,7 @@ def given_input(given: Assignment, spec: tw.TensorSpec | None, binary: bool) -> 
     shape = None
     if not isinstance(value, list):
         value, shape = [value], [1] * (1 if spec is None else len(spec.shape))
-    if datatype is None and not holds_strings(value):
+    if datatype is None and is_list_of_numbers(value):
         raise UsageError(f"the model does not declare input {name!r}: use --input {name}:DATATYPE=")
     return tw.Tensor(name, value, datatype=datatype, shape=shape, binary=binary)
 
@@ -343,12 +344,6 @@ def parse_json(name: str, text: str) -> Any:
     if isinstance(value, dict):
         raise UsageError(f"--input {name}: a JSON object is not a tensor: {shown!r}")
     return value
-
-
-def holds_strings(value: Any) -> bool:
-    while isinstance(value, list) and value:
-        value = value[0]
-    return isinstance(value, str | bytes)
 
 
 def load_array(path: str) -> NDArray[Any]:

@@ -98,15 +98,16 @@ class TaskWaiter:
         self.lease = lease
         self.loop = loop
         self.is_awake = False
-        self.future: asyncio.Future[None] = loop.create_future()
+        self.future: asyncio.Future[None] | None = None  # while it waits
 
     async def wait(self, seconds: float | None) -> bool:
         if not self.is_awake:
-            self.future = self.loop.create_future()
+            future = self.future = self.loop.create_future()
             timer = None if seconds is None else self.loop.call_later(seconds, self._end_wait)
             try:
-                await self.future
+                await future
             finally:
+                self.future = None
                 if timer is not None:
                     timer.cancel()
         return self.is_awake
@@ -116,7 +117,7 @@ class TaskWaiter:
         self._end_wait()
 
     def _end_wait(self) -> None:
-        if not self.future.done():
+        if self.future is not None and not self.future.done():
             self.future.set_result(None)
 
 

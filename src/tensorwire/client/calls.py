@@ -15,7 +15,7 @@ import numpy as np
 import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
-from ..arguments import check_integer, check_seconds, check_type
+from ..arguments import check_integer, check_seconds, check_type, is_list_of_numbers
 from ..errors import format_value
 from ..http import EXTENSION
 from .addresses import Server, find_proxy, parse_url
@@ -50,7 +50,6 @@ from .requests import (
 )
 from .responses import ResponseBody, ResponseReader
 
-_MAX_DIMS = 64
 _MAX_CACHED = 1000  # entries of each cache of a client
 _HINT_TIMEOUT = Timeout(connect=1, read=1, total=1)
 _REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
@@ -188,7 +187,7 @@ class BaseClient:
         compressed: Compressed | None = None,
         accept: Algorithm | None = None,
     ) -> Request:
-        key = (model, None if version is None else str(version))
+        key = _key(model, version)
         cached = self._heads.get(key)
         if cached is None:
             path = f"{model_path(model, version)}/infer"
@@ -360,7 +359,7 @@ class BaseClient:
             tensors: Any = inputs.inputs
         elif isinstance(inputs, Mapping):
             tensors = dict(inputs)  # the caller may change it while the metadata is requested
-            lists = {name: value for name, value in tensors.items() if _is_list_of_numbers(value)}
+            lists = {name: value for name, value in tensors.items() if is_list_of_numbers(value)}
             if lists:
                 datatypes = await self._input_datatypes(model, version, headers, deadline)
             for name, value in lists.items():
@@ -381,16 +380,15 @@ class BaseClient:
         self, model: str, version: str | None, headers: Headers | None, deadline: Deadline
     ) -> dict[str, Any]:
         """Return the datatypes of the inputs that the metadata of a model declares."""
-        key = (model, None if version is None else str(version))
+        key = _key(model, version)
         found = self._datatypes.get(key)
         if found is None:
             request = self._get(model_path(model, version), headers, model)
             metadata = await self._get_json(request, deadline)
             try:
-                pairs = [(entry["name"], entry["datatype"]) for entry in metadata["inputs"]]
+                found = {entry["name"]: entry["datatype"] for entry in metadata["inputs"]}
             except (TypeError, LookupError):
-                pairs = []
-            found = {name: kind for name, kind in pairs if isinstance(name, str)}
+                found = {}
             if len(self._datatypes) >= _MAX_CACHED:
                 self._datatypes.clear()
             self._datatypes[key] = found
@@ -729,6 +727,11 @@ class Calls(BaseClient):
             await self._open_pool().backend.sleep(delay)
 
 
+def _key(model: str, version: str | None) -> tuple[str, str | None]:
+    """Return the key of a model in a cache. The versions 1 and "1" are the same."""
+    return model, None if version is None else str(version)
+
+
 def _new_client(kind: type[BaseClient], options: dict[str, Any]) -> BaseClient:
     return kind(**options)
 
@@ -748,17 +751,6 @@ def _tensors(inputs: Iterable[Any]) -> list[tw.Tensor]:
         f"inputs must be a mapping of names to arrays, Tensors or a Frame, not "
         f"{type(inputs).__name__}: pass a single input as {{name: array}}"
     )
-
-
-def _is_list_of_numbers(value: Any) -> bool:
-    """Return whether a value is a list, or nested lists, whose first item is not text or bytes."""
-    if not isinstance(value, list | tuple):
-        return False
-    for _ in range(_MAX_DIMS):  # a list may contain itself
-        if not (isinstance(value, list | tuple) and value):
-            break
-        value = value[0]
-    return not isinstance(value, str | bytes)
 
 
 def _tensor_of(model: str, name: str, value: Any, datatypes: dict[str, Any]) -> tw.Tensor:

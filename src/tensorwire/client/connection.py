@@ -126,7 +126,8 @@ class Connection:
         self.socket.close()
 
     def __del__(self) -> None:
-        self.socket.close()  # a signal handler may raise before a call can close the connection
+        # The client was not closed, or a signal handler raised before a call could close it.
+        self.socket.close()
 
     def is_open(self) -> bool:
         """Return whether an idle connection can be used: it is open and no bytes have arrived."""

@@ -270,10 +270,6 @@ class Client(BaseClient):
         """
         self._close_pool()
 
-    def __del__(self) -> None:
-        for pool in getattr(self, "_pools", {}).values():
-            pool.forget()
-
     def __enter__(self) -> Client:
         return self
 
