@@ -19,7 +19,7 @@ import pytest
 import tensorwire
 from support import reference
 from support.requirements import package
-from tensorwire._codec.decoder import view_tensor
+from tensorwire._codec.views import view_tensor
 
 tw: Any = tensorwire  # untyped, because most calls here violate the types
 

@@ -10,7 +10,7 @@ import pytest
 import tensorwire as tw
 from support import cases, reference
 from support.requirements import package
-from tensorwire._codec.decoder import view_tensor
+from tensorwire._codec.views import view_tensor
 
 
 def decode(kind: str, body: Any, header_length: Any) -> Any:

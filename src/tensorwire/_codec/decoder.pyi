@@ -1,6 +1,6 @@
 from .datatypes import Limits
 from .memory import ReadableBuffer
-from .messages import InferRequest, InferResponse, Tensor, TensorSpec
+from .messages import InferRequest, InferResponse, TensorSpec
 
 def decode_request(
     body: ReadableBuffer,
@@ -15,10 +15,3 @@ def decode_response(
     *,
     limits: Limits = ...,
 ) -> InferResponse: ...
-def view_tensor(
-    buffer: ReadableBuffer,
-    name: str,
-    datatype: str,
-    shape: tuple[int, ...],
-    limits: Limits,
-) -> Tensor: ...

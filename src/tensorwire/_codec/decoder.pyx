@@ -8,21 +8,19 @@ and is parsed at the end of the entry.
 
 The functions that read an entry raise errors with SUBJECT in place of the tensor's name.
 `read_tensors` and `read_outputs` replace SUBJECT with the name. `raw_request` does the same for raw
-requests, which have no header, and the callers of `view_tensor` for single tensors.
+requests, which have no header.
 """
 
 cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.long cimport PyLong_FromSsize_t
-from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport INT64_MAX, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp
 
-from .bytes_reader cimport scan_elements
-from .bytes_array cimport new_bytes, bytes_of_element, bytes_of_wire
+from .bytes_array cimport bytes_of_element, bytes_of_wire
 from .datatypes cimport (
     Datatype,
     Layout,
@@ -79,23 +77,29 @@ from .messages cimport (
     RequestedOutput,
     Tensor,
     TensorSpec,
-    binary_data_output,
-    first_duplicate,
     new_output,
     new_message,
     new_tensor,
-    tensors_by_name,
     use_converted,
-    use_memory,
     use_texts,
+)
+from .views cimport (
+    check_n_elements,
+    check_name,
+    check_request,
+    check_unique,
+    datatype_named,
+    has_shared_memory,
+    tensor_of_body,
+    unknown_datatype_error,
+    use_tensors,
+    view_body,
 )
 from .wire cimport MAX_RANK, WIDEST_ITEMSIZE
 
-from operator import index
-
 import numpy as np
 
-from .datatypes import DATATYPES, RAW_BF16, bf16_dtype
+from .datatypes import DATATYPES
 
 from ..errors import (
     MAX_FOREIGN_TEXT,
@@ -107,9 +111,7 @@ from ..errors import (
     format_count,
     format_number,
     format_shape,
-    format_subject,
     format_text,
-    format_value,
     name_tensor,
 )
 from ..http import HEADER_LENGTH, parse_header_length
@@ -117,20 +119,6 @@ from ..http import HEADER_LENGTH, parse_header_length
 cnp.import_array()
 
 cdef Limits DEFAULT_LIMITS = Limits()
-cdef dict DATATYPES_BY_NAME = DATATYPES  # typed, so that Cython looks names up in C
-
-# The same table in C: each name as an integer of 8 bytes, and a borrowed reference.
-cdef struct NamedDatatype:
-    uint64_t name
-    PyObject* datatype
-
-cdef enum:
-    N_DATATYPES = 14
-cdef NamedDatatype[N_DATATYPES] NAMED_DATATYPES
-for number, row in enumerate(DATATYPES.values()):
-    NAMED_DATATYPES[number].name = int.from_bytes(row.name.encode(), "little")
-    NAMED_DATATYPES[number].datatype = <PyObject*>row
-del number, row
 
 
 def decode_request(
@@ -337,13 +325,7 @@ cdef class MessageReader:
     cdef InferRequest read_request(self):
         self.message = new_message(True)
         self.read_header("input")
-        if not self.message.tensors:
-            raise HeaderError("the request has no inputs")
-        value = binary_data_output(<InferRequest>self.message)
-        if value is not None and type(value) is not bool:
-            raise HeaderError(
-                f"binary_data_output of the request must be true or false, not "
-                f"{format_value(value)}")
+        check_request(<InferRequest>self.message)
         return <InferRequest>self.message
 
     cdef InferResponse read_response(self):
@@ -577,7 +559,6 @@ cdef class MessageReader:
         """Read the tensors in the order of the message (WIRE.md 1)."""
         cdef list entries = None
         cdef tuple tensors = ()
-        cdef dict by_name
         cdef const unsigned char* entry_end
         cdef int level
         if not next_is(&self.cursor, c"["):
@@ -608,11 +589,7 @@ cdef class MessageReader:
         self.index = -1
         if entries is not None:
             tensors = tuple(entries)
-        by_name = tensors_by_name(tensors)
-        if by_name is not None and len(by_name) < len(tensors):
-            name = first_duplicate(tensors)
-            raise HeaderError(f"{format_subject(self.kind, name)} appears twice", tensor=name)
-        self.message.tensors, self.message.by_name = tensors, by_name
+        use_tensors(self.message, tensors, self.kind)
         self.has_tensors = True
         return 0
 
@@ -673,18 +650,11 @@ cdef class MessageReader:
 
     cdef int read_datatype(self) except -1:
         cdef Text text
-        cdef uint64_t word = 0
-        cdef int i
         self.scan_text(&text)
-        if text.nbytes <= 8:
-            memcpy(&word, text.begin, text.nbytes)
-            for i in range(N_DATATYPES):
-                if word == NAMED_DATATYPES[i].name:
-                    self.datatype = <Datatype>NAMED_DATATYPES[i].datatype
-                    return 0
-        # An unknown name, or one with escapes or lower-case letters.
-        self.datatype_text = text_to_str(&text)
-        self.datatype = DATATYPES_BY_NAME.get(self.datatype_text)
+        self.datatype = datatype_named(text.begin, text.nbytes)
+        if self.datatype is None:  # an unknown name, or one with escapes
+            self.datatype_text = text_to_str(&text)
+            self.datatype = DATATYPES.get(self.datatype_text)
         return 0
 
     cdef int read_shape(self) except -1:
@@ -945,9 +915,7 @@ cdef class MessageReader:
                 raise
         self.index = -1
         outputs = tuple(entries)
-        name = first_duplicate(outputs)
-        if name is not None:
-            raise HeaderError(f"{format_subject('output', name)} appears twice", tensor=name)
+        check_unique(outputs, "output")
         return outputs
 
     cdef RequestedOutput read_output(self):
@@ -1020,80 +988,6 @@ cdef class MessageReader:
             f"but has {' and '.join(present) or 'none'}")
 
 
-def view_tensor(
-    buffer, str name not None, str datatype, tuple shape not None, Limits limits not None,
-):
-    """Return a tensor that is a view of a whole buffer, as in a gRPC message.
-
-    Raises DecodeError with SUBJECT in place of the tensor's name.
-    """
-    # Exact ints: other objects may return different numbers when they are converted again.
-    shape = tuple([index(dim) for dim in shape])
-    return tensor_of_body(Body(buffer), name, datatype, shape, limits)
-
-
-cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Limits limits):
-    """Return a tensor that is a view of the whole body."""
-    cdef Layout layout
-    cdef Tensor tensor
-    cdef Datatype row = DATATYPES_BY_NAME.get(datatype)
-    if row is None:
-        raise unknown_datatype_error(datatype)
-    fill_layout(&layout, shape, row, limits.max_rank, LayoutError)
-    check_n_elements(layout.n_elements, limits)
-    tensor = new_tensor(name, row, shape, None, True)
-    view_body(tensor, &layout, source, 0, source.nbytes, limits)
-    return tensor
-
-
-cdef int view_body(
-    Tensor tensor, Layout* layout, Body body, Py_ssize_t offset, Py_ssize_t nbytes, Limits limits
-) except -1:
-    """Use `nbytes` bytes (0 or more) of the body from `offset` as the data of a tensor.
-
-    `layout` has the counts of the tensor's shape and datatype.
-    """
-    cdef Datatype row = tensor.row
-    cdef cnp.dtype dtype = row.dtype
-    if row.itemsize == 0:
-        body.check_range(offset, nbytes)
-        elements = scan_elements(body, layout.n_elements, offset, nbytes)
-        use_texts(tensor, new_bytes(body, elements, offset, offset + nbytes, tensor.shape))
-        return 0
-    if dtype is None:
-        dtype = dtype_of_bf16(limits)
-    if <uint64_t>nbytes != layout.nbytes:
-        raise wrong_size_error(row, tensor.shape, layout.nbytes, nbytes)
-    body.check_range(offset, nbytes)
-    if dtype.type_num == cnp.NPY_BOOL and limits.check_bool:
-        body.check_bool(offset, nbytes)
-    use_memory(tensor, body, dtype, <char*>body.data + offset, nbytes, body.readonly)
-    return 0
-
-
-cdef dtype_of_bf16(Limits limits):
-    dtype = RAW_BF16 if limits.bf16_as_uint16 else bf16_dtype()
-    if dtype is None:
-        raise HeaderError(
-            f"{SUBJECT} is BF16, for which numpy requires the ml_dtypes package; "
-            f"Limits(bf16_as_uint16=True) returns it as uint16 without that package")
-    return dtype
-
-
-cdef bint has_shared_memory(dict parameters) except -1:
-    """Return whether a tensor is in shared memory. A region that is null is removed.
-
-    Null means the same as a missing region, but `Tensor` does not accept it with data.
-    """
-    region = parameters.get("shared_memory_region")
-    if region is not None and type(region) is not str:
-        raise HeaderError(
-            f"shared_memory_region of {SUBJECT} must be a string, not {format_value(region)}")
-    if region is None:
-        parameters.pop("shared_memory_region", None)
-    return region is not None
-
-
 # --- raw requests ---------------------------------------------------------------------------------
 
 
@@ -1117,7 +1011,7 @@ cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
 
 cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
     cdef Layout layout
-    cdef Datatype datatype = DATATYPES_BY_NAME[spec.datatype]
+    cdef Datatype datatype = DATATYPES[spec.datatype]
     cdef Tensor tensor
     cdef tuple batch = (1,) if spec.batching else ()
     cdef tuple shape
@@ -1162,37 +1056,3 @@ cdef tuple deduced_dims(Py_ssize_t nbytes, Datatype datatype, TensorSpec spec):
             f"{multiple}{format_number(row_nbytes)} bytes",
             expected=row_nbytes, actual=nbytes)
     return tuple([nbytes // row_nbytes if dim == -1 else dim for dim in spec.dims])
-
-
-# --- checks --------------------------------------------------------------------------------------
-
-
-cdef inline int check_name(Py_ssize_t nbytes, bint has_nul, Limits limits) except -1:
-    """Raise HeaderError for a name with a NUL, or one that is too long in UTF-8."""
-    if has_nul:
-        raise HeaderError(f"the name of {SUBJECT} contains a NUL")
-    if nbytes > limits.max_name_nbytes:
-        raise HeaderError(
-            f"the name of {SUBJECT} is {format_count('byte', nbytes)} long; the limit is "
-            f"{limits.max_name_nbytes}", expected=limits.max_name_nbytes, actual=nbytes)
-    return 0
-
-
-cdef inline int check_n_elements(uint64_t n_elements, Limits limits) except -1:
-    """Raise LayoutError if the tensors up to the current one have too many elements."""
-    if n_elements > <uint64_t>limits.max_elements:
-        raise LayoutError(
-            f"the message has {format_count('element', n_elements)} up to {SUBJECT}; the limit is "
-            f"{limits.max_elements}",
-            expected=limits.max_elements, actual=n_elements)
-    return 0
-
-
-cdef wrong_size_error(Datatype datatype, tuple shape, expected, nbytes):
-    return LayoutError(
-        f"{SUBJECT} does not match its datatype: {datatype.name} {format_shape(shape)} requires "
-        f"{expected} bytes, but binary_data_size is {nbytes}", expected=expected, actual=nbytes)
-
-
-cdef unknown_datatype_error(str name):
-    return HeaderError(f"{SUBJECT} has an unknown datatype: {format_value(name)}")

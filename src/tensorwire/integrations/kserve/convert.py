@@ -28,9 +28,10 @@ from ..._codec.bytes_array import BytesArray, decode_bytes
 from ..._codec.bytes_writer import all_plain
 from ..._codec.conversion import encode_bytes
 from ..._codec.datatypes import BY_DTYPE, RAW_BF16, Limits, bf16_dtype
-from ..._codec.decoder import decode_request, decode_response, view_tensor
+from ..._codec.decoder import decode_request, decode_response
 from ..._codec.json_reader import read_json
 from ..._codec.messages import InferRequest, Tensor
+from ..._codec.views import view_tensor
 from ...errors import DecodeError, ElementError, EncodeError, name_tensor
 from ..json_data import MAX_NESTING, DataText, Header, flat_numbers, has_numbers, plain
 

@@ -34,7 +34,7 @@ from pydantic import BaseModel, ValidationError
 import tensorwire as tw
 
 from ..._codec.datatypes import DATATYPES
-from ..._codec.decoder import view_tensor
+from ..._codec.views import view_tensor
 from ...errors import (
     DecodeError,
     EncodeError,
