@@ -19,6 +19,8 @@ import numpy as np
 import pytest
 from fastapi import FastAPI, Request
 from kserve import InferInput, InferOutput, InferRequest, InferResponse
+from kserve.protocol.grpc import grpc_predict_v2_pb2_grpc
+from kserve.protocol.grpc.servicer import InferenceServicer
 from kserve.protocol.rest import v2_endpoints
 from kserve.protocol.rest.multiprocess.server import RESTServerProcess
 from kserve.protocol.rest.v2_datamodels import InferenceRequest
@@ -31,6 +33,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 import tensorwire as tw
+import tensorwire.grpc
+from interop import grpc_calls
 from interop.inside_kserve_json import PATH, Server, application, made, plane_with_model
 from interop.json_requests import READ_AS_ARRAYS, assert_same_answer, installed, post
 from interop.kserve_bodies import ONE
@@ -48,6 +52,7 @@ pytestmark = pytest.mark.usefixtures("no_logging")
 BODY = READ_AS_ARRAYS["nested"]
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 WORDS = np.array([b"a", b"b c"], object)
+GRPC_REQUEST = tw.grpc.encode_request(tw.InferRequest({"x": X}, model_name="recorder"))
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +94,9 @@ def workload() -> None:
     numbers = InferOutput("y", [2, 3], "FP32", X.ravel().tolist())
     InferRequest.from_grpc(InferRequest("m", [InferInput("x", [1], "FP32", [1.5])]).to_grpc())
     InferResponse("1", "m", [numbers]).to_grpc()
+    servicer = InferenceServicer(plane, None)
+    add = grpc_predict_v2_pb2_grpc.add_GRPCInferenceServiceServicer_to_server
+    grpc_calls.infer(add, servicer, GRPC_REQUEST)
 
 
 def owner_of(name: str) -> tuple[Any, str]:

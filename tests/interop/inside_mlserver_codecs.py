@@ -26,6 +26,7 @@ from mlserver.rest.app import APIRoute
 
 import tensorwire as tw
 from interop.recorded_sources import check_recorded, replaced, simulate_next_release
+from tensorwire._codec.protobuf_writer import append_raw_contents
 from tensorwire.integrations import mlserver
 from tensorwire.integrations.mlserver.convert import (
     ArrayData,
@@ -529,12 +530,12 @@ def test_raw_nan(integration: bool) -> None:
         (
             [("x", "FP32", [3])],
             [b"1234"],
-            "FP32 .3. requires 12 bytes, but its raw contents have 4",
+            "FP32 .3. requires 12 bytes, but its binary data has 4",
         ),
         (
             [("x", "FP32", [1])],
             [bytes(200)],
-            "FP32 .1. requires 4 bytes, but its raw contents have 200",
+            "FP32 .1. requires 4 bytes, but its binary data has 200",
         ),
         ([("x", "FP32", [-1])], [b"1234"], "negative dimension"),
         ([("x", "FP32", [-1, -1])], [b"1234"], "negative dimension"),
@@ -610,8 +611,15 @@ class Model:
         )
 
 
-def test_grpc_server(integration: bool) -> None:
+def test_grpc_server(integration: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Raw contents in both directions. An error has MLServer's status, and the server continues."""
+    appended: list[list[bytes]] = []
+
+    def append(head: bytes, contents: list[bytes], is_request: bool) -> bytes:
+        appended.append(contents)
+        return append_raw_contents(head, contents, is_request)
+
+    monkeypatch.setattr("tensorwire.integrations.split.append_raw_contents", append)
     import grpc  # noqa: PLC0415
     from mlserver.grpc.dataplane_pb2_grpc import GRPCInferenceServiceStub  # noqa: PLC0415
     from mlserver.grpc.dataplane_pb2_grpc import (  # noqa: PLC0415
@@ -641,9 +649,16 @@ def test_grpc_server(integration: bool) -> None:
         for _ in range(2):
             answer = await stub.ModelInfer(message(sent.tobytes()))
             assert answer.raw_output_contents[0] == (sent + 1).tobytes()
-            with pytest.raises(grpc.aio.AioRpcError, match="its raw contents have 4") as caught:
+            assert appended.pop() == [(sent + 1).tobytes()]
+            with pytest.raises(grpc.aio.AioRpcError, match="its binary data has 4") as caught:
                 await stub.ModelInfer(message(b"1234"))
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        typed = message(b"")
+        typed.ClearField("raw_input_contents")
+        typed.inputs[0].contents.fp32_contents.extend([1, 2])
+        answer = await stub.ModelInfer(typed)
+        assert list(answer.outputs[0].contents.fp32_contents) == [2, 3]
+        assert not answer.raw_output_contents
         found = await stub.ServerMetadata(pb.ServerMetadataRequest())
         assert list(found.extensions) == ["binary_tensor_data"]
 

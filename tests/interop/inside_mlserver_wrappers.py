@@ -15,8 +15,13 @@ from typing import Any
 import pytest
 from mlserver import raw
 from mlserver.codecs.string import decode_str
+from mlserver.grpc import dataplane_pb2_grpc
+from mlserver.grpc.servicers import InferenceServicer
 from mlserver.types import RequestInput
 
+import tensorwire as tw
+import tensorwire.grpc
+from interop import grpc_calls
 from interop.inside_mlserver_json import Server
 from interop.json_requests import READ_AS_ARRAYS
 from support.wrappers import Proxy, functools_wrapper, wrapped
@@ -26,6 +31,9 @@ pytestmark = pytest.mark.usefixtures("no_logging")
 
 NUMBERS = [1.5, 2.5] * 50
 TEXTS = [b"a", b"b c"] * 50
+GRPC_REQUEST = tw.grpc.encode_request(
+    tw.InferRequest([tw.Tensor("x", NUMBERS, datatype="FP32")], model_name="m")
+)
 
 
 NOT_IN_WORKLOAD = {
@@ -52,6 +60,9 @@ def workload() -> None:
         list(tensor.data)
         tensor.data[0], len(tensor.data)
     decode_str(b"a")
+    servicer = InferenceServicer(server.plane, None)
+    add = dataplane_pb2_grpc.add_GRPCInferenceServiceServicer_to_server
+    grpc_calls.infer(add, servicer, GRPC_REQUEST)
 
 
 def owner_of(name: str) -> tuple[Any, str]:

@@ -15,6 +15,9 @@ from kserve.constants.constants import GRPC_CONTENT_DATATYPE_MAPPINGS
 from kserve.errors import InvalidInput
 from kserve.protocol import infer_type
 from kserve.protocol.dataplane import DataPlane
+from kserve.protocol.grpc import grpc_predict_v2_pb2_grpc
+from kserve.protocol.grpc.grpc_predict_v2_pb2 import ModelInferRequest
+from kserve.protocol.grpc.servicer import InferenceServicer
 from kserve.protocol.rest import v2_endpoints
 from kserve.protocol.rest.multiprocess.server import RESTServerProcess
 from kserve.protocol.rest.v2_datamodels import ServerMetadataResponse
@@ -23,8 +26,10 @@ from kserve.utils import numpy_codec
 
 from ..._codec.datatypes import DATATYPES, bf16_dtype
 from ..patching import Function, Replacement
+from ..split import add_infer_handler
 from . import convert, server
 from .convert import Options
+from .grpc_server import PlaneWithViews
 
 _options = Options()
 
@@ -72,6 +77,12 @@ def replacements(
         Replacement(DataPlane, "decode_inference_request", replace_decode_inference_request),
         Replacement(DataPlane, "infer", replace_infer, calls_original=True),
         Replacement(V2Endpoints, "metadata", replace_metadata),
+        Replacement(
+            grpc_predict_v2_pb2_grpc,
+            "add_GRPCInferenceServiceServicer_to_server",
+            replace_add_servicer,
+            calls_original=True,
+        ),
         Replacement(
             RESTServerProcess,
             "__init__",
@@ -292,6 +303,17 @@ def replace_metadata(original: Function) -> Function:
         return ServerMetadataResponse.model_validate(found)
 
     return metadata
+
+
+def replace_add_servicer(original: Function) -> Function:
+    def add_GRPCInferenceServiceServicer_to_server(servicer: Any, server: Any) -> None:
+        original(servicer, server)
+        if getattr(type(servicer), "ModelInfer", None) is InferenceServicer.ModelInfer:
+            split = copy(servicer)
+            split._data_plane = PlaneWithViews(servicer._data_plane, lambda: _options)
+            add_infer_handler(server, split.ModelInfer, ModelInferRequest)
+
+    return add_GRPCInferenceServiceServicer_to_server
 
 
 def replace_process_init(install: Callable[..., None], original: Function) -> Function:

@@ -8,6 +8,7 @@ PLANE = "kserve.protocol.dataplane:DataPlane"
 REST = "kserve.protocol.rest"
 ENDPOINTS = f"{REST}.v2_endpoints:V2Endpoints"
 MODELS = f"{REST}.v2_datamodels"
+GRPC = "kserve.protocol.grpc"
 PROCESS = f"{REST}.multiprocess.server:RESTServerProcess"
 REGISTER = f"{REST}.v2_endpoints:register_v2_endpoints"
 REQUEST_JSON = "starlette.requests:Request.json"
@@ -102,6 +103,16 @@ RELIES_ON = {
         f"{MODELS}:Parameters",
         f"{MODELS}:ResponseOutput",
         f"{MODELS}:InferenceResponse",
+    ),
+    # gRPC: the servicer gets views of raw contents, and calls to_grpc of a ResponseWithViews
+    f"{GRPC}.grpc_predict_v2_pb2_grpc:add_GRPCInferenceServiceServicer_to_server": (
+        f"{GRPC}.servicer:InferenceServicer.ModelInfer",
+        f"{GRPC}.servicer:InferenceServicer.__init__",
+        f"{GRPC}.servicer:InferenceServicer.validate_grpc_request",
+        f"{TYPES}:InferRequest.from_grpc",
+        f"{TYPES}:InferResponse.to_grpc",
+        *READS_REQUESTS,
+        *READS_RESPONSES,
     ),
     f"{ENDPOINTS}.metadata": (f"{PLANE}.metadata", f"{MODELS}:ServerMetadataResponse"),
     f"{PROCESS}.__init__": (f"{PROCESS}.target",),

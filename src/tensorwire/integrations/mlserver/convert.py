@@ -40,8 +40,6 @@ from ...errors import (
     EncodeError,
     LayoutError,
     TensorwireError,
-    format_count,
-    format_shape,
     format_subject,
     name_tensor,
 )
@@ -396,7 +394,7 @@ def response_output(
 # --- raw gRPC contents ---------------------------------------------------------------------------
 
 
-def view_raw_data(element: Any, raw: bytes) -> Data:
+def view_raw_data(element: Any, raw: bytes | memoryview) -> Data:
     """Return raw contents as the data of an input or output. Raises MLServerError (status 400).
 
     The number of BYTES elements may differ from the shape, because MLServer's NumpyCodec sends all
@@ -408,25 +406,10 @@ def view_raw_data(element: Any, raw: bytes) -> Data:
             return tw.decode_bytes(raw)
         data = view_tensor(raw, element.name, datatype, tuple(element.shape), RAW_LIMITS).data
     except TensorwireError as error:
-        raise mlserver_error(raw_contents_error(error, element, raw)) from error
+        name_tensor(error, "tensor", element.name)
+        raise mlserver_error(error) from error
     assert data is not None
     return data
-
-
-def raw_contents_error(error: TensorwireError, element: Any, raw: bytes) -> TensorwireError:
-    """Return an error in raw contents with a message that has the tensor's name."""
-    name_tensor(error, "tensor", element.name)
-    # The message of this error is about `binary_data_size`, which gRPC messages do not have.
-    if not isinstance(error, LayoutError) or error.expected is None or error.actual != len(raw):
-        return error
-    return LayoutError(
-        f"{format_subject('tensor', element.name)} does not match its datatype: "
-        f"{datatype_of(element)} {format_shape(element.shape)} requires "
-        f"{format_count('byte', error.expected)}, but its raw contents have {error.actual}",
-        tensor=element.name,
-        expected=error.expected,
-        actual=error.actual,
-    )
 
 
 def known_datatype(element: Any) -> str:

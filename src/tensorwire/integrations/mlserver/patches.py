@@ -8,6 +8,7 @@ signatures of runtimes refer to the classes. The other methods of the codecs (``
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from math import prod
 from typing import Any, ClassVar
@@ -16,6 +17,10 @@ from mlserver import raw as mlserver_raw
 from mlserver.codecs import NumpyCodec, StringCodec
 from mlserver.codecs import string as string_codec
 from mlserver.codecs.utils import inject_batch_dimension
+from mlserver.grpc import converters, dataplane_pb2_grpc
+from mlserver.grpc.converters import ModelInferResponseConverter
+from mlserver.grpc.dataplane_pb2 import ModelInferRequest
+from mlserver.grpc.servicers import InferenceServicer
 from mlserver.handlers import DataPlane
 from mlserver.parallel import worker
 from mlserver.rest.app import APIRoute
@@ -26,6 +31,7 @@ from ...errors import ElementError, LayoutError, format_count, format_subject
 from ...http import EXTENSION
 from ...server.asgi import Receive, Scope, Send
 from ..patching import Function, Replacement
+from ..split import SplitMessage, add_infer_handler
 from .convert import (
     DATATYPES_BY_DTYPE,
     SHORT_RAW_NBYTES,
@@ -62,6 +68,15 @@ def replacements(install: Callable[[], None]) -> list[Replacement]:
         Replacement(mlserver_raw, "inject_raw", replace_inject_raw),
         Replacement(mlserver_raw, "unpack", replace_unpack),
         Replacement(mlserver_raw, "pack", replace_pack),
+        Replacement(
+            ModelInferResponseConverter, "from_types", replace_from_types, calls_original=True
+        ),
+        Replacement(
+            dataplane_pb2_grpc,
+            "add_GRPCInferenceServiceServicer_to_server",
+            replace_add_servicer,
+            calls_original=True,
+        ),
         # server
         Replacement(APIRoute, "handle", replace_handle, inherited=True),
         Replacement(DataPlane, "metadata", replace_metadata, calls_original=True),
@@ -192,6 +207,51 @@ def replace_pack(original: Function) -> Function:
         return original(elem)
 
     return pack
+
+
+class SplitResult:
+    """What a model returned for a call of the gRPC server. Its attributes are the response's."""
+
+    def __init__(self, response: Any) -> None:
+        self._response = response
+        self.outputs = response.outputs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._response, name)
+
+
+class SplittingPlane:
+    """A data plane whose ``infer`` returns SplitResults, which become SplitMessages."""
+
+    def __init__(self, plane: Any) -> None:
+        self._plane = plane
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plane, name)
+
+    async def infer(self, *arguments: Any, **more: Any) -> SplitResult:
+        return SplitResult(await self._plane.infer(*arguments, **more))
+
+
+def replace_from_types(original: Function) -> Function:
+    def from_types(cls: Any, type_object: Any, use_raw: bool = False) -> Any:
+        if not (use_raw and isinstance(type_object, SplitResult)):
+            return original(cls, type_object, use_raw)
+        type_object.outputs, contents = converters.extract_raw(type_object.outputs)
+        return SplitMessage(original(cls, type_object), contents)
+
+    return from_types
+
+
+def replace_add_servicer(original: Function) -> Function:
+    def add_GRPCInferenceServiceServicer_to_server(servicer: Any, server: Any) -> None:
+        original(servicer, server)
+        if getattr(type(servicer), "ModelInfer", None) is InferenceServicer.ModelInfer:
+            split = copy(servicer)
+            split._data_plane = SplittingPlane(servicer._data_plane)
+            add_infer_handler(server, split.ModelInfer, ModelInferRequest)
+
+    return add_GRPCInferenceServiceServicer_to_server
 
 
 # --- server --------------------------------------------------------------------------------------

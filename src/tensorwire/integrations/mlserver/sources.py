@@ -17,6 +17,9 @@ DATA = (
     f"{TYPES}:Datatype",
 )
 
+GRPC = "mlserver.grpc"
+
+ADD = f"{GRPC}.dataplane_pb2_grpc:add_GRPCInferenceServiceServicer_to_server"
 HANDLE = f"{REST}.app:APIRoute.handle"  # inherited
 
 RELIES_ON = {
@@ -59,6 +62,17 @@ RELIES_ON = {
         f"{RAW}:_pack_tensor",
         f"{RAW}:_tensor_format",
         f"{RAW}:_tensor_length",
+    ),
+    # gRPC: the servicer gets views of raw contents, and passes SplitResults to the converter
+    f"{GRPC}.converters:ModelInferResponseConverter.from_types": (f"{RAW}:extract_raw", ADD),
+    ADD: (
+        f"{RAW}:inject_raw",
+        f"{GRPC}.converters:ModelInferRequestConverter.to_types",
+        f"{GRPC}.converters:ModelInferResponseConverter.from_types",
+        *(
+            f"{GRPC}.servicers:InferenceServicer.{method}"
+            for method in ("__init__", "ModelInfer", "_InsertHeaders", "_SetTrailingMetadata")
+        ),
     ),
     # server: the replacement calls the endpoint instead of FastAPI, and reads and writes JSON
     HANDLE: (

@@ -1,0 +1,74 @@
+"""The responses of KServe's gRPC server, whose raw contents are not in generated messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from typing import Any
+
+import numpy as np
+from kserve import InferResponse
+
+from ..split import SplitMessage
+from .convert import Buffer, Options, output_buffer, received_tensor
+
+
+class PlaneWithViews:
+    """A data plane whose responses become SplitMessages.
+
+    KServe's servicer calls ``to_grpc`` of what the data plane returns. Everywhere else, ``to_grpc``
+    returns a generated message.
+    """
+
+    def __init__(self, plane: Any, options: Callable[[], Options]) -> None:
+        self._plane = plane
+        self._options = options
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plane, name)
+
+    async def infer(self, *arguments: Any, **more: Any) -> tuple[Any, Any]:
+        response, headers = await self._plane.infer(*arguments, **more)
+        if type(response) is InferResponse:
+            response = ResponseWithViews(response, self._options())
+        return response, headers
+
+
+class ResponseWithViews(InferResponse):  # type: ignore[misc]  # kserve has no types
+    """A response that becomes a SplitMessage if all its outputs have raw contents."""
+
+    def __init__(self, response: Any, options: Options) -> None:
+        self.__dict__.update(response.__dict__)
+        self._codec_options = options
+
+    def to_grpc(self) -> Any:
+        is_raw = self._use_binary_outputs or any(
+            output.datatype in {"FP16", "BF16"} for output in self.outputs
+        )
+        outputs, contents = [], []
+        for output in self.outputs:
+            buffer = raw_contents(output, is_raw, self._codec_options)
+            if buffer is None:  # all outputs, because BYTES are converted in place
+                return super().to_grpc()
+            made = copy(output)
+            if made._raw_data is None:  # KServe adds this parameter when it packs an array
+                sizes = {"binary_data_size": memoryview(buffer).nbytes}
+                made.parameters = {**(output.parameters or {}), **sizes}
+            made._data, made._raw_data = None, b""
+            outputs.append(made)
+            contents.append(buffer)
+        head = copy(self)
+        head.outputs = outputs
+        message = super(ResponseWithViews, head).to_grpc()
+        message.ClearField("raw_output_contents")
+        return SplitMessage(message, contents)
+
+
+def raw_contents(output: Any, is_raw: bool, options: Options) -> Buffer | None:
+    """Return the raw contents of an output; None if KServe sends it as typed contents."""
+    if received_tensor(output) is None:
+        if output._raw_data is not None or isinstance(output._data, np.ndarray):
+            return output_buffer(output, options)
+        if not output._data:
+            return None
+    return output_buffer(output, options) if is_raw else None
