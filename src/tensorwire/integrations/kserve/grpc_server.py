@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from typing import Any
 
 import numpy as np
 from kserve import InferResponse
 
 from ..split import SplitMessage
-from .convert import Buffer, Options, output_buffer, received_tensor
+from .convert import Buffer, Options, output_buffer, received_tensor, shallow_copy
 
 
 class PlaneWithViews:
@@ -35,7 +34,12 @@ class PlaneWithViews:
 
 
 class ResponseWithViews(InferResponse):  # type: ignore[misc]  # kserve has no types
-    """A response that becomes a SplitMessage if all its outputs have raw contents."""
+    """A copy of a response that becomes a SplitMessage if all its outputs have raw contents.
+
+    ``to_grpc`` is called once.
+    """
+
+    outputs: list[Any]
 
     def __init__(self, response: Any, options: Options) -> None:
         self.__dict__.update(response.__dict__)
@@ -50,16 +54,15 @@ class ResponseWithViews(InferResponse):  # type: ignore[misc]  # kserve has no t
             buffer = raw_contents(output, is_raw, self._codec_options)
             if buffer is None:  # all outputs, because BYTES are converted in place
                 return super().to_grpc()
-            made = copy(output)
+            made = shallow_copy(output)
             if made._raw_data is None:  # KServe adds this parameter when it packs an array
                 sizes = {"binary_data_size": memoryview(buffer).nbytes}
                 made.parameters = {**(output.parameters or {}), **sizes}
             made._data, made._raw_data = None, b""
             outputs.append(made)
             contents.append(buffer)
-        head = copy(self)
-        head.outputs = outputs
-        message = super(ResponseWithViews, head).to_grpc()
+        self.outputs = outputs
+        message = super().to_grpc()
         message.ClearField("raw_output_contents")
         return SplitMessage(message, contents)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from copy import copy
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -28,6 +27,7 @@ from .convert import (
     Options,
     read_json_request,
     read_request,
+    shallow_copy,
     write_json_response,
     write_response,
 )
@@ -213,7 +213,7 @@ class ResponseFormat(NamedTuple):
             return response
         if self.outputs is None and self.is_binary is None and response.id:
             return response
-        response = copy(response)
+        response = shallow_copy(response)
         response.id = response.id or self.response_id()
         if self.outputs is not None:
             response._requested_outputs = self.outputs
