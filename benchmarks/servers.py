@@ -2,11 +2,13 @@
 
 ``Servers`` starts them by name, on free ports of the loopback interface, and stops them at the end.
 ``python -m benchmarks.servers sockets PORT`` runs a server with plain sockets, and
-``python -m benchmarks.servers kserve plain|installed PORT`` runs KServe, alone or with tensorwire.
+``python -m benchmarks.servers kserve plain|installed PORT`` runs KServe, alone or with tensorwire;
+there are others.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -22,6 +24,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+
+import numpy as np
 
 import tensorwire as tw
 from tensorwire.server import Model, create_app
@@ -179,10 +183,12 @@ def receive_into(connection: socket.socket, memory: memoryview) -> None:
 
 
 def serve_kserve(mode: str, port: int) -> None:
-    """Serve the identity models with KServe: one process, REST only."""
+    """Serve the identity models with KServe, in one process: REST, or gRPC if the mode has it."""
+    # KServe reads these options when it is imported.
+    sys.argv += ["--grpc_max_send_message_length=-1", "--grpc_max_receive_message_length=-1"]
     kserve, helpers = import_module("kserve"), interop("kserve_server")
     helpers.bind_to_loopback()
-    if mode == "installed":
+    if mode.startswith("installed"):
         import_module("tensorwire.integrations.kserve").install()
 
     class Identity(kserve.Model):  # type: ignore[misc, name-defined]
@@ -198,7 +204,51 @@ def serve_kserve(mode: str, port: int) -> None:
     models = [Identity(f"identity_{datatype}") for datatype in ("fp32", "bytes")]
     for each in models:
         each.load()
-    kserve.ModelServer(http_port=port, enable_grpc=False).start(models)
+    ports: dict[str, Any] = {"http_port": port, "enable_grpc": False}
+    if mode.endswith("gRPC"):
+        ports = {"http_port": free_port(), "grpc_port": port}
+    kserve.ModelServer(**ports).start(models)
+
+
+def serve_generated(port: int) -> None:
+    """Serve the identity models with grpc.aio and the generated classes of tritonclient."""
+    grpc = import_module("grpc")
+    messages = import_module("tritonclient.grpc.service_pb2")
+    services = import_module("tritonclient.grpc.service_pb2_grpc")
+
+    class Identity(services.GRPCInferenceServiceServicer):  # type: ignore[misc, name-defined]
+        async def ModelInfer(self, request: Any, context: Any) -> Any:
+            response = messages.ModelInferResponse(model_name=request.model_name)
+            for tensor, content in zip(request.inputs, request.raw_input_contents, strict=True):
+                name = tensor.name.replace("INPUT", "OUTPUT")
+                kind = "S1" if tensor.datatype == "BYTES" else "<f4"
+                array = np.frombuffer(content, kind)  # a model reads the array
+                response.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
+                response.raw_output_contents.append(array.tobytes())
+            return response
+
+    async def serve() -> None:
+        names = ("grpc.max_send_message_length", "grpc.max_receive_message_length")
+        server = grpc.aio.server(options=[(name, -1) for name in names])
+        services.add_GRPCInferenceServiceServicer_to_server(Identity(), server)
+        server.add_insecure_port(f"{LOOPBACK}:{port}")
+        await server.start()
+        await server.wait_for_termination()
+
+    asyncio.run(serve())
+
+
+def serve_flight(port: int) -> None:
+    """Echo the record batches of Arrow Flight."""
+    flight = import_module("pyarrow.flight")
+
+    class Echo(flight.FlightServerBase):  # type: ignore[misc, name-defined]
+        def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+            writer.begin(reader.schema)
+            for chunk in reader:
+                writer.write_batch(chunk.data)
+
+    Echo(f"grpc://{LOOPBACK}:{port}").serve()
 
 
 # --- starting and stopping ---
@@ -283,13 +333,22 @@ def serve_command(program: str, name: str, port: int) -> list[str]:
     return [sys.executable, "-m", module, *options, "--host", LOOPBACK, "--port", str(port), target]
 
 
+def grpc_command(port: int) -> list[str]:
+    """Return the command that serves the models over gRPC on this port, and HTTP on another."""
+    command = serve_command("tensorwire serve", "MODELS", free_port())
+    return [*command, "--grpc-port", str(port)]
+
+
 def kserve_command(mode: str, port: int) -> list[str]:
     python = interpreter("" if find_spec("kserve") else "kserve")
     return [*python, "-m", "benchmarks.servers", "kserve", mode, str(port)]
 
 
-def sockets_command(port: int) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.servers", "sockets", str(port)]
+def own_command(program: str, package: str, port: int) -> list[str]:
+    """Return the command that runs a server of this module."""
+    if find_spec(package) is None:
+        raise Missing(f"{package} is not installed")
+    return [sys.executable, "-m", "benchmarks.servers", program, str(port)]
 
 
 @contextmanager
@@ -361,12 +420,28 @@ def running_triton() -> Iterator[Server]:
         yield Server(triton.port, triton.pid)
 
 
+@contextmanager
+def running_triton_grpc() -> Iterator[Server]:
+    raise NotImplementedError  # TODO
+    yield
+
+
 def serving(program: str, name: str) -> AbstractContextManager[Server]:
     return running(partial(serve_command, program, name), is_ready)
 
 
 SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
-    "raw sockets": partial(running, sockets_command, accepts),
+    "raw sockets": partial(running, partial(own_command, "sockets", "socket"), accepts),
+    "generated classes": partial(
+        running, partial(own_command, "generated", "tritonclient"), accepts
+    ),
+    "Arrow Flight": partial(running, partial(own_command, "flight", "pyarrow"), accepts),
+    "tensorwire serve, gRPC": partial(running, grpc_command, accepts),
+    "KServe, gRPC": partial(running, partial(kserve_command, "plain gRPC"), accepts),
+    "KServe on tensorwire, gRPC": partial(
+        running, partial(kserve_command, "installed gRPC"), accepts
+    ),
+    "Triton, gRPC": running_triton_grpc,
     "bare app, uvicorn": partial(serving, "uvicorn", "bare"),
     "bare app, granian": partial(serving, "granian", "bare"),
     "bare app, granian RSGI": partial(serving, "granian RSGI", "bare"),
@@ -381,10 +456,9 @@ SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
 
 
 def main() -> None:
-    if sys.argv[1] == "sockets":
-        serve_sockets(int(sys.argv[2]))
-    else:
-        serve_kserve(sys.argv[2], int(sys.argv[3]))
+    program, *mode, port = sys.argv[1:]
+    serve: Callable[..., None] = globals()[f"serve_{program}"]
+    serve(*mode, int(port))
 
 
 if __name__ == "__main__":

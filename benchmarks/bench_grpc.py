@@ -1,0 +1,266 @@
+"""gRPC: messages alone, their peak memory, and echoes over the loopback interface.
+
+The contenders use the same grpcio. *Generated classes* are those of tritonclient, without the rest
+of tritonclient. ``python -m benchmarks.bench_grpc DIRECTION CONTENDER`` measures the peak memory of
+encoding or decoding the largest message, and prints it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pytest_benchmark.fixture import BenchmarkFixture
+
+import tensorwire as tw
+import tensorwire.grpc
+
+from .bench_http import ECHOES as HTTP_ECHOES
+from .bench_http import check_echo, datatype_of, model_of
+from .bench_memory import peak_of
+from .contenders import TRITON_INTEGRATION, Missing, installed, module
+from .measure import is_same_array, marked, measure, measuring
+from .servers import LOOPBACK, Servers
+from .workloads import floats, texts
+
+Array = NDArray[Any]
+Echo = Callable[[], Array]
+ROOT = Path(__file__).resolve().parent.parent
+TRITON_GRPC, MESSAGES = "tritonclient.grpc", "tritonclient.grpc.service_pb2"
+ANY_SIZE = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+
+
+# --- messages ---
+
+
+def encode_ours(array: Array) -> Any:
+    return tw.grpc.encode_request(tw.InferRequest({"x": array}, model_name="m"))
+
+
+def encode_generated(array: Array) -> Any:
+    """Build a request, and serialize it, as a program without tritonclient does."""
+    messages = module(MESSAGES)
+    request = messages.ModelInferRequest(model_name="m")
+    request.inputs.add(name="x", datatype=datatype_of(array), shape=array.shape)
+    request.raw_input_contents.append(wire_of(array))
+    return request.SerializeToString()
+
+
+def encode_triton(array: Array) -> Any:
+    """Do what ``infer`` of tritonclient does before it calls grpcio."""
+    client = module(TRITON_GRPC)
+    tensor = client.InferInput("x", list(array.shape), datatype_of(array))
+    tensor.set_data_from_numpy(array)
+    arguments = {"model_name": "m", "inputs": [tensor], "model_version": "", "request_id": ""}
+    more = {"outputs": None, "sequence_id": 0, "sequence_start": False, "sequence_end": False}
+    request = module("tritonclient.grpc._utils")._get_inference_request(
+        **arguments, **more, priority=0, timeout=None, parameters=None
+    )
+    return request.SerializeToString()
+
+
+def wire_of(array: Array) -> bytes:
+    return bytes(tw.encode_bytes(array)) if array.dtype.kind == "O" else array.tobytes()
+
+
+def decode_ours(message: bytes) -> Array:
+    return tw.grpc.decode_response(message)["x"].as_numpy()
+
+
+def decode_generated(message: bytes) -> Array:
+    response = module(MESSAGES).ModelInferResponse.FromString(message)
+    output, content = response.outputs[0], response.raw_output_contents[0]
+    if output.datatype == "BYTES":
+        found: Array = module("tritonclient.utils").deserialize_bytes_tensor(content)
+        return found.reshape(output.shape)
+    return np.frombuffer(content, "<f4").reshape(output.shape)
+
+
+def decode_triton(message: bytes) -> Array:
+    """Do what ``infer`` of tritonclient does after grpcio, and read the array."""
+    response = module(MESSAGES).ModelInferResponse.FromString(message)
+    found: Array = module(TRITON_GRPC).InferResult(response).as_numpy("x")
+    return found
+
+
+CODECS: dict[str, tuple[Callable[[Array], bytes], Callable[[bytes], Array]]] = {
+    "tensorwire": (encode_ours, decode_ours),
+    "generated classes": (encode_generated, decode_generated),
+    "tritonclient": (encode_triton, decode_triton),
+}
+ARRAYS: dict[str, Callable[[], Array]] = {
+    "128 B FP32": lambda: floats(32),
+    "4 KB FP32": lambda: floats(1024),
+    "1 MB FP32": lambda: floats(250_000),
+    "100 MB FP32": lambda: floats(25_000_000),
+    "1 GB FP32": lambda: floats(250_000_000),
+    "BYTES 200k x 0-40 B": lambda: texts(200_000, 0, 40),
+}
+QUICK_ARRAYS = {"128 B FP32", "1 MB FP32"}
+every_codec = pytest.mark.parametrize("contender", CODECS)
+every_array = pytest.mark.parametrize(
+    "workload", marked(ARRAYS, quick=QUICK_ARRAYS, large={"1 GB FP32"})
+)
+
+
+@every_codec
+@every_array
+def test_encode(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+    array = ARRAYS[workload]()
+    with measuring(benchmark, "gRPC: encode a request", workload, contender):
+
+        def check(message: bytes) -> None:
+            assert is_same_array(tw.grpc.decode_request(message)["x"].as_numpy(), array)
+
+        measure(benchmark, check, CODECS[contender][0], array)
+
+
+@every_codec
+@every_array
+def test_decode(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+    array = ARRAYS[workload]()
+    with measuring(benchmark, "gRPC: decode a response and read it", workload, contender):
+        message = tw.grpc.encode_response(tw.InferResponse({"x": array}, model_name="m"))
+        check = partial(check_echo, sent=array)
+        measure(benchmark, check, CODECS[contender][1], message)
+
+
+# --- the peak memory of messages ---
+
+PEAK = "100 MB FP32"
+
+
+@every_codec
+@pytest.mark.parametrize("direction", ["encode", "decode"])
+def test_peak(benchmark: BenchmarkFixture, direction: str, contender: str) -> None:
+    with measuring(benchmark, "gRPC: peak memory", f"{direction} {PEAK}", contender):
+        module(MESSAGES)
+        arguments = (direction, contender)
+        peak = benchmark.pedantic(peak_in_subprocess, arguments)  # type: ignore[no-untyped-call]
+        benchmark.extra_info["peak_nbytes"] = peak
+
+
+def peak_in_subprocess(direction: str, contender: str) -> int:
+    command = [sys.executable, "-m", "benchmarks.bench_grpc", direction, contender]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if run.returncode:
+        raise RuntimeError((run.stderr.splitlines() or [f"exit code {run.returncode}"])[-1])
+    return int(run.stdout)
+
+
+def main(direction: str, contender: str) -> None:
+    encode, decode = CODECS[contender]
+    small, array = ARRAYS["128 B FP32"](), ARRAYS[PEAK]()
+    if direction == "encode":
+        encode(small)  # imports and caches of the first call are not counted
+        print(peak_of(lambda: encode(array)))
+    else:
+        messages = [tw.grpc.encode_response(tw.InferResponse({"x": x})) for x in (small, array)]
+        decode(messages[0])
+        print(peak_of(lambda: decode(messages[1])))
+
+
+# --- echoes: each client yields the function that is measured, which returns the echoed array ---
+
+
+@contextmanager
+def by_our_client(port: int, array: Array) -> Iterator[Echo]:
+    model, url = model_of(array), f"grpc://{LOOPBACK}:{port}"
+    with closing(module("tensorwire.client").Client(url)) as client:
+
+        def echo() -> Array:
+            found: Array = client.infer(model, {"INPUT0": array})["OUTPUT0"].as_numpy()
+            return found
+
+        yield echo
+
+
+@contextmanager
+def by_tritonclient(port: int, array: Array) -> Iterator[Echo]:
+    grpc, model = module(TRITON_GRPC), model_of(array)
+    url = f"{LOOPBACK}:{port}"
+    with closing(grpc.InferenceServerClient(url)) as client:
+
+        def echo() -> Array:
+            tensor = grpc.InferInput("INPUT0", list(array.shape), datatype_of(array))
+            tensor.set_data_from_numpy(array)
+            found: Array = client.infer(model, [tensor]).as_numpy("OUTPUT0")
+            return found
+
+        yield echo
+
+
+@contextmanager
+def by_tritonclient_on_tensorwire(port: int, array: Array) -> Iterator[Echo]:
+    with installed(TRITON_INTEGRATION), by_tritonclient(port, array) as echo:
+        yield echo
+
+
+@contextmanager
+def by_flight(port: int, array: Array) -> Iterator[Echo]:
+    """Exchange a record batch with Arrow Flight, which is gRPC in C++."""
+    arrow, flight = module("pyarrow"), module("pyarrow.flight")
+    kind = arrow.binary() if array.dtype.kind == "O" else None
+    batch = arrow.record_batch({"x": arrow.array(array, kind)})
+    descriptor = flight.FlightDescriptor.for_command(b"echo")
+    with closing(flight.connect(f"grpc://{LOOPBACK}:{port}")) as client:
+
+        def echo() -> Array:
+            writer, reader = client.do_exchange(descriptor)
+            with writer:
+                writer.begin(batch.schema)
+                writer.write_batch(batch)
+                writer.done_writing()
+                found = reader.read_chunk().data.column(0)
+            echoed: Array = found.to_numpy(zero_copy_only=array.dtype.kind != "O")
+            return echoed
+
+        yield echo
+
+
+def by_http(name: str) -> Callable[[int, Array], AbstractContextManager[Echo]]:
+    return HTTP_ECHOES[name][0]
+
+
+Client = Callable[[int, Array], AbstractContextManager[Echo]]
+ECHOES: dict[str, tuple[Client, str]] = {  # the client and the name of the server
+    "tensorwire, tensorwire serve": (by_our_client, "tensorwire serve, gRPC"),
+    "tritonclient, generated classes": (by_tritonclient, "generated classes"),
+    "tritonclient, tensorwire serve": (by_tritonclient, "tensorwire serve, gRPC"),
+    "tritonclient, Triton": (by_tritonclient, "Triton, gRPC"),
+    "tritonclient on tensorwire, Triton": (by_tritonclient_on_tensorwire, "Triton, gRPC"),
+    "tensorwire, Triton": (by_our_client, "Triton, gRPC"),
+    "tritonclient, KServe": (by_tritonclient, "KServe, gRPC"),
+    "tritonclient, KServe on tensorwire": (by_tritonclient, "KServe on tensorwire, gRPC"),
+    "Arrow Flight": (by_flight, "Arrow Flight"),
+    "tensorwire over HTTP": (by_http("tensorwire, tensorwire serve"), "tensorwire serve"),
+    "limit (raw sockets)": (by_http("limit (raw sockets)"), "raw sockets"),
+}
+ECHOED = ["128 B FP32", "4 KB FP32", "1 MB FP32", "64 MB FP32", "1 GB FP32", "BYTES 200k x 0-40 B"]
+QUICK_ECHOED = {"128 B FP32", "1 MB FP32"}
+# Above, Triton's Python model does not fit its shared memory, and KServe takes a minute.
+MAX_NBYTES = {"Triton, gRPC": 64_000_000, "KServe, gRPC": 64_000_000}
+
+
+@pytest.mark.parametrize("contender", ECHOES)
+@pytest.mark.parametrize("workload", marked(ECHOED, quick=QUICK_ECHOED, large={"1 GB FP32"}))
+def test_echo(benchmark: BenchmarkFixture, servers: Servers, workload: str, contender: str) -> None:
+    client, server = ECHOES[contender]
+    array = floats(16_000_000) if workload == "64 MB FP32" else ARRAYS[workload]()
+    with measuring(benchmark, "gRPC echo", workload, contender):
+        if array.nbytes > MAX_NBYTES.get(server, array.nbytes):
+            raise Missing(f"not measured above {MAX_NBYTES[server] // 10**6} MB")
+        with client(servers.port(server), array) as echo:
+            measure(benchmark, partial(check_echo, sent=array), echo)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
