@@ -30,6 +30,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {  # and the additional environments of t
     "http": ("kserve",),
     "integrations": ("kserve", "mlserver"),
     "memory": ("kserve", "mlserver"),
+    "grpc": (),
 }
 QUICK_SUBJECTS = ("codec", "bytes", "json", "http")  # of a quick run without arguments
 TIMEOUT_SECONDS = 3600.0  # for one subject in one environment

@@ -357,6 +357,28 @@ def echoes(tables: Tables) -> str:
     return f"{markdown(table, list(ECHO_COLUMNS.values()))}\n\n{provenance([table])}"
 
 
+GRPC_ECHO = "gRPC echo"
+GRPC_ALTERNATIVES = {
+    OURS_HTTP: "tensorwire, gRPC",
+    f"{OURS} over HTTP": "tensorwire, HTTP",
+    "tritonclient, generated classes": "tritonclient, generated classes",
+    "Arrow Flight": "Arrow Flight",
+    LIMIT: "raw sockets",
+}
+
+
+def grpc_or_http(tables: Tables) -> str:
+    """Return the echoes with both sides in Python, over gRPC, HTTP and others."""
+    if GRPC_ECHO not in tables:
+        return ""
+    table = tables[GRPC_ECHO].chosen("echo", {name: name for name in tables[GRPC_ECHO].rows})
+    table.rows = {
+        workload: {new: row[old] for old, new in GRPC_ALTERNATIVES.items() if old in row}
+        for workload, row in table.rows.items()
+    }
+    return f"{markdown(table, list(GRPC_ALTERNATIVES.values()))}\n\n{provenance([table])}"
+
+
 OUR_SERVERS = (SERVE, "uvicorn", "granian")
 SERVER_TABLES = {  # and the servers in each table; the limit has the empty name
     "HTTP echo, tensorwire server": {*OUR_SERVERS, ""},
@@ -736,6 +758,12 @@ PAGES: dict[Path, dict[str, Callable[[Tables], str]]] = {
         for package in INTEGRATIONS
     },
     HERE.parent / "docs" / "why.md": {"echoes": echoes, "other formats": other_formats},
+    ROOT / "docs" / "guide" / "grpc.md": {
+        "grpc or http": grpc_or_http,
+        "grpc messages": complete("gRPC: encode a request", "gRPC: decode a response and read it"),
+        "grpc memory": complete("gRPC: peak memory", of=PEAKS),
+        "grpc echoes": complete(GRPC_ECHO),
+    },
     ROOT / "docs" / "benchmarks.md": {
         "headline": headline,
         "versions": versions_text,
