@@ -1,4 +1,4 @@
-"""Encode gRPC messages (WIRE.md 13).
+"""Encode gRPC messages (WIRE.md 12).
 
 The size of a message is computed first, so that it is written once, to memory of that size. Nothing
 that is written can change in between: messages and tensors are values. The functions that measure
@@ -37,7 +37,7 @@ cdef enum:
 
 
 def encode_request(InferRequest request not None: InferRequest) -> bytes:
-    """Encode a request as a ``ModelInferRequest`` (WIRE.md 13).
+    """Encode a request as a ``ModelInferRequest`` (WIRE.md 12).
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def encode_response(
     InferResponse response not None: InferResponse,
     InferRequest request: InferRequest | None = None,
 ) -> bytes:
-    """Encode a response as a ``ModelInferResponse`` (WIRE.md 13).
+    """Encode a response as a ``ModelInferResponse`` (WIRE.md 12).
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def encode_stream_response(
     InferResponse response not None: InferResponse,
     InferRequest request: InferRequest | None = None,
 ) -> bytes:
-    """Encode a response as a ``ModelStreamInferResponse`` (WIRE.md 13).
+    """Encode a response as a ``ModelStreamInferResponse`` (WIRE.md 12).
 
     Parameters
     ----------
