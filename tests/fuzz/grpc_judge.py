@@ -9,13 +9,11 @@ import argparse
 import math
 import random
 import struct
-import time
 from collections import Counter
 from math import prod
 from typing import Any
 
-import numpy as np
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 import tensorwire as tw
@@ -41,7 +39,7 @@ METADATA = {
     5: ("outputs", [SPECIFICATION]),
 }
 MEMBERS = (
-    *(None, "bool_contents", "int_contents", "int64_contents", "uint_contents", "uint64_contents"),
+    *("", "bool_contents", "int_contents", "int64_contents", "uint_contents", "uint64_contents"),
     *("fp32_contents", "fp64_contents", "bytes_contents"),
 )
 ACCEPTED = {"INT8": (-128, 127), "INT16": (-(2**15), 2**15 - 1), "UINT8": (0, 255)}
@@ -51,10 +49,14 @@ NUMPY |= {"BF16": "<u2", "BOOL": "?"}
 LIMITS = {  # most inputs use the default limits
     False: tw.Limits(bf16_as_uint16=True),
     True: tw.Limits(
-        max_tensors=2, max_rank=1, max_elements=5, max_name_nbytes=3, check_bool=False,
+        max_tensors=2,
+        max_rank=1,
+        max_elements=5,
+        max_name_nbytes=3,
+        check_bool=False,
         bf16_as_uint16=True,
     ),
-}  # fmt: skip
+}
 MALFORMED = ("the gRPC message is malformed: ", "is not valid UTF-8")
 N_CHOICES = 1  # a byte before the message
 Reading = dict[str, Any]
@@ -75,7 +77,7 @@ def compare(kind: str, message: bytes, choices: int = 0) -> str:
         theirs = None
     if kind in RAW:
         compare_split(kind, message, theirs)
-    source = exact(message) if choices & 4 else message
+    source: Any = exact(message) if choices & 4 else message
     if kind == "metadata":
         return compare_metadata(source, theirs)
     limits = LIMITS[choices & 56 == 56]
@@ -98,7 +100,9 @@ def compare(kind: str, message: bytes, choices: int = 0) -> str:
         shown = f"{type(error).__name__}: {error}"
         is_malformed = any(text in shown for text in MALFORMED)
         assert is_malformed or any(map(shown.startswith, problems)) or theirs is None, (
-            shown, problems)  # fmt: skip
+            shown,
+            problems,
+        )
         assert not is_malformed or theirs is None, shown
         return "malformed" if theirs is None else "against a rule"
     assert theirs is not None, "protobuf rejects the message"
@@ -178,131 +182,159 @@ def problems_of(kind: str, theirs: Any, limits: tw.Limits) -> list[str]:
     tensors = message.inputs if is_request else message.outputs
     raw = message.raw_input_contents if is_request else message.raw_output_contents
     requested = message.outputs if is_request else ()
-    found = []
-    total, n_with_data = 0, 0
-    for number, noun in ((len(tensors), side), (len(raw), "raw content")):
-        if number > limits.max_tensors:
-            found.append(f"HeaderError: the message has more than "
-                         f"{format_count(noun, limits.max_tensors)}, which is the limit")  # fmt: skip
-    if len(requested) > limits.max_tensors:
-        found.append(f"HeaderError: the message has more than "
-                     f"{format_count('requested output', limits.max_tensors)}, which")  # fmt: skip
-    rest = list(raw)
-    for tensor in tensors:
+    outside = [not is_shared(tensor) for tensor in tensors]
+    found, total, rest = [], 0, list(raw)
+    for items, noun in ((tensors, side), (raw, "raw content"), (requested, "requested output")):
+        if len(items) > limits.max_tensors:
+            limit = format_count(noun, limits.max_tensors)
+            found.append(f"HeaderError: the message has more than {limit}, which is the limit")
+    if raw and len(raw) != sum(outside):
+        numbers = format_count("raw content", len(raw)), format_count(side, sum(outside))
+        found.append("LayoutError: the message has {}, but {} outside of shared ".format(*numbers))
+    for tensor, is_outside in zip(tensors, outside, strict=True):
         subject = format_subject(side, tensor.name)
-        total = min(total + prod(tensor.shape), 2**63 - 1) if min(tensor.shape, default=0) >= 0 else total
+        total = min(total + max(prod(tensor.shape), 0), 2**63 - 1)
         if total > limits.max_elements:
-            found.append(f"LayoutError: the message has {format_count('element', total)} up to "
-                         f"{subject}; the limit is {limits.max_elements}")  # fmt: skip
-        is_outside = type(value_of(tensor.parameters, "shared_memory_region")) is not str
-        n_with_data += is_outside
+            count = format_count("element", total)
+            found.append(f"LayoutError: the message has {count} up to {subject}; the limit is ")
         content = rest.pop(0) if is_outside and rest else None
         found += name_problems(subject, tensor.name, limits)
-        found += tensor_problems(tensor, subject, side, content, is_outside, limits)
-    if raw and len(raw) != n_with_data:
-        found.append(f"LayoutError: the message has {format_count('raw content', len(raw))}, but "
-                     f"{format_count(side, n_with_data)} outside of shared memory")  # fmt: skip
+        found.append(
+            entry_problem(tensor, subject, limits)
+            or contents_problem(tensor, subject)
+            or source_problem(tensor, subject, side, content)
+            or raw_problem(tensor, content or b"", subject, limits)
+        )
     for output in requested:
         subject = format_subject("output", output.name)
         found += name_problems(subject, output.name, limits)
-        binary = value_of(output.parameters, "binary_data")
-        if binary is not None and type(binary) is not bool:
-            found.append(f"HeaderError: binary_data of {subject} must be true or false, not "
-                         f"{format_value(binary)}")  # fmt: skip
+        found.append(option_problem(output.parameters, "binary_data", subject))
     for items, noun in ((tensors, side), (requested, "output")):
-        counted = Counter(item.name for item in items)
-        found += [f"HeaderError: {format_subject(noun, name)} appears twice"
-                  for name, n in counted.items() if n > 1]  # fmt: skip
+        names = Counter(item.name for item in items)
+        twice = [format_subject(noun, name) for name in names if names[name] > 1]
+        found += [f"HeaderError: {subject} appears twice" for subject in twice]
     if is_request:
-        if not tensors:
-            found.append("HeaderError: the request has no inputs")
-        binary = value_of(message.parameters, "binary_data_output")
-        if binary is not None and type(binary) is not bool:
-            found.append(f"HeaderError: binary_data_output of the request must be true or false, "
-                         f"not {format_value(binary)}")  # fmt: skip
-    return found
+        found.append("" if tensors else "HeaderError: the request has no inputs")
+        found.append(option_problem(message.parameters, "binary_data_output", "the request"))
+    return [problem for problem in found if problem]
+
+
+def is_shared(tensor: Any) -> bool:
+    return type(value_of(tensor.parameters, "shared_memory_region")) is str
+
+
+def option_problem(parameters: Any, key: str, subject: str) -> str:
+    value = value_of(parameters, key)
+    if value is None or type(value) is bool:
+        return ""
+    return f"HeaderError: {key} of {subject} must be true or false, not {format_value(value)}"
 
 
 def name_problems(subject: str, name: str, limits: tw.Limits) -> list[str]:
     nbytes = len(name.encode())
     found = [f"HeaderError: the name of {subject} contains a NUL"] if "\0" in name else []
     if nbytes > limits.max_name_nbytes:
-        found.append(f"HeaderError: the name of {subject} is {format_count('byte', nbytes)} long; "
-                     f"the limit is {limits.max_name_nbytes}")  # fmt: skip
+        found.append(f"HeaderError: the name of {subject} is {format_count('byte', nbytes)} long; ")
     return found
 
 
-def tensor_problems(
-    tensor: Any, subject: str, side: str, content: bytes | None, is_outside: bool, limits: tw.Limits
-) -> list[str]:
-    """Return the rules that a tensor breaks, apart from its name. Most exclude later ones."""
+def entry_problem(tensor: Any, subject: str, limits: tw.Limits) -> str:
+    """Return the rule that the datatype, the region or the shape of a tensor breaks, or ""."""
     datatype, shape = tensor.datatype, list(tensor.shape)
     region = value_of(tensor.parameters, "shared_memory_region")
-    if datatype not in reference.DATATYPES:
-        return [f"HeaderError: {subject} has an unknown datatype: {format_value(datatype)}"]
-    if region is not None and type(region) is not str:
-        return [f"HeaderError: shared_memory_region of {subject} must be a string, not "
-                f"{format_value(region)}"]  # fmt: skip
-    if len(shape) > limits.max_rank:
-        return [f"LayoutError: {subject} has {format_count('dimension', len(shape))}; the limit is "
-                f"{limits.max_rank}"]  # fmt: skip
-    if min(shape, default=0) < 0:
-        return [f"LayoutError: {subject} has a negative dimension: shape {format_shape(shape)}"]
     itemsize = reference.SIZES.get(datatype, reference.REFERENCE_SIZE)
+    if datatype not in reference.DATATYPES:
+        return f"HeaderError: {subject} has an unknown datatype: {format_value(datatype)}"
+    if region is not None and type(region) is not str:
+        shown = format_value(region)
+        return f"HeaderError: shared_memory_region of {subject} must be a string, not {shown}"
+    if len(shape) > limits.max_rank:
+        return f"LayoutError: {subject} has {format_count('dimension', len(shape))}; the limit is "
+    if min(shape, default=0) < 0:
+        return f"LayoutError: {subject} has a negative dimension: shape {format_shape(shape)}"
     if prod((dim for dim in shape if dim), start=itemsize) >= 2**63:
-        return [f"LayoutError: {subject} is too large to address: {datatype} {format_shape(shape)} "
-                f"exceeds 2^63 - 1 bytes"]  # fmt: skip
-    n_elements = prod(shape)
-    number = CONTENTS.get(datatype, 0)
-    n_typed = 0
-    for i in range(1, 9):
-        n = len(getattr(tensor.contents, MEMBERS[i] or ""))
-        if n and i != number:
-            only = MEMBERS[number] or "raw contents"
-            return [f"HeaderError: {subject} is {datatype}, which can only be sent as {only}, but "
-                    f"has {MEMBERS[i]}"]  # fmt: skip
-        n_typed += n
-    if n_typed and n_typed != n_elements:
-        return [f"LayoutError: {subject} does not match its shape: {datatype} "
-                f"{format_shape(shape)} requires {format_count('element', n_elements)}, but its "
-                f"{MEMBERS[number]} have {n_typed}"]  # fmt: skip
-    if datatype in ACCEPTED and n_typed:
-        low, high = ACCEPTED[datatype]
-        for i, value in enumerate(getattr(tensor.contents, MEMBERS[number] or "")):
-            if not low <= value <= high:
-                return [f"ElementError: element {i} of {subject} is {value}, which is out of range "
-                        f"for {datatype} ({low} to {high}) (byte "]  # fmt: skip
+        return f"LayoutError: {subject} is too large to address: {shown_type(tensor)} exceeds 2^63"
+    return ""
+
+
+def shown_type(tensor: Any) -> str:
+    return f"{tensor.datatype} {format_shape(tensor.shape)}"
+
+
+def contents_problem(tensor: Any, subject: str) -> str:
+    """Return the rule that the typed contents of a tensor break, or ""."""
+    number = CONTENTS.get(tensor.datatype, 0)
+    for other in range(1, 9):
+        if other != number and getattr(tensor.contents, MEMBERS[other]):
+            only = MEMBERS[number] if number else "raw contents"
+            return (
+                f"HeaderError: {subject} is {tensor.datatype}, which can only be sent as {only}, "
+                f"but has {MEMBERS[other]}"
+            )
+    values = typed_values(tensor)
+    if values and len(values) != prod(tensor.shape):
+        return (
+            f"LayoutError: {subject} does not match its shape: {shown_type(tensor)} requires "
+            f"{format_count('element', prod(tensor.shape))}, but its {MEMBERS[number]} have "
+            f"{len(values)}"
+        )
+    low, high = ACCEPTED.get(tensor.datatype, (None, None))
+    for i, value in enumerate(values if low is not None else ()):
+        if not low <= value <= high:
+            return (
+                f"ElementError: element {i} of {subject} is {value}, which is out of range for "
+                f"{tensor.datatype} ({low} to {high}) (byte "
+            )
+    return ""
+
+
+def source_problem(tensor: Any, subject: str, side: str, content: bytes | None) -> str:
+    """Return how a tensor has more or less than one source of its data, or ""."""
+    has_values = bool(typed_values(tensor))
     one_of = f"HeaderError: {subject} must have exactly one of contents, raw_{side}_contents and "
-    if not is_outside:
+    if is_shared(tensor):
         has_both = f"{one_of}shared_memory_region, but has contents and shared_memory_region"
-        return [has_both] if n_typed else []
+        return has_both if has_values else ""
     if content is None:
-        return [f"{one_of}shared_memory_region, but has none"] if n_elements and not n_typed else []
-    if n_typed:
-        return [f"HeaderError: {subject} has both contents and raw_{side}_contents"]
-    return raw_problems(datatype, shape, content, subject, limits)
+        is_missing = prod(tensor.shape) > 0 and not has_values
+        return f"{one_of}shared_memory_region, but has none" if is_missing else ""
+    both = f"HeaderError: {subject} has both contents and raw_{side}_contents"
+    return both if has_values else ""
 
 
-def raw_problems(
-    datatype: str, shape: list[int], content: bytes, subject: str, limits: tw.Limits
-) -> list[str]:
-    n_elements, nbytes = prod(shape), len(content)
-    if datatype != "BYTES":
-        expected = n_elements * reference.SIZES[datatype]
-        if nbytes != expected:
-            return [f"LayoutError: {subject} does not match its datatype: {datatype} "
-                    f"{format_shape(shape)} requires {expected} bytes, but its binary data has "
-                    f"{nbytes}"]  # fmt: skip
-    try:
-        if datatype == "BYTES" and 4 * n_elements > nbytes:
-            raise reference.LayoutError
-        if datatype == "BYTES" or (datatype == "BOOL" and limits.check_bool):
-            reference.unpack(datatype, content, n_elements)
-    except reference.LayoutError:
-        return [f"LayoutError: {subject} does not match its shape: "]
-    except reference.ElementError:
-        return [f"ElementError: element {i} of {subject} " for i in range(n_elements)]
-    return []
+def raw_problem(tensor: Any, content: bytes, subject: str, limits: tw.Limits) -> str:
+    """Return the rule that raw contents break, or "". Without contents, other rules apply."""
+    if is_shared(tensor) or typed_values(tensor):
+        return ""
+    n_elements = prod(tensor.shape)
+    if tensor.datatype == "BYTES":
+        return bytes_problem(content, n_elements, subject)
+    expected = n_elements * reference.SIZES[tensor.datatype]
+    if len(content) != expected:
+        return (
+            f"LayoutError: {subject} does not match its datatype: {shown_type(tensor)} requires "
+            f"{expected} bytes, but its binary data has {len(content)}"
+        )
+    if tensor.datatype == "BOOL" and limits.check_bool and max(content, default=0) > 1:
+        i = next(i for i, byte in enumerate(content) if byte > 1)
+        return f"ElementError: element {i} of {subject} must be 0 or 1 (BOOL), not {content[i]} ("
+    return ""
+
+
+def bytes_problem(content: bytes, n_elements: int, subject: str) -> str:
+    position = 0
+    if 4 * n_elements <= len(content):
+        for i in range(n_elements):
+            if position == len(content):
+                break
+            length = int.from_bytes(content[position : position + 4], "little")
+            if position + 4 > len(content) or position + 4 + length > len(content):
+                return f"ElementError: element {i} of {subject} is truncated: "
+            position += 4 + length
+        else:
+            if position == len(content):
+                return ""
+    return f"LayoutError: {subject} does not match its shape: "
 
 
 # --- readings ------------------------------------------------------------------------------------
@@ -325,9 +357,7 @@ def reading_of_theirs(message: Any, is_request: bool) -> Reading:
     tensors = message.inputs if is_request else message.outputs
     raw = list(message.raw_input_contents if is_request else message.raw_output_contents)
     return {
-        "names": [
-            text or None for text in (message.model_name, message.model_version, message.id)
-        ],
+        "names": [text or None for text in (message.model_name, message.model_version, message.id)],
         "parameters": parameters_of(message.parameters),
         "tensors": [reading_of_tensor(tensor, raw) for tensor in tensors],
         "outputs": [
@@ -351,17 +381,23 @@ def reading_of_tensor(tensor: Any, raw: list[bytes]) -> tuple[Any, ...]:
         return (*front, parameters, None, False)
     if raw:
         return (*front, parameters, comparable(tensor.datatype, raw.pop(0)), True)
-    number = CONTENTS.get(tensor.datatype, 0)
-    values = list(getattr(tensor.contents, MEMBERS[number] or "")) if number else []
+    values = typed_values(tensor)
     data = reference.pack(tensor.datatype, values) if values else b""
     return (*front, parameters, comparable(tensor.datatype, data), False)
+
+
+def typed_values(tensor: Any) -> list[Any]:
+    """Return the elements of the field of `contents` that belongs to the datatype."""
+    number = CONTENTS.get(tensor.datatype, 0)
+    return list(getattr(tensor.contents, MEMBERS[number])) if number else []
 
 
 def comparable(datatype: str, data: bytes) -> Any:
     """Return the data of a tensor. All NaNs are equal: protobuf's Python changes their bits."""
     if datatype in ("FP32", "FP64"):
-        values = struct.unpack(f"<{len(data) // reference.SIZES[datatype]}"
-                               f"{reference.FORMATS[datatype]}", data)  # fmt: skip
+        values = struct.unpack(
+            f"<{len(data) // reference.SIZES[datatype]}{reference.FORMATS[datatype]}", data
+        )
         if any(map(math.isnan, values)):
             return repr(values)
     return data
@@ -396,7 +432,10 @@ def sorted_parameters(parameters: Any) -> str | None:
 
 def data_of(tensor: tw.Tensor) -> Any:
     if isinstance(tensor.data, tw.BytesArray):
-        assert reference.elements(tensor.data.reshape((tensor.data.size,)).tolist()) == tensor.data.wire
+        assert (
+            reference.elements(tensor.data.reshape((tensor.data.size,)).tolist())
+            == tensor.data.wire
+        )
         return bytes(tensor.data.wire)
     if tensor.data is None:
         return None

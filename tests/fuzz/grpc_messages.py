@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 from support import reference
@@ -131,7 +130,9 @@ def tensor(name: str, is_raw: bool, chooser: random.Random) -> tuple[list[Fields
     number = CONTENTS.get(datatype, 1)
     members: list[Fields]
     if datatype == "BYTES":
-        members = [[8, DELIMITED, chooser.randbytes(chooser.randrange(4)), None] for _ in range(count)]
+        members = [
+            [8, DELIMITED, chooser.randbytes(chooser.randrange(4)), None] for _ in range(count)
+        ]
     elif datatype in ("FP32", "FP64"):
         size, wire_type = (4, FIXED32) if datatype == "FP32" else (8, FIXED64)
         members = [[number, DELIMITED, chooser.randbytes(size * count), None]]
@@ -255,7 +256,12 @@ def unpack(fields: Fields, at: int, kind: str | None, chooser: random.Random) ->
         fields[at] = [number, DELIMITED, varint(value), None]
     elif wire_type in (FIXED32, FIXED64):
         nbytes = 4 if wire_type == FIXED32 else 8
-        fields[at] = [number, DELIMITED, (value % (1 << 8 * nbytes)).to_bytes(nbytes, "little"), None]
+        fields[at] = [
+            number,
+            DELIMITED,
+            (value % (1 << 8 * nbytes)).to_bytes(nbytes, "little"),
+            None,
+        ]
     elif type(value) is bytes:
         fields[at : at + 1] = [[number, VARINT, byte, None] for byte in value]
 
@@ -303,7 +309,11 @@ def wrong_length(fields: Fields, at: int, kind: str | None, chooser: random.Rand
     field = fields[at]
     if field[1] == DELIMITED:
         del field[4:]
-        field += [0, 0, chooser.choice((-2, -1, 1, 2, 1000, 2**31 - 1, 2**31, 2**32, 2**63, 2**64 - 9))]
+        field += [
+            0,
+            0,
+            chooser.choice((-2, -1, 1, 2, 1000, 2**31 - 1, 2**31, 2**32, 2**63, 2**64 - 9)),
+        ]
 
 
 INSERTIONS = (add_unknown, add_group, add_generated)

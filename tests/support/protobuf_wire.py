@@ -28,7 +28,9 @@ def integer(number: int, value: int, n_more: int = 0) -> bytes:
     return tag(number, VARINT) + varint(value, n_more)
 
 
-def delimited(number: int, *parts: bytes | str, length: int | None = None, n_more: int = 0) -> bytes:
+def delimited(
+    number: int, *parts: bytes | str, length: int | None = None, n_more: int = 0
+) -> bytes:
     """Return a field with a length, which may be a wrong one."""
     data = b"".join(part.encode() if isinstance(part, str) else part for part in parts)
     declared = len(data) if length is None else length
