@@ -13,7 +13,7 @@ from typing import Any
 from fuzz import grpc_messages
 from fuzz.api import OPERATIONS
 from fuzz.targets import LENGTHS, SPECS
-from support import cases, reference
+from support import cases, grpc_cases, reference
 
 MAX_NBYTES = 4096  # of an input; the unit tests cover larger cases of the tables
 SAVED = Path(__file__).parent / "saved"
@@ -146,6 +146,10 @@ def written() -> Iterator[bytes]:
 
 def grpc() -> Iterator[bytes]:
     """Yield a byte of choices, and a gRPC message."""
+    for message in grpc_cases.SAME.values():
+        yield b"\x40" + message
+    for case in grpc_cases.REJECTED:
+        yield bytes([grpc_messages.KINDS.index(case.kind)]) + case.message
     for choices in range(256):
         kind = grpc_messages.KINDS[choices % 4]
         fields = grpc_messages.generated(kind, random.Random(choices))
