@@ -64,7 +64,7 @@ def encode_request(InferRequest request not None: InferRequest) -> bytes:
     >>> import tensorwire as tw
     >>> import tensorwire.grpc
     >>> tw.grpc.encode_request(tw.InferRequest({"x": np.array([1, 2], np.uint8)}))
-    b'*\\x0e\\n\\x01x\\x12\\x05UINT8\\x1a\\x01\\x02:\\x02\\x01\\x02'
+    b'*\\r\\n\\x01x\\x12\\x05UINT8\\x1a\\x01\\x02:\\x02\\x01\\x02'
     """
     return encoded(request, request.tensors, None, 0, True)
 
@@ -103,7 +103,7 @@ def encode_response(
     >>> import tensorwire as tw
     >>> import tensorwire.grpc
     >>> tw.grpc.encode_response(tw.InferResponse({"y": np.array([7], np.uint8)}, id="1"))
-    b'\\x1a\\x011*\\x0e\\n\\x01y\\x12\\x05UINT8\\x1a\\x01\\x012\\x01\\x07'
+    b'\\x1a\\x011*\\r\\n\\x01y\\x12\\x05UINT8\\x1a\\x01\\x012\\x01\\x07'
     """
     return encoded(response, selected(response, request), request, 0, False)
 
@@ -128,6 +128,13 @@ def encode_stream_response(
     ------
     EncodeError, TypeError
         See ``encode_response``.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> import tensorwire.grpc
+    >>> tw.grpc.encode_stream_response(tw.InferResponse([], id="7"))
+    b'\\x12\\x03\\x1a\\x017'
     """
     return encoded(response, selected(response, request), request, 2, False)
 
