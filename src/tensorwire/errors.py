@@ -95,7 +95,7 @@ class LayoutError(DecodeError):
 
 
 class ElementError(DecodeError):
-    """An element of a BYTES or BOOL tensor, JSON data or contents is invalid (WIRE.md 2 to 4, 12)."""
+    """An element of a BYTES, BOOL or JSON tensor or of contents is invalid (WIRE.md 2 to 4, 12)."""
 
 
 class EncodeError(TensorwireError, ValueError):
