@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ pb: Any = optional("tritonclient.grpc.service_pb2")
 
 X = tw.Tensor("x", np.array([1, 2], np.uint8))
 INT8 = np.zeros(1, np.int8)
+NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 def shared(name: str, **parameters: Any) -> tw.Tensor:
@@ -278,6 +280,21 @@ def test_message_of_2_gib() -> None:
         assert (error.expected, error.actual) == (2**31 - 1, actual)
     with pytest.raises(tw.EncodeError, match="is 2147483664 bytes long"):
         protobuf_writer.append_raw_contents(b"head", [LARGE, LARGE], True)
+
+
+@pytest.mark.no_sanitizers(reason="it reserves more address space than they leave")
+def test_sum_of_sizes_does_not_overflow() -> None:
+    """Many tensors can be views of the same memory, which may only be reserved."""
+    try:
+        reserved = mmap.mmap(-1, 1 << 46, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
+    except (OSError, OverflowError) as error:
+        pytest.skip(f"this machine cannot reserve 64 TiB: {error}")
+    n = 1 << 18  # times 2^46 is 2^64
+    tensor = tw.Tensor("x", np.frombuffer(reserved, np.uint8))
+    with pytest.raises(tw.EncodeError, match="bytes long; the limit is 2147483647"):
+        request(*(tensor.replace(name=str(i)) for i in range(n)))
+    with pytest.raises(tw.EncodeError, match="bytes long; the limit is 2147483647"):
+        protobuf_writer.append_raw_contents(b"", [reserved] * n, True)
 
 
 @pytest.mark.parametrize(

@@ -448,12 +448,12 @@ cdef class MessageReader:
             try:
                 if self.n_raw > 0:
                     self.use_raw(tensor, self.raw[i])
+                    i += 1
                 elif is_shared(tensor):
                     self.use_nothing(tensor)
             except DecodeError as error:
                 name_tensor(error, self.kind, tensor.name)
                 raise
-            i += 1
         use_tensors(self.message, tuple(self.tensors), self.kind)
         if self.requested is not None:
             self.message.requested = tuple(self.requested)
