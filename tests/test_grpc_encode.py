@@ -282,6 +282,7 @@ def test_message_of_2_gib() -> None:
         protobuf_writer.append_raw_contents(b"head", [LARGE, LARGE], True)
 
 
+@pytest.mark.slow(reason="it makes 262,144 tensors")
 @pytest.mark.no_sanitizers(reason="it reserves more address space than they leave")
 def test_sum_of_sizes_does_not_overflow() -> None:
     """Many tensors can be views of the same memory, which may only be reserved."""

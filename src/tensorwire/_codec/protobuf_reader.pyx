@@ -717,10 +717,10 @@ cdef class MessageReader:
         """Count or store the elements of an entry. Raises DecodeError if there is a fault."""
         cdef FieldFault fault
         if entry.end - entry.position < NOGIL_FROM_NBYTES:
-            fault = read_contents(entry, contents)
+            fault = walk_contents(entry, contents)
         else:
             with nogil:
-                fault = read_contents(entry, contents)
+                fault = walk_contents(entry, contents)
         if fault == NO_FIELD_FAULT:
             return 0
         if fault == OUT_OF_RANGE:
@@ -791,7 +791,7 @@ cdef bint in_region(Tensor tensor) except -1:
 
 # --- typed contents ------------------------------------------------------------------------------
 
-cdef FieldFault read_contents(Fields entry, Contents* contents) noexcept nogil:
+cdef FieldFault walk_contents(Fields entry, Contents* contents) noexcept nogil:
     """Count the elements of all contents of an entry, or store those of one field.
 
     An entry has several contents if they are merged.
