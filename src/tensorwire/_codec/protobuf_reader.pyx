@@ -272,7 +272,6 @@ cdef struct Entry:
     # What has been read of the entry of a tensor.
     Py_ssize_t name_nbytes
     Py_ssize_t rank  # the number of dimensions, which may be more than `layout` can store
-    bint is_measurable  # whether `layout` has all dimensions, and none is negative
     bint has_contents
     Layout layout
 
@@ -558,7 +557,6 @@ cdef class MessageReader:
         self.datatype = None
         self.datatype_text = ""
         entry.rank = entry.layout.rank = 0
-        entry.is_measurable = True
         entry.has_contents = False
         while fields.position < fields.end:
             self.next(&fields, &field)
@@ -596,8 +594,6 @@ cdef class MessageReader:
 
     cdef inline void add_dim(self, int64_t dim) noexcept:
         cdef Entry* entry = &self.entry
-        if dim < 0 or entry.rank >= self.limits.max_rank:
-            entry.is_measurable = False
         if entry.rank < MAX_RANK:
             entry.layout.dims[entry.rank] = dim
             entry.layout.rank = <int>entry.rank + 1
@@ -622,10 +618,8 @@ cdef class MessageReader:
                 f"{SUBJECT} has {format_count('dimension', self.entry.rank)}; the limit is "
                 f"{self.limits.max_rank}",
                 expected=self.limits.max_rank, actual=self.entry.rank)
-        if not (
-            self.entry.is_measurable
-            and set_counts(layout, self.datatype.itemsize or WIDEST_ITEMSIZE)
-        ):
+        # `layout` has all dimensions. A negative one is too large, as an unsigned integer.
+        if not set_counts(layout, self.datatype.itemsize or WIDEST_ITEMSIZE):
             fill_layout(layout, shape, self.datatype, MAX_RANK, LayoutError)  # raises the error
         self.n_elements = total_elements(self.n_elements, layout.n_elements)
         check_n_elements(self.n_elements, self.limits)
