@@ -140,6 +140,9 @@ TYPED = {  # the elements 1, 2, 3 in the contents of an INT8 tensor
     ),
     "upper half of the integers": delimited(5, packed(2, (1 | 7 << 32, 2 + 2**63, 3 - 2**32))),
     "integers of 10 bytes": delimited(5, integer(2, 1, 9), integer(2, 2, 9), integer(2, 3, 9)),
+    "contents of another type": (
+        integer(5, 1) + delimited(5, packed(2, (1, 2, 3))) + fixed64(5, 1)
+    ),
     "other types": delimited(
         5, fixed64(2, 1), packed(2, (1, 2, 3)), integer(8, 1), integer(6, 1), integer(9, 1)
     ),
