@@ -355,11 +355,13 @@ def nightly_peers(session: nox.Session) -> None:
 
 @nox.session(name="nightly-differential")
 def nightly_differential(session: nox.Session) -> None:
-    """300,000 messages to tensorwire and to a live Triton."""
+    """300,000 messages to a live Triton, and 5,000,000 gRPC messages to protobuf."""
     environment(session, "dev")
     triton(session)
     program = ["python", "tests/interop/differential.py", "--seed", TODAY]
     session.run(*program, "--n", times_scale(300_000))
+    program = ["python", "-m", "fuzz.grpc_judge", "--seed", TODAY]
+    session.run(*program, "--messages", times_scale(5_000_000), env={"PYTHONPATH": "tests"})
 
 
 @nox.session(name="nightly-mutants")

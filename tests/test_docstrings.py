@@ -13,14 +13,14 @@ import pytest
 import tensorwire as tw
 from support.examples import packages_of
 from support.requirements import package
-from tensorwire import client, server
+from tensorwire import client, grpc, server
 
 pytestmark = pytest.mark.thread_unsafe(reason="doctest replaces sys.stdout")
 
 
 def public_objects() -> Iterator[tuple[str, Any]]:
     """Return the public functions, classes, methods and properties, with their names."""
-    for module in (tw, client, server):
+    for module in (tw, client, grpc, server):
         for name in module.__all__:
             value = getattr(module, name)
             yield f"{module.__name__}.{name}", value

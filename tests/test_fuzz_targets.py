@@ -10,8 +10,9 @@ from support.requirements import package
 from support.scale import scaled
 
 package("pyarrow")
+package("tritonclient.grpc")
 
-from fuzz import mutations, seeds  # noqa: E402 - they import pyarrow
+from fuzz import grpc_judge, mutations, seeds  # noqa: E402 - they import these packages
 from fuzz.targets import TARGETS  # noqa: E402
 
 N_MUTATED = scaled(400)
@@ -36,3 +37,16 @@ def test_mutated_seeds(target: str) -> None:
     for seed in range(N_MUTATED):
         data = chooser.choice(inputs)
         TARGETS[target](mutations.mutated(target, data, seeds.MAX_NBYTES, seed, bytewise))
+
+
+def test_random_grpc_messages() -> None:
+    """Protobuf reads them likewise. Each result occurs, so that both readers read each kind."""
+    results = grpc_judge.campaign(scaled(5000), seed=0)
+    assert min(results.values()) > scaled(50)
+    assert set(results) == {
+        f"{kind}: {result}"
+        for kind in ("request", "response", "stream", "metadata")
+        for result in ("malformed", "accepted", "against a rule", "error")
+        if (kind, result) != ("metadata", "against a rule")
+        if kind == "stream" or result != "error"
+    }

@@ -30,7 +30,7 @@ class TensorwireError(Exception):
     element : int or None
         Flat, row-major index of the element.
     offset : int or None
-        Position in the body or buffer, in bytes.
+        Position in the body, message or buffer, in bytes.
     expected, actual : int or None
         The expected and the actual number, or a limit and the number that exceeds it. The message
         contains the unit.
@@ -83,22 +83,23 @@ class DecodeError(TensorwireError, ValueError):
 
 
 class HeaderError(DecodeError):
-    """The JSON header or its length is invalid (WIRE.md 1, 3 and 4).
+    """The JSON header or its length, or a field of a gRPC message is invalid (WIRE.md 1, 3, 4, 12).
 
-    It is also raised for a body that is too long, and for one that cannot be decompressed.
+    It is also raised for a body that is too long, for one that cannot be decompressed, and for a
+    message that is the error of a server.
     """
 
 
 class LayoutError(DecodeError):
-    """Shapes, sizes and the length of the body do not agree (WIRE.md 1, 3, 4 and 5)."""
+    """Shapes, sizes, contents and the length of the body do not agree (WIRE.md 1, 3, 4, 5, 12)."""
 
 
 class ElementError(DecodeError):
-    """An element of a BYTES, BOOL or JSON tensor is invalid (WIRE.md 2 to 4)."""
+    """An element of a BYTES, BOOL or JSON tensor or of contents is invalid (WIRE.md 2 to 4, 12)."""
 
 
 class EncodeError(TensorwireError, ValueError):
-    """The message cannot be encoded.
+    """The message cannot be encoded as HTTP body or gRPC message.
 
     ``status`` is 500. It is 400 if a request can be the cause: if the request selects an output
     that does not exist, or if data cannot be sent as JSON (FP16, BF16, and BYTES that are not valid

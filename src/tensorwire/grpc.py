@@ -1,4 +1,4 @@
-"""The codec for the messages of ``inference.GRPCInferenceService`` (WIRE.md 13).
+"""The codec for the messages of ``inference.GRPCInferenceService`` (WIRE.md 12).
 
 It reads and writes serialized protobuf messages, and requires neither protobuf nor grpcio. Programs
 that use grpcio pass the functions as serializers, or pass the ``bytes`` without a serializer.

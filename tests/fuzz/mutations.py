@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from fuzz import grpc_messages
 from fuzz.targets import N_CHOICES
 from support import reference
 
@@ -219,8 +220,25 @@ def elements(data: bytes, chooser: random.Random, bytewise: Bytewise) -> bytes:
     return front + blob
 
 
+# --- gRPC messages -------------------------------------------------------------------------------
+
+
+def grpc_message(data: bytes, chooser: random.Random, bytewise: Bytewise) -> bytes:
+    """Change a field of the message, or sometimes the choices before it or all of it."""
+    choices = data[:1] or b"\0"
+    if chooser.random() < 0.1:
+        choices = chooser.randbytes(1)
+    kind = grpc_messages.KINDS[choices[0] % 4]
+    fields = grpc_messages.parsed(kind, data[1:])
+    if chooser.random() < 0.1:
+        fields = grpc_messages.generated(kind, chooser)
+    grpc_messages.changed(kind, fields, chooser)
+    return choices + grpc_messages.written(fields)
+
+
 MUTATORS: dict[str, Callable[[bytes, random.Random, Bytewise], bytes]] = {
     "request": message,
     "response": message,
     "decode_bytes": elements,
+    "grpc": grpc_message,
 }

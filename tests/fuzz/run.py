@@ -32,11 +32,12 @@ VENV = FOLDER / "venv"
 PYTHON = VENV / "bin" / "python"
 TARGETS = (
     *("request", "response", "decode_bytes", "exports", "header_length", "bodybuffer"),
-    *("json_writer", "api"),
+    *("json_writer", "grpc", "api"),
 )
 KERNELS = ("kernels", "json_kernels")  # programs without Python code
 BUILD = ["setuptools>=77", "Cython>=3.1", "numpy>=2.0"]
 PACKAGES = ["atheris==3.0.0", *BUILD, "msgspec>=0.19", "ml_dtypes>=0.5", "pyarrow>=18"]
+PACKAGES += ["tritonclient[grpc]>=2.73,<2.74"]
 SANITIZERS = "address,undefined"
 CONFIGURED = sysconfig.get_config_vars("LIBDIR", "LDVERSION")
 # The maximum size of an input, if the target reads fewer than 4096 bytes or is slow per byte.

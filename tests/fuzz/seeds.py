@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fuzz import grpc_messages
 from fuzz.api import OPERATIONS
 from fuzz.targets import LENGTHS, SPECS
-from support import cases, reference
+from support import cases, grpc_cases, reference
 
 MAX_NBYTES = 4096  # of an input; the unit tests cover larger cases of the tables
 SAVED = Path(__file__).parent / "saved"
@@ -143,6 +144,18 @@ def written() -> Iterator[bytes]:
         yield bytes([15, options, 7, 3, 97, 4]) + doubles
 
 
+def grpc() -> Iterator[bytes]:
+    """Yield a byte of choices, and a gRPC message."""
+    for message in grpc_cases.SAME.values():
+        yield b"\x40" + message
+    for case in grpc_cases.REJECTED:
+        yield bytes([grpc_messages.KINDS.index(case.kind)]) + case.message
+    for choices in range(256):
+        kind = grpc_messages.KINDS[choices % 4]
+        fields = grpc_messages.generated(kind, random.Random(choices))
+        yield bytes([choices]) + grpc_messages.written(fields)
+
+
 def programs() -> Iterator[bytes]:
     """Yield random episodes, each beginning with a different operation."""
     for i in range(len(OPERATIONS)):
@@ -234,6 +247,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "header_length": headers,
     "bodybuffer": buffers,
     "json_writer": written,
+    "grpc": grpc,
     "api": programs,
     "kernels": kernels,
     "json_kernels": json_kernels,

@@ -17,6 +17,7 @@ from fuzz.comparison import (
     values_of,
 )
 from fuzz.exports import exports
+from fuzz.grpc_judge import grpc
 from fuzz.headers import header_length
 from fuzz.json_writer import json_writer
 from support import reference
@@ -178,6 +179,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         header_length,
         bodybuffer,
         json_writer,
+        grpc,
         api,
     )
 }

@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 
 import tensorwire as tw
+import tensorwire.grpc
 from fuzz.invalid_dlpack import FIELD_CHANGES, producer
-from support import cases, reference
+from support import cases, grpc_cases, reference
 from support.arrow_numbers import NumbersProducer
 from support.memory import InUse, in_use
-from tensorwire._codec import datatypes
+from tensorwire._codec import datatypes, protobuf_reader, protobuf_writer
 
 N_CALLS = 100_000
 N_WARM = 30  # calls that fill caches and free lists
@@ -100,6 +101,49 @@ def encoding() -> Iterator[Case]:
         yield f"Tensor of {data!r:.30}", partial(tw.Tensor, "x", data)
     yield "a NUL in a name", lambda: tw.Tensor("\0", x)
     yield "numbers", lambda: tw.Tensor("x", [1, 300], datatype="UINT8")
+
+
+def grpc_decoding() -> Iterator[Case]:
+    decoders: dict[str, Callable[..., Any]] = {
+        "request": tw.grpc.decode_request,
+        "response": tw.grpc.decode_response,
+        "stream": tw.grpc.decode_stream_response,
+    }
+    for id, message in grpc_cases.SAME.items():
+        yield id, partial(tw.grpc.decode_request, message)
+    yield "response", partial(tw.grpc.decode_response, grpc_cases.REQUEST)
+    typed = grpc_cases.typed("x", "BYTES", (2,), b"\x42\1a\x42\0")
+    yield "typed contents", partial(tw.grpc.decode_request, typed)
+    yield "split", partial(protobuf_reader.split_raw_contents, grpc_cases.REQUEST, True)
+    kinds = {1: ("model_name", str), 5: ("inputs", [{1: ("name", str), 3: ("shape", [int])}])}
+    yield "a dict", partial(protobuf_reader.read_message, grpc_cases.REQUEST, kinds)
+    yield "no bytes", partial(decoders["request"], None)
+
+    def decode_a_bytearray(kind: str, message: bytes) -> Any:
+        return decoders[kind](bytearray(message))
+
+    for case in grpc_cases.REJECTED:
+        yield case.id, partial(decoders[case.kind], case.message)
+        yield f"{case.id}, bytearray", partial(decode_a_bytearray, case.kind, case.message)
+
+
+def grpc_encoding() -> Iterator[Case]:
+    request = tw.grpc.decode_request(grpc_cases.REQUEST)
+    response = tw.InferResponse(request.inputs, parameters={"a": [1], "b": 2**70})
+    yield "request", partial(tw.grpc.encode_request, request)
+    yield "response", lambda: tw.grpc.encode_response(tw.InferResponse(request.inputs))
+    yield "stream", lambda: tw.grpc.encode_stream_response(tw.InferResponse(request.inputs))
+    yield "unknown requested output", partial(tw.grpc.encode_response, response, request)
+    yield "a parameter that cannot be sent", partial(tw.grpc.encode_response, response)
+    large = tw.InferRequest({"x": np.zeros(2**31, np.uint8)})
+    yield "too long", partial(tw.grpc.encode_request, large)
+    yield (
+        "append",
+        partial(protobuf_writer.append_raw_contents, b"head", [b"a", bytearray(9)], True),
+    )
+    kinds = {1: ("name", str), 2: ("items", [{1: ("dims", [int])}])}
+    values = {"name": "n", "items": [{"dims": [1, 2]}]}
+    yield "a dict", partial(protobuf_writer.write_message, values, kinds)
 
 
 def elements() -> Iterator[Case]:
@@ -265,6 +309,8 @@ ENTRY_POINTS: dict[str, Iterable[Case]] = {
     "decode_response": decoding("response"),
     "decode_request, raw": raw_decoding(),
     "encode": encoding(),
+    "gRPC, decode": grpc_decoding(),
+    "gRPC, encode": grpc_encoding(),
     "BytesArray": elements(),
     "Arrow": arrow(),
     "DLPack": dlpack(),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tensorwire as tw
-from tensorwire import client, server
+from tensorwire import client, grpc, server
 from tensorwire.integrations import kserve, mlserver, tritonclient
 
 INTEGRATIONS = (kserve, mlserver, tritonclient)
-MODULES = (tw, client, server, *INTEGRATIONS)
+MODULES = (tw, client, grpc, server, *INTEGRATIONS)

@@ -32,9 +32,10 @@ cdef struct Layout:
 
 
 cdef inline bint set_counts(Layout* layout, uint64_t itemsize) noexcept nogil:
-    """Set `n_elements` and `nbytes` from `rank` and `dims`. No dimension is negative.
+    """Set `n_elements` and `nbytes` from `rank` and `dims`.
 
     Returns False if the product of `itemsize` and of all dimensions other than 0 exceeds 2^63 - 1.
+    That is so if a dimension is negative, because it is at least 2^63 as an unsigned integer.
     This also applies to empty arrays, because numpy computes the same product for them.
     """
     cdef uint64_t product = itemsize

@@ -112,22 +112,25 @@ bf16_as_uint16=False)\n--\n
 
     When decoding, a message that exceeds ``max_rank`` or ``max_elements`` raises LayoutError, and
     one that exceeds another limit HeaderError. When encoding, it raises EncodeError, and the
-    options ``check_bool`` and ``bf16_as_uint16`` are not used. WIRE.md 11 gives the reason for each
+    options ``check_bool`` and ``bf16_as_uint16`` are not used. No limit applies to the encoders of
+    ``tensorwire.grpc``. WIRE.md 11 gives the reason for each
     limit.
 
     Parameters
     ----------
     max_header_nbytes : int, default 64 MiB
-        Maximum size of the JSON header in bytes. The default is also Triton's limit.
+        Maximum size of the JSON header in bytes. The default is also Triton's limit. gRPC messages
+        have no header.
     max_tensors : int, default 4096
-        Maximum number of tensors in a message, and of requested outputs in a request.
+        Maximum number of tensors in a message, of requested outputs in a request, and of raw
+        contents in a gRPC message.
     max_rank : int, default 64
         Maximum number of dimensions of a tensor, from 0 to 64. numpy does not support more.
     max_name_nbytes : int, default 4096
         Maximum size of the name of a tensor or requested output, in bytes of UTF-8.
     max_nesting : int, default 128
         Maximum nesting depth of lists and objects in the header, from 0 to 1000. Each level takes
-        up to 400 bytes of the thread's stack.
+        up to 400 bytes of the thread's stack. It does not apply to gRPC messages.
     max_parameters : int, default 1024
         Maximum number of values in all ``parameters`` of a message together, including the items of
         lists and objects in them. Each becomes a Python object.

@@ -21,6 +21,7 @@ cdef class Body:
     cdef readonly bint readonly
 
     cdef bytes immutable_bytes(self, Py_ssize_t nbytes)
+    cdef bint is_bytes(self) noexcept
     cdef bint contains(self, const unsigned char* data, Py_ssize_t nbytes) noexcept
     cdef int check_range(self, Py_ssize_t offset, Py_ssize_t nbytes) except -1
     cdef int check_bool(self, Py_ssize_t offset, uint64_t nbytes) except -1

@@ -167,12 +167,15 @@ cdef class Body:
         If the body is a `bytes` object, that object is returned. Other memory is copied, because
         it could be written to later.
         """
-        cdef PyObject* exporter = <PyObject*>self.buffer.obj  # NULL for a view of another Body
-        if exporter != NULL and PyBytes_CheckExact(<object>exporter) and (
-            <const unsigned char*>PyBytes_AS_STRING(<object>exporter) == self.data
-        ):
-            return <bytes>exporter
+        if self.is_bytes():
+            return <bytes>self.buffer.obj
         return PyBytes_FromStringAndSize(<const char*>self.data, nbytes)
+
+    cdef bint is_bytes(self) noexcept:
+        """Return whether the body is a `bytes` object, which nothing can write to."""
+        cdef PyObject* exporter = <PyObject*>self.buffer.obj  # NULL for a view of another Body
+        return exporter != NULL and PyBytes_CheckExact(<object>exporter) and (
+            <const unsigned char*>PyBytes_AS_STRING(<object>exporter) == self.data)
 
     def view(self, Py_ssize_t offset, Py_ssize_t nbytes):
         """Return a flat memoryview of `nbytes` bytes from `offset`. The caller has checked both."""

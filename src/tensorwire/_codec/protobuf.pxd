@@ -1,7 +1,6 @@
 """Read and write the fields of the wire format of protobuf. No Python objects."""
 
 from libc.stdint cimport UINT32_MAX, uint32_t, uint64_t
-from libc.string cimport memcpy
 
 
 cdef enum:
@@ -44,8 +43,10 @@ cdef struct Field:
     const unsigned char* tag  # where the field begins
     uint32_t number
     WireType wire_type
-    uint64_t value  # of VARINT, FIXED32 and FIXED64
-    const unsigned char* begin  # of LENGTH_DELIMITED
+    int depth  # of the message that has the field
+    uint64_t value  # of VARINT
+    # The bytes of the value, without the length. A group has none.
+    const unsigned char* begin
     const unsigned char* end
 
 
@@ -77,6 +78,7 @@ cdef inline FieldFault read_tag(Fields* fields, Field* field) noexcept nogil:
         return fault
     if tag > UINT32_MAX or tag < 8 or fields.position - field.tag > 5:
         return TAG_INVALID
+    field.depth = fields.depth
     field.number = <uint32_t>(tag >> 3)
     field.wire_type = <WireType>(tag & 7)
     return NO_FIELD_FAULT
@@ -86,21 +88,19 @@ cdef inline FieldFault read_value(Fields* fields, Field* field) noexcept nogil:
     """Read what follows a tag, except for groups. The bounds are compared by subtraction."""
     cdef uint64_t nbytes = 0
     cdef FieldFault fault
+    field.begin = field.end = fields.position
+    if field.wire_type == VARINT:
+        fault = read_varint(fields, &field.value)
+        field.end = fields.position
+        return fault
     if field.wire_type == LENGTH_DELIMITED:
         fault = read_varint(fields, &nbytes)
         if fault != NO_FIELD_FAULT:
             return fault
         if nbytes > MAX_MESSAGE_NBYTES:
             return LENGTH_TOO_LARGE
-        if nbytes > <uint64_t>(fields.end - fields.position):
-            return FIELD_TRUNCATED
         field.begin = fields.position
-        fields.position += nbytes
-        field.end = fields.position
-        return NO_FIELD_FAULT
-    if field.wire_type == VARINT:
-        return read_varint(fields, &field.value)
-    if field.wire_type == FIXED64:
+    elif field.wire_type == FIXED64:
         nbytes = 8
     elif field.wire_type == FIXED32:
         nbytes = 4
@@ -108,9 +108,8 @@ cdef inline FieldFault read_value(Fields* fields, Field* field) noexcept nogil:
         return WIRE_TYPE_INVALID
     if nbytes > <uint64_t>(fields.end - fields.position):
         return FIELD_TRUNCATED
-    field.value = 0
-    memcpy(&field.value, fields.position, nbytes)  # little-endian, as the machine
     fields.position += nbytes
+    field.end = fields.position
     return NO_FIELD_FAULT
 
 
@@ -159,10 +158,10 @@ cdef inline FieldFault next_field(Fields* fields, Field* field) noexcept nogil:
     return read_value(fields, field)
 
 
-cdef inline Fields fields_of(const Field* field, int depth) noexcept nogil:
+cdef inline Fields fields_of(const Field* field) noexcept nogil:
     """Return the fields of the message that is the value of a field."""
     cdef Fields fields
-    fields.position, fields.end, fields.depth = field.begin, field.end, depth
+    fields.position, fields.end, fields.depth = field.begin, field.end, field.depth + 1
     return fields
 
 

@@ -1,4 +1,4 @@
-"""Decode gRPC messages. The tensors of a decoded message are views of it (WIRE.md 13).
+"""Decode gRPC messages. The tensors of a decoded message are views of it (WIRE.md 12).
 
 `MessageReader` reads the fields of a message in the order in which they were sent, which may be any
 order. Raw contents are assigned to the tensors at the end. The functions that read the entry of a
@@ -16,17 +16,8 @@ from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport (
-    UINT8_MAX,
-    UINT16_MAX,
-    int8_t,
-    int16_t,
-    int32_t,
-    int64_t,
-    uint32_t,
-    uint64_t,
-)
-from libc.string cimport memcpy
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
 
 from .bytes_array cimport bytes_of_wire
 from .datatypes cimport Datatype, Layout, Limits, fill_layout, set_counts, total_elements
@@ -82,8 +73,6 @@ from .views cimport (
 )
 from .wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE, store_le32
 
-import numpy as np
-
 from ..errors import (
     MAX_FOREIGN_TEXT,
     SUBJECT,
@@ -124,7 +113,7 @@ cdef dict CONTENTS_OF = {
 def decode_request(
     message: ReadableBuffer, *, Limits limits not None: Limits = DEFAULT_LIMITS,
 ) -> InferRequest:
-    """Decode a ``ModelInferRequest``, and return its tensors as views of ``message`` (WIRE.md 13).
+    """Decode a ``ModelInferRequest``, and return its tensors as views of ``message`` (WIRE.md 12).
 
     Parameters
     ----------
@@ -168,7 +157,7 @@ def decode_request(
 def decode_response(
     message: ReadableBuffer, *, Limits limits not None: Limits = DEFAULT_LIMITS,
 ) -> InferResponse:
-    """Decode a ``ModelInferResponse``, and return its tensors as views of it (WIRE.md 13).
+    """Decode a ``ModelInferResponse``, and return its tensors as views of it (WIRE.md 12).
 
     Parameters
     ----------
@@ -209,7 +198,7 @@ def decode_response(
 def decode_stream_response(
     message: ReadableBuffer, *, Limits limits not None: Limits = DEFAULT_LIMITS,
 ) -> InferResponse:
-    """Decode a ``ModelStreamInferResponse``, and return the response that it contains (WIRE.md 13).
+    """Decode a ``ModelStreamInferResponse``, and return the response that it contains (WIRE.md 12).
 
     Parameters
     ----------
@@ -258,7 +247,7 @@ def read_stream_response(message, Limits limits not None = DEFAULT_LIMITS):
         if field.number == 1:
             error = reader.text(&field, "error_message")
         elif field.number == 2:
-            reader.read_message(fields_of(&field, 2))
+            reader.read_message(fields_of(&field))
     if error:
         return error, None
     reader.finish()
@@ -283,26 +272,26 @@ cdef struct Entry:
     # What has been read of the entry of a tensor.
     Py_ssize_t name_nbytes
     Py_ssize_t rank  # the number of dimensions, which may be more than `layout` can store
-    bint is_measurable  # whether `layout` has all dimensions, and none is negative
     bint has_contents
     Layout layout
 
 
 cdef struct Contents:
-    uint64_t[N_CONTENTS] n_elements  # of each field
-    uint64_t nbytes  # of the elements as they are stored, BYTES with their length prefixes
-    # What follows is for `read_contents`.
-    uint32_t number  # of the field to read
-    int type_num  # of the array; NPY_OBJECT for BYTES
+    # The elements of each field, and the size of BYTES with their length prefixes. They are counted
+    # while `target` is NULL.
+    uint64_t[N_CONTENTS] n_elements
+    uint64_t nbytes
+    # Where the elements of one field are stored, and how.
+    uint32_t number
     unsigned char* target
     unsigned char* end
-    uint64_t n_read
-    # The field with a fault, and the value that is out of range.
-    const unsigned char* fault_at
-    uint64_t value
-
-
-ctypedef FieldFault (*ContentsFunction)(Fields entry, Contents* contents) noexcept nogil
+    uint64_t n_read  # of integers and BYTES
+    uint64_t itemsize
+    int64_t minimum
+    int64_t maximum
+    # The field or packed integer that is being read, and the integer that is out of range.
+    const unsigned char* begin
+    int64_t value
 
 
 @cython.final
@@ -347,9 +336,14 @@ cdef class MessageReader:
 
     cdef str text(self, const Field* field, str member):
         """Return a field with text. Raises HeaderError if it is not valid UTF-8."""
+        cdef const char* data = <const char*>field.begin
+        cdef Py_ssize_t nbytes = field.end - field.begin
+        cdef bytes copied
+        if not self.body.is_bytes():  # CPython reads the text twice, and relies on the first time
+            copied = PyBytes_FromStringAndSize(data, nbytes)
+            data = PyBytes_AS_STRING(copied)
         try:
-            return PyUnicode_DecodeUTF8(
-                <const char*>field.begin, field.end - field.begin, "strict")
+            return PyUnicode_DecodeUTF8(data, nbytes, "strict")
         except UnicodeDecodeError as error:
             offset = field.begin - self.body.data + error.start
             self.member = member if self.member is None else f"{self.member}.{member}"
@@ -398,7 +392,7 @@ cdef class MessageReader:
             elif field.number == 3:
                 message.id = self.text(&field, "id") or None
             elif field.number == 4:
-                message._parameters = self.with_parameter(message._parameters, &field, 2)
+                message._parameters = self.with_parameter(message._parameters, &field)
             elif field.number == 6:
                 self.read_requested(&field)
         return 0
@@ -411,10 +405,6 @@ cdef class MessageReader:
         self.entry.name_nbytes = 0
         if self.index >= self.limits.max_tensors:
             raise self.too_many_error(kind, field)
-        return 0
-
-    cdef int end_item(self) except -1:
-        self.index = -1
         return 0
 
     cdef too_many_error(self, str kind, const Field* field):
@@ -457,12 +447,12 @@ cdef class MessageReader:
             try:
                 if self.n_raw > 0:
                     self.use_raw(tensor, self.raw[i])
+                    i += 1
                 elif is_shared(tensor):
                     self.use_nothing(tensor)
             except DecodeError as error:
                 name_tensor(error, self.kind, tensor.name)
                 raise
-            i += 1
         use_tensors(self.message, tuple(self.tensors), self.kind)
         if self.requested is not None:
             self.message.requested = tuple(self.requested)
@@ -493,13 +483,13 @@ cdef class MessageReader:
 
     # --- parameters ---
 
-    cdef dict with_parameter(self, dict parameters, const Field* entry, int depth):
+    cdef dict with_parameter(self, dict parameters, const Field* entry):
         """Add an entry of a map of parameters, and return the dict; None is an empty one.
 
-        `depth` is that of the entry. If a key or a value occurs twice, the last one counts. Like
-        Google's upb, this ignores an entry with a field that it does not know.
+        If a key or a value occurs twice, the last one counts. Like Google's upb, this ignores an
+        entry with a field that it does not know.
         """
-        cdef Fields fields = fields_of(entry, depth)
+        cdef Fields fields = fields_of(entry)
         cdef Field field
         cdef str key = ""
         cdef bint is_known = True
@@ -518,7 +508,7 @@ cdef class MessageReader:
             elif field.number == 1:
                 key = self.text(&field, "key")
             else:
-                value = self.parameter_value(fields_of(&field, depth + 1), value)
+                value = self.parameter_value(fields_of(&field), value)
         self.member = None
         if is_known:
             if parameters is None:
@@ -543,7 +533,7 @@ cdef class MessageReader:
                 if field.number == 3:
                     value = self.text(&field, "string_param")
             elif field.wire_type == FIXED64 and field.number == 4:
-                memcpy(&number, &field.value, 8)
+                memcpy(&number, field.begin, 8)  # little-endian, as the machine
                 value = number
         return value
 
@@ -552,12 +542,13 @@ cdef class MessageReader:
     cdef int read_tensor(self, const Field* field) except -1:
         self.begin_item("inputs" if self.is_request else "outputs", self.tensors, self.kind, field)
         try:
-            self.read_entry(fields_of(field, 2))
-            self.tensors.append(self.tensor(fields_of(field, 2)))
+            self.read_entry(fields_of(field))
+            self.tensors.append(self.tensor(fields_of(field)))
         except DecodeError as error:
             name_tensor(error, self.kind, self.name)
             raise
-        return self.end_item()
+        self.index = -1
+        return 0
 
     cdef int read_entry(self, Fields fields) except -1:
         """Read the fields of a tensor's entry, except for its contents."""
@@ -566,7 +557,6 @@ cdef class MessageReader:
         self.datatype = None
         self.datatype_text = ""
         entry.rank = entry.layout.rank = 0
-        entry.is_measurable = True
         entry.has_contents = False
         while fields.position < fields.end:
             self.next(&fields, &field)
@@ -582,7 +572,7 @@ cdef class MessageReader:
                 if self.datatype is None:
                     self.datatype_text = self.text(&field, "datatype")
             elif field.number == 4:
-                self.parameters = self.with_parameter(self.parameters, &field, 3)
+                self.parameters = self.with_parameter(self.parameters, &field)
             elif field.number == 5:
                 entry.has_contents = True
         return check_name(entry.name_nbytes, has_nul(self.name), self.limits)
@@ -592,22 +582,18 @@ cdef class MessageReader:
         cdef Fields fields
         cdef FieldFault fault
         cdef uint64_t dim = 0
-        if field.wire_type == VARINT:
-            self.add_dim(<int64_t>field.value)
-        elif field.wire_type == LENGTH_DELIMITED:
-            fields = fields_of(field, 3)
+        if field.wire_type == VARINT or field.wire_type == LENGTH_DELIMITED:
+            fields = fields_of(field)
             while fields.position < fields.end:
                 fault = read_varint(&fields, &dim)
                 if fault != NO_FIELD_FAULT:
                     self.member = "shape"
-                    self.raise_fault(fault, fields.position)
+                    self.raise_fault(fault, field.tag)
                 self.add_dim(<int64_t>dim)
         return 0
 
     cdef inline void add_dim(self, int64_t dim) noexcept:
         cdef Entry* entry = &self.entry
-        if dim < 0 or entry.rank >= self.limits.max_rank:
-            entry.is_measurable = False
         if entry.rank < MAX_RANK:
             entry.layout.dims[entry.rank] = dim
             entry.layout.rank = <int>entry.rank + 1
@@ -632,10 +618,8 @@ cdef class MessageReader:
                 f"{SUBJECT} has {format_count('dimension', self.entry.rank)}; the limit is "
                 f"{self.limits.max_rank}",
                 expected=self.limits.max_rank, actual=self.entry.rank)
-        if not (
-            self.entry.is_measurable
-            and set_counts(layout, self.datatype.itemsize or WIDEST_ITEMSIZE)
-        ):
+        # `layout` has all dimensions. A negative one is too large, as an unsigned integer.
+        if not set_counts(layout, self.datatype.itemsize or WIDEST_ITEMSIZE):
             fill_layout(layout, shape, self.datatype, MAX_RANK, LayoutError)  # raises the error
         self.n_elements = total_elements(self.n_elements, layout.n_elements)
         check_n_elements(self.n_elements, self.limits)
@@ -678,7 +662,8 @@ cdef class MessageReader:
         cdef bytes wire
         cdef uint64_t n_elements
         cdef int number
-        self.run(count_contents, entry, &contents)
+        contents.target = NULL
+        self.read_contents(entry, &contents)
         number = CONTENTS_OF.get(datatype.name, 0)
         for other in range(1, N_CONTENTS):
             if contents.n_elements[other] > 0 and other != number:
@@ -695,50 +680,52 @@ cdef class MessageReader:
                 f"requires {format_count('element', layout.n_elements)}, but its "
                 f"{CONTENTS_NAMES[number]} have {n_elements}",
                 expected=layout.n_elements, actual=n_elements)
-        contents.number = number
         if datatype.dtype is None:
             wire = PyBytes_FromStringAndSize(NULL, contents.nbytes)
             contents.target = <unsigned char*>PyBytes_AS_STRING(wire)
-            contents.type_num = cnp.NPY_OBJECT
             data = bytes_of_wire(wire, shape)
         else:
             array = cnp.PyArray_EMPTY(layout.rank, layout.dims, datatype.dtype.type_num, 0)
             contents.target = <unsigned char*>cnp.PyArray_DATA(array)
             contents.nbytes = layout.nbytes
-            contents.type_num = datatype.dtype.type_num
             data = array
         contents.end = contents.target + contents.nbytes
+        contents.number = number
+        contents.itemsize = datatype.itemsize
+        contents.minimum, contents.maximum = INT64_MIN, INT64_MAX
+        if number == 2 and datatype.itemsize < 4:
+            contents.maximum = (1 << (8 * datatype.itemsize - 1)) - 1
+            contents.minimum = -contents.maximum - 1
+        elif number == 4 and datatype.itemsize < 4:
+            contents.minimum = 0
+            contents.maximum = (1 << 8 * datatype.itemsize) - 1
         contents.n_read = 0
-        self.run(read_contents, entry, &contents)
-        if contents.target != contents.end:
+        self.read_contents(entry, &contents)
+        if contents.target != contents.end or (
+            datatype.dtype is None and contents.n_read != n_elements
+        ):
             raise self.changed_error()
         return data
 
-    cdef int run(self, ContentsFunction function, Fields entry, Contents* contents) except -1:
-        """Call a function for the contents of an entry. Raises DecodeError if it finds a fault."""
+    cdef int read_contents(self, Fields entry, Contents* contents) except -1:
+        """Count or store the elements of an entry. Raises DecodeError if there is a fault."""
         cdef FieldFault fault
         if entry.end - entry.position < NOGIL_FROM_NBYTES:
-            fault = function(entry, contents)
+            fault = walk_contents(entry, contents)
         else:
             with nogil:
-                fault = function(entry, contents)
+                fault = walk_contents(entry, contents)
         if fault == NO_FIELD_FAULT:
             return 0
         if fault == OUT_OF_RANGE:
-            offset = contents.fault_at - self.body.data
-            accepted = np.iinfo(self.datatype.dtype)
+            offset = contents.begin - self.body.data
             raise ElementError(
-                f"element {contents.n_read} of {SUBJECT} is {self.value_of(contents)}, which is "
-                f"out of range for {self.datatype.name} ({accepted.min} to {accepted.max}) "
+                f"element {contents.n_read} of {SUBJECT} is {contents.value}, which is out of "
+                f"range for {self.datatype.name} ({contents.minimum} to {contents.maximum}) "
                 f"(byte {offset})", element=contents.n_read, offset=offset)
         if fault == CHANGED:
             raise self.changed_error()
-        return self.raise_fault(fault, contents.fault_at)
-
-    cdef value_of(self, const Contents* contents):
-        if contents.number == 2:
-            return <int32_t>contents.value
-        return <uint32_t>contents.value
+        return self.raise_fault(fault, contents.begin)
 
     cdef changed_error(self):
         return HeaderError(f"{self.path()} changed while the message was decoded")
@@ -746,7 +733,7 @@ cdef class MessageReader:
     # --- requested outputs ---
 
     cdef int read_requested(self, const Field* field) except -1:
-        cdef Fields fields = fields_of(field, 2)
+        cdef Fields fields = fields_of(field)
         cdef Field member
         if self.requested is None:
             self.requested = []
@@ -760,13 +747,14 @@ cdef class MessageReader:
                     self.name = self.text(&member, "name")
                     self.entry.name_nbytes = member.end - member.begin
                 elif member.number == 2:
-                    self.parameters = self.with_parameter(self.parameters, &member, 3)
+                    self.parameters = self.with_parameter(self.parameters, &member)
             check_name(self.entry.name_nbytes, has_nul(self.name), self.limits)
             self.requested.append(self.output())
         except DecodeError as error:
             name_tensor(error, "output", self.name)
             raise
-        return self.end_item()
+        self.index = -1
+        return 0
 
     cdef RequestedOutput output(self):
         binary = None
@@ -797,44 +785,51 @@ cdef bint in_region(Tensor tensor) except -1:
 
 # --- typed contents ------------------------------------------------------------------------------
 
-cdef FieldFault count_contents(Fields entry, Contents* contents) noexcept nogil:
-    """Count the elements of all contents of an entry. There is more than one if they are merged."""
+cdef FieldFault walk_contents(Fields entry, Contents* contents) noexcept nogil:
+    """Count the elements of all contents of an entry, or store those of one field.
+
+    An entry has several contents if they are merged.
+    """
     cdef Fields fields
-    cdef Field field, element
+    cdef Field field
     cdef FieldFault fault
-    cdef int number
-    for number in range(N_CONTENTS):
-        contents.n_elements[number] = 0
-    contents.nbytes = 0
+    if contents.target == NULL:
+        contents.nbytes = 0
+        memset(contents.n_elements, 0, sizeof(contents.n_elements))
     while entry.position < entry.end:
         fault = next_field(&entry, &field)
+        contents.begin = field.tag
         if fault != NO_FIELD_FAULT:
-            contents.fault_at = field.tag
             return fault
         if field.number != 5 or field.wire_type != LENGTH_DELIMITED:
             continue
-        fields = fields_of(&field, 3)
+        fields = fields_of(&field)
         while fields.position < fields.end:
-            fault = next_field(&fields, &element)
-            if fault == NO_FIELD_FAULT and element.number < N_CONTENTS:
-                if element.wire_type == ELEMENT_TYPES[element.number]:
-                    contents.n_elements[element.number] += 1
-                    if element.wire_type == LENGTH_DELIMITED:
-                        contents.nbytes += PREFIX_NBYTES + <uint64_t>(element.end - element.begin)
-                elif element.wire_type == LENGTH_DELIMITED:
-                    fault = count_packed(&element, &contents.n_elements[element.number])
+            fault = next_field(&fields, &field)
+            contents.begin = field.tag
+            if fault == NO_FIELD_FAULT and field.number < N_CONTENTS and (
+                field.wire_type == ELEMENT_TYPES[field.number]
+                or field.wire_type == LENGTH_DELIMITED  # packed
+            ):
+                if contents.target == NULL:
+                    fault = count_elements(&field, contents)
+                elif field.number == contents.number:
+                    fault = store_elements(&field, contents)
             if fault != NO_FIELD_FAULT:
-                contents.fault_at = element.tag
                 return fault
     return NO_FIELD_FAULT
 
 
-cdef FieldFault count_packed(const Field* field, uint64_t* n_elements) noexcept nogil:
-    """Add the number of elements in a packed field."""
-    cdef Py_ssize_t nbytes = field.end - field.begin
-    cdef Py_ssize_t itemsize
-    cdef Py_ssize_t i
+cdef FieldFault count_elements(const Field* field, Contents* contents) noexcept nogil:
+    """Add the number of elements of a field, which is one element, or packed."""
+    cdef uint64_t nbytes = field.end - field.begin
+    cdef uint64_t* n_elements = &contents.n_elements[field.number]
+    cdef uint64_t i, itemsize
     cdef uint64_t n_ends = 0
+    if ELEMENT_TYPES[field.number] == LENGTH_DELIMITED:
+        n_elements[0] += 1
+        contents.nbytes += PREFIX_NBYTES + nbytes
+        return NO_FIELD_FAULT
     if ELEMENT_TYPES[field.number] != VARINT:
         itemsize = 4 if ELEMENT_TYPES[field.number] == FIXED32 else 8
         n_elements[0] += nbytes // itemsize
@@ -845,108 +840,56 @@ cdef FieldFault count_packed(const Field* field, uint64_t* n_elements) noexcept 
     return FIELD_TRUNCATED if nbytes > 0 and field.end[-1] >= 0x80 else NO_FIELD_FAULT
 
 
-cdef FieldFault read_contents(Fields entry, Contents* contents) noexcept nogil:
-    """Store the elements of one field of all contents of an entry at `target`."""
-    cdef Fields fields
-    cdef Field field, element
-    cdef FieldFault fault
-    while entry.position < entry.end:
-        fault = next_field(&entry, &field)
-        if fault == NO_FIELD_FAULT and field.number == 5 and field.wire_type == LENGTH_DELIMITED:
-            fields = fields_of(&field, 3)
-            while fault == NO_FIELD_FAULT and fields.position < fields.end:
-                fault = next_field(&fields, &element)
-                if fault == NO_FIELD_FAULT and element.number == contents.number:
-                    contents.fault_at = element.tag
-                    fault = store_field(&element, contents)
-        if fault != NO_FIELD_FAULT:
-            return fault
-    return NO_FIELD_FAULT
-
-
-cdef FieldFault store_field(const Field* field, Contents* contents) noexcept nogil:
-    """Store the elements of a field, which is one element or packed."""
-    cdef uint64_t nbytes
+cdef FieldFault store_elements(const Field* field, Contents* contents) noexcept nogil:
+    """Store the elements of a field, which is one element, or packed."""
+    cdef uint64_t nbytes = field.end - field.begin
     cdef uint64_t value = 0
     cdef Fields fields
     cdef FieldFault fault = NO_FIELD_FAULT
-    if field.wire_type == VARINT:
-        return store_integer(field.value, contents)
-    if field.wire_type == FIXED32 or field.wire_type == FIXED64:
-        if field.wire_type != ELEMENT_TYPES[field.number]:
-            return NO_FIELD_FAULT
-        return store_bytes(<const unsigned char*>&field.value, field_nbytes(field), contents)
-    if field.wire_type != LENGTH_DELIMITED:
-        return NO_FIELD_FAULT
-    nbytes = field.end - field.begin
+    if ELEMENT_TYPES[field.number] == VARINT:
+        fields = fields_of(field)
+        while fields.position < fields.end and fault == NO_FIELD_FAULT:
+            contents.begin = fields.position
+            fault = read_varint(&fields, &value)
+            if fault == NO_FIELD_FAULT:
+                fault = store_integer(value, contents)
+        return fault
     if ELEMENT_TYPES[field.number] == LENGTH_DELIMITED:
         if <uint64_t>(contents.end - contents.target) < PREFIX_NBYTES:
             return CHANGED
         store_le32(contents.target, <uint32_t>nbytes)
         contents.target += PREFIX_NBYTES
-        return store_bytes(field.begin, nbytes, contents)
-    if ELEMENT_TYPES[field.number] != VARINT:
-        return store_bytes(field.begin, nbytes, contents)
-    fields = fields_of(field, 4)
-    while fields.position < fields.end:
-        contents.fault_at = fields.position
-        fault = read_varint(&fields, &value)
-        if fault == NO_FIELD_FAULT:
-            fault = store_integer(value, contents)
-        if fault != NO_FIELD_FAULT:
-            return fault
-    return NO_FIELD_FAULT
-
-
-cdef inline uint64_t field_nbytes(const Field* field) noexcept nogil:
-    return 4 if field.wire_type == FIXED32 else 8
-
-
-cdef FieldFault store_bytes(
-    const unsigned char* data, uint64_t nbytes, Contents* contents
-) noexcept nogil:
+        contents.n_read += 1
     if nbytes > <uint64_t>(contents.end - contents.target):
         return CHANGED
-    memcpy(contents.target, data, nbytes)
+    memcpy(contents.target, field.begin, nbytes)
     contents.target += nbytes
     return NO_FIELD_FAULT
 
 
 cdef inline FieldFault store_integer(uint64_t value, Contents* contents) noexcept nogil:
     """Store an integer or bool. Like protobuf, this ignores the upper half of a 32-bit integer."""
-    cdef unsigned char[8] stored
-    cdef int type_num = contents.type_num
-    cdef uint64_t nbytes
-    cdef bint is_in_range = True
-    if type_num == cnp.NPY_INT64 or type_num == cnp.NPY_UINT64:
-        nbytes = 8
-    elif type_num == cnp.NPY_INT32 or type_num == cnp.NPY_UINT32:
-        nbytes = 4
-    elif type_num == cnp.NPY_BOOL:
-        nbytes = 1
+    cdef uint64_t itemsize = contents.itemsize
+    if contents.number == 1:
         value = value != 0
-    elif type_num == cnp.NPY_INT16:
-        nbytes = 2
-        is_in_range = <int32_t>value == <int16_t>value
-    elif type_num == cnp.NPY_INT8:
-        nbytes = 1
-        is_in_range = <int32_t>value == <int8_t>value
-    elif type_num == cnp.NPY_UINT16:
-        nbytes = 2
-        is_in_range = <uint32_t>value <= UINT16_MAX
-    elif type_num == cnp.NPY_UINT8:
-        nbytes = 1
-        is_in_range = <uint32_t>value <= UINT8_MAX
-    else:
-        return NO_FIELD_FAULT  # an integer in a field of floats or bytes is an unknown field
-    if not is_in_range:
-        contents.value = value
+    elif contents.number == 2:
+        value = <uint64_t><int64_t><int32_t>value
+    elif contents.number == 4:
+        value = <uint32_t>value
+    if not contents.minimum <= <int64_t>value <= contents.maximum:
+        contents.value = <int64_t>value
         return OUT_OF_RANGE
-    if nbytes > <uint64_t>(contents.end - contents.target):
+    if itemsize > <uint64_t>(contents.end - contents.target):
         return CHANGED
-    memcpy(stored, &value, 8)
-    memcpy(contents.target, stored, nbytes)
-    contents.target += nbytes
+    if itemsize == 8:  # sizes that the compiler knows; little-endian, as the machine
+        memcpy(contents.target, &value, 8)
+    elif itemsize == 4:
+        memcpy(contents.target, &value, 4)
+    elif itemsize == 2:
+        memcpy(contents.target, &value, 2)
+    else:
+        contents.target[0] = <unsigned char>value
+    contents.target += itemsize
     contents.n_read += 1
     return NO_FIELD_FAULT
 
@@ -985,26 +928,23 @@ cdef dict read_kinds(MessageReader reader, Fields fields, dict kinds):
         name, kind = kinds.get(field.number, (None, None))
         if name is None:
             continue
-        if field.wire_type == VARINT:
-            if kind is bool:
-                values[name] = field.value != 0
-            elif kind == [int]:
-                values[name].append(<int64_t>field.value)
-        elif field.wire_type == LENGTH_DELIMITED:
-            if kind is str:
-                values[name] = reader.text(&field, name)
-            elif kind == [str]:
-                values[name].append(reader.text(&field, name))
-            elif kind == [int]:
-                packed = fields_of(&field, fields.depth + 1)
-                while packed.position < packed.end:
-                    fault = read_varint(&packed, &value)
-                    if fault != NO_FIELD_FAULT:
-                        reader.raise_fault(fault, packed.position)
-                    values[name].append(<int64_t>value)
-            elif isinstance(kind, list):
-                values[name].append(
-                    read_kinds(reader, fields_of(&field, fields.depth + 1), kind[0]))
+        if kind == [int] and (field.wire_type == VARINT or field.wire_type == LENGTH_DELIMITED):
+            packed = fields_of(&field)
+            while packed.position < packed.end:
+                fault = read_varint(&packed, &value)
+                if fault != NO_FIELD_FAULT:
+                    reader.raise_fault(fault, field.tag)
+                values[name].append(<int64_t>value)
+        elif kind is bool and field.wire_type == VARINT:
+            values[name] = field.value != 0
+        elif field.wire_type != LENGTH_DELIMITED:
+            continue
+        elif kind is str:
+            values[name] = reader.text(&field, name)
+        elif kind == [str]:
+            values[name].append(reader.text(&field, name))
+        elif isinstance(kind, list) and isinstance(kind[0], dict):
+            values[name].append(read_kinds(reader, fields_of(&field), kind[0]))
     return values
 
 

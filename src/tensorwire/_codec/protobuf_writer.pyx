@@ -1,4 +1,4 @@
-"""Encode gRPC messages (WIRE.md 13).
+"""Encode gRPC messages (WIRE.md 12).
 
 The size of a message is computed first, so that it is written once, to memory of that size. Nothing
 that is written can change in between: messages and tensors are values. The functions that measure
@@ -37,7 +37,7 @@ cdef enum:
 
 
 def encode_request(InferRequest request not None: InferRequest) -> bytes:
-    """Encode a request as a ``ModelInferRequest`` (WIRE.md 13).
+    """Encode a request as a ``ModelInferRequest`` (WIRE.md 12).
 
     Parameters
     ----------
@@ -64,16 +64,16 @@ def encode_request(InferRequest request not None: InferRequest) -> bytes:
     >>> import tensorwire as tw
     >>> import tensorwire.grpc
     >>> tw.grpc.encode_request(tw.InferRequest({"x": np.array([1, 2], np.uint8)}))
-    b'*\\x0e\\n\\x01x\\x12\\x05UINT8\\x1a\\x01\\x02:\\x02\\x01\\x02'
+    b'*\\r\\n\\x01x\\x12\\x05UINT8\\x1a\\x01\\x02:\\x02\\x01\\x02'
     """
-    return encoded(request, request.tensors, None, 0, True)
+    return encoded(request, request.tensors, None, 0)
 
 
 def encode_response(
     InferResponse response not None: InferResponse,
     InferRequest request: InferRequest | None = None,
 ) -> bytes:
-    """Encode a response as a ``ModelInferResponse`` (WIRE.md 13).
+    """Encode a response as a ``ModelInferResponse`` (WIRE.md 12).
 
     Parameters
     ----------
@@ -103,16 +103,16 @@ def encode_response(
     >>> import tensorwire as tw
     >>> import tensorwire.grpc
     >>> tw.grpc.encode_response(tw.InferResponse({"y": np.array([7], np.uint8)}, id="1"))
-    b'\\x1a\\x011*\\x0e\\n\\x01y\\x12\\x05UINT8\\x1a\\x01\\x012\\x01\\x07'
+    b'\\x1a\\x011*\\r\\n\\x01y\\x12\\x05UINT8\\x1a\\x01\\x012\\x01\\x07'
     """
-    return encoded(response, selected(response, request), request, 0, False)
+    return encoded(response, selected(response, request), request, 0)
 
 
 def encode_stream_response(
     InferResponse response not None: InferResponse,
     InferRequest request: InferRequest | None = None,
 ) -> bytes:
-    """Encode a response as a ``ModelStreamInferResponse`` (WIRE.md 13).
+    """Encode a response as a ``ModelStreamInferResponse`` (WIRE.md 12).
 
     Parameters
     ----------
@@ -128,8 +128,15 @@ def encode_stream_response(
     ------
     EncodeError, TypeError
         See ``encode_response``.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> import tensorwire.grpc
+    >>> tw.grpc.encode_stream_response(tw.InferResponse([], id="7"))
+    b'\\x12\\x03\\x1a\\x017'
     """
-    return encoded(response, selected(response, request), request, 2, False)
+    return encoded(response, selected(response, request), request, 2)
 
 
 cdef tuple selected(InferResponse response, InferRequest request):
@@ -149,7 +156,7 @@ cdef tuple selected(InferResponse response, InferRequest request):
 
 
 cdef bytes encoded(
-    Message message, tuple tensors, InferRequest request, unsigned char number, bint is_request
+    Message message, tuple tensors, InferRequest request, unsigned char number
 ):
     """Return the serialized message, as the value of field `number` unless that is 0."""
     cdef str id = message.id
@@ -165,7 +172,7 @@ cdef bytes encoded(
     target = <unsigned char*>PyBytes_AS_STRING(result)
     if number > 0:
         target = begin_field(target, number, nbytes)
-    target = write_message_fields(target, message, id, tensors, is_request)
+    target = write_message_fields(target, message, id, tensors)
     assert target == <unsigned char*>PyBytes_AS_STRING(result) + total
     return result
 
@@ -179,10 +186,10 @@ cdef bytes new_bytes(uint64_t nbytes):
 
 
 cdef uint64_t message_nbytes(Message message, str id, tuple tensors) except? 0:
-    """Return the size of a message.
+    """Return the size of a message, or at least 2^63 if it is larger.
 
-    It does not overflow: the memory of a process has less than 2^57 bytes, and each tensor occurs
-    at most once for each pointer in a tuple.
+    It does not overflow: no tensor, text or map of parameters has 2^63 bytes, and the sum is cut to
+    2^63 before the next one is added. Many tensors can be views of the same memory.
     """
     cdef Tensor tensor
     cdef RequestedOutput output
@@ -203,7 +210,7 @@ cdef uint64_t message_nbytes(Message message, str id, tuple tensors) except? 0:
             name_tensor(error, kind, tensor.name)
             raise
         if not is_shared(tensor):
-            nbytes += field_nbytes(tensor.nbytes)
+            nbytes = min(nbytes, <uint64_t>1 << 63) + field_nbytes(tensor.nbytes)
     if message.requested is not None:
         for output in message.requested:
             try:
@@ -215,10 +222,11 @@ cdef uint64_t message_nbytes(Message message, str id, tuple tensors) except? 0:
 
 
 cdef unsigned char* write_message_fields(
-    unsigned char* target, Message message, str id, tuple tensors, bint is_request
+    unsigned char* target, Message message, str id, tuple tensors
 ) except NULL:
     cdef Tensor tensor
     cdef RequestedOutput output
+    cdef unsigned char raw_number = 7 if type(message) is InferRequest else 6
     target = write_text(target, 1, message.model_name)
     target = write_text(target, 2, message.model_version)
     target = write_text(target, 3, id)
@@ -239,7 +247,7 @@ cdef unsigned char* write_message_fields(
                 target = write_parameters(target, 2, output._parameters)
     for tensor in tensors:
         if not is_shared(tensor):
-            target = begin_field(target, 7 if is_request else 6, tensor.nbytes)
+            target = begin_field(target, raw_number, tensor.nbytes)
             if tensor.texts is None:
                 target = write_memory(target, tensor.memory, tensor.nbytes)
             else:
@@ -478,8 +486,8 @@ def append_raw_contents(head, contents, bint is_request):
     cdef uint64_t nbytes = first.nbytes
     cdef bytes message
     cdef unsigned char* target
-    for body in bodies:
-        nbytes += field_nbytes(body.nbytes)
+    for body in bodies:  # no overflow, as in `message_nbytes`
+        nbytes = min(nbytes, <uint64_t>1 << 63) + field_nbytes(body.nbytes)
     message = new_bytes(nbytes)
     target = write_memory(
         <unsigned char*>PyBytes_AS_STRING(message), <const char*>first.data, first.nbytes)

@@ -60,7 +60,7 @@ cdef Datatype datatype_named(const unsigned char* name, Py_ssize_t nbytes):
     """Return the datatype with a name, or None."""
     cdef uint64_t word = 0
     cdef int i
-    if nbytes <= 8:
+    if 0 < nbytes <= 8 and name[nbytes - 1] != 0:  # a NUL would be like the bytes after the name
         memcpy(&word, name, nbytes)
         for i in range(N_DATATYPES):
             if word == NAMED_DATATYPES[i].name:

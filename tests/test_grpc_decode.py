@@ -1,0 +1,612 @@
+"""Decoding gRPC messages: the wire format of protobuf, the rules of the protocol, and views."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+import tensorwire.grpc
+from support import grpc_cases as cases
+from support import reference
+from support.lifetimes import assert_result_keeps_body_alive
+from support.protobuf_wire import delimited, fixed64, integer, packed
+from support.requirements import optional
+from tensorwire._codec import protobuf_reader
+
+pb: Any = optional("tritonclient.grpc.service_pb2")
+
+DECODERS: dict[str, Callable[..., Any]] = {
+    "request": tw.grpc.decode_request,
+    "response": tw.grpc.decode_response,
+    "stream": tw.grpc.decode_stream_response,
+}
+RAW_BF16 = tw.Limits(bf16_as_uint16=True)
+NAN = float("nan")
+VALUES: dict[str, list[Any]] = {
+    "BOOL": [True, False, True],
+    "UINT8": [0, 1, 255],
+    "UINT16": [0, 1, 2**16 - 1],
+    "UINT32": [0, 1, 2**32 - 1],
+    "UINT64": [0, 2**63, 2**64 - 1],
+    "INT8": [-128, -1, 127],
+    "INT16": [-(2**15), -1, 2**15 - 1],
+    "INT32": [-(2**31), -1, 2**31 - 1],
+    "INT64": [-(2**63), -1, 2**63 - 1],
+    "FP16": [0.5, -65504.0, NAN],
+    "BF16": [0.5, -1.0, NAN],
+    "FP32": [0.5, 2.0**-149, NAN],
+    "FP64": [0.1, 5e-324, NAN],
+    "BYTES": [b"", b"\xff\0", b"z" * 200],
+}
+FIELDS = {  # of InferTensorContents
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+every_datatype = pytest.mark.parametrize("datatype", VALUES)
+every_rejected = pytest.mark.parametrize("case", cases.REJECTED, ids=lambda case: case.id)
+
+
+def only_tensor(message: Any, **limits: Any) -> tw.Tensor:
+    """Return the tensor of a request that has one."""
+    [tensor] = tw.grpc.decode_request(message, limits=tw.Limits(**limits)).inputs
+    return tensor
+
+
+def values_of(tensor: tw.Tensor) -> list[Any]:
+    array = tensor.as_numpy().reshape(-1)
+    if tensor.datatype == "BF16":
+        array = (array.astype("<u4") << 16).view("<f4")
+    values: list[Any] = array.tolist()
+    return values
+
+
+def error_of(case: cases.Rejected) -> tw.DecodeError:
+    with pytest.raises(tw.DecodeError) as caught:
+        DECODERS[case.kind](case.message)
+    return caught.value
+
+
+# --- datatypes -----------------------------------------------------------------------------------
+
+
+@every_datatype
+@pytest.mark.parametrize("kind", ["request", "response"])
+def test_raw_contents(datatype: str, kind: str) -> None:
+    raw = reference.pack(datatype, VALUES[datatype])
+    message = cases.tensor("x", datatype, (1, 3)) + delimited(7 if kind == "request" else 6, raw)
+    tensor = DECODERS[kind](message, limits=RAW_BF16)["x"]
+    assert (tensor.datatype, tensor.shape, tensor.binary) == (datatype, (1, 3), True)
+    assert repr(values_of(tensor)) == repr(VALUES[datatype])
+
+
+@pytest.mark.parametrize("datatype", FIELDS)
+@pytest.mark.parametrize("kind", ["request", "response"])
+def test_typed_contents(datatype: str, kind: str) -> None:
+    message = pb.ModelInferRequest() if kind == "request" else pb.ModelInferResponse()
+    entry = (message.inputs if kind == "request" else message.outputs).add(
+        name="x", datatype=datatype, shape=[1, 3]
+    )
+    getattr(entry.contents, FIELDS[datatype]).extend(VALUES[datatype])
+    tensor = DECODERS[kind](message.SerializeToString())["x"]
+    assert (tensor.datatype, tensor.shape, tensor.binary) == (datatype, (1, 3), False)
+    assert repr(values_of(tensor)) == repr(VALUES[datatype])
+    if datatype != "BYTES":
+        assert tensor.as_numpy().flags.writeable
+
+
+def test_bf16_with_ml_dtypes() -> None:
+    ml_dtypes: Any = optional("ml_dtypes")
+    message = cases.tensor("x", "BF16", (1,)) + delimited(7, b"\x80\x3f")
+    assert only_tensor(message).as_numpy() == np.ones(1, ml_dtypes.bfloat16)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,) * 64])
+@pytest.mark.parametrize("is_raw", [True, False])
+def test_shapes(shape: tuple[int, ...], is_raw: bool) -> None:
+    n = int(np.prod(shape))
+    contents = b"" if is_raw else delimited(5, packed(4, [7] * n))
+    message = cases.tensor("x", "UINT8", shape, contents)
+    tensor = only_tensor(message + (delimited(7, b"\7" * n) if is_raw else b""))
+    assert (tensor.shape, tensor.as_numpy().tolist()) == (shape, np.full(shape, 7).tolist())
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "BF16", "BYTES", "BOOL"])
+def test_empty_tensor_without_contents(datatype: str) -> None:
+    tensor = only_tensor(cases.tensor("x", datatype, (0, 2)), bf16_as_uint16=True)
+    assert tensor.as_numpy().shape == (0, 2)
+
+
+TYPED = {  # the elements 1, 2, 3 in the contents of an INT8 tensor
+    "packed": delimited(5, packed(2, (1, 2, 3))),
+    "single": delimited(5, integer(2, 1), integer(2, 2), integer(2, 3)),
+    "mixed": delimited(5, integer(2, 1), packed(2, (2,)), packed(2, ()), integer(2, 3)),
+    "contents twice": delimited(5, packed(2, (1,))) + delimited(5, packed(2, (2, 3))),
+    "contents twice, a field between": (
+        delimited(5, integer(2, 1)) + integer(9, 1) + delimited(5) + delimited(5, packed(2, (2, 3)))
+    ),
+    "upper half of the integers": delimited(5, packed(2, (1 | 7 << 32, 2 + 2**63, 3 - 2**32))),
+    "integers of 10 bytes": delimited(5, integer(2, 1, 9), integer(2, 2, 9), integer(2, 3, 9)),
+    "contents of another type": (
+        integer(5, 1) + delimited(5, packed(2, (1, 2, 3))) + fixed64(5, 1)
+    ),
+    "other types": delimited(
+        5, fixed64(2, 1), packed(2, (1, 2, 3)), integer(8, 1), integer(6, 1), integer(9, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("contents", TYPED.values(), ids=TYPED)
+def test_forms_of_typed_contents(contents: bytes) -> None:
+    assert values_of(only_tensor(cases.tensor("x", "INT8", (3,), contents))) == [1, 2, 3]
+
+
+def test_bools_are_all_integers_but_0() -> None:
+    contents = delimited(5, packed(1, (0, 1, 2, 2**32, 2**63)))
+    array = only_tensor(cases.tensor("x", "BOOL", (5,), contents)).as_numpy()
+    assert array.view(np.uint8).tolist() == [0, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "field"), [("INT64", 3), ("FP64", 7), ("FP32", 6), ("BYTES", 8)]
+)
+def test_large_typed_contents(datatype: str, field: int) -> None:
+    """They are read without the GIL."""
+    values: list[Any] = [5, -6] * 100_000
+    if datatype == "INT64":
+        contents = packed(field, values)
+    elif datatype == "BYTES":
+        values = [b"five5", b""] * 100_000
+        contents = b"".join(delimited(field, value) for value in values)
+    else:
+        contents = delimited(field, reference.pack(datatype, values))
+    contents = contents + integer(15, 0) * (1 << 19)
+    tensor = only_tensor(cases.typed("x", datatype, (200_000,), contents))
+    assert values_of(tensor) == values
+
+
+# --- the wire format of protobuf -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("message", cases.SAME.values(), ids=cases.SAME)
+@pytest.mark.parametrize("wrap", [bytes, bytearray])
+def test_the_same_request(message: bytes, wrap: Callable[[bytes], Any]) -> None:
+    request = tw.grpc.decode_request(wrap(message))
+    assert (request.model_name, request.model_version, request.id) == ("m", None, "7")
+    assert request.parameters == {"k": 5}
+    assert [(t.name, t.datatype, t.shape, t.parameters) for t in request.inputs] == [
+        ("x", "UINT8", (1, 2), {}),
+        ("y", "BYTES", (1,), {}),
+    ]
+    assert [values_of(tensor) for tensor in request.inputs] == [[1, 2], [b"abc"]]
+    assert request.outputs is not None
+    assert [(o.name, o.binary, o.parameters) for o in request.outputs] == [("o", None, {})]
+
+
+def test_message_cut_off_at_every_byte() -> None:
+    for nbytes in range(1, len(cases.REQUEST)):
+        with pytest.raises(tw.DecodeError):
+            tw.grpc.decode_request(cases.REQUEST[:nbytes])
+
+
+def test_last_of_two_texts_counts() -> None:
+    message = delimited(1, "m") + delimited(2, "1") + delimited(3, "7")
+    response = tw.grpc.decode_response(message + delimited(1, "n") + delimited(3))
+    assert (response.model_name, response.model_version, response.id) == ("n", "1", None)
+
+
+def test_response_in_two_parts() -> None:
+    parts = cases.tensor("x"), cases.tensor("y") + delimited(3, "7") + delimited(6, b"\1\2")
+    stream = delimited(2, parts[0]) + integer(2, 1) + delimited(2, parts[1], delimited(6, b"\3\4"))
+    response = tw.grpc.decode_stream_response(stream)
+    assert {name: values_of(response[name]) for name in response} == {"x": [1, 2], "y": [3, 4]}
+    assert response.id == "7"
+
+
+def test_empty_messages() -> None:
+    for decode in (tw.grpc.decode_response, tw.grpc.decode_stream_response):
+        response = decode(b"")
+        assert (response.outputs, response.model_name, response.parameters) == ((), None, {})
+    error, read = protobuf_reader.read_stream_response(delimited(1) + delimited(2))
+    assert error is None and read is not None
+
+
+PARAMETERS = {
+    "True": (integer(1, 1), True),
+    "any bool": (integer(1, 2**40), True),
+    "False": (integer(1, 0), False),
+    "int64": (integer(2, -1), -1),
+    "largest int64": (integer(2, 2**63 - 1), 2**63 - 1),
+    "string": (delimited(3, "é\0"), "é\0"),
+    "empty string": (delimited(3), ""),
+    "double": (fixed64(4, -0.1), -0.1),
+    "uint64": (integer(5, 2**64 - 1), 2**64 - 1),
+    "none": (b"", None),
+}
+
+
+@pytest.mark.parametrize(("value", "expected"), PARAMETERS.values(), ids=PARAMETERS)
+def test_parameters(value: bytes, expected: Any) -> None:
+    output = delimited(6, delimited(1, "o"), cases.parameter(2, "p", value))
+    entry = cases.tensor("x", "UINT8", (2,), cases.parameter(4, "p", value))
+    message = cases.parameter(4, "p", value) + entry + output + delimited(7, b"\1\2")
+    request = tw.grpc.decode_request(message)
+    assert request.outputs is not None
+    found = [request.parameters, request["x"].parameters, request.outputs[0].parameters]
+    assert repr([dict(parameters) for parameters in found]) == repr([{"p": expected}] * 3)
+
+
+def test_parameter_without_key_or_value() -> None:
+    message = delimited(4) + delimited(4, delimited(1, "k")) + delimited(4, delimited(2, b"\x10\1"))
+    assert tw.grpc.decode_response(message).parameters == {"": 1, "k": None}
+
+
+def test_framing_parameters() -> None:
+    """binary_data_size is ignored; a region without a value is like none."""
+    more = cases.parameter(4, "binary_data_size", integer(2, 77))
+    more += cases.parameter(4, "shared_memory_region") + cases.parameter(4, "k", integer(2, 1))
+    tensor = only_tensor(cases.tensor("x", "UINT8", (2,), more) + delimited(7, b"\1\2"))
+    assert tensor.parameters == {"k": 1}
+    assert values_of(tensor) == [1, 2]
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_binary_data(value: bool) -> None:
+    options = integer(1, int(value))
+    output = delimited(6, delimited(1, "o"), cases.parameter(2, "binary_data", options))
+    request = tw.grpc.decode_request(
+        cases.INPUTS + output + cases.RAW + cases.parameter(4, "binary_data_output", options)
+    )
+    assert request.outputs is not None
+    assert (request.outputs[0].binary, request.outputs[0].parameters) == (value, {})
+    assert request.parameters == {"binary_data_output": value}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_shared_memory(is_first: bool) -> None:
+    """An input in shared memory has no raw contents, whatever its place is."""
+    shared = cases.tensor("s", "FP32", (10**6,), cases.SHARED)
+    other = cases.tensor("x")
+    entries = shared + other if is_first else other + shared
+    request = tw.grpc.decode_request(entries + delimited(7, b"\1\2"))
+    assert request["s"].data is None
+    assert request["s"].parameters == {"shared_memory_region": "r"}
+    assert values_of(request["x"]) == [1, 2]
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+@every_rejected
+def test_error(case: cases.Rejected) -> None:
+    error = error_of(case)
+    assert (type(error).__name__, str(error)) == (case.error, case.text)
+    found = (error.offset, error.expected, error.actual, error.element, error.tensor)
+    assert found == (case.offset, case.expected, case.actual, case.element, case.tensor)
+    assert error.status == 400
+
+
+@every_rejected
+def test_errors_can_be_pickled(case: cases.Rejected) -> None:
+    error = error_of(case)
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+@every_rejected
+def test_error_of_mutable_memory(case: cases.Rejected) -> None:
+    """It is the same, and no view remains."""
+    memory = bytearray(case.message)
+    with pytest.raises(tw.DecodeError) as caught:
+        DECODERS[case.kind](memory)
+    assert str(caught.value) == case.text
+    del caught
+    memory.append(0)
+
+
+def test_error_of_a_stream_is_cut() -> None:
+    with pytest.raises(tw.HeaderError) as caught:
+        tw.grpc.decode_stream_response(delimited(1, "é" * 10_000))
+    assert str(caught.value) == f"the server returned an error: {'é' * 500}..."
+
+
+LIMITS: dict[str, tuple[Any, bytes, str, int, int | None]] = {
+    "inputs": (
+        {"max_tensors": 1},
+        cases.INPUTS + cases.RAW,
+        "the message has more than 1 input, which is the limit",
+        1,
+        len(delimited(5, cases.ENTRY_X)),
+    ),
+    "raw contents": (
+        {"max_tensors": 1},
+        cases.RAW + cases.tensor(),
+        "the message has more than 1 raw content, which is the limit",
+        1,
+        len(delimited(7, cases.X)),
+    ),
+    "requested outputs": (
+        {"max_tensors": 1},
+        cases.OUTPUT + delimited(6, delimited(1, "p")) + cases.tensor(),
+        "the message has more than 1 requested output, which is the limit",
+        1,
+        len(cases.OUTPUT),
+    ),
+    "parameters": (
+        {"max_parameters": 2},
+        cases.KEY + cases.tensor("x", "UINT8", (2,), cases.KEY, cases.KEY),
+        "the parameters have more than 2 values, which is the limit (byte 33)",
+        2,
+        33,
+    ),
+    "parameters that are ignored": (
+        {"max_parameters": 1},
+        delimited(4, integer(3, 1)) * 2,
+        "the parameters have more than 1 value, which is the limit (byte 4)",
+        1,
+        4,
+    ),
+    "dimensions": (
+        {"max_rank": 1},
+        cases.tensor("x", "UINT8", (1, 2)),
+        "input 'x' has 2 dimensions; the limit is 1",
+        1,
+        None,
+    ),
+    "name": (
+        {"max_name_nbytes": 2},
+        cases.tensor("é€"[:2]),
+        "the name of input 'é€' is 5 bytes long; the limit is 2",
+        2,
+        None,
+    ),
+    "name of a requested output": (
+        {"max_name_nbytes": 2},
+        delimited(6, delimited(1, "abc")),
+        "the name of output 'abc' is 3 bytes long; the limit is 2",
+        2,
+        None,
+    ),
+    "elements": (
+        {"max_elements": 3},
+        cases.tensor("x") + cases.tensor("y"),
+        "the message has 4 elements up to input 'y'; the limit is 3",
+        3,
+        None,
+    ),
+    "elements in shared memory": (
+        {"max_elements": 1},
+        cases.tensor("x", "UINT8", (2,), cases.SHARED),
+        "the message has 2 elements up to input 'x'; the limit is 1",
+        1,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("limits", "message", "text", "expected", "offset"), LIMITS.values(), ids=LIMITS
+)
+def test_limit(
+    limits: dict[str, Any], message: bytes, text: str, expected: int, offset: int | None
+) -> None:
+    with pytest.raises(tw.DecodeError) as caught:
+        tw.grpc.decode_request(message, limits=tw.Limits(**limits))
+    error = caught.value
+    assert (str(error), error.expected, error.offset) == (text, expected, offset)
+    assert error.actual is not None and error.actual > expected
+    try:  # with a limit of this number, there is no error, or another one
+        raised: dict[str, Any] = dict.fromkeys(limits, error.actual)
+        tw.grpc.decode_request(message, limits=tw.Limits(**raised))
+    except tw.DecodeError as other:
+        assert str(other) != text
+
+
+def test_bytes_of_bool_that_are_not_checked() -> None:
+    message = cases.tensor("x", "BOOL") + delimited(7, b"\1\2")
+    assert only_tensor(message, check_bool=False).as_numpy().view(np.uint8).tolist() == [1, 2]
+
+
+def test_limits_of_a_header_do_not_apply() -> None:
+    limits = {"max_header_nbytes": 0, "max_nesting": 0}
+    assert values_of(only_tensor(cases.tensor() + delimited(7, b"\1\2"), **limits)) == [1, 2]
+
+
+@pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
+def test_arguments(decode: Callable[..., Any]) -> None:
+    for wrong in (None, "text", 5, [1]):
+        with pytest.raises(TypeError):
+            decode(wrong)
+    for wrong_limits in (None, 5):
+        with pytest.raises(TypeError):
+            decode(b"", limits=wrong_limits)
+    with pytest.raises(TypeError):
+        decode(b"", tw.Limits())
+    with pytest.raises(BufferError):
+        decode(np.zeros(4, np.uint8)[::2])
+    with pytest.raises(BufferError):
+        decode(np.zeros(4, np.int32))
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+PIXELS = np.arange(24, dtype=np.float32)
+PICTURE = cases.tensor("x", "FP32", (24,)) + delimited(7, PIXELS.tobytes())
+AT = len(PICTURE) - PIXELS.nbytes
+
+
+def address(buffer: Any) -> int:
+    return int(np.frombuffer(buffer, np.uint8).ctypes.data)
+
+
+def test_raw_contents_are_views() -> None:
+    array = only_tensor(PICTURE).as_numpy()
+    assert array.ctypes.data == address(PICTURE) + AT
+    assert not array.flags.writeable
+    words = cases.tensor("x", "BYTES", (1,)) + delimited(7, cases.Y)
+    data = only_tensor(words).data
+    assert isinstance(data, tw.BytesArray)
+    assert address(data.element(0)) == address(words) + len(words) - 3
+
+
+@pytest.mark.parametrize("wrap", [bytearray, lambda b: memoryview(bytearray(b))])
+def test_views_of_writable_memory_are_writable(wrap: Callable[[bytes], Any]) -> None:
+    memory = wrap(PICTURE)
+    array = only_tensor(memory).as_numpy()
+    array[0] = 7
+    assert bytes(memory[AT : AT + 4]) == np.float32(7).tobytes()
+
+
+def test_views_keep_the_message_alive() -> None:
+    assert_result_keeps_body_alive(PICTURE, lambda body: only_tensor(body).as_numpy())
+    assert_result_keeps_body_alive(PICTURE, lambda body: tw.grpc.decode_request(body)["x"].data)
+
+
+def test_typed_contents_do_not_keep_the_message() -> None:
+    memory = bytearray(cases.typed("x", "FP32", (2,), delimited(6, bytes(8))))
+    array = only_tensor(memory).as_numpy()
+    memory.append(0)
+    assert array.tolist() == [0, 0]
+
+
+@contextmanager
+def writer(memory: bytearray, positions: Any, first: bytes, other: bytes) -> Iterator[None]:
+    """Change places of the memory in another thread."""
+    is_done = threading.Event()
+
+    def write() -> None:
+        while not is_done.is_set():
+            for value in (other, first):
+                for position in positions:
+                    memory[position : position + len(value)] = value
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        thread.join()
+
+
+N = 1 << 20
+CHANGING = {
+    "the last byte of an integer": (packed(2, [1] * N), "INT8", b"\1", b"\x81", 9),
+    "an element becomes an unknown field": (
+        delimited(8) * N, "BYTES", delimited(8), integer(9, 0), 10,
+    ),
+    "a length": (delimited(8, b"\x42\0") * N, "BYTES", b"\2\x42\0\x42", b"\4\x42\0\x42", 10),
+    "a float becomes an unknown field": (
+        delimited(6, bytes(4)) * N, "FP32", b"\x32", b"\x3a", 9,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.thread_unsafe(reason="it starts threads")
+@pytest.mark.parametrize(
+    ("contents", "datatype", "first", "other", "step"), CHANGING.values(), ids=CHANGING
+)
+def test_memory_that_another_thread_changes(
+    contents: bytes, datatype: str, first: bytes, other: bytes, step: int
+) -> None:
+    """The contents are read without the GIL. There is an error or a result, but nothing else."""
+    memory = bytearray(cases.typed("x", datatype, (N,), contents))
+    begin = memory.rindex(first, 0, 200)
+    end = time.monotonic() + 0.2
+    results: set[Any] = set()
+    with writer(memory, range(begin, begin + 20 * step, step), first, other):
+        while time.monotonic() < end:
+            try:
+                tensor = only_tensor(memory)
+                results.add(tensor.as_numpy().shape)
+                if isinstance(tensor.data, tw.BytesArray):
+                    assert reference.elements(tensor.data.tolist()) == tensor.data.wire
+            except tw.DecodeError as error:
+                results.add(type(error))
+    assert results
+
+
+def test_text_of_mutable_memory_is_copied() -> None:
+    memory = bytearray(delimited(1, "né") + cases.tensor() + delimited(7, b"\1\2"))
+    request = tw.grpc.decode_request(memory)
+    memory[2:5] = b"abc"
+    assert request.model_name == "né"
+
+
+# --- the messages without tensors ----------------------------------------------------------------
+
+ITEM = {1: ("name", str), 2: ("dims", [int])}
+KINDS = {1: ("name", str), 2: ("names", [str]), 3: ("ready", bool), 4: ("items", [ITEM])}
+
+
+def test_small_messages() -> None:
+    message = delimited(2, "a") + integer(3, 2) + delimited(2, "b") + delimited(1, "é")
+    message += delimited(4, integer(2, -1), delimited(1, "i"), packed(2, (2, 2**40)))
+    message += delimited(4) + delimited(3, "x") + integer(1, 1) + integer(9, 9)
+    assert protobuf_reader.read_message(message, KINDS) == {
+        "name": "é",
+        "names": ["a", "b"],
+        "ready": True,
+        "items": [{"name": "i", "dims": [-1, 2, 2**40]}, {"name": "", "dims": []}],
+    }
+    assert protobuf_reader.read_message(b"", KINDS) == {
+        "name": "",
+        "names": [],
+        "ready": False,
+        "items": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (b"\x80", "the gRPC message is malformed: it ends inside a field (byte 0)"),
+        (delimited(2, b"\xff"), "names is not valid UTF-8 (byte 2)"),
+        (
+            delimited(4, packed(2, (1,))[:-1] + b"\x80"),
+            "the gRPC message is malformed: it ends inside a field (byte 2)",
+        ),
+    ],
+)
+def test_errors_of_small_messages(message: bytes, text: str) -> None:
+    with pytest.raises(tw.HeaderError) as caught:
+        protobuf_reader.read_message(message, KINDS)
+    assert str(caught.value) == text
+
+
+# --- splitting -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("message", cases.SAME.values(), ids=cases.SAME)
+def test_split(message: bytes) -> None:
+    head, contents = protobuf_reader.split_raw_contents(message, is_request=True)
+    assert [bytes(content) for content in contents] == [cases.X, cases.Y]
+    assert address(contents[0]) in range(address(message), address(message) + len(message))
+    assert isinstance(head, bytes) and len(head) == len(message) - len(cases.RAW)
+    assert protobuf_reader.split_raw_contents(head, is_request=True) == (head, [])
+
+
+@pytest.mark.parametrize("message", [cases.INPUTS, cases.RAW + b"\x80", b""])
+def test_split_returns_other_messages_as_they_are(message: bytes) -> None:
+    head, contents = protobuf_reader.split_raw_contents(message, is_request=True)
+    assert head is message and contents == []
+
+
+def test_split_response() -> None:
+    message = delimited(7, "unknown") + delimited(6, b"\1") + cases.tensor() + delimited(6)
+    head, contents = protobuf_reader.split_raw_contents(bytearray(message), is_request=False)
+    assert head == delimited(7, "unknown") + cases.tensor()
+    assert [bytes(content) for content in contents] == [b"\1", b""]

@@ -1,0 +1,354 @@
+"""Encoding gRPC messages: the bytes, what the generated classes read, and errors."""
+
+from __future__ import annotations
+
+import mmap
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+import tensorwire.grpc
+from support import grpc_cases as cases
+from support import reference
+from support.protobuf_wire import delimited, fixed64, integer, packed
+from support.requirements import optional
+from tensorwire._codec import protobuf_reader, protobuf_writer
+
+pb: Any = optional("tritonclient.grpc.service_pb2")
+
+X = tw.Tensor("x", np.array([1, 2], np.uint8))
+INT8 = np.zeros(1, np.int8)
+NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+
+
+def shared(name: str, **parameters: Any) -> tw.Tensor:
+    parameters = {"shared_memory_region": "r", **parameters}
+    return tw.Tensor(name, None, datatype="FP32", shape=(4,), parameters=parameters)
+
+
+def request(*tensors: tw.Tensor, **members: Any) -> bytes:
+    return tw.grpc.encode_request(tw.InferRequest(tensors, **members))
+
+
+# --- the bytes -----------------------------------------------------------------------------------
+
+OUTPUTS = [
+    tw.RequestedOutput("o", binary=True, parameters={"classification": 3}),
+    tw.RequestedOutput("p", binary=False),
+]
+MESSAGES = {
+    "a tensor": (request(X), cases.tensor() + delimited(7, b"\1\2")),
+    "names": (
+        request(X, model_name="m", model_version="1", id="é"),
+        delimited(1, "m") + delimited(2, "1") + delimited(3, "é")
+        + cases.tensor() + delimited(7, b"\1\2"),
+    ),
+    "empty names": (
+        request(X.replace(name=""), model_name="", model_version="", id=""),
+        delimited(5, delimited(2, "UINT8"), packed(3, (2,)))
+        + delimited(7, b"\1\2"),
+    ),
+    "two tensors": (
+        request(X, tw.Tensor("w", ["a", ""])),
+        cases.tensor() + cases.tensor("w", "BYTES")
+        + delimited(7, b"\1\2") + delimited(7, reference.elements([b"a", b""])),
+    ),
+    "a scalar": (
+        request(tw.Tensor("x", np.uint8(7))),
+        cases.tensor("x", "UINT8", ()) + delimited(7, b"\7"),
+    ),
+    "empty": (
+        request(tw.Tensor("x", np.zeros((2, 0), np.uint8)), tw.Tensor("w", [], datatype="BYTES")),
+        cases.tensor("x", "UINT8", (2, 0)) + cases.tensor("w", "BYTES", (0,))
+        + delimited(7) + delimited(7),
+    ),
+    "shared memory": (
+        request(shared("s"), X, shared("t")),
+        cases.tensor("s", "FP32", (4,), cases.SHARED) + cases.tensor()
+        + cases.tensor("t", "FP32", (4,), cases.SHARED) + delimited(7, b"\1\2"),
+    ),
+    "JSON data": (
+        request(tw.Tensor("x", np.array([1, 2], np.uint8), binary=False)),
+        cases.tensor() + delimited(7, b"\1\2"),
+    ),
+    "requested outputs": (
+        request(X, outputs=OUTPUTS),
+        cases.tensor()
+        + delimited(6, delimited(1, "o"), cases.parameter(2, "classification", integer(2, 3)))
+        + delimited(6, delimited(1, "p")) + delimited(7, b"\1\2"),
+    ),
+    "a response": (
+        tw.grpc.encode_response(tw.InferResponse([X], id="7")),
+        delimited(3, "7") + cases.tensor() + delimited(6, b"\1\2"),
+    ),
+    "a response of a stream": (
+        tw.grpc.encode_stream_response(tw.InferResponse([X], id="7")),
+        delimited(2, delimited(3, "7") + cases.tensor() + delimited(6, b"\1\2")),
+    ),
+    "an empty response": (tw.grpc.encode_response(tw.InferResponse([])), b""),
+    "an empty response of a stream": (
+        tw.grpc.encode_stream_response(tw.InferResponse([])), delimited(2),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("encoded", "expected"), MESSAGES.values(), ids=MESSAGES)
+def test_bytes(encoded: bytes, expected: bytes) -> None:
+    assert type(encoded) is bytes
+    assert encoded == expected
+
+
+PARAMETERS = {
+    "True": (True, integer(1, 1)),
+    "False": (False, integer(1, 0)),
+    "0": (0, integer(2, 0)),
+    "-1": (-1, integer(2, -1)),
+    "smallest": (-(2**63), integer(2, -(2**63))),
+    "largest int64": (2**63 - 1, integer(2, 2**63 - 1)),
+    "smallest uint64": (2**63, integer(5, 2**63)),
+    "largest": (2**64 - 1, integer(5, 2**64 - 1)),
+    "str": ("aé€", delimited(3, "aé€")),
+    "empty str": ("", delimited(3)),
+    "float": (-0.1, fixed64(4, -0.1)),
+    "None": (None, b""),
+    "long str": ("s" * 1000, delimited(3, "s" * 1000)),
+}
+
+
+@pytest.mark.parametrize(("value", "written"), PARAMETERS.values(), ids=PARAMETERS)
+def test_parameters(value: Any, written: bytes) -> None:
+    key = "kéy"
+    tensor = X.replace(parameters={key: value})
+    output = tw.RequestedOutput("o", parameters={key: value})
+    encoded = request(tensor, outputs=[output], parameters={key: value})
+    entry = cases.tensor("x", "UINT8", (2,), cases.parameter(4, key, written))
+    requested = delimited(6, delimited(1, "o"), cases.parameter(2, key, written))
+    expected = cases.parameter(4, key, written) + entry + requested + delimited(7, b"\1\2")
+    assert encoded == expected
+    again = tw.grpc.decode_request(encoded)
+    assert again.parameters == again["x"].parameters == {key: value}
+
+
+@pytest.mark.parametrize("n", [0, 1, 127, 128, 16383, 16384, 2**21 - 1, 2**21])
+def test_sizes_where_a_varint_becomes_longer(n: int) -> None:
+    array = np.arange(n, dtype=np.uint8)
+    encoded = request(tw.Tensor("x" * min(n, 20_000), array), id="i" * min(n, 20_000))
+    again = tw.grpc.decode_request(encoded, limits=tw.Limits(max_name_nbytes=20_000))
+    [tensor] = again.inputs
+    assert tensor.shape == (n,) and np.array_equal(tensor.as_numpy(), array)
+
+
+@pytest.mark.parametrize("datatype", sorted(reference.DATATYPES))
+@pytest.mark.parametrize("kind", ["request", "response"])
+def test_generated_classes_read_it(datatype: str, kind: str) -> None:
+    raw = reference.elements([b"a", b""]) if datatype == "BYTES" else bytes(
+        range(2)) * reference.SIZES[datatype]  # fmt: skip
+    is_request = kind == "request"
+    expected = pb.ModelInferRequest(id="1") if is_request else pb.ModelInferResponse(id="1")
+    entries = expected.inputs if is_request else expected.outputs
+    entry = entries.add(name="x", datatype=datatype, shape=[2, 1])
+    entry.parameters["k"].string_param = "v"
+    contents = expected.raw_input_contents if is_request else expected.raw_output_contents
+    contents.append(raw)
+    message = expected.SerializeToString()
+    decode = tw.grpc.decode_request if is_request else tw.grpc.decode_response
+    read: Any = decode(message, limits=tw.Limits(bf16_as_uint16=True))
+    encode: Any = tw.grpc.encode_request if is_request else tw.grpc.encode_response
+    assert encode(read) == message
+    assert type(expected).FromString(encode(read)) == expected
+
+
+def test_data_is_copied_once() -> None:
+    """There is one allocation, of the size of the message."""
+    array = np.zeros(1 << 22, np.uint8)
+    made = tw.InferRequest([tw.Tensor("x", array)])
+    tracemalloc.start()
+    encoded = tw.grpc.encode_request(made)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(encoded) < peak < len(encoded) + 1000
+    array[:] = 1
+    assert not any(encoded[-100:])
+
+
+def test_strided_and_big_endian_arrays() -> None:
+    array = np.arange(6, dtype=">u2").reshape(2, 3)[:, ::2]
+    again = tw.grpc.decode_request(request(tw.Tensor("x", array)))
+    assert again["x"].as_numpy().tolist() == array.tolist()
+
+
+def test_decoded_messages_can_be_encoded() -> None:
+    read = tw.grpc.decode_request(cases.REQUEST)
+    assert tw.grpc.encode_request(read) == cases.REQUEST
+
+
+def test_part_of_bytes() -> None:
+    words = tw.decode_bytes(tw.encode_bytes(["a", "bc", "d"]))[1:]
+    again = tw.grpc.decode_request(request(tw.Tensor("x", words)))
+    assert again["x"].as_numpy().tolist() == [b"bc", b"d"]
+
+
+# --- responses -----------------------------------------------------------------------------------
+
+RESPONSE = tw.InferResponse({"a": INT8, "b": INT8, "c": INT8})
+
+
+@pytest.mark.parametrize(
+    ("outputs", "sent"), [(None, "abc"), ([], "abc"), (["c", "a"], "ac"), (["b"], "b")]
+)
+@pytest.mark.parametrize("encode", [tw.grpc.encode_response, tw.grpc.encode_stream_response])
+def test_request_selects_the_outputs(
+    outputs: list[str] | None, sent: str, encode: Callable[..., bytes]
+) -> None:
+    listed = None if outputs is None else [tw.RequestedOutput(name) for name in outputs]
+    decoders: dict[Any, Callable[..., Any]] = {
+        tw.grpc.encode_response: tw.grpc.decode_response,
+        tw.grpc.encode_stream_response: tw.grpc.decode_stream_response,
+    }
+    response = decoders[encode](encode(RESPONSE, tw.InferRequest([X], listed, id="7")))
+    assert "".join(response) == sent
+    assert response.id == "7"
+
+
+def test_id_of_the_response_comes_first() -> None:
+    response = tw.InferResponse([], id="8")
+    encoded = tw.grpc.encode_response(response, tw.InferRequest([X], id="7"))
+    assert encoded == delimited(3, "8")
+
+
+def test_unknown_output() -> None:
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.grpc.encode_response(RESPONSE, tw.InferRequest([X], [tw.RequestedOutput("z")]))
+    assert caught.value.status == 400
+    assert "'z'" in str(caught.value)
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+VALUES = {
+    "list": ([1], "a list"),
+    "object": ({"a": 1}, "an object"),
+    "64 bits and a sign": (-(2**63) - 1, "an integer of 64 bits"),
+    "65 bits": (2**64, "an integer of 65 bits"),
+}
+
+
+@pytest.mark.parametrize(("value", "what"), VALUES.values(), ids=VALUES)
+@pytest.mark.parametrize("place", ["the request", "input 'x'", "output 'o'", "the response"])
+def test_parameters_that_cannot_be_sent(value: Any, what: str, place: str) -> None:
+    parameters = {"fine": 1, "k": value}
+    which = {place: parameters}
+    message: Any = tw.InferRequest(
+        [X.replace(parameters=which.get("input 'x'"))],
+        [tw.RequestedOutput("o", parameters=which.get("output 'o'"))],
+        parameters=which.get("the request"),
+    )
+    encode: Any = tw.grpc.encode_request
+    if place == "the response":
+        message, encode = tw.InferResponse([X], parameters=parameters), tw.grpc.encode_response
+    with pytest.raises(tw.EncodeError) as caught:
+        encode(message)
+    end = "; gRPC messages have integers of 64 bits"
+    if type(value) is not int:
+        end = ", which gRPC messages cannot contain"
+    assert str(caught.value) == f"parameter 'k' of {place} is {what}{end}"
+    assert caught.value.status == 500
+    assert caught.value.tensor == (place.split("'")[1] if "'" in place else None)
+
+
+LARGE = np.zeros(2**30, np.uint8)  # no memory is used before it is read
+
+
+def test_message_of_2_gib() -> None:
+    """The size is known before any memory is allocated."""
+    large = {"x": LARGE, "y": LARGE}
+    expected = 2 * (2**30 + 1 + 5) + 2 * len(cases.tensor("x", "UINT8", (2**30,)))
+    calls: list[tuple[Any, Any, int]] = [
+        (tw.grpc.encode_request, tw.InferRequest(large), expected),
+        (tw.grpc.encode_response, tw.InferResponse(large), expected),
+        (tw.grpc.encode_stream_response, tw.InferResponse(large), expected + 6),
+    ]
+    for encode, message, actual in calls:
+        with pytest.raises(tw.EncodeError) as caught:
+            encode(message)
+        error = caught.value
+        assert str(error) == f"the gRPC message is {actual} bytes long; the limit is 2147483647"
+        assert (error.expected, error.actual) == (2**31 - 1, actual)
+    with pytest.raises(tw.EncodeError, match="is 2147483664 bytes long"):
+        protobuf_writer.append_raw_contents(b"head", [LARGE, LARGE], True)
+
+
+@pytest.mark.slow(reason="it makes 262,144 tensors")
+@pytest.mark.no_sanitizers(reason="it reserves more address space than they leave")
+def test_sum_of_sizes_does_not_overflow() -> None:
+    """Many tensors can be views of the same memory, which may only be reserved."""
+    try:
+        reserved = mmap.mmap(-1, 1 << 46, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
+    except (OSError, OverflowError) as error:
+        pytest.skip(f"this machine cannot reserve 64 TiB: {error}")
+    n = 1 << 18  # times 2^46 is 2^64
+    tensor = tw.Tensor("x", np.frombuffer(reserved, np.uint8))
+    with pytest.raises(tw.EncodeError, match="bytes long; the limit is 2147483647"):
+        request(*(tensor.replace(name=str(i)) for i in range(n)))
+    with pytest.raises(tw.EncodeError, match="bytes long; the limit is 2147483647"):
+        protobuf_writer.append_raw_contents(b"", [reserved] * n, True)
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [tw.grpc.encode_request, tw.grpc.encode_response, tw.grpc.encode_stream_response],
+)
+def test_arguments(encode: Any) -> None:
+    for wrong in (None, b"", X):
+        with pytest.raises(TypeError):
+            encode(wrong)
+    if encode is not tw.grpc.encode_request:
+        with pytest.raises(TypeError):
+            encode(RESPONSE, RESPONSE)
+
+
+# --- the messages without tensors, and raw contents -----------------------------------------------
+
+ITEM = {1: ("name", str), 2: ("dims", [int])}
+KINDS = {1: ("name", str), 2: ("names", [str]), 3: ("ready", bool), 4: ("items", [ITEM])}
+
+
+def test_small_messages() -> None:
+    values = {
+        "name": "é" * 100,
+        "names": ["a", ""],
+        "ready": True,
+        "items": [{"name": "i", "dims": [-1, 0, 2**40]}, {"name": "", "dims": []}],
+    }
+    written = protobuf_writer.write_message(values, KINDS)
+    assert written == b"".join(
+        (
+            delimited(1, "é" * 100),
+            delimited(2, "a") + delimited(2) + integer(3, 1),
+            delimited(4, delimited(1, "i"), packed(2, (-1, 0, 2**40))) + delimited(4),
+        )
+    )
+    assert protobuf_reader.read_message(written, KINDS) == values
+    empty: dict[str, Any] = {"name": "", "names": [], "ready": False, "items": []}
+    assert protobuf_writer.write_message(empty, KINDS) == b""
+
+
+@pytest.mark.parametrize("is_request", [True, False])
+def test_append(is_request: bool) -> None:
+    contents: list[Any] = [b"\1", np.arange(300, dtype=np.uint8), bytearray(b"")]
+    head = bytearray(cases.tensor())
+    whole = protobuf_writer.append_raw_contents(head, iter(contents), is_request)
+    number = 7 if is_request else 6
+    assert whole == bytes(head) + b"".join(delimited(number, bytes(c)) for c in contents)
+    rest, split = protobuf_reader.split_raw_contents(whole, is_request)
+    assert (rest, list(map(bytes, split))) == (head, list(map(bytes, contents)))
+
+
+@pytest.mark.parametrize("wrong", [None, ["text"], [None], [np.zeros(4, np.int32)]])
+def test_append_of_what_is_no_bytes(wrong: Any) -> None:
+    with pytest.raises((TypeError, BufferError)):
+        protobuf_writer.append_raw_contents(b"", wrong, True)
