@@ -204,8 +204,7 @@ def test_options_reach_uvicorn_and_the_application(
     assert main(["serve", "--echo", "--http", interface, *options]) == 0
     app = create()
     assert (app.max_body, app.receive_timeout) == (1000, 2.5)
-    workers = app.infer_targets[b"/v2/models/echo/infer"].options.workers
-    assert workers.max_concurrency == 3
+    assert app.workers.max_concurrency == 3
     assert found == {
         "factory": True,
         "http": FAST_PROTOCOL if interface == "fast" else "h11",
