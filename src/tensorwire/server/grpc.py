@@ -6,8 +6,11 @@ There are no generated classes: grpcio passes each message as ``bytes``, and the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
 import tensorwire as tw
@@ -231,8 +234,10 @@ class InferenceService:
         task.add_done_callback(self.tasks.discard)
         try:
             return await asyncio.shield(task)
-        except asyncio.CancelledError:  # the client does not wait any longer
-            call.cancel()
+        except asyncio.CancelledError as error:
+            if task.cancelled():  # by the model
+                return Failure(*describe_failure(error))
+            call.cancel()  # the client does not wait any longer
             raise
 
     # --- shutdown ---
@@ -256,11 +261,9 @@ async def abort(context: Any, failure: Failure) -> NoReturn:
 
 
 async def settle(result: Any) -> bytes | Failure:
-    """Await a response. Return a Failure for any exception."""
+    """Await a response. Return a Failure for an exception."""
     try:
         response: bytes = await result
-    except asyncio.CancelledError as error:  # a model has cancelled its own task
-        return Failure(*describe_failure(error))
     except Exception as error:
         return Failure(*describe_failure(error))
     return response
@@ -405,19 +408,50 @@ async def serving(
 
 
 async def stop(server: Any, inference: InferenceService, timeout: float | None) -> None:
-    """Stop a server after the requests in progress.
+    """Stop a server after the requests in progress, or at once if SIGINT arrives.
 
     Clients that do not send their request, or do not read a response, have ``timeout`` seconds.
     """
-    stopping = asyncio.ensure_future(server.stop(_FOREVER))  # from now on, it accepts no calls
-    await inference.end_streams()
-    while inference.tasks:
-        await asyncio.wait(inference.tasks)
-    await asyncio.wait({stopping}, timeout=timeout)
-    while inference.tasks:  # of requests that have arrived meanwhile
-        await asyncio.wait(inference.tasks)
+
+    async def finish() -> None:
+        stopping = asyncio.ensure_future(server.stop(_FOREVER))
+        await asyncio.sleep(0)  # from now on, the server accepts no calls
+        await inference.end_streams()
+        while inference.tasks:
+            await asyncio.wait(inference.tasks)
+        await asyncio.wait({stopping}, timeout=timeout)
+        while inference.tasks:  # of requests that have arrived meanwhile
+            await asyncio.wait(inference.tasks)
+
+    finishing = asyncio.ensure_future(finish())
+    with calling_on_interrupt(finishing.cancel):
+        await asyncio.wait({finishing})
     await server.stop(None)
-    await stopping
+
+
+@contextmanager
+def calling_on_interrupt(function: Callable[[], object]) -> Iterator[None]:
+    """Call a function in the event loop if SIGINT arrives, after the handler of the program.
+
+    uvicorn does not tell the application that the user has pressed CTRL+C again, and does not stop
+    waiting for it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    original = signal.getsignal(signal.SIGINT)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(function)
+        if callable(original):
+            original(number, frame)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, original)
 
 
 def credentials(certfile: str, keyfile: str | None) -> Any:

@@ -79,11 +79,15 @@ def run(
         ) from None
     for file in ("ssl_certfile", "ssl_keyfile"):
         check_readable(f"--{file.replace('_', '-')}", uvicorn_options.get(file))
+    app = load(options)
     reserved = None
     if grpc_port is not None:
+        if not isinstance(app, App):
+            raise InvalidArgumentsError(
+                f"{options.models} was not created by create_app, which --grpc-port requires"
+            )
         reserved = reserve(uvicorn_options["host"], grpc_port)
         options = options._replace(grpc=grpc_arguments(reserved, uvicorn_options))
-    app = load(options)
     reason = why_not_fast(app) if http == "fast" else "as requested"
     interface = "InferProtocol" if reason is None else f"ASGI ({reason})"
     workers = uvicorn_options.get("workers") or 1
@@ -233,10 +237,6 @@ def load(options: Options) -> Any:
             raise InvalidArgumentsError(
                 f"{models} is not an application: it does not take three arguments. If it is a "
                 "model, pass a mapping of names to models"
-            )
-        if options.grpc is not None and not isinstance(found, App):
-            raise InvalidArgumentsError(
-                f"{models} was not created by create_app, which --grpc-port requires"
             )
         return found
     served = {"echo": Model(echo, in_event_loop=True), **found} if options.with_echo else found
