@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import gzip
-import logging
-import subprocess
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +27,6 @@ from support.grpc_servers import (  # noqa: E402
     SMALL,
     UNLIMITED,
     GrpcServer,
-    free_port,
     grpc_server,
     message,
 )
@@ -64,6 +61,10 @@ def echo(request: tw.InferRequest) -> tw.InferResponse:
     return tw.InferResponse(request.inputs)
 
 
+def call(function: Any, request: tw.InferRequest) -> Any:
+    return function(request)
+
+
 async def async_echo(request: tw.InferRequest) -> tw.InferResponse:
     await asyncio.sleep(0)
     return tw.InferResponse(request.inputs)
@@ -86,7 +87,7 @@ MODELS: dict[str, Any] = {
     "echo": Model(echo, in_event_loop=True),
     "thread": echo,
     "async": async_echo,
-    "wrapped": lambda request: async_echo(request),
+    "wrapped": partial(call, async_echo),
     "declared": Model(echo, [X], [X], in_event_loop=True),
     "list": Model(lambda request: {"y": request["x"].as_numpy().tolist()}, in_event_loop=True),
     "a b/ü": Model(echo, in_event_loop=True),
@@ -431,7 +432,7 @@ def test_where_requests_are_decoded_and_responses_encoded(
 
         return call
 
-    monkeypatch.setattr(served, "decode_request", recorded("decode", served.decode_request))
+    monkeypatch.setattr(served, "decode_request", recorded("decode", tw.grpc.decode_request))
     encode = served.GrpcFormat.encode
     monkeypatch.setattr(served.GrpcFormat, "encode", recorded("encode", encode))
     server.infer(model, x)
@@ -544,7 +545,7 @@ def test_request_that_is_cancelled_while_it_is_decoded(
 ) -> None:
     gate = Gate()
     decoding, decoded = threading.Event(), threading.Event()
-    decode, n_called = served.decode_request, 0
+    decode, n_called = tw.grpc.decode_request, 0
 
     def slowly(*arguments: Any, **options: Any) -> Any:
         decoding.set()
@@ -554,7 +555,7 @@ def test_request_that_is_cancelled_while_it_is_decoded(
     def count(self: Model, request: tw.InferRequest) -> Any:
         nonlocal n_called
         n_called += 1
-        return tw.InferResponse()
+        return tw.InferResponse([])
 
     monkeypatch.setattr(served, "decode_request", slowly)
     for name in ("m", "async", "echo"):

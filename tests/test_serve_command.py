@@ -231,7 +231,7 @@ def test_model_of_the_user_with_the_name_echo(monkeypatch: pytest.MonkeyPatch) -
     ("host", "expected"), [("::1", "http://[::1]:80"), ("127.0.0.1", "http://127.0.0.1:80")]
 )
 def test_address_in_the_start_message(host: str, expected: str) -> None:
-    assert serve.format_address({"host": host, "port": 80}) == expected
+    assert serve.format_addresses(Options(None, True), {"host": host, "port": 80}) == expected
 
 
 def test_without_uvicorn(
