@@ -14,7 +14,7 @@ import pytest
 import tensorwire as tw
 from support.asgi_requests import ALL, BODY, FRAME, WORDS, X, ask, infer
 from tensorwire.server import Model, create_app
-from tensorwire.server.model import Selection
+from tensorwire.server.http import Selection
 
 
 async def echo(request: tw.InferRequest) -> tw.InferResponse:

@@ -204,8 +204,7 @@ def test_options_reach_uvicorn_and_the_application(
     assert main(["serve", "--echo", "--http", interface, *options]) == 0
     app = create()
     assert (app.max_body, app.receive_timeout) == (1000, 2.5)
-    workers = app.infer_targets[b"/v2/models/echo/infer"].options.workers
-    assert workers.max_concurrency == 3
+    assert app.workers.max_concurrency == 3
     assert found == {
         "factory": True,
         "http": FAST_PROTOCOL if interface == "fast" else "h11",
@@ -232,7 +231,7 @@ def test_model_of_the_user_with_the_name_echo(monkeypatch: pytest.MonkeyPatch) -
     ("host", "expected"), [("::1", "http://[::1]:80"), ("127.0.0.1", "http://127.0.0.1:80")]
 )
 def test_address_in_the_start_message(host: str, expected: str) -> None:
-    assert serve.format_address({"host": host, "port": 80}) == expected
+    assert serve.format_addresses(Options(None, True), {"host": host, "port": 80}) == expected
 
 
 def test_without_uvicorn(

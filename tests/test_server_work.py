@@ -447,7 +447,7 @@ def test_coroutine_of_a_request_can_be_closed() -> None:
     body.write(bytes(frame))
     headers = [(b"inference-header-content-length", b"%d" % (frame.header_length or 0))]
     model = app.infer_targets[b"/v2/models/m/infer"]
-    coroutine: Any = model.infer(body, Framing(headers), ThreadCall())
+    coroutine: Any = model.infer((body, Framing(headers)), ThreadCall())
     coroutine.send(None)
     coroutine.close()
 

@@ -1,4 +1,4 @@
-"""``tensorwire serve``: serve models over HTTP with uvicorn."""
+"""``tensorwire serve``: serve models over HTTP with uvicorn, and over gRPC."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command. Options of uvicorn have the names that they have in uvicorn."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "serve", help="serve models over HTTP with uvicorn"
+        "serve", help="serve models over HTTP with uvicorn, and over gRPC"
     )
     parser.add_argument(
         "models",
@@ -27,10 +27,16 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--port", type=_port, default=8000, help="port to listen on (default: %(default)s)"
     )
-    parser.add_argument("--uds", metavar="PATH", help="listen on a Unix socket instead of a port")
+    parser.add_argument(
+        "--grpc-port",
+        type=_port,
+        metavar="PORT",
+        help="serve the models over gRPC, too, at this port",
+    )
+    parser.add_argument("--uds", metavar="PATH", help="listen on a Unix socket instead of --port")
     parser.add_argument("--workers", type=int, metavar="N", help="number of processes (default: 1)")
     parser.add_argument(
-        "--ssl-certfile", metavar="FILE", help="serve https with this certificate chain (PEM)"
+        "--ssl-certfile", metavar="FILE", help="serve with TLS and this certificate chain (PEM)"
     )
     parser.add_argument(
         "--ssl-keyfile", metavar="FILE", help="private key (default: in the --ssl-certfile)"
@@ -58,16 +64,17 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "--max-concurrency",
         type=int,
         metavar="N",
-        help="maximum number of requests in progress in each process; further ones get status 503 "
-        "(default: 1000)",
+        help="maximum number of requests in progress in each process; further ones get status 503, "
+        "or UNAVAILABLE (default: 1000)",
     )
     parser.add_argument(
         "--limit-concurrency",
         type=int,
         metavar="N",
-        help="reply with status 503 when there are N connections or requests, or more",
+        help="reply with status 503 when there are N connections or requests, or more; and with "
+        "RESOURCE_EXHAUSTED when there are more than N gRPC calls",
     )
-    parser.add_argument("--access-log", action="store_true", help="log every request")
+    parser.add_argument("--access-log", action="store_true", help="log every HTTP request")
     parser.add_argument(
         "--log-level",
         choices=("critical", "error", "warning", "info", "debug"),
@@ -105,6 +112,7 @@ def run(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         return serve.run(
             options,
             http=chosen.http,
+            grpc_port=chosen.grpc_port,
             host=chosen.host,
             port=chosen.port,
             uds=chosen.uds,

@@ -1,8 +1,9 @@
-"""Serve the Open Inference Protocol over HTTP.
+"""Serve the Open Inference Protocol over HTTP and gRPC.
 
 ``create_app`` returns an application that serves models by name, with any ASGI server and with
-granian (RSGI). uvicorn serves it without ASGI if its option ``http`` is ``InferProtocol``. To serve
-inference requests in a route of another framework, use ``read_request`` and ``send_frame``.
+granian (RSGI). uvicorn serves it without ASGI if its option ``http`` is ``InferProtocol``.
+``add_to_grpc_server`` serves the same models with gRPC. To serve inference requests in a route of
+another framework, use ``read_request`` and ``send_frame``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .model import Model
 from .workers import DEFAULT_MAX_CONCURRENCY
 
 if TYPE_CHECKING:
+    from .grpc import add_to_grpc_server
     from .uvicorn import InferProtocol
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "Model",
     "ReceiveTimeoutError",
     "UnsupportedEncodingError",
+    "add_to_grpc_server",
     "create_app",
     "read_request",
     "send_error",
@@ -46,9 +49,13 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on demand, because it requires uvicorn and httptools, which are optional.
+    # Imported on demand, because they require optional packages: uvicorn and httptools, and grpcio.
     if name == "InferProtocol":
         from .uvicorn import InferProtocol  # noqa: PLC0415
 
         return InferProtocol
+    if name == "add_to_grpc_server":
+        from .grpc import add_to_grpc_server  # noqa: PLC0415
+
+        return add_to_grpc_server
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

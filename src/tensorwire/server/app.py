@@ -10,7 +10,8 @@ import tensorwire as tw
 
 from . import asgi
 from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT
-from .model import Function, Model, Selection
+from .http import Selection
+from .model import Function, Model
 from .service import Service
 from .workers import DEFAULT_MAX_CONCURRENCY
 

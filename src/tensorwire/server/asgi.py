@@ -23,7 +23,7 @@ from .body import (
 )
 from .exchange import Exchange
 from .framing import Framing
-from .model import is_slow_to_decode
+from .http import HttpFormat
 from .service import RawHeaders, Reply, Service, error_reply
 from .workers import in_thread
 
@@ -108,7 +108,7 @@ async def read_request(
         found = decompress(body, framing, max_body)
         return decode_request(found, framing.header_length, raw_input=raw_input, limits=limits)
 
-    if not is_slow_to_decode(body, framing):
+    if not HttpFormat.is_slow_to_decode((body, framing)):
         return decode()
     request: InferRequest = await in_thread(decode)
     return request
@@ -226,7 +226,7 @@ async def respond(service: Service, scope: Scope, receive: Receive, send: Send) 
     if scope["type"] == "http":
         await _respond_to_request(service, scope, receive, send)
     elif scope["type"] == "lifespan":
-        await _lifespan(receive, send)
+        await _lifespan(service, receive, send)
     elif scope["type"] == "websocket":  # the server responds with status 403
         await send({"type": "websocket.close", "code": 1000})
 
@@ -261,9 +261,17 @@ async def _wait_for_disconnect(receive: Receive) -> None:
         await asyncio.get_running_loop().create_future()
 
 
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
+async def _lifespan(service: Service, receive: Receive, send: Send) -> None:
+    await receive()
+    phase = "startup"
+    try:
+        async with service.lifespan():
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            phase = "shutdown"
+    except Exception as error:
+        # If the exception was raised, a server would ignore it and run without this application's
+        # other server.
+        await send({"type": f"lifespan.{phase}.failed", "message": str(error)})
+    else:
+        await send({"type": "lifespan.shutdown.complete"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from .._codec.memory import BodyBuffer
@@ -10,15 +9,12 @@ from .._codec.messages import Frame
 from ..errors import TensorwireError, format_seconds
 from .body import ClientDisconnectedError, ReceiveTimeoutError, check_complete, open_body
 from .framing import AmbiguousLengthError, Framing, expects_continue
-from .model import ServedModel
-from .service import Reply, Service, error_reply
+from .service import HttpModel, Reply, Service, describe_failure, error_reply
 from .workers import ThreadCall
 
 # Up to this size, the body of a rejected request is discarded before the reply. If a server closes
 # the connection while the client is still sending, the client may not receive the reply.
 MAX_DISCARDED_NBYTES = 16 << 20
-
-log = logging.getLogger("tensorwire.server")
 
 
 class Exchange:
@@ -61,7 +57,7 @@ class Exchange:
     def __init__(
         self,
         service: Service,
-        target: ServedModel | Reply,
+        target: HttpModel | Reply,
         headers: Iterable[tuple[bytes, bytes]],
         wait_for_disconnect: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
@@ -129,7 +125,7 @@ class Exchange:
             return self._reply
         try:
             check_complete(body)
-            result = self._model.infer(body, self._framing, self.thread_call)
+            result = self._model.infer((body, self._framing), self.thread_call)
         except Exception as error:
             return failure_reply(error)
         return Reply(200, result) if isinstance(result, Frame) else _await_reply(result)
@@ -146,7 +142,4 @@ async def _await_reply(result: Awaitable[Frame]) -> Reply:
 
 def failure_reply(error: BaseException) -> Reply:
     """Return the reply for an exception, and log it if it is unexpected."""
-    if isinstance(error, TensorwireError):
-        return error_reply(str(error), error.status)
-    log.error("an inference request failed", exc_info=error)
-    return error_reply("internal server error", 500)
+    return error_reply(*describe_failure(error))

@@ -6,13 +6,12 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 import tensorwire as tw
 
-from .._codec.datatypes import UNLIMITED
 from ..arguments import check_type
 from ..errors import (
     TensorNotFoundError,
@@ -21,20 +20,18 @@ from ..errors import (
     format_shape,
     format_subject,
 )
-from ..http import HEADER_LENGTH
-from .body import decompress
-from .framing import Framing
+from .body import ClientDisconnectedError
 from .workers import ThreadCall, Workers, in_thread
 
 log = logging.getLogger("tensorwire.server")
 
 Result = tw.InferResponse | Mapping[str, Any]
-# Larger JSON is read and written in a thread. Larger bodies are read in a thread, because their
-# BYTES and BOOL elements are checked one by one. Up to these sizes, this takes up to about 2 ms.
+# Larger JSON is read and written in a thread, and larger lists are converted there. Larger messages
+# are read in a thread, because their BYTES and BOOL elements are checked one by one. Up to these
+# sizes, this takes up to about 2 ms.
 MAX_JSON_NBYTES = 64 << 10
 MAX_BODY_NBYTES = 2 << 20
 SpecsByName = dict[str, tw.TensorSpec]
-Selection = Literal["spec", "triton"]
 Function = Callable[[tw.InferRequest], Result | Awaitable[Result]]
 
 
@@ -123,80 +120,111 @@ class InvalidOutputError(tw.TensorwireError):
     """A model failed, or returned something other than the outputs that it declares."""
 
 
-class Options(NamedTuple):
-    """What an application serves all its models with; see ``create_app``."""
-
-    max_body: int
-    limits: tw.Limits
-    selection: Selection
-    workers: Workers
+Received = TypeVar("Received")
+Received_contra = TypeVar("Received_contra", contravariant=True)
+Encoded = TypeVar("Encoded")
+Encoded_co = TypeVar("Encoded_co", covariant=True)
 
 
-class ServedModel:
-    """A model with its name and the options of the application.
+class Format(Protocol[Received_contra, Encoded_co]):
+    """The messages of a transport: how requests are decoded, and responses encoded."""
 
-    ``infer`` turns the body of a request into the frame of the response. It raises TensorwireError
-    with the HTTP status of an error response.
+    def is_slow_to_decode(self, message: Received_contra) -> bool:
+        """Return whether decoding a request may take more than about two milliseconds."""
+
+    def decode(self, message: Received_contra, model: Model) -> tw.InferRequest:
+        """Decode a request. Raises TensorwireError."""
+
+    def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
+        """Return whether encoding tensors of this size may take more than two milliseconds."""
+
+    def encode(self, response: tw.InferResponse, request: tw.InferRequest) -> Encoded_co:
+        """Encode a response. Raises EncodeError; its status is 400 if the request is the cause."""
+
+
+class Pending(NamedTuple):
+    """What a synchronous function returned that has to be awaited."""
+
+    awaitable: Awaitable[Any]
+
+
+class ServedModel(Generic[Received, Encoded]):
+    """A model with its name, as one transport serves it.
+
+    ``infer`` turns a received request into the encoded response. It raises TensorwireError with the
+    HTTP status of an error response.
+
+    Parameters
+    ----------
+    name : str
+    model : Model
+    format : Format
+        The messages of the transport.
+    workers : Workers
+        The threads and the limit of the application, which all models and transports share.
     """
 
-    def __init__(self, name: str, model: Model, options: Options) -> None:
+    def __init__(
+        self, name: str, model: Model, format: Format[Received, Encoded], workers: Workers
+    ) -> None:
         self.name = name
         self.model = model
-        self.options = options
+        self.format = format
+        self.workers = workers
 
-    def infer(
-        self, body: tw.BodyBuffer, framing: Framing, call: ThreadCall
-    ) -> tw.Frame | Awaitable[tw.Frame]:
+    def infer(self, message: Received, call: ThreadCall) -> Encoded | Awaitable[Encoded]:
         """Decode a request, run the model, and encode the response.
 
-        What may take more than about two milliseconds is done in a thread. Return the frame itself
-        if the model has ``in_event_loop``, its function does not return an awaitable, and nothing
-        has to be done in a thread; otherwise an awaitable of the frame.
+        What may take more than about two milliseconds is done in a thread. Return the response
+        itself if the model has ``in_event_loop``, its function does not return an awaitable, and
+        nothing has to be done in a thread; otherwise an awaitable of the response. It raises
+        ClientDisconnectedError if ``call`` is cancelled before the model runs.
         """
-        if is_slow_to_decode(body, framing):
-            return self._decode_and_infer(body, framing, call)
-        request = self._decode(body, framing)
+        if self.format.is_slow_to_decode(message):
+            return self._decode_and_infer(message, call)
+        request = self._decode(message)
         if not self.model.in_event_loop:
             return self._infer(request, call)
         result = self._call(request)
-        if is_slow_to_encode(result, request) or is_awaitable(result):
+        if self._is_slow_to_encode(result, request) or is_awaitable(result):
             return self._finish_later(result, request)
         return self._encode(result, request)
 
-    async def _decode_and_infer(
-        self, body: tw.BodyBuffer, framing: Framing, call: ThreadCall
-    ) -> tw.Frame:
-        workers = self.options.workers
-        workers.begin_request()
+    async def _decode_and_infer(self, message: Received, call: ThreadCall) -> Encoded:
+        self.workers.begin_request()
         try:
-            request = await in_thread(self._decode, body, framing)
-            del body
+            request = await in_thread(self._decode, message)
+            del message
             return await self._run(request, call)
         finally:
-            workers.end_request()
+            self.workers.end_request()
 
-    async def _infer(self, request: tw.InferRequest, call: ThreadCall) -> tw.Frame:
-        workers = self.options.workers
-        workers.begin_request()
+    async def _infer(self, request: tw.InferRequest, call: ThreadCall) -> Encoded:
+        self.workers.begin_request()
         try:
             return await self._run(request, call)
         finally:
-            workers.end_request()
+            self.workers.end_request()
 
-    async def _run(self, request: tw.InferRequest, call: ThreadCall) -> tw.Frame:
+    async def _run(self, request: tw.InferRequest, call: ThreadCall) -> Encoded:
         """Run the model, and encode the response."""
         model = self.model
+        if call.is_cancelled:  # while the request was decoded
+            raise ClientDisconnectedError("the client cancelled the request")
         if model.is_async or model.in_event_loop:
             result = self._call(request)
         else:
-            result = await call.run(self.options.workers, self._call_and_encode, request)
-            if isinstance(result, tw.Frame):
-                return result
+            encoded: Encoded | Pending = await call.run(
+                self.workers, self._call_and_encode, request
+            )
+            if not isinstance(encoded, Pending):
+                return encoded
+            result = encoded.awaitable
         return await self._finish(result, request)
 
-    async def _finish_later(self, result: Any, request: tw.InferRequest) -> tw.Frame:
+    async def _finish_later(self, result: Any, request: tw.InferRequest) -> Encoded:
         try:
-            self.options.workers.begin_request()
+            self.workers.begin_request()
         except TensorwireError:
             if inspect.iscoroutine(result):
                 result.close()
@@ -204,9 +232,9 @@ class ServedModel:
         try:
             return await self._finish(result, request)
         finally:
-            self.options.workers.end_request()
+            self.workers.end_request()
 
-    async def _finish(self, result: Any, request: tw.InferRequest) -> tw.Frame:
+    async def _finish(self, result: Any, request: tw.InferRequest) -> Encoded:
         """Await the result of a model if it is an awaitable, and encode the response."""
         try:
             if is_awaitable(result):
@@ -224,27 +252,16 @@ class ServedModel:
             raise
         except BaseException as error:  # SystemExit would stop the server
             raise self._model_error(error, request) from None
-        if is_slow_to_encode(result, request):
-            frame: tw.Frame = await in_thread(self._encode, result, request)
-            return frame
+        if self._is_slow_to_encode(result, request):
+            encoded: Encoded = await in_thread(self._encode, result, request)
+            return encoded
         return self._encode(result, request)
 
-    def _decode(self, body: tw.BodyBuffer, framing: Framing) -> tw.InferRequest:
-        """Decompress, decode and check a request."""
-        model = self.model
-        if framing.header_length == 0 and model.raw_input is None:
-            raise InvalidInputError(
-                f"{HEADER_LENGTH} is 0, which means a raw binary request, but the model does not "
-                "declare exactly one input"
-            )
-        request = tw.decode_request(
-            decompress(body, framing, self.options.max_body),
-            framing.header_length,
-            raw_input=model.raw_input,
-            limits=self.options.limits,
-        )
-        if model.inputs:
-            check_inputs(request.inputs, model.inputs)
+    def _decode(self, message: Received) -> tw.InferRequest:
+        """Decode and check a request."""
+        request = self.format.decode(message, self.model)
+        if self.model.inputs:
+            check_inputs(request.inputs, self.model.inputs)
         return request.replace(model_name=self.name)
 
     def _call(self, request: tw.InferRequest) -> Any:
@@ -255,18 +272,25 @@ class ServedModel:
         except BaseException as error:  # including SystemExit and the panics of Rust extensions
             raise self._model_error(error, request) from None
 
-    def _call_and_encode(self, request: tw.InferRequest) -> Any:
-        """Run in a thread: return the frame, or what an async function returned that was wrapped.
+    def _call_and_encode(self, request: tw.InferRequest) -> Encoded | Pending:
+        """Run in a thread: return the response, or Pending if an async function was wrapped.
 
         Raises TensorwireError.
         """
         try:
-            result = self.model.function(request)
+            result: Any = self.model.function(request)
         except BaseException as error:
             raise self._model_error(error, request) from None
-        return result if is_awaitable(result) else self._encode(result, request)
+        return Pending(result) if is_awaitable(result) else self._encode(result, request)
 
-    def _encode(self, result: Any, request: tw.InferRequest) -> tw.Frame:
+    def _is_slow_to_encode(self, result: Any, request: tw.InferRequest) -> bool:
+        """Return whether encoding what a model returned may take more than two milliseconds."""
+        nbytes, is_converted = measure(result)
+        return nbytes > MAX_JSON_NBYTES and (
+            is_converted or self.format.is_slow_to_encode(nbytes, request)
+        )
+
+    def _encode(self, result: Any, request: tw.InferRequest) -> Encoded:
         """Encode what the model returned, with the outputs that the request asks for."""
         declared = self.model.outputs
         try:
@@ -289,9 +313,7 @@ class ServedModel:
                 )
             if declared:
                 check_outputs(response.outputs, declared)
-            return tw.encode_response(
-                response, request, selection=self.options.selection, limits=UNLIMITED
-            )
+            return self.format.encode(response, request)
         except Exception as error:
             # 400: the request asks for an output that does not exist, or that cannot be JSON
             if isinstance(error, tw.EncodeError) and error.status == 400:
@@ -331,13 +353,6 @@ class ServedModel:
         return tensor.data is None
 
 
-def is_slow_to_decode(body: tw.BodyBuffer, framing: Framing) -> bool:
-    """Return whether decoding a body may take more than about two milliseconds."""
-    nbytes = len(body)
-    json_nbytes = nbytes if framing.header_length is None else framing.header_length
-    return bool(framing.encoding) or json_nbytes > MAX_JSON_NBYTES or nbytes > MAX_BODY_NBYTES
-
-
 _NOT_AWAITABLE = (tw.InferResponse, dict)
 
 
@@ -354,11 +369,10 @@ def is_in_task() -> bool:
         return False
 
 
-def is_slow_to_encode(result: Any, request: tw.InferRequest) -> bool:
-    """Return whether encoding what a model returned may take more than about two milliseconds.
+def measure(result: Any) -> tuple[int, bool]:
+    """Return the size of what a model returned, and whether lists or objects must be converted.
 
-    Writing JSON and converting lists and objects takes longer the larger the outputs are. Writing
-    arrays as binary data does not.
+    If lists are larger than MAX_JSON_NBYTES, the size may be any number above this limit.
     """
     left = MAX_JSON_NBYTES
     is_converted = False
@@ -372,7 +386,7 @@ def is_slow_to_encode(result: Any, request: tw.InferRequest) -> bool:
                 isinstance(value, tw.Tensor)
                 or getattr(getattr(value, "dtype", None), "kind", "O") in "biuf"
             )
-    return left < 0 and (is_converted or not is_all_binary(request))
+    return MAX_JSON_NBYTES - left, is_converted
 
 
 def subtract_nbytes(left: int, value: Any) -> int:
@@ -397,13 +411,6 @@ def subtract_nbytes(left: int, value: Any) -> int:
             break
         left = subtract_nbytes(left - 64, item)
     return left
-
-
-def is_all_binary(request: tw.InferRequest) -> bool:
-    """Return whether a request asks for all its outputs as binary data."""
-    if request.outputs:
-        return all(output.binary for output in request.outputs)
-    return request.parameters.get("binary_data_output") is True
 
 
 def as_tensor(name: str, value: Any, declared: SpecsByName) -> tw.Tensor:

@@ -1,11 +1,14 @@
-"""``tensorwire serve``: run an application on uvicorn."""
+"""``tensorwire serve``: run an application on uvicorn, and its models on a gRPC server."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from importlib import import_module
 from traceback import extract_tb
 from typing import Any, NamedTuple
@@ -21,7 +24,7 @@ _OPTIONS_VARIABLE = "_TENSORWIRE_SERVE"
 
 
 class InvalidArgumentsError(Exception):
-    """The command-line arguments are invalid, or uvicorn is not installed."""
+    """The command-line arguments are invalid, or a package is not installed."""
 
 
 class Options(NamedTuple):
@@ -37,6 +40,8 @@ class Options(NamedTuple):
     """Time in seconds in which a body must arrive, if the application is created."""
     max_concurrency: int | None = None
     """Maximum number of requests in progress, if the application is created."""
+    grpc: Sequence[Any] | None = None
+    """The arguments of ``grpc.serving`` after the application; None without gRPC."""
 
 
 def echo(request: tw.InferRequest) -> tw.InferResponse:
@@ -44,7 +49,9 @@ def echo(request: tw.InferRequest) -> tw.InferResponse:
     return tw.InferResponse(request.inputs)
 
 
-def run(options: Options, *, http: str, **uvicorn_options: Any) -> int:
+def run(
+    options: Options, *, http: str, grpc_port: int | None = None, **uvicorn_options: Any
+) -> int:
     """Run the server until it is interrupted, and return the exit status.
 
     Parameters
@@ -53,14 +60,16 @@ def run(options: Options, *, http: str, **uvicorn_options: Any) -> int:
         What to serve.
     http : {"fast", "asgi"}
         Whether inference requests are answered by ``InferProtocol`` or through ASGI.
+    grpc_port : int, optional
+        The port for gRPC at the same host. By default, there is no gRPC.
     **uvicorn_options
         Arguments of ``uvicorn.run``.
 
     Raises
     ------
     InvalidArgumentsError
-        There are no models, they cannot be loaded, a file of TLS cannot be read, or uvicorn is not
-        installed.
+        There are no models, they cannot be loaded, a file of TLS cannot be read, the port for gRPC
+        is in use, or a package is not installed.
     """
     try:
         uvicorn: Any = import_module("uvicorn")
@@ -71,31 +80,85 @@ def run(options: Options, *, http: str, **uvicorn_options: Any) -> int:
     for file in ("ssl_certfile", "ssl_keyfile"):
         check_readable(f"--{file.replace('_', '-')}", uvicorn_options.get(file))
     app = load(options)
+    reserved = None
+    if grpc_port is not None:
+        if not isinstance(app, App):
+            raise InvalidArgumentsError(
+                f"{options.models} was not created by create_app, which --grpc-port requires"
+            )
+        reserved = reserve(uvicorn_options["host"], grpc_port)
+        options = options._replace(grpc=grpc_arguments(reserved, uvicorn_options))
     reason = why_not_fast(app) if http == "fast" else "as requested"
     interface = "InferProtocol" if reason is None else f"ASGI ({reason})"
     workers = uvicorn_options.get("workers") or 1
     print(
         f"tensorwire {tw.__version__} serves {format_models(app, options)} at "
-        f"{format_address(uvicorn_options)} with {interface} on uvicorn {uvicorn.__version__}, "
+        f"{format_addresses(options, uvicorn_options)} with {interface} on uvicorn "
+        f"{uvicorn.__version__}, "
         f"{'1 process' if workers == 1 else f'{workers} processes'}",
         flush=True,
     )
     os.environ[_OPTIONS_VARIABLE] = json.dumps(options)
-    uvicorn.run(
-        f"{__name__}:create",
-        factory=True,
-        # h11, because uvicorn's httptools protocol does not read the body of a request with an
-        # Upgrade header, and takes it for the next request.
-        http="h11" if reason else FAST_PROTOCOL,
-        ws="none",
-        **uvicorn_options,
-    )
+    with reserved or nullcontext():
+        uvicorn.run(
+            f"{__name__}:create",
+            factory=True,
+            # h11, because uvicorn's httptools protocol does not read the body of a request with an
+            # Upgrade header, and takes it for the next request.
+            http="h11" if reason else FAST_PROTOCOL,
+            ws="none",
+            **uvicorn_options,
+        )
     return 0
 
 
 def create() -> Any:
     """Return the application. uvicorn calls this function in each process of the server."""
-    return load(Options(*json.loads(os.environ[_OPTIONS_VARIABLE])))
+    options = Options(*json.loads(os.environ[_OPTIONS_VARIABLE]))
+    app = load(options)
+    if options.grpc is not None:
+        from .grpc import serving  # noqa: PLC0415 - grpcio is optional
+
+        app.lifespan = partial(serving, app, *options.grpc)
+    return app
+
+
+def reserve(host: str, port: int) -> socket.socket:
+    """Bind a port for the gRPC servers of all processes, and return the socket.
+
+    The servers listen at the port with SO_REUSEPORT, so they would not notice that it is in use.
+    While the socket exists, only processes of the same user that set this option can listen.
+    """
+    try:
+        import_module("grpc.aio")
+    except ImportError:
+        raise InvalidArgumentsError(
+            "grpcio is not installed: pip install 'tensorwire[grpc]'"
+        ) from None
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            address = probe.getsockname()  # the port was 0, or the same
+        reserved = socket.socket(family, kind)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(address)
+    except OSError as error:
+        raise InvalidArgumentsError(
+            f"--grpc-port: cannot listen at {format_host(host)}:{port}: {error.strerror}"
+        ) from None
+    return reserved
+
+
+def grpc_arguments(reserved: socket.socket, uvicorn_options: Mapping[str, Any]) -> Sequence[Any]:
+    """Return ``Options.grpc``."""
+    return (
+        f"{format_host(uvicorn_options['host'])}:{reserved.getsockname()[1]}",
+        uvicorn_options.get("ssl_certfile"),
+        uvicorn_options.get("ssl_keyfile"),
+        uvicorn_options.get("limit_concurrency"),
+    )
 
 
 def why_not_fast(app: Any) -> str | None:
@@ -130,12 +193,17 @@ def format_models(app: Any, options: Options) -> str:
     return ", ".join(sorted({model.name for _, model in app.routes.values() if model is not None}))
 
 
-def format_address(uvicorn_options: Mapping[str, Any]) -> str:
+def format_addresses(options: Options, uvicorn_options: Mapping[str, Any]) -> str:
+    s = "s" if uvicorn_options.get("ssl_certfile") else ""
     if uvicorn_options.get("uds"):
-        return f"unix:{uvicorn_options['uds']}"
-    scheme = "https" if uvicorn_options.get("ssl_certfile") else "http"
-    host = uvicorn_options["host"]
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{uvicorn_options['port']}"
+        address = f"unix:{uvicorn_options['uds']}"
+    else:
+        address = f"http{s}://{format_host(uvicorn_options['host'])}:{uvicorn_options['port']}"
+    return address if options.grpc is None else f"{address} and grpc{s}://{options.grpc[0]}"
+
+
+def format_host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def load(options: Options) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -12,11 +14,14 @@ import tensorwire as tw
 
 from .._codec.messages import Frame
 from ..arguments import check_integer, check_seconds, check_type
-from ..errors import format_subject, format_text, format_value
+from ..errors import TensorwireError, format_subject, format_text, format_value
 from ..http import EXTENSION, JSON_TYPE
 from .framing import frame_headers
-from .model import Function, Model, Options, Selection, ServedModel
+from .http import HttpFormat, HttpMessage, Selection
+from .model import Function, Model, ServedModel
 from .workers import Workers
+
+log = logging.getLogger("tensorwire.server")
 
 VERSION = "1"  # the version of every model
 SERVER_ENDPOINTS = {"/v2": "server", "/v2/health/live": "live", "/v2/health/ready": "ready"}
@@ -27,7 +32,8 @@ MODEL_PATH = re.compile(
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 CLOSE = (b"connection", b"close")  # the server closes the connection after the reply
-Route = tuple[str, ServedModel | None]
+HttpModel = ServedModel[HttpMessage, Frame]
+Route = tuple[str, HttpModel | None]
 
 
 class Reply(NamedTuple):
@@ -59,8 +65,24 @@ def error_reply(message: str, status: int, headers: RawHeaders = ()) -> Reply:
     return json_reply({"error": message}, status, headers)
 
 
+def describe_failure(error: BaseException) -> tuple[str, int]:
+    """Return the text and the status that a client receives. Log an unexpected exception."""
+    if isinstance(error, TensorwireError):
+        return str(error), error.status
+    log.error("an inference request failed", exc_info=error)
+    return "internal server error", 500
+
+
 class Service:
-    """Models by name, and the options they are served with."""
+    """Models by name, and the options they are served with.
+
+    Attributes
+    ----------
+    lifespan : callable
+        Returns an asynchronous context manager, in which the server of the application runs.
+    """
+
+    lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
 
     def __init__(
         self,
@@ -78,23 +100,26 @@ class Service:
         check_type("models", models, Mapping, "a mapping of names to functions or Models")
         check_type("limits", limits, tw.Limits, "a Limits object")
         self.max_body: int = check_integer("max_body", max_body, minimum=1)
-        options = Options(self.max_body, limits, selection, Workers(max_concurrency))
+        self.limits = limits
+        self.workers = Workers(max_concurrency)
         self.receive_timeout: float | None = check_seconds("receive_timeout", receive_timeout)
         self.zero_copy = zero_copy
         self.routes: dict[str, Route] = {
             path: (endpoint, None) for path, endpoint in SERVER_ENDPOINTS.items()
         }
+        self.models: dict[str, HttpModel] = {}
+        http = HttpFormat(self.max_body, limits, selection)
         for name, model in models.items():
             served = model if isinstance(model, Model) else Model(model)
-            self._add(ServedModel(name, served, options))
+            self._add(ServedModel(name, served, http, self.workers))
         # The models by the usual form of the request target, which needs no parsing.
-        self.infer_targets: dict[bytes, ServedModel] = {
+        self.infer_targets: dict[bytes, HttpModel] = {
             quote(path).encode(): model
             for path, (endpoint, model) in self.routes.items()
             if endpoint == "infer" and model is not None
         }
 
-    def _add(self, model: ServedModel) -> None:
+    def _add(self, model: HttpModel) -> None:
         name = model.name
         check_type("the name of a model", name, str, "a str")
         if not name or name.startswith("/") or name.endswith("/"):
@@ -110,8 +135,9 @@ class Service:
                         "ambiguous"
                     )
                 self.routes[path] = endpoint, model
+        self.models[name] = model
 
-    def route(self, method: str, path: str) -> ServedModel | Reply:
+    def route(self, method: str, path: str) -> HttpModel | Reply:
         """Return the model of an inference request, or the reply to any other request."""
         found = self.routes.get(path) or self.routes.get(path.rstrip("/"))
         if found is None:
@@ -125,14 +151,17 @@ class Service:
             )
         if endpoint == "infer" and model is not None:
             return model
-        return json_reply(self._metadata(endpoint, model))
+        return json_reply(self.metadata(endpoint, model))
 
     def _not_found(self, path: str) -> str:
         found = MODEL_PATH.fullmatch(path.rstrip("/"))
         if found is None:
             return f"not found: {format_text(path)}"
-        name, version = found["model"], found["version"]
-        if f"/v2/models/{name}" not in self.routes:
+        return self.unknown_model(found["model"], found["version"])
+
+    def unknown_model(self, name: str, version: str) -> str:
+        """Return the text of the error about a model or a version that does not exist."""
+        if name not in self.models:
             return f"{format_subject('model', name)} is not known"
         return (
             f"{format_subject('model', name)} has no version {format_value(version)}, "
@@ -140,8 +169,8 @@ class Service:
         )
 
     @staticmethod
-    def _metadata(endpoint: str, model: ServedModel | None) -> dict[str, Any]:
-        """Return the JSON value of a metadata or health endpoint."""
+    def metadata(endpoint: str, model: HttpModel | None) -> dict[str, Any]:
+        """Return the value of a metadata or health endpoint."""
         if model is None:
             if endpoint == "server":
                 return {"name": "tensorwire", "version": tw.__version__, "extensions": [EXTENSION]}

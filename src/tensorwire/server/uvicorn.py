@@ -30,8 +30,7 @@ from ..errors import TensorwireError, format_seconds
 from .body import ClientDisconnectedError
 from .exchange import Exchange, failure_reply
 from .framing import expects_continue, frame_head
-from .model import ServedModel
-from .service import Reply, Service, error_reply
+from .service import HttpModel, Reply, Service, error_reply
 
 try:
     import httptools
@@ -394,7 +393,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.receiving = request
         self.requests.append(request)
 
-    def _target(self, method: bytes) -> ServedModel | Reply:
+    def _target(self, method: bytes) -> HttpModel | Reply:
         if method == b"POST":
             model = self.service.infer_targets.get(self.url)
             if model is not None:

@@ -89,22 +89,40 @@ class Workers:
 
 
 class ThreadCall:
-    """A call in a thread, which does not begin if the client has disconnected by then.
+    """The call of a synchronous model, which does not begin if the client is gone by then.
 
     Parameters
     ----------
     wait_for_disconnect : callable, optional
         An async function that returns when the client disconnects. A transport that calls
-        ``disconnect`` itself does not need it.
+        ``disconnect`` or ``cancel`` itself does not need it.
+
+    Attributes
+    ----------
+    is_cancelled : bool
+        The client does not wait for the response.
     """
 
-    __slots__ = ("_future", "_is_disconnected", "_wait_for_disconnect", "_workers")
+    __slots__ = (
+        "_future",
+        "_is_disconnected",
+        "_wait_for_disconnect",
+        "_workers",
+        "is_cancelled",
+    )
 
     def __init__(self, wait_for_disconnect: Callable[[], Awaitable[object]] | None = None) -> None:
         self._wait_for_disconnect = wait_for_disconnect
         self._future: Future[Any] | None = None
         self._workers: Workers | None = None
         self._is_disconnected = False
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """Cancel the call unless it runs: the client does certainly not wait for the response."""
+        self.is_cancelled = True
+        if self._future is not None:
+            self._future.cancel()
 
     def disconnect(self) -> None:
         """Cancel the call if it waits for a thread.
@@ -128,7 +146,7 @@ class ThreadCall:
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            if self._is_disconnected and future.cancelled():
+            if (self._is_disconnected or self.is_cancelled) and future.cancelled():
                 raise ClientDisconnectedError(
                     "the client closed the connection before its request was processed"
                 ) from None

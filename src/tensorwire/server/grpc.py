@@ -1,0 +1,463 @@
+"""Serve with gRPC: the service ``inference.GRPCInferenceService`` on a server of ``grpc.aio``.
+
+There are no generated classes: grpcio passes each message as ``bytes``, and the codec reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn
+
+import tensorwire as tw
+
+from .._codec.protobuf_reader import read_message
+from .._codec.protobuf_writer import write_message
+from ..arguments import check_type
+from ..errors import HeaderError, TensorwireError
+from ..grpc import decode_request, encode_response, encode_stream_response
+from ..grpc_messages import (
+    INFER_REQUEST_NAMES,
+    MODEL_METADATA_RESPONSE,
+    MODEL_READY_RESPONSE,
+    MODEL_REQUEST,
+    SERVER_LIVE_RESPONSE,
+    SERVER_METADATA_RESPONSE,
+    SERVER_READY_RESPONSE,
+    SERVICE,
+    STREAM_ERROR,
+    Fields,
+)
+from .app import create_app
+from .model import MAX_BODY_NBYTES, Function, Model, ServedModel
+from .service import VERSION, Service, describe_failure
+from .workers import ThreadCall
+
+try:
+    import grpc
+    import grpc.aio
+except ModuleNotFoundError:
+    raise ImportError("gRPC requires grpcio: pip install 'tensorwire[grpc]'") from None
+
+# Larger responses are written in a thread: memory of the size of the response is filled.
+MAX_COPIED_NBYTES = 2 << 20
+# Names in an error message may have any characters, and each byte becomes up to three in the
+# metadata of HTTP/2, which clients limit to 8 KiB.
+MAX_DETAILS_NBYTES = 2000
+MAX_MESSAGE_NBYTES = 2**31 - 1  # the limit of grpcio
+_FOREVER = 1e9  # seconds
+
+# The gRPC codes for the statuses of errors.
+CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    404: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    499: grpc.StatusCode.CANCELLED,
+    503: grpc.StatusCode.UNAVAILABLE,
+}
+HEALTH_SERVICE = "grpc.health.v1.Health"
+HEALTH_REQUEST: Fields = {1: ("service", str)}
+# The HealthCheckResponses. Field 1 is an enum.
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
+# The methods without inference: the endpoint, and the fields of the response.
+SMALL_METHODS: dict[str, tuple[str, Fields]] = {
+    "ServerLive": ("live", SERVER_LIVE_RESPONSE),
+    "ServerReady": ("ready", SERVER_READY_RESPONSE),
+    "ServerMetadata": ("server", SERVER_METADATA_RESPONSE),
+    "ModelReady": ("ready", MODEL_READY_RESPONSE),
+    "ModelMetadata": ("model", MODEL_METADATA_RESPONSE),
+}
+GrpcModel = ServedModel[bytes, bytes]
+
+
+class GrpcFormat:
+    """See ``Format``. ``encode`` is the function for the responses of a method."""
+
+    def __init__(self, limits: tw.Limits, encode: Callable[..., bytes]) -> None:
+        self.limits = limits
+        self._encode = encode
+
+    @staticmethod
+    def is_slow_to_decode(message: bytes) -> bool:
+        return len(message) > MAX_BODY_NBYTES
+
+    def decode(self, message: bytes, model: Model) -> tw.InferRequest:
+        return decode_request(message, limits=self.limits)
+
+    @staticmethod
+    def is_slow_to_encode(nbytes: int, request: tw.InferRequest) -> bool:
+        return nbytes > MAX_COPIED_NBYTES
+
+    def encode(self, response: tw.InferResponse, request: tw.InferRequest) -> bytes:
+        return self._encode(response, request)
+
+
+class Failure(NamedTuple):
+    """What a client receives instead of a response."""
+
+    text: str
+    status: int
+
+    @property
+    def code(self) -> Any:
+        return CODES.get(self.status, grpc.StatusCode.INTERNAL)
+
+    @property
+    def details(self) -> str:
+        """The text, cut so that it fits into the metadata of a response."""
+        return self.text.encode()[:MAX_DETAILS_NBYTES].decode(errors="ignore")
+
+
+class InferenceService:
+    """The methods of the service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._unary = self._models(encode_response)
+        self._stream = self._models(encode_stream_response)
+        # The requests in progress. If a client does not wait for the response, its request remains
+        # here until the model returns: models are not interrupted.
+        self.tasks: set[asyncio.Task[bytes | Failure]] = set()
+        self._idle_streams: set[Any] = set()
+        self._is_ending = False
+
+    def _models(self, encode: Callable[..., bytes]) -> dict[str, GrpcModel]:
+        service = self._service
+        message_format = GrpcFormat(service.limits, encode)
+        return {
+            name: ServedModel(name, model.model, message_format, service.workers)
+            for name, model in service.models.items()
+        }
+
+    def handler(self) -> Any:
+        """Return the handler that a server of grpcio calls."""
+        methods = {
+            name: grpc.unary_unary_rpc_method_handler(self._small_method(name, *how))
+            for name, how in SMALL_METHODS.items()
+        }
+        methods["ModelInfer"] = grpc.unary_unary_rpc_method_handler(self._model_infer)
+        methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+            self._model_stream_infer
+        )
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    # --- metadata and health ---
+
+    def _small_method(
+        self, method: str, endpoint: str, fields: Fields
+    ) -> Callable[[bytes, Any], Coroutine[Any, Any, bytes]]:
+        def reply(message: bytes) -> bytes:
+            model = None
+            if method.startswith("Model"):
+                wanted = read_message(message, MODEL_REQUEST)
+                try:
+                    model = self._find(self._service.models, wanted["name"], wanted["version"])
+                except TensorwireError:
+                    if method != "ModelReady":
+                        raise
+                    return write_message({"ready": False}, fields)
+            else:
+                read_message(message, {})
+            return write_message(self._service.metadata(endpoint, model), fields)
+
+        async def respond(message: bytes, context: Any) -> bytes:
+            try:
+                return reply(message)
+            except Exception as error:
+                failure = Failure(*describe_failure(error))
+            return await abort(context, failure)
+
+        return respond
+
+    def _find(self, models: Mapping[str, Any], name: str, version: str) -> Any:
+        model = models.get(name)
+        if model is None or version not in ("", VERSION):
+            raise TensorwireError(self._service.unknown_model(name, version), status=404)
+        return model
+
+    # --- inference ---
+
+    async def _model_infer(self, message: bytes, context: Any) -> bytes:
+        result = await self._infer(self._unary, message, context)
+        if not isinstance(result, Failure):
+            return result
+        return await abort(context, result)
+
+    async def _model_stream_infer(self, _: Any, context: Any) -> None:
+        """Respond to the requests of a stream one after another."""
+        while True:
+            if self._is_ending:
+                await self._end_stream(context)
+            self._idle_streams.add(context)
+            try:
+                message = await context.read()
+            finally:
+                self._idle_streams.discard(context)
+            if message is grpc.aio.EOF:
+                return
+            result = await self._infer(self._stream, message, context)
+            if isinstance(result, Failure):
+                result = stream_error(message, result.text)
+            del message
+            await context.write(result)
+            del result  # while the client sends nothing
+
+    async def _infer(
+        self, models: Mapping[str, GrpcModel], message: bytes, context: Any
+    ) -> bytes | Failure:
+        """Return the response to a request."""
+        call = ThreadCall()
+        try:
+            if context.time_remaining() == 0:
+                return Failure("the deadline has expired", 499)
+            if len(message) > self._service.max_body:
+                raise HeaderError(
+                    f"the message is {len(message)} bytes long; the limit is "
+                    f"{self._service.max_body}",
+                    expected=self._service.max_body,
+                    actual=len(message),
+                    status=413,
+                )
+            names = read_message(message, INFER_REQUEST_NAMES)
+            model: GrpcModel = self._find(models, names["model_name"], names["model_version"])
+            result = model.infer(message, call)
+        except Exception as error:
+            return Failure(*describe_failure(error))
+        if isinstance(result, bytes):
+            return result
+        task = asyncio.ensure_future(settle(result))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():  # by the model
+                return Failure(*describe_failure(error))
+            call.cancel()  # the client does not wait any longer
+            raise
+
+    # --- shutdown ---
+
+    async def end_streams(self) -> None:
+        """End each stream after the response to the request in progress."""
+        self._is_ending = True
+        for context in list(self._idle_streams):
+            with suppress(Exception):  # abort always raises an exception, which the handler gets
+                await self._end_stream(context)
+
+    @staticmethod
+    async def _end_stream(context: Any) -> None:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
+
+
+async def abort(context: Any, failure: Failure) -> NoReturn:
+    """End a call with an error."""
+    await context.abort(failure.code, failure.details)
+    raise AssertionError("abort raises an exception")
+
+
+async def settle(result: Any) -> bytes | Failure:
+    """Await a response. Return a Failure for an exception."""
+    try:
+        response: bytes = await result
+    except Exception as error:
+        return Failure(*describe_failure(error))
+    return response
+
+
+def stream_error(message: bytes, text: str) -> bytes:
+    """Return the response of a stream for a request that failed. It has the id of the request."""
+    try:
+        request_id = read_message(message, INFER_REQUEST_NAMES)["id"]
+    except TensorwireError:
+        request_id = ""
+    response = [{"id": request_id}] if request_id else []
+    return write_message({"error_message": text, "infer_response": response}, STREAM_ERROR)
+
+
+class HealthService:
+    """The service ``grpc.health.v1.Health``, which Kubernetes and load balancers call.
+
+    Its messages have one field, so that the package grpcio-health-checking, which requires
+    protobuf, is not needed.
+    """
+
+    def __init__(self) -> None:
+        self.is_ending = asyncio.Event()
+
+    def handler(self) -> Any:
+        """Return the handler that a server of grpcio calls."""
+        methods = {
+            "Check": grpc.unary_unary_rpc_method_handler(self._check),
+            "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
+        }
+        return grpc.method_handlers_generic_handler(HEALTH_SERVICE, methods)
+
+    async def _check(self, message: bytes, context: Any) -> bytes:
+        status = self._status(message)
+        if status == SERVICE_UNKNOWN:
+            return await abort(context, Failure("the service is not known", 404))
+        return status
+
+    async def _watch(self, message: bytes, context: Any) -> None:
+        status = self._status(message)
+        await context.write(status)
+        await self.is_ending.wait()
+        if status != SERVICE_UNKNOWN:
+            await context.write(NOT_SERVING)
+
+    def _status(self, message: bytes) -> bytes:
+        try:
+            service = read_message(message, HEALTH_REQUEST)["service"]
+        except TensorwireError:
+            return SERVICE_UNKNOWN
+        if service not in ("", SERVICE):
+            return SERVICE_UNKNOWN
+        return NOT_SERVING if self.is_ending.is_set() else SERVING
+
+
+# --- servers -------------------------------------------------------------------------------------
+
+
+def add_to_grpc_server(server: Any, models: Service | Mapping[str, Function | Model]) -> None:
+    """Add the service ``inference.GRPCInferenceService`` to a server of ``grpc.aio``.
+
+    Its methods are ServerLive, ServerReady, ServerMetadata, ModelReady, ModelMetadata, ModelInfer
+    and ModelStreamInfer. A stream has one response for each request, in the order of the requests;
+    the error of a request is an ``error_message``, and the stream continues.
+
+    Errors have one of these codes: INVALID_ARGUMENT (invalid request), NOT_FOUND (unknown model or
+    version), RESOURCE_EXHAUSTED (message too long), UNAVAILABLE (too many requests) and INTERNAL
+    (the model failed). The exception of a model is logged by the logger ``tensorwire.server`` and
+    is not sent to the client.
+
+    Parameters
+    ----------
+    server : grpc.aio.Server
+        The server, before it is started. By default, it rejects messages of more than 4 MiB: set
+        its option ``grpc.max_receive_message_length`` as in the example.
+    models : App or mapping of str to callable or Model
+        The application of ``create_app``, whose models, limits and threads are used for gRPC, too;
+        or what ``create_app`` takes.
+
+    Raises
+    ------
+    TypeError
+        ``server`` is not a server of ``grpc.aio``, or ``models`` has the wrong type.
+    ValueError
+        The name of a model is invalid.
+
+    Examples
+    --------
+    >>> import grpc
+    >>> from tensorwire.server import add_to_grpc_server
+    >>> async def serve(models):
+    ...     options = [("grpc.max_receive_message_length", 2**31 - 1)]
+    ...     server = grpc.aio.server(options=options)
+    ...     add_to_grpc_server(server, models)
+    ...     server.add_insecure_port("127.0.0.1:8001")
+    ...     await server.start()
+    ...     await server.wait_for_termination()
+    """
+    check_type("server", server, grpc.aio.Server, "a server of grpc.aio")
+    service = models if isinstance(models, Service) else create_app(models)
+    server.add_generic_rpc_handlers((InferenceService(service).handler(),))
+
+
+@asynccontextmanager
+async def serving(
+    service: Service,
+    address: str,
+    certfile: str | None = None,
+    keyfile: str | None = None,
+    max_rpcs: int | None = None,
+) -> AsyncIterator[None]:
+    """Serve the models of an application at an address, until the end of the context.
+
+    At the end, requests in progress are finished. Other processes of this user may listen at the
+    same address. Raises OSError if the server cannot listen.
+    """
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", min(service.max_body, MAX_MESSAGE_NBYTES)),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.so_reuseport", 1),
+        ],
+        maximum_concurrent_rpcs=max_rpcs,
+    )
+    inference = InferenceService(service)
+    health = HealthService()
+    server.add_generic_rpc_handlers((inference.handler(), health.handler()))
+    try:
+        if certfile is None:
+            server.add_insecure_port(address)
+        else:
+            server.add_secure_port(address, credentials(certfile, keyfile))
+    except RuntimeError as error:
+        raise OSError(f"gRPC cannot listen at {address}: {error}") from None
+    await server.start()
+    try:
+        yield
+    finally:
+        health.is_ending.set()
+        await stop(server, inference, service.receive_timeout)
+
+
+async def stop(server: Any, inference: InferenceService, timeout: float | None) -> None:
+    """Stop a server after the requests in progress, or at once if SIGINT arrives.
+
+    Clients that do not send their request, or do not read a response, have ``timeout`` seconds.
+    """
+
+    async def finish() -> None:
+        stopping = asyncio.ensure_future(server.stop(_FOREVER))
+        await asyncio.sleep(0)  # from now on, the server accepts no calls
+        await inference.end_streams()
+        while inference.tasks:
+            await asyncio.wait(inference.tasks)
+        await asyncio.wait({stopping}, timeout=timeout)
+        while inference.tasks:  # of requests that have arrived meanwhile
+            await asyncio.wait(inference.tasks)
+
+    finishing = asyncio.ensure_future(finish())
+    with calling_on_interrupt(finishing.cancel):
+        await asyncio.wait({finishing})
+    await server.stop(None)
+
+
+@contextmanager
+def calling_on_interrupt(function: Callable[[], object]) -> Iterator[None]:
+    """Call a function in the event loop if SIGINT arrives, after the handler of the program.
+
+    uvicorn does not tell the application that the user has pressed CTRL+C again, and does not stop
+    waiting for it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    original = signal.getsignal(signal.SIGINT)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(function)
+        if callable(original):
+            original(number, frame)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, original)
+
+
+def credentials(certfile: str, keyfile: str | None) -> Any:
+    """Return the credentials of files in PEM format. By default, the key is in the certfile."""
+    with open(certfile, "rb") as file:
+        chain = file.read()
+    with open(keyfile or certfile, "rb") as file:
+        key = file.read()
+    return grpc.ssl_server_credentials([(key, chain)])

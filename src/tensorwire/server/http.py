@@ -1,0 +1,60 @@
+"""The messages of HTTP: bodies, which may be compressed, and frames."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import tensorwire as tw
+
+from .._codec.datatypes import UNLIMITED
+from ..http import HEADER_LENGTH
+from .body import decompress
+from .framing import Framing
+from .model import MAX_BODY_NBYTES, MAX_JSON_NBYTES, InvalidInputError, Model
+
+Selection = Literal["spec", "triton"]
+HttpMessage = tuple[tw.BodyBuffer, Framing]
+
+
+class HttpFormat:
+    """See ``Format``. The parameters are those of ``create_app``."""
+
+    def __init__(self, max_body: int, limits: tw.Limits, selection: Selection) -> None:
+        self.max_body = max_body
+        self.limits = limits
+        self.selection: Selection = selection
+
+    @staticmethod
+    def is_slow_to_decode(message: HttpMessage) -> bool:
+        body, framing = message
+        nbytes = len(body)
+        json_nbytes = nbytes if framing.header_length is None else framing.header_length
+        return bool(framing.encoding) or json_nbytes > MAX_JSON_NBYTES or nbytes > MAX_BODY_NBYTES
+
+    def decode(self, message: HttpMessage, model: Model) -> tw.InferRequest:
+        body, framing = message
+        if framing.header_length == 0 and model.raw_input is None:
+            raise InvalidInputError(
+                f"{HEADER_LENGTH} is 0, which means a raw binary request, but the model does not "
+                "declare exactly one input"
+            )
+        return tw.decode_request(
+            decompress(body, framing, self.max_body),
+            framing.header_length,
+            raw_input=model.raw_input,
+            limits=self.limits,
+        )
+
+    def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
+        """Writing JSON is slow. Binary data is sent from the memory of the arrays."""
+        return not is_all_binary(request)
+
+    def encode(self, response: tw.InferResponse, request: tw.InferRequest) -> tw.Frame:
+        return tw.encode_response(response, request, selection=self.selection, limits=UNLIMITED)
+
+
+def is_all_binary(request: tw.InferRequest) -> bool:
+    """Return whether a request asks for all its outputs as binary data."""
+    if request.outputs:
+        return all(output.binary for output in request.outputs)
+    return request.parameters.get("binary_data_output") is True

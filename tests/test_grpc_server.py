@@ -1,0 +1,750 @@
+"""The models of `create_app` over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support.asgi_requests import ask
+from support.requirements import optional, package
+
+grpc = package("grpc")
+
+import tensorwire.grpc  # noqa: E402
+from support.grpc_servers import (  # noqa: E402
+    HOST,
+    SMALL,
+    UNLIMITED,
+    GrpcServer,
+    grpc_server,
+    message,
+)
+from tensorwire._codec.protobuf_reader import read_message  # noqa: E402
+from tensorwire._codec.protobuf_writer import write_message  # noqa: E402
+from tensorwire.grpc_messages import (  # noqa: E402
+    MODEL_METADATA_RESPONSE,
+    MODEL_READY_RESPONSE,
+    MODEL_REQUEST,
+    SERVER_LIVE_RESPONSE,
+    SERVER_METADATA_RESPONSE,
+    SERVER_READY_RESPONSE,
+    SERVICE,
+    STREAM_ERROR,
+)
+from tensorwire.server import Model, add_to_grpc_server, create_app  # noqa: E402
+from tensorwire.server import grpc as served  # noqa: E402
+from tensorwire.server.model import MAX_BODY_NBYTES, MAX_JSON_NBYTES  # noqa: E402
+from tensorwire.server.workers import N_THREADS  # noqa: E402
+
+tritonclient = optional("tritonclient.grpc")
+tritonclient_aio = optional("tritonclient.grpc.aio")
+pb = optional("tritonclient.grpc.service_pb2")
+pb_grpc = optional("tritonclient.grpc.service_pb2_grpc")
+
+pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
+Code = grpc.StatusCode
+LARGE = np.arange(MAX_BODY_NBYTES, dtype=np.float32)  # its message is read in a thread
+
+
+def echo(request: tw.InferRequest) -> tw.InferResponse:
+    return tw.InferResponse(request.inputs)
+
+
+def call(function: Any, request: tw.InferRequest) -> Any:
+    return function(request)
+
+
+async def async_echo(request: tw.InferRequest) -> tw.InferResponse:
+    await asyncio.sleep(0)
+    return tw.InferResponse(request.inputs)
+
+
+def fail(request: tw.InferRequest) -> Any:
+    raise RuntimeError("a secret")
+
+
+async def cancel_itself(request: tw.InferRequest) -> Any:
+    raise asyncio.CancelledError
+
+
+def wrong_output(request: tw.InferRequest) -> Any:
+    return {"z": 1.5}
+
+
+X = tw.TensorSpec("x", "FP32", [-1])
+MODELS: dict[str, Any] = {
+    "echo": Model(echo, in_event_loop=True),
+    "thread": echo,
+    "async": async_echo,
+    "wrapped": partial(call, async_echo),
+    "declared": Model(echo, [X], [X], in_event_loop=True),
+    "list": Model(lambda request: {"y": request["x"].as_numpy().tolist()}, in_event_loop=True),
+    "a b/ü": Model(echo, in_event_loop=True),
+    "fail": fail,
+    "fail in event loop": Model(fail, in_event_loop=True),
+    "cancel": cancel_itself,
+    "wrong": Model(wrong_output, [], [X]),
+}
+MAX_BODY = 64 << 20
+
+
+@pytest.fixture(scope="module", params=["asyncio", "uvloop"])
+def server(request: pytest.FixtureRequest) -> Iterator[GrpcServer]:
+    app = create_app(MODELS, max_body=MAX_BODY)
+    with grpc_server(app, is_uvloop=request.param == "uvloop") as found:
+        yield found
+
+
+def error_of(call: Callable[[], Any]) -> Any:
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    return caught.value
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+# --- health and metadata -------------------------------------------------------------------------
+
+
+def test_methods_without_inference(server: GrpcServer) -> None:
+    assert server.small("ServerLive", SERVER_LIVE_RESPONSE) == {"live": True}
+    assert server.small("ServerReady", SERVER_READY_RESPONSE) == {"ready": True}
+    assert server.small("ServerMetadata", SERVER_METADATA_RESPONSE) == {
+        "name": "tensorwire",
+        "version": tw.__version__,
+        "extensions": ["binary_tensor_data"],
+    }
+    for version in ("", "1"):
+        sent = write_message({"name": "declared", "version": version}, MODEL_REQUEST)
+        assert server.small("ModelReady", MODEL_READY_RESPONSE, sent) == {"ready": True}
+        x = {"name": "x", "datatype": "FP32", "shape": [-1]}
+        assert server.small("ModelMetadata", MODEL_METADATA_RESPONSE, sent) == {
+            "name": "declared",
+            "versions": ["1"],
+            "platform": "tensorwire",
+            "inputs": [x],
+            "outputs": [x],
+        }
+
+
+@pytest.mark.parametrize(("name", "version"), [("none", ""), ("", ""), ("echo", "2")])
+def test_unknown_model(server: GrpcServer, name: str, version: str) -> None:
+    """It is not ready, as for Triton. Its metadata does not exist."""
+    sent = write_message({"name": name, "version": version}, MODEL_REQUEST)
+    assert server.small("ModelReady", MODEL_READY_RESPONSE, sent) == {"ready": False}
+    texts = []
+    for call in (
+        lambda: server.small("ModelMetadata", MODEL_METADATA_RESPONSE, sent),
+        lambda: server.method(message(name, model_version=version or None)),
+    ):
+        error = error_of(call)
+        assert error.code() == Code.NOT_FOUND
+        texts.append(error.details())
+    expected = "model 'echo' has no version '2', only '1'"
+    assert texts == [expected if version else f"model {name!r} is not known"] * 2
+
+
+@pytest.mark.parametrize(
+    "method", ["ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata"]
+)
+def test_malformed_small_messages(server: GrpcServer, method: str) -> None:
+    for sent in (b"\x0a\x05abc", b"\xff" * 20, b"\x07"):
+        error = error_of(lambda sent=sent: server.small(method, {}, sent))  # type: ignore[misc]
+        assert error.code() == Code.INVALID_ARGUMENT
+        assert error.details().startswith("the gRPC message is malformed")
+    assert server.small("ServerLive", SERVER_LIVE_RESPONSE) == {"live": True}
+
+
+def test_unknown_method(server: GrpcServer) -> None:
+    assert error_of(lambda: server.small("ModelConfig", {})).code() == Code.UNIMPLEMENTED
+
+
+def test_health_service() -> None:
+    with grpc_server(create_app(MODELS)) as server:
+        for service in ("", SERVICE):
+            assert server.check_health(service) == served.SERVING
+        assert error_of(lambda: server.check_health("other")).code() == Code.NOT_FOUND
+        watched, other = server.watch_health(SERVICE), server.watch_health("other")
+        assert next(watched) == served.SERVING
+        assert next(other) == served.SERVICE_UNKNOWN
+        server.stop()
+        assert list(watched) == [served.NOT_SERVING]
+        assert list(other) == []
+
+
+def test_health_messages_of_the_well_known_package(server: GrpcServer) -> None:
+    health_pb2 = package("grpc_health.v1.health_pb2")
+    response = health_pb2.HealthCheckResponse
+    assert response(status=response.SERVING).SerializeToString() == served.SERVING
+    assert response(status=response.NOT_SERVING).SerializeToString() == served.NOT_SERVING
+    assert response(status=response.SERVICE_UNKNOWN).SerializeToString() == served.SERVICE_UNKNOWN
+    health = package("grpc_health.v1.health")
+    assert health.SERVICE_NAME == served.HEALTH_SERVICE
+
+
+# --- inference -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["echo", "thread", "async", "wrapped", "declared", "a b/ü"])
+@pytest.mark.parametrize("x", [SMALL, LARGE], ids=["small", "large"])
+def test_models(server: GrpcServer, model: str, x: Any) -> None:
+    response = tw.grpc.decode_response(server.method(message(model, x, id="7")))
+    assert (response.model_name, response.id) == (model, "7")
+    assert np.array_equal(response["x"].as_numpy(), x)
+
+
+def test_model_that_returns_a_list(server: GrpcServer) -> None:
+    assert server.infer("list")["y"].as_numpy().tolist() == SMALL.tolist()
+
+
+def test_message_of_tens_of_megabytes(server: GrpcServer) -> None:
+    x = np.arange(12 << 20, dtype=np.float32)
+    assert np.array_equal(server.infer("thread", x)["x"].as_numpy(), x)
+
+
+def test_arrays_of_the_model_are_views_of_the_message() -> None:
+    found: list[Any] = []
+
+    def model(request: tw.InferRequest) -> dict[str, Any]:
+        found.append((request["x"].as_numpy().flags.writeable, request.model_name))
+        return {}
+
+    with grpc_server(create_app({"m": model})) as server:
+        server.infer("m")
+    assert found == [(False, "m")]
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "text"),
+    [
+        (message(model="none"), Code.NOT_FOUND, "model 'none' is not known"),
+        (b"", Code.NOT_FOUND, "model '' is not known"),
+        (b"\xff" * 20, Code.INVALID_ARGUMENT, "the gRPC message is malformed"),
+        (message()[:-1], Code.INVALID_ARGUMENT, "the gRPC message is malformed"),
+        (message() + b"\x3a\x00", Code.INVALID_ARGUMENT, "raw"),
+        (b"\x0a\x02\xff\xff", Code.INVALID_ARGUMENT, "model_name is not valid UTF-8 (byte 2)"),
+        (message() + b"\x1a\x01\xff", Code.INVALID_ARGUMENT, "id is not valid UTF-8"),
+        (message("declared", np.zeros(3)), Code.INVALID_ARGUMENT, "input 'x' is FP64 [3], but"),
+        (
+            tw.grpc.encode_request(
+                tw.InferRequest({"x": SMALL}, [tw.RequestedOutput("y")], model_name="echo")
+            ),
+            Code.INVALID_ARGUMENT,
+            "the request asks for output 'y', but the response has ['x']",
+        ),
+        (message("fail"), Code.INTERNAL, "model 'fail' failed"),
+        (message("fail in event loop"), Code.INTERNAL, "model 'fail in event loop' failed"),
+        (message("cancel"), Code.INTERNAL, "model 'cancel' failed"),
+        (message("wrong"), Code.INTERNAL, "the model returned output 'z', which is not declared"),
+        (message("n" * 10_000), Code.NOT_FOUND, f"model '{'n' * 80}'... is not known"),
+        (message("\U0001f600" * 900), Code.NOT_FOUND, "model '\U0001f600"),
+        (message("a\0\r\n%\u2028"), Code.NOT_FOUND, r"model 'a\x00\r\n%\u2028' is not known"),
+    ],
+)
+def test_errors(server: GrpcServer, sent: bytes, code: Any, text: str) -> None:
+    """The same text as over HTTP, in a call and in a stream. The next request works."""
+    error = error_of(lambda: server.method(sent))
+    assert error.code() == code
+    assert text in error.details()
+    assert "secret" not in error.details()
+    first, second = server.stream(iter([sent, message()]))
+    assert read_message(first, STREAM_ERROR)["error_message"] == error.details()
+    assert np.array_equal(tw.grpc.decode_stream_response(second)["x"].as_numpy(), SMALL)
+    assert np.array_equal(server.infer()["x"].as_numpy(), SMALL)
+
+
+def test_exceptions_are_logged(server: GrpcServer, caplog: pytest.LogCaptureFixture) -> None:
+    error_of(lambda: server.infer("fail"))
+    [record] = caplog.records
+    assert record.name == "tensorwire.server"
+    assert "a secret" in str(record.exc_info)
+
+
+def test_unexpected_exceptions(
+    server: GrpcServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a secret")
+
+    monkeypatch.setattr(served, "decode_request", broken)
+    for x in (SMALL, LARGE):
+        error = error_of(lambda x=x: server.infer("echo", x))  # type: ignore[misc]
+        assert (error.code(), error.details()) == (Code.INTERNAL, "internal server error")
+    monkeypatch.setattr(served, "read_message", broken)
+    error = error_of(lambda: server.small("ServerLive", {}))
+    assert (error.code(), error.details()) == (Code.INTERNAL, "internal server error")
+    assert [record.message for record in caplog.records] == ["an inference request failed"] * 3
+
+
+def test_long_details_reach_the_client() -> None:
+    """Clients do not accept more than 8 KiB of metadata, where each byte may take three."""
+
+    def model(request: tw.InferRequest) -> Any:
+        return {"\U0001f600" * 70 + str(i): 1 for i in range(9)}
+
+    sent = tw.InferRequest({"x": SMALL}, [tw.RequestedOutput("y")], model_name="m")
+    with grpc_server(create_app({"m": model})) as server:
+        error = error_of(lambda: server.method(tw.grpc.encode_request(sent)))
+    assert error.code() == Code.INVALID_ARGUMENT
+    assert error.details().startswith("the request asks for output 'y', but the response has")
+    assert 1900 < len(error.details().encode()) <= 2000
+
+
+def test_messages_above_max_body() -> None:
+    with grpc_server(create_app({"echo": echo}, max_body=1000)) as server:
+        error = error_of(lambda: server.infer(x=np.zeros(1000, np.uint8)))
+        assert error.code() == Code.RESOURCE_EXHAUSTED
+        assert "1000" in error.details()
+        gzipped = grpc.insecure_channel(server.address, compression=grpc.Compression.Gzip)
+        with gzipped:
+            call = gzipped.unary_unary(f"/{SERVICE}/ModelInfer")
+            assert len(call(message(x=np.zeros(900, np.uint8)))) > 900
+            error = error_of(lambda: call(message(x=np.zeros(1 << 20, np.uint8))))
+            assert error.code() == Code.RESOURCE_EXHAUSTED
+        assert len(server.infer(x=np.zeros(900, np.uint8))["x"].as_numpy()) == 900
+
+
+# --- clients with generated classes --------------------------------------------------------------
+
+
+def generated_input(client: Any, x: Any) -> Any:
+    found = client.InferInput("x", list(x.shape), "BYTES" if x.dtype == object else "FP32")
+    found.set_data_from_numpy(x)
+    return found
+
+
+def test_tritonclient(server: GrpcServer) -> None:
+    with tritonclient.InferenceServerClient(server.address) as client:
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready("echo")
+        assert not client.is_model_ready("none")
+        assert client.get_server_metadata().extensions == ["binary_tensor_data"]
+        assert client.get_model_metadata("declared").inputs[0].shape == [-1]
+        words = np.array([b"a", b"", b"\xff\x00"], object)
+        for x in (SMALL, words, LARGE):
+            inputs = [generated_input(tritonclient, x)]
+            outputs = [tritonclient.InferRequestedOutput("x")]
+            result = client.infer("echo", inputs, outputs=outputs, request_id="7")
+            assert np.array_equal(result.as_numpy("x"), x)
+            assert result.get_response().id == "7"
+        with pytest.raises(tritonclient.InferenceServerException, match="NOT_FOUND"):
+            client.infer("none", inputs)
+
+
+def test_asynchronous_tritonclient(server: GrpcServer) -> None:
+    async def run() -> None:
+        async with tritonclient_aio.InferenceServerClient(server.address) as client:
+            inputs = [generated_input(tritonclient, SMALL)]
+            results = await asyncio.gather(*(client.infer("thread", inputs) for _ in range(20)))
+            assert all(np.array_equal(result.as_numpy("x"), SMALL) for result in results)
+
+            async def requests() -> Any:
+                for model in ("async", "none", "thread"):
+                    yield {"model_name": model, "inputs": inputs, "request_id": model}
+
+            found = [
+                (result and result.get_response().id, error and error.message())
+                async for result, error in client.stream_infer(requests())
+            ]
+            assert found == [
+                ("async", None),
+                (None, "model 'none' is not known"),
+                ("thread", None),
+            ]
+
+    asyncio.run(run())
+
+
+def test_stream_of_tritonclient(server: GrpcServer) -> None:
+    found: list[Any] = []
+    with tritonclient.InferenceServerClient(server.address) as client:
+        client.start_stream(lambda result, error: found.append((result, error)))
+        for i in range(50):
+            model = "none" if i == 20 else ("async", "thread", "echo")[i % 3]
+            x = LARGE if i % 16 == 0 else np.full(2, i, np.float32)
+            client.async_stream_infer(model, [generated_input(tritonclient, x)], request_id=str(i))
+        client.stop_stream()
+    assert len(found) == 50
+    for i, (result, error) in enumerate(found):
+        if i == 20:
+            assert error.message() == "model 'none' is not known"
+        else:
+            assert error is None
+            assert result.get_response().id == str(i)
+            assert result.as_numpy("x")[0] == (0 if i % 16 == 0 else i)
+
+
+def test_id_of_a_request_that_fails_in_a_stream(server: GrpcServer) -> None:
+    stub = pb_grpc.GRPCInferenceServiceStub(server.channel)
+    sent = [pb.ModelInferRequest(model_name="none", id=id) for id in ("5", "")]
+    first, second = stub.ModelStreamInfer(iter(sent), timeout=10)
+    assert (first.error_message, first.infer_response.id) == ("model 'none' is not known", "5")
+    assert second.error_message == "model 'none' is not known"
+    assert not second.HasField("infer_response")
+
+
+@pytest.mark.parametrize("model", ["echo", "declared", "thread"])
+def test_typed_contents(server: GrpcServer, model: str) -> None:
+    stub = pb_grpc.GRPCInferenceServiceStub(server.channel)
+    request = pb.ModelInferRequest(model_name=model, model_version="1", id="9")
+    tensor = request.inputs.add(name="x", datatype="FP32", shape=[3])
+    tensor.contents.fp32_contents.extend([1, 2, 3.5])
+    response = stub.ModelInfer(request)
+    assert (response.id, response.outputs[0].name, response.outputs[0].shape) == ("9", "x", [3])
+    assert np.frombuffer(response.raw_output_contents[0], np.float32).tolist() == [1, 2, 3.5]
+    tensor.contents.fp32_contents.append(4)
+    error = error_of(lambda: stub.ModelInfer(request))
+    assert error.code() == Code.INVALID_ARGUMENT
+
+
+# --- threads, deadlines and cancellation ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["echo", "thread", "async"])
+@pytest.mark.parametrize(("x", "expected"), [(SMALL, False), (LARGE, True)])
+def test_where_requests_are_decoded_and_responses_encoded(
+    server: GrpcServer, monkeypatch: pytest.MonkeyPatch, model: str, x: Any, expected: bool
+) -> None:
+    loop_thread = server.run(current_thread())
+    threads: list[tuple[str, bool]] = []
+
+    def recorded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            threads.append((name, threading.current_thread() is not loop_thread))
+            return function(*arguments, **options)
+
+        return call
+
+    monkeypatch.setattr(served, "decode_request", recorded("decode", tw.grpc.decode_request))
+    encode = served.GrpcFormat.encode
+    monkeypatch.setattr(served.GrpcFormat, "encode", recorded("encode", encode))
+    server.infer(model, x)
+    assert threads == [("decode", expected), ("encode", expected or model == "thread")]
+
+
+async def current_thread() -> threading.Thread:
+    return threading.current_thread()
+
+
+def test_where_lists_are_converted(server: GrpcServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop_thread = server.run(current_thread())
+    threads: list[bool] = []
+    encode = served.GrpcFormat.encode
+
+    def recorded(*arguments: Any) -> bytes:
+        threads.append(threading.current_thread() is not loop_thread)
+        return encode(*arguments)
+
+    monkeypatch.setattr(served.GrpcFormat, "encode", recorded)
+    for n in (4, MAX_JSON_NBYTES // 64 + 1):
+        server.infer("list", np.zeros(n, np.float32))
+    assert threads == [False, True]
+
+
+class Gate:
+    """A model that waits until it is released, in a thread or in the event loop."""
+
+    def __init__(self, is_async: bool = False, **options: Any) -> None:
+        self.n_called = self.n_returned = 0
+        self.released = threading.Event()
+        self.lock = threading.Lock()
+        self.inputs: list[Any] = []
+        model = self.wait_async if is_async else self.wait
+        self.app = create_app({"m": model, **MODELS}, **options)
+
+    def wait(self, request: tw.InferRequest) -> tw.InferResponse:
+        with self.lock:
+            self.n_called += 1
+            self.inputs.append(weakref.ref(request["x"]))
+        assert self.released.wait(20)
+        with self.lock:
+            self.n_returned += 1
+        return tw.InferResponse(request.inputs)
+
+    async def wait_async(self, request: tw.InferRequest) -> tw.InferResponse:
+        self.n_called += 1
+        while not self.released.is_set():
+            await asyncio.sleep(0.005)
+        self.n_returned += 1
+        return tw.InferResponse(request.inputs)
+
+    @property
+    def n_requests(self) -> int:
+        return self.app.workers._n_requests
+
+
+@pytest.mark.parametrize("how", ["cancel", "deadline"])
+def test_requests_that_wait_for_a_thread_are_dropped(how: str) -> None:
+    gate = Gate()
+    with grpc_server(gate.app) as server:
+        running = [server.start("m") for _ in range(N_THREADS)]
+        wait_until(lambda: gate.n_called == N_THREADS)
+        dropped = [server.start("m", timeout=0.2 if how == "deadline" else 10) for _ in range(20)]
+        wait_until(lambda: gate.n_requests == N_THREADS + 20)
+        last = server.start("m")
+        if how == "cancel":
+            for call in dropped:
+                call.cancel()
+        wait_until(lambda: gate.n_requests == N_THREADS + 1)
+        gate.released.set()
+        for call in [*running, last]:
+            assert len(call.result()) > 16
+        assert gate.n_called == N_THREADS + 1
+        for call in dropped:
+            assert call.code() == (Code.CANCELLED if how == "cancel" else Code.DEADLINE_EXCEEDED)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_models_are_not_interrupted(is_async: bool) -> None:
+    """A call that the client cancels counts for `max_concurrency` until the model returns."""
+    gate = Gate(is_async, max_concurrency=2)
+    with grpc_server(gate.app) as server:
+        call = server.start("m", timeout=0.1)
+        assert error_of(call.result).code() == Code.DEADLINE_EXCEEDED
+        second = server.start("m")
+        wait_until(lambda: gate.n_called == 2)
+        error = error_of(lambda: server.infer("thread"))
+        assert error.code() == Code.UNAVAILABLE
+        limit = "the server is overloaded: the limit is 2 requests in progress"
+        assert error.details() == limit
+        http = message_over_http(gate.app)
+        assert (http.status, http.error) == (503, limit)  # one limit for both
+        assert len(server.infer("echo").outputs) == 1  # is not counted
+        gate.released.set()
+        second.result()
+        wait_until(lambda: gate.n_requests == 0)
+        assert gate.n_returned == 2
+        assert len(server.infer("thread").outputs) == 1
+
+
+def message_over_http(app: Any) -> Any:
+    frame = tw.encode_request(tw.InferRequest({"x": SMALL}))
+    return ask(app, "/v2/models/thread/infer", "POST", [bytes(frame)], frame.headers)
+
+
+@pytest.mark.parametrize("model", ["m", "async", "echo"])
+def test_request_that_is_cancelled_while_it_is_decoded(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+    decoding, decoded = threading.Event(), threading.Event()
+    decode, n_called = tw.grpc.decode_request, 0
+
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        decoding.set()
+        assert decoded.wait(10)
+        return decode(*arguments, **options)
+
+    def count(self: Model, request: tw.InferRequest) -> Any:
+        nonlocal n_called
+        n_called += 1
+        return tw.InferResponse([])
+
+    monkeypatch.setattr(served, "decode_request", slowly)
+    for name in ("m", "async", "echo"):
+        monkeypatch.setattr(gate.app.models[name].model, "function", count)
+    with grpc_server(gate.app) as server:
+        call = server.start(model, LARGE)
+        assert decoding.wait(10)
+        call.cancel()
+        time.sleep(0.05)
+        decoded.set()
+        wait_until(lambda: gate.n_requests == 0)
+    assert n_called == 0
+
+
+def test_deadline_that_expired_before_the_server_began() -> None:
+    """The event loop is busy while the requests arrive."""
+    gate = Gate()
+    gate.released.set()
+    with grpc_server(gate.app) as server:
+        server.infer("m")
+        server.loop.call_soon_threadsafe(time.sleep, 0.3)
+        time.sleep(0.02)
+        calls = [server.start("m", timeout=0.1) for _ in range(5)]
+        for call in calls:
+            assert error_of(call.result).code() == Code.DEADLINE_EXCEEDED
+        server.infer("m")
+    assert gate.n_called == 2
+
+
+def test_messages_are_released() -> None:
+    """After a call, after an error, and after a call that the client cancels."""
+    gate = Gate()
+    gate.released.set()
+    with grpc_server(gate.app) as server:
+        for x in (SMALL, LARGE):
+            server.infer("m", x)
+            stream = server.stream(iter([message("m", x)]))
+            next(stream)
+            gate.released.clear()
+            call = server.start("m", x)
+            wait_until(lambda: gate.n_called % 3 == 0)
+            call.cancel()
+            gate.released.set()
+            wait_until(lambda: gate.n_requests == 0)
+            time.sleep(0.05)
+            gc.collect()
+            assert [ref() for ref in gate.inputs] == [None] * gate.n_called
+            list(stream)
+
+
+def test_idle_stream_refers_to_no_message() -> None:
+    gate = Gate()
+    gate.released.set()
+    proceed = threading.Event()
+
+    def messages() -> Iterator[bytes]:
+        yield message("m", LARGE)
+        proceed.wait(10)
+
+    with grpc_server(gate.app) as server:
+        stream = server.stream(messages())
+        next(stream)
+        time.sleep(0.05)
+        gc.collect()
+        assert [ref() for ref in gate.inputs] == [None]
+        proceed.set()
+        list(stream)
+
+
+# --- shutdown ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_shutdown_with_requests_in_progress(is_async: bool) -> None:
+    """Requests in progress are finished, also in streams. Others are rejected."""
+    gate = Gate(is_async)
+    proceed = threading.Event()
+
+    def messages(sent: list[bytes]) -> Iterator[bytes]:
+        yield from sent
+        proceed.wait(10)
+
+    with grpc_server(gate.app) as server:
+        idle = server.stream(messages([message()]))
+        next(idle)
+        busy = server.stream(messages([message("m")] * 2))
+        call = server.start("m")
+        wait_until(lambda: gate.n_called == 2)
+        server.stop()
+        error = error_of(lambda: list(idle))
+        assert (error.code(), error.details()) == (Code.UNAVAILABLE, "the server is shutting down")
+        with grpc.insecure_channel(server.address) as channel:
+            late = error_of(lambda: channel.unary_unary(f"/{SERVICE}/ModelInfer")(message()))
+            assert late.code() == Code.UNAVAILABLE
+        gate.released.set()
+        assert len(call.result()) > 16
+        assert np.array_equal(tw.grpc.decode_stream_response(next(busy))["x"].as_numpy(), SMALL)
+        error = error_of(lambda: next(busy))
+        assert (error.code(), error.details()) == (Code.UNAVAILABLE, "the server is shutting down")
+        proceed.set()
+    assert gate.n_called == gate.n_returned == 2
+
+
+def test_shutdown_waits_for_a_model_whose_client_is_gone() -> None:
+    gate = Gate(is_async=True)
+    with grpc_server(gate.app) as server:
+        call = server.start("m")
+        wait_until(lambda: gate.n_called == 1)
+        call.cancel()
+        server.stop()
+        time.sleep(0.1)
+        gate.released.set()
+    assert gate.n_returned == 1
+
+
+def test_shutdown_does_not_wait_for_a_client_that_sends_nothing() -> None:
+    started = time.monotonic()
+    with grpc_server(create_app(MODELS, receive_timeout=0.3)) as server:
+        proceed = threading.Event()
+
+        def nothing() -> Iterator[bytes]:
+            proceed.wait(20)
+            yield b""
+
+        call = server.channel.stream_unary(f"/{SERVICE}/ModelInfer").future(nothing())
+        server.infer()
+        server.stop()
+        assert error_of(call.result).code() == Code.UNAVAILABLE
+        proceed.set()
+    assert 0.3 < time.monotonic() - started < 5
+
+
+# --- servers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_app", [False, True])
+def test_server_of_the_user(is_app: bool) -> None:
+    port = 0
+
+    async def run() -> None:
+        nonlocal port
+        server = grpc.aio.server(options=UNLIMITED)
+        add_to_grpc_server(server, create_app(MODELS, max_body=1000) if is_app else MODELS)
+        port = server.add_insecure_port(f"{HOST}:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"{HOST}:{port}") as channel:
+            call = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+            response = tw.grpc.decode_response(await call(message()))
+            assert np.array_equal(response["x"].as_numpy(), SMALL)
+            if is_app:  # the server accepts more than the application
+                with pytest.raises(grpc.RpcError) as caught:
+                    await call(message(x=np.zeros(1001, np.uint8)))
+                assert caught.value.code() == Code.RESOURCE_EXHAUSTED
+                length = len(message(x=np.zeros(1001, np.uint8)))
+                text = f"the message is {length} bytes long; the limit is 1000"
+                assert caught.value.details() == text
+        await server.stop(1)
+
+    asyncio.run(run())
+
+
+def test_arguments_of_add_to_grpc_server() -> None:
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+
+    with pytest.raises(TypeError, match=r"server must be a server of grpc\.aio, not _Server"):
+        add_to_grpc_server(grpc.server(ThreadPoolExecutor(1)), MODELS)
+
+    async def run() -> None:
+        server: Any = grpc.aio.server()
+        with pytest.raises(TypeError, match="models must be a mapping"):
+            add_to_grpc_server(server, [echo])  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="a model must be a function or a Model, not int"):
+            add_to_grpc_server(server, {"m": 5})  # type: ignore[dict-item]
+
+    asyncio.run(run())
+
+
+def test_without_grpcio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tensorwire.server.grpc")
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(ImportError) as caught:
+        from tensorwire.server import add_to_grpc_server  # noqa: F401, PLC0415
+    assert str(caught.value) == "gRPC requires grpcio: pip install 'tensorwire[grpc]'"
+
+
+def test_address_that_is_in_use() -> None:
+    async def run() -> None:
+        with pytest.raises(OSError, match=r"gRPC cannot listen at 192\.0\.2\.1:5: "):
+            async with served.serving(create_app(MODELS), "192.0.2.1:5"):
+                pass
+
+    asyncio.run(run())
