@@ -18,7 +18,7 @@ import uvloop
 import tensorwire as tw
 from support.requirements import skip_or_fail
 from support.servers import Scripted, http, uvicorn_server
-from tensorwire.client import AsyncClient, Client
+from tensorwire.client import AsyncClient, AsyncResponseStream, Client
 from tensorwire.server import Model, create_app
 
 MiB = 1 << 20
@@ -92,6 +92,12 @@ class Awaited:
 
         return call
 
+    def stream(self, *arguments: Any, **named: Any) -> AwaitedStream:
+        async def begin() -> Any:
+            return self.client.stream(*arguments, **named)
+
+        return AwaitedStream(self.runner, self.runner.run(begin()))
+
     def __enter__(self) -> Awaited:
         return self
 
@@ -99,6 +105,26 @@ class Awaited:
         self.runner.run(self.client.close())
         self.runner.close()
         assert kind is not None or self.reported == []
+
+
+class AwaitedStream:
+    """An AsyncResponseStream with blocking methods."""
+
+    def __init__(self, runner: asyncio.Runner, stream: AsyncResponseStream) -> None:
+        self.runner = runner
+        self.stream = stream
+
+    def __iter__(self) -> AwaitedStream:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self.runner.run(self.stream.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def close(self) -> None:
+        self.runner.run(self.stream.close())
 
 
 class AwaitedOnUvloop(Awaited):
