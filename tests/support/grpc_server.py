@@ -30,15 +30,15 @@ READY = {1: ("ready", bool)}
 STREAM_ERROR = {1: ("error_message", str), 2: ("infer_response", [{3: ("id", str)}])}
 X_METADATA = {"name": "x", "datatype": "FP32", "shape": [-1]}
 
-Answer = Callable[[Any, Any], Any]
+Answer = Callable[[Any, Any], Any] | None
 
 
 class GrpcServer:
     """Serves the models `echo`, `declared`, `fails`, `slow`, `status`, `repeat` and `loading`.
 
     `answers` replaces methods of the service by functions of the message (an iterator of messages
-    for streams) and the context of grpcio, which return serialized messages. `calls` has the method
-    and the metadata of each call.
+    for streams) and the context of grpcio, which return serialized messages, or by None, for a
+    server without the method. `calls` has the method and the metadata of each call.
     """
 
     def __init__(
@@ -54,7 +54,8 @@ class GrpcServer:
         self.n_cancelled = 0
         self.has_begun = threading.Event()  # a call of `slow` has
         pool = ThreadPoolExecutor(16)
-        self.server = grpc.server(pool, options=[("grpc.so_reuseport", 0), *options.items()])
+        options = {"grpc.so_reuseport": 0, "grpc.max_receive_message_length": -1} | options
+        self.server = grpc.server(pool, options=list(options.items()))
         self.server.add_generic_rpc_handlers((Handler(self),))
         if credentials is None:
             self.port = self.server.add_insecure_port(address)
@@ -159,6 +160,8 @@ class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.server.calls.append((name, metadata))
         function = self.server.answers.get(name)
         if function is None:
+            if name in self.server.answers:
+                return None
             method = METHODS[name]
 
             def function(message: Any, context: Any) -> Any:
