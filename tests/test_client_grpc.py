@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import os
 import pickle
+import queue
 import re
+import signal
 import socket
+import ssl
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+import tracemalloc
+import weakref
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -20,7 +32,9 @@ from support import client_fixtures
 from support.client_fixtures import Connect, X, free_port
 from support.grpc_server import GrpcServer, grpc
 from support.servers import Scripted
+from tensorwire.cli import main
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Progress, Timeout
+from tensorwire.client.addresses import parse_url
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -197,7 +211,7 @@ def test_progress(client: Any) -> None:
     def fail(_: Progress) -> None:
         raise ConnectionError("mine")
 
-    with pytest.raises(ConnectionError, match="^mine$"):
+    with pytest.raises(ConnectionError, match=r"^mine$"):
         client.infer("echo", message, on_progress=fail)
 
 
@@ -227,7 +241,7 @@ def test_encoded_request_is_sent_repeatedly(client: Any, server: GrpcServer) -> 
         assert server.messages[-1] == message
     invalid: list[dict[str, Any]] = [{"id": "8"}, {"outputs": ["x"]}, {"parameters": {}}]
     for options in invalid:
-        with pytest.raises(TypeError, match="encoded bytes: .* must be passed to encode_request"):
+        with pytest.raises(TypeError, match=r"encoded bytes: .* must be passed to encode_request"):
             client.infer("echo", message, version="1", **options)
 
 
@@ -305,10 +319,11 @@ def test_long_text_of_an_error(client: Any) -> None:
 
 
 def test_method_that_the_server_does_not_have(connect: Connect) -> None:
+    fails = pytest.raises(InferenceServerError, match="Method not found")
     with GrpcServer({"ServerMetadata": None}) as server, connect(server.url) as client:
-        with pytest.raises(InferenceServerError, match="Method not found") as caught:
+        with fails as caught:
             client.server_metadata()
-    assert caught.value.status == 501
+        assert caught.value.status == 501
 
 
 @pytest.mark.parametrize("code", ["RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"])
@@ -331,7 +346,7 @@ def test_retries(connect: Connect, code: str) -> None:
         with connect(server.url, retries=1) as client:
             with pytest.raises(InferenceServerError, match="try again"):
                 client.infer("m", {"x": X})
-        assert len(server.calls) == 5
+            assert len(server.calls) == 5
 
 
 def test_other_errors_are_not_retried(connect: Connect, server: GrpcServer) -> None:
@@ -353,9 +368,9 @@ def test_connection_that_is_refused(connect: Connect) -> None:
 
 
 def test_name_that_is_unknown(connect: Connect) -> None:
-    with connect("grpc://host.invalid:8001", timeout=5, trust_env=False) as client:
-        with pytest.raises(ConnectionError, match=r"host\.invalid"):
-            client.infer("m", {"x": X})
+    fails = pytest.raises(ConnectionError, match=r"host\.invalid")
+    with connect("grpc://host.invalid:8001", timeout=5, trust_env=False) as client, fails:
+        client.infer("m", {"x": X})
 
 
 RAW = {
@@ -365,8 +380,7 @@ RAW = {
     "goes away": lambda c: (
         c.sendall(b"\0\0\0\4\0\0\0\0\0"),
         c.recv(1 << 16),
-        time.sleep(0.1),
-        c.recv(1 << 16),
+        time.sleep(0.2),
         c.sendall(b"\0\0\x08\7\0\0\0\0\0" + b"\0\0\0\1\0\0\0\0"),
     ),
     "resets the stream": lambda c: (
@@ -383,9 +397,9 @@ def test_server_that_does_not_respond_with_a_status(connect: Connect, name: str)
         def serve(self, connection: socket.socket) -> None:
             RAW[name](connection)
 
-    with Raw([]) as server, connect(f"grpc://{server.address}", timeout=20) as client:
-        with pytest.raises(ConnectionError, match=r"^ModelInfer grpc://"):
-            client.infer("m", {"x": X})
+    fails = pytest.raises(ConnectionError, match=r"^ModelInfer grpc://")
+    with Raw([]) as server, connect(f"grpc://{server.address}", timeout=20) as client, fails:
+        client.infer("m", {"x": X})
 
 
 def test_invalid_response(connect: Connect) -> None:
@@ -427,12 +441,12 @@ def test_response_above_max_body(connect: Connect, server: GrpcServer, is_own: b
         assert client.infer("echo", {"x": X[:10]})["x"].shape == (10,)
         before = len(server.calls)
         for _ in range(2):
-            with pytest.raises(tw.DecodeError, match="long; the limit is 1000$") as caught:
+            with pytest.raises(tw.DecodeError, match=r"long; the limit is 1000$") as caught:
                 client.infer("echo", {"x": X})
             assert (caught.value.status, caught.value.expected) == (413, 1000)
             assert 4000 < (caught.value.actual or 0) < 4200
         assert len(server.calls) == before + 2
-        with pytest.raises(tw.DecodeError, match="long; the limit is 1000$"):
+        with pytest.raises(tw.DecodeError, match=r"long; the limit is 1000$"):
             next(client.stream("repeat", [{"x": X}]))
 
 
@@ -489,11 +503,700 @@ def test_server_that_never_responds(connect: Connect) -> None:
     """It accepts connections, and sends nothing at all."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"grpc://127.0.0.1:{silent.getsockname()[1]}"
-        with connect(url, timeout=Timeout(read=0.2)) as client:
-            with pytest.raises(TimeoutError):
-                client.infer("m", {"x": X})
+        with connect(url, timeout=Timeout(read=0.2)) as client, pytest.raises(TimeoutError):
+            client.infer("m", {"x": X})
         started = time.perf_counter()
-        with connect(url, timeout=Timeout(connect=0.3, read=20)) as client:
-            with pytest.raises(ConnectionError, match="failed to connect"):
-                client.infer("m", {"x": X})
+        fails = pytest.raises(ConnectionError, match="failed to connect")
+        with connect(url, timeout=Timeout(connect=0.3, read=20)) as client, fails:
+            client.infer("m", {"x": X})
         assert time.perf_counter() - started < 5
+
+
+# --- channels ---
+
+
+def test_channel_of_the_caller(connect: Connect, server: GrpcServer) -> None:
+    made: list[Any] = []
+
+    def make(library: Any) -> Any:
+        made.append(library.insecure_channel(server.address))
+        return made[0]
+
+    with connect_with_channel(connect, "grpc://named:1", {"channel": make}) as client:
+        assert client.infer("echo", {"x": X})["x"].shape == X.shape
+        with pytest.raises(InferenceServerError, match=r"^ModelInfer grpc://named:1: status 404"):
+            client.infer("status", {"x": X}, parameters={"code": "NOT_FOUND", "details": ""})
+        client.close()
+        with pytest.raises(RuntimeError, match=r"^the client is closed$"):
+            client.infer("echo", {"x": X})
+        method = made[0].unary_unary("/inference.GRPCInferenceService/ServerReady")
+        if connect is Client:
+            assert method(b"") == b"\x08\x01"
+            made[0].close()
+        else:
+
+            async def use() -> None:
+                assert await method(b"") == b"\x08\x01"
+                await made[0].close()
+
+            client.runner.run(use())
+
+
+def test_channel_that_the_caller_has_closed(connect: Connect, server: GrpcServer) -> None:
+    made: list[Any] = []
+
+    def make(library: Any) -> Any:
+        made.append(library.insecure_channel(server.address))
+        return made[0]
+
+    with connect_with_channel(connect, server.url, {"channel": make}) as client:
+        client.infer("echo", {"x": X})
+        closing = made[0].close()
+        if connect is not Client:
+            client.runner.run(closing)
+        for call in (lambda: client.infer("echo", {"x": X}), lambda: client.stream("repeat", [])):
+            with pytest.raises(RuntimeError, match="closed"):
+                call()
+
+
+def test_channel_of_the_wrong_kind(server: GrpcServer) -> None:
+    with grpc.insecure_channel(server.address) as channel:
+
+        async def main() -> None:
+            async with AsyncClient(server.url, channel=channel) as client:
+                with pytest.raises(TypeError, match=r"AsyncClient must be a grpc\.aio\.Channel"):
+                    await client.is_ready()
+            async with grpc.aio.insecure_channel(server.address) as other:
+                fails = pytest.raises(TypeError, match=r"Client must be a grpc\.Channel")
+                with Client(server.url, channel=other) as blocking, fails:
+                    blocking.is_ready()
+
+        asyncio.run(main())
+        wrong: Any = server.address
+        with pytest.raises(TypeError, match="channel must be a channel of grpcio, not str"):
+            Client(server.url, channel=wrong)
+        with pytest.raises(ValueError, match="channel requires a grpc:// or grpcs:// URL"):
+            Client("localhost", channel=channel)
+        with pytest.raises(TypeError, match="a channel of the caller cannot be pickled"):
+            pickle.dumps(Client(server.url, channel=channel))
+
+
+def test_options_of_a_channel(server: GrpcServer) -> None:
+    with pytest.raises(ValueError, match="ssl_context requires an https:// URL"):
+        Client("grpcs://localhost", ssl_context=ssl.create_default_context())
+    with pytest.raises(ValueError, match="retries must be 0 or more"):
+        Client(server.url, retries=-1)
+
+
+def test_pickled_client_has_the_same_options(server: GrpcServer) -> None:
+    client = Client(server.url, timeout=Timeout(total=9), headers={"X-A": "1"}, max_body=10_000)
+    with client, pickle.loads(pickle.dumps(client)) as copy:
+        assert repr(copy) == f"<Client of {server.url}>"
+        assert copy.is_ready()
+        assert server.calls[-1][1]["x-a"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("grpc://x", ("x", 80, "grpc://x")),
+        ("grpcs://x", ("x", 443, "grpcs://x")),
+        ("GRPC://[::1]:8001/", ("::1", 8001, "grpc://[::1]:8001")),
+        ("grpc:8001", ("grpc", 8001, "http://grpc:8001")),
+        ("grpc+unix:/a%20b", ("localhost", 0, "grpc+unix:/a b")),
+        ("grpc+unix:///a", ("localhost", 0, "grpc+unix:/a")),
+    ],
+)
+def test_address_in_a_url(url: str, expected: tuple[Any, ...]) -> None:
+    found = parse_url(url)
+    assert (found.host, found.port, found.origin) == expected
+    assert found.is_grpc == url.lower().startswith(("grpc:/", "grpcs", "grpc+"))
+
+
+@pytest.mark.parametrize("url", ["grpc://", "grpc://x/v2", "grpc://x?a=b", "grpc+unix:a"])
+def test_invalid_urls(url: str) -> None:
+    with pytest.raises(ValueError, match=r"the URL of"):
+        Client(url)
+
+
+def test_unix_socket(connect: Connect, tmp_path: Path) -> None:
+    path = tmp_path / "a b%.sock"
+    with (
+        GrpcServer(address=f"unix:{quote(str(path))}"),
+        connect(f"grpc+unix:{quote(str(path))}") as c,
+    ):
+        assert c.infer("echo", {"x": X})["x"].shape == X.shape
+    fails = pytest.raises(ConnectionError, match="No such file")
+    with connect(f"grpc+unix:{tmp_path / 'none'}") as nowhere, fails:
+        nowhere.infer("echo", {"x": X})
+
+
+def test_tls(
+    connect: Connect, certificate: client_fixtures.Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, chain = Path(certificate.key).read_bytes(), Path(certificate.file).read_bytes()
+    serving = grpc.ssl_server_credentials([(key, chain)])
+    with GrpcServer(credentials=serving) as server:
+        trusting = {
+            "channel": lambda library: library.secure_channel(
+                server.address, grpc.ssl_channel_credentials(chain)
+            )
+        }
+        url = f"grpcs://{server.address}"
+        with connect_with_channel(connect, url, trusting) as client:
+            assert client.infer("echo", {"x": X})["x"].shape == X.shape
+        with connect(url) as client, pytest.raises(ConnectionError, match="CERTIFICATE_VERIFY"):
+            client.infer("echo", {"x": X})
+        with connect(server.url) as plain, pytest.raises(ConnectionError):
+            plain.infer("echo", {"x": X})
+
+
+def test_restarted_server(connect: Connect) -> None:
+    with GrpcServer() as first:
+        client_of = connect(first.url, retries=4)
+        with client_of as client:
+            client.infer("echo", {"x": X})
+            first.server.stop(0).wait()
+            with GrpcServer(address=first.address) as second:
+                assert client.infer("echo", {"x": X})["x"].shape == X.shape
+                assert len(second.calls) == 1
+
+
+def test_wait_for_a_server_that_starts(connect: Connect) -> None:
+    port = free_port()
+    started: list[GrpcServer] = []
+
+    def start() -> None:
+        started.append(GrpcServer(address=f"127.0.0.1:{port}").__enter__())
+
+    timer = threading.Timer(0.3, start)
+    timer.start()
+    with connect(f"grpc://127.0.0.1:{port}") as client:
+        begun = time.perf_counter()
+        client.wait_until_ready(10)
+        assert 0.25 < time.perf_counter() - begun < 3
+    timer.join()
+    started[0].__exit__()
+
+
+def test_server_that_goes_away_during_a_call(connect: Connect) -> None:
+    with GrpcServer() as server, connect(server.url, timeout=20) as client:
+
+        def stop() -> None:
+            server.has_begun.wait(5)
+            server.server.stop(0)
+
+        thread = threading.Thread(target=stop)
+        thread.start()
+        with pytest.raises((ConnectionError, InferenceServerError)) as caught:
+            client.infer("slow", {"x": X})
+        assert isinstance(caught.value, ConnectionError) or caught.value.status == 503
+        thread.join()
+        with pytest.raises(ConnectionError):
+            client.infer("echo", {"x": X})
+
+
+# --- closing, cancelling, signals, processes ---
+
+
+def test_closed_client(connect: Connect, server: GrpcServer) -> None:
+    for n_calls in (0, 1):
+        with connect(server.url) as client:
+            for _ in range(n_calls):
+                client.infer("echo", {"x": X})
+            client.close()
+            for call in (
+                lambda: client.infer("echo", {"x": X}),
+                client.is_ready,
+                lambda: client.stream("repeat", []),
+            ):
+                with pytest.raises(RuntimeError, match=r"^the client is closed$"):
+                    call()
+            client.close()
+
+
+def test_close_during_a_call_of_another_thread() -> None:
+    with GrpcServer() as server:
+        client = Client(server.url, retries=3)
+
+        def close() -> None:
+            server.has_begun.wait(5)
+            client.close()
+
+        thread = threading.Thread(target=close)
+        thread.start()
+        with pytest.raises((ConnectionError, RuntimeError), match=r"client (was|is) closed"):
+            client.infer("slow", {"x": X})
+        thread.join()
+        assert len(server.calls) == 1
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_close_during_a_call_of_another_task(is_own: bool) -> None:
+    async def main(server: GrpcServer) -> None:
+        channel = grpc.aio.insecure_channel(server.address) if is_own else None
+        client = AsyncClient(server.url, channel=channel)
+        calls = [asyncio.create_task(client.infer("slow", {"x": X})) for _ in range(2)]
+        await asyncio.to_thread(server.has_begun.wait, 5)
+        stream = client.stream("repeat", [tw.InferRequest({"x": X}, parameters={"hang": True})])
+        await anext(stream)
+        calls.append(asyncio.ensure_future(anext(stream)))
+        await asyncio.sleep(0.1)
+        await client.close()
+        for result in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(result, ConnectionError)
+            assert str(result).endswith("the client was closed during the call")
+        if channel is not None:
+            await channel.unary_unary("/inference.GRPCInferenceService/ServerReady")(b"")
+            await channel.close()
+
+    with GrpcServer() as server:
+        asyncio.run(main(server))
+        wait_for(lambda: server.n_cancelled == 3)
+
+
+def wait_for(condition: Any) -> None:
+    end = time.monotonic() + 5
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_cancelled_task() -> None:
+    async def main(server: GrpcServer) -> None:
+        async with AsyncClient(server.url, retries=3) as client:
+            call = asyncio.create_task(client.infer("slow", {"x": X}))
+            await asyncio.to_thread(server.has_begun.wait, 5)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await client.infer("slow", {"x": X})
+            assert (await client.infer("echo", {"x": X}))["x"].shape == X.shape
+
+    with GrpcServer() as server:
+        asyncio.run(main(server))
+        wait_for(lambda: server.n_cancelled == 2)
+        assert len(server.calls) == 3
+
+
+def test_client_of_another_event_loop(server: GrpcServer) -> None:
+    client = AsyncClient(server.url)
+    asyncio.run(client.is_ready())
+    with pytest.raises(RuntimeError, match="belongs to another event loop"):
+        asyncio.run(client.is_ready())
+
+
+def test_signal_during_a_call() -> None:
+    """A handler that raises ends the call, and the server sees that."""
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with GrpcServer() as server, Client(server.url) as client:
+
+            def send() -> None:
+                server.has_begun.wait(5)
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+            thread = threading.Thread(target=send)
+            thread.start()
+            started = time.perf_counter()
+            with pytest.raises(Interrupted):
+                client.infer("slow", {"x": X})
+            assert time.perf_counter() - started < 1.5
+            thread.join()
+            wait_for(lambda: server.n_cancelled == 1)
+            assert client.infer("echo", {"x": X})["x"].shape == X.shape
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+FORK = """
+import asyncio, os, sys
+import numpy as np
+from tensorwire.client import AsyncClient, Client
+
+url, kind, own = sys.argv[1:]
+x = np.zeros(3, np.float32)
+channel = None
+if own == "own":
+    import grpc
+    channel = grpc.insecure_channel(url.removeprefix("grpc://"))
+client = (Client if kind == "sync" else AsyncClient)(url, channel=channel)
+
+def call(runner):
+    if kind == "sync":
+        client.infer("echo", {"x": x})
+    else:
+        runner.run(client.infer("echo", {"x": x}))
+
+runner = asyncio.Runner()
+call(runner)
+if own == "close":
+    runner.run(client.close())
+    client = AsyncClient(url)
+child = os.fork()
+if child == 0:
+    try:
+        call(asyncio.Runner())
+    except RuntimeError as error:
+        os._exit(7 if "parent process" in str(error) else 8)
+    os._exit(0)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+call(runner)
+os._exit(status)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "status", "n_calls"),
+    [("sync", "", 0, 3), ("async", "", 7, 2), ("sync", "own", 7, 2), ("async", "close", 0, 3)],
+)
+def test_fork(kind: str, own: str, status: int, n_calls: int) -> None:
+    """The child process has a channel of its own, and the parent process keeps its channel.
+
+    It cannot use gRPC if a channel of grpc.aio is open. The channel of the caller is not its own.
+    """
+    path = os.pathsep.join([str(Path(tw.__file__).parent.parent), *sys.path])
+    with GrpcServer() as server:
+        done = subprocess.run(
+            [sys.executable, "-c", FORK, server.url, kind, own],
+            env=os.environ | {"PYTHONPATH": path},
+            timeout=30,
+            check=False,
+            capture_output=True,
+        )
+        assert done.returncode == status, done.stderr
+        assert len(server.calls) == n_calls
+
+
+def test_missing_grpcio() -> None:
+    script = (
+        "import sys; sys.modules['grpc'] = None; from tensorwire.client import Client;"
+        "Client('localhost'); Client('grpc://localhost')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    message = "a gRPC client requires grpcio: pip install 'tensorwire[grpc]'"
+    assert done.stderr.strip().splitlines()[-1] == f"ImportError: {message}"
+
+
+def test_grpc_does_not_require_httptools(server: GrpcServer) -> None:
+    script = (
+        "import sys; sys.modules['httptools'] = None; from tensorwire.client import Client;"
+        f"print(Client('{server.url}').is_ready())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_http_client_does_not_import_grpc() -> None:
+    script = (
+        "import sys; from tensorwire.client import Client, AsyncClient; Client('a');"
+        "AsyncClient('a'); print('grpc' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
+
+
+# --- memory ---
+
+
+def test_request_is_copied_once() -> None:
+    """Into the message. What grpcio allocates is not traced."""
+    array = np.zeros(32 << 20, np.uint8)
+    with Client(f"grpc://127.0.0.1:{free_port()}") as client:
+        tracemalloc.start()
+        try:
+            with pytest.raises(ConnectionError):
+                client.infer("m", {"x": array})
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert array.nbytes < peak < 1.01 * array.nbytes
+
+
+def test_retries_of_a_large_request_take_no_more_memory() -> None:
+    def reject(message: bytes, context: Any) -> bytes:
+        context.abort(grpc.StatusCode.UNAVAILABLE, "try again")
+        raise AssertionError
+
+    array = np.zeros(32 << 20, np.uint8)
+    message = codec.encode_request(tw.InferRequest({"x": array}, model_name="m"))
+    peaks = []
+    with GrpcServer({"ModelInfer": reject}) as server:
+        for retries in (0, 2):
+            with Client(server.url, retries=retries) as client:
+                tracemalloc.start()
+                try:
+                    with pytest.raises(InferenceServerError):
+                        client.infer("m", message)
+                    peaks.append(tracemalloc.get_traced_memory()[1])
+                finally:
+                    tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0]
+
+
+def test_failed_call_does_not_keep_its_input(server: GrpcServer) -> None:
+    class Input(np.ndarray[Any, Any]):
+        pass
+
+    array = np.zeros(1 << 20, np.int8).view(Input)
+    kept = weakref.ref(array)
+    gc.collect()
+    gc.disable()
+    try:
+        with Client(f"grpc://127.0.0.1:{free_port()}") as client, pytest.raises(ConnectionError):
+            client.infer("m", {"x": array})
+        del array
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+# --- streams ---
+
+
+def request(**parameters: Any) -> tw.InferRequest:
+    return tw.InferRequest({"x": X[:3]}, parameters=parameters)
+
+
+def test_stream(client: Any, server: GrpcServer) -> None:
+    requests = [{"x": X}, [tw.Tensor("x", X)], {"x": [1, 2]}, request(), encoded("repeat")]
+    responses = client.stream("repeat", iter(requests), headers={"X-A": "1"})
+    assert iter(responses) is responses
+    found = [(response.id, response["x"].shape) for response in responses]
+    assert found == [("1", (1000,)), ("2", (1000,)), ("3", (2,)), ("4", (3,)), ("enc", (3,))]
+    assert ("ModelStreamInfer", "1") in [(name, sent.get("x-a")) for name, sent in server.calls]
+    assert list(responses) == []
+    assert list(client.stream("repeat", [])) == []
+
+
+def encoded(model: str) -> bytes:
+    return codec.encode_request(request().replace(model_name=model, id="enc"))
+
+
+def test_several_responses_to_a_request(client: Any) -> None:
+    responses = client.stream("repeat", [request(n=3), request(n=0), request(n=2)])
+    found = [(response.id, int(response["i"].as_numpy()[0])) for response in responses]
+    assert found == [("1", 0), ("1", 1), ("1", 2), ("3", 0), ("3", 1)]
+
+
+def items_of(queued: queue.Queue[Any], client: Any) -> Any:
+    """Return an iterable of the items up to None. It does not block an event loop."""
+
+    async def items() -> AsyncIterator[Any]:
+        while (item := await asyncio.to_thread(queued.get)) is not None:
+            yield item
+
+    return iter(queued.get, None) if isinstance(client, Client) else items()
+
+
+def test_responses_arrive_between_the_requests(client: Any) -> None:
+    requests: queue.Queue[Any] = queue.Queue()
+    responses = client.stream("repeat", items_of(requests, client))
+    for value in (1.0, 2.0, 3.0):
+        requests.put({"x": np.array([value])})
+        assert next(responses)["x"].tolist() == [value]
+    requests.put(None)
+    assert list(responses) == []
+
+
+def test_asynchronous_requests(server: GrpcServer) -> None:
+    async def main() -> None:
+        answered = asyncio.Event()
+
+        async def requests() -> AsyncIterator[Any]:
+            yield {"x": X}
+            await answered.wait()
+            yield {"x": X[:1]}
+
+        async with AsyncClient(server.url) as client:
+            shapes = []
+            async for response in client.stream("repeat", requests()):
+                shapes.append(response["x"].shape)
+                answered.set()
+            assert shapes == [(1000,), (1,)]
+
+    asyncio.run(main())
+
+
+def test_error_of_one_request(client: Any) -> None:
+    """The iterator continues with the response to the next request."""
+    requests = [request(), request(error="no \u00fc"), request(), request(error="x"), request()]
+    responses = client.stream("repeat", requests)
+    assert next(responses).id == "1"
+    with pytest.raises(InferenceServerError, match=r"^ModelStreamInfer grpc://.*: no \u00fc$") as e:
+        next(responses)
+    error = e.value
+    assert (error.message, error.model, error.id) == ("no \u00fc", "repeat", "2")
+    assert (error.status, pickle.loads(pickle.dumps(error)).id) == (500, "2")
+    assert next(responses).id == "3"
+    with pytest.raises(InferenceServerError, match=r": x$"):
+        next(responses)
+    assert [response.id for response in responses] == ["5"]
+
+
+def test_error_that_ends_a_stream(client: Any) -> None:
+    responses = client.stream("repeat", [request(), request(code="NOT_FOUND"), request()])
+    assert next(responses).id == "1"
+    with pytest.raises(InferenceServerError, match="aborted") as caught:
+        next(responses)
+    assert (caught.value.status, caught.value.id) == (404, None)
+    assert list(responses) == []
+
+
+def test_invalid_response_of_a_stream(connect: Connect) -> None:
+    good = codec.encode_stream_response(tw.InferResponse({"x": X}))
+
+    def answer(messages: Any, context: Any) -> Iterator[bytes]:
+        yield from (b"\x12\x02\x2a\xff", good)
+
+    with GrpcServer({"ModelStreamInfer": answer}) as server, connect(server.url) as client:
+        responses = client.stream("m", [])
+        with pytest.raises(tw.DecodeError, match="malformed"):
+            next(responses)
+        assert next(responses)["x"].shape == X.shape
+        assert list(responses) == []
+
+
+def test_error_of_the_requests(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It is raised as it is, and ends the call."""
+
+    def requests() -> Iterator[Any]:
+        yield {"x": X}
+        raise KeyError("mine")
+
+    for failing, error in (
+        (requests(), KeyError),
+        ([{"x": X}, 3], TypeError),
+        ([b"\x0a"], tw.HeaderError),
+        ([codec.encode_request(request().replace(model_name="other"))], ValueError),
+        ([{"x": ["a", 1]}], (TypeError, ValueError)),
+    ):
+        responses = client.stream("repeat", failing)
+        with pytest.raises(error):
+            list(responses)
+        assert list(responses) == []
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("requests", [{"x": X}, request(), b"", "x", None, X[0]])
+def test_requests_that_are_not_an_iterable_of_inputs(client: Any, requests: Any) -> None:
+    with pytest.raises(TypeError, match="requests must be an iterable of inputs, not "):
+        client.stream("repeat", requests)
+
+
+def test_total_timeout_of_a_stream(client: Any) -> None:
+    started = time.perf_counter()
+    timeout = Timeout(read=0.01, total=0.3)
+    responses = client.stream("repeat", [request(hang=True)], timeout=timeout)
+    next(responses)
+    with pytest.raises(TimeoutError, match=r"the call took longer than 0\.3 seconds"):
+        next(responses)
+    assert 0.29 < time.perf_counter() - started < 2
+    assert list(responses) == []
+
+
+@pytest.mark.parametrize("end", ["close", "delete", "leave"])
+def test_stream_that_is_left(connect: Connect, end: str) -> None:
+    """The server sees that the call is cancelled, also while the requests have not ended."""
+    requests: queue.Queue[Any] = queue.Queue()
+    requests.put(request(hang=True))
+    with GrpcServer() as server, connect(server.url) as client:
+        responses = client.stream("repeat", items_of(requests, client))
+        if end == "leave":
+            for _ in responses:
+                break
+            del responses, _
+        else:
+            next(responses)
+        if end == "close":
+            responses.close()
+            assert list(responses) == []
+            responses.close()
+        elif end == "delete":
+            del responses
+        wait_for(lambda: server.n_cancelled == 1)
+        requests.put(None)
+        assert client.infer("echo", {"x": X})["x"].shape == X.shape
+
+
+def test_close_of_a_client_ends_its_streams(server: GrpcServer) -> None:
+    with grpc.insecure_channel(server.address) as channel:
+        for client in (Client(server.url), Client(server.url, channel=channel)):
+            responses = client.stream("repeat", [request(hang=True)])
+            next(responses)
+            threading.Timer(0.1, client.close).start()
+            with pytest.raises(ConnectionError, match="the client was closed during the call"):
+                next(responses)
+            assert list(responses) == []
+
+
+def test_stream_that_another_thread_closes(server: GrpcServer) -> None:
+    with Client(server.url) as client, client.stream("repeat", [request(hang=True)]) as responses:
+        next(responses)
+        threading.Timer(0.1, responses.close).start()
+        assert list(responses) == []
+
+
+def test_cancelled_task_that_reads_a_stream() -> None:
+    async def main(server: GrpcServer) -> None:
+        async with (
+            AsyncClient(server.url) as client,
+            client.stream("repeat", [request(hang=True)]) as responses,
+        ):
+            await anext(responses)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await anext(responses)
+            assert [response async for response in responses] == []
+
+    with GrpcServer() as server:
+        asyncio.run(main(server))
+        wait_for(lambda: server.n_cancelled == 1)
+
+
+def test_streams_of_a_server_that_is_not_there(connect: Connect) -> None:
+    with connect(f"grpc://127.0.0.1:{free_port()}", retries=3) as client:
+        with pytest.raises(ConnectionError, match="refused"):
+            next(client.stream("m", [{"x": X}]))
+        with pytest.raises((ConnectionError, InferenceServerError)):
+            list(client.stream("m", [{"x": [1]}]))  # the metadata cannot be requested
+
+
+def test_stream_requires_grpc(connect: Connect) -> None:
+    with connect("localhost:1") as client:
+        with pytest.raises(ValueError, match="stream requires a grpc:// or grpcs:// URL, not http"):
+            client.stream("m", [])
+        client.close()
+
+
+def test_large_messages_of_a_stream(client: Any) -> None:
+    array = np.arange(5 << 20, dtype=np.uint8)
+    for response in client.stream("repeat", [{"x": array}] * 2):
+        assert np.array_equal(response["x"].data, array)
+
+
+# --- the command ---
+
+
+def test_infer_command(server: GrpcServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["infer", server.url, "declared", "--input", "x=[1, 2]"]) == 0
+    assert "y  FP32  [2]\n[2. 4.]" in capsys.readouterr().out
+    assert main(["infer", server.url, "nobody", "--input", "x=[1, 2]"]) == 1
+    assert "model 'nobody' is not known" in capsys.readouterr().err
+    arguments = ["infer", server.url, "echo", "--random", "--shape", "x:FP32=3", "--repeat", "5"]
+    assert main([*arguments, "--concurrency", "2"]) == 0

@@ -118,22 +118,24 @@ class GrpcServer:
 
     def model_stream_infer(self, messages: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """The responses to each request; see the parameters."""
-        for message in messages:
-            request = decode_request(message)
-            parameters = request.parameters
-            if parameters.get("error"):
-                values = {"error_message": parameters["error"]}
-                values["infer_response"] = [{"id": request.id}] if request.id else []
-                yield write_message(values, STREAM_ERROR)
-                continue
-            if parameters.get("code"):
-                context.abort(getattr(grpc.StatusCode, parameters["code"]), "aborted")
-            for i in range(int(parameters.get("n", 1))):
-                outputs = {"i": np.array([i]), **{t.name: t for t in request.inputs}}
-                yield encode_stream_response(tw.InferResponse(outputs), request)
-            while parameters.get("hang") and context.is_active():
-                time.sleep(0.01)
-        self.n_cancelled += not context.is_active()
+        try:
+            for message in messages:
+                request = decode_request(message)
+                parameters = request.parameters
+                if parameters.get("error"):
+                    values = {"error_message": parameters["error"]}
+                    values["infer_response"] = [{"id": request.id}] if request.id else []
+                    yield write_message(values, STREAM_ERROR)
+                    continue
+                if parameters.get("code"):
+                    context.abort(getattr(grpc.StatusCode, parameters["code"]), "aborted")
+                for i in range(int(parameters.get("n", 1))):
+                    outputs = {"i": np.array([i]), **{t.name: t for t in request.inputs}}
+                    yield encode_stream_response(tw.InferResponse(outputs), request)
+                while parameters.get("hang") and context.is_active():
+                    time.sleep(0.01)
+        finally:
+            self.n_cancelled += not context.is_active()
 
 
 METHODS = {

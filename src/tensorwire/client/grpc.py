@@ -11,6 +11,7 @@ import re
 import ssl
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import (
     AsyncIterable,
@@ -128,6 +129,22 @@ class GrpcBody(NamedTuple):
         return read_message(self.message, self.fields)
 
 
+class ForkState:
+    """Whether this process can use grpcio.
+
+    A thread of grpcio waits for the calls of ``grpc.aio`` while such a channel is open. In a child
+    process that was forked in the meantime, every call of grpcio hangs, and no timeout ends it.
+    """
+
+    def __init__(self) -> None:
+        self.open_channels: weakref.WeakSet[Channel] = weakref.WeakSet()  # of grpc.aio
+        self.is_usable = True
+        os.register_at_fork(after_in_child=self.begin_child)
+
+    def begin_child(self) -> None:
+        self.is_usable = self.is_usable and not self.open_channels
+
+
 class Channel:
     """The channel of a client in one process. ``is_owned`` is false for one of the caller."""
 
@@ -140,6 +157,8 @@ class Channel:
         self.methods: dict[str, Any] = {}
         self.calls: weakref.WeakSet[Any] = weakref.WeakSet()  # streams, and those of AsyncClient
         self.lock = threading.Lock()  # of `calls`
+        if self.is_async:
+            _fork_state.open_channels.add(self)
 
     def check(self) -> None:
         self.backend.check()
@@ -172,6 +191,13 @@ class Channel:
         except (ValueError, grpc.aio.UsageError) as error:
             self.check()
             raise RuntimeError(str(error)) from None  # the caller has closed its channel
+        except grpc.RpcError:
+            raise
+        except BaseException as error:  # of a signal handler
+            # grpcio cancels a call when nothing refers to it any more, not even the frames of its
+            # own functions, to which the exception refers.
+            traceback.clear_frames(error.__traceback__)
+            raise
 
     def add(self, call: Any) -> None:
         """Add a call that ``close`` cancels."""
@@ -181,6 +207,7 @@ class Channel:
     def close(self) -> Awaitable[None] | None:
         """Close the channel, unless the caller has made it. All calls end."""
         self.is_closed = True
+        _fork_state.open_channels.discard(self)
         self.backend.end_calls()
         with self.lock:
             calls = list(self.calls)
@@ -191,6 +218,9 @@ class Channel:
 
     def forget(self) -> None:
         pass
+
+
+_fork_state = ForkState()
 
 
 class GrpcTransport:
@@ -241,13 +271,18 @@ class GrpcTransport:
         ]
 
     def new_pool(self, backend: Backend) -> Channel:
+        if not _fork_state.is_usable:
+            raise RuntimeError(
+                "this process cannot use gRPC: an AsyncClient of its parent process was open when "
+                "it was forked"
+            )
         is_async = not isinstance(backend, BlockingBackend)
         if self.channel is not None:
             if os.getpid() != self.pid:
                 raise RuntimeError("the channel of the caller belongs to its parent process")
             if isinstance(self.channel, grpc.aio.Channel) != is_async:
-                kind = "AsyncClient requires grpc.aio" if is_async else "Client requires grpc"
-                raise TypeError(f"the channel of the {kind}.Channel")
+                kind = "AsyncClient must be a grpc.aio" if is_async else "Client must be a grpc"
+                raise TypeError(f"the channel of a {kind}.Channel")
             return Channel(backend, self.channel, is_owned=False)
         if self.server.socket_path is not None:
             target = f"unix:{quote(self.server.socket_path)}"
