@@ -26,6 +26,14 @@ MODEL_METADATA = {
     **{1: ("name", str), 2: ("versions", [str]), 3: ("platform", str)},
     **{4: ("inputs", TENSOR), 5: ("outputs", TENSOR)},
 }
+METHODS = {
+    "ServerReady": "server_ready",
+    "ModelReady": "model_ready",
+    "ServerMetadata": "server_metadata",
+    "ModelMetadata": "model_metadata",
+    "ModelInfer": "model_infer",
+    "ModelStreamInfer": "model_stream_infer",
+}
 READY = {1: ("ready", bool)}
 STREAM_ERROR = {1: ("error_message", str), 2: ("infer_response", [{3: ("id", str)}])}
 X_METADATA = {"name": "x", "datatype": "FP32", "shape": [-1]}
@@ -46,7 +54,7 @@ class GrpcServer:
         answers: dict[str, Answer] | None = None,
         address: str = "127.0.0.1:0",
         credentials: Any = None,
-        **options: Any,
+        max_nbytes: int = -1,
     ) -> None:
         self.answers = answers or {}
         self.calls: list[tuple[str, dict[str, str]]] = []
@@ -54,8 +62,8 @@ class GrpcServer:
         self.n_cancelled = 0
         self.has_begun = threading.Event()  # a call of `slow` has
         pool = ThreadPoolExecutor(16)
-        options = {"grpc.so_reuseport": 0, "grpc.max_receive_message_length": -1} | options
-        self.server = grpc.server(pool, options=list(options.items()))
+        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", max_nbytes)]
+        self.server = grpc.server(pool, options=options)
         self.server.add_generic_rpc_handlers((Handler(self),))
         if credentials is None:
             self.port = self.server.add_insecure_port(address)
@@ -138,17 +146,7 @@ class GrpcServer:
             self.n_cancelled += not context.is_active()
 
 
-METHODS = {
-    "ServerReady": GrpcServer.server_ready,
-    "ModelReady": GrpcServer.model_ready,
-    "ServerMetadata": GrpcServer.server_metadata,
-    "ModelMetadata": GrpcServer.model_metadata,
-    "ModelInfer": GrpcServer.model_infer,
-    "ModelStreamInfer": GrpcServer.model_stream_infer,
-}
-
-
-class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
+class Handler(grpc.GenericRpcHandler):  # type: ignore[misc, name-defined]
     """Calls the methods of a GrpcServer."""
 
     def __init__(self, server: GrpcServer) -> None:
@@ -160,15 +158,9 @@ class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
             return None
         metadata = {item.key: item.value for item in details.invocation_metadata}
         self.server.calls.append((name, metadata))
-        function = self.server.answers.get(name)
+        function: Any = self.server.answers.get(name, getattr(self.server, METHODS[name]))
         if function is None:
-            if name in self.server.answers:
-                return None
-            method = METHODS[name]
-
-            def function(message: Any, context: Any) -> Any:
-                return method(self.server, message, context)
-
+            return None
         if name == "ModelStreamInfer":
             return grpc.stream_stream_rpc_method_handler(function)
         return grpc.unary_unary_rpc_method_handler(function)

@@ -6,6 +6,8 @@ grpcio takes and returns serialized messages as ``bytes``. It connects, and spea
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import os
 import re
 import ssl
@@ -50,6 +52,10 @@ _SERVICE = "/inference.GRPCInferenceService/"
 _MAX_NBYTES = 2**31 - 1  # of a message of protobuf, and the largest value of a channel's option
 _MAX_SECONDS = 1e9  # grpcio takes a much later deadline for one that has expired
 _MAX_BACKOFF_MS = 1000  # how long grpcio waits at most before it tries to connect again
+# What grpc.aio reports if it cannot write a request of a stream, before or after the status of the
+# server, which it then replaces. The status follows at once if it has not arrived.
+_WRITE_FAILED = "Internal error from Core"
+_STATUS_SECONDS = 1.0
 _CLOSED = "the client was closed during the call"
 
 _STATUSES = {  # those of the other codes are 500
@@ -414,9 +420,10 @@ class GrpcTransport:
         try:
             message = await channel.call(request, seconds)
         except grpc.RpcError as error:
-            if _has_expired(error, started, seconds):
+            code, text = error.code().name, error.details() or ""
+            if _has_expired(code, started, seconds):
                 raise connection_error(request, _timeout_error(deadline, step)) from error
-            raise self.error(channel, request, error) from error
+            raise self.error(channel, request, code, text) from error
         except asyncio.CancelledError:
             if _is_task_cancelled():
                 raise
@@ -438,9 +445,8 @@ class GrpcTransport:
         if self.max_body is not None and nbytes > self.max_body:
             raise _too_long_error(nbytes, self.max_body)
 
-    def error(self, channel: Channel, request: GrpcRequest, error: Any) -> Exception:
-        """Return the exception for an RpcError that is not an expired deadline."""
-        code, text = error.code().name, error.details() or ""
+    def error(self, channel: Channel, request: GrpcRequest, code: str, text: str) -> Exception:
+        """Return the exception for a status other than OK and an expired deadline."""
         if code == "RESOURCE_EXHAUSTED" and (found := _TOO_LARGE.search(text)):
             side, direction, actual, limit = found.groups()
             if side == "SERVER":
@@ -517,7 +523,13 @@ class StreamCall:
         method = channel.channel.stream_stream(_SERVICE + request.method)
         self.call = channel.begin(method, messages, request, self.seconds)
         channel.add(self.call)
-        self.responses = self.call.__aiter__() if channel.is_async else self.call
+        self.responses = self.call
+        if channel.is_async:
+            self.responses = self.call.__aiter__()
+            # The callback must not refer to this object, or only the garbage collector would
+            # release it.
+            self.status = asyncio.get_running_loop().create_future()
+            self.call.add_done_callback(functools.partial(_note_status, self.status))
         if self.error is not None:  # it was found before there was a call to cancel
             self.call.cancel()
 
@@ -563,12 +575,9 @@ class StreamCall:
         except (StopIteration, StopAsyncIteration):
             pass
         except grpc.RpcError as error:
-            if _has_expired(error, self.started, self.seconds):
-                expired = self.deadline.timeout_error("total")
-                failure = connection_error(self.request, expired)
-            else:
-                failure = self.transport.error(self.channel, self.request, error)
-            failure.__cause__ = error
+            failure = self._failure(*await self._status_of(error))
+            if failure is not None:
+                failure.__cause__ = error
         except asyncio.CancelledError:
             if _is_task_cancelled():
                 raise
@@ -579,6 +588,22 @@ class StreamCall:
         if failure is not None and not self.is_closed:
             raise failure
         return None
+
+    async def _status_of(self, error: Any) -> tuple[str, str]:
+        """Return the code and the text with which the call has ended."""
+        if self.channel.is_async and error.details() == _WRITE_FAILED:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STATUS_SECONDS):
+                    status: tuple[str, str] = await self.status
+                    return status
+        return error.code().name, error.details() or ""
+
+    def _failure(self, code: str, text: str) -> Exception | None:
+        if code == "OK":
+            return None
+        if _has_expired(code, self.started, self.seconds):
+            return connection_error(self.request, self.deadline.timeout_error("total"))
+        return self.transport.error(self.channel, self.request, code, text)
 
     def close(self) -> None:
         self.is_closed = True
@@ -638,11 +663,18 @@ def _too_long_error(nbytes: int, limit: int) -> tw.HeaderError:
     )
 
 
-def _has_expired(error: Any, started: float, seconds: float | None) -> bool:
+def _has_expired(code: str, started: float, seconds: float | None) -> bool:
     """Return whether the deadline of the call has expired, and not one of the server."""
-    if seconds is None or error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+    if seconds is None or code != "DEADLINE_EXCEEDED":
         return False
     return time.monotonic() - started >= seconds - 0.01
+
+
+def _note_status(status: asyncio.Future[tuple[str, str]], call: Any) -> None:
+    """Note the status of the server, which grpc.aio replaces if it ends a call during a write."""
+    code, text = complete(call.code()).name, complete(call.details()) or ""
+    if text != _WRITE_FAILED and not status.done():
+        status.set_result((code, text))
 
 
 def _timeout_error(deadline: Deadline, step: Any) -> TimeoutError:
