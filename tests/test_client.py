@@ -236,11 +236,14 @@ def headers_of(head: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", ["Client", "AsyncClient"])
 def test_missing_httptools(name: str) -> None:
-    script = f"import sys; sys.modules['httptools'] = None; from tensorwire.client import {name}"
+    script = (
+        "import sys; sys.modules['httptools'] = None;"
+        f"from tensorwire.client import {name}; {name}('localhost')"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
-    message = "the clients require httptools: pip install 'tensorwire[client]'"
+    message = "an HTTP client requires httptools: pip install 'tensorwire[client]'"
     assert done.stderr.strip().splitlines()[-1] == f"ImportError: {message}"
 
 
@@ -262,7 +265,13 @@ def test_client_does_not_import_asyncio() -> None:
 def test_both_clients_have_the_same_signatures() -> None:
     names = [name for name in dir(Client) if not name.startswith("_")]
     assert names == [name for name in dir(AsyncClient) if not name.startswith("_")]
-    for name in ("__init__", *(name for name in names if name != "close")):
+    for name in ("__init__", *(name for name in names if name not in ("close", "stream"))):
         sync, asynchronous = getattr(Client, name), getattr(AsyncClient, name)
         assert inspect.signature(sync) == inspect.signature(asynchronous)
+    # The types of the requests and responses of a stream differ.
+    sync_stream, stream = (
+        [(p.name, p.kind, p.default) for p in inspect.signature(kind.stream).parameters.values()]
+        for kind in (Client, AsyncClient)
+    )
+    assert sync_stream == stream
     assert json.dumps(repr(Client("localhost:8000/x/"))) == '"<Client of http://localhost:8000/x>"'

@@ -21,7 +21,7 @@ import tensorwire as tw
 from support import client_fixtures
 from support.client_fixtures import BODY, GOOD, HEADERS, Connect, X, app, free_port, seen
 from support.servers import Scripted, http, uvicorn_server
-from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout, calls
+from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout, requests
 from tensorwire.client.limits import ConnectDeadline, Deadline, ReadinessWait, retry_delay
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
@@ -59,11 +59,11 @@ def test_datatypes_of_lists_from_the_metadata(client: Any) -> None:
 
 
 def test_caches_of_a_client_are_limited(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_MAX_CACHED", 1)
+    monkeypatch.setattr(requests, "MAX_CACHED", 1)
     made = getattr(client, "client", client)
     for version in (None, "1", None):
         assert client.infer("declared", {"x": [1]}, version=version)["y"].shape == (1,)
-        assert (len(made._heads), len(made._datatypes)) == (1, 1)
+        assert (len(made._transport.heads), len(made._datatypes)) == (1, 1)
 
 
 def test_lists_of_strings_and_arrays_need_no_metadata(client: Any) -> None:
@@ -177,7 +177,8 @@ def test_threads_that_send_a_frame_do_not_share_its_views() -> None:
             raise AssertionError
 
     frame: Any = SharedFrame()
-    assert Client("localhost")._infer_request("m", None, None, frame).buffers == (b"a", b"bc")
+    infer_request = Client("localhost")._transport.infer_request
+    assert infer_request("m", None, None, frame).buffers == (b"a", b"bc")
 
 
 # --- retries ---

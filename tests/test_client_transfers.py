@@ -32,7 +32,8 @@ from support.client_fixtures import (
     seen,
 )
 from support.servers import Scripted, http
-from tensorwire.client import Client, InferenceServerError, Progress, calls, responses
+from tensorwire.client import Client, InferenceServerError, Progress, responses
+from tensorwire.client import http as http_calls
 from tensorwire.client.connection import Connection
 from tensorwire.client.requests import ProgressReporter
 from tensorwire.client.requests import compress as compress_frame
@@ -286,7 +287,7 @@ def test_large_request_is_compressed_in_a_thread(
         threads.append(threading.current_thread() is not threading.main_thread())
         return compress_frame(*arguments)
 
-    monkeypatch.setattr(calls, "compress", record)
+    monkeypatch.setattr(http_calls, "compress", record)
     with Scripted([GOOD]) as server, client_fixtures.Awaited(server.address) as client:
         data = np.zeros(n_values, np.float32)
         client.infer("m", {"x": data}, request_compression_algorithm="gzip")
@@ -508,7 +509,7 @@ def test_slow_reader_and_slow_sender(connect: Connect) -> None:
 
 def client_head(client: Any, frame: tw.Frame) -> bytes:
     base = getattr(client, "client", client)
-    head: bytes = base._infer_request("m", None, None, frame).head
+    head: bytes = base._transport.infer_request("m", None, None, frame).head
     return head
 
 

@@ -18,7 +18,7 @@ import uvloop
 import tensorwire as tw
 from support.requirements import skip_or_fail
 from support.servers import Scripted, http, uvicorn_server
-from tensorwire.client import AsyncClient, Client
+from tensorwire.client import AsyncClient, AsyncResponseStream, Client
 from tensorwire.server import Model, create_app
 
 MiB = 1 << 20
@@ -84,7 +84,12 @@ class Awaited:
         self.runner = asyncio.Runner(loop_factory=self.loop_factory)
         self.client = AsyncClient(url, **options)
         self.reported: list[dict[str, Any]] = []
-        self.runner.get_loop().set_exception_handler(lambda _, error: self.reported.append(error))
+        self.runner.get_loop().set_exception_handler(self.report)
+
+    def report(self, _: object, error: dict[str, Any]) -> None:
+        # grpcio processes the events of all event loops in each, also those of closed ones.
+        if "PollerCompletionQueue" not in error["message"]:
+            self.reported.append(error)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
@@ -92,13 +97,39 @@ class Awaited:
 
         return call
 
+    def stream(self, *arguments: Any, **named: Any) -> AwaitedStream:
+        async def begin() -> Any:
+            return self.client.stream(*arguments, **named)
+
+        return AwaitedStream(self.runner, self.runner.run(begin()))
+
     def __enter__(self) -> Awaited:
         return self
 
     def __exit__(self, kind: Any, *_: object) -> None:
         self.runner.run(self.client.close())
         self.runner.close()
-        assert kind is not None or self.reported == []
+        assert kind is not None or not self.reported, self.reported
+
+
+class AwaitedStream:
+    """An AsyncResponseStream with blocking methods."""
+
+    def __init__(self, runner: asyncio.Runner, stream: AsyncResponseStream) -> None:
+        self.runner = runner
+        self.stream = stream
+
+    def __iter__(self) -> AwaitedStream:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self.runner.run(self.stream.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def close(self) -> None:
+        self.runner.run(self.stream.close())
 
 
 class AwaitedOnUvloop(Awaited):

@@ -25,6 +25,7 @@ from ..arguments import is_list_of_numbers
 from ..client import DEFAULT_TIMEOUT, RESPONSE_LIMITS, InferenceServerError
 from ..client.requests import model_path
 from ..errors import format_shape
+from ..grpc import encode_request
 from .inspect import escape_name
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     parser.set_defaults(program=parser.prog)
     add = parser.add_argument
-    add("url", metavar="URL", help="http://host:8000, https://host or host:8000")
+    add("url", metavar="URL", help="http://host:8000, https://host, host:8000 or grpc://host:8001")
     add("model", metavar="MODEL", type=valid_utf8, help="name of the model")
     add("--input", metavar="NAME=VALUE", type=assignment, action="append", default=[],
         dest="inputs", help="an input, see above; can be repeated")  # fmt: skip
@@ -128,7 +129,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     add("--output", metavar="NAME", action="append", dest="outputs",
         help="an output to return (default: all); can be repeated")  # fmt: skip
     add("--save", metavar="FOLDER", type=Path, help=SAVE_HELP)
-    add("--json", action="store_true", help="send and receive the tensors as JSON")
+    add("--json", action="store_true", help="send and receive the tensors as JSON; not over gRPC")
     add("--repeat", metavar="N", type=positive, help="send the request N times, and print "
         "latencies and throughput instead of the outputs")  # fmt: skip
     add("--concurrency", metavar="C", type=positive, default=1,
@@ -139,7 +140,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="timeout for connecting and for each send or receive operation (default: "
         "%(default)g)")  # fmt: skip
     add("--header", metavar="'NAME: VALUE'", type=header, action="append", default=[],
-        dest="headers", help="an additional HTTP header; can be repeated")  # fmt: skip
+        dest="headers", help="an additional header, or gRPC metadata; can be repeated")  # fmt: skip
     add("--ca-file", metavar="FILE", help="certificates to verify an https server with")
     add("--insecure", action="store_true", help="do not verify the certificate of the server")
     return parser
@@ -665,9 +666,9 @@ def call_model(client: Client, options: argparse.Namespace) -> int:
     """Build the request, and send it once or repeatedly. Return the exit status."""
     specs = declared_inputs(client.model_metadata(options.model))
     inputs = make_inputs(options, specs)
-    frame = make_frame(inputs, options)
+    message = encode(client, inputs, options)
     if options.repeat is not None:
-        return measure(client, options, frame, data_nbytes(inputs))
+        return measure(client, options, message, data_nbytes(inputs))
     if options.save is not None:
         try:
             options.save.mkdir(parents=True, exist_ok=True)
@@ -675,7 +676,7 @@ def call_model(client: Client, options: argparse.Namespace) -> int:
             raise UsageError(str(error)) from None
     bar = ProgressBar()
     try:
-        response = client.infer(options.model, frame, on_progress=bar.draw_call)
+        response = client.infer(options.model, message, on_progress=bar.draw_call)
     finally:
         bar.clear()
     if options.save is None:
@@ -689,23 +690,30 @@ def call_model(client: Client, options: argparse.Namespace) -> int:
     return 0
 
 
-def make_frame(inputs: list[tw.Tensor], options: argparse.Namespace) -> tw.Frame:
-    parameters = {} if options.json else {"binary_data_output": True}
+def encode(
+    client: Client, inputs: list[tw.Tensor], options: argparse.Namespace
+) -> tw.Frame | bytes:
+    is_grpc = client.server.is_grpc
+    parameters = {} if options.json or is_grpc else {"binary_data_output": True}
     try:
         # Some models of KServe need an id.
         request = tw.InferRequest(inputs, options.outputs, id="1", parameters=parameters)
+        if is_grpc:
+            return encode_request(request.replace(model_name=options.model))
         # Triton rejects null.
         return tw.encode_request(request, nonfinite="literal", limits=UNLIMITED)
     except tw.EncodeError as error:
         raise UsageError(str(error)) from None
 
 
-def measure(client: Client, options: argparse.Namespace, frame: tw.Frame, sent_nbytes: int) -> int:
+def measure(
+    client: Client, options: argparse.Namespace, message: tw.Frame | bytes, sent_nbytes: int
+) -> int:
     """Send the request repeatedly, and print the measurement. Return the exit status."""
     bar = ProgressBar()
 
     def call() -> tw.InferResponse:
-        return client.infer(options.model, frame)
+        return client.infer(options.model, message)
 
     if options.warmup:
         Measurement(options.warmup).run(call, options.concurrency, bar, "warming up")

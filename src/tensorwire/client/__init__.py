@@ -1,7 +1,7 @@
 """Clients for servers of the Open Inference Protocol.
 
-``Client`` is blocking, and ``AsyncClient`` is for asyncio and uvloop. Both parse the heads of
-responses with httptools. Each client is imported when it is first used.
+``Client`` is blocking, and ``AsyncClient`` is for asyncio and uvloop. HTTP requires httptools, and
+gRPC requires grpcio. Each client is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from .limits import DEFAULT_MAX_BODY, DEFAULT_TIMEOUT, RESPONSE_LIMITS, Timeout
 from .requests import AUTO_ID, Progress
 
 if TYPE_CHECKING:
-    from .aio import AsyncClient
-    from .sync import Client
+    from .aio import AsyncClient, AsyncResponseStream
+    from .sync import Client, ResponseStream
 
 __all__ = [
     "AUTO_ID",
@@ -22,9 +22,11 @@ __all__ = [
     "DEFAULT_TIMEOUT",
     "RESPONSE_LIMITS",
     "AsyncClient",
+    "AsyncResponseStream",
     "Client",
     "InferenceServerError",
     "Progress",
+    "ResponseStream",
     "Timeout",
 ]
 
@@ -35,12 +37,12 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     # Imported on demand, so that programs that use only Client never load asyncio.
-    if name == "Client":
-        from .sync import Client  # noqa: PLC0415
+    if name in ("Client", "ResponseStream"):
+        from . import sync  # noqa: PLC0415
 
-        return Client
-    if name == "AsyncClient":
-        from .aio import AsyncClient  # noqa: PLC0415
+        return getattr(sync, name)
+    if name in ("AsyncClient", "AsyncResponseStream"):
+        from . import aio  # noqa: PLC0415
 
-        return AsyncClient
+        return getattr(aio, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

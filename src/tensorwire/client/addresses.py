@@ -24,6 +24,7 @@ class Server(NamedTuple):
     origin: str  # scheme, host and port
     prefix: str  # the path before /v2
     socket_path: str | None = None  # of a Unix socket
+    is_grpc: bool = False
 
 
 class Proxy(NamedTuple):
@@ -37,12 +38,15 @@ class Proxy(NamedTuple):
 def parse_url(url: str) -> Server:
     """Split the URL of a server. Raises ValueError and TypeError."""
     check_type("url", url, str, "a str")
-    if url.lower().startswith("unix:"):
-        path = unquote(url[len("unix:") :])
+    scheme = url.partition(":")[0].lower()
+    if scheme in ("unix", "grpc+unix"):
+        path = unquote(url[len(scheme) + 1 :])
         path = path.removeprefix("//")  # unix:///path has an empty host
         if not path.startswith("/") or "\0" in path:
-            raise ValueError(f"the URL of a Unix socket must be unix:/path, not {url!r}")
-        return Server(False, "localhost", 0, "localhost", f"unix:{path}:", "", path)
+            raise ValueError(f"the URL of a Unix socket must be {scheme}:/path, not {url!r}")
+        is_grpc = scheme == "grpc+unix"
+        origin = f"{scheme}:{path}" if is_grpc else f"unix:{path}:"
+        return Server(False, "localhost", 0, "localhost", origin, "", path, is_grpc)
     if "@" in url:  # before the other errors, which show the URL
         raise ValueError("the URL of a server must not have credentials, nor the character @")
     try:
@@ -50,9 +54,10 @@ def parse_url(url: str) -> Server:
         port = parts.port
     except ValueError as error:
         raise ValueError(f"the URL of a server is invalid: {url!r} ({error})") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in ("http", "https", "grpc", "grpcs") or not parts.hostname:
         raise ValueError(
-            f"the URL of a server must be http, https or unix, and have a host: {url!r}"
+            "the URL of a server must be http, https, grpc, grpcs, unix or grpc+unix, and have a "
+            f"host: {url!r}"
         )
     if parts.query or parts.fragment:
         raise ValueError("the URL of a server must not have a query or a fragment")
@@ -62,7 +67,10 @@ def parse_url(url: str) -> Server:
         host = _ascii_host(parts)
     except ValueError as error:
         raise ValueError(f"the host of a URL is invalid: {url!r} ({error})") from None
-    is_tls = parts.scheme == "https"
+    is_grpc = parts.scheme in ("grpc", "grpcs")
+    if is_grpc and parts.path not in ("", "/"):
+        raise ValueError(f"the URL of a gRPC server must not have a path: {url!r}")
+    is_tls = parts.scheme in ("https", "grpcs")
     bracketed = f"[{host}]" if ":" in host else host
     netloc = bracketed if port is None else f"{bracketed}:{port}"
     return Server(
@@ -72,6 +80,7 @@ def parse_url(url: str) -> Server:
         netloc,
         f"{parts.scheme}://{netloc}",
         quote(parts.path.rstrip("/"), safe=_PATH_CHARACTERS),
+        is_grpc=is_grpc,
     )
 
 

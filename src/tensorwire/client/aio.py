@@ -6,15 +6,22 @@ import asyncio
 import socket
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable, Iterable
 from select import POLLIN, POLLOUT
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from .calls import Calls
-from .connection import Connection
-from .limits import Deadline
-from .pool import Lease
+import tensorwire as tw
+
+from .calls import Calls, Inputs
+from .limits import Deadline, Timeout
+from .requests import Headers
+from .sync import Client
+
+if TYPE_CHECKING:
+    from .connection import Connection
+    from .grpc import StreamCall
+    from .pool import Lease
 
 Result = TypeVar("Result")
 
@@ -183,6 +190,19 @@ class AsyncClient(Calls):
     def _new_backend(self) -> LoopBackend:
         return LoopBackend()
 
+    def stream(
+        self,
+        model: str,
+        requests: Iterable[Inputs] | AsyncIterable[Inputs],
+        *,
+        version: str | None = None,
+        headers: Headers | None = None,
+        timeout: float | Timeout | None = None,
+    ) -> AsyncResponseStream:
+        return AsyncResponseStream(self._open_stream(model, requests, version, headers, timeout))
+
+    stream.__doc__ = Client.stream.__doc__
+
     async def close(self) -> None:
         """Close all connections, including those of calls that have not returned.
 
@@ -194,10 +214,58 @@ class AsyncClient(Calls):
         >>> from tensorwire.client import AsyncClient
         >>> asyncio.run(AsyncClient("localhost:8000").close())
         """
-        self._close_pool()
+        closing = self._close_pool()
+        if closing is not None:
+            await closing
         await asyncio.sleep(0)  # the calls close their connections
 
     async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class AsyncResponseStream:
+    """The responses of ``AsyncClient.stream``: an asynchronous iterator of InferResponse.
+
+    The call is cancelled by ``close``, at the end of an ``async with`` block, if the task that
+    waits for a response is cancelled, and when the last reference to the stream is gone.
+
+    Examples
+    --------
+    >>> from tensorwire.client import AsyncClient
+    >>> async def answers(url, prompts):
+    ...     async with AsyncClient(url) as client:
+    ...         async for response in client.stream("llm", prompts):
+    ...             print(response.id, response["text"].as_strings())
+    """
+
+    def __init__(self, call: StreamCall) -> None:
+        self._call = call
+
+    def __aiter__(self) -> AsyncResponseStream:
+        return self
+
+    async def __anext__(self) -> tw.InferResponse:
+        response = await self._call.read()
+        if response is None:
+            raise StopAsyncIteration
+        return response
+
+    async def close(self) -> None:
+        """Cancel the call, unless it has ended. The iterator then ends."""
+        self._call.close()
+
+    def __del__(self) -> None:
+        self._call.close()
+
+    async def __aenter__(self) -> AsyncResponseStream:
         return self
 
     async def __aexit__(

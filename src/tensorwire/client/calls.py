@@ -1,26 +1,24 @@
-"""The calls of both clients, as coroutines. Only the ``Backend`` of a client differs."""
+"""The calls of both clients, as coroutines. The ``Backend`` of a client waits for them.
+
+The scheme of the URL chooses the ``Transport``, which is imported when it is first used.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import ssl
-import time
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
 import tensorwire as tw
 
-from .._codec.datatypes import UNLIMITED
-from ..arguments import check_integer, check_seconds, check_type, is_list_of_numbers
+from ..arguments import check_integer, check_type, is_list_of_numbers
 from ..errors import format_value
-from ..http import EXTENSION
-from .addresses import Server, find_proxy, parse_url
-from .connection import Backend, Connection, Connector, may_resend
-from .errors import InferenceServerError, connection_error, server_error
+from .addresses import Server, parse_url
+from .errors import InferenceServerError
 from .limits import (
     DEFAULT_MAX_BODY,
     DEFAULT_TIMEOUT,
@@ -31,32 +29,105 @@ from .limits import (
     as_timeout,
     retry_delay,
 )
-from .pool import Pool
 from .requests import (
     AUTO_ID,
-    PIECE_NBYTES,
     Algorithm,
-    Compressed,
     Headers,
     Id,
     OnProgress,
     ProgressReporter,
-    Request,
-    body_headers,
     check_algorithm,
     check_headers,
-    compress,
-    model_path,
+    remember,
 )
-from .responses import ResponseBody, ResponseReader
 
-_MAX_CACHED = 1000  # entries of each cache of a client
-_HINT_TIMEOUT = Timeout(connect=1, read=1, total=1)
-_REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
+if TYPE_CHECKING:
+    import grpc
 
+    from .connection import Backend
 
-Inputs = tw.Frame | tw.InferRequest | Mapping[str, Any] | Iterable[tw.Tensor]
+Inputs = tw.Frame | bytes | tw.InferRequest | Mapping[str, Any] | Iterable[tw.Tensor]
 Outputs = Iterable[str | tw.RequestedOutput]
+
+
+class Body(Protocol):
+    """The body of a successful response."""
+
+    def decode(self, limits: tw.Limits) -> tw.InferResponse: ...
+
+    def parse_metadata(self, limits: tw.Limits) -> dict[str, Any]: ...
+
+
+class ConnectionPool(Protocol):
+    """The connections of a client in one process."""
+
+    backend: Backend
+
+    def close(self) -> Awaitable[None] | None: ...
+
+    def forget(self) -> None:
+        """Release what a child process has inherited."""
+
+
+class Transport(Protocol):
+    """Builds the requests of a client, and sends them."""
+
+    has_raw_requests: bool
+
+    def new_pool(self, backend: Backend) -> ConnectionPool: ...
+
+    def metadata_request(
+        self, model: str | None, version: str | None, headers: Headers | None
+    ) -> Any: ...
+
+    def readiness_request(
+        self, model: str | None, version: str | None, headers: Headers | None
+    ) -> Any: ...
+
+    def encode(
+        self,
+        model: str,
+        version: str | None,
+        tensors: Any,
+        outputs: Any,
+        id: str | None,
+        parameters: Mapping[str, Any],
+        binary_inputs: bool,
+        binary_outputs: bool,
+    ) -> Any: ...
+
+    def check_encoded(self, model: str, version: str | None, message: tw.Frame | bytes) -> Any:
+        """Return a request that the caller has encoded. Raises TypeError and ValueError."""
+
+    async def compress(self, message: Any, algorithm: Algorithm, backend: Backend) -> Any: ...
+
+    def infer_request(
+        self,
+        model: str,
+        version: str | None,
+        headers: Headers | None,
+        message: Any,
+        accept: Algorithm | None = None,
+    ) -> Any: ...
+
+    def open_stream(
+        self,
+        pool: Any,
+        model: str,
+        headers: Headers | None,
+        deadline: Deadline,
+        requests: Any,
+        encode: Callable[[Any], Coroutine[Any, Any, bytes]],
+    ) -> Any: ...
+
+    async def attempt(
+        self, pool: Any, request: Any, deadline: Deadline, progress: ProgressReporter | None
+    ) -> Body:
+        """Send a request, and return the body of the response."""
+        raise NotImplementedError
+
+    async def explain(self, pool: Any, request: Any, error: InferenceServerError) -> None:
+        """Add to the error of an inference request what may help."""
 
 
 class BaseClient:
@@ -76,10 +147,9 @@ class BaseClient:
         ssl_context: ssl.SSLContext | None = None,
         trust_env: bool = True,
         binary_inputs: bool = True,
+        channel: grpc.Channel | grpc.aio.Channel | None = None,
     ) -> None:
         self._options = {name: value for name, value in locals().items() if name != "self"}
-        self._connections = check_integer("connections", connections, minimum=1)
-        self._idle_timeout = check_seconds("idle_timeout", idle_timeout)
         self.retries: int = check_integer("retries", retries, minimum=0)
         if max_body is not None:
             max_body = check_integer("max_body", max_body, minimum=0)
@@ -89,35 +159,33 @@ class BaseClient:
         self.timeout: Timeout = as_timeout(timeout)
         self.max_body: int | None = max_body
         self.limits: tw.Limits = RESPONSE_LIMITS if limits is None else limits
-        self.headers: dict[str, str] = {
-            "User-Agent": f"tensorwire/{tw.__version__}",
-            **check_headers(headers),
-        }
-        self._options["headers"] = check_headers(headers)
+        self.headers: dict[str, str] = check_headers(headers)
+        self._options["headers"] = self.headers
         self.binary_inputs: bool = binary_inputs
-        context = None
-        if self.server.is_tls:
-            context = ssl_context or ssl.create_default_context()
-        proxy = find_proxy(self.server) if trust_env else None
-        self._connector = Connector(self.server, proxy, context, max_body)
-        self._target_prefix = ""
-        if proxy is not None and context is None:  # it only passes TLS on
-            self._target_prefix = self.server.origin
-            names = {name.lower() for name in self.headers}
-            if proxy.authorization is not None and "proxy-authorization" not in names:
-                self.headers["Proxy-Authorization"] = proxy.authorization
+        self._transport = _new_transport(
+            self.server,
+            self.headers,
+            self.timeout,
+            max_body,
+            self.limits,
+            connections=connections,
+            idle_timeout=idle_timeout,
+            ssl_context=ssl_context,
+            trust_env=trust_env,
+            channel=channel,
+        )
         self._default_deadline = Deadline(self.timeout) if self.timeout.total is None else None
         self._ids = itertools.count(1)
-        self._heads: dict[tuple[str, str | None], tuple[str, bytes]] = {}
         self._datatypes: dict[tuple[str, str | None], dict[str, Any]] = {}
-        self._announces_binary: bool | None = None  # None: not known yet
-        self._pools: dict[int, Pool] = {}  # by the id of the process: see _open_pool
+        self._pools: dict[int, ConnectionPool] = {}  # by the id of the process: see _open_pool
         self._is_closed = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.server.origin}{self.server.prefix}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._options["channel"] is not None:
+            raise TypeError("a client with a channel of the caller cannot be pickled")
         return _new_client, (type(self), self._options)
 
     # --- connections ---
@@ -125,7 +193,7 @@ class BaseClient:
     def _new_backend(self) -> Backend:
         raise NotImplementedError
 
-    def _open_pool(self) -> Pool:
+    def _open_pool(self) -> ConnectionPool:
         """Return the pool of this process.
 
         After a fork, the child process has its own, because it must not use the connections of its
@@ -139,93 +207,32 @@ class BaseClient:
             for other in [key for key in self._pools if key != pid]:
                 if inherited := self._pools.pop(other, None):
                     inherited.forget()
-            made = Pool(self._new_backend(), self._connections, self._idle_timeout)
+            made = self._transport.new_pool(self._new_backend())
             pool = self._pools.setdefault(pid, made)
         return pool
 
-    def _close_pool(self) -> None:
+    def _close_pool(self) -> Awaitable[None] | None:
         self._is_closed = True
-        if pool := self._pools.get(os.getpid()):
-            pool.close()
+        pool = self._pools.get(os.getpid())
+        return None if pool is None else pool.close()
 
-    # --- requests ---
+    # --- sending requests ---
 
     def _deadline(self, timeout: float | Timeout | None) -> Deadline:
         if timeout is not None:
             return Deadline(as_timeout(timeout))
         return self._default_deadline or Deadline(self.timeout)
 
-    def _head(self, method: str, path: str, headers: Headers | None, accept: str) -> bytes:
-        """Return the head of a request without the headers of the body."""
-        by_name = {"host": ("Host", self.server.host_header)}
-        for name, value in (*self.headers.items(), *check_headers(headers).items()):
-            by_name[name.lower()] = (name, value)
-        by_name["accept-encoding"] = ("Accept-Encoding", accept)
-        target = f"{self._target_prefix}{self.server.prefix}{path}"
-        lines = [f"{method} {target} HTTP/1.1", *(f"{n}: {v}" for n, v in by_name.values()), ""]
-        return "\r\n".join(lines).encode("latin-1")
-
-    def _url(self, path: str) -> str:
-        return f"{self.server.origin}{self.server.prefix}{path}"
-
-    def _get(self, path: str, headers: Headers | None, model: str | None = None) -> Request:
-        head = self._head("GET", path, headers, "identity") + b"\r\n"
-        return Request("GET", self._url(path), head, model=model)
-
-    def _readiness_request(
-        self, model: str | None, version: str | None, headers: Headers | None
-    ) -> Request:
-        path = "/v2/health" if model is None else model_path(model, version)
-        return self._get(f"{path}/ready", headers, model)
-
-    def _infer_request(
-        self,
-        model: str,
-        version: str | None,
-        headers: Headers | None,
-        frame: tw.Frame,
-        compressed: Compressed | None = None,
-        accept: Algorithm | None = None,
-    ) -> Request:
-        key = _key(model, version)
-        cached = self._heads.get(key)
-        if cached is None:
-            path = f"{model_path(model, version)}/infer"
-            # identity: compressing a response takes Triton more time than it saves (WIRE.md 8)
-            cached = path, self._head("POST", path, None, "identity")
-            if len(self._heads) >= _MAX_CACHED:
-                self._heads.clear()
-            self._heads[key] = cached
-        path, head = cached
-        if headers is not None or accept:
-            head = self._head("POST", path, headers, accept or "identity")
-        # Unlike those of frame.buffers, these memoryviews are not shared with other threads.
-        # tuple(frame) would first allocate len(frame) items, one for each byte.
-        buffers = tuple(iter(frame))
-        nbytes = len(frame)
-        if compressed is not None:
-            buffers = (compressed.body,)
-            nbytes = len(compressed.body)
-            head += b"Content-Encoding: %b\r\n" % compressed.algorithm.encode()
-        head += body_headers(frame.header_length, nbytes)
-        return Request("POST", self._url(path), head, buffers, nbytes, model)
-
-    async def _compress(self, frame: tw.Frame, algorithm: Algorithm) -> Compressed:
-        if len(frame) <= PIECE_NBYTES:
-            return compress(frame, algorithm)
-        return await self._open_pool().backend.run(compress, frame, algorithm)
-
-    # --- sending requests ---
-
     async def _exchange(
-        self, request: Request, deadline: Deadline, on_progress: OnProgress | None = None
-    ) -> ResponseBody:
+        self, request: Any, deadline: Deadline, on_progress: OnProgress | None = None
+    ) -> Body:
         """Send a request, and repeat it up to ``retries`` times if that may help."""
         progress = None if on_progress is None else ProgressReporter(on_progress, request.nbytes)
+        attempt = self._transport.attempt
         n_retries = 0
         while True:
             try:
-                return await self._attempt(request, deadline, progress)
+                return await attempt(self._open_pool(), request, deadline, progress)
             except (ConnectionError, InferenceServerError) as error:
                 if n_retries >= self.retries or (progress and progress.error is error):
                     raise
@@ -235,94 +242,38 @@ class BaseClient:
             n_retries += 1
             await self._open_pool().backend.sleep(delay)
 
-    async def _attempt(
-        self, request: Request, deadline: Deadline, progress: ProgressReporter | None
-    ) -> ResponseBody:
-        """Send a request on a connection of the pool, or on a new one; see ``may_resend``."""
-        pool = self._open_pool()
-        try:
-            lease = await pool.acquire(deadline)
-        except TimeoutError as error:
-            raise connection_error(request, error) from error
-        connection, kept = lease.connection, None
-        try:
-            if connection is not None and not connection.is_open():
-                connection.close()
-                connection = None
-            reader: ResponseReader | None = None
-            if connection is not None:
-                reader = await self._exchange_on_kept(pool, connection, request, deadline, progress)
-                if reader is None:
-                    connection.close()
-            if connection is None or reader is None:
-                connection = await self._connector.connect(pool.backend, deadline)
-                pool.backend.check()
-                reader = await connection.exchange(request, deadline, progress)
-            if reader.reusable:
-                kept = connection
-            if reader.buffer is None:
-                raise server_error(request, reader)
-            return ResponseBody(reader.take_buffer(), reader.header_length)
-        except OSError as error:
-            if progress is not None and progress.error is error:
-                raise
-            raise connection_error(request, error) from error
-        finally:
-            if connection is not None and kept is None:
-                connection.close()
-            pool.release(lease, kept)
-
-    async def _exchange_on_kept(
-        self,
-        pool: Pool,
-        connection: Connection,
-        request: Request,
-        deadline: Deadline,
-        progress: ProgressReporter | None,
-    ) -> ResponseReader | None:
-        """Send a request on a connection that was used before, and receive the response.
-
-        Returns None if the connection has failed, and the request must be sent on a new one.
-        """
-        started = time.monotonic()
-        try:
-            return await connection.exchange(request, deadline, progress)
-        except OSError as error:
-            if pool.is_closed or (progress is not None and progress.error is not None):
-                raise
-            if not may_resend(request, connection.reader, error, started):
-                raise
-            return None
-
-    async def _get_json(self, request: Request, deadline: Deadline) -> dict[str, Any]:
+    async def _get_metadata(self, request: Any, deadline: Deadline) -> dict[str, Any]:
         return (await self._exchange(request, deadline)).parse_metadata(self.limits)
 
     async def _infer(
-        self, request: Request, deadline: Deadline, on_progress: OnProgress | None, is_binary: bool
+        self, request: Any, deadline: Deadline, on_progress: OnProgress | None
     ) -> tw.InferResponse:
         try:
             body = await self._exchange(request, deadline, on_progress)
         except InferenceServerError as error:
-            if is_binary and error.status in _REJECTED:
-                await self._add_hint(error)
+            await self._transport.explain(self._open_pool(), request, error)
             raise
         return body.decode(self.limits)
 
-    async def _add_hint(self, error: InferenceServerError) -> None:
-        """Say in an error that the server does not announce that it reads binary data.
+    def _open_stream(
+        self,
+        model: str,
+        requests: Any,
+        version: str | None,
+        headers: Headers | None,
+        timeout: float | Timeout | None,
+    ) -> Any:
+        deadline = self._deadline(timeout)
 
-        The metadata is requested once, at most for a second, and its own errors are ignored.
-        """
-        if self._announces_binary is None:
-            self._announces_binary = True
-            with contextlib.suppress(Exception):
-                deadline = Deadline(_HINT_TIMEOUT)
-                body = await self._attempt(self._get("/v2", None), deadline, None)
-                extensions = body.parse_metadata(self.limits)["extensions"]
-                self._announces_binary = EXTENSION in extensions
-        if not self._announces_binary:
-            hint = f"the server does not announce {EXTENSION}: binary_inputs=False sends JSON"
-            error.args = (f"{error} ({hint})",)
+        async def encode(inputs: Any) -> bytes:
+            message: bytes = await self._encode(
+                model, version, headers, deadline, inputs, None, None, None, AUTO_ID, None
+            )
+            return message
+
+        return self._transport.open_stream(
+            self._open_pool(), model, headers, deadline, requests, encode
+        )
 
     # --- encoding ---
 
@@ -338,22 +289,23 @@ class BaseClient:
         binary_outputs: bool | None,
         id: Id,
         parameters: Mapping[str, Any] | None,
-    ) -> tw.Frame:
+    ) -> Any:
         """Encode the arguments of ``infer``."""
-        if isinstance(inputs, tw.Frame):
+        if isinstance(inputs, tw.Frame | bytes):
             if outputs is not None or parameters is not None or isinstance(id, str):
                 raise TypeError(
-                    "the inputs are an encoded Frame: outputs, id and parameters must be passed "
-                    "to encode_request"
+                    f"the inputs are an encoded {type(inputs).__name__}: outputs, id and "
+                    "parameters must be passed to encode_request"
                 )
-            return inputs
+            return self._transport.check_encoded(model, version, inputs)
         if binary_inputs is None:
             binary_inputs = self.binary_inputs
         if binary_outputs is None:
             binary_outputs = binary_inputs
-        all_parameters: dict[str, Any] = {"binary_data_output": True} if binary_outputs else {}
+        if parameters is None:
+            parameters = {}
         if isinstance(inputs, tw.InferRequest):
-            all_parameters.update(inputs.parameters)
+            parameters = {**inputs.parameters, **parameters}
             outputs = inputs.outputs if outputs is None else outputs
             id = inputs.id if id is AUTO_ID and inputs.id is not None else id
             tensors: Any = inputs.inputs
@@ -366,32 +318,34 @@ class BaseClient:
                 tensors[name] = _tensor_of(model, name, value, datatypes)
         else:
             tensors = _tensors(inputs)
-        request = tw.InferRequest(
+        return self._transport.encode(
+            model,
+            version,
             tensors,
             outputs,
-            id=str(next(self._ids)) if id is AUTO_ID else id,
-            parameters={**all_parameters, **(parameters or {})},
+            str(next(self._ids)) if id is AUTO_ID else id,
+            parameters,
+            binary_inputs,
+            binary_outputs,
         )
-        if not binary_inputs:
-            request = request.replace(inputs=[t.replace(binary=False) for t in request.inputs])
-        return tw.encode_request(request, limits=UNLIMITED)
 
     async def _input_datatypes(
         self, model: str, version: str | None, headers: Headers | None, deadline: Deadline
     ) -> dict[str, Any]:
         """Return the datatypes of the inputs that the metadata of a model declares."""
-        key = _key(model, version)
+        key = (
+            model,
+            None if version is None else str(version),
+        )  # the versions 1 and "1" are the same
         found = self._datatypes.get(key)
         if found is None:
-            request = self._get(model_path(model, version), headers, model)
-            metadata = await self._get_json(request, deadline)
+            request = self._transport.metadata_request(model, version, headers)
+            metadata = await self._get_metadata(request, deadline)
             try:
                 found = {entry["name"]: entry["datatype"] for entry in metadata["inputs"]}
             except (TypeError, LookupError):
                 found = {}
-            if len(self._datatypes) >= _MAX_CACHED:
-                self._datatypes.clear()
-            self._datatypes[key] = found
+            remember(self._datatypes, key, found)
         return found
 
 
@@ -503,7 +457,7 @@ class Calls(BaseClient):
         check_algorithm(request_compression_algorithm)
         check_algorithm(response_compression_algorithm)
         deadline = self._deadline(timeout)
-        frame = await self._encode(
+        message = await self._encode(
             model,
             version,
             headers,
@@ -515,13 +469,14 @@ class Calls(BaseClient):
             id,
             parameters,
         )
-        compressed = None
         if request_compression_algorithm:
-            compressed = await self._compress(frame, request_compression_algorithm)
-        request = self._infer_request(
-            model, version, headers, frame, compressed, response_compression_algorithm
+            message = await self._transport.compress(
+                message, request_compression_algorithm, self._open_pool().backend
+            )
+        request = self._transport.infer_request(
+            model, version, headers, message, response_compression_algorithm
         )
-        return await self._infer(request, deadline, on_progress, frame.header_length is not None)
+        return await self._infer(request, deadline, on_progress)
 
     async def infer_raw(
         self,
@@ -567,10 +522,12 @@ class Calls(BaseClient):
         >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
         ...     response = client.infer_raw("mean", np.ones(1000, np.float32))
         """
+        if not self._transport.has_raw_requests:
+            raise ValueError("infer_raw requires HTTP: gRPC has no raw binary requests")
         deadline = self._deadline(timeout)
         frame = tw.encode_raw_request(array)
-        request = self._infer_request(model, version, headers, frame)
-        return await self._infer(request, deadline, on_progress, is_binary=True)
+        request = self._transport.infer_request(model, version, headers, frame)
+        return await self._infer(request, deadline, on_progress)
 
     async def server_metadata(
         self, *, headers: Headers | None = None, timeout: float | Timeout | None = None
@@ -599,7 +556,8 @@ class Calls(BaseClient):
         ...     client.server_metadata()["extensions"]
         ['binary_tensor_data']
         """
-        return await self._get_json(self._get("/v2", headers), self._deadline(timeout))
+        request = self._transport.metadata_request(None, None, headers)
+        return await self._get_metadata(request, self._deadline(timeout))
 
     async def model_metadata(
         self,
@@ -638,8 +596,8 @@ class Calls(BaseClient):
         ...     client.model_metadata("resnet")["inputs"]
         [{'name': 'image', 'datatype': 'FP32', 'shape': [-1, 3, 224, 224]}]
         """
-        request = self._get(model_path(model, version), headers, model)
-        return await self._get_json(request, self._deadline(timeout))
+        request = self._transport.metadata_request(model, version, headers)
+        return await self._get_metadata(request, self._deadline(timeout))
 
     async def is_ready(
         self,
@@ -677,7 +635,7 @@ class Calls(BaseClient):
         ...     client.is_ready("resnet")
         True
         """
-        request = self._readiness_request(model, version, headers)
+        request = self._transport.readiness_request(model, version, headers)
         try:
             await self._exchange(request, self._deadline(timeout))
         except (InferenceServerError, ConnectionError, TimeoutError):
@@ -716,20 +674,26 @@ class Calls(BaseClient):
         >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
         ...     client.wait_until_ready(30, "resnet")
         """
-        request = self._readiness_request(model, version, headers)
+        request = self._transport.readiness_request(model, version, headers)
         wait = ReadinessWait(model, timeout)
         while True:
             try:
-                await self._attempt(request, Deadline(wait.timeout(self.timeout)), None)
+                deadline = Deadline(wait.timeout(self.timeout))
+                await self._transport.attempt(self._open_pool(), request, deadline, None)
                 return
             except (InferenceServerError, ConnectionError, TimeoutError) as error:
                 delay = wait.next_delay(error)
             await self._open_pool().backend.sleep(delay)
 
 
-def _key(model: str, version: str | None) -> tuple[str, str | None]:
-    """Return the key of a model in a cache. The versions 1 and "1" are the same."""
-    return model, None if version is None else str(version)
+def _new_transport(server: Server, *arguments: Any, **options: Any) -> Transport:
+    if server.is_grpc:
+        from .grpc import GrpcTransport  # noqa: PLC0415 - requires grpcio
+
+        return GrpcTransport(server, *arguments, **options)
+    from .http import HttpTransport  # noqa: PLC0415 - requires httptools
+
+    return HttpTransport(server, *arguments, **options)
 
 
 def _new_client(kind: type[BaseClient], options: dict[str, Any]) -> BaseClient:

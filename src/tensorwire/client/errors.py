@@ -10,6 +10,7 @@ from .._codec.json_reader import read_json
 from .requests import Request
 
 if TYPE_CHECKING:
+    from .grpc import GrpcRequest
     from .responses import ResponseReader
 
 _MAX_MESSAGE_LENGTH = 2000
@@ -33,6 +34,8 @@ class InferenceServerError(tw.TensorwireError):
         The name of the model. None if the request does not concern a model.
     retry_after : float or None
         The number of seconds in the Retry-After header of the response. None if there is none.
+    id : str or None
+        The id of the request that has failed, for an error in a stream that names it.
 
     Notes
     -----
@@ -53,10 +56,20 @@ class InferenceServerError(tw.TensorwireError):
     url: str | None = None
     model: str | None = None
     retry_after: float | None = None
+    id: str | None = None
 
 
-def server_error(request: Request, reader: ResponseReader) -> InferenceServerError:
-    """Return the exception for an error response.
+def server_error(method: str, url: str, status: int, message: str) -> InferenceServerError:
+    """Return the exception for an error of the server."""
+    message = message[:_MAX_MESSAGE_LENGTH]
+    text = f"{method} {url}: status {status}"
+    error = InferenceServerError(f"{text}: {message}" if message else text, status=status)
+    error.message, error.url = message, url
+    return error
+
+
+def response_error(request: Request, reader: ResponseReader) -> InferenceServerError:
+    """Return the exception for an error response over HTTP.
 
     The Content-Type is ignored, because Triton sends JSON errors as ``text/plain`` (WIRE.md 8).
     """
@@ -66,16 +79,15 @@ def server_error(request: Request, reader: ResponseReader) -> InferenceServerErr
             raise TypeError
     except (ValueError, TypeError, LookupError):
         message = reader.error_body.decode("utf-8", "replace").strip()
-    message = message[:_MAX_MESSAGE_LENGTH] or reader.reason.decode("latin-1")
-    text = f"{request.method} {request.url}: status {reader.status}"
-    error = InferenceServerError(f"{text}: {message}" if message else text, status=reader.status)
-    error.message, error.url, error.model = message, request.url, request.model
+    message = message or reader.reason.decode("latin-1")
+    error = server_error(request.method, request.url, reader.status, message)
+    error.model = request.model
     if reader.retry_after and reader.retry_after.isdigit() and len(reader.retry_after) < 10:
         error.retry_after = float(reader.retry_after)
     return error
 
 
-def connection_error(request: Request, error: OSError) -> OSError:
+def connection_error(request: Request | GrpcRequest, error: OSError) -> OSError:
     """Return the ConnectionError or TimeoutError for a failed exchange."""
     kind = TimeoutError if isinstance(error, TimeoutError) else ConnectionError
     reason = str(error)[:_MAX_REASON_LENGTH] or type(error).__name__

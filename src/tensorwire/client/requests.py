@@ -41,9 +41,18 @@ class AutoId(enum.Enum):
 AUTO_ID: Literal[AutoId.AUTO_ID] = AutoId.AUTO_ID
 """The default ``id`` of a request: the client numbers its requests, beginning with ``"1"``."""
 
+MAX_CACHED = 1000  # entries of each cache of a client
+
 Headers = Mapping[str, str]
 Id = str | Literal[AutoId.AUTO_ID] | None
 Algorithm = Literal["gzip", "deflate"]
+
+
+def remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
+    """Add an entry to a cache, which is emptied when it is full."""
+    if len(cache) >= MAX_CACHED:
+        cache.clear()
+    cache[key] = value
 
 
 class Request(NamedTuple):
@@ -55,6 +64,7 @@ class Request(NamedTuple):
     buffers: tuple[Any, ...] = ()
     nbytes: int = 0
     model: str | None = None
+    is_binary: bool = False  # whether it contains binary tensors
 
     def windows(self, max_nbytes: int) -> Iterator[list[Any]]:
         """Iterate over lists of views of head and body, for ``sendmsg``.
@@ -195,13 +205,14 @@ class Compressed(NamedTuple):
 
     algorithm: Algorithm
     body: bytes
+    header_length: int | None
 
 
 def compress(frame: tw.Frame, algorithm: Algorithm) -> Compressed:
     wbits = zlib.MAX_WBITS | (16 if algorithm == "gzip" else 0)  # 16: with the header of gzip
     deflater = zlib.compressobj(wbits=wbits)
     chunks = [deflater.compress(piece) for piece in frame.chunks(PIECE_NBYTES)]
-    return Compressed(algorithm, b"".join((*chunks, deflater.flush())))
+    return Compressed(algorithm, b"".join((*chunks, deflater.flush())), frame.header_length)
 
 
 def body_headers(header_length: int | None, nbytes: int) -> bytes:

@@ -22,7 +22,9 @@ try:
         HttpResponseParser,
     )
 except ImportError:
-    raise ImportError("the clients require httptools: pip install 'tensorwire[client]'") from None
+    raise ImportError(
+        "an HTTP client requires httptools: pip install 'tensorwire[client]'"
+    ) from None
 
 import tensorwire as tw
 

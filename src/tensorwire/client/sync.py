@@ -7,14 +7,20 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from .calls import BaseClient, Calls
-from .connection import Connection
-from .limits import Deadline
-from .pool import Lease
+import tensorwire as tw
+
+from .calls import BaseClient, Calls, Inputs
+from .limits import Deadline, Timeout
+from .requests import Headers
+
+if TYPE_CHECKING:
+    from .connection import Connection
+    from .grpc import StreamCall
+    from .pool import Lease
 
 _MAX_SECONDS = 2_000_000  # poll accepts at most 2^31 milliseconds
 
@@ -122,22 +128,27 @@ class _Lookup:
             self.done.set()
 
 
+def complete(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine that the BlockingBackend never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: Result = stop.value
+        return result
+    raise AssertionError("a coroutine of the blocking client was suspended")
+
+
 def blocking(
     method: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Result]],
 ) -> Callable[[object], Callable[Concatenate[Any, Arguments], Result]]:
-    """Replace a function by one that runs a coroutine, which the BlockingBackend never suspends.
+    """Replace a function by one that runs a coroutine function to its end.
 
     As a decorator of a ``def``, it declares a type that all type checkers see.
     """
 
     @functools.wraps(method)
     def call(self: Any, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
-        try:
-            method(self, *arguments, **named).send(None)
-        except StopIteration as stop:
-            result: Result = stop.value
-            return result
-        raise AssertionError("a coroutine of the blocking client was suspended")
+        return complete(method(self, *arguments, **named))
 
     return lambda _: call
 
@@ -259,8 +270,69 @@ class Client(BaseClient):
     def _new_backend(self) -> BlockingBackend:
         return BlockingBackend()
 
+    def stream(
+        self,
+        model: str,
+        requests: Iterable[Inputs],
+        *,
+        version: str | None = None,
+        headers: Headers | None = None,
+        timeout: float | Timeout | None = None,
+    ) -> ResponseStream:
+        """Send several requests in one call, and return an iterator of the responses (gRPC only).
+
+        A model may send any number of responses to each request, and at any time.
+
+        Parameters
+        ----------
+        model : str
+            The name of the model.
+        requests : iterable
+            The inputs of each request; see ``infer``. Outputs, ids and parameters are those of an
+            InferRequest. A thread iterates, so that responses arrive between the requests. An
+            exception of the iterable ends the call, and is raised by the iterator of the responses.
+            ``AsyncClient`` also takes an asynchronous iterable.
+        version, headers
+            See ``infer``.
+        timeout : float or Timeout, optional
+            Only the ``total`` timeout applies: the maximum duration of the whole call, from now on
+            until its last response. By default, that of the client.
+
+        Returns
+        -------
+        ResponseStream
+            An iterator of InferResponse. ``AsyncClient`` returns an AsyncResponseStream.
+
+        Raises
+        ------
+        ValueError
+            The URL is not one of gRPC, or ``model``, ``version`` or a header is invalid.
+        TypeError
+            An argument has the wrong type.
+        RuntimeError
+            The client is closed.
+
+        Notes
+        -----
+        The iterator raises the exceptions of ``Client``. The call is not repeated, whatever
+        ``retries`` is. An InferenceServerError may be the error of one request: if the server
+        continues, so does the iterator. To continue after such an error, call ``next`` again.
+
+        Examples
+        --------
+        >>> from tensorwire.client import Client
+        >>> prompts = [{"prompt": ["What is a tensor?"]}, {"prompt": ["And a view?"]}]
+        >>> with Client("grpc://localhost:8001") as client:              # doctest: +SKIP
+        ...     for response in client.stream("llm", prompts):
+        ...         print(response.id, response["text"].as_strings())
+        """
+        return ResponseStream(self._open_stream(model, requests, version, headers, timeout))
+
     def close(self) -> None:
         """Close the idle connections. The other connections are closed when their calls return.
+
+        Over gRPC, the channel is closed, unless it is one of the caller. Calls that have not
+        returned raise ConnectionError.
 
         Examples
         --------
@@ -271,6 +343,52 @@ class Client(BaseClient):
         self._close_pool()
 
     def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class ResponseStream:
+    """The responses of ``Client.stream``: an iterator of InferResponse.
+
+    The call is cancelled by ``close``, at the end of a ``with`` block, and when the last reference
+    to the stream is gone.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tensorwire.client import Client
+    >>> with Client("grpc://localhost:8001") as client:                  # doctest: +SKIP
+    ...     with client.stream("camera", [{"fps": np.array([5])}]) as responses:
+    ...         first = next(responses)
+    """
+
+    def __init__(self, call: StreamCall) -> None:
+        self._call = call
+
+    def __iter__(self) -> ResponseStream:
+        return self
+
+    def __next__(self) -> tw.InferResponse:
+        response = complete(self._call.read())
+        if response is None:
+            raise StopIteration
+        return response
+
+    def close(self) -> None:
+        """Cancel the call, unless it has ended. The iterator then ends."""
+        self._call.close()
+
+    def __del__(self) -> None:
+        self._call.close()
+
+    def __enter__(self) -> ResponseStream:
         return self
 
     def __exit__(

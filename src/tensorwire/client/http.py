@@ -1,0 +1,258 @@
+"""Calls over HTTP: their requests, and the exchange on the connections of a pool."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import tensorwire as tw
+
+from .._codec.datatypes import UNLIMITED
+from ..arguments import check_integer, check_seconds
+from ..http import EXTENSION
+from .addresses import Server, find_proxy
+from .connection import Backend, Connection, Connector, may_resend
+from .errors import InferenceServerError, connection_error, response_error
+from .limits import Deadline, Timeout
+from .pool import Pool
+from .requests import (
+    PIECE_NBYTES,
+    Algorithm,
+    Compressed,
+    Headers,
+    ProgressReporter,
+    Request,
+    body_headers,
+    check_headers,
+    compress,
+    model_path,
+    remember,
+)
+from .responses import ResponseBody, ResponseReader
+
+_HINT_TIMEOUT = Timeout(connect=1, read=1, total=1)
+_REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
+
+
+class HttpTransport:
+    """Builds HTTP requests, and sends them on the connections of a pool. See ``Transport``."""
+
+    has_raw_requests = True
+
+    def __init__(
+        self,
+        server: Server,
+        headers: dict[str, str],
+        timeout: Timeout,
+        max_body: int | None,
+        limits: tw.Limits,
+        *,
+        connections: int,
+        idle_timeout: float | None,
+        ssl_context: ssl.SSLContext | None,
+        trust_env: bool,
+        channel: None,
+    ) -> None:
+        if channel is not None:
+            raise ValueError(f"channel requires a grpc:// or grpcs:// URL, not {server.origin}")
+        self.connections = check_integer("connections", connections, minimum=1)
+        self.idle_timeout = check_seconds("idle_timeout", idle_timeout)
+        self.server = server
+        self.headers = {"User-Agent": f"tensorwire/{tw.__version__}", **headers}
+        self.limits = limits
+        context = None
+        if server.is_tls:
+            context = ssl_context or ssl.create_default_context()
+        proxy = find_proxy(server) if trust_env else None
+        self.connector = Connector(server, proxy, context, max_body)
+        self.target_prefix = ""
+        if proxy is not None and context is None:  # it only passes TLS on
+            self.target_prefix = server.origin
+            names = {name.lower() for name in self.headers}
+            if proxy.authorization is not None and "proxy-authorization" not in names:
+                self.headers["Proxy-Authorization"] = proxy.authorization
+        self.heads: dict[tuple[str, str | None], tuple[str, bytes]] = {}
+        self.announces_binary: bool | None = None  # None: not known yet
+
+    def new_pool(self, backend: Backend) -> Pool:
+        return Pool(backend, self.connections, self.idle_timeout)
+
+    # --- requests ---
+
+    def _head(self, method: str, path: str, headers: Headers | None, accept: str) -> bytes:
+        """Return the head of a request without the headers of the body."""
+        by_name = {"host": ("Host", self.server.host_header)}
+        for name, value in (*self.headers.items(), *check_headers(headers).items()):
+            by_name[name.lower()] = (name, value)
+        by_name["accept-encoding"] = ("Accept-Encoding", accept)
+        target = f"{self.target_prefix}{self.server.prefix}{path}"
+        lines = [f"{method} {target} HTTP/1.1", *(f"{n}: {v}" for n, v in by_name.values()), ""]
+        return "\r\n".join(lines).encode("latin-1")
+
+    def _url(self, path: str) -> str:
+        return f"{self.server.origin}{self.server.prefix}{path}"
+
+    def _get(self, path: str, headers: Headers | None, model: str | None = None) -> Request:
+        head = self._head("GET", path, headers, "identity") + b"\r\n"
+        return Request("GET", self._url(path), head, model=model)
+
+    def metadata_request(
+        self, model: str | None, version: str | None, headers: Headers | None
+    ) -> Request:
+        path = "/v2" if model is None else model_path(model, version)
+        return self._get(path, headers, model)
+
+    def readiness_request(
+        self, model: str | None, version: str | None, headers: Headers | None
+    ) -> Request:
+        path = "/v2/health" if model is None else model_path(model, version)
+        return self._get(f"{path}/ready", headers, model)
+
+    def encode(
+        self,
+        model: str,
+        version: str | None,
+        tensors: Any,
+        outputs: Any,
+        id: str | None,
+        parameters: Mapping[str, Any],
+        binary_inputs: bool,
+        binary_outputs: bool,
+    ) -> tw.Frame:
+        defaults: dict[str, Any] = {"binary_data_output": True} if binary_outputs else {}
+        request = tw.InferRequest(tensors, outputs, id=id, parameters={**defaults, **parameters})
+        if not binary_inputs:
+            request = request.replace(inputs=[t.replace(binary=False) for t in request.inputs])
+        return tw.encode_request(request, limits=UNLIMITED)
+
+    def check_encoded(self, model: str, version: str | None, message: tw.Frame | bytes) -> tw.Frame:
+        if isinstance(message, bytes):
+            raise TypeError(
+                f"the inputs are bytes, which are sent over gRPC, but the URL is "
+                f"{self.server.origin}: pass a Frame of tensorwire.encode_request"
+            )
+        return message
+
+    async def compress(
+        self, message: tw.Frame, algorithm: Algorithm, backend: Backend
+    ) -> Compressed:
+        if len(message) <= PIECE_NBYTES:
+            return compress(message, algorithm)
+        return await backend.run(compress, message, algorithm)
+
+    def infer_request(
+        self,
+        model: str,
+        version: str | None,
+        headers: Headers | None,
+        message: tw.Frame | Compressed,
+        accept: Algorithm | None = None,
+    ) -> Request:
+        # The versions 1 and "1" are the same.
+        key = model, None if version is None else str(version)
+        cached = self.heads.get(key)
+        if cached is None:
+            path = f"{model_path(model, version)}/infer"
+            # identity: compressing a response takes Triton more time than it saves (WIRE.md 8)
+            cached = path, self._head("POST", path, None, "identity")
+            remember(self.heads, key, cached)
+        path, head = cached
+        if headers is not None or accept:
+            head = self._head("POST", path, headers, accept or "identity")
+        if isinstance(message, Compressed):
+            buffers: tuple[Any, ...] = (message.body,)
+            nbytes = len(message.body)
+            head += b"Content-Encoding: %b\r\n" % message.algorithm.encode()
+        else:
+            # Unlike those of message.buffers, these memoryviews are not shared with other threads.
+            # tuple(message) would first allocate len(message) items, one for each byte.
+            buffers = tuple(iter(message))
+            nbytes = len(message)
+        header_length = message.header_length
+        head += body_headers(header_length, nbytes)
+        is_binary = header_length is not None
+        return Request("POST", self._url(path), head, buffers, nbytes, model, is_binary)
+
+    def open_stream(self, *_: Any) -> Any:
+        raise ValueError(f"stream requires a grpc:// or grpcs:// URL, not {self.server.origin}")
+
+    # --- the exchange ---
+
+    async def attempt(
+        self, pool: Pool, request: Request, deadline: Deadline, progress: ProgressReporter | None
+    ) -> ResponseBody:
+        """Send a request on a connection of the pool, or on a new one; see ``may_resend``."""
+        try:
+            lease = await pool.acquire(deadline)
+        except TimeoutError as error:
+            raise connection_error(request, error) from error
+        connection, kept = lease.connection, None
+        try:
+            if connection is not None and not connection.is_open():
+                connection.close()
+                connection = None
+            reader: ResponseReader | None = None
+            if connection is not None:
+                reader = await self._exchange_on_kept(pool, connection, request, deadline, progress)
+                if reader is None:
+                    connection.close()
+            if connection is None or reader is None:
+                connection = await self.connector.connect(pool.backend, deadline)
+                pool.backend.check()
+                reader = await connection.exchange(request, deadline, progress)
+            if reader.reusable:
+                kept = connection
+            if reader.buffer is None:
+                raise response_error(request, reader)
+            return ResponseBody(reader.take_buffer(), reader.header_length)
+        except OSError as error:
+            if progress is not None and progress.error is error:
+                raise
+            raise connection_error(request, error) from error
+        finally:
+            if connection is not None and kept is None:
+                connection.close()
+            pool.release(lease, kept)
+
+    async def _exchange_on_kept(
+        self,
+        pool: Pool,
+        connection: Connection,
+        request: Request,
+        deadline: Deadline,
+        progress: ProgressReporter | None,
+    ) -> ResponseReader | None:
+        """Send a request on a connection that was used before, and receive the response.
+
+        Returns None if the connection has failed, and the request must be sent on a new one.
+        """
+        started = time.monotonic()
+        try:
+            return await connection.exchange(request, deadline, progress)
+        except OSError as error:
+            if pool.is_closed or (progress is not None and progress.error is not None):
+                raise
+            if not may_resend(request, connection.reader, error, started):
+                raise
+            return None
+
+    async def explain(self, pool: Pool, request: Request, error: InferenceServerError) -> None:
+        """Say in an error that the server does not announce that it reads binary data.
+
+        The metadata is requested once, at most for a second, and its own errors are ignored.
+        """
+        if not request.is_binary or error.status not in _REJECTED:
+            return
+        if self.announces_binary is None:
+            self.announces_binary = True
+            with contextlib.suppress(Exception):
+                deadline = Deadline(_HINT_TIMEOUT)
+                body = await self.attempt(pool, self._get("/v2", None), deadline, None)
+                extensions = body.parse_metadata(self.limits)["extensions"]
+                self.announces_binary = EXTENSION in extensions
+        if not self.announces_binary:
+            hint = f"the server does not announce {EXTENSION}: binary_inputs=False sends JSON"
+            error.args = (f"{error} ({hint})",)

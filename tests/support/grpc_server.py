@@ -1,0 +1,166 @@
+"""A gRPC server with the codec of this package, for tests of clients."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+import tensorwire as tw
+from support.requirements import package
+from tensorwire._codec.protobuf_reader import read_message
+from tensorwire._codec.protobuf_writer import write_message
+from tensorwire.grpc import decode_request, encode_response, encode_stream_response
+
+grpc = package("grpc")
+
+SERVICE = "/inference.GRPCInferenceService/"
+TENSOR = [{1: ("name", str), 2: ("datatype", str), 3: ("shape", [int])}]
+MODEL = {1: ("name", str), 2: ("version", str)}
+SERVER_METADATA = {1: ("name", str), 2: ("version", str), 3: ("extensions", [str])}
+MODEL_METADATA = {
+    **{1: ("name", str), 2: ("versions", [str]), 3: ("platform", str)},
+    **{4: ("inputs", TENSOR), 5: ("outputs", TENSOR)},
+}
+METHODS = {
+    "ServerReady": "server_ready",
+    "ModelReady": "model_ready",
+    "ServerMetadata": "server_metadata",
+    "ModelMetadata": "model_metadata",
+    "ModelInfer": "model_infer",
+    "ModelStreamInfer": "model_stream_infer",
+}
+READY = {1: ("ready", bool)}
+STREAM_ERROR = {1: ("error_message", str), 2: ("infer_response", [{3: ("id", str)}])}
+X_METADATA = {"name": "x", "datatype": "FP32", "shape": [-1]}
+
+Answer = Callable[[Any, Any], Any] | None
+
+
+class GrpcServer:
+    """Serves the models `echo`, `declared`, `fails`, `slow`, `status`, `repeat` and `loading`.
+
+    `answers` replaces methods of the service by functions of the message (an iterator of messages
+    for streams) and the context of grpcio, which return serialized messages, or by None, for a
+    server without the method. `calls` has the method and the metadata of each call.
+    """
+
+    def __init__(
+        self,
+        answers: dict[str, Answer] | None = None,
+        address: str = "127.0.0.1:0",
+        credentials: Any = None,
+        max_nbytes: int = -1,
+    ) -> None:
+        self.answers = answers or {}
+        self.calls: list[tuple[str, dict[str, str]]] = []
+        self.messages: list[bytes] = []  # of ModelInfer
+        self.n_cancelled = 0
+        self.has_begun = threading.Event()  # a call of `slow` has
+        pool = ThreadPoolExecutor(16)
+        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", max_nbytes)]
+        self.server = grpc.server(pool, options=options)
+        self.server.add_generic_rpc_handlers((Handler(self),))
+        if credentials is None:
+            self.port = self.server.add_insecure_port(address)
+        else:
+            self.port = self.server.add_secure_port(address, credentials)
+        self.address = f"127.0.0.1:{self.port}"
+        self.url = f"grpc://{self.address}"
+
+    def __enter__(self) -> GrpcServer:
+        self.server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.stop(0).wait(5)
+
+    # --- the methods of the service ---
+
+    def server_ready(self, message: bytes, context: Any) -> bytes:
+        return write_message({"ready": True}, READY)
+
+    def model_ready(self, message: bytes, context: Any) -> bytes:
+        name = read_message(message, MODEL)["name"]
+        if name == "nobody":
+            context.abort(grpc.StatusCode.NOT_FOUND, "model 'nobody' is not known")
+        return write_message({"ready": name != "loading"}, READY)
+
+    def server_metadata(self, message: bytes, context: Any) -> bytes:
+        values = {"name": "test", "version": "1", "extensions": ["a", "b"]}
+        return write_message(values, SERVER_METADATA)
+
+    def model_metadata(self, message: bytes, context: Any) -> bytes:
+        name = read_message(message, MODEL)["name"]
+        if name == "nobody":
+            context.abort(grpc.StatusCode.NOT_FOUND, "model 'nobody' is not known")
+        inputs = [X_METADATA] if name in ("declared", "repeat") else []
+        values = {"name": name, "versions": ["1", "2"], "platform": "p", "inputs": inputs}
+        return write_message({**values, "outputs": []}, MODEL_METADATA)
+
+    def model_infer(self, message: bytes, context: Any) -> bytes:
+        self.messages.append(message)
+        request = decode_request(message)
+        model = request.model_name
+        if model == "status":
+            code = getattr(grpc.StatusCode, str(request.parameters["code"]))
+            context.abort(code, str(request.parameters["details"]))
+        if model == "slow":
+            self.has_begun.set()
+            end = time.monotonic() + 5
+            while context.is_active() and time.monotonic() < end:
+                time.sleep(0.01)
+            self.n_cancelled += not context.is_active()
+        outputs: Any = request.inputs
+        if model == "declared":
+            outputs = {"y": request["x"].as_numpy() * 2}
+        saw = {"saw": ",".join(sorted(request.parameters))}
+        response = tw.InferResponse(
+            outputs, model_name=model, model_version=request.model_version, parameters=saw
+        )
+        return encode_response(response, request)
+
+    def model_stream_infer(self, messages: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        """The responses to each request; see the parameters."""
+        try:
+            for message in messages:
+                request = decode_request(message)
+                parameters = request.parameters
+                if parameters.get("error"):
+                    values = {"error_message": parameters["error"]}
+                    values["infer_response"] = [{"id": request.id}] if request.id else []
+                    yield write_message(values, STREAM_ERROR)
+                    continue
+                if parameters.get("code"):
+                    context.abort(getattr(grpc.StatusCode, parameters["code"]), "aborted")
+                for i in range(int(parameters.get("n", 1))):
+                    outputs = {"i": np.array([i]), **{t.name: t for t in request.inputs}}
+                    yield encode_stream_response(tw.InferResponse(outputs), request)
+                while parameters.get("hang") and context.is_active():
+                    time.sleep(0.01)
+        finally:
+            self.n_cancelled += not context.is_active()
+
+
+class Handler(grpc.GenericRpcHandler):  # type: ignore[misc, name-defined]
+    """Calls the methods of a GrpcServer."""
+
+    def __init__(self, server: GrpcServer) -> None:
+        self.server = server
+
+    def service(self, details: Any) -> Any:
+        name = details.method.removeprefix(SERVICE)
+        if name not in METHODS:
+            return None
+        metadata = {item.key: item.value for item in details.invocation_metadata}
+        self.server.calls.append((name, metadata))
+        function: Any = self.server.answers.get(name, getattr(self.server, METHODS[name]))
+        if function is None:
+            return None
+        if name == "ModelStreamInfer":
+            return grpc.stream_stream_rpc_method_handler(function)
+        return grpc.unary_unary_rpc_method_handler(function)

@@ -1,0 +1,1229 @@
+"""Client and AsyncClient over gRPC, against a server of grpcio."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import pickle
+import queue
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+import tensorwire.grpc as codec
+from support import client_fixtures
+from support.client_fixtures import Connect, X, free_port
+from support.grpc_server import GrpcServer, grpc
+from support.servers import Scripted
+from tensorwire.cli import main
+from tensorwire.client import AsyncClient, Client, InferenceServerError, Progress, Timeout
+from tensorwire.client.addresses import parse_url
+
+pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
+connect = client_fixtures.connect
+certificate = client_fixtures.certificate
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[GrpcServer]:
+    with GrpcServer() as found:
+        yield found
+
+
+@pytest.fixture
+def client(connect: Connect, server: GrpcServer) -> Iterator[Any]:
+    with connect(server.url, timeout=20) as found:
+        yield found
+
+
+@contextmanager
+def connect_with_channel(connect: Connect, url: str, options: dict[str, Any]) -> Iterator[Any]:
+    """Connect with the channel that `options["channel"]` makes, in the loop of an AsyncClient."""
+    make = options.pop("channel", None)
+    if connect is Client or make is None:
+        with connect(url, channel=make and make(grpc), **options) as client:
+            yield client
+        return
+    with connect(url) as client:
+
+        async def main() -> AsyncClient:
+            return AsyncClient(url, channel=make(grpc.aio), **options)
+
+        client.client = client.runner.run(main())
+        yield client
+
+
+# --- requests and responses ---
+
+
+def test_infer(client: Any, server: GrpcServer) -> None:
+    inputs = [tw.Tensor("x", X), tw.Tensor("words", ["a", "bc"]), tw.Tensor("none", X[:0])]
+    response = client.infer("echo", inputs, id="7", parameters={"more": 1}, version="3")
+    assert np.array_equal(response["x"].as_numpy(), X)
+    assert response["words"].as_numpy().tolist() == [b"a", b"bc"]
+    assert response["none"].shape == (0,)
+    assert (response.id, response.model_name, response.model_version) == ("7", "echo", "3")
+    assert response.parameters["saw"] == "more"  # and not binary_data_output
+    assert client.infer("echo", {"x": X}, version=3).model_version == "3"
+
+
+def test_outputs_and_requests_of_the_caller(client: Any) -> None:
+    inputs = {"x": X, "y": X[:2]}
+    assert list(client.infer("echo", inputs, ["y"])) == ["y"]
+    request = tw.InferRequest(inputs, ["y"], id="mine", parameters={"more": 1}, model_name="other")
+    response = client.infer("echo", request)
+    assert (list(response), response.id, response.model_name) == (["y"], "mine", "echo")
+    response = client.infer("echo", request, ["x"], id="9", parameters={"most": 2})
+    assert (list(response), response.id) == (["x"], "9")
+    assert response.parameters["saw"] == "more,most"
+
+
+def test_requests_are_numbered(client: Any) -> None:
+    assert [client.infer("echo", {"x": X}).id for _ in range(3)] == ["1", "2", "3"]
+    assert client.infer("echo", {"x": X}, id=None).id is None
+
+
+def test_lists_of_numbers(client: Any, server: GrpcServer) -> None:
+    before = len(server.calls)
+    for _ in range(2):
+        assert client.infer("declared", {"x": [1, 2]})["y"].tolist() == [2, 4]
+    methods = [method for method, _ in server.calls[before:]]
+    assert methods == ["ModelMetadata", "ModelInfer", "ModelInfer"]
+    with pytest.raises(ValueError, match="metadata of model 'echo' does not declare"):
+        client.infer("echo", {"x": [1]})
+
+
+def test_metadata(client: Any) -> None:
+    found = client.server_metadata()
+    assert found == {"name": "test", "version": "1", "extensions": ["a", "b"]}
+    found = client.model_metadata("declared", "1")
+    assert found["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1]}]
+    assert (found["versions"], found["platform"]) == (["1", "2"], "p")
+
+
+def test_readiness(client: Any, connect: Connect) -> None:
+    assert client.is_ready()
+    assert client.is_ready("echo", "1")
+    assert not client.is_ready("loading")
+    assert not client.is_ready("nobody")
+    client.wait_until_ready(5, "echo")
+    message = (
+        r"^model 'loading' is not ready after 0.2 seconds; last seen: ModelReady .*: not ready"
+    )
+    with pytest.raises(TimeoutError, match=message):
+        client.wait_until_ready(0.2, "loading")
+    with connect(f"grpc://127.0.0.1:{free_port()}") as nowhere:
+        assert nowhere.is_ready() is False
+
+
+def test_headers_are_metadata(connect: Connect, server: GrpcServer) -> None:
+    headers = {"X-Tenant": "9", "User-Agent": "mine", "Authorization": "Bearer a"}
+    with connect(server.url, headers=headers) as client:
+        client.infer("echo", {"x": X}, headers={"x-tenant": "10", "X-B.c_d": "a b"})
+        _, sent = server.calls[-1]
+        assert (sent["x-tenant"], sent["x-b.c_d"], sent["authorization"]) == (
+            ("10", "a b", "Bearer a")
+        )
+        assert sent["user-agent"].startswith("mine grpc-python")
+        client.is_ready()
+        assert server.calls[-1][1]["x-tenant"] == "9"
+    with connect(server.url) as client:
+        client.is_ready()
+    assert server.calls[-1][1]["user-agent"].startswith(f"tensorwire/{tw.__version__} ")
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        ({"X": "\u00e9"}, "the value of the HTTP header X cannot be sent over gRPC"),
+        ({"X": "a\tb"}, "the value of the HTTP header X cannot be sent over gRPC"),
+        ({"X": "a\r\nb: c"}, "the value of the HTTP header X is invalid"),
+        ({"x!": "a"}, "the name of an HTTP header cannot be sent over gRPC: 'x!'"),
+        ({"Data-Bin": "a"}, "the name of an HTTP header cannot be sent over gRPC: 'Data-Bin'"),
+        ({"grpc-timeout": "1S"}, "the name of an HTTP header cannot be sent over gRPC"),
+        ({"Host": "other"}, "the HTTP header Host cannot be passed: grpcio sets it"),
+        ({"Content-Type": "a"}, "the HTTP header Content-Type cannot be passed"),
+    ],
+)
+def test_headers_that_cannot_be_sent(
+    client: Any, server: GrpcServer, headers: dict[str, str], message: str
+) -> None:
+    before = len(server.calls)
+    for call in (
+        lambda: client.infer("echo", {"x": X}, headers=headers),
+        lambda: client.is_ready(headers=headers),
+        lambda: client.stream("echo", [], headers=headers),
+        lambda: Client(server.url, headers=headers),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert len(server.calls) == before
+
+
+def test_model_names(client: Any) -> None:
+    calls = [
+        lambda m, v: client.infer(m, {"x": X}, version=v),
+        client.model_metadata,
+        client.is_ready,
+        lambda m, v: client.wait_until_ready(1, m, v),
+    ]
+    for call in calls:
+        for model, version in (("", None), ("m", "")):
+            with pytest.raises(ValueError, match="of a model must not be ''"):
+                call(model, version)
+        with pytest.raises(TypeError, match=r"^the name of a model must be a str, not int$"):
+            call(3, None)
+    assert client.infer("a b/\u00fc..", {"x": X}).model_name == "a b/\u00fc.."
+
+
+def test_infer_raw_requires_http(client: Any) -> None:
+    with pytest.raises(ValueError, match="infer_raw requires HTTP"):
+        client.infer_raw("declared", X)
+
+
+def test_progress(client: Any) -> None:
+    calls: list[Progress] = []
+    message = codec.encode_request(tw.InferRequest({"x": X}, model_name="echo"))
+    client.infer("echo", message, on_progress=calls.append)
+    n_sent, n_received = calls[-1].sent_nbytes, calls[-1].received_nbytes
+    assert calls == [
+        Progress(len(message), len(message), 0, None),
+        Progress(n_sent, n_sent, n_received, n_received),
+    ]
+
+    def fail(_: Progress) -> None:
+        raise ConnectionError("mine")
+
+    with pytest.raises(ConnectionError, match=r"^mine$"):
+        client.infer("echo", message, on_progress=fail)
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_compression(client: Any, server: GrpcServer, algorithm: Any) -> None:
+    sizes: list[int] = []
+    options: dict[str, Any] = {
+        "request_compression_algorithm": algorithm,
+        "response_compression_algorithm": "gzip",
+        "on_progress": lambda progress: sizes.append(progress.sent_nbytes),
+    }
+    assert client.infer("echo", {"x": X}, **options)["x"].shape == X.shape
+    assert sizes[0] > X.nbytes  # before compression
+    with pytest.raises(ValueError, match="must be 'gzip'"):
+        client.infer("echo", {"x": X}, request_compression_algorithm="br")
+
+
+# --- encoded requests ---
+
+
+def test_encoded_request_is_sent_repeatedly(client: Any, server: GrpcServer) -> None:
+    request = tw.InferRequest({"x": X}, id="7", model_name="echo", model_version="1")
+    message = codec.encode_request(request)
+    for _ in range(3):
+        response = client.infer("echo", message, version="1")
+        assert (response.id, response["x"].shape) == ("7", X.shape)
+        assert server.messages[-1] == message
+    invalid: list[dict[str, Any]] = [{"id": "8"}, {"outputs": ["x"]}, {"parameters": {}}]
+    for options in invalid:
+        with pytest.raises(TypeError, match=r"encoded bytes: .* must be passed to encode_request"):
+            client.infer("echo", message, version="1", **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "call"),
+    [
+        ("echo", "1", ("echo", None)),
+        ("echo", None, ("echo", "1")),
+        ("echo", "1", ("echo", "2")),
+        (None, None, ("echo", None)),
+        ("other", None, ("echo", None)),
+    ],
+)
+def test_encoded_request_for_another_model(
+    client: Any, server: GrpcServer, name: Any, version: Any, call: Any
+) -> None:
+    request = tw.InferRequest({"x": X}, model_name=name, model_version=version)
+    before = len(server.calls)
+    with pytest.raises(ValueError, match=r"^the encoded request has model_name .* the call is for"):
+        client.infer(call[0], codec.encode_request(request), version=call[1])
+    assert len(server.calls) == before
+
+
+def test_encoded_request_that_is_not_a_message(client: Any) -> None:
+    with pytest.raises(tw.HeaderError, match="the gRPC message is malformed"):
+        client.infer("echo", b"\x0a\xff")
+    frame = tw.encode_request(tw.InferRequest({"x": X}))
+    with pytest.raises(
+        TypeError, match=r"a Frame, which is sent over HTTP, .*grpc\.encode_request"
+    ):
+        client.infer("echo", frame)
+    with Client("localhost:1") as http, pytest.raises(TypeError, match="sent over gRPC"):
+        http.infer("echo", b"")
+
+
+def test_message_over_two_gigabytes(client: Any) -> None:
+    class Huge(bytes):
+        def __len__(self) -> int:
+            return 1 << 31
+
+    with pytest.raises(tw.EncodeError, match="2147483648 bytes long; the limit is 2147483647") as e:
+        client.infer("echo", Huge())
+    assert (e.value.actual, e.value.expected) == (1 << 31, (1 << 31) - 1)
+
+
+# --- errors ---
+
+STATUSES = {
+    **{"CANCELLED": 499, "UNKNOWN": 500, "INVALID_ARGUMENT": 400, "DEADLINE_EXCEEDED": 504},
+    **{"NOT_FOUND": 404, "ALREADY_EXISTS": 409, "PERMISSION_DENIED": 403, "DATA_LOSS": 500},
+    **{"RESOURCE_EXHAUSTED": 429, "FAILED_PRECONDITION": 400, "ABORTED": 409, "INTERNAL": 500},
+    **{"OUT_OF_RANGE": 400, "UNIMPLEMENTED": 501, "UNAVAILABLE": 503, "UNAUTHENTICATED": 401},
+}
+
+
+@pytest.mark.parametrize("code", STATUSES)
+def test_status_of_an_error(client: Any, server: GrpcServer, code: str) -> None:
+    parameters = {"code": code, "details": "no \u00fc"}
+    with pytest.raises(InferenceServerError, match=f"^ModelInfer {server.url}: status ") as caught:
+        client.infer("status", {"x": X}, parameters=parameters)
+    error = caught.value
+    assert (error.status, error.message) == (STATUSES[code], "no \u00fc")
+    assert (error.url, error.model, error.retry_after) == (server.url, "status", None)
+    assert error.__cause__ is not None
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.status, copy.model, str(copy)) == (error.status, "status", str(error))
+    assert client.infer("echo", {"x": X})["x"].shape == X.shape
+    assert len(STATUSES) == len(grpc.StatusCode) - 1
+
+
+def test_long_text_of_an_error(client: Any) -> None:
+    with pytest.raises(InferenceServerError) as caught:
+        client.infer("status", {"x": X}, parameters={"code": "INTERNAL", "details": "a" * 3000})
+    assert caught.value.message == "a" * 2000
+
+
+def test_method_that_the_server_does_not_have(connect: Connect) -> None:
+    fails = pytest.raises(InferenceServerError, match="Method not found")
+    with GrpcServer({"ServerMetadata": None}) as server, connect(server.url) as client:
+        with fails as caught:
+            client.server_metadata()
+        assert caught.value.status == 501
+
+
+@pytest.mark.parametrize("code", ["RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"])
+def test_retries(connect: Connect, code: str) -> None:
+    n_failed: list[bytes] = []
+
+    def fails_twice(message: bytes, context: Any) -> bytes:
+        if len(n_failed) < 2:
+            n_failed.append(message)
+            context.abort(getattr(grpc.StatusCode, code), "try again")
+        return codec.encode_response(tw.InferResponse({"x": X}))
+
+    with GrpcServer({"ModelInfer": fails_twice}) as server:
+        with connect(server.url, retries=2) as client:
+            started = time.perf_counter()
+            assert client.infer("m", {"x": X})["x"].shape == X.shape
+            assert 0.14 < time.perf_counter() - started < 3
+            assert len(server.calls) == 3
+        n_failed.clear()
+        with connect(server.url, retries=1) as client:
+            with pytest.raises(InferenceServerError, match="try again"):
+                client.infer("m", {"x": X})
+            assert len(server.calls) == 5
+
+
+def test_other_errors_are_not_retried(connect: Connect, server: GrpcServer) -> None:
+    before = len(server.messages)
+    with connect(server.url, retries=3) as client:
+        for code in ("INTERNAL", "INVALID_ARGUMENT", "NOT_FOUND"):
+            with pytest.raises(InferenceServerError):
+                client.infer("status", {"x": X}, parameters={"code": code, "details": ""})
+    assert len(server.messages) == before + 3
+
+
+def test_connection_that_is_refused(connect: Connect) -> None:
+    with connect(f"grpc://127.0.0.1:{free_port()}", timeout=20) as client:
+        started = time.perf_counter()
+        for _ in range(3):
+            with pytest.raises(ConnectionError, match=r"^ModelInfer grpc://.*refused"):
+                client.infer("m", {"x": X})
+        assert time.perf_counter() - started < 1
+
+
+def test_name_that_is_unknown(connect: Connect) -> None:
+    fails = pytest.raises(ConnectionError, match=r"host\.invalid")
+    with connect("grpc://host.invalid:8001", timeout=5, trust_env=False) as client, fails:
+        client.infer("m", {"x": X})
+
+
+SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+GO_AWAY = b"\0\0\x08\7\0\0\0\0\0\0\0\0\1\0\0\0\0"
+RESET_STREAM = b"\0\0\4\3\0\0\0\0\1\0\0\0\2"
+# What a server sends before it closes the connection. It receives in between.
+RAW = {
+    "closes": [],
+    "garbage": [b"HTTP/1.1 400 Bad Request\r\n\r\n" * 3],
+    "closes later": [SETTINGS, b""],
+    "goes away": [SETTINGS, GO_AWAY],
+    "resets the stream": [SETTINGS, RESET_STREAM],
+}
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_server_that_does_not_respond_with_a_status(connect: Connect, name: str) -> None:
+    class Raw(Scripted):
+        def serve(self, connection: socket.socket) -> None:
+            for i, data in enumerate(RAW[name]):
+                if i > 0:
+                    time.sleep(0.1)
+                    connection.recv(1 << 16)
+                connection.sendall(data)
+
+    fails = pytest.raises(ConnectionError, match=r"^ModelInfer grpc://")
+    with Raw([]) as server, connect(f"grpc://{server.address}", timeout=20) as client, fails:
+        client.infer("m", {"x": X})
+
+
+def test_invalid_response(connect: Connect) -> None:
+    garbage = b"\x2a\xff\xff"
+    answers: dict[str, Any] = {
+        name: lambda *_: garbage for name in ("ModelInfer", "ModelMetadata", "ModelReady")
+    }
+    with GrpcServer(answers) as server, connect(server.url, retries=3) as client:
+        calls: list[Callable[[], Any]] = [
+            lambda: client.infer("m", {"x": X}),
+            lambda: client.model_metadata("m"),
+            lambda: client.is_ready("m"),
+            lambda: client.wait_until_ready(5, "m"),
+        ]
+        for call in calls:
+            with pytest.raises(tw.DecodeError, match="malformed"):
+                call()
+        assert len(server.calls) == 4
+
+
+def test_limits(connect: Connect, server: GrpcServer) -> None:
+    with connect(server.url, limits=tw.Limits(max_tensors=1)) as client:
+        with pytest.raises(tw.HeaderError, match="more than 1 output"):
+            client.infer("echo", {"x": X, "y": X})
+        assert client.infer("echo", {"x": X})["x"].shape == X.shape
+
+
+# --- sizes ---
+
+
+def test_messages_above_four_megabytes(client: Any) -> None:
+    array = np.arange(5 << 20, dtype=np.uint8)
+    assert np.array_equal(client.infer("echo", {"x": array})["x"].data, array)
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_response_above_max_body(connect: Connect, server: GrpcServer, is_own: bool) -> None:
+    options: dict[str, Any] = {"max_body": 1000, "retries": 3}
+    if is_own:
+        options["channel"] = lambda library: library.insecure_channel(server.address)
+    with connect_with_channel(connect, server.url, options) as client:
+        assert client.infer("echo", {"x": X[:10]})["x"].shape == (10,)
+        before = len(server.calls)
+        for _ in range(2):
+            with pytest.raises(tw.DecodeError, match=r"long; the limit is 1000$") as caught:
+                client.infer("echo", {"x": X})
+            assert (caught.value.status, caught.value.expected) == (413, 1000)
+            assert 4000 < (caught.value.actual or 0) < 4200
+        assert len(server.calls) == before + 2
+        with pytest.raises(tw.DecodeError, match=r"long; the limit is 1000$"):
+            next(client.stream("repeat", [{"x": X}]))
+
+
+def test_request_above_a_limit(connect: Connect) -> None:
+    with GrpcServer(max_nbytes=1000) as server:
+        with connect(server.url, retries=3) as client:
+            with pytest.raises(InferenceServerError, match="larger than max") as caught:
+                client.infer("echo", {"x": X})
+            assert caught.value.status == 413
+        options = [("grpc.max_send_message_length", 500)]
+        channel = {"channel": lambda lib: lib.insecure_channel(server.address, options)}
+        with connect_with_channel(connect, server.url, channel) as client:
+            message = "the gRPC message is 40.. bytes long; the limit of the channel is 500"
+            with pytest.raises(tw.EncodeError, match=message) as too_long:
+                client.infer("echo", {"x": X})
+        assert (too_long.value.expected, (too_long.value.actual or 0) > 4000) == (500, True)
+
+
+def test_max_body_of_the_options(connect: Connect, server: GrpcServer) -> None:
+    for max_body in (None, (1 << 31) - 1, 1 << 31, 1 << 70):
+        with connect(server.url, max_body=max_body) as client:
+            assert client.infer("echo", {"x": X})["x"].shape == X.shape
+
+
+# --- timeouts ---
+
+
+@pytest.mark.parametrize(
+    ("timeout", "message"),
+    [
+        (0.2, "no response after 0.2 seconds (read timeout)"),
+        (Timeout(read=0.2, total=5), "no response after 0.2 seconds (read timeout)"),
+        (Timeout(total=0.2), "the call took longer than 0.2 seconds (total timeout)"),
+    ],
+)
+def test_timeouts(connect: Connect, server: GrpcServer, timeout: Any, message: str) -> None:
+    before = len(server.calls)
+    with connect(server.url, retries=3) as client:
+        started = time.perf_counter()
+        with pytest.raises(TimeoutError, match=re.escape(f"ModelInfer {server.url}: {message}")):
+            client.infer("slow", {"x": X}, timeout=timeout)
+        assert 0.19 < time.perf_counter() - started < 2
+        assert len(server.calls) == before + 1
+        assert client.infer("echo", {"x": X})["x"].shape == X.shape
+
+
+@pytest.mark.parametrize("timeout", [None, 9e14, Timeout(connect=1e-9, total=1e12)])
+def test_timeouts_that_do_not_expire(connect: Connect, server: GrpcServer, timeout: Any) -> None:
+    with connect(server.url, timeout=timeout) as client:
+        assert client.infer("echo", {"x": X})["x"].shape == X.shape
+
+
+def test_server_that_never_responds(connect: Connect) -> None:
+    """It accepts connections, and sends nothing at all."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"grpc://127.0.0.1:{silent.getsockname()[1]}"
+        with connect(url, timeout=Timeout(read=0.2)) as client, pytest.raises(TimeoutError):
+            client.infer("m", {"x": X})
+        started = time.perf_counter()
+        fails = pytest.raises(ConnectionError, match="failed to connect")
+        with connect(url, timeout=Timeout(connect=0.3, read=20)) as client, fails:
+            client.infer("m", {"x": X})
+        assert time.perf_counter() - started < 5
+
+
+# --- channels ---
+
+
+def test_channel_of_the_caller(connect: Connect, server: GrpcServer) -> None:
+    made: list[Any] = []
+
+    def make(library: Any) -> Any:
+        made.append(library.insecure_channel(server.address))
+        return made[0]
+
+    with connect_with_channel(connect, "grpc://named:1", {"channel": make}) as client:
+        assert client.infer("echo", {"x": X})["x"].shape == X.shape
+        with pytest.raises(InferenceServerError, match=r"^ModelInfer grpc://named:1: status 404"):
+            client.infer("status", {"x": X}, parameters={"code": "NOT_FOUND", "details": ""})
+        client.close()
+        with pytest.raises(RuntimeError, match=r"^the client is closed$"):
+            client.infer("echo", {"x": X})
+        method = made[0].unary_unary("/inference.GRPCInferenceService/ServerReady")
+        if connect is Client:
+            assert method(b"") == b"\x08\x01"
+            made[0].close()
+        else:
+
+            async def use() -> None:
+                assert await method(b"") == b"\x08\x01"
+                await made[0].close()
+
+            client.runner.run(use())
+
+
+def test_channel_that_the_caller_has_closed(connect: Connect, server: GrpcServer) -> None:
+    made: list[Any] = []
+
+    def make(library: Any) -> Any:
+        made.append(library.insecure_channel(server.address))
+        return made[0]
+
+    with connect_with_channel(connect, server.url, {"channel": make}) as client:
+        client.infer("echo", {"x": X})
+        closing = made[0].close()
+        if connect is not Client:
+            client.runner.run(closing)
+        calls: list[Callable[[], Any]] = [
+            lambda: client.infer("echo", {"x": X}),
+            lambda: client.stream("repeat", []),
+        ]
+        for call in calls:
+            with pytest.raises(RuntimeError, match="closed"):
+                call()
+
+
+def test_channel_of_the_wrong_kind(server: GrpcServer) -> None:
+    with grpc.insecure_channel(server.address) as channel:
+
+        async def main() -> None:
+            async with AsyncClient(server.url, channel=channel) as client:
+                with pytest.raises(TypeError, match=r"AsyncClient must be a grpc\.aio\.Channel"):
+                    await client.is_ready()
+            async with grpc.aio.insecure_channel(server.address) as other:
+                fails = pytest.raises(TypeError, match=r"Client must be a grpc\.Channel")
+                with Client(server.url, channel=other) as blocking, fails:
+                    blocking.is_ready()
+
+        asyncio.run(main())
+        wrong: Any = server.address
+        with pytest.raises(TypeError, match="channel must be a channel of grpcio, not str"):
+            Client(server.url, channel=wrong)
+        with pytest.raises(ValueError, match="channel requires a grpc:// or grpcs:// URL"):
+            Client("localhost", channel=channel)
+        with pytest.raises(TypeError, match="a channel of the caller cannot be pickled"):
+            pickle.dumps(Client(server.url, channel=channel))
+
+
+def test_options_of_a_channel(server: GrpcServer) -> None:
+    with pytest.raises(ValueError, match="ssl_context requires an https:// URL"):
+        Client("grpcs://localhost", ssl_context=ssl.create_default_context())
+    with pytest.raises(ValueError, match="retries must be 0 or more"):
+        Client(server.url, retries=-1)
+
+
+def test_pickled_client_has_the_same_options(server: GrpcServer) -> None:
+    client = Client(server.url, timeout=Timeout(total=9), headers={"X-A": "1"}, max_body=10_000)
+    with client, pickle.loads(pickle.dumps(client)) as copy:
+        assert repr(copy) == f"<Client of {server.url}>"
+        assert copy.is_ready()
+        assert server.calls[-1][1]["x-a"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("grpc://x", ("x", 80, "grpc://x")),
+        ("grpcs://x", ("x", 443, "grpcs://x")),
+        ("GRPC://[::1]:8001/", ("::1", 8001, "grpc://[::1]:8001")),
+        ("grpc:8001", ("grpc", 8001, "http://grpc:8001")),
+        ("grpc+unix:/a%20b", ("localhost", 0, "grpc+unix:/a b")),
+        ("grpc+unix:///a", ("localhost", 0, "grpc+unix:/a")),
+    ],
+)
+def test_address_in_a_url(url: str, expected: tuple[Any, ...]) -> None:
+    found = parse_url(url)
+    assert (found.host, found.port, found.origin) == expected
+    assert found.is_grpc == url.lower().startswith(("grpc:/", "grpcs", "grpc+"))
+
+
+@pytest.mark.parametrize("url", ["grpc://", "grpc://x/v2", "grpc://x?a=b", "grpc+unix:a"])
+def test_invalid_urls(url: str) -> None:
+    with pytest.raises(ValueError, match=r"the URL of"):
+        Client(url)
+
+
+def test_unix_socket(connect: Connect, tmp_path: Path) -> None:
+    path = tmp_path / "a b%.sock"
+    with (
+        GrpcServer(address=f"unix:{quote(str(path))}"),
+        connect(f"grpc+unix:{quote(str(path))}") as c,
+    ):
+        assert c.infer("echo", {"x": X})["x"].shape == X.shape
+    fails = pytest.raises(ConnectionError, match="No such file")
+    with connect(f"grpc+unix:{tmp_path / 'none'}") as nowhere, fails:
+        nowhere.infer("echo", {"x": X})
+
+
+def test_tls(
+    connect: Connect, certificate: client_fixtures.Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, chain = Path(certificate.key).read_bytes(), Path(certificate.file).read_bytes()
+    serving = grpc.ssl_server_credentials([(key, chain)])
+    with GrpcServer(credentials=serving) as server:
+        trusting = {
+            "channel": lambda library: library.secure_channel(
+                server.address, grpc.ssl_channel_credentials(chain)
+            )
+        }
+        url = f"grpcs://{server.address}"
+        with connect_with_channel(connect, url, trusting) as client:
+            assert client.infer("echo", {"x": X})["x"].shape == X.shape
+        with connect(url) as client, pytest.raises(ConnectionError, match="CERTIFICATE_VERIFY"):
+            client.infer("echo", {"x": X})
+        with connect(server.url) as plain, pytest.raises(ConnectionError):
+            plain.infer("echo", {"x": X})
+
+
+def test_restarted_server(connect: Connect) -> None:
+    with GrpcServer() as first:
+        client_of = connect(first.url, retries=4)
+        with client_of as client:
+            client.infer("echo", {"x": X})
+            first.server.stop(0).wait()
+            with GrpcServer(address=first.address) as second:
+                assert client.infer("echo", {"x": X})["x"].shape == X.shape
+                assert len(second.calls) == 1
+
+
+def test_wait_for_a_server_that_starts(connect: Connect) -> None:
+    port = free_port()
+    started: list[GrpcServer] = []
+
+    def start() -> None:
+        started.append(GrpcServer(address=f"127.0.0.1:{port}").__enter__())
+
+    timer = threading.Timer(0.3, start)
+    timer.start()
+    with connect(f"grpc://127.0.0.1:{port}") as client:
+        begun = time.perf_counter()
+        client.wait_until_ready(10)
+        assert 0.25 < time.perf_counter() - begun < 3
+    timer.join()
+    started[0].__exit__()
+
+
+def test_server_that_goes_away_during_a_call(connect: Connect) -> None:
+    with GrpcServer() as server, connect(server.url, timeout=20) as client:
+
+        def stop() -> None:
+            server.has_begun.wait(5)
+            server.server.stop(0)
+
+        thread = threading.Thread(target=stop)
+        thread.start()
+        with pytest.raises((ConnectionError, InferenceServerError)) as caught:
+            client.infer("slow", {"x": X})
+        assert getattr(caught.value, "status", 503) == 503
+        thread.join()
+        with pytest.raises(ConnectionError):
+            client.infer("echo", {"x": X})
+
+
+# --- closing, cancelling, signals, processes ---
+
+
+def test_closed_client(connect: Connect, server: GrpcServer) -> None:
+    for n_calls in (0, 1):
+        with connect(server.url) as client:
+            for _ in range(n_calls):
+                client.infer("echo", {"x": X})
+            client.close()
+            for call in (
+                lambda: client.infer("echo", {"x": X}),
+                client.is_ready,
+                lambda: client.stream("repeat", []),
+            ):
+                with pytest.raises(RuntimeError, match=r"^the client is closed$"):
+                    call()
+            client.close()
+
+
+def test_close_during_a_call_of_another_thread() -> None:
+    with GrpcServer() as server:
+        client = Client(server.url, retries=3)
+
+        def close() -> None:
+            server.has_begun.wait(5)
+            client.close()
+
+        thread = threading.Thread(target=close)
+        thread.start()
+        with pytest.raises((ConnectionError, RuntimeError), match=r"client (was|is) closed"):
+            client.infer("slow", {"x": X})
+        thread.join()
+        assert len(server.calls) == 1
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_close_during_a_call_of_another_task(is_own: bool) -> None:
+    async def main(server: GrpcServer) -> None:
+        channel = grpc.aio.insecure_channel(server.address) if is_own else None
+        client = AsyncClient(server.url, channel=channel)
+        calls = [asyncio.create_task(client.infer("slow", {"x": X})) for _ in range(2)]
+        await asyncio.to_thread(server.has_begun.wait, 5)
+        stream = client.stream("repeat", [tw.InferRequest({"x": X}, parameters={"hang": True})])
+        await anext(stream)
+        calls.append(asyncio.ensure_future(anext(stream)))
+        await asyncio.sleep(0.1)
+        await client.close()
+        for result in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(result, ConnectionError)
+            assert str(result).endswith("the client was closed during the call")
+        if channel is not None:
+            await channel.unary_unary("/inference.GRPCInferenceService/ServerReady")(b"")
+            await channel.close()
+
+    with GrpcServer() as server:
+        asyncio.run(main(server))
+        wait_for(lambda: server.n_cancelled == 3)
+
+
+def wait_for(condition: Any) -> None:
+    end = time.monotonic() + 5
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_cancelled_task() -> None:
+    async def main(server: GrpcServer) -> None:
+        async with AsyncClient(server.url, retries=3) as client:
+            call = asyncio.create_task(client.infer("slow", {"x": X}))
+            await asyncio.to_thread(server.has_begun.wait, 5)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await client.infer("slow", {"x": X})
+            assert (await client.infer("echo", {"x": X}))["x"].shape == X.shape
+
+    with GrpcServer() as server:
+        asyncio.run(main(server))
+        wait_for(lambda: server.n_cancelled == 2)
+        assert len(server.calls) == 3
+
+
+def test_client_of_another_event_loop(server: GrpcServer) -> None:
+    client = AsyncClient(server.url)
+    asyncio.run(client.is_ready())
+    with pytest.raises(RuntimeError, match="belongs to another event loop"):
+        asyncio.run(client.is_ready())
+
+
+def test_signal_during_a_call() -> None:
+    """A handler that raises ends the call, and the server sees that."""
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with GrpcServer() as server, Client(server.url) as client:
+
+            def send() -> None:
+                server.has_begun.wait(5)
+                time.sleep(0.1)  # until grpcio has stored the call
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+            thread = threading.Thread(target=send)
+            thread.start()
+            started = time.perf_counter()
+            with pytest.raises(Interrupted):
+                client.infer("slow", {"x": X})
+            assert time.perf_counter() - started < 1.5
+            thread.join()
+            wait_for(lambda: server.n_cancelled == 1)
+            assert client.infer("echo", {"x": X})["x"].shape == X.shape
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+FORK = """
+import asyncio, os, sys
+import numpy as np
+from tensorwire.client import AsyncClient, Client
+
+url, kind, own = sys.argv[1:]
+x = np.zeros(3, np.float32)
+channel = None
+if own == "own":
+    import grpc
+    channel = grpc.insecure_channel(url.removeprefix("grpc://"))
+client = (Client if kind == "sync" else AsyncClient)(url, channel=channel)
+
+def call(runner):
+    if kind == "sync":
+        client.infer("echo", {"x": x})
+    else:
+        runner.run(client.infer("echo", {"x": x}))
+
+runner = asyncio.Runner()
+call(runner)
+if own == "close":
+    runner.run(client.close())
+    client = AsyncClient(url)
+child = os.fork()
+if child == 0:
+    try:
+        call(asyncio.Runner())
+    except RuntimeError as error:
+        os._exit(7 if "parent process" in str(error) else 8)
+    os._exit(0)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+call(runner)
+os._exit(status)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "status", "n_calls"),
+    [("sync", "", 0, 3), ("async", "", 7, 2), ("sync", "own", 7, 2), ("async", "close", 0, 3)],
+)
+def test_fork(kind: str, own: str, status: int, n_calls: int) -> None:
+    """The child process has a channel of its own, and the parent process keeps its channel.
+
+    It cannot use gRPC if a channel of grpc.aio is open. The channel of the caller is not its own.
+    """
+    path = os.pathsep.join([str(Path(tw.__file__).parent.parent), *sys.path])
+    with GrpcServer() as server:
+        done = subprocess.run(
+            [sys.executable, "-c", FORK, server.url, kind, own],
+            env=os.environ | {"PYTHONPATH": path},
+            timeout=30,
+            check=False,
+            capture_output=True,
+        )
+        assert done.returncode == status, done.stderr
+        assert len(server.calls) == n_calls
+
+
+def test_missing_grpcio() -> None:
+    script = (
+        "import sys; sys.modules['grpc'] = None; from tensorwire.client import Client;"
+        "Client('localhost'); Client('grpc://localhost')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    message = "a gRPC client requires grpcio: pip install 'tensorwire[grpc]'"
+    assert done.stderr.strip().splitlines()[-1] == f"ImportError: {message}"
+
+
+def test_grpc_does_not_require_httptools(server: GrpcServer) -> None:
+    script = (
+        "import sys; sys.modules['httptools'] = None; from tensorwire.client import Client;"
+        f"print(Client('{server.url}').is_ready())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_http_client_does_not_import_grpc() -> None:
+    script = (
+        "import sys; from tensorwire.client import Client, AsyncClient; Client('a');"
+        "AsyncClient('a'); print('grpc' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
+
+
+# --- memory ---
+
+
+def test_request_is_copied_once() -> None:
+    """Into the message. What grpcio allocates is not traced."""
+    array = np.zeros(32 << 20, np.uint8)
+    with Client(f"grpc://127.0.0.1:{free_port()}") as client:
+        tracemalloc.start()
+        try:
+            with pytest.raises(ConnectionError):
+                client.infer("m", {"x": array})
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert array.nbytes < peak < 1.01 * array.nbytes
+
+
+def test_retries_of_a_large_request_take_no_more_memory() -> None:
+    def reject(message: bytes, context: Any) -> bytes:
+        context.abort(grpc.StatusCode.UNAVAILABLE, "try again")
+        raise AssertionError
+
+    array = np.zeros(32 << 20, np.uint8)
+    message = codec.encode_request(tw.InferRequest({"x": array}, model_name="m"))
+    peaks = []
+    with GrpcServer({"ModelInfer": reject}) as server:
+        for retries in (0, 2):
+            with Client(server.url, retries=retries) as client:
+                tracemalloc.start()
+                try:
+                    with pytest.raises(InferenceServerError):
+                        client.infer("m", message)
+                    peaks.append(tracemalloc.get_traced_memory()[1])
+                finally:
+                    tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0]
+
+
+def test_failed_call_does_not_keep_its_input(server: GrpcServer) -> None:
+    class Input(np.ndarray[Any, Any]):
+        pass
+
+    array = np.zeros(1 << 20, np.int8).view(Input)
+    kept = weakref.ref(array)
+    gc.collect()
+    gc.disable()
+    try:
+        with Client(f"grpc://127.0.0.1:{free_port()}") as client, pytest.raises(ConnectionError):
+            client.infer("m", {"x": array})
+        del array
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+# --- streams ---
+
+
+def request(**parameters: Any) -> tw.InferRequest:
+    return tw.InferRequest({"x": X[:3]}, parameters=parameters)
+
+
+def test_stream(client: Any, server: GrpcServer) -> None:
+    requests = [{"x": X}, [tw.Tensor("x", X)], {"x": [1, 2]}, request(), encoded("repeat")]
+    responses = client.stream("repeat", iter(requests), headers={"X-A": "1"})
+    assert iter(responses) is responses
+    found = [(response.id, response["x"].shape) for response in responses]
+    assert found == [("1", (1000,)), ("2", (1000,)), ("3", (2,)), ("4", (3,)), ("enc", (3,))]
+    assert ("ModelStreamInfer", "1") in [(name, sent.get("x-a")) for name, sent in server.calls]
+    assert list(responses) == []
+    assert list(client.stream("repeat", [])) == []
+
+
+def encoded(model: str) -> bytes:
+    return codec.encode_request(request().replace(model_name=model, id="enc"))
+
+
+def test_several_responses_to_a_request(client: Any) -> None:
+    responses = client.stream("repeat", [request(n=3), request(n=0), request(n=2)])
+    found = [(response.id, int(response["i"].as_numpy()[0])) for response in responses]
+    assert found == [("1", 0), ("1", 1), ("1", 2), ("3", 0), ("3", 1)]
+
+
+def items_of(queued: queue.Queue[Any], client: Any) -> Any:
+    """Return an iterable of the items up to None. It does not block an event loop."""
+
+    async def items() -> AsyncIterator[Any]:
+        while (item := await asyncio.to_thread(queued.get)) is not None:
+            yield item
+
+    return iter(queued.get, None) if isinstance(client, Client) else items()
+
+
+def test_responses_arrive_between_the_requests(client: Any) -> None:
+    requests: queue.Queue[Any] = queue.Queue()
+    responses = client.stream("repeat", items_of(requests, client))
+    for value in (1.0, 2.0, 3.0):
+        requests.put({"x": np.array([value])})
+        assert next(responses)["x"].tolist() == [value]
+    requests.put(None)
+    assert list(responses) == []
+
+
+def test_asynchronous_requests(server: GrpcServer) -> None:
+    async def main() -> None:
+        answered = asyncio.Event()
+
+        async def requests() -> AsyncIterator[Any]:
+            yield {"x": X}
+            await answered.wait()
+            yield {"x": X[:1]}
+
+        async with AsyncClient(server.url) as client:
+            shapes = []
+            async for response in client.stream("repeat", requests()):
+                shapes.append(response["x"].shape)
+                answered.set()
+            assert shapes == [(1000,), (1,)]
+
+    asyncio.run(main())
+
+
+def test_error_of_one_request(client: Any) -> None:
+    """The iterator continues with the response to the next request."""
+    requests = [request(), request(error="no \u00fc"), request(), request(error="x"), request()]
+    responses = client.stream("repeat", requests)
+    assert next(responses).id == "1"
+    with pytest.raises(InferenceServerError, match=r"^ModelStreamInfer grpc://.*: no \u00fc$") as e:
+        next(responses)
+    error = e.value
+    assert (error.message, error.model, error.id) == ("no \u00fc", "repeat", "2")
+    assert (error.status, pickle.loads(pickle.dumps(error)).id) == (500, "2")
+    assert next(responses).id == "3"
+    with pytest.raises(InferenceServerError, match=r": x$"):
+        next(responses)
+    assert [response.id for response in responses] == ["5"]
+
+
+def test_error_that_ends_a_stream(client: Any) -> None:
+    responses = client.stream("repeat", [request(), request(code="NOT_FOUND"), request()])
+    assert next(responses).id == "1"
+    with pytest.raises(InferenceServerError, match="aborted") as caught:
+        next(responses)
+    assert (caught.value.status, caught.value.id) == (404, None)
+    assert list(responses) == []
+
+
+@pytest.mark.parametrize("code", ["NOT_FOUND", None])
+def test_server_that_ends_a_stream_while_requests_are_sent(connect: Connect, code: Any) -> None:
+    """Its status is reported, and not that a request could not be written."""
+
+    def answer(messages: Any, context: Any) -> Iterator[bytes]:
+        next(messages)
+        yield codec.encode_stream_response(tw.InferResponse({"x": X}))
+        if code is not None:
+            context.abort(getattr(grpc.StatusCode, code), "aborted")
+
+    with GrpcServer({"ModelStreamInfer": answer}) as server, connect(server.url) as client:
+        for _ in range(10):
+            responses = client.stream("m", [{"x": np.zeros(1 << 18)}] * 20)
+            assert next(responses)["x"].shape == X.shape
+            if code is not None:
+                with pytest.raises(InferenceServerError, match="status 404: aborted"):
+                    next(responses)
+            assert list(responses) == []
+
+
+def test_invalid_response_of_a_stream(connect: Connect) -> None:
+    good = codec.encode_stream_response(tw.InferResponse({"x": X}))
+
+    def answer(messages: Any, context: Any) -> Iterator[bytes]:
+        yield from (b"\x12\x02\x2a\xff", good)
+
+    with GrpcServer({"ModelStreamInfer": answer}) as server, connect(server.url) as client:
+        responses = client.stream("m", [])
+        with pytest.raises(tw.DecodeError, match="malformed"):
+            next(responses)
+        assert next(responses)["x"].shape == X.shape
+        assert list(responses) == []
+
+
+def test_error_of_the_requests(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It is raised as it is, and ends the call."""
+
+    def requests() -> Iterator[Any]:
+        yield {"x": X}
+        raise KeyError("mine")
+
+    for failing, error in (
+        (requests(), KeyError),
+        ([{"x": X}, 3], TypeError),
+        ([b"\x0a"], tw.HeaderError),
+        ([codec.encode_request(request().replace(model_name="other"))], ValueError),
+        ([{"x": ["a", 1]}], (TypeError, ValueError)),
+    ):
+        responses = client.stream("repeat", failing)
+        with pytest.raises(error):
+            list(responses)
+        assert list(responses) == []
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("requests", [{"x": X}, request(), b"", "x", None, X[0]])
+def test_requests_that_are_not_an_iterable_of_inputs(client: Any, requests: Any) -> None:
+    with pytest.raises(TypeError, match="requests must be an iterable of inputs, not "):
+        client.stream("repeat", requests)
+
+
+def test_total_timeout_of_a_stream(client: Any) -> None:
+    started = time.perf_counter()
+    timeout = Timeout(read=0.01, total=0.3)
+    responses = client.stream("repeat", [request(hang=True)], timeout=timeout)
+    next(responses)
+    with pytest.raises(TimeoutError, match=r"the call took longer than 0\.3 seconds"):
+        next(responses)
+    assert 0.29 < time.perf_counter() - started < 2
+    assert list(responses) == []
+
+
+@pytest.mark.parametrize("end", ["close", "delete", "leave"])
+def test_stream_that_is_left(connect: Connect, end: str) -> None:
+    """The server sees that the call is cancelled, also while the requests have not ended."""
+    requests: queue.Queue[Any] = queue.Queue()
+    requests.put(request(hang=True))
+    with GrpcServer() as server, connect(server.url) as client:
+        responses = client.stream("repeat", items_of(requests, client))
+        if end == "leave":
+            for _ in responses:
+                break
+            del responses, _
+        else:
+            next(responses)
+        if end == "close":
+            responses.close()
+            assert list(responses) == []
+            responses.close()
+        elif end == "delete":
+            del responses
+        wait_for(lambda: server.n_cancelled == 1)
+        requests.put(None)
+        assert client.infer("echo", {"x": X})["x"].shape == X.shape
+
+
+def test_close_of_a_client_ends_its_streams(server: GrpcServer) -> None:
+    with grpc.insecure_channel(server.address) as channel:
+        for client in (Client(server.url), Client(server.url, channel=channel)):
+            responses = client.stream("repeat", [request(hang=True)])
+            next(responses)
+            threading.Timer(0.1, client.close).start()
+            with pytest.raises(ConnectionError, match="the client was closed during the call"):
+                next(responses)
+            assert list(responses) == []
+
+
+def test_stream_that_another_thread_closes(server: GrpcServer) -> None:
+    with Client(server.url) as client, client.stream("repeat", [request(hang=True)]) as responses:
+        next(responses)
+        threading.Timer(0.1, responses.close).start()
+        assert list(responses) == []
+
+
+def test_cancelled_task_that_reads_a_stream() -> None:
+    async def main(server: GrpcServer) -> None:
+        async with (
+            AsyncClient(server.url) as client,
+            client.stream("repeat", [request(hang=True)]) as responses,
+        ):
+            await anext(responses)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await anext(responses)
+            assert [response async for response in responses] == []
+
+    with GrpcServer() as server:
+        asyncio.run(main(server))
+        wait_for(lambda: server.n_cancelled == 1)
+
+
+def test_streams_of_a_server_that_is_not_there(connect: Connect) -> None:
+    with connect(f"grpc://127.0.0.1:{free_port()}", retries=3) as client:
+        with pytest.raises(ConnectionError, match="refused"):
+            next(client.stream("m", [{"x": X}]))
+        with pytest.raises((ConnectionError, InferenceServerError)):
+            list(client.stream("m", [{"x": [1]}]))  # the metadata cannot be requested
+
+
+def test_stream_requires_grpc(connect: Connect) -> None:
+    with connect("localhost:1") as client:
+        with pytest.raises(ValueError, match="stream requires a grpc:// or grpcs:// URL, not http"):
+            client.stream("m", [])
+        client.close()
+
+
+def test_large_messages_of_a_stream(client: Any) -> None:
+    array = np.arange(5 << 20, dtype=np.uint8)
+    for response in client.stream("repeat", [{"x": array}] * 2):
+        assert np.array_equal(response["x"].data, array)
+
+
+# --- the command ---
+
+
+def test_infer_command(server: GrpcServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["infer", server.url, "declared", "--input", "x=[1, 2]"]) == 0
+    assert "y  FP32  [2]\n[2. 4.]" in capsys.readouterr().out
+    assert main(["infer", server.url, "nobody", "--input", "x=[1, 2]"]) == 1
+    assert "model 'nobody' is not known" in capsys.readouterr().err
+    arguments = ["infer", server.url, "echo", "--random", "--shape", "x:FP32=3", "--repeat", "5"]
+    assert main([*arguments, "--concurrency", "2"]) == 0
