@@ -244,6 +244,7 @@ MALFORMED = (
     malformed("input cut off after contents",
               typed("x", "UINT8", (1,), packed(4, (1,))) + delimited(5, CUT), 22,
               f"inputs[1] {END}"),
+    malformed("field cut off after inputs", INPUTS + CUT, len(INPUTS), f"it {END}"),
     malformed("field cut off after inputs, outputs and parameters",
               INPUTS + OUTPUT + KEY + CUT, len(INPUTS + OUTPUT + KEY), f"it {END}"),
     malformed("stream cut off", delimited(2, CUT), 2, f"it {END}", kind="stream"),
