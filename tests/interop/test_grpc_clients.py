@@ -1,4 +1,4 @@
-"""Clients of other languages, with generated classes, against the gRPC server."""
+"""Clients of other projects and languages, with generated classes, against the gRPC server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tensorwire as tw
-from interop.programs import run
+from interop.programs import interpreter, run
 from support.requirements import package, skip_or_fail
 
 package("grpc")
@@ -19,13 +19,12 @@ from support.grpc_servers import grpc_server  # noqa: E402
 from tensorwire.server import Model, create_app  # noqa: E402
 
 pytestmark = [
-    pytest.mark.nightly(reason="npm installs packages"),
     pytest.mark.no_sanitizers(reason="it runs other programs"),
     pytest.mark.thread_unsafe(reason="it runs other programs"),
 ]
 
 PACKAGES = ("@grpc/grpc-js@1", "@grpc/proto-loader@0.8")
-CLIENT = Path(__file__).with_name("grpc_client.js")
+HERE = Path(__file__).parent
 X = tw.TensorSpec("x", "FP32", [-1])
 
 
@@ -56,6 +55,15 @@ def descriptors() -> bytes:
     return bytes(found.SerializeToString())
 
 
+@pytest.mark.slow(reason="KServe is imported")
+def test_kserve(tmp_path: Path) -> None:
+    python = interpreter("kserve")
+    with grpc_server(create_app(MODELS)) as server:
+        command = [str(python), str(HERE / "kserve_grpc_client.py"), server.address]
+        assert "all calls are as expected" in run(command, tmp_path, 60)
+
+
+@pytest.mark.nightly(reason="npm installs packages")
 def test_node(tmp_path: Path) -> None:
     for program in ("node", "npm"):
         if shutil.which(program) is None:
@@ -63,5 +71,5 @@ def test_node(tmp_path: Path) -> None:
     run(["npm", "install", "--no-audit", "--no-fund", *PACKAGES], tmp_path, 300)
     (tmp_path / "service.pb").write_bytes(descriptors())
     with grpc_server(create_app(MODELS)) as server:
-        command = ["node", str(CLIENT), server.address, "service.pb"]
+        command = ["node", str(HERE / "grpc_client.js"), server.address, "service.pb"]
         assert "all calls are as expected" in run(command, tmp_path, 60)
