@@ -320,6 +320,15 @@ def test_messages_above_max_body() -> None:
         assert len(server.infer(x=np.zeros(900, np.uint8))["x"].as_numpy()) == 900
 
 
+def test_limits_of_the_application() -> None:
+    with grpc_server(create_app(MODELS, limits=tw.Limits(max_tensors=1))) as server:
+        sent = tw.InferRequest({"x": SMALL, "y": SMALL}, model_name="echo")
+        error = error_of(lambda: server.method(tw.grpc.encode_request(sent)))
+        assert error.code() == Code.INVALID_ARGUMENT
+        assert error.details() == "the message has more than 1 input, which is the limit"
+        assert len(server.infer().outputs) == 1
+
+
 # --- clients with generated classes --------------------------------------------------------------
 
 

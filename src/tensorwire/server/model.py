@@ -262,6 +262,8 @@ class ServedModel(Generic[Received, Encoded]):
         request = self.format.decode(message, self.model)
         if self.model.inputs:
             check_inputs(request.inputs, self.model.inputs)
+        if request.model_name == self.name:
+            return request
         return request.replace(model_name=self.name)
 
     def _call(self, request: tw.InferRequest) -> Any:
