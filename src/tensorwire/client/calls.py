@@ -59,6 +59,16 @@ class Body(Protocol):
     def parse_metadata(self, limits: tw.Limits) -> dict[str, Any]: ...
 
 
+class OpenStream(Protocol):
+    """A call with several requests and responses."""
+
+    async def read(self) -> tw.InferResponse | None:
+        """Return the next response, or None at the end."""
+
+    def close(self) -> None:
+        """Cancel the call, unless it has ended."""
+
+
 class ConnectionPool(Protocol):
     """The connections of a client in one process."""
 
@@ -119,7 +129,7 @@ class Transport(Protocol):
         deadline: Deadline,
         requests: Any,
         encode: Callable[[Any], Coroutine[Any, Any, bytes]],
-    ) -> Any: ...
+    ) -> OpenStream: ...
 
     async def attempt(
         self, pool: Any, request: Any, deadline: Deadline, progress: ProgressReporter | None
@@ -263,7 +273,7 @@ class BaseClient:
         version: str | None,
         headers: Headers | None,
         timeout: float | Timeout | None,
-    ) -> Any:
+    ) -> OpenStream:
         deadline = self._deadline(timeout)
 
         async def encode(inputs: Any) -> bytes:

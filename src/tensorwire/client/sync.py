@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import tensorwire as tw
 
-from .calls import BaseClient, Calls, Inputs
+from .calls import BaseClient, Calls, Inputs, OpenStream
 from .limits import Deadline, Timeout
 from .requests import Headers
 
 if TYPE_CHECKING:
     from .connection import Connection
-    from .grpc import StreamCall
     from .pool import Lease
 
 _MAX_SECONDS = 2_000_000  # poll accepts at most 2^31 milliseconds
@@ -386,7 +385,7 @@ class ResponseStream:
     ...         first = next(responses)
     """
 
-    def __init__(self, call: StreamCall) -> None:
+    def __init__(self, call: OpenStream) -> None:
         self._call = call
 
     def __iter__(self) -> ResponseStream:
