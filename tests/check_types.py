@@ -24,6 +24,7 @@ ANYTHING = "from typing import Any\ndef __getattr__(name: str) -> Any: ...\n"
 STUBS = {
     **dict.fromkeys(
         (
+            "grpc/__init__",
             "jax/__init__",
             "jax/numpy",
             "mlserver/codecs",

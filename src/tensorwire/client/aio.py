@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import tensorwire as tw
 
-from .calls import Calls, Inputs
+from .calls import Calls, Inputs, OpenStream
 from .limits import Deadline, Timeout
 from .requests import Headers
 from .sync import Client
 
 if TYPE_CHECKING:
     from .connection import Connection
-    from .grpc import StreamCall
     from .pool import Lease
 
 Result = TypeVar("Result")
@@ -246,7 +245,7 @@ class AsyncResponseStream:
     ...             print(response.id, response["text"].as_strings())
     """
 
-    def __init__(self, call: StreamCall) -> None:
+    def __init__(self, call: OpenStream) -> None:
         self._call = call
 
     def __aiter__(self) -> AsyncResponseStream:

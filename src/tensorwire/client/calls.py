@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from .connection import Backend
 
+_ENCODED = (tw.Frame, bytes)
 Inputs = tw.Frame | bytes | tw.InferRequest | Mapping[str, Any] | Iterable[tw.Tensor]
 Outputs = Iterable[str | tw.RequestedOutput]
 
@@ -56,6 +57,16 @@ class Body(Protocol):
     def decode(self, limits: tw.Limits) -> tw.InferResponse: ...
 
     def parse_metadata(self, limits: tw.Limits) -> dict[str, Any]: ...
+
+
+class OpenStream(Protocol):
+    """A call with several requests and responses."""
+
+    async def read(self) -> tw.InferResponse | None:
+        """Return the next response, or None at the end."""
+
+    def close(self) -> None:
+        """Cancel the call, unless it has ended."""
 
 
 class ConnectionPool(Protocol):
@@ -118,7 +129,7 @@ class Transport(Protocol):
         deadline: Deadline,
         requests: Any,
         encode: Callable[[Any], Coroutine[Any, Any, bytes]],
-    ) -> Any: ...
+    ) -> OpenStream: ...
 
     async def attempt(
         self, pool: Any, request: Any, deadline: Deadline, progress: ProgressReporter | None
@@ -262,7 +273,7 @@ class BaseClient:
         version: str | None,
         headers: Headers | None,
         timeout: float | Timeout | None,
-    ) -> Any:
+    ) -> OpenStream:
         deadline = self._deadline(timeout)
 
         async def encode(inputs: Any) -> bytes:
@@ -291,7 +302,7 @@ class BaseClient:
         parameters: Mapping[str, Any] | None,
     ) -> Any:
         """Encode the arguments of ``infer``."""
-        if isinstance(inputs, tw.Frame | bytes):
+        if isinstance(inputs, _ENCODED):
             if outputs is not None or parameters is not None or isinstance(id, str):
                 raise TypeError(
                     f"the inputs are an encoded {type(inputs).__name__}: outputs, id and "
@@ -375,10 +386,10 @@ class Calls(BaseClient):
         ----------
         model : str
             The name of the model.
-        inputs : mapping of str to array or list, iterable of Tensor, InferRequest or Frame
-            The inputs. Large inputs are not copied. Their memory must not change until the call
-            returns. A list of numbers gets the datatype that the metadata of the model declares.
-            The client requests the metadata once per model and version.
+        inputs : mapping of str to array or list, iterable of Tensor, InferRequest, Frame or bytes
+            The inputs. Large inputs are not copied over HTTP. Their memory must not change until
+            the call returns. A list of numbers gets the datatype that the metadata of the model
+            declares. The client requests the metadata once per model and version.
 
             The outputs, id and parameters of an InferRequest are those of the call, unless they are
             passed. Its model name and version are not used.
@@ -387,11 +398,14 @@ class Calls(BaseClient):
             times, and is not encoded again. ``outputs``, ``id``, ``parameters``, ``binary_inputs``
             and ``binary_outputs`` do not apply: set them in the InferRequest. (To receive all
             outputs as binary data, set its parameter ``binary_data_output``.)
+
+            Over gRPC, an encoded request is the ``bytes`` that ``tensorwire.grpc.encode_request``
+            returned for an InferRequest with the ``model_name`` and ``model_version`` of the call.
         outputs : iterable of str or RequestedOutput, optional
             The outputs to return. By default, the server returns all outputs.
         binary_inputs : bool, optional
             Whether to send the inputs as binary data, except those whose ``binary`` is False. By
-            default, that of the client.
+            default, that of the client. It has no effect over gRPC.
         binary_outputs : bool, optional
             Whether to request all outputs as binary data. The ``binary`` of a RequestedOutput and
             a ``binary_data_output`` in ``parameters`` take precedence. By default, it is
@@ -405,24 +419,26 @@ class Calls(BaseClient):
         parameters : mapping, optional
             The parameters of the request.
         headers : mapping of str to str, optional
-            Additional headers for this request.
+            Additional headers for this request, which are metadata over gRPC.
         timeout : float or Timeout, optional
             Timeouts for this call. By default, the timeouts of the client apply.
         request_compression_algorithm : {"gzip", "deflate"}, optional
             Compress the request. By default, it is not compressed.
         response_compression_algorithm : {"gzip", "deflate"}, optional
             Ask the server to compress the response, which is then decompressed. By default, the
-            server is asked not to compress it.
+            server is asked not to compress it. Over gRPC, the server decides.
         on_progress : callable, optional
             A function that is called with a ``Progress`` about once per MiB, and at the end of each
             direction. If it raises an exception, the call is aborted: the connection is closed and
             the exception is raised. If the request is sent again, the numbers begin at 0 again.
+            Over gRPC, it is only called when the response has arrived.
 
         Returns
         -------
         InferResponse
             Its binary tensors are writable views of the response body, which is kept until the last
-            of them is released. The first one is aligned to 64 bytes (WIRE.md 6).
+            of them is released. The first one is aligned to 64 bytes (WIRE.md 6). Over gRPC, they
+            are read-only, and not aligned.
 
         Raises
         ------
@@ -488,7 +504,7 @@ class Calls(BaseClient):
         timeout: float | Timeout | None = None,
         on_progress: OnProgress | None = None,
     ) -> tw.InferResponse:
-        """Run inference with a raw binary request, on a model with one input (WIRE.md 5).
+        """Run inference with a raw binary request, on a model with one input (HTTP; WIRE.md 5).
 
         The body of the request is the data of the array. The model defines the name, the datatype
         and the shape of the input. The server returns all outputs as binary data.

@@ -19,17 +19,18 @@ _MAX_NESTING = tw.Limits().max_nesting
 
 
 class InferenceServerError(tw.TensorwireError):
-    """The server responded with an HTTP status that is not 2xx.
+    """The server responded with an HTTP status that is not 2xx, or with a gRPC status of an error.
 
     Attributes
     ----------
     status : int
-        The HTTP status of the response.
+        The HTTP status of the response, or the one that corresponds to a gRPC status: 404 for
+        NOT_FOUND, for example. 500 for an error in a stream, which has no status.
     message : str
         The error message of the server, shortened to 2000 characters: the ``error`` member of a
         JSON body, or the text of any other body.
     url : str or None
-        The URL of the request.
+        The URL of the request; that of the server over gRPC.
     model : str or None
         The name of the model. None if the request does not concern a model.
     retry_after : float or None
@@ -39,7 +40,8 @@ class InferenceServerError(tw.TensorwireError):
 
     Notes
     -----
-    ``str(error)`` contains the method, the URL, the status and the message.
+    ``str(error)`` contains the method, the URL, the status and the message. The method is that of
+    HTTP, such as POST, or of the gRPC service, such as ModelInfer.
 
     Examples
     --------

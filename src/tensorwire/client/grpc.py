@@ -79,7 +79,7 @@ _CONNECTION_FAILED = re.compile(
     r"Stream removed|failed to connect|connections to all backends failing|empty address list"
     r"|errors resolving|DNS resolution failed|Socket closed|recvmsg|sendmsg|Connection reset"
     r"|Broken pipe|GOAWAY|Transport closed|No status received|keepalive|ping timeout"
-    r"|Failed to create channel"
+    r"|Failed to create channel|Received RST_STREAM"
 )
 _TOO_LARGE = re.compile(
     r"(CLIENT|SERVER): (Sent|Received) message larger than max \((\d+) vs\. (\d+)\)"

@@ -14,6 +14,7 @@ from .._codec.datatypes import UNLIMITED
 from ..arguments import check_integer, check_seconds
 from ..http import EXTENSION
 from .addresses import Server, find_proxy
+from .calls import OpenStream
 from .connection import Backend, Connection, Connector, may_resend
 from .errors import InferenceServerError, connection_error, response_error
 from .limits import Deadline, Timeout
@@ -176,7 +177,7 @@ class HttpTransport:
         is_binary = header_length is not None
         return Request("POST", self._url(path), head, buffers, nbytes, model, is_binary)
 
-    def open_stream(self, *_: Any) -> Any:
+    def open_stream(self, *_: Any) -> OpenStream:
         raise ValueError(f"stream requires a grpc:// or grpcs:// URL, not {self.server.origin}")
 
     # --- the exchange ---

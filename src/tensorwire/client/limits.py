@@ -46,10 +46,11 @@ class Timeout:
     ----------
     connect : float or None, default 60.0
         Maximum duration of establishing a connection, including TLS, for each address of the host.
-        Looking up the addresses may take as long.
+        Looking up the addresses may take as long. Over gRPC, only that of the client applies, and a
+        ConnectionError is raised when it expires.
     read : float or None, default 60.0
         Maximum duration of each single send or receive operation. A request is sent in pieces of at
-        most 1 MiB.
+        most 1 MiB. Over gRPC, the maximum duration from the start of an attempt to its response.
     total : float or None, default None
         Maximum duration of the whole call, including the wait for a free connection, retries and
         the pauses between them. It does not include encoding, compressing and decoding.

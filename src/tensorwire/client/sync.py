@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import tensorwire as tw
 
-from .calls import BaseClient, Calls, Inputs
+from .calls import BaseClient, Calls, Inputs, OpenStream
 from .limits import Deadline, Timeout
 from .requests import Headers
 
 if TYPE_CHECKING:
     from .connection import Connection
-    from .grpc import StreamCall
     from .pool import Lease
 
 _MAX_SECONDS = 2_000_000  # poll accepts at most 2^31 milliseconds
@@ -158,25 +157,27 @@ class Client(BaseClient):
 
     It keeps a pool of connections, and is thread-safe. Large requests are sent without being
     joined, and responses are received into the memory that their arrays refer to. Redirects are not
-    followed.
+    followed. The scheme of the URL chooses between HTTP and gRPC.
 
     Parameters
     ----------
     url : str
         The address of the server: ``http://host:8000``, ``https://host``, ``host:8000``, or
         ``unix:/path`` for a Unix socket. If it has a path, the path is inserted before ``/v2``.
+        For gRPC, it is ``grpc://host:8001``, ``grpcs://host:8001`` (TLS) or ``grpc+unix:/path``.
     timeout : float, Timeout or None, default 60.0
         Timeout in seconds for connecting, and for each single send or receive operation. It does
         not limit the duration of a whole call. A ``Timeout`` sets each timeout, including one for
         the whole call. None means no timeout.
     max_body : int or None, default 2**31 - 1
-        Maximum length of a response body in bytes, after decompression. None means no limit.
+        Maximum length of a response body in bytes, after decompression. None means no limit. Over
+        gRPC, it is the limit of each message that is received.
     limits : Limits, optional
         The limits for ``decode_response``. They also apply to metadata. By default, the size of the
         JSON header, the length of names, the values of parameters and the number of tensors are
         only limited by ``max_body``.
     headers : mapping of str to str, optional
-        Headers that are sent with every request.
+        Headers that are sent with every request. Over gRPC, they are metadata.
     connections : int, default 32
         Maximum number of open connections. If all of them are in use, further calls wait.
     idle_timeout : float or None, default 30.0
@@ -192,15 +193,23 @@ class Client(BaseClient):
         The TLS settings for an ``https`` URL. Certificates are verified by default.
     trust_env : bool, default True
         Whether to use the HTTP proxy that the environment variables HTTP_PROXY, HTTPS_PROXY,
-        ALL_PROXY and NO_PROXY define. They are read by the constructor.
+        ALL_PROXY and NO_PROXY define. They are read by the constructor. Over gRPC, whether grpcio
+        may use the proxy that it finds in the environment.
     binary_inputs : bool, default True
         Whether to send inputs, and to request outputs, as binary data. Pass False for a server that
-        reads only JSON.
+        reads only JSON. It has no effect over gRPC.
+    channel : grpc.Channel or grpc.aio.Channel, optional
+        A channel of grpcio for calls over gRPC, which is not closed. Its options and credentials
+        apply, also its limit for messages, which is 4 MB by default. The URL is then only used in
+        the messages of errors.
 
     Raises
     ------
+    ImportError
+        httptools is not installed, or grpcio for a URL of gRPC.
     ValueError
-        The URL, the proxy or an option is invalid.
+        The URL, the proxy or an option is invalid, or an option cannot be used with the URL:
+        ``ssl_context`` over gRPC, ``channel`` over HTTP.
     TypeError
         An argument has the wrong type.
 
@@ -235,6 +244,13 @@ class Client(BaseClient):
 
     After a fork, the client of the child process opens new connections. A pickled client has
     the same options and no connections.
+
+    Over gRPC, grpcio makes and keeps the connection: ``connections`` and ``idle_timeout`` have no
+    effect. The ``status`` of an InferenceServerError is the HTTP status that corresponds to the
+    status code, and ``__cause__`` is the RpcError. The ``connect`` timeout of the client limits an
+    attempt to connect, and the ``read`` timeout limits an attempt of a call. The status code does
+    not tell a failed connection (ConnectionError) from an error of the server with status 503: the
+    text of grpcio does.
 
     Examples
     --------
@@ -369,7 +385,7 @@ class ResponseStream:
     ...         first = next(responses)
     """
 
-    def __init__(self, call: StreamCall) -> None:
+    def __init__(self, call: OpenStream) -> None:
         self._call = call
 
     def __iter__(self) -> ResponseStream:
