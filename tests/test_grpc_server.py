@@ -76,6 +76,10 @@ def fail(request: tw.InferRequest) -> Any:
     raise RuntimeError("a secret")
 
 
+async def fail_async(request: tw.InferRequest) -> Any:
+    raise RuntimeError("a secret")
+
+
 async def cancel_itself(request: tw.InferRequest) -> Any:
     raise asyncio.CancelledError
 
@@ -95,6 +99,7 @@ MODELS: dict[str, Any] = {
     "a b/ü": Model(echo, in_event_loop=True),
     "fail": fail,
     "fail in event loop": Model(fail, in_event_loop=True),
+    "fail async": fail_async,
     "cancel": cancel_itself,
     "wrong": Model(wrong_output, [], [X]),
 }
@@ -616,14 +621,17 @@ def test_messages_are_released() -> None:
 
 
 @pytest.mark.usefixtures("_without_gc")
-@pytest.mark.parametrize("kind", ["unknown model", "malformed", "failing model", "other method"])
+@pytest.mark.parametrize(
+    "kind",
+    ["unknown model", "malformed", "fail", "fail in event loop", "fail async", "other method"],
+)
 def test_messages_that_are_rejected_are_released(
     server: GrpcServer, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # pytest keeps what is logged, and with it the frame of the model.
     monkeypatch.setattr(logging.getLogger("tensorwire.server"), "disabled", True)
     large = np.zeros(3 << 20, np.uint8)
-    sent = message({"failing model": "fail"}.get(kind, "none"), large)
+    sent = message(kind if kind.startswith("fail") else "none", large)
     if kind == "malformed":
         sent = sent[:-1]
     method = "ModelMetadata" if kind == "other method" else "ModelInfer"
