@@ -646,21 +646,24 @@ def test_messages_that_are_rejected_are_released(
         tracemalloc.stop()
 
 
-def test_idle_stream_refers_to_no_message() -> None:
-    gate = Gate()
-    gate.released.set()
+@pytest.mark.usefixtures("_without_gc")
+def test_idle_stream_keeps_no_message(server: GrpcServer) -> None:
+    """Neither the request nor the response."""
+    sent = message("thread", LARGE)
     proceed = threading.Event()
 
     def messages() -> Iterator[bytes]:
-        yield message("m", LARGE)
+        yield sent
         proceed.wait(10)
 
-    with grpc_server(gate.app) as server:
+    tracemalloc.start()
+    try:
         stream = server.stream(messages())
         next(stream)
-        time.sleep(0.05)
-        gc.collect()
-        assert [ref() for ref in gate.inputs] == [None]
+        wait_until(lambda: tracemalloc.get_traced_memory()[0] < len(sent) // 2)
+        assert tracemalloc.get_traced_memory()[1] > len(sent)
+    finally:
+        tracemalloc.stop()
         proceed.set()
         list(stream)
 
