@@ -266,6 +266,18 @@ def test_errors(server: GrpcServer, sent: bytes, code: Any, text: str) -> None:
     assert np.array_equal(server.infer()["x"].as_numpy(), SMALL)
 
 
+def test_model_that_cancels_its_own_task() -> None:
+    async def model(request: tw.InferRequest) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1)
+
+    with grpc_server(create_app({"m": model})) as server:
+        error = error_of(lambda: server.infer("m", timeout=5))
+    assert (error.code(), error.details()) == (Code.INTERNAL, "internal server error")
+
+
 def test_exceptions_are_logged(server: GrpcServer, caplog: pytest.LogCaptureFixture) -> None:
     error_of(lambda: server.infer("fail"))
     [record] = caplog.records
@@ -599,7 +611,11 @@ def test_request_whose_deadline_has_expired() -> None:
             return 0.0
 
     called: list[Any] = []
-    service = served.InferenceService(create_app({"m": Model(called.append, in_event_loop=True)}))
+
+    def model(request: tw.InferRequest) -> Any:
+        called.append(request)
+
+    service = served.InferenceService(create_app({"m": Model(model, in_event_loop=True)}))
     models = service._models(tw.grpc.encode_response)
     failure = asyncio.run(service._infer(models, message("m"), Context()))
     assert failure == ("the deadline has expired", 499)
@@ -669,7 +685,7 @@ def test_idle_stream_keeps_no_message(server: GrpcServer) -> None:
 
     def messages() -> Iterator[bytes]:
         yield sent
-        proceed.wait(10)
+        proceed.wait(30)
 
     tracemalloc.start()
     try:
