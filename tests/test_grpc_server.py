@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import sys
 import threading
 import time
+import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -74,6 +76,10 @@ def fail(request: tw.InferRequest) -> Any:
     raise RuntimeError("a secret")
 
 
+async def fail_async(request: tw.InferRequest) -> Any:
+    raise RuntimeError("a secret")
+
+
 async def cancel_itself(request: tw.InferRequest) -> Any:
     raise asyncio.CancelledError
 
@@ -93,6 +99,7 @@ MODELS: dict[str, Any] = {
     "a b/ü": Model(echo, in_event_loop=True),
     "fail": fail,
     "fail in event loop": Model(fail, in_event_loop=True),
+    "fail async": fail_async,
     "cancel": cancel_itself,
     "wrong": Model(wrong_output, [], [X]),
 }
@@ -188,16 +195,6 @@ def test_health_service() -> None:
         assert list(other) == []
 
 
-def test_health_messages_of_the_well_known_package(server: GrpcServer) -> None:
-    health_pb2 = package("grpc_health.v1.health_pb2")
-    response = health_pb2.HealthCheckResponse
-    assert response(status=response.SERVING).SerializeToString() == served.SERVING
-    assert response(status=response.NOT_SERVING).SerializeToString() == served.NOT_SERVING
-    assert response(status=response.SERVICE_UNKNOWN).SerializeToString() == served.SERVICE_UNKNOWN
-    health = package("grpc_health.v1.health")
-    assert health.SERVICE_NAME == served.HEALTH_SERVICE
-
-
 # --- inference -----------------------------------------------------------------------------------
 
 
@@ -267,6 +264,18 @@ def test_errors(server: GrpcServer, sent: bytes, code: Any, text: str) -> None:
     assert read_message(first, STREAM_ERROR)["error_message"] == error.details()
     assert np.array_equal(tw.grpc.decode_stream_response(second)["x"].as_numpy(), SMALL)
     assert np.array_equal(server.infer()["x"].as_numpy(), SMALL)
+
+
+def test_model_that_cancels_its_own_task() -> None:
+    async def model(request: tw.InferRequest) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1)
+
+    with grpc_server(create_app({"m": model})) as server:
+        error = error_of(lambda: server.infer("m", timeout=5))
+    assert (error.code(), error.details()) == (Code.INTERNAL, "internal server error")
 
 
 def test_exceptions_are_logged(server: GrpcServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -594,8 +603,36 @@ def test_deadline_that_expired_before_the_server_began() -> None:
     assert gate.n_called == 2
 
 
+def test_request_whose_deadline_has_expired() -> None:
+    """As if grpcio has not reported it yet."""
+
+    class Context:
+        def time_remaining(self) -> float:
+            return 0.0
+
+    called: list[Any] = []
+
+    def model(request: tw.InferRequest) -> Any:
+        called.append(request)
+
+    service = served.InferenceService(create_app({"m": Model(model, in_event_loop=True)}))
+    models = service._models(tw.grpc.encode_response)
+    failure = asyncio.run(service._infer(models, message("m"), Context()))
+    assert failure == ("the deadline has expired", 499)
+    assert called == []
+
+
+@pytest.fixture
+def _without_gc() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("_without_gc")
 def test_messages_are_released() -> None:
-    """After a call, after an error, and after a call that the client cancels."""
+    """After a call, in a stream, and after a call that the client cancels; without the GC."""
     gate = Gate()
     gate.released.set()
     with grpc_server(gate.app) as server:
@@ -603,33 +640,62 @@ def test_messages_are_released() -> None:
             server.infer("m", x)
             stream = server.stream(iter([message("m", x)]))
             next(stream)
+            list(stream)
             gate.released.clear()
             call = server.start("m", x)
             wait_until(lambda: gate.n_called % 3 == 0)
             call.cancel()
+            time.sleep(0.05)
             gate.released.set()
             wait_until(lambda: gate.n_requests == 0)
-            time.sleep(0.05)
-            gc.collect()
-            assert [ref() for ref in gate.inputs] == [None] * gate.n_called
-            list(stream)
+            wait_until(lambda: not any(ref() for ref in gate.inputs))
 
 
-def test_idle_stream_refers_to_no_message() -> None:
-    gate = Gate()
-    gate.released.set()
+@pytest.mark.usefixtures("_without_gc")
+@pytest.mark.parametrize(
+    "kind",
+    ["unknown model", "malformed", "fail", "fail in event loop", "fail async", "other method"],
+)
+def test_messages_that_are_rejected_are_released(
+    server: GrpcServer, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # pytest keeps what is logged, and with it the frame of the model.
+    monkeypatch.setattr(logging.getLogger("tensorwire.server"), "disabled", True)
+    large = np.zeros(3 << 20, np.uint8)
+    sent = message(kind if kind.startswith("fail") else "none", large)
+    if kind == "malformed":
+        sent = sent[:-1]
+    method = "ModelMetadata" if kind == "other method" else "ModelInfer"
+    call = server.channel.unary_unary(f"/{SERVICE}/{method}")
+    tracemalloc.start()
+    try:
+        for _ in range(5):
+            error_of(lambda: call(sent))
+        wait_until(lambda: tracemalloc.get_traced_memory()[0] < 2 * len(sent))
+        assert tracemalloc.get_traced_memory()[1] > len(sent)  # the message is traced
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.usefixtures("_without_gc")
+def test_idle_stream_keeps_no_message(server: GrpcServer) -> None:
+    """Neither the request nor the response."""
+    sent = message("thread", LARGE)
     proceed = threading.Event()
 
     def messages() -> Iterator[bytes]:
-        yield message("m", LARGE)
-        proceed.wait(10)
+        yield sent
+        proceed.wait(30)
 
-    with grpc_server(gate.app) as server:
+    tracemalloc.start()
+    try:
         stream = server.stream(messages())
         next(stream)
-        time.sleep(0.05)
-        gc.collect()
-        assert [ref() for ref in gate.inputs] == [None]
+        # The client keeps the response while it waits for the next one.
+        wait_until(lambda: tracemalloc.get_traced_memory()[0] < 3 * len(sent) // 2)
+        assert tracemalloc.get_traced_memory()[1] > 2 * len(sent)
+    finally:
+        tracemalloc.stop()
         proceed.set()
         list(stream)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import gzip
+import logging
 import threading
 import warnings
 import weakref
@@ -360,6 +361,34 @@ def test_request_of_a_dropped_call_is_released(monkeypatch: pytest.MonkeyPatch) 
         await asyncio.gather(*first)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("model", ["thread", "event loop", "async"])
+def test_request_of_a_failing_model_is_released(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is released at once, and not by the garbage collector."""
+    # pytest keeps what is logged, and with it the frame of the model.
+    monkeypatch.setattr(logging.getLogger("tensorwire.server"), "disabled", True)
+    found: list[Any] = []
+
+    def fail(request: tw.InferRequest) -> Any:
+        found.append(weakref.ref(request["x"]))
+        raise RuntimeError
+
+    async def fail_async(request: tw.InferRequest) -> Any:
+        fail(request)
+
+    function = fail_async if model == "async" else fail
+    app = create_app({"m": Model(function, in_event_loop=model == "event loop")})
+    gc.collect()
+    gc.disable()
+    try:
+        frame = message(SMALL)
+        reply = ask(app, "/v2/models/m/infer", "POST", [bytes(frame)], frame.headers)
+        assert (reply.status, [ref() for ref in found]) == (500, [None])
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("is_busy", [False, True])

@@ -11,7 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import tensorwire as tw
 
@@ -112,6 +112,9 @@ class Failure(NamedTuple):
         return self.text.encode()[:MAX_DETAILS_NBYTES].decode(errors="ignore")
 
 
+SHUTTING_DOWN = Failure("the server is shutting down", 503)
+
+
 class InferenceService:
     """The methods of the service."""
 
@@ -168,8 +171,7 @@ class InferenceService:
             try:
                 return reply(message)
             except Exception as error:
-                failure = Failure(*describe_failure(error))
-            return await abort(context, failure)
+                return fail(context, Failure(*describe_failure(error)))
 
         return respond
 
@@ -183,15 +185,14 @@ class InferenceService:
 
     async def _model_infer(self, message: bytes, context: Any) -> bytes:
         result = await self._infer(self._unary, message, context)
-        if not isinstance(result, Failure):
-            return result
-        return await abort(context, result)
+        return fail(context, result) if isinstance(result, Failure) else result
 
     async def _model_stream_infer(self, _: Any, context: Any) -> None:
         """Respond to the requests of a stream one after another."""
         while True:
             if self._is_ending:
-                await self._end_stream(context)
+                fail(context, SHUTTING_DOWN)
+                return
             self._idle_streams.add(context)
             try:
                 message = await context.read()
@@ -246,18 +247,19 @@ class InferenceService:
         """End each stream after the response to the request in progress."""
         self._is_ending = True
         for context in list(self._idle_streams):
-            with suppress(Exception):  # abort always raises an exception, which the handler gets
-                await self._end_stream(context)
-
-    @staticmethod
-    async def _end_stream(context: Any) -> None:
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
+            with suppress(Exception):  # abort always raises an exception, which the method gets
+                await context.abort(SHUTTING_DOWN.code, SHUTTING_DOWN.details)
 
 
-async def abort(context: Any, failure: Failure) -> NoReturn:
-    """End a call with an error."""
-    await context.abort(failure.code, failure.details)
-    raise AssertionError("abort raises an exception")
+def fail(context: Any, failure: Failure) -> bytes:
+    """Set the error that a call ends with. grpcio does not send what the method then returns.
+
+    ``context.abort`` would raise an exception that is in a reference cycle with the context and the
+    frames of the method, so that the message would remain in memory until a garbage collection.
+    """
+    context.set_code(failure.code)
+    context.set_details(failure.details)
+    return b""
 
 
 async def settle(result: Any) -> bytes | Failure:
@@ -300,7 +302,7 @@ class HealthService:
     async def _check(self, message: bytes, context: Any) -> bytes:
         status = self._status(message)
         if status == SERVICE_UNKNOWN:
-            return await abort(context, Failure("the service is not known", 404))
+            return fail(context, Failure("the service is not known", 404))
         return status
 
     async def _watch(self, message: bytes, context: Any) -> None:

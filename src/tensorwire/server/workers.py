@@ -154,6 +154,10 @@ class ThreadCall:
         finally:
             if watcher is not None:
                 watcher.cancel()
+            # The exception of the call refers to this frame, and the future to the exception. The
+            # cycle would keep the request in memory until a garbage collection.
+            self._future = None
+            del future
 
     async def _watch(self, wait_for_disconnect: Callable[[], Awaitable[object]]) -> None:
         with suppress(Exception):  # of middleware; the call then runs in any case
