@@ -215,6 +215,22 @@ def test_progress(client: Any) -> None:
         client.infer("echo", message, on_progress=fail)
 
 
+def test_compression_of_grpcio(server: GrpcServer) -> None:
+    chosen: list[Any] = []
+
+    class Records(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+        def intercept_unary_unary(self, proceed: Any, details: Any, message: Any) -> Any:
+            chosen.append(details.compression)
+            return proceed(details, message)
+
+    with grpc.insecure_channel(server.address) as channel:
+        recorded = grpc.intercept_channel(channel, Records())
+        with Client(server.url, channel=recorded) as client:
+            for algorithm in (None, "gzip", "deflate"):
+                client.infer("echo", {"x": X}, request_compression_algorithm=algorithm)
+    assert chosen == [None, grpc.Compression.Gzip, grpc.Compression.Deflate]
+
+
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
 def test_compression(client: Any, server: GrpcServer, algorithm: Any) -> None:
     sizes: list[int] = []
@@ -626,7 +642,7 @@ def test_invalid_urls(url: str) -> None:
 
 
 def test_unix_socket(connect: Connect, tmp_path: Path) -> None:
-    path = tmp_path / "a b%.sock"
+    path = tmp_path / "a b%41.sock"
     with (
         GrpcServer(address=f"unix:{quote(str(path))}"),
         connect(f"grpc+unix:{quote(str(path))}") as c,
