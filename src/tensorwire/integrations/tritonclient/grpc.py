@@ -12,11 +12,12 @@ messages: another serializer or an interceptor expects complete messages.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from copy import copy
-from types import ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 from weakref import WeakSet
 
@@ -25,6 +26,7 @@ from tritonclient.grpc import (
     InferenceServerClient,
     InferInput,
     InferResult,
+    _client,
     _infer_stream,
     _utils,
     service_pb2,
@@ -48,6 +50,8 @@ from .patches import with_signature_of
 REQUEST = service_pb2.ModelInferRequest
 RESPONSE = service_pb2.ModelInferResponse
 STREAM_RESPONSE = service_pb2.ModelStreamInferResponse
+
+AIO = "tritonclient.grpc.aio"
 
 STREAM_INFER_RESPONSE = 2
 """The number of the field of a stream's response that contains a ModelInferResponse."""
@@ -202,21 +206,31 @@ class StubMethod:
 
     __slots__ = ("plain", "raw")
 
-    def __init__(self, plain: Any, serialize: Function, deserialize: Function) -> None:
+    name: str
+    response_class: Any
+    serialize: Function
+    deserialize: Function
+
+    def __init__(self, plain: Any) -> None:
         self.plain = plain
         # There is no public way to create it for the same channel.
         self.raw = copy(plain)
-        self.raw._request_serializer = serialize
-        self.raw._response_deserializer = deserialize
+        self.raw._request_serializer = self.serialize
+        self.raw._response_deserializer = self.deserialize
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plain, name)
 
 
 class UnaryMethod(StubMethod):
-    """``ModelInfer``. A message of the generated class is sent, and answered, as before."""
+    """A message of the generated class is sent, and answered, as before."""
 
     __slots__ = ()
+
+    name = "ModelInfer"
+    response_class = RESPONSE
+    serialize = staticmethod(RawRequest.serialized)
+    deserialize = staticmethod(read_response)
 
     def __call__(self, request: Any, *arguments: Any, **options: Any) -> Any:
         method = self.raw if type(request) is RawRequest else self.plain
@@ -228,49 +242,46 @@ class UnaryMethod(StubMethod):
 
 
 class StreamMethod(StubMethod):
-    """``ModelStreamInfer``. A stream that is not started by the client is the same as before."""
+    """A stream that is not started by a method of the client is the same as before."""
 
     __slots__ = ()
+
+    name = "ModelStreamInfer"
+    response_class = STREAM_RESPONSE
+    serialize = staticmethod(serialize_for_stream)
+    deserialize = staticmethod(read_stream_response)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return (self.raw if IS_RAW.get() else self.plain)(*arguments, **options)
 
 
-def sends_raw_requests(client: Any) -> bool:
-    """Return whether the stub of a client can send a `RawRequest`, after changing its method."""
-    make = (UnaryMethod, RawRequest.serialized, read_response)
-    return has_method(client, "ModelInfer", RESPONSE, *make)
+def can_be_raw(client: Any, kind: type[StubMethod], module: ModuleType) -> bool:
+    """Return whether a client of this module can send a `RawRequest` through a method of its stub.
 
-
-def streams_raw_requests(client: Any) -> bool:
-    """Return the same as `sends_raw_requests` for a new stream."""
-    make = (StreamMethod, serialize_for_stream, read_stream_response)
-    return has_method(client, "ModelStreamInfer", STREAM_RESPONSE, *make)
-
-
-def has_method(
-    client: Any,
-    name: str,
-    response_class: Any,
-    kind: type[StubMethod],
-    serialize: Function,
-    deserialize: Function,
-) -> bool:
+    The method is changed if possible. A stub or method that a program has replaced remains the
+    same.
+    """
     stub = getattr(client, "_client_stub", None)
-    if type(stub) is not service_pb2_grpc.GRPCInferenceServiceStub:
+    if type(stub) is not service_pb2_grpc.GRPCInferenceServiceStub or not creates_requests(module):
         return False
-    method = vars(stub).get(name)
+    method = vars(stub).get(kind.name)
     if type(method) is kind:
         return True
     if (
         type(method).__module__ not in GRPCIO
         or getattr(method, "_request_serializer", None) != REQUEST.SerializeToString
-        or getattr(method, "_response_deserializer", None) != response_class.FromString
+        or getattr(method, "_response_deserializer", None) != kind.response_class.FromString
         or getattr(method, "_interceptors", None)  # of asyncio
     ):
         return False
-    setattr(stub, name, kind(method, serialize, deserialize))
+    setattr(stub, kind.name, kind(method))
     return True
+
+
+def creates_requests(module: ModuleType) -> bool:
+    """Return whether our function creates the requests, and not a wrapper around it."""
+    create = vars(module).get("_get_inference_request")
+    return type(create) is FunctionType and create.__globals__ is globals()
 
 
 # --- InferenceServerClient -----------------------------------------------------------------------
@@ -278,7 +289,7 @@ def has_method(
 
 def replace_infer(original: Function) -> Function:
     def infer(self: Any, *arguments: Any, **options: Any) -> Any:
-        with raw_requests(sends_raw_requests(self)):
+        with raw_requests(can_be_raw(self, UnaryMethod, _client)):
             return original(self, *arguments, **options)
 
     return with_signature_of(original, infer)
@@ -286,7 +297,7 @@ def replace_infer(original: Function) -> Function:
 
 def replace_aio_infer(original: Function) -> Function:
     async def infer(self: Any, *arguments: Any, **options: Any) -> Any:
-        with raw_requests(sends_raw_requests(self)):
+        with raw_requests(can_be_raw(self, UnaryMethod, sys.modules[AIO])):
             return await original(self, *arguments, **options)
 
     return with_signature_of(original, infer)
@@ -294,7 +305,7 @@ def replace_aio_infer(original: Function) -> Function:
 
 def replace_start_stream(original: Function) -> Function:
     def start_stream(self: Any, *arguments: Any, **options: Any) -> Any:
-        is_raw = streams_raw_requests(self)
+        is_raw = can_be_raw(self, StreamMethod, _client)
         with raw_requests(is_raw):
             started = original(self, *arguments, **options)
         if is_raw:
@@ -306,7 +317,7 @@ def replace_start_stream(original: Function) -> Function:
 
 def replace_async_stream_infer(original: Function) -> Function:
     def async_stream_infer(self: Any, *arguments: Any, **options: Any) -> Any:
-        with raw_requests(self._stream in RAW_STREAMS):
+        with raw_requests(self._stream in RAW_STREAMS and creates_requests(_client)):
             return original(self, *arguments, **options)
 
     return with_signature_of(original, async_stream_infer)
@@ -315,13 +326,13 @@ def replace_async_stream_infer(original: Function) -> Function:
 def replace_aio_stream_infer(original: Function) -> Function:
     def stream_infer(self: Any, *arguments: Any, **options: Any) -> Any:
         # grpcio creates a task that reads the requests, and the task inherits IS_RAW.
-        with raw_requests(streams_raw_requests(self)):
+        with raw_requests(can_be_raw(self, StreamMethod, sys.modules[AIO])):
             return original(self, *arguments, **options)
 
     return with_signature_of(original, stream_infer)
 
 
-class raw_requests:  # noqa: N801 - it is used like a function
+class raw_requests:
     """Set IS_RAW for the duration of a ``with`` block."""
 
     __slots__ = ("_token",)

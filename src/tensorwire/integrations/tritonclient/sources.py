@@ -35,6 +35,13 @@ GRPC_AIO_CLIENT = f"{GRPC}.aio:InferenceServerClient"
 GRPC_REQUEST = f"{GRPC}._utils:_get_inference_request"
 GRPC_STREAM = f"{GRPC}._infer_stream"
 
+GRPC_CALLS = (
+    f"{GRPC_CLIENT}.infer",
+    f"{GRPC_CLIENT}.async_infer",
+    f"{GRPC_AIO_CLIENT}.infer",
+    f"{GRPC_AIO_CLIENT}.stream_infer",
+)
+
 # The results of calls over gRPC are parts of a response without raw contents.
 READS_RESPONSES = tuple(
     f"{GRPC_RESULT}.{name}" for name in ("__init__", "as_numpy", "get_output", "get_response")
@@ -79,15 +86,7 @@ RELIES_ON = {
         f"{GRPC_INPUT}._get_tensor",
         f"{GRPC_INPUT}._get_content",
     ),
-    **{
-        call: (GRPC_REQUEST, *READS_RESPONSES)
-        for call in (
-            f"{GRPC_CLIENT}.infer",
-            f"{GRPC_CLIENT}.async_infer",
-            f"{GRPC_AIO_CLIENT}.infer",
-            f"{GRPC_AIO_CLIENT}.stream_infer",
-        )
-    },
+    **dict.fromkeys(GRPC_CALLS, (GRPC_REQUEST, *READS_RESPONSES)),
     **dict.fromkeys(
         STREAMS,
         (
