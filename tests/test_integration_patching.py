@@ -1051,11 +1051,9 @@ MEMORY = {f"{UTILS}.shared_memory.get_contents_as_numpy"}
 GRPC_INPUT = {f"{GRPC}._infer_input.InferInput.set_data_from_numpy"}
 GRPC_CONTENT = {f"{GRPC}._infer_input.InferInput._get_content"}
 GRPC_REQUEST = {f"{GRPC}._utils._get_inference_request"}
-GRPC_STREAM = {
-    f"{GRPC}._client.InferenceServerClient.start_stream",
-    f"{GRPC}._client.InferenceServerClient.async_stream_infer",
-    f"{GRPC}._infer_stream._InferStream._enqueue_request",
-}
+GRPC_START = {f"{GRPC}._client.InferenceServerClient.start_stream"}
+GRPC_STREAM = {f"{GRPC}._client.InferenceServerClient.async_stream_infer"}
+GRPC_QUEUE = {f"{GRPC}._infer_stream._InferStream._enqueue_request"}
 GRPC_CALLS = {
     f"{GRPC}._client.InferenceServerClient.infer",
     f"{GRPC}._client.InferenceServerClient.async_infer",
@@ -1066,7 +1064,8 @@ GRPC_RESULT = {
     f"{GRPC}._infer_result.InferResult.as_numpy",
     f"{GRPC}._infer_result.InferResult.get_response",
 }
-GRPC_ALL = GRPC_INPUT | GRPC_CONTENT | GRPC_REQUEST | GRPC_STREAM | GRPC_CALLS | GRPC_RESULT
+GRPC_INPUTS = GRPC_INPUT | GRPC_CONTENT | GRPC_REQUEST
+GRPC_ALL = GRPC_INPUTS | GRPC_START | GRPC_STREAM | GRPC_QUEUE | GRPC_CALLS | GRPC_RESULT
 HTTP_INPUTS = {
     f"{HTTP}._infer_input.InferInput.set_data_from_numpy",
     f"{HTTP}._infer_input.InferInput._get_binary_data",
@@ -1126,15 +1125,20 @@ def tritonclient_3(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "grpc/_infer_result.py",
             "def get_output(self,",
             "def get_output(self, /,",
-            GRPC_CALLS | GRPC_STREAM,
+            GRPC_CALLS | GRPC_START,
         ),
         ("grpc/_infer_stream.py", "self._stream = stream", "self._stream = (stream)", set()),
-        ("grpc/_infer_stream.py", "self._stream = stream", "self._stream = [stream]", GRPC_STREAM),
+        (
+            "grpc/_infer_stream.py",
+            "self._stream = stream",
+            "self._stream = [stream]",
+            GRPC_QUEUE | GRPC_STREAM,
+        ),
         (
             "grpc/_utils.py",
             "request.model_name = model_name",
             "request.model_name = str(model_name)",
-            GRPC_REQUEST | GRPC_CALLS | GRPC_STREAM,
+            GRPC_REQUEST | GRPC_CALLS | GRPC_START | GRPC_STREAM,
         ),
     ],
 )

@@ -48,11 +48,7 @@ READS_RESPONSES = tuple(
 )
 
 # The requests of a stream are serialized before they are queued.
-STREAMS = (
-    f"{GRPC_CLIENT}.start_stream",
-    f"{GRPC_CLIENT}.async_stream_infer",
-    f"{GRPC_STREAM}:_InferStream._enqueue_request",
-)
+GRPC_QUEUE = f"{GRPC_STREAM}:_InferStream._enqueue_request"
 
 RELIES_ON = {
     # It reads the memory at the offset that the caller passes.
@@ -87,16 +83,12 @@ RELIES_ON = {
         f"{GRPC_INPUT}._get_content",
     ),
     **dict.fromkeys(GRPC_CALLS, (GRPC_REQUEST, *READS_RESPONSES)),
-    **dict.fromkeys(
-        STREAMS,
-        (
-            *STREAMS,
-            GRPC_REQUEST,
-            *READS_RESPONSES,
-            f"{GRPC_STREAM}:_InferStream._get_request",
-            f"{GRPC_STREAM}:_InferStream._process_response",
-            f"{GRPC_STREAM}:_RequestIterator",
-        ),
+    f"{GRPC_CLIENT}.start_stream": (
+        GRPC_REQUEST,
+        *READS_RESPONSES,
+        f"{GRPC_STREAM}:_InferStream._process_response",
     ),
+    f"{GRPC_CLIENT}.async_stream_infer": (GRPC_REQUEST, GRPC_QUEUE),
+    GRPC_QUEUE: (f"{GRPC_STREAM}:_InferStream._get_request", f"{GRPC_STREAM}:_RequestIterator"),
 }
 """For each original, the functions on whose source its replacement relies."""
