@@ -15,8 +15,8 @@ What changes:
   their tensors: ``infer``, ``async_infer`` and streams of ``tritonclient.grpc`` and its ``aio``.
 - ``infer`` over HTTP sends such arrays without copying them. Over ``tritonclient.http``, it
   receives a large binary response directly into separate memory.
-- ``as_numpy`` of a large binary output returns a view of the response. The view keeps the whole response
-  in memory, and it may be misaligned.
+- ``as_numpy`` of a large binary output returns a view of the response. The view keeps the whole
+  response in memory, and it may be misaligned.
 - BYTES inputs can also be a ``BytesArray``, or numpy arrays of kind ``U`` or StringDType.
 
 Unchanged: the values, types and errors of all results; JSON tensors, and CUDA shared memory.
