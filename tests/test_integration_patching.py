@@ -1049,6 +1049,23 @@ UTILS, HTTP, GRPC = (f"tritonclient.{name}" for name in ("utils", "http", "grpc"
 BYTES = {f"{UTILS}.serialize_byte_tensor", f"{UTILS}.deserialize_bytes_tensor"}
 MEMORY = {f"{UTILS}.shared_memory.get_contents_as_numpy"}
 GRPC_INPUT = {f"{GRPC}._infer_input.InferInput.set_data_from_numpy"}
+GRPC_CONTENT = {f"{GRPC}._infer_input.InferInput._get_content"}
+GRPC_REQUEST = {f"{GRPC}._utils._get_inference_request"}
+GRPC_START = {f"{GRPC}._client.InferenceServerClient.start_stream"}
+GRPC_STREAM = {f"{GRPC}._client.InferenceServerClient.async_stream_infer"}
+GRPC_QUEUE = {f"{GRPC}._infer_stream._InferStream._enqueue_request"}
+GRPC_CALLS = {
+    f"{GRPC}._client.InferenceServerClient.infer",
+    f"{GRPC}._client.InferenceServerClient.async_infer",
+    f"{GRPC}.aio.InferenceServerClient.infer",
+    f"{GRPC}.aio.InferenceServerClient.stream_infer",
+}
+GRPC_RESULT = {
+    f"{GRPC}._infer_result.InferResult.as_numpy",
+    f"{GRPC}._infer_result.InferResult.get_response",
+}
+GRPC_INPUTS = GRPC_INPUT | GRPC_CONTENT | GRPC_REQUEST
+GRPC_ALL = GRPC_INPUTS | GRPC_START | GRPC_STREAM | GRPC_QUEUE | GRPC_CALLS | GRPC_RESULT
 HTTP_INPUTS = {
     f"{HTTP}._infer_input.InferInput.set_data_from_numpy",
     f"{HTTP}._infer_input.InferInput._get_binary_data",
@@ -1058,7 +1075,7 @@ HTTP_INPUTS = {
 }
 RESULT = f"{HTTP}._infer_result.InferResult"
 RESULTS = {f"{RESULT}.__init__", f"{RESULT}.from_response_body"}
-ALL = BYTES | MEMORY | GRPC_INPUT | HTTP_INPUTS | RESULTS
+ALL = BYTES | MEMORY | GRPC_ALL | HTTP_INPUTS | RESULTS
 
 
 @pytest.fixture(scope="module")
@@ -1103,6 +1120,25 @@ def tritonclient_3(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "def _get_tensor(self):",
             "def _get_tensor(self, x=1):",
             HTTP_INPUTS,
+        ),
+        (
+            "grpc/_infer_result.py",
+            "def get_output(self,",
+            "def get_output(self, /,",
+            GRPC_CALLS | GRPC_START,
+        ),
+        ("grpc/_infer_stream.py", "self._stream = stream", "self._stream = (stream)", set()),
+        (
+            "grpc/_infer_stream.py",
+            "self._stream = stream",
+            "self._stream = [stream]",
+            GRPC_QUEUE | GRPC_STREAM,
+        ),
+        (
+            "grpc/_utils.py",
+            "request.model_name = model_name",
+            "request.model_name = str(model_name)",
+            GRPC_REQUEST | GRPC_CALLS | GRPC_START | GRPC_STREAM,
         ),
     ],
 )

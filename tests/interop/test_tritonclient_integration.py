@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from importlib import import_module
+from queue import Queue
 from types import ModuleType
 from typing import Any
 from uuid import uuid4
@@ -107,6 +109,48 @@ def by_grpc_aio(triton: TritonServer, call: Call) -> list[Array]:
     return outputs_of(asyncio.run(infer()), call)
 
 
+def by_grpc_async_infer(triton: TritonServer, call: Call) -> list[Array]:
+    grpc, done = module("grpc"), Queue[Any]()
+    with closing(grpc.InferenceServerClient(f"{triton.host}:{triton.grpc_port}")) as client:
+        client.async_infer(call[0], inputs_of(grpc, call), partial(put, done))
+        return outputs_of(taken(done), call)
+
+
+def by_grpc_stream(triton: TritonServer, call: Call) -> list[Array]:
+    grpc, done = module("grpc"), Queue[Any]()
+    with closing(grpc.InferenceServerClient(f"{triton.host}:{triton.grpc_port}")) as client:
+        client.start_stream(partial(put, done))
+        client.async_stream_infer(call[0], inputs_of(grpc, call))
+        return outputs_of(taken(done), call)
+
+
+def put(done: Queue[Any], result: Any, error: Any) -> None:
+    done.put(error or result)
+
+
+def taken(done: Queue[Any]) -> Any:
+    found = done.get(timeout=60)
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def by_grpc_aio_stream(triton: TritonServer, call: Call) -> list[Array]:
+    grpc, aio = module("grpc"), module("grpc.aio")
+
+    async def requests() -> AsyncIterator[dict[str, Any]]:
+        yield {"model_name": call[0], "inputs": inputs_of(grpc, call)}
+
+    async def infer() -> Any:
+        async with aio.InferenceServerClient(f"{triton.host}:{triton.grpc_port}") as client:
+            async for result, error in client.stream_infer(requests()):
+                if error is not None:
+                    raise error
+                return result
+
+    return outputs_of(asyncio.run(infer()), call)
+
+
 def by_shared_memory(triton: TritonServer, call: Call) -> list[Array]:
     """Use one region, with the input at its start and the output after it."""
     http, utils, shm = module("http"), module("utils"), module("utils.shared_memory")
@@ -141,7 +185,10 @@ TRANSPORTS: dict[str, Transport] = {
     "http.aio": by_http_aio,
     "another HTTP client": by_another_http_client,
     "grpc": by_grpc,
+    "grpc async_infer": by_grpc_async_infer,
+    "grpc stream": by_grpc_stream,
     "grpc.aio": by_grpc_aio,
+    "grpc.aio stream": by_grpc_aio_stream,
     "shared memory": by_shared_memory,
 }
 
@@ -202,7 +249,9 @@ def test_text_types_that_only_the_integration_accepts(triton: TritonServer, tran
 
 
 @pytest.mark.usefixtures("without_leftovers")
-@pytest.mark.parametrize("transport", ["http", "http.aio", "grpc", "grpc.aio"])
+@pytest.mark.parametrize(
+    "transport", ["http", "http.aio", *(name for name in TRANSPORTS if "grpc" in name)]
+)
 def test_server_errors(triton: TritonServer, transport: str) -> None:
     """The shape of the tensor is wrong for the model. The exception has the server's message."""
     call = "matrix", {"INPUT0": np.ones((2, 4), np.float32)}

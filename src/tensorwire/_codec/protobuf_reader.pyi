@@ -14,3 +14,6 @@ def read_message(message: ReadableBuffer, kinds: dict[int, tuple[str, Any]]) -> 
 def split_raw_contents(
     message: ReadableBuffer, is_request: bool
 ) -> tuple[ReadableBuffer, list[memoryview]]: ...
+def split_field(
+    message: ReadableBuffer, number: int
+) -> tuple[ReadableBuffer, list[memoryview]]: ...

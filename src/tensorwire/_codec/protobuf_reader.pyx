@@ -967,10 +967,17 @@ def split_raw_contents(message, bint is_request):
     contents : list of memoryview
         The raw contents, as views of ``message``.
     """
+    return split_field(message, 7 if is_request else 6)
+
+
+def split_field(message, uint32_t number):
+    """Separate all fields of bytes with a number from the other fields of a message.
+
+    Returns the same as `split_raw_contents`.
+    """
     cdef Body body = Body(message)
     cdef Fields fields = outermost(body)
     cdef Field field
-    cdef uint32_t number = 7 if is_request else 6
     cdef const unsigned char* copied = body.data  # up to here
     cdef list head = []
     cdef list contents = []

@@ -9,16 +9,17 @@ What changes:
 
 - BYTES tensors are serialized and deserialized by the compiled codec. Values that the codec would
   handle differently are passed on to tritonclient, with its own results and errors.
-- An ``http.InferInput`` refers to an array of 256 KiB or more instead of copying it. Each request
-  sends the values that the array has then. If you modify the array before that, pass a copy.
+- An ``InferInput`` refers to an array of 256 KiB or more instead of copying it. Each request sends
+  the values that the array has then. If you modify the array before that, pass a copy.
+- Requests over gRPC are serialized with one copy of each tensor, and responses are parsed without
+  their tensors: ``infer``, ``async_infer`` and streams of ``tritonclient.grpc`` and its ``aio``.
 - ``infer`` over HTTP sends such arrays without copying them. Over ``tritonclient.http``, it
   receives a large binary response directly into separate memory.
-- ``as_numpy`` of a binary output returns a view of the response. The view keeps the whole response
-  in memory, and it may be misaligned.
+- ``as_numpy`` of a large binary output returns a view of the response. The view keeps the whole
+  response in memory, and it may be misaligned.
 - BYTES inputs can also be a ``BytesArray``, or numpy arrays of kind ``U`` or StringDType.
 
-Unchanged: the values, types and errors of all results; JSON tensors, numeric tensors over gRPC, and
-CUDA shared memory.
+Unchanged: the values, types and errors of all results; JSON tensors, and CUDA shared memory.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ def install(*, untested: Untested = "known") -> None:
     ``tritonclient.grpc`` and ``tritonclient.utils.shared_memory``. Functions that other modules
     import from there, before or after this call, are replaced as well.
 
-    ``http.InferInput.set_data_from_numpy`` then keeps a reference to a C-contiguous array of
-    256 KiB or more until the input gets other data. If you modify the array, the next request with
-    this input sends the modified values: pass a copy to prevent this. ``infer``, ``async_infer``
-    and ``generate_request_body`` have read the array when they return.
+    ``InferInput.set_data_from_numpy`` then keeps a reference to a C-contiguous array of 256 KiB or
+    more until the input gets other data. If you modify the array, the next request with this input
+    sends the modified values: pass a copy to prevent this. ``infer``, ``async_infer``,
+    ``async_stream_infer`` and ``generate_request_body`` have read the array when they return.
 
     ``as_numpy`` of a binary output then returns a view, which keeps the whole response in memory
     and may be misaligned. The view is read-only, as without the codec. A response that is not

@@ -97,13 +97,15 @@ def is_large_array(values: Any) -> bool:
 
 
 class HeaderInput:
-    """An input for tritonclient's request builder, which then writes only the JSON header."""
+    """An input for tritonclient's request builders, which then leave out the binary data."""
 
     def __init__(self, infer_input: Any) -> None:
         self._get_tensor = infer_input._get_tensor
 
     def _get_binary_data(self) -> None:
         return None
+
+    _get_content = _get_binary_data
 
 
 def binary_data(inputs: Iterable[Any], input_class: type[Any]) -> list[Any]:

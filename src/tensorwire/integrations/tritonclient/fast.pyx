@@ -131,7 +131,6 @@ def set_binary_data(tensor, values):
     """Set the data of an InferInput of tritonclient.http, which will be sent as binary data.
 
     Returns False if the datatype or the shape may differ, and for anything but plain numpy arrays.
-    A large C-contiguous array of numbers is kept by reference.
     """
     datatype = datatype_of(values)
     if datatype is None or tensor._datatype != datatype or not has_shape(values, tensor._shape):
@@ -139,16 +138,9 @@ def set_binary_data(tensor, values):
     parameters = tensor._parameters
     if not PyDict_CheckExact(parameters):
         return False
-    if (
-        cnp.PyArray_NBYTES(values) >= refer_from_nbytes
-        and cnp.PyArray_IS_C_CONTIGUOUS(values)
-        and cnp.PyArray_TYPE(values) != cnp.NPY_OBJECT
-    ):
-        raw = flat_bytes(values)
-    else:
-        raw = wire_bytes(values)
-        if raw is None:
-            return False
+    raw = raw_data(values)
+    if raw is None:
+        return False
     for key in SHARED_MEMORY_KEYS:
         if key in <dict>parameters:
             del (<dict>parameters)[key]
@@ -169,7 +161,7 @@ def set_raw_contents(tensor, values):
     message = tensor._input
     if message.datatype != datatype or not has_shape(values, message.shape[:]):
         return False
-    raw = wire_bytes(values)
+    raw = raw_data(values)
     if raw is None:
         return False
     parameters = message.parameters
@@ -189,10 +181,15 @@ cdef object datatype_of(values):
     return DATATYPE_OF[type_num] if 0 <= type_num < N_TYPES else None
 
 
-cdef object wire_bytes(cnp.ndarray array):
-    """Return the elements as `bytes`, or None for objects that tritonclient must serialize."""
+cdef object raw_data(cnp.ndarray array):
+    """Return the elements as `bytes`, or None for objects that tritonclient must serialize.
+
+    A large C-contiguous array of numbers is not copied: the result is a view of it.
+    """
     if cnp.PyArray_TYPE(array) == cnp.NPY_OBJECT:
         return serialized_objects(array)
+    if cnp.PyArray_NBYTES(array) >= refer_from_nbytes and cnp.PyArray_IS_C_CONTIGUOUS(array):
+        return flat_bytes(array)
     return cnp.PyArray_ToString(array, cnp.NPY_CORDER)
 
 
@@ -229,6 +226,25 @@ def flat_bytes(cnp.ndarray array not None):
     flat = array.reshape(-1).view(np.uint8)
     flat.flags.writeable = False
     return flat
+
+
+def raw_contents(inputs, type input_class not None):
+    """Return a list with the data of the inputs of tritonclient.grpc that have any.
+
+    Returns None if tritonclient has to read an input: subclasses may override ``_get_content``.
+    """
+    cdef list contents = []
+    if not isinstance(inputs, (list, tuple)):
+        return None
+    for tensor in inputs:
+        if type(tensor) is not input_class:
+            return None
+        raw = tensor._raw_content
+        if PyBytes_CheckExact(raw) or type(raw) is cnp.ndarray:
+            contents.append(raw)
+        elif raw is not None:
+            return None
+    return contents
 
 
 def replace_get_binary_data(original):

@@ -34,7 +34,6 @@ from .fast import (
     request_buffers,
     scalar_array,
     set_binary_data,
-    set_raw_contents,
 )
 from .transport import (
     FileBody,
@@ -70,10 +69,10 @@ def replacements() -> list[Replacement]:
         found.append(
             Replacement(aio.InferenceServerClient, "infer", replace_aio_infer, calls_original=True)
         )
-    if grpc := import_if_usable("tritonclient.grpc"):
-        found.append(
-            Replacement(grpc.InferInput, "set_data_from_numpy", replace_grpc_set_data_from_numpy)
-        )
+    if import_if_usable("tritonclient.grpc"):
+        from .grpc import replacements as grpc_replacements  # noqa: PLC0415 - imports grpcio
+
+        found += grpc_replacements(import_if_usable("tritonclient.grpc.aio"))
     return found
 
 
@@ -140,17 +139,6 @@ def replace_http_set_data_from_numpy(original: Function) -> Function:
         elif binary_data and is_large_array(input_tensor):
             input_tensor = input_tensor.view(ReferencedArray)
         return original(self, input_tensor, binary_data)
-
-    return set_data_from_numpy
-
-
-def replace_grpc_set_data_from_numpy(original: Function) -> Function:
-    def set_data_from_numpy(self: Any, input_tensor: Any) -> Any:
-        if set_raw_contents(self, input_tensor):
-            return self
-        if is_extra_bytes(input_tensor) and self.datatype() == "BYTES":
-            input_tensor = packed_array(input_tensor)
-        return original(self, input_tensor)
 
     return set_data_from_numpy
 

@@ -27,6 +27,29 @@ CLIENTS = (
     "tritonclient.http.aio:InferenceServerClient",
 )
 
+GRPC = "tritonclient.grpc"
+GRPC_INPUT = f"{GRPC}._infer_input:InferInput"
+GRPC_RESULT = f"{GRPC}._infer_result:InferResult"
+GRPC_CLIENT = f"{GRPC}._client:InferenceServerClient"
+GRPC_AIO_CLIENT = f"{GRPC}.aio:InferenceServerClient"
+GRPC_REQUEST = f"{GRPC}._utils:_get_inference_request"
+GRPC_STREAM = f"{GRPC}._infer_stream"
+
+GRPC_CALLS = (
+    f"{GRPC_CLIENT}.infer",
+    f"{GRPC_CLIENT}.async_infer",
+    f"{GRPC_AIO_CLIENT}.infer",
+    f"{GRPC_AIO_CLIENT}.stream_infer",
+)
+
+# The results of calls over gRPC are parts of a response without raw contents.
+READS_RESPONSES = tuple(
+    f"{GRPC_RESULT}.{name}" for name in ("__init__", "as_numpy", "get_output", "get_response")
+)
+
+# The requests of a stream are serialized before they are queued.
+GRPC_QUEUE = f"{GRPC_STREAM}:_InferStream._enqueue_request"
+
 RELIES_ON = {
     # It reads the memory at the offset that the caller passes.
     f"{MEMORY}:get_contents_as_numpy": (
@@ -35,10 +58,6 @@ RELIES_ON = {
     ),
     **dict.fromkeys(REFERRING, READS_INPUTS),
     f"{INPUT}.set_data_from_numpy": (*READS_INPUTS, f"{UTILS}:np_to_triton_dtype"),
-    "tritonclient.grpc._infer_input:InferInput.set_data_from_numpy": (
-        f"{UTILS}:np_to_triton_dtype",
-        f"{UTILS}:serialize_byte_tensor",
-    ),
     # as_numpy reads the outputs from an array instead of bytes.
     f"{RESULT}.__init__": (f"{RESULT}.as_numpy", f"{UTILS}:deserialize_bytes_tensor"),
     f"{RESULT}.from_response_body": (f"{RESULT}.__init__",),
@@ -51,5 +70,25 @@ RELIES_ON = {
         )
         for client in CLIENTS
     },
+    # An input that refers to an array needs both.
+    f"{GRPC_INPUT}.set_data_from_numpy": (
+        f"{UTILS}:np_to_triton_dtype",
+        f"{UTILS}:serialize_byte_tensor",
+        f"{GRPC_INPUT}.__init__",
+        f"{GRPC_INPUT}._get_content",
+    ),
+    GRPC_REQUEST: (
+        f"{GRPC_INPUT}.__init__",
+        f"{GRPC_INPUT}._get_tensor",
+        f"{GRPC_INPUT}._get_content",
+    ),
+    **dict.fromkeys(GRPC_CALLS, (GRPC_REQUEST, *READS_RESPONSES)),
+    f"{GRPC_CLIENT}.start_stream": (
+        GRPC_REQUEST,
+        *READS_RESPONSES,
+        f"{GRPC_STREAM}:_InferStream._process_response",
+    ),
+    f"{GRPC_CLIENT}.async_stream_infer": (GRPC_REQUEST, GRPC_QUEUE),
+    GRPC_QUEUE: (f"{GRPC_STREAM}:_InferStream._get_request", f"{GRPC_STREAM}:_RequestIterator"),
 }
 """For each original, the functions on whose source its replacement relies."""

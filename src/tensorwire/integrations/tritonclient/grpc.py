@@ -1,0 +1,442 @@
+"""Replacements for functions of tritonclient.grpc.
+
+The tensors of a request are not copied into its message. `RawRequest` keeps them beside it, and
+they are appended when the message is serialized: fields may have any order. The other way round, a
+response is parsed without its raw contents, of which `RawResponse` has views. All other code gets
+the complete messages of the generated classes.
+
+tritonclient sends and receives through a stub, whose methods belong to grpcio. The client's methods
+replace a method of the stub by one that can also send a `RawRequest`, if grpcio alone handles its
+messages: another serializer or an interceptor expects complete messages.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from copy import copy
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+from tritonclient.grpc import (
+    InferenceServerClient,
+    InferInput,
+    InferResult,
+    _client,
+    _infer_stream,
+    _utils,
+    service_pb2,
+    service_pb2_grpc,
+)
+
+from ..._codec.protobuf_reader import split_field, split_raw_contents
+from ..._codec.protobuf_writer import append_raw_contents
+from ...errors import EncodeError
+from ..patching import Function, Replacement
+from .convert import (
+    VIEW_FROM_NBYTES,
+    HeaderInput,
+    ReferencedArray,
+    is_large_array,
+    packed_array,
+)
+from .fast import is_extra_bytes, raw_contents, set_raw_contents
+from .patches import with_signature_of
+
+REQUEST = service_pb2.ModelInferRequest
+RESPONSE = service_pb2.ModelInferResponse
+STREAM_RESPONSE = service_pb2.ModelStreamInferResponse
+
+AIO = "tritonclient.grpc.aio"
+
+STREAM_INFER_RESPONSE = 2
+"""The number of the field of a stream's response that contains a ModelInferResponse."""
+
+
+def replacements(aio: ModuleType | None) -> list[Replacement]:
+    """Return the replacements in tritonclient.grpc and, if it can be imported, its ``aio``."""
+    client, result = InferenceServerClient, InferResult
+    found = [
+        Replacement(InferInput, "set_data_from_numpy", replace_set_data_from_numpy),
+        Replacement(InferInput, "_get_content", replace_get_content),
+        Replacement(_utils, "_get_inference_request", replace_get_inference_request),
+        Replacement(client, "infer", replace_infer, calls_original=True),
+        Replacement(client, "async_infer", replace_infer, calls_original=True),
+        Replacement(client, "start_stream", replace_start_stream, calls_original=True),
+        Replacement(client, "async_stream_infer", replace_async_stream_infer, calls_original=True),
+        Replacement(_infer_stream._InferStream, "_enqueue_request", replace_enqueue_request),
+        Replacement(result, "as_numpy", replace_as_numpy),
+        Replacement(result, "get_response", replace_get_response),
+    ]
+    if aio:
+        client = aio.InferenceServerClient
+        found += [
+            Replacement(client, "infer", replace_aio_infer, calls_original=True),
+            Replacement(client, "stream_infer", replace_aio_stream_infer, calls_original=True),
+        ]
+    return found
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+class RawMessage:
+    """A message without its raw contents. Its attributes are those of the complete message."""
+
+    __slots__ = ()
+
+    def message(self) -> Any:
+        """Return the complete message. It replaces what this object has of it."""
+        raise NotImplementedError
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.message(), name)
+
+    def __str__(self) -> str:
+        return str(self.message())
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.message().__reduce_ex__(protocol)
+
+
+class RawRequest(RawMessage):
+    """A ModelInferRequest. ``contents`` follow the message ``head``: `bytes` or flat arrays."""
+
+    __slots__ = ("contents", "head")
+
+    def __init__(self, head: Any, contents: Sequence[Any]) -> None:
+        self.head = head
+        self.contents = contents
+
+    @property
+    def parameters(self) -> Any:
+        """Return the parameters, which tritonclient extends for streams."""
+        return self.head.parameters
+
+    def message(self) -> Any:
+        self.head.raw_input_contents.extend(map(bytes, self.contents))
+        self.contents = ()
+        return self.head
+
+    def serialized(self) -> bytes:
+        return append_raw_contents(self.head.SerializeToString(), self.contents, is_request=True)
+
+
+class RawResponse(RawMessage):
+    """A ModelInferResponse. ``contents`` are views of ``whole``, the serialized message."""
+
+    __slots__ = ("contents", "head", "whole")
+
+    def __init__(self, head: Any, contents: list[memoryview], whole: Any) -> None:
+        self.head = head
+        self.contents = contents
+        self.whole = whole
+
+    @property
+    def outputs(self) -> Any:
+        return self.head.outputs
+
+    def message(self) -> Any:
+        if self.whole is not None:
+            self.head = RESPONSE.FromString(self.whole)
+            self.whole = None
+        return self.head
+
+
+class RawStreamResponse(RawMessage):
+    """A ModelStreamInferResponse whose ``infer_response`` is a `RawResponse`."""
+
+    __slots__ = ("error_message", "infer_response", "whole")
+
+    def __init__(self, error_message: str, infer_response: RawResponse, whole: bytes) -> None:
+        self.error_message = error_message
+        self.infer_response = infer_response
+        self.whole = whole
+
+    def message(self) -> Any:
+        return STREAM_RESPONSE.FromString(self.whole)
+
+
+def serialize_for_stream(request: Any) -> bytes:
+    """Serialize a request, unless `replace_enqueue_request` has done that already."""
+    if type(request) is RawRequest:
+        return request.serialized()
+    serialized: bytes = request if type(request) is bytes else REQUEST.SerializeToString(request)
+    return serialized
+
+
+def read_response(message: Any) -> Any:
+    """Return a ModelInferResponse. If it is large and has raw contents, it is a `RawResponse`."""
+    if len(message) < VIEW_FROM_NBYTES:
+        return RESPONSE.FromString(message)
+    head, contents = split_raw_contents(message, is_request=False)
+    parsed = RESPONSE.FromString(head)
+    return RawResponse(parsed, contents, message) if contents else parsed
+
+
+def read_stream_response(message: bytes) -> Any:
+    """Return a ModelStreamInferResponse, in which `read_response` has read the response."""
+    head, responses = split_field(message, STREAM_INFER_RESPONSE)
+    if len(responses) == 1:  # several are merged
+        response = read_response(responses[0])
+        if type(response) is RawResponse:
+            error_message = STREAM_RESPONSE.FromString(head).error_message
+            return RawStreamResponse(error_message, response, message)
+    return STREAM_RESPONSE.FromString(message)
+
+
+# --- methods of a stub ---------------------------------------------------------------------------
+
+IS_RAW: ContextVar[bool] = ContextVar("tensorwire_is_raw", default=False)
+"""Whether the method of the client that runs at present can send a `RawRequest`."""
+
+RAW_STREAMS: WeakSet[Any] = WeakSet()
+"""The streams of clients that can send a `RawRequest`."""
+
+GRPCIO = ("grpc._channel", "grpc.aio._channel")
+"""The modules of grpcio's methods. Those of `grpc.intercept_channel` are in another one."""
+
+
+class StubMethod:
+    """A method of a stub. ``plain`` is that of grpcio, and ``raw`` has our serializers."""
+
+    __slots__ = ("plain", "raw")
+
+    name: str
+    response_class: Any
+    serialize: Function
+    deserialize: Function
+
+    def __init__(self, plain: Any) -> None:
+        self.plain = plain
+        # There is no public way to create it for the same channel.
+        self.raw = copy(plain)
+        self.raw._request_serializer = self.serialize
+        self.raw._response_deserializer = self.deserialize
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.plain, name)
+
+
+class UnaryMethod(StubMethod):
+    """A message of the generated class is sent, and answered, as before."""
+
+    __slots__ = ()
+
+    name = "ModelInfer"
+    response_class = RESPONSE
+    serialize = staticmethod(RawRequest.serialized)
+    deserialize = staticmethod(read_response)
+
+    def __call__(self, request: Any, *arguments: Any, **options: Any) -> Any:
+        method = self.raw if type(request) is RawRequest else self.plain
+        return method(request, *arguments, **options)
+
+    def future(self, request: Any, *arguments: Any, **options: Any) -> Any:
+        method = self.raw if type(request) is RawRequest else self.plain
+        return method.future(request, *arguments, **options)
+
+
+class StreamMethod(StubMethod):
+    """A stream that is not started by a method of the client is the same as before."""
+
+    __slots__ = ()
+
+    name = "ModelStreamInfer"
+    response_class = STREAM_RESPONSE
+    serialize = staticmethod(serialize_for_stream)
+    deserialize = staticmethod(read_stream_response)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return (self.raw if IS_RAW.get() else self.plain)(*arguments, **options)
+
+
+def can_be_raw(client: Any, kind: type[StubMethod], module: ModuleType) -> bool:
+    """Return whether a client of this module can send a `RawRequest` through a method of its stub.
+
+    The method is changed if possible. A stub or method that a program has replaced remains the
+    same.
+    """
+    stub = getattr(client, "_client_stub", None)
+    if type(stub) is not service_pb2_grpc.GRPCInferenceServiceStub or not creates_requests(module):
+        return False
+    method = vars(stub).get(kind.name)
+    if type(method) is kind:
+        return True
+    if (
+        type(method).__module__ not in GRPCIO
+        or getattr(method, "_request_serializer", None) != REQUEST.SerializeToString
+        or getattr(method, "_response_deserializer", None) != kind.response_class.FromString
+        or getattr(method, "_interceptors", None)  # of asyncio
+    ):
+        return False
+    setattr(stub, kind.name, kind(method))
+    return True
+
+
+def creates_requests(module: ModuleType) -> bool:
+    """Return whether our function creates the requests, and not a wrapper around it."""
+    create = vars(module).get("_get_inference_request")
+    return type(create) is FunctionType and create.__globals__ is globals()
+
+
+# --- InferenceServerClient -----------------------------------------------------------------------
+
+
+def replace_infer(original: Function) -> Function:
+    def infer(self: Any, *arguments: Any, **options: Any) -> Any:
+        with raw_requests(can_be_raw(self, UnaryMethod, _client)):
+            return original(self, *arguments, **options)
+
+    return with_signature_of(original, infer)
+
+
+def replace_aio_infer(original: Function) -> Function:
+    async def infer(self: Any, *arguments: Any, **options: Any) -> Any:
+        with raw_requests(can_be_raw(self, UnaryMethod, sys.modules[AIO])):
+            return await original(self, *arguments, **options)
+
+    return with_signature_of(original, infer)
+
+
+def replace_start_stream(original: Function) -> Function:
+    def start_stream(self: Any, *arguments: Any, **options: Any) -> Any:
+        is_raw = can_be_raw(self, StreamMethod, _client)
+        with raw_requests(is_raw):
+            started = original(self, *arguments, **options)
+        if is_raw:
+            RAW_STREAMS.add(self._stream)
+        return started
+
+    return with_signature_of(original, start_stream)
+
+
+def replace_async_stream_infer(original: Function) -> Function:
+    def async_stream_infer(self: Any, *arguments: Any, **options: Any) -> Any:
+        with raw_requests(self._stream in RAW_STREAMS and creates_requests(_client)):
+            return original(self, *arguments, **options)
+
+    return with_signature_of(original, async_stream_infer)
+
+
+def replace_aio_stream_infer(original: Function) -> Function:
+    def stream_infer(self: Any, *arguments: Any, **options: Any) -> Any:
+        # grpcio creates a task that reads the requests, and the task inherits IS_RAW.
+        with raw_requests(can_be_raw(self, StreamMethod, sys.modules[AIO])):
+            return original(self, *arguments, **options)
+
+    return with_signature_of(original, stream_infer)
+
+
+class raw_requests:
+    """Set IS_RAW for the duration of a ``with`` block."""
+
+    __slots__ = ("_token",)
+
+    def __init__(self, is_raw: bool) -> None:
+        self._token = IS_RAW.set(is_raw)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exception: object) -> None:
+        with suppress(ValueError):  # a coroutine that is closed in another context
+            IS_RAW.reset(self._token)
+
+
+def replace_enqueue_request(original: Function) -> Function:
+    def _enqueue_request(self: Any, request: Any) -> Any:
+        # Another thread takes the request from the queue. Serialize it before, so that the program
+        # may modify its arrays when `async_stream_infer` has returned.
+        if type(request) is RawRequest:
+            with suppress(EncodeError):  # too large: the thread reports this to the callback
+                request = request.serialized()
+        return original(self, request)
+
+    return _enqueue_request
+
+
+def replace_get_inference_request(original: Function) -> Function:
+    def _get_inference_request(
+        model_name: Any,
+        inputs: Any,
+        model_version: Any,
+        request_id: Any,
+        outputs: Any,
+        sequence_id: Any,
+        sequence_start: Any,
+        sequence_end: Any,
+        priority: Any,
+        timeout: Any,
+        parameters: Any,
+    ) -> Any:
+        contents = raw_contents(inputs, InferInput)
+        request = original(
+            model_name,
+            inputs if contents is None else [HeaderInput(each) for each in inputs],
+            model_version,
+            request_id,
+            outputs,
+            sequence_id,
+            sequence_start,
+            sequence_end,
+            priority,
+            timeout,
+            parameters,
+        )
+        if contents is None:
+            return request
+        raw = RawRequest(request, contents)
+        return raw if IS_RAW.get() else raw.message()
+
+    return _get_inference_request
+
+
+# --- InferInput and InferResult ------------------------------------------------------------------
+
+
+def replace_set_data_from_numpy(original: Function) -> Function:
+    def set_data_from_numpy(self: Any, input_tensor: Any) -> Any:
+        if set_raw_contents(self, input_tensor):
+            return self
+        if is_extra_bytes(input_tensor):
+            if self.datatype() == "BYTES":
+                input_tensor = packed_array(input_tensor)
+        elif is_large_array(input_tensor):
+            input_tensor = input_tensor.view(ReferencedArray)
+        return original(self, input_tensor)
+
+    return set_data_from_numpy
+
+
+def replace_get_content(original: Function) -> Function:
+    def _get_content(self: Any) -> Any:
+        content = original(self)
+        return content.tobytes() if type(content) is np.ndarray else content
+
+    return _get_content
+
+
+def replace_as_numpy(original: Function) -> Function:
+    def as_numpy(self: Any, name: Any) -> Any:
+        response = self._result
+        if type(response) is RawResponse:
+            views = SimpleNamespace(outputs=response.outputs, raw_output_contents=response.contents)
+            self = SimpleNamespace(_result=views)
+        return original(self, name)
+
+    return as_numpy
+
+
+def replace_get_response(original: Function) -> Function:
+    def get_response(self: Any, as_json: bool = False) -> Any:
+        response = self._result
+        if type(response) is RawResponse:
+            self = SimpleNamespace(_result=response.message())
+        return original(self, as_json)
+
+    return get_response

@@ -1,0 +1,281 @@
+"""Our gRPC messages against a live Triton, without a generated class; and what Triton rejects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from interop.samples import DTYPES, JSON_DATATYPES, binary_sample, bits, bytes_array, json_sample
+from interop.triton_exchange import identity
+from interop.triton_server import TritonServer
+from support.requirements import package
+from tensorwire.grpc import (
+    decode_request,
+    decode_response,
+    decode_stream_response,
+    encode_request,
+)
+
+grpc = package("grpc")
+
+SERVICE = "/inference.GRPCInferenceService"
+UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+SECONDS = 20
+F2 = np.array([0.5, -1], np.float32)
+
+
+@pytest.fixture(scope="module")
+def channel(triton: TritonServer) -> Iterator[Any]:
+    with grpc.insecure_channel(f"{triton.host}:{triton.grpc_port}", options=UNLIMITED) as opened:
+        yield opened
+
+
+def infer(channel: Any, message: bytes) -> tw.InferResponse:
+    call = channel.unary_unary(f"{SERVICE}/ModelInfer")
+    response: tw.InferResponse = decode_response(call(message, timeout=SECONDS))
+    return response
+
+
+def request_of(array: Any, model: str, is_binary: bool = True, **members: Any) -> tw.InferRequest:
+    tensor = tw.Tensor("INPUT0", array, binary=is_binary)
+    return tw.InferRequest([tensor], model_name=model, **members)
+
+
+@pytest.mark.parametrize("datatype", DTYPES)
+def test_raw_contents(channel: Any, datatype: str) -> None:
+    sent = binary_sample(datatype)
+    for array in (sent, sent[:0]):
+        response = infer(channel, encode_request(request_of(array, identity(datatype), id="7")))
+        assert (response.id, response.model_name) == ("7", identity(datatype))
+        [output] = response.outputs
+        assert (output.name, output.datatype) == ("OUTPUT0", datatype)
+        assert bits(output.as_numpy()) == bits(array)
+
+
+CONTENTS = {"BOOL": "bool", "BYTES": "bytes", "FP32": "fp32", "FP64": "fp64"}
+CONTENTS |= {"INT64": "int64", "UINT64": "uint64"}
+CONTENTS |= dict.fromkeys(("INT8", "INT16", "INT32"), "int")
+CONTENTS |= dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint")
+
+
+@pytest.mark.parametrize("datatype", JSON_DATATYPES)
+def test_typed_contents(channel: Any, datatype: str) -> None:
+    """We and Triton read the same elements of a message of the generated class."""
+    sent = json_sample(datatype)
+    request = package("tritonclient.grpc.service_pb2").ModelInferRequest()
+    request.model_name = identity(datatype)
+    tensor = request.inputs.add(name="INPUT0", datatype=datatype, shape=sent.shape)
+    getattr(tensor.contents, f"{CONTENTS[datatype]}_contents").extend(sent.tolist())
+    message = request.SerializeToString()
+    assert bits(decode_request(message)["INPUT0"].as_numpy()) == bits(sent)
+    [output] = infer(channel, message).outputs
+    assert output.binary
+    assert bits(output.as_numpy()) == bits(sent)
+
+
+def test_large_request(channel: Any) -> None:
+    sent = np.arange(1 << 23, dtype=np.float32)
+    [output] = infer(channel, encode_request(request_of(sent, "identity_fp32"))).outputs
+    assert bits(output.as_numpy()) == bits(sent)
+
+
+def test_two_inputs_and_one_requested_output(channel: Any) -> None:
+    inputs = [tw.Tensor("INPUT1", bytes_array([b"x", b""])), tw.Tensor("INPUT0", F2)]
+    found = infer(channel, encode_request(tw.InferRequest(inputs, model_name="two")))
+    assert bits(found["OUTPUT0"].as_numpy()) == bits(F2)
+    assert found["OUTPUT1"].as_numpy().tolist() == [b"x", b""]
+    wanted = [tw.RequestedOutput("OUTPUT0", parameters={"classification": 1})]
+    [output] = infer(
+        channel, encode_request(tw.InferRequest(inputs, wanted, model_name="two"))
+    ).outputs
+    assert output.as_numpy().tolist() == [b"0.500000:0"]
+
+
+def test_stream(channel: Any) -> None:
+    """An error is a response, and the stream continues. Only errors have no `id`."""
+    requests = [
+        request_of(F2, "identity_fp32", id="1"),
+        request_of(F2, "none such", id="2"),
+        request_of(F2.reshape(2, 1), "identity_fp32", id="3"),
+        request_of(F2 + 1, "identity_fp32", id="4"),
+    ]
+    call = channel.stream_stream(f"{SERVICE}/ModelStreamInfer")
+    replies = list(call(map(encode_request, requests), timeout=SECONDS))
+    first = decode_stream_response(replies[0])
+    assert (first.id, first.parameters) == ("1", {"triton_final_response": True})
+    assert bits(first["OUTPUT0"].as_numpy()) == bits(F2)
+    with pytest.raises(tw.HeaderError, match="unknown model: 'none such' is not found"):
+        decode_stream_response(replies[1])
+    with pytest.raises(tw.HeaderError, match="unexpected shape for input 'INPUT0'"):
+        decode_stream_response(replies[2])
+    assert bits(decode_stream_response(replies[3])["OUTPUT0"].as_numpy()) == bits(F2 + 1)
+    assert len(replies) == 4
+
+
+# --- what Triton rejects -----------------------------------------------------------------------
+
+
+def field(number: int, value: bytes | int) -> bytes:
+    """Return a field of fewer than 128 bytes, or one with a small integer."""
+    if isinstance(value, int):
+        return bytes([number << 3, value])
+    return bytes([number << 3 | 2, len(value)]) + value
+
+
+def entry(
+    name: str = "INPUT0", datatype: str = "FP32", shape: bytes = b"\2", contents: bytes = b""
+) -> bytes:
+    """Return an input. `shape` has one byte for each dimension."""
+    described = field(1, name.encode()) + field(2, datatype.encode()) + field(3, shape)
+    return field(5, described + (field(5, contents) if contents else b""))
+
+
+def message(*parts: bytes, model: str = "identity_fp32") -> bytes:
+    return field(1, model.encode()) + b"".join(parts)
+
+
+RAW = field(7, F2.tobytes())
+FLOATS = field(6, F2.tobytes())  # fp32_contents
+TWO = entry() + entry("INPUT1", "BYTES", b"\1")
+BYTES = entry(datatype="BYTES")
+OUTPUT = field(6, field(1, b"OUTPUT0"))
+
+# The message, the status of Triton with a part of its details, and our error.
+REJECTED: dict[str, tuple[bytes, str, str, type[Exception]]] = {
+    "no data": (message(entry()), "INVALID_ARGUMENT", "unable to find data", tw.HeaderError),
+    "raw contents and contents": (
+        message(entry(contents=FLOATS), RAW),
+        *("INVALID_ARGUMENT", "contents field must not be specified", tw.HeaderError),
+    ),
+    "fewer raw contents": (
+        message(TWO, RAW, model="two"),
+        *("INVALID_ARGUMENT", "unable to find data for input tensor 'INPUT1'", tw.LayoutError),
+    ),
+    "raw contents for one input, contents for another": (
+        message(entry() + entry("INPUT1", "BYTES", b"\1", field(8, b"a")), RAW, model="two"),
+        *("INVALID_ARGUMENT", "contents field must not be specified", tw.LayoutError),
+    ),
+    "too short": (
+        message(entry(), field(7, b"1234567")),
+        *("INVALID_ARGUMENT", "Expected 8, got 7", tw.LayoutError),
+    ),
+    "too long": (
+        message(entry(), field(7, b"123456789")),
+        *("INVALID_ARGUMENT", "Expected 8, got 9", tw.LayoutError),
+    ),
+    "too few typed contents": (
+        message(entry(contents=field(6, b"1234"))),
+        *("INVALID_ARGUMENT", "Expected 8, got 4", tw.LayoutError),
+    ),
+    "contents of another field": (
+        message(entry(contents=field(2, b"\1\2"))),
+        *("INVALID_ARGUMENT", "of type 'INT32', expected datatype 'FP32'", tw.HeaderError),
+    ),
+    "unknown datatype": (
+        message(entry(datatype="fp32"), RAW),
+        *("INVALID_ARGUMENT", "data-type is '<invalid>'", tw.HeaderError),
+    ),
+    "negative dimension": (
+        message(entry(shape=b"\xfe" + b"\xff" * 8 + b"\1"), RAW),
+        *("INVALID_ARGUMENT", "Expected -8, got 8", tw.LayoutError),
+    ),
+    "input twice": (
+        message(entry(), entry(), RAW, RAW),
+        *("INVALID_ARGUMENT", "'INPUT0' already exists", tw.HeaderError),
+    ),
+    "truncated BYTES": (
+        message(BYTES, field(7, b"\1\0\0\0a\0\0\0"), model="identity_bytes"),
+        *("INVALID_ARGUMENT", "incomplete string length indicator", tw.ElementError),
+    ),
+    "too few elements of BYTES": (
+        message(BYTES, field(7, b"\4\0\0\0abcd"), model="identity_bytes"),
+        *("INVALID_ARGUMENT", "expected 2 string elements", tw.LayoutError),
+    ),
+    "FP16 as typed contents": (
+        message(entry(datatype="FP16", contents=FLOATS), model="identity_fp16"),
+        *("INVALID_ARGUMENT", "of type 'FP32', expected datatype 'FP16'", tw.HeaderError),
+    ),
+    "malformed": (message(entry(), RAW)[:-1], "INTERNAL", "Unable to parse", tw.HeaderError),
+    "end of a group": (message(entry(), RAW, b"\x34"), "INTERNAL", "Unable to", tw.HeaderError),
+    "not UTF-8": (
+        message(field(3, b"\xff"), entry(), RAW),
+        *("INTERNAL", "Unable to parse request", tw.HeaderError),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REJECTED)
+def test_rejected_by_triton_and_by_us(channel: Any, name: str) -> None:
+    sent, status, details, error_class = REJECTED[name]
+    with pytest.raises(grpc.RpcError) as caught:
+        infer(channel, sent)
+    assert caught.value.code() is grpc.StatusCode[status]
+    assert details in caught.value.details()
+    with pytest.raises(error_class):
+        decode_request(sent)
+
+
+# Triton accepts these, and we do not: it ignores what we call an error.
+MORE_LENIENT: dict[str, tuple[bytes, type[Exception], list[Any]]] = {
+    "more raw contents": (message(entry(), RAW, RAW), tw.LayoutError, F2.tolist()),
+    "INT8 out of range": (  # the upper bits are ignored: 300 becomes 44
+        message(entry(datatype="INT8", contents=field(2, b"\1\xac\2")), model="identity_int8"),
+        *(tw.ElementError, [1, 44]),
+    ),
+    "requested output twice": (
+        message(entry(), OUTPUT, OUTPUT, RAW),
+        *(tw.HeaderError, F2.tolist()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MORE_LENIENT)
+def test_accepted_by_triton_and_rejected_by_us(channel: Any, name: str) -> None:
+    sent, error_class, expected = MORE_LENIENT[name]
+    assert infer(channel, sent)["OUTPUT0"].as_numpy().tolist() == expected
+    with pytest.raises(error_class):
+        decode_request(sent)
+
+
+# We accept these, and Triton does not, also if the model has nothing to do with it.
+STRICTER: dict[str, tuple[bytes, str]] = {
+    "no raw contents for an empty tensor": (message(entry(shape=b"\0")), "unable to find data"),
+    "parameter without a value": (
+        message(field(4, field(1, b"p") + field(2, b"")), entry(), RAW),
+        "invalid value type for 'p' parameter",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRICTER)
+def test_rejected_by_triton_only(channel: Any, name: str) -> None:
+    sent, details = STRICTER[name]
+    decode_request(sent)
+    with pytest.raises(grpc.RpcError) as caught:
+        infer(channel, sent)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert details in caught.value.details()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(RAW + message(entry()), id="raw contents first"),
+        pytest.param(message(entry(), RAW, b"\x98\x06\x05"), id="unknown field"),
+        pytest.param(message(entry(), RAW, b"\x9b\x06\x9c\x06"), id="group"),
+        pytest.param(field(3, b"a") + message(entry(), RAW) + field(3, b"b"), id="id twice"),
+    ],
+)
+def test_accepted_by_both(channel: Any, sent: bytes) -> None:
+    assert bits(decode_request(sent)["INPUT0"].as_numpy()) == bits(F2)
+    assert bits(infer(channel, sent)["OUTPUT0"].as_numpy()) == bits(F2)
+
+
+def test_unknown_model(channel: Any) -> None:
+    with pytest.raises(grpc.RpcError, match="unknown model: 'none such'") as caught:
+        infer(channel, encode_request(request_of(F2, "none such")))
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
