@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import signal
 from collections.abc import Generator, Iterator
 
@@ -14,6 +15,12 @@ from support.requirements import fail_if_unexpected, list_skipped
 # start, and interrupt, would inherit this.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# If a process has had several event loops with gRPC, as these tests have, grpcio logs a
+# BlockingIOError of its own poller from time to time (grpc/grpc#25364). It has no effect.
+logging.getLogger("asyncio").addFilter(
+    lambda record: "PollerCompletionQueue" not in record.getMessage()
+)
 
 
 @pytest.hookimpl(wrapper=True)

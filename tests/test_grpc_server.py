@@ -36,11 +36,10 @@ from tensorwire._codec.protobuf_reader import read_message  # noqa: E402
 from tensorwire._codec.protobuf_writer import write_message  # noqa: E402
 from tensorwire.grpc_messages import (  # noqa: E402
     MODEL_METADATA_RESPONSE,
-    MODEL_READY_RESPONSE,
     MODEL_REQUEST,
+    READY_RESPONSE,
     SERVER_LIVE_RESPONSE,
     SERVER_METADATA_RESPONSE,
-    SERVER_READY_RESPONSE,
     SERVICE,
     STREAM_ERROR,
 )
@@ -131,7 +130,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def test_methods_without_inference(server: GrpcServer) -> None:
     assert server.small("ServerLive", SERVER_LIVE_RESPONSE) == {"live": True}
-    assert server.small("ServerReady", SERVER_READY_RESPONSE) == {"ready": True}
+    assert server.small("ServerReady", READY_RESPONSE) == {"ready": True}
     assert server.small("ServerMetadata", SERVER_METADATA_RESPONSE) == {
         "name": "tensorwire",
         "version": tw.__version__,
@@ -139,7 +138,7 @@ def test_methods_without_inference(server: GrpcServer) -> None:
     }
     for version in ("", "1"):
         sent = write_message({"name": "declared", "version": version}, MODEL_REQUEST)
-        assert server.small("ModelReady", MODEL_READY_RESPONSE, sent) == {"ready": True}
+        assert server.small("ModelReady", READY_RESPONSE, sent) == {"ready": True}
         x = {"name": "x", "datatype": "FP32", "shape": [-1]}
         assert server.small("ModelMetadata", MODEL_METADATA_RESPONSE, sent) == {
             "name": "declared",
@@ -154,7 +153,7 @@ def test_methods_without_inference(server: GrpcServer) -> None:
 def test_unknown_model(server: GrpcServer, name: str, version: str) -> None:
     """It is not ready, as for Triton. Its metadata does not exist."""
     sent = write_message({"name": name, "version": version}, MODEL_REQUEST)
-    assert server.small("ModelReady", MODEL_READY_RESPONSE, sent) == {"ready": False}
+    assert server.small("ModelReady", READY_RESPONSE, sent) == {"ready": False}
     texts = []
     for call in (
         lambda: server.small("ModelMetadata", MODEL_METADATA_RESPONSE, sent),

@@ -12,15 +12,15 @@ SERVICE = "inference.GRPCInferenceService"
 
 Fields = dict[int, tuple[str, Any]]
 
+NO_FIELDS: Fields = {}
 SERVER_LIVE_RESPONSE: Fields = {1: ("live", bool)}
-SERVER_READY_RESPONSE: Fields = {1: ("ready", bool)}
+READY_RESPONSE: Fields = {1: ("ready", bool)}  # of ServerReady and ModelReady
 SERVER_METADATA_RESPONSE: Fields = {
     1: ("name", str),
     2: ("version", str),
     3: ("extensions", [str]),
 }
 MODEL_REQUEST: Fields = {1: ("name", str), 2: ("version", str)}  # of ModelReady and ModelMetadata
-MODEL_READY_RESPONSE: Fields = {1: ("ready", bool)}
 TENSOR_METADATA: Fields = {1: ("name", str), 2: ("datatype", str), 3: ("shape", [int])}
 MODEL_METADATA_RESPONSE: Fields = {
     1: ("name", str),

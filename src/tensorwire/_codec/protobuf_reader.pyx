@@ -973,7 +973,7 @@ def split_raw_contents(message, bint is_request):
 def split_field(message, uint32_t number):
     """Separate all fields of bytes with a number from the other fields of a message.
 
-    Returns the same as `split_raw_contents`.
+    A message that is malformed is not separated. Returns the same as `split_raw_contents`.
     """
     cdef Body body = Body(message)
     cdef Fields fields = outermost(body)

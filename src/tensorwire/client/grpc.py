@@ -39,6 +39,17 @@ from .._codec.protobuf_reader import decode_response, read_message, read_stream_
 from .._codec.protobuf_writer import encode_request, write_message
 from ..arguments import check_type
 from ..errors import format_seconds, format_value
+from ..grpc_messages import (
+    INFER_REQUEST_NAMES,
+    MODEL_METADATA_RESPONSE,
+    MODEL_REQUEST,
+    NO_FIELDS,
+    READY_RESPONSE,
+    SERVER_METADATA_RESPONSE,
+    SERVICE,
+    STREAM_ERROR,
+    Fields,
+)
 from .addresses import Server
 from .errors import InferenceServerError, connection_error, server_error
 from .limits import Deadline, Timeout
@@ -48,7 +59,6 @@ from .sync import BlockingBackend, complete
 if TYPE_CHECKING:
     from .connection import Backend
 
-_SERVICE = "/inference.GRPCInferenceService/"
 _MAX_NBYTES = 2**31 - 1  # of a message of protobuf, and the largest value of a channel's option
 _MAX_SECONDS = 1e9  # grpcio takes a much later deadline for one that has expired
 _MAX_BACKOFF_MS = 1000  # how long grpcio waits at most before it tries to connect again
@@ -88,23 +98,6 @@ _RESERVED_HEADERS = {"connection", "host", "te", "user-agent"}
 _METADATA_KEY = re.compile(r"(?!grpc-)[0-9a-z_.-]+(?<!-bin)")
 _METADATA_VALUE = re.compile(r"[ -~]*")
 
-# The fields of messages, for `read_message` and `write_message`.
-Fields = dict[int, tuple[str, Any]]
-_NOTHING: Fields = {}
-_MODEL: Fields = {1: ("name", str), 2: ("version", str)}
-_INFER_REQUEST: Fields = {1: ("model_name", str), 2: ("model_version", str)}
-_READY: Fields = {1: ("ready", bool)}
-_SERVER_METADATA: Fields = {1: ("name", str), 2: ("version", str), 3: ("extensions", [str])}
-_TENSORS = [{1: ("name", str), 2: ("datatype", str), 3: ("shape", [int])}]
-_MODEL_METADATA: Fields = {
-    1: ("name", str),
-    2: ("versions", [str]),
-    3: ("platform", str),
-    4: ("inputs", _TENSORS),
-    5: ("outputs", _TENSORS),
-}
-_STREAM_RESPONSE: Fields = {2: ("infer_response", [{3: ("id", str)}])}
-
 
 class GrpcRequest(NamedTuple):
     """A serialized request, and the fields of its response unless that has tensors."""
@@ -114,7 +107,7 @@ class GrpcRequest(NamedTuple):
     message: bytes
     metadata: tuple[tuple[str, str], ...]
     model: str | None
-    fields: Fields = _NOTHING
+    fields: Fields = NO_FIELDS
     compression: grpc.Compression | None = None
 
     @property
@@ -176,7 +169,7 @@ class Channel:
         method = self.methods.get(request.method)
         if method is None:
             method = self.methods[request.method] = self.channel.unary_unary(
-                _SERVICE + request.method
+                f"/{SERVICE}/{request.method}"
             )
         result: Any = self.begin(method, request.message, request, seconds)
         if self.is_async:
@@ -310,7 +303,7 @@ class GrpcTransport:
         message: bytes,
         headers: Headers | None,
         model: str | None,
-        fields: Fields = _NOTHING,
+        fields: Fields = NO_FIELDS,
         compression: grpc.Compression | None = None,
     ) -> GrpcRequest:
         metadata = self.metadata
@@ -324,17 +317,17 @@ class GrpcTransport:
         self, model: str | None, version: str | None, headers: Headers | None
     ) -> GrpcRequest:
         if model is None:
-            return self._request("ServerMetadata", b"", headers, None, _SERVER_METADATA)
+            return self._request("ServerMetadata", b"", headers, None, SERVER_METADATA_RESPONSE)
         message = _model_message(model, version)
-        return self._request("ModelMetadata", message, headers, model, _MODEL_METADATA)
+        return self._request("ModelMetadata", message, headers, model, MODEL_METADATA_RESPONSE)
 
     def readiness_request(
         self, model: str | None, version: str | None, headers: Headers | None
     ) -> GrpcRequest:
         if model is None:
-            return self._request("ServerReady", b"", headers, None, _READY)
+            return self._request("ServerReady", b"", headers, None, READY_RESPONSE)
         message = _model_message(model, version)
-        return self._request("ModelReady", message, headers, model, _READY)
+        return self._request("ModelReady", message, headers, model, READY_RESPONSE)
 
     def encode(
         self,
@@ -373,7 +366,7 @@ class GrpcTransport:
                 actual=len(message),
             )
         wanted = _checked_model(model, version)
-        found = read_message(message, _INFER_REQUEST)
+        found = read_message(message, INFER_REQUEST_NAMES)
         if (found["model_name"], found["model_version"]) != wanted:
             raise ValueError(
                 f"the encoded request has model_name {format_value(found['model_name'])} and "
@@ -429,7 +422,7 @@ class GrpcTransport:
                 raise
             raise connection_error(request, ConnectionError(_CLOSED)) from None
         self._check_nbytes(len(message))
-        if request.fields is _READY and not read_message(message, _READY)["ready"]:
+        if request.fields is READY_RESPONSE and not read_message(message, READY_RESPONSE)["ready"]:
             raise _server_error(request, 503, "not ready")
         if progress is not None:
             progress.sent(request.nbytes)
@@ -490,7 +483,7 @@ class GrpcTransport:
         if response is not None:
             return response
         error = _server_error(request, 500, text or "")
-        for failed in read_message(message, _STREAM_RESPONSE)["infer_response"]:
+        for failed in read_message(message, STREAM_ERROR)["infer_response"]:
             error.id = failed["id"] or None
         raise error
 
@@ -520,7 +513,7 @@ class StreamCall:
         messages: Any = self._messages_of_a_task(requests)
         if not channel.is_async:
             messages = self._messages_of_a_thread(iter(requests))
-        method = channel.channel.stream_stream(_SERVICE + request.method)
+        method = channel.channel.stream_stream(f"/{SERVICE}/{request.method}")
         self.call = channel.begin(method, messages, request, self.seconds)
         channel.add(self.call)
         self.responses = self.call
@@ -645,7 +638,7 @@ def _checked_model(model: str, version: str | None) -> tuple[str, str]:
 
 def _model_message(model: str, version: str | None) -> bytes:
     name, sent_version = _checked_model(model, version)
-    return write_message({"name": name, "version": sent_version}, _MODEL)
+    return write_message({"name": name, "version": sent_version}, MODEL_REQUEST)
 
 
 def _server_error(request: GrpcRequest, status: int, text: str) -> InferenceServerError:

@@ -14,8 +14,7 @@ import grpc
 
 from .._codec.protobuf_reader import split_raw_contents
 from .._codec.protobuf_writer import append_raw_contents
-
-SERVICE = "inference.GRPCInferenceService"
+from ..grpc_messages import SERVICE
 
 
 class SplitMessage:

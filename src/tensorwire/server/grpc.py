@@ -23,11 +23,10 @@ from ..grpc import decode_request, encode_response, encode_stream_response
 from ..grpc_messages import (
     INFER_REQUEST_NAMES,
     MODEL_METADATA_RESPONSE,
-    MODEL_READY_RESPONSE,
     MODEL_REQUEST,
+    READY_RESPONSE,
     SERVER_LIVE_RESPONSE,
     SERVER_METADATA_RESPONSE,
-    SERVER_READY_RESPONSE,
     SERVICE,
     STREAM_ERROR,
     Fields,
@@ -66,9 +65,9 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
 # The methods without inference: the endpoint, and the fields of the response.
 SMALL_METHODS: dict[str, tuple[str, Fields]] = {
     "ServerLive": ("live", SERVER_LIVE_RESPONSE),
-    "ServerReady": ("ready", SERVER_READY_RESPONSE),
+    "ServerReady": ("ready", READY_RESPONSE),
     "ServerMetadata": ("server", SERVER_METADATA_RESPONSE),
-    "ModelReady": ("ready", MODEL_READY_RESPONSE),
+    "ModelReady": ("ready", READY_RESPONSE),
     "ModelMetadata": ("model", MODEL_METADATA_RESPONSE),
 }
 GrpcModel = ServedModel[bytes, bytes]
