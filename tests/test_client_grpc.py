@@ -864,7 +864,7 @@ runner = asyncio.Runner()
 call(runner)
 if own == "close":
     runner.run(client.close())
-    client = AsyncClient(url)
+    closed, client = client, AsyncClient(url)
 child = os.fork()
 if child == 0:
     try:
@@ -1119,8 +1119,10 @@ def test_error_of_the_requests(client: Any, caplog: pytest.LogCaptureFixture) ->
     """It is raised as it is, and ends the call."""
 
     def requests() -> Iterator[Any]:
-        yield {"x": X}
+        yield request(hang=True)  # the server only continues when the call is cancelled
         raise KeyError("mine")
+
+    started = time.perf_counter()
 
     for failing, error in (
         (requests(), KeyError),
@@ -1129,10 +1131,11 @@ def test_error_of_the_requests(client: Any, caplog: pytest.LogCaptureFixture) ->
         ([codec.encode_request(request().replace(model_name="other"))], ValueError),
         ([{"x": ["a", 1]}], (TypeError, ValueError)),
     ):
-        responses = client.stream("repeat", failing)
+        responses = client.stream("repeat", failing, timeout=Timeout(total=3))
         with pytest.raises(error):
             list(responses)
         assert list(responses) == []
+    assert time.perf_counter() - started < 2
     assert caplog.text == ""
 
 
