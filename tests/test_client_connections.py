@@ -787,7 +787,7 @@ def test_timeouts_of_numpy_become_python_numbers() -> None:
 def test_signal_handler_may_close_a_client_that_its_thread_uses(server: str) -> None:
     with Client(server) as client:
         client.is_ready()
-        (pool,) = client._pools.values()
+        pool: Any = next(iter(client._pools.values()))
         with pool.lock:  # the handler interrupts `acquire`
             client.close()
         assert not pool.idle
