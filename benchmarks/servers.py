@@ -410,20 +410,17 @@ def version_of(port: int) -> str:
 
 
 @contextmanager
-def running_triton() -> Iterator[Server]:
-    """Start Triton from the folder that triton_setup.py has created, and yield it."""
+def running_triton(port: str) -> Iterator[Server]:
+    """Start Triton from the folder that triton_setup.py has created, and yield it.
+
+    ``port`` is the attribute of Triton with the port to use.
+    """
     setup = interop("triton_setup")
     folder = Path(os.environ.get("TENSORWIRE_TRITON") or setup.DEFAULT_FOLDER)
     if setup.read_marker(folder) is None:
         raise Missing(f"Triton is not installed; to install it: python {setup.__file__}")
     with interop("triton_server").running_triton(folder) as triton:
-        yield Server(triton.port, triton.pid)
-
-
-@contextmanager
-def running_triton_grpc() -> Iterator[Server]:
-    raise NotImplementedError  # TODO
-    yield
+        yield Server(getattr(triton, port), triton.pid)
 
 
 def serving(program: str, name: str) -> AbstractContextManager[Server]:
@@ -441,7 +438,7 @@ SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
     "KServe on tensorwire, gRPC": partial(
         running, partial(kserve_command, "installed gRPC"), accepts
     ),
-    "Triton, gRPC": running_triton_grpc,
+    "Triton, gRPC": partial(running_triton, "grpc_port"),
     "bare app, uvicorn": partial(serving, "uvicorn", "bare"),
     "bare app, granian": partial(serving, "granian", "bare"),
     "bare app, granian RSGI": partial(serving, "granian RSGI", "bare"),
@@ -449,7 +446,7 @@ SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
     "uvicorn": partial(serving, "uvicorn", "uvicorn_app"),
     "granian": partial(serving, "granian", "app"),
     "granian RSGI": partial(serving, "granian RSGI", "app"),
-    "Triton": running_triton,
+    "Triton": partial(running_triton, "port"),
     "KServe": partial(running, partial(kserve_command, "plain"), is_ready),
     "KServe on tensorwire": partial(running, partial(kserve_command, "installed"), is_ready),
 }
