@@ -555,11 +555,7 @@ def test_invalid_options(rejected: Call, arguments: list[str], message: str) -> 
 @pytest.mark.parametrize(
     ("url", "model", "message"),
     [
-        (
-            "ftp://x",
-            "echo",
-            "the URL of a server must be http, https, grpc, grpcs, unix or grpc+unix",
-        ),
+        ("ftp://x", "echo", "the URL of a server must be http, https, grpc, grpcs, unix or"),
         ("x", "..", "the name of a model must not be '..'"),
     ],
 )

@@ -131,17 +131,18 @@ class GrpcBody(NamedTuple):
 class ForkState:
     """Whether this process can use grpcio.
 
-    A thread of grpcio waits for the calls of ``grpc.aio`` while such a channel is open. In a child
-    process that was forked in the meantime, every call of grpcio hangs, and no timeout ends it.
+    A thread of grpcio waits for the calls of ``grpc.aio`` as long as such a channel exists, even
+    if it is closed. In a child process that was forked in the meantime, every call of grpcio hangs,
+    and no timeout ends it.
     """
 
     def __init__(self) -> None:
-        self.open_channels: weakref.WeakSet[Channel] = weakref.WeakSet()  # of grpc.aio
+        self.channels: weakref.WeakSet[Any] = weakref.WeakSet()  # of grpc.aio
         self.is_usable = True
         os.register_at_fork(after_in_child=self.begin_child)
 
     def begin_child(self) -> None:
-        self.is_usable = self.is_usable and not self.open_channels
+        self.is_usable = self.is_usable and not self.channels
 
 
 class Channel:
@@ -157,7 +158,7 @@ class Channel:
         self.calls: weakref.WeakSet[Any] = weakref.WeakSet()  # streams, and those of AsyncClient
         self.lock = threading.Lock()  # of `calls`
         if self.is_async:
-            _fork_state.open_channels.add(self)
+            _fork_state.channels.add(channel)
 
     def check(self) -> None:
         self.backend.check()
@@ -206,13 +207,17 @@ class Channel:
     def close(self) -> Awaitable[None] | None:
         """Close the channel, unless the caller has made it. All calls end."""
         self.is_closed = True
-        _fork_state.open_channels.discard(self)
         self.backend.end_calls()
         with self.lock:
             calls = list(self.calls)
         for call in calls:
             call.cancel()
-        closing: Awaitable[None] | None = self.channel.close() if self.is_owned else None
+        closing: Awaitable[None] | None = None
+        if self.is_owned and self.channel is not None:
+            closing = self.channel.close()
+        if self.is_async:  # see ForkState
+            self.channel = None
+            self.methods.clear()
         return closing
 
     def forget(self) -> None:
@@ -272,8 +277,8 @@ class GrpcTransport:
     def new_pool(self, backend: Backend) -> Channel:
         if not _fork_state.is_usable:
             raise RuntimeError(
-                "this process cannot use gRPC: an AsyncClient of its parent process was open when "
-                "it was forked"
+                "this process cannot use gRPC: its parent process had a channel of grpc.aio "
+                "when it forked"
             )
         is_async = not isinstance(backend, BlockingBackend)
         if self.channel is not None:
