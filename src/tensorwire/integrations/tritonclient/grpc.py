@@ -198,7 +198,7 @@ RAW_STREAMS: WeakSet[Any] = WeakSet()
 """The streams of clients that can send a `RawRequest`."""
 
 GRPCIO = ("grpc._channel", "grpc.aio._channel")
-"""The modules of grpcio's methods. Those of `grpc.intercept_channel` are in another one."""
+"""The modules of grpcio's methods, except for those of `grpc.intercept_channel`."""
 
 
 class StubMethod:
