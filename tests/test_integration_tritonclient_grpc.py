@@ -392,7 +392,8 @@ def test_verbose_output(
     api: ModuleType, infer: Any, either: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The complete messages are printed."""
-    exchange(infer, lambda _: [{"inputs": [given(FLOATS + 0.1)]}], verbose=True)
+    _, requests, _ = exchange(infer, lambda _: [{"inputs": [given(FLOATS + 0.1)]}], verbose=True)
+    assert len(tw.grpc.decode_request(requests[0]).inputs) == 1
     printed = capsys.readouterr().out
     assert printed.count("raw_output_contents: ") == len(ARRAYS)
     if infer is not by_aio_stream:  # which does not print the request
@@ -800,6 +801,8 @@ def test_client_and_stream_outlive_the_integration(
 class OtherStub:
     """A program's own stub, which gets messages of the generated class."""
 
+    __slots__ = ("requests", "stub")
+
     def __init__(self, stub: Any) -> None:
         self.stub = stub
         self.requests: list[Any] = []
@@ -812,16 +815,30 @@ class OtherStub:
         return self.stub.ModelInfer(request, **options)
 
 
-@pytest.mark.parametrize("is_whole", [True, False])
-def test_stub_of_the_program(api: ModuleType, installed: None, is_whole: bool) -> None:
-    """The program replaces the stub, or a method of it."""
+class OtherMethod:
+    """A program's own method of a stub, with all attributes of the one that it calls."""
+
+    def __init__(self, stub: OtherStub) -> None:
+        self.stub = stub
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stub.stub.ModelInfer, name)
+
+    def __call__(self, request: Any, **options: Any) -> Any:
+        return self.stub.ModelInfer(request, **options)
+
+
+@pytest.mark.parametrize("replaced", ["the stub", "a method", "a method, by a function"])
+def test_stub_of_the_program(api: ModuleType, installed: None, replaced: str) -> None:
     with (
         GrpcServer(WHOLE) as server,
         closing(api.InferenceServerClient(server.address)) as client,
     ):
         stub = OtherStub(copy.copy(client._client_stub))
-        if is_whole:
+        if replaced == "the stub":
             client._client_stub = stub
+        elif replaced == "a method":
+            client._client_stub.ModelInfer = OtherMethod(stub)
         else:
             client._client_stub.ModelInfer = stub.ModelInfer
         result = client.infer("m", [given()])
