@@ -26,6 +26,7 @@ from interop.samples import DTYPES, Array, binary_sample, bits, bytes_array
 from support import client_fixtures, tritonclient_comparison
 from support.client_fixtures import Certificate
 from support.recording_grpc_server import GrpcServer, grpc
+from support.requirements import package
 from support.tritonclient_comparison import (
     FLOATS,
     LARGE,
@@ -38,6 +39,7 @@ from tensorwire.grpc import encode_response, encode_stream_response
 from tensorwire.integrations import tritonclient
 
 pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
+package("tritonclient.grpc")  # the tables of responses are made with its classes
 
 api = tritonclient_comparison.grpc
 either, installed = tritonclient_comparison.either, tritonclient_comparison.installed  # fixtures
