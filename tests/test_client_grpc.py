@@ -276,7 +276,7 @@ def test_encoded_request_for_another_model(
 ) -> None:
     request = tw.InferRequest({"x": X}, model_name=name, model_version=version)
     before = len(server.calls)
-    with pytest.raises(ValueError, match=r"^the encoded request has model_name .* the call is for"):
+    with pytest.raises(ValueError, match=r"^the encoded request is for .* the call is for"):
         client.infer(call[0], codec.encode_request(request), version=call[1])
     assert len(server.calls) == before
 

@@ -420,9 +420,37 @@ def test_bytes_of_bool_that_are_not_checked() -> None:
     assert only_tensor(message, check_bool=False).as_numpy().view(np.uint8).tolist() == [1, 2]
 
 
-def test_limits_of_a_header_do_not_apply() -> None:
-    limits = {"max_header_nbytes": 0, "max_nesting": 0}
-    assert values_of(only_tensor(cases.tensor() + delimited(7, b"\1\2"), **limits)) == [1, 2]
+def test_limit_of_what_is_not_data() -> None:
+    """Every byte of fields and text counts, but not the data of tensors, nor what is skipped."""
+    data, unknown = b"\1\2", b"x" * 50
+    head = delimited(1, "modèle") + cases.tensor() + delimited(7, data) + delimited(99, unknown)
+    n = len(head) - len(data) - len(unknown)
+    assert values_of(only_tensor(head, max_header_nbytes=n, max_nesting=0)) == [1, 2]
+    with pytest.raises(tw.HeaderError) as caught:
+        only_tensor(head, max_header_nbytes=n - 1)
+    error = caught.value
+    assert (error.expected, error.actual, error.offset) == (n - 1, n, head.index(unknown) - 3)
+    assert str(error) == (
+        f"the gRPC message has more than {n - 1} bytes besides its tensors, which is the limit "
+        f"(byte {error.offset})"
+    )
+
+
+@pytest.mark.parametrize("read", ["decode_request", "read_names", "read_message"])
+def test_many_small_fields_are_limited(read: str) -> None:
+    """64 MiB of fields without tensors, whatever reads them."""
+    message = b"\xb8\x06\x01" * 23_000_000
+    function = getattr(protobuf_reader, read)
+    with pytest.raises(tw.HeaderError, match="more than 67108864 bytes besides its tensors"):
+        function(message, *([{}] if read == "read_message" else []))
+
+
+def test_names_are_read_without_tensors() -> None:
+    message = cases.tensor() + delimited(3, "7") + delimited(1, "wrong") + delimited(1, "m")
+    assert protobuf_reader.read_names(message) == ("m", "", "7")
+    assert protobuf_reader.read_names(b"") == ("", "", "")
+    with pytest.raises(tw.HeaderError, match=r"model_version is not valid UTF-8 \(byte 2\)"):
+        protobuf_reader.read_names(b"\x12\x01\xff")
 
 
 @pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)

@@ -617,7 +617,8 @@ def test_request_whose_deadline_has_expired() -> None:
     service = served.InferenceService(create_app({"m": Model(model, in_event_loop=True)}))
     models = service._models(tw.grpc.encode_response)
     failure = asyncio.run(service._infer(models, message("m"), Context()))
-    assert failure == ("the deadline has expired", 499)
+    assert failure == ("the deadline has expired", 504)
+    assert failure.code is grpc.StatusCode.DEADLINE_EXCEEDED
     assert called == []
 
 
@@ -784,7 +785,7 @@ def test_server_of_the_user(is_app: bool) -> None:
                     await call(message(x=np.zeros(1001, np.uint8)))
                 assert caught.value.code() == Code.RESOURCE_EXHAUSTED
                 length = len(message(x=np.zeros(1001, np.uint8)))
-                text = f"the message is {length} bytes long; the limit is 1000"
+                text = f"SERVER: Received message larger than max ({length} vs. 1000)"
                 assert caught.value.details() == text
         await server.stop(1)
 

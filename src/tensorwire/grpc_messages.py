@@ -29,11 +29,5 @@ MODEL_METADATA_RESPONSE: Fields = {
     4: ("inputs", [TENSOR_METADATA]),
     5: ("outputs", [TENSOR_METADATA]),
 }
-# What an inference request begins with, without its tensors.
-INFER_REQUEST_NAMES: Fields = {
-    1: ("model_name", str),
-    2: ("model_version", str),
-    3: ("id", str),
-}
 # The error of a request in a stream.
 STREAM_ERROR: Fields = {1: ("error_message", str), 2: ("infer_response", [{3: ("id", str)}])}

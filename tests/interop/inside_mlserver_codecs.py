@@ -35,6 +35,7 @@ from tensorwire.integrations.mlserver.convert import (
     to_tensor,
 )
 from tensorwire.integrations.patching import Untested
+from tensorwire.integrations.split import SplitMessage
 
 WITH_AND_WITHOUT = pytest.mark.parametrize("integration", [False, True], indirect=True)
 NUMBERS = ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
@@ -431,6 +432,19 @@ def request_of(tensors: list[tuple[str, str, list[int]]], contents: list[bytes])
     for name, datatype, shape in tensors:
         message.inputs.add(name=name, datatype=datatype, shape=shape)
     return converters.ModelInferRequestConverter.to_types(message)
+
+
+@pytest.mark.parametrize("texts", [[b"hello"], [b"a", b"b c"], [b"x" * 200]])
+def test_raw_contents_beside_a_message(integration: bool, texts: list[bytes]) -> None:
+    """They are views, but what a model gets can be pickled, and the message can be copied."""
+    head = pb.ModelInferRequest(model_name="m")
+    head.inputs.add(name="x", datatype="BYTES", shape=[len(texts)])
+    split = SplitMessage(head, [memoryview(bytes(tw.encode_bytes(texts)))])
+    for message in (split, copy.copy(split), pickle.loads(pickle.dumps(split))):
+        request = converters.ModelInferRequestConverter.to_types(message)
+        assert list(request.inputs[0].data) == texts
+        assert StringCodec.decode_input(request.inputs[0]) == [text.decode() for text in texts]
+        assert pickle.loads(pickle.dumps(request)) == request
 
 
 @WITH_AND_WITHOUT

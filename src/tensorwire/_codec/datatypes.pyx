@@ -119,8 +119,8 @@ bf16_as_uint16=False)\n--\n
     Parameters
     ----------
     max_header_nbytes : int, default 64 MiB
-        Maximum size of the JSON header in bytes. The default is also Triton's limit. gRPC messages
-        have no header.
+        Maximum size of the JSON header in bytes, or of a gRPC message besides its tensors. The
+        default is also Triton's limit for JSON.
     max_tensors : int, default 4096
         Maximum number of tensors in a message, of requested outputs in a request, and of raw
         contents in a gRPC message.

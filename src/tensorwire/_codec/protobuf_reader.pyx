@@ -103,6 +103,9 @@ cdef WireType[N_CONTENTS] ELEMENT_TYPES
 ELEMENT_TYPES[:] = [
     VARINT, VARINT, VARINT, VARINT, VARINT, VARINT, FIXED32, FIXED64, LENGTH_DELIMITED]
 
+# The fields 1 to 3 of ModelInferRequest and ModelInferResponse.
+cdef tuple NAMES = ("model_name", "model_version", "id")
+
 # The field that has the elements of a datatype. FP16 and BF16 have none.
 cdef dict CONTENTS_OF = {
     "BOOL": 1, "INT8": 2, "INT16": 2, "INT32": 2, "INT64": 3, "UINT8": 4, "UINT16": 4, "UINT32": 4,
@@ -120,7 +123,8 @@ def decode_request(
     message : buffer
         The serialized message: a C-contiguous buffer of bytes.
     limits : Limits, default Limits()
-        Limits and options. ``max_header_nbytes`` and ``max_nesting`` do not apply.
+        Limits and options. ``max_header_nbytes`` applies to everything but the data of tensors and
+        fields that are skipped; ``max_nesting`` does not apply.
 
     Returns
     -------
@@ -310,6 +314,7 @@ cdef class MessageReader:
     cdef Py_ssize_t n_raw
     cdef Py_ssize_t raw_capacity
     cdef Py_ssize_t n_parameters
+    cdef Py_ssize_t header_nbytes  # bytes so far that are not data of a tensor
     cdef uint64_t n_elements  # of all tensors so far
     # The part of the message that is being read, for errors: "inputs", 0, "contents", for example.
     cdef str part
@@ -330,12 +335,28 @@ cdef class MessageReader:
     cdef int next(self, Fields* fields, Field* field) except -1:
         """Read the next field. Raises HeaderError if it is malformed."""
         cdef FieldFault fault = next_field(fields, field)
+        cdef bint has_length = field.wire_type == LENGTH_DELIMITED
         if fault != NO_FIELD_FAULT:
             self.raise_fault(fault, field.tag)
+        return self.count_header((field.begin if has_length else fields.position) - field.tag, field)
+
+    cdef inline int count_header(self, Py_ssize_t nbytes, const Field* field) except -1:
+        """Count bytes of a field that are not data of a tensor. Raises HeaderError.
+
+        Each field is counted, and each byte of text, so that this limits the time of reading them.
+        """
+        self.header_nbytes += nbytes
+        if self.header_nbytes > self.limits.max_header_nbytes:
+            offset, limit = field.tag - self.body.data, self.limits.max_header_nbytes
+            raise HeaderError(
+                f"the gRPC message has more than {format_count('byte', limit)} besides its "
+                f"tensors, which is the limit (byte {offset})",
+                offset=offset, expected=limit, actual=self.header_nbytes)
         return 0
 
     cdef str text(self, const Field* field, str member):
         """Return a field with text. Raises HeaderError if it is not valid UTF-8."""
+        self.count_header(field.end - field.begin, field)
         cdef const char* data = <const char*>field.begin
         cdef Py_ssize_t nbytes = field.end - field.begin
         cdef bytes copied
@@ -568,6 +589,7 @@ cdef class MessageReader:
                 self.name = self.text(&field, "name")
                 entry.name_nbytes = field.end - field.begin
             elif field.number == 2:
+                self.count_header(field.end - field.begin, &field)
                 self.datatype = datatype_named(field.begin, field.end - field.begin)
                 if self.datatype is None:
                     self.datatype_text = self.text(&field, "datatype")
@@ -584,6 +606,7 @@ cdef class MessageReader:
         cdef uint64_t dim = 0
         if field.wire_type == VARINT or field.wire_type == LENGTH_DELIMITED:
             fields = fields_of(field)
+            self.count_header(fields.end - fields.position, field)
             while fields.position < fields.end:
                 fault = read_varint(&fields, &dim)
                 if fault != NO_FIELD_FAULT:
@@ -897,7 +920,28 @@ cdef inline FieldFault store_integer(uint64_t value, Contents* contents) noexcep
 # --- the other messages of the service -----------------------------------------------------------
 
 
-def read_message(message, dict kinds not None):
+def read_names(message):
+    """Return the model_name, model_version and id of an inference request.
+
+    Raises HeaderError if the message is malformed. Its tensors are not read.
+    """
+    cdef MessageReader reader = new_reader(Body(message), DEFAULT_LIMITS, True)
+    cdef Fields fields = outermost(reader.body)
+    cdef Field field
+    cdef Field[3] found
+    cdef bint[3] is_found
+    cdef int i
+    is_found[:] = [False, False, False]
+    while fields.position < fields.end:
+        reader.next(&fields, &field)
+        if field.number <= 3 and field.wire_type == LENGTH_DELIMITED:
+            found[field.number - 1] = field
+            is_found[field.number - 1] = True
+    return tuple([
+        reader.text(&found[i], NAMES[i]) if is_found[i] else "" for i in range(3)])
+
+
+def read_message(message, dict kinds not None, Limits limits not None = DEFAULT_LIMITS):
     """Return the fields of a message by their names. A missing field has its default value.
 
     Parameters
@@ -907,13 +951,15 @@ def read_message(message, dict kinds not None):
     kinds : dict
         The name and the kind of each field number. The kinds are ``str``, ``[str]``, ``bool`` and
         ``[int]``; a list that contains a dict is a list of messages with these fields.
+    limits : Limits
+        Of these, ``max_header_nbytes`` applies.
 
     Raises
     ------
     HeaderError
-        The message is malformed.
+        The message is malformed or too long.
     """
-    cdef MessageReader reader = new_reader(Body(message), DEFAULT_LIMITS, True)
+    cdef MessageReader reader = new_reader(Body(message), limits, True)
     return read_kinds(reader, outermost(reader.body), kinds)
 
 
@@ -930,6 +976,7 @@ cdef dict read_kinds(MessageReader reader, Fields fields, dict kinds):
             continue
         if kind == [int] and (field.wire_type == VARINT or field.wire_type == LENGTH_DELIMITED):
             packed = fields_of(&field)
+            reader.count_header(packed.end - packed.position, &field)
             while packed.position < packed.end:
                 fault = read_varint(&packed, &value)
                 if fault != NO_FIELD_FAULT:

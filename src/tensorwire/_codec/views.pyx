@@ -50,6 +50,7 @@ cdef struct NamedDatatype:
 cdef enum:
     N_DATATYPES = 14
 cdef NamedDatatype[N_DATATYPES] NAMED_DATATYPES
+assert len(DATATYPES) == N_DATATYPES
 for number, row in enumerate(DATATYPES.values()):
     NAMED_DATATYPES[number].name = int.from_bytes(row.name.encode(), "little")
     NAMED_DATATYPES[number].datatype = <PyObject*>row

@@ -35,12 +35,16 @@ except ImportError:
 
 import tensorwire as tw
 
-from .._codec.protobuf_reader import decode_response, read_message, read_stream_response
+from .._codec.protobuf_reader import (
+    decode_response,
+    read_message,
+    read_names,
+    read_stream_response,
+)
 from .._codec.protobuf_writer import encode_request, write_message
 from ..arguments import check_type
 from ..errors import format_seconds, format_value
 from ..grpc_messages import (
-    INFER_REQUEST_NAMES,
     MODEL_METADATA_RESPONSE,
     MODEL_REQUEST,
     NO_FIELDS,
@@ -125,7 +129,7 @@ class GrpcBody(NamedTuple):
         return decode_response(self.message, limits=limits)
 
     def parse_metadata(self, limits: tw.Limits) -> dict[str, Any]:
-        return read_message(self.message, self.fields)
+        return read_message(self.message, self.fields, limits)
 
 
 class ForkState:
@@ -371,12 +375,12 @@ class GrpcTransport:
                 actual=len(message),
             )
         wanted = _checked_model(model, version)
-        found = read_message(message, INFER_REQUEST_NAMES)
-        if (found["model_name"], found["model_version"]) != wanted:
+        name, own_version, _ = read_names(message)
+        if (name, own_version) != wanted:
             raise ValueError(
-                f"the encoded request has model_name {format_value(found['model_name'])} and "
-                f"model_version {format_value(found['model_version'])}, but the call is for "
-                f"{format_value(wanted[0])} and {format_value(wanted[1])}"
+                f"the encoded request is for model {format_value(name)} (version "
+                f"{format_value(own_version)}), but the call is for {format_value(wanted[0])} "
+                f"(version {format_value(wanted[1])}): pass model_name to InferRequest"
             )
         return message
 
@@ -460,7 +464,9 @@ class GrpcTransport:
             return connection_error(request, ConnectionError(_CLOSED))
         if code in _CONNECTION_CODES and _CONNECTION_FAILED.match(text):
             return connection_error(request, ConnectionError(text))
-        return _server_error(request, _STATUSES.get(code, 500), text)
+        # For a compressed message, grpcio names neither the side nor the numbers.
+        is_too_large = text.startswith("Decompressed message larger than max")
+        return _server_error(request, 413 if is_too_large else _STATUSES.get(code, 500), text)
 
     def open_stream(
         self,

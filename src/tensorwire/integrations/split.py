@@ -17,7 +17,21 @@ from .._codec.protobuf_writer import append_raw_contents
 from ..grpc_messages import SERVICE
 
 
-class SplitMessage:
+class Wrapper:
+    """An object whose other attributes are those of the object that it wraps."""
+
+    _wrapped: Any
+
+    def __init__(self, wrapped: Any) -> None:
+        self._wrapped = wrapped
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_wrapped" or name.startswith("__"):  # copy and pickle ask before __init__
+            raise AttributeError(name)
+        return getattr(self._wrapped, name)
+
+
+class SplitMessage(Wrapper):
     """A generated message, with raw contents that are not in it. Its attributes are the message's.
 
     Parameters
@@ -29,11 +43,11 @@ class SplitMessage:
     """
 
     def __init__(self, message: Any, contents: list[Any]) -> None:
-        self._message = message
+        super().__init__(message)
         self.raw_input_contents = self.raw_output_contents = contents
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._message, name)
+    def __reduce__(self) -> Any:  # memoryviews cannot be pickled
+        return SplitMessage, (self._wrapped, list(map(bytes, self.raw_input_contents)))
 
 
 def add_infer_handler(

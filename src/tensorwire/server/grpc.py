@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 
 import tensorwire as tw
 
-from .._codec.protobuf_reader import read_message
+from .._codec.protobuf_reader import read_message, read_names
 from .._codec.protobuf_writer import write_message
 from ..arguments import check_type
-from ..errors import HeaderError, TensorwireError
+from ..errors import TensorwireError
 from ..grpc import decode_request, encode_response, encode_stream_response
 from ..grpc_messages import (
-    INFER_REQUEST_NAMES,
     MODEL_METADATA_RESPONSE,
     MODEL_REQUEST,
     READY_RESPONSE,
@@ -57,6 +56,7 @@ CODES = {
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
     499: grpc.StatusCode.CANCELLED,
     503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 HEALTH_SERVICE = "grpc.health.v1.Health"
 HEALTH_REQUEST: Fields = {1: ("service", str)}
@@ -213,17 +213,13 @@ class InferenceService:
         call = ThreadCall()
         try:
             if context.time_remaining() == 0:
-                return Failure("the deadline has expired", 499)
-            if len(message) > self._service.max_body:
-                raise HeaderError(
-                    f"the message is {len(message)} bytes long; the limit is "
-                    f"{self._service.max_body}",
-                    expected=self._service.max_body,
-                    actual=len(message),
-                    status=413,
-                )
-            names = read_message(message, INFER_REQUEST_NAMES)
-            model: GrpcModel = self._find(models, names["model_name"], names["model_version"])
+                return Failure("the deadline has expired", 504)
+            limit = self._service.max_body
+            if len(message) > limit:  # in the words of grpcio, which clients recognize
+                text = f"SERVER: Received message larger than max ({len(message)} vs. {limit})"
+                return Failure(text, 413)
+            name, version, _ = read_names(message)
+            model: GrpcModel = self._find(models, name, version)
             result = model.infer(message, call)
         except Exception as error:
             return Failure(*describe_failure(error))
@@ -273,7 +269,7 @@ async def settle(result: Any) -> bytes | Failure:
 def stream_error(message: bytes, text: str) -> bytes:
     """Return the response of a stream for a request that failed. It has the id of the request."""
     try:
-        request_id = read_message(message, INFER_REQUEST_NAMES)["id"]
+        _, _, request_id = read_names(message)
     except TensorwireError:
         request_id = ""
     response = [{"id": request_id}] if request_id else []

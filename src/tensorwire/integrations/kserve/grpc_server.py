@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 from kserve import InferResponse
+from kserve.protocol import infer_type
 
-from ..split import SplitMessage
-from .convert import Buffer, Options, output_buffer, received_tensor, shallow_copy
+from ..split import SplitMessage, Wrapper
+from .convert import Options, output_buffer, received_tensor, shallow_copy
 
 
-class PlaneWithViews:
+class PlaneWithViews(Wrapper):
     """A data plane whose responses become SplitMessages.
 
     KServe's servicer calls ``to_grpc`` of what the data plane returns. Everywhere else, ``to_grpc``
@@ -20,14 +21,11 @@ class PlaneWithViews:
     """
 
     def __init__(self, plane: Any, options: Callable[[], Options]) -> None:
-        self._plane = plane
+        super().__init__(plane)
         self._options = options
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plane, name)
-
     async def infer(self, *arguments: Any, **more: Any) -> tuple[Any, Any]:
-        response, headers = await self._plane.infer(*arguments, **more)
+        response, headers = await self._wrapped.infer(*arguments, **more)
         if type(response) is InferResponse:
             response = ResponseWithViews(response, self._options())
         return response, headers
@@ -46,14 +44,12 @@ class ResponseWithViews(InferResponse):  # type: ignore[misc]  # kserve has no t
         self._codec_options = options
 
     def to_grpc(self) -> Any:
-        is_raw = self._use_binary_outputs or any(
-            output.datatype in {"FP16", "BF16"} for output in self.outputs
-        )
+        is_raw = self._use_binary_outputs or infer_type._contains_fp16_datatype(self)
+        if not all(has_raw_contents(output, is_raw) for output in self.outputs):
+            return super().to_grpc()
         outputs, contents = [], []
         for output in self.outputs:
-            buffer = raw_contents(output, is_raw, self._codec_options)
-            if buffer is None:  # all outputs, because BYTES are converted in place
-                return super().to_grpc()
+            buffer = output_buffer(output, self._codec_options)
             made = shallow_copy(output)
             if made._raw_data is None:  # KServe adds this parameter when it packs an array
                 sizes = {"binary_data_size": memoryview(buffer).nbytes}
@@ -67,11 +63,10 @@ class ResponseWithViews(InferResponse):  # type: ignore[misc]  # kserve has no t
         return SplitMessage(message, contents)
 
 
-def raw_contents(output: Any, is_raw: bool, options: Options) -> Buffer | None:
-    """Return the raw contents of an output; None if KServe sends it as typed contents."""
-    if received_tensor(output) is None:
-        if output._raw_data is not None or isinstance(output._data, np.ndarray):
-            return output_buffer(output, options)
-        if not output._data:
-            return None
-    return output_buffer(output, options) if is_raw else None
+def has_raw_contents(output: Any, is_raw: bool) -> bool:
+    """Return whether KServe sends an output as raw contents. ``is_raw`` is that of the response."""
+    if received_tensor(output) is not None:
+        return is_raw
+    if output._raw_data is not None or isinstance(output._data, np.ndarray):
+        return True
+    return is_raw and bool(output._data)

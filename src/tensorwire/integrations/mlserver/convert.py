@@ -433,11 +433,11 @@ def array_bytes(array: Array) -> bytes:
     return array.tobytes()
 
 
-def list_raw_data(element: Any, raw: bytes) -> list[Any]:
+def list_raw_data(element: Any, raw: bytes | memoryview) -> list[Any]:
     """Return raw contents as a flat list. Raises MLServerError (status 400)."""
     is_bytes = element.datatype == "BYTES" and len(raw) >= 4
     if is_bytes and int.from_bytes(raw[:4], "little") == len(raw) - 4:  # a single element
-        return [raw[4:]]
+        return [bytes(raw[4:])]  # MLServer's codecs accept bytes, but no memoryview
     if len(raw) <= SHORT_RAW_NBYTES:
         letter, itemsize = STRUCT_FORMATS.get(element.datatype, ("", 0))
         shape = element.shape

@@ -31,7 +31,7 @@ from ...errors import ElementError, LayoutError, format_count, format_subject
 from ...http import EXTENSION
 from ...server.asgi import Receive, Scope, Send
 from ..patching import Function, Replacement
-from ..split import SplitMessage, add_infer_handler
+from ..split import SplitMessage, Wrapper, add_infer_handler
 from .convert import (
     DATATYPES_BY_DTYPE,
     SHORT_RAW_NBYTES,
@@ -209,28 +209,19 @@ def replace_pack(original: Function) -> Function:
     return pack
 
 
-class SplitResult:
+class SplitResult(Wrapper):
     """What a model returned for a call of the gRPC server. Its attributes are the response's."""
 
     def __init__(self, response: Any) -> None:
-        self._response = response
+        super().__init__(response)
         self.outputs = response.outputs
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._response, name)
 
-
-class SplittingPlane:
+class SplittingPlane(Wrapper):
     """A data plane whose ``infer`` returns SplitResults, which become SplitMessages."""
 
-    def __init__(self, plane: Any) -> None:
-        self._plane = plane
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plane, name)
-
     async def infer(self, *arguments: Any, **more: Any) -> SplitResult:
-        return SplitResult(await self._plane.infer(*arguments, **more))
+        return SplitResult(await self._wrapped.infer(*arguments, **more))
 
 
 def replace_from_types(original: Function) -> Function:

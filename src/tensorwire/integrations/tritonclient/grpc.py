@@ -185,6 +185,8 @@ def read_response(message: Any) -> Any:
 
 def read_stream_response(message: bytes) -> Any:
     """Return a ModelStreamInferResponse, in which `read_response` has read the response."""
+    if len(message) < VIEW_FROM_NBYTES:
+        return parse_stream_response(message)
     head, responses = split_field(message, STREAM_INFER_RESPONSE)
     if len(responses) == 1:  # several are merged
         response = read_response(responses[0])
