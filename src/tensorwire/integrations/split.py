@@ -46,9 +46,6 @@ class SplitMessage(Wrapper):
         super().__init__(message)
         self.raw_input_contents = self.raw_output_contents = contents
 
-    def __reduce__(self) -> Any:  # memoryviews cannot be pickled
-        return SplitMessage, (self._wrapped, list(map(bytes, self.raw_input_contents)))
-
 
 def add_infer_handler(
     server: Any, model_infer: Callable[[Any, Any], Awaitable[Any]], request_class: Any
