@@ -94,6 +94,8 @@ _CONNECTION_FAILED = re.compile(
 _TOO_LARGE = re.compile(
     r"(CLIENT|SERVER): (Sent|Received) message larger than max \((\d+) vs\. (\d+)\)"
 )
+# What new versions of grpcio report for a compressed message, on either side.
+_DECOMPRESSED_TOO_LARGE = "Decompressed message larger than max"
 _RESERVED_HEADERS = {"connection", "host", "te", "user-agent"}
 _METADATA_KEY = re.compile(r"(?!grpc-)[0-9a-z_.-]+(?<!-bin)")
 _METADATA_VALUE = re.compile(r"[ -~]*")
@@ -440,22 +442,35 @@ class GrpcTransport:
 
     def error(self, channel: Channel, request: GrpcRequest, code: str, text: str) -> Exception:
         """Return the exception for a status other than OK and an expired deadline."""
-        if code == "RESOURCE_EXHAUSTED" and (found := _TOO_LARGE.search(text)):
-            side, direction, actual, limit = found.groups()
-            if side == "SERVER":
-                return _server_error(request, 413, text)
-            if direction == "Received":
-                return _too_long_error(int(actual), int(limit))
-            return tw.EncodeError(
-                f"the gRPC message is {actual} bytes long; the limit of the channel is {limit}",
-                expected=int(limit),
-                actual=int(actual),
-            )
+        error = self._size_error(request, text) if code == "RESOURCE_EXHAUSTED" else None
+        if error is not None:
+            return error
         if code == "CANCELLED" and channel.is_closed:
             return connection_error(request, ConnectionError(_CLOSED))
         if code in _CONNECTION_CODES and _CONNECTION_FAILED.match(text):
             return connection_error(request, ConnectionError(text))
         return _server_error(request, _STATUSES.get(code, 500), text)
+
+    def _size_error(self, request: GrpcRequest, text: str) -> Exception | None:
+        """Return the exception for a message above a limit of grpcio; None for another text."""
+        if text == _DECOMPRESSED_TOO_LARGE:
+            if request.compression is not None:  # the server has rejected it
+                return _server_error(request, 413, text)
+            problem = "the response is longer than the limit after decompression"
+            return tw.HeaderError(problem, expected=self.max_body, status=413)
+        found = _TOO_LARGE.search(text)
+        if found is None:
+            return None
+        side, direction, actual, limit = found.groups()
+        if side == "SERVER":
+            return _server_error(request, 413, text)
+        if direction == "Received":
+            return _too_long_error(int(actual), int(limit))
+        return tw.EncodeError(
+            f"the gRPC message is {actual} bytes long; the limit of the channel is {limit}",
+            expected=int(limit),
+            actual=int(actual),
+        )
 
     def open_stream(
         self,
