@@ -1160,6 +1160,29 @@ def test_error_of_the_requests(client: Any, caplog: pytest.LogCaptureFixture) ->
     assert caplog.text == ""
 
 
+def test_error_of_the_requests_does_not_keep_them(client: Any) -> None:
+    arrays: list[Any] = []
+
+    def requests() -> Iterator[Any]:
+        array = np.zeros(1000)
+        arrays.append(weakref.ref(array))
+        yield {"x": array}
+        del array
+        raise KeyError("mine")
+
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(KeyError):
+            list(client.stream("echo", requests()))
+        deadline = time.monotonic() + 5
+        while arrays[0]() is not None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert arrays[0]() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("requests", [{"x": X}, request(), b"", "x", None, X[0]])
 def test_requests_that_are_not_an_iterable_of_inputs(client: Any, requests: Any) -> None:
     with pytest.raises(TypeError, match="requests must be an iterable of inputs, not "):

@@ -548,6 +548,7 @@ class StreamCall:
         except GeneratorExit:
             raise
         except BaseException as error:
+            inputs = None
             self._fail(error)
 
     async def _messages_of_a_task(self, requests: Any) -> AsyncIterator[bytes]:
@@ -561,6 +562,7 @@ class StreamCall:
         except (GeneratorExit, asyncio.CancelledError):
             raise
         except BaseException as error:
+            inputs = None
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
@@ -591,11 +593,15 @@ class StreamCall:
                 raise
             failure = connection_error(self.request, ConnectionError(_CLOSED))
         self.has_ended = True
-        if self.error is not None:
-            raise self.error
-        if failure is not None and not self.is_closed:
-            raise failure
-        return None
+        raised, self.error = self.error, None
+        if raised is None and not self.is_closed:
+            raised = failure
+        try:
+            if raised is not None:
+                raise raised
+            return None
+        finally:
+            del raised, failure  # the exception refers to this frame
 
     async def _status_of(self, error: Any) -> tuple[str, str]:
         """Return the code and the text with which the call has ended."""
