@@ -483,6 +483,27 @@ def test_request_above_a_limit(connect: Connect) -> None:
         assert (too_long.value.expected, (too_long.value.actual or 0) > 4000) == (500, True)
 
 
+@pytest.mark.parametrize("is_server", [False, True])
+def test_compressed_message_above_a_limit(connect: Connect, is_server: bool) -> None:
+    """New versions of grpcio do not report which side has rejected it, and how long it is."""
+
+    def reject(message: bytes, context: Any) -> Any:
+        calls.append(message)
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "Decompressed message larger than max")
+
+    calls: list[bytes] = []
+    with (
+        GrpcServer({"ModelInfer": reject}) as server,
+        connect(server.url, retries=3) as client,
+        pytest.raises((InferenceServerError, tw.HeaderError)) as caught,
+    ):
+        algorithm = "gzip" if is_server else None
+        client.infer("echo", {"x": X}, request_compression_algorithm=algorithm)
+    assert isinstance(caught.value, InferenceServerError) == is_server
+    assert caught.value.status == 413
+    assert len(calls) == 1
+
+
 def test_max_body_of_the_options(connect: Connect, server: GrpcServer) -> None:
     for max_body in (None, (1 << 31) - 1, 1 << 31, 1 << 70):
         with connect(server.url, max_body=max_body) as client:
@@ -1137,6 +1158,29 @@ def test_error_of_the_requests(client: Any, caplog: pytest.LogCaptureFixture) ->
         assert list(responses) == []
     assert time.perf_counter() - started < 2
     assert caplog.text == ""
+
+
+def test_error_of_the_requests_does_not_keep_them(client: Any) -> None:
+    arrays: list[Any] = []
+
+    def requests() -> Iterator[Any]:
+        array = np.zeros(1000)
+        arrays.append(weakref.ref(array))
+        yield {"x": array}
+        del array
+        raise KeyError("mine")
+
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(KeyError):
+            list(client.stream("echo", requests()))
+        deadline = time.monotonic() + 5
+        while arrays[0]() is not None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert arrays[0]() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("requests", [{"x": X}, request(), b"", "x", None, X[0]])

@@ -277,6 +277,39 @@ def test_model_that_cancels_its_own_task() -> None:
     assert (error.code(), error.details()) == (Code.INTERNAL, "internal server error")
 
 
+class Panic(BaseException):
+    """Like an exception of a Rust extension that has panicked."""
+
+
+@pytest.mark.parametrize("kind", ["thread", "event loop", "async"])
+@pytest.mark.parametrize("error", [Panic, SystemExit])
+@pytest.mark.parametrize("method", ["items", "__array__"])
+def test_result_that_raises_when_it_is_read(
+    kind: str, error: type[BaseException], method: str
+) -> None:
+    """The call ends, and the server goes on."""
+
+    def fail_to_read(*_: Any, **__: Any) -> Any:
+        raise error
+
+    def model(request: tw.InferRequest) -> Any:
+        if not request.parameters:
+            return {}
+        if method == "items":
+            return type("Lazy", (dict,), {"items": fail_to_read})()
+        return {"y": type("Lazy", (), {"__array__": fail_to_read})()}
+
+    async def async_model(request: tw.InferRequest) -> Any:
+        return model(request)
+
+    served_model = async_model if kind == "async" else Model(model, in_event_loop=kind[0] == "e")
+    with grpc_server(create_app({"m": served_model})) as server:
+        sent = message("m", x=SMALL, parameters={"fail": True})
+        failed = error_of(lambda: server.method(sent, timeout=5))
+        assert (failed.code(), failed.details()) == (Code.INTERNAL, "model 'm' failed")
+        server.method(message("m", x=SMALL), timeout=5)
+
+
 def test_exceptions_are_logged(server: GrpcServer, caplog: pytest.LogCaptureFixture) -> None:
     error_of(lambda: server.infer("fail"))
     [record] = caplog.records

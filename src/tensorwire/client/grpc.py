@@ -98,6 +98,8 @@ _CONNECTION_FAILED = re.compile(
 _TOO_LARGE = re.compile(
     r"(CLIENT|SERVER): (Sent|Received) message larger than max \((\d+) vs\. (\d+)\)"
 )
+# What new versions of grpcio report for a compressed message, on either side.
+_DECOMPRESSED_TOO_LARGE = "Decompressed message larger than max"
 _RESERVED_HEADERS = {"connection", "host", "te", "user-agent"}
 _METADATA_KEY = re.compile(r"(?!grpc-)[0-9a-z_.-]+(?<!-bin)")
 _METADATA_VALUE = re.compile(r"[ -~]*")
@@ -449,17 +451,9 @@ class GrpcTransport:
 
     def error(self, channel: Channel, request: GrpcRequest, code: str, text: str) -> Exception:
         """Return the exception for a status other than OK and an expired deadline."""
-        if code == "RESOURCE_EXHAUSTED" and (found := _TOO_LARGE.search(text)):
-            side, direction, actual, limit = found.groups()
-            if side == "SERVER":
-                return _server_error(request, 413, text)
-            if direction == "Received":
-                return _too_long_error(int(actual), int(limit))
-            return tw.EncodeError(
-                f"the gRPC message is {actual} bytes long; the limit of the channel is {limit}",
-                expected=int(limit),
-                actual=int(actual),
-            )
+        error = self._size_error(request, text) if code == "RESOURCE_EXHAUSTED" else None
+        if error is not None:
+            return error
         if code == "CANCELLED" and channel.is_closed:
             return connection_error(request, ConnectionError(_CLOSED))
         if code in _CONNECTION_CODES and _CONNECTION_FAILED.match(text):
@@ -467,6 +461,27 @@ class GrpcTransport:
         # For a compressed message, grpcio names neither the side nor the numbers.
         is_too_large = text.startswith("Decompressed message larger than max")
         return _server_error(request, 413 if is_too_large else _STATUSES.get(code, 500), text)
+
+    def _size_error(self, request: GrpcRequest, text: str) -> Exception | None:
+        """Return the exception for a message above a limit of grpcio; None for another text."""
+        if text == _DECOMPRESSED_TOO_LARGE:
+            if request.compression is not None:  # the server has rejected it
+                return _server_error(request, 413, text)
+            problem = "the response is longer than the limit after decompression"
+            return tw.HeaderError(problem, expected=self.max_body, status=413)
+        found = _TOO_LARGE.search(text)
+        if found is None:
+            return None
+        side, direction, actual, limit = found.groups()
+        if side == "SERVER":
+            return _server_error(request, 413, text)
+        if direction == "Received":
+            return _too_long_error(int(actual), int(limit))
+        return tw.EncodeError(
+            f"the gRPC message is {actual} bytes long; the limit of the channel is {limit}",
+            expected=int(limit),
+            actual=int(actual),
+        )
 
     def open_stream(
         self,
@@ -544,6 +559,7 @@ class StreamCall:
         except GeneratorExit:
             raise
         except BaseException as error:
+            inputs = None
             self._fail(error)
 
     async def _messages_of_a_task(self, requests: Any) -> AsyncIterator[bytes]:
@@ -557,6 +573,7 @@ class StreamCall:
         except (GeneratorExit, asyncio.CancelledError):
             raise
         except BaseException as error:
+            inputs = None
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
@@ -587,11 +604,15 @@ class StreamCall:
                 raise
             failure = connection_error(self.request, ConnectionError(_CLOSED))
         self.has_ended = True
-        if self.error is not None:
-            raise self.error
-        if failure is not None and not self.is_closed:
-            raise failure
-        return None
+        raised, self.error = self.error, None
+        if raised is None and not self.is_closed:
+            raised = failure
+        try:
+            if raised is not None:
+                raise raised
+            return None
+        finally:
+            del raised, failure  # the exception refers to this frame
 
     async def _status_of(self, error: Any) -> tuple[str, str]:
         """Return the code and the text with which the call has ended."""

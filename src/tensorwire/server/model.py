@@ -287,7 +287,12 @@ class ServedModel(Generic[Received, Encoded]):
 
     def _is_slow_to_encode(self, result: Any, request: tw.InferRequest) -> bool:
         """Return whether encoding what a model returned may take more than two milliseconds."""
-        nbytes, is_converted = measure(result)
+        try:
+            nbytes, is_converted = measure(result)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # of an object that the model returned
+            raise self._model_error(error, request) from None
         return nbytes > MAX_JSON_NBYTES and (
             is_converted or self.format.is_slow_to_encode(nbytes, request)
         )
@@ -316,7 +321,9 @@ class ServedModel(Generic[Received, Encoded]):
             if declared:
                 check_outputs(response.outputs, declared)
             return self.format.encode(response, request)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # see _call: objects of the model run code, too
             # 400: the request asks for an output that does not exist, or that cannot be JSON
             if isinstance(error, tw.EncodeError) and error.status == 400:
                 raise
