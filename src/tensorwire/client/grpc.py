@@ -137,18 +137,18 @@ class GrpcBody(NamedTuple):
 class ForkState:
     """Whether this process can use grpcio.
 
-    A thread of grpcio waits for the calls of ``grpc.aio`` as long as such a channel exists, even
-    if it is closed. In a child process that was forked in the meantime, every call of grpcio hangs,
-    and no timeout ends it.
+    A thread of grpcio waits for the calls of ``grpc.aio``, and may do so after the last channel was
+    closed. In a child process that was forked after its start, every call of grpcio hangs or
+    crashes, and no timeout ends it.
     """
 
     def __init__(self) -> None:
-        self.channels: weakref.WeakSet[Any] = weakref.WeakSet()  # of grpc.aio
+        self.has_used_aio = False
         self.is_usable = True
         os.register_at_fork(after_in_child=self.begin_child)
 
     def begin_child(self) -> None:
-        self.is_usable = self.is_usable and not self.channels
+        self.is_usable = not self.has_used_aio
 
 
 class Channel:
@@ -164,7 +164,7 @@ class Channel:
         self.calls: weakref.WeakSet[Any] = weakref.WeakSet()  # streams, and those of AsyncClient
         self.lock = threading.Lock()  # of `calls`
         if self.is_async:
-            _fork_state.channels.add(channel)
+            _fork_state.has_used_aio = True
 
     def check(self) -> None:
         self.backend.check()
@@ -218,12 +218,7 @@ class Channel:
             calls = list(self.calls)
         for call in calls:
             call.cancel()
-        closing: Awaitable[None] | None = None
-        if self.is_owned and self.channel is not None:
-            closing = self.channel.close()
-        if self.is_async:  # see ForkState
-            self.channel = None
-            self.methods.clear()
+        closing: Awaitable[None] | None = self.channel.close() if self.is_owned else None
         return closing
 
     def forget(self) -> None:
@@ -283,8 +278,7 @@ class GrpcTransport:
     def new_pool(self, backend: Backend) -> Channel:
         if not _fork_state.is_usable:
             raise RuntimeError(
-                "this process cannot use gRPC: its parent process had a channel of grpc.aio "
-                "when it forked"
+                "this process cannot use gRPC: its parent process had used grpc.aio when it forked"
             )
         is_async = not isinstance(backend, BlockingBackend)
         if self.channel is not None:
@@ -458,9 +452,7 @@ class GrpcTransport:
             return connection_error(request, ConnectionError(_CLOSED))
         if code in _CONNECTION_CODES and _CONNECTION_FAILED.match(text):
             return connection_error(request, ConnectionError(text))
-        # For a compressed message, grpcio names neither the side nor the numbers.
-        is_too_large = text.startswith("Decompressed message larger than max")
-        return _server_error(request, 413 if is_too_large else _STATUSES.get(code, 500), text)
+        return _server_error(request, _STATUSES.get(code, 500), text)
 
     def _size_error(self, request: GrpcRequest, text: str) -> Exception | None:
         """Return the exception for a message above a limit of grpcio; None for another text."""
