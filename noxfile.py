@@ -429,11 +429,12 @@ def nightly_leaks(session: nox.Session) -> None:
 
 @nox.session(name="nightly-soak")
 def nightly_soak(session: nox.Session) -> None:
-    """1,000,000 HTTP requests to each of two servers; faults and signals; embedding in C."""
+    """1,000,000 HTTP requests to each of two servers, and gRPC calls; faults; embedding in C."""
     environment(session, "dev")
     tests_folder = {"PYTHONPATH": "tests"}
     session.run("python", "-m", "stress.embedding", times_scale(50), env=tests_folder)
     session.run("python", "-m", "stress.soak", times_scale(1_000_000), env=tests_folder)
+    session.run("python", "-m", "stress.grpc_soak", times_scale(1_000_000), env=tests_folder)
     session.run("python", "-m", "stress.client_faults", times_scale(20_000), env=tests_folder)
 
 
