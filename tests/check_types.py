@@ -33,6 +33,7 @@ STUBS = {
             "ray/__init__",
             "torch/__init__",
             "tritonclient/__init__",
+            "tritonclient/grpc/__init__",
             "tritonclient/http/__init__",
             "tritonclient/utils/__init__",
         ),

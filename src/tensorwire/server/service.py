@@ -100,8 +100,8 @@ class Service:
         check_type("models", models, Mapping, "a mapping of names to functions or Models")
         check_type("limits", limits, tw.Limits, "a Limits object")
         self.max_body: int = check_integer("max_body", max_body, minimum=1)
-        self.limits = limits
-        self.workers = Workers(max_concurrency)
+        self.limits: tw.Limits = limits
+        self.workers: Workers = Workers(max_concurrency)
         self.receive_timeout: float | None = check_seconds("receive_timeout", receive_timeout)
         self.zero_copy = zero_copy
         self.routes: dict[str, Route] = {

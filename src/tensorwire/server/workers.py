@@ -116,7 +116,7 @@ class ThreadCall:
         self._future: Future[Any] | None = None
         self._workers: Workers | None = None
         self._is_disconnected = False
-        self.is_cancelled = False
+        self.is_cancelled: bool = False
 
     def cancel(self) -> None:
         """Cancel the call unless it runs: the client does certainly not wait for the response."""
