@@ -338,7 +338,8 @@ cdef class MessageReader:
         cdef bint has_length = field.wire_type == LENGTH_DELIMITED
         if fault != NO_FIELD_FAULT:
             self.raise_fault(fault, field.tag)
-        return self.count_header((field.begin if has_length else fields.position) - field.tag, field)
+        return self.count_header(
+            (field.begin if has_length else fields.position) - field.tag, field)
 
     cdef inline int count_header(self, Py_ssize_t nbytes, const Field* field) except -1:
         """Count bytes of a field that are not data of a tensor. Raises HeaderError.
