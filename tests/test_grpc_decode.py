@@ -20,6 +20,7 @@ from support.lifetimes import assert_result_keeps_body_alive
 from support.protobuf_wire import delimited, fixed64, integer, packed
 from support.requirements import optional
 from tensorwire._codec import protobuf_reader
+from tensorwire.grpc_messages import RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS
 
 pb: Any = optional("tritonclient.grpc.service_pb2")
 
@@ -441,16 +442,20 @@ def test_many_small_fields_are_limited(read: str) -> None:
     """64 MiB of fields without tensors, whatever reads them."""
     message = b"\xb8\x06\x01" * 23_000_000
     function = getattr(protobuf_reader, read)
+    arguments: dict[str, list[Any]] = {"read_message": [{}], "read_names": [tw.Limits()]}
     with pytest.raises(tw.HeaderError, match="more than 67108864 bytes besides its tensors"):
-        function(message, *([{}] if read == "read_message" else []))
+        function(message, *arguments.get(read, []))
 
 
 def test_names_are_read_without_tensors() -> None:
     message = cases.tensor() + delimited(3, "7") + delimited(1, "wrong") + delimited(1, "m")
-    assert protobuf_reader.read_names(message) == ("m", "", "7")
-    assert protobuf_reader.read_names(b"") == ("", "", "")
+    limits = tw.Limits(max_header_nbytes=10)
+    assert protobuf_reader.read_names(message, limits) == ("m", "", "7")
+    assert protobuf_reader.read_names(b"", limits) == ("", "", "")
     with pytest.raises(tw.HeaderError, match=r"model_version is not valid UTF-8 \(byte 2\)"):
-        protobuf_reader.read_names(b"\x12\x01\xff")
+        protobuf_reader.read_names(b"\x12\x01\xff", limits)
+    with pytest.raises(tw.HeaderError, match="more than 9 bytes besides its tensors"):
+        protobuf_reader.read_names(message, tw.Limits(max_header_nbytes=9))
 
 
 @pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
@@ -620,21 +625,21 @@ def test_errors_of_small_messages(message: bytes, text: str) -> None:
 
 @pytest.mark.parametrize("message", cases.SAME.values(), ids=cases.SAME)
 def test_split(message: bytes) -> None:
-    head, contents = protobuf_reader.split_raw_contents(message, is_request=True)
+    head, contents = protobuf_reader.split_field(message, RAW_INPUT_CONTENTS)
     assert [bytes(content) for content in contents] == [cases.X, cases.Y]
     assert address(contents[0]) in range(address(message), address(message) + len(message))
     assert isinstance(head, bytes) and len(head) == len(message) - len(cases.RAW)
-    assert protobuf_reader.split_raw_contents(head, is_request=True) == (head, [])
+    assert protobuf_reader.split_field(head, RAW_INPUT_CONTENTS) == (head, [])
 
 
 @pytest.mark.parametrize("message", [cases.INPUTS, cases.RAW + b"\x80", b""])
 def test_split_returns_other_messages_as_they_are(message: bytes) -> None:
-    head, contents = protobuf_reader.split_raw_contents(message, is_request=True)
+    head, contents = protobuf_reader.split_field(message, RAW_INPUT_CONTENTS)
     assert head is message and contents == []
 
 
 def test_split_response() -> None:
     message = delimited(7, "unknown") + delimited(6, b"\1") + cases.tensor() + delimited(6)
-    head, contents = protobuf_reader.split_raw_contents(bytearray(message), is_request=False)
+    head, contents = protobuf_reader.split_field(bytearray(message), RAW_OUTPUT_CONTENTS)
     assert head == delimited(7, "unknown") + cases.tensor()
     assert [bytes(content) for content in contents] == [b"\1", b""]

@@ -17,6 +17,7 @@ from support import reference
 from support.protobuf_wire import delimited, fixed64, integer, packed
 from support.requirements import optional
 from tensorwire._codec import protobuf_reader, protobuf_writer
+from tensorwire.grpc_messages import RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS
 
 pb: Any = optional("tritonclient.grpc.service_pb2")
 
@@ -279,7 +280,7 @@ def test_message_of_2_gib() -> None:
         assert str(error) == f"the gRPC message is {actual} bytes long; the limit is 2147483647"
         assert (error.expected, error.actual) == (2**31 - 1, actual)
     with pytest.raises(tw.EncodeError, match="is 2147483664 bytes long"):
-        protobuf_writer.append_raw_contents(b"head", [LARGE, LARGE], True)
+        protobuf_writer.append_fields(b"head", RAW_INPUT_CONTENTS, [LARGE, LARGE])
 
 
 @pytest.mark.slow(reason="it makes 262,144 tensors")
@@ -295,7 +296,7 @@ def test_sum_of_sizes_does_not_overflow() -> None:
     with pytest.raises(tw.EncodeError, match="bytes long; the limit is 2147483647"):
         request(*(tensor.replace(name=str(i)) for i in range(n)))
     with pytest.raises(tw.EncodeError, match="bytes long; the limit is 2147483647"):
-        protobuf_writer.append_raw_contents(b"", [reserved] * n, True)
+        protobuf_writer.append_fields(b"", RAW_INPUT_CONTENTS, [reserved] * n)
 
 
 @pytest.mark.parametrize(
@@ -337,18 +338,17 @@ def test_small_messages() -> None:
     assert protobuf_writer.write_message(empty, KINDS) == b""
 
 
-@pytest.mark.parametrize("is_request", [True, False])
-def test_append(is_request: bool) -> None:
+@pytest.mark.parametrize("number", [RAW_OUTPUT_CONTENTS, RAW_INPUT_CONTENTS])
+def test_append(number: int) -> None:
     contents: list[Any] = [b"\1", np.arange(300, dtype=np.uint8), bytearray(b"")]
     head = bytearray(cases.tensor())
-    whole = protobuf_writer.append_raw_contents(head, iter(contents), is_request)
-    number = 7 if is_request else 6
+    whole = protobuf_writer.append_fields(head, number, iter(contents))
     assert whole == bytes(head) + b"".join(delimited(number, bytes(c)) for c in contents)
-    rest, split = protobuf_reader.split_raw_contents(whole, is_request)
+    rest, split = protobuf_reader.split_field(whole, number)
     assert (rest, list(map(bytes, split))) == (head, list(map(bytes, contents)))
 
 
 @pytest.mark.parametrize("wrong", [None, ["text"], [None], [np.zeros(4, np.int32)]])
 def test_append_of_what_is_no_bytes(wrong: Any) -> None:
     with pytest.raises((TypeError, BufferError)):
-        protobuf_writer.append_raw_contents(b"", wrong, True)
+        protobuf_writer.append_fields(b"", RAW_INPUT_CONTENTS, wrong)

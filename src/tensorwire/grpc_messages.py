@@ -12,6 +12,11 @@ SERVICE = "inference.GRPCInferenceService"
 
 Fields = dict[int, tuple[str, Any]]
 
+# The numbers of fields of ModelInferRequest, ModelInferResponse and ModelStreamInferResponse.
+RAW_INPUT_CONTENTS = 7
+RAW_OUTPUT_CONTENTS = 6
+INFER_RESPONSE = 2
+
 NO_FIELDS: Fields = {}
 SERVER_LIVE_RESPONSE: Fields = {1: ("live", bool)}
 READY_RESPONSE: Fields = {1: ("ready", bool)}  # of ServerReady and ModelReady

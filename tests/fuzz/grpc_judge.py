@@ -23,6 +23,7 @@ from fuzz.grpc_messages import CONTENTS, KINDS, RAW, random_message
 from support import reference
 from tensorwire._codec import protobuf_reader, protobuf_writer
 from tensorwire.errors import format_count, format_shape, format_subject, format_value
+from tensorwire.grpc_messages import RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS
 
 CLASSES = {
     "request": service_pb2.ModelInferRequest,
@@ -146,7 +147,8 @@ def compare_metadata(source: Any, theirs: Any) -> str:
 def compare_split(kind: str, message: bytes, theirs: Any) -> None:
     """Compare the message without its raw contents, and these."""
     is_request = kind == "request"
-    head, contents = protobuf_reader.split_raw_contents(message, is_request)
+    number = RAW_INPUT_CONTENTS if is_request else RAW_OUTPUT_CONTENTS
+    head, contents = protobuf_reader.split_field(message, number)
     if theirs is None:
         try:
             CLASSES[kind].FromString(head)
@@ -160,7 +162,7 @@ def compare_split(kind: str, message: bytes, theirs: Any) -> None:
         assert not getattr(rest, member)
         getattr(rest, member).extend(map(bytes, contents))
         assert same(rest, theirs)
-        whole = protobuf_writer.append_raw_contents(head, contents, is_request)
+        whole = protobuf_writer.append_fields(head, number, contents)
         assert same(CLASSES[kind].FromString(whole), theirs)
 
 

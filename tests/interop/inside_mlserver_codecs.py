@@ -26,7 +26,7 @@ from mlserver.rest.app import APIRoute
 
 import tensorwire as tw
 from interop.recorded_sources import check_recorded, replaced, simulate_next_release
-from tensorwire._codec.protobuf_writer import append_raw_contents
+from tensorwire._codec.protobuf_writer import append_fields
 from tensorwire.integrations import mlserver
 from tensorwire.integrations.mlserver.convert import (
     ArrayData,
@@ -629,11 +629,11 @@ def test_grpc_server(integration: bool, monkeypatch: pytest.MonkeyPatch) -> None
     """Raw contents in both directions. An error has MLServer's status, and the server continues."""
     appended: list[list[bytes]] = []
 
-    def append(head: bytes, contents: list[bytes], is_request: bool) -> bytes:
+    def append(head: bytes, number: int, contents: list[bytes]) -> bytes:
         appended.append(contents)
-        return append_raw_contents(head, contents, is_request)
+        return append_fields(head, number, contents)
 
-    monkeypatch.setattr("tensorwire.integrations.split.append_raw_contents", append)
+    monkeypatch.setattr("tensorwire.integrations.split.append_fields", append)
     import grpc  # noqa: PLC0415
     from mlserver.grpc.dataplane_pb2_grpc import GRPCInferenceServiceStub  # noqa: PLC0415
     from mlserver.grpc.dataplane_pb2_grpc import (  # noqa: PLC0415

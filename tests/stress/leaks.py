@@ -114,7 +114,7 @@ def grpc_decoding() -> Iterator[Case]:
     yield "response", partial(tw.grpc.decode_response, grpc_cases.REQUEST)
     typed = grpc_cases.typed("x", "BYTES", (2,), b"\x42\1a\x42\0")
     yield "typed contents", partial(tw.grpc.decode_request, typed)
-    yield "split", partial(protobuf_reader.split_raw_contents, grpc_cases.REQUEST, True)
+    yield "split", partial(protobuf_reader.split_field, grpc_cases.REQUEST, 7)
     kinds = {1: ("model_name", str), 5: ("inputs", [{1: ("name", str), 3: ("shape", [int])}])}
     yield "a dict", partial(protobuf_reader.read_message, grpc_cases.REQUEST, kinds)
     yield "no bytes", partial(decoders["request"], None)
@@ -139,7 +139,7 @@ def grpc_encoding() -> Iterator[Case]:
     yield "too long", partial(tw.grpc.encode_request, large)
     yield (
         "append",
-        partial(protobuf_writer.append_raw_contents, b"head", [b"a", bytearray(9)], True),
+        partial(protobuf_writer.append_fields, b"head", 7, [b"a", bytearray(9)]),
     )
     kinds = {1: ("name", str), 2: ("items", [{1: ("dims", [int])}])}
     values = {"name": "n", "items": [{"dims": [1, 2]}]}

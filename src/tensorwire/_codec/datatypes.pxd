@@ -59,6 +59,12 @@ cdef inline uint64_t total_elements(uint64_t total, uint64_t n_elements) noexcep
     return min(total + n_elements, <uint64_t>INT64_MAX)
 
 
+cdef int check_rank(Py_ssize_t rank, Py_ssize_t max_rank, kind_of_error) except -1
+cdef int check_name_nbytes(Py_ssize_t nbytes, Limits limits, kind_of_error) except -1
+cdef int check_n_elements(uint64_t n_elements, Limits limits, kind_of_error) except -1
+cdef int check_n_entries(
+    Py_ssize_t n_before, str kind, Limits limits, kind_of_error, Py_ssize_t offset) except -1
+cdef tuple dims_as_tuple(const npy_intp* dims, int rank)
 cdef int fill_layout(
     Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_rank, kind_of_error) except -1
 cdef tuple shape_to_send(tuple shape, Datatype datatype)

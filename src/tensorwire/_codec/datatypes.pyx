@@ -6,7 +6,9 @@ The table of datatypes is that of WIRE.md 2. The rules for shapes are the same i
 
 cimport cython
 cimport numpy as cnp
-from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_FromSsize_t
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport uint64_t
 
 from .wire cimport MAX_RANK, WIDEST_ITEMSIZE
@@ -21,6 +23,7 @@ from ..errors import (
     MAX_FOREIGN_TEXT,
     SUBJECT,
     EncodeError,
+    format_count,
     format_number,
     format_shape,
     format_text,
@@ -230,7 +233,61 @@ cdef bint checked_option(name, value) except -1:
     return value
 
 
+# --- the limits of a message, while it is encoded and decoded ---
+
+
+cdef int check_rank(Py_ssize_t rank, Py_ssize_t max_rank, kind_of_error) except -1:
+    if rank > max_rank:
+        raise kind_of_error(
+            f"{SUBJECT} has {format_count('dimension', rank)}; the limit is {max_rank}",
+            expected=max_rank, actual=rank)
+    return 0
+
+
+cdef int check_name_nbytes(Py_ssize_t nbytes, Limits limits, kind_of_error) except -1:
+    if nbytes > limits.max_name_nbytes:
+        raise kind_of_error(
+            f"the name of {SUBJECT} is {format_count('byte', nbytes)} long; the limit is "
+            f"{limits.max_name_nbytes}", expected=limits.max_name_nbytes, actual=nbytes)
+    return 0
+
+
+cdef int check_n_elements(uint64_t n_elements, Limits limits, kind_of_error) except -1:
+    """Raise an error if the tensors up to the current one have too many elements."""
+    if n_elements > <uint64_t>limits.max_elements:
+        raise kind_of_error(
+            f"the message has {format_count('element', n_elements)} up to {SUBJECT}; the limit is "
+            f"{limits.max_elements}",
+            expected=limits.max_elements, actual=n_elements)
+    return 0
+
+
+cdef int check_n_entries(
+    Py_ssize_t n_before, str kind, Limits limits, kind_of_error, Py_ssize_t offset
+) except -1:
+    """Raise an error if there are already as many tensors or outputs as the limit allows.
+
+    `offset` is that of the next one in a received message, or -1.
+    """
+    if n_before >= limits.max_tensors:
+        raise kind_of_error(
+            f"the message has more than {format_count(kind, limits.max_tensors)}, which is the "
+            f"limit", expected=limits.max_tensors, actual=n_before + 1,
+            offset=None if offset < 0 else offset)
+    return 0
+
+
 # --- shapes ---
+
+
+cdef tuple dims_as_tuple(const npy_intp* dims, int rank):
+    cdef int axis
+    cdef tuple shape = PyTuple_New(rank)
+    for axis in range(rank):
+        dim = PyLong_FromSsize_t(dims[axis])
+        Py_INCREF(dim)  # PyTuple_SET_ITEM steals one reference
+        PyTuple_SET_ITEM(shape, axis, dim)
+    return shape
 
 
 cdef int fill_layout(
@@ -244,10 +301,7 @@ cdef int fill_layout(
     cdef long long dim
     cdef Py_ssize_t axis
     cdef Py_ssize_t rank = len(shape)
-    if rank > max_rank:
-        raise kind_of_error(
-            f"{SUBJECT} has {rank} dimensions; the limit is {max_rank}",
-            expected=max_rank, actual=rank)
+    check_rank(rank, max_rank, kind_of_error)
     for axis in range(rank):
         dim = PyLong_AsLongLongAndOverflow(shape[axis], &overflow)
         if overflow < 0 or (overflow == 0 and dim < 0):

@@ -14,9 +14,6 @@ requests, which have no header.
 cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
-from cpython.long cimport PyLong_FromSsize_t
-from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport INT64_MAX, uint64_t
 from libc.string cimport memcmp
 
@@ -25,6 +22,10 @@ from .datatypes cimport (
     Datatype,
     Layout,
     Limits,
+    check_n_elements,
+    check_n_entries,
+    check_rank,
+    dims_as_tuple,
     fill_layout,
     set_counts,
     total_elements,
@@ -84,7 +85,6 @@ from .messages cimport (
     use_texts,
 )
 from .views cimport (
-    check_n_elements,
     check_name,
     check_request,
     check_unique,
@@ -568,7 +568,7 @@ cdef class MessageReader:
         self.item_kind = self.kind
         while next_item(&self.cursor, self.index < 0):
             self.index += 1
-            self.check_n_entries()
+            self.check_entry()
             entry_end = NULL
             try:
                 self.read_entry()
@@ -689,24 +689,13 @@ cdef class MessageReader:
     cdef tuple shape(self):
         """Return the dimensions as a tuple. Raises LayoutError if there are too many."""
         cdef ReadCursor cursor
-        cdef int axis
-        cdef tuple dims
         if not self.entry.is_measurable:
-            if self.entry.rank > self.limits.max_rank:
-                raise LayoutError(
-                    f"{SUBJECT} has {format_count('dimension', self.entry.rank)}; the limit is "
-                    f"{self.limits.max_rank}",
-                    expected=self.limits.max_rank, actual=self.entry.rank)
+            check_rank(self.entry.rank, self.limits.max_rank, LayoutError)
             cursor = self.cursor
             cursor.position, cursor.level = self.entry.shape, 0
             cursor.n_values_left = self.entry.rank
             return tuple(read_value(&cursor))
-        dims = PyTuple_New(self.entry.layout.rank)
-        for axis in range(self.entry.layout.rank):
-            dim = PyLong_FromSsize_t(self.entry.layout.dims[axis])
-            Py_INCREF(dim)  # PyTuple_SET_ITEM steals one reference
-            PyTuple_SET_ITEM(dims, axis, dim)
-        return dims
+        return dims_as_tuple(self.entry.layout.dims, self.entry.layout.rank)
 
     cdef int measure_entry(self) except -1:
         """Compute the number of elements and bytes of the entry, or raise LayoutError."""
@@ -717,7 +706,7 @@ cdef class MessageReader:
             fill_layout(
                 &entry.layout, self.shape(), self.datatype, self.limits.max_rank, LayoutError)
         self.n_elements = total_elements(self.n_elements, entry.layout.n_elements)
-        return check_n_elements(self.n_elements, self.limits)
+        return check_n_elements(self.n_elements, self.limits, LayoutError)
 
     cdef Tensor tensor(self):
         """Return the tensor. Raises DecodeError unless its data has exactly one source."""
@@ -906,7 +895,7 @@ cdef class MessageReader:
         self.item_kind = "requested output"
         while next_item(&self.cursor, self.index < 0):
             self.index += 1
-            self.check_n_entries()
+            self.check_entry()
             self.name = None
             try:
                 entries.append(self.read_output())
@@ -957,15 +946,11 @@ cdef class MessageReader:
 
     # --- errors ---
 
-    cdef int check_n_entries(self) except -1:
+    cdef int check_entry(self) except -1:
         """Raise HeaderError if the entry at the cursor is one more than the limit allows."""
-        if self.index >= self.limits.max_tensors:
-            raise HeaderError(
-                f"the message has more than "
-                f"{format_count(self.item_kind, self.limits.max_tensors)}, which is the "
-                "limit", expected=self.limits.max_tensors, actual=self.index + 1,
-                offset=self.cursor.position - self.cursor.start)
-        return 0
+        return check_n_entries(
+            self.index, self.item_kind, self.limits, HeaderError,
+            self.cursor.position - self.cursor.start)
 
     cdef incomplete_entry_error(self, int seen):
         member = "name" if not seen & NAME else "datatype" if not seen & DATATYPE else "shape"
@@ -1028,7 +1013,7 @@ cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
             f"{SUBJECT} is one BYTES element of {source.nbytes} bytes; the limit is 2^32 - 1",
             expected=(1 << 32) - 1, actual=source.nbytes)
     fill_layout(&layout, shape, datatype, limits.max_rank, LayoutError)
-    check_n_elements(layout.n_elements, limits)
+    check_n_elements(layout.n_elements, limits, LayoutError)
     tensor = new_tensor(spec.name, datatype, shape, None, True)
     use_texts(tensor, bytes_of_element(source, shape))
     return tensor

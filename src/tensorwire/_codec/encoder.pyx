@@ -12,7 +12,15 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport uint64_t
 
 from .bytes_array cimport BytesArray
-from .datatypes cimport Limits, n_elements_of, total_elements
+from .datatypes cimport (
+    Limits,
+    check_n_elements,
+    check_n_entries,
+    check_name_nbytes,
+    check_rank,
+    n_elements_of,
+    total_elements,
+)
 from .json_writer cimport (
     AS_ERROR,
     AS_LITERAL,
@@ -255,7 +263,7 @@ cdef class Draft:
 
     cdef int add(self, Tensor tensor, bint binary) except -1:
         """Write a tensor's entry, and keep its memory if it is sent as binary data."""
-        check_count(self.n_tensors, self.kind, self.limits)
+        check_n_entries(self.n_tensors, self.kind, self.limits, EncodeError, -1)
         self.n_tensors += 1
         try:
             return self.write_entry(tensor, binary)
@@ -298,19 +306,9 @@ cdef class Draft:
 
     cdef int check_shape(self, tuple shape) except -1:
         """Raise EncodeError if the dimensions of a tensor exceed a limit."""
-        cdef Limits limits = self.limits
-        cdef Py_ssize_t rank = len(shape)
-        if rank > limits.max_rank:
-            raise EncodeError(
-                f"{SUBJECT} has {format_count('dimension', rank)}; the limit is {limits.max_rank}",
-                expected=limits.max_rank, actual=rank)
+        check_rank(len(shape), self.limits.max_rank, EncodeError)
         self.n_elements = total_elements(self.n_elements, n_elements_of(shape))
-        if self.n_elements > <uint64_t>limits.max_elements:
-            raise EncodeError(
-                f"the message has {format_count('element', self.n_elements)} up to {SUBJECT}; the "
-                f"limit is {limits.max_elements}",
-                expected=limits.max_elements, actual=self.n_elements)
-        return 0
+        return check_n_elements(self.n_elements, self.limits, EncodeError)
 
     cdef Frame finish(self, align):
         """Return the frame. The header is padded to `align` if binary data follows."""
@@ -354,26 +352,12 @@ cdef Draft new_draft(str kind, str nonfinite, Limits limits):
     return draft
 
 
-cdef int check_count(Py_ssize_t n_before, str kind, Limits limits) except -1:
-    """Raise EncodeError if there are already as many tensors or outputs as the limit allows."""
-    if n_before >= limits.max_tensors:
-        raise EncodeError(
-            f"the message has more than {format_count(kind, limits.max_tensors)}, which is the "
-            "limit",
-            expected=limits.max_tensors, actual=n_before + 1)
-    return 0
-
-
 cdef int check_name(str name, Limits limits) except -1:
     """Raise EncodeError for a name that is too long in UTF-8."""
     cdef Py_ssize_t nbytes = PyUnicode_GET_LENGTH(name)
     if not PyUnicode_IS_ASCII(name) and nbytes > limits.max_name_nbytes // 4:
         nbytes = len(name.encode())
-    if nbytes > limits.max_name_nbytes:
-        raise EncodeError(
-            f"the name of {SUBJECT} is {format_count('byte', nbytes)} long; the limit is "
-            f"{limits.max_name_nbytes}", expected=limits.max_name_nbytes, actual=nbytes)
-    return 0
+    return check_name_nbytes(nbytes, limits, EncodeError)
 
 
 cdef Nonfinite nonfinite_of(str nonfinite) except *:
@@ -434,7 +418,7 @@ cdef int write_requested(Draft draft, tuple outputs, default) except -1:
     cdef Py_ssize_t n_before = 0
     write_literal(writer, b'"outputs":[')
     for output in outputs:
-        check_count(n_before, "requested output", draft.limits)
+        check_n_entries(n_before, "requested output", draft.limits, EncodeError, -1)
         n_before += 1
         write_requested_output(draft, output, default)
     return writer.close(c"]")

@@ -4,16 +4,14 @@ cimport cython
 cimport numpy as cnp
 from cpython.buffer cimport Py_buffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.long cimport PyLong_FromSsize_t
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.string cimport memcpy
 
 from .arrow cimport export_array, export_schema
 from .bytes_array cimport BytesArray
 from .conversion cimport convert_data
-from .datatypes cimport Datatype
+from .datatypes cimport Datatype, dims_as_tuple
 from .dlpack cimport dlpack_capsule
 from .dlpack_abi cimport CPU
 from .memory cimport FREE_THREADED, exported_bytes, separate_view
@@ -324,7 +322,7 @@ cdef class Tensor:
             if type(data) is cnp.ndarray:
                 row = datatype_of_array(data, datatype, shape)
             if row is not None:
-                dims = shape_of(data)
+                dims = dims_as_tuple(cnp.PyArray_DIMS(data), cnp.PyArray_NDIM(data))
             else:
                 if type(data) is Tensor:
                     data, datatype = data_of_tensor(data, datatype)
@@ -757,17 +755,6 @@ cdef int check_reserved(dict parameters, bint is_shared) except -1:
                 source = "a shared_memory_region" if is_shared else "data"
                 raise EncodeError(f"{SUBJECT} has {source}, but also the parameter {key}")
     return 0
-
-
-cdef tuple shape_of(cnp.ndarray array):
-    """Return `array.shape`, without an attribute lookup."""
-    cdef int axis, rank = cnp.PyArray_NDIM(array)
-    cdef tuple shape = PyTuple_New(rank)
-    for axis in range(rank):
-        dim = PyLong_FromSsize_t(cnp.PyArray_DIM(array, axis))
-        Py_INCREF(dim)  # PyTuple_SET_ITEM steals one reference
-        PyTuple_SET_ITEM(shape, axis, dim)
-    return shape
 
 
 cdef Tensor new_tensor(

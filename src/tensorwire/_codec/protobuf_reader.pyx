@@ -11,16 +11,24 @@ therefore checked when it is used, and an element is counted again when it is st
 cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.long cimport PyLong_FromSsize_t
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
-from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from .bytes_array cimport bytes_of_wire
-from .datatypes cimport Datatype, Layout, Limits, fill_layout, set_counts, total_elements
+from .datatypes cimport (
+    Datatype,
+    Layout,
+    Limits,
+    check_n_elements,
+    check_n_entries,
+    check_rank,
+    dims_as_tuple,
+    fill_layout,
+    set_counts,
+    total_elements,
+)
 from .memory cimport Body
 from .messages cimport (
     InferRequest,
@@ -61,7 +69,6 @@ from .protobuf cimport (
     read_varint,
 )
 from .views cimport (
-    check_n_elements,
     check_name,
     check_request,
     check_unique,
@@ -92,7 +99,7 @@ cnp.import_array()
 cdef Limits DEFAULT_LIMITS = Limits()
 
 cdef enum:
-    NOGIL_FROM_NBYTES = 1 << 20  # reading typed contents of this size takes about 1 ms
+    NOGIL_FROM_NBYTES = 1 << 20  # other threads can run while this number of bytes is read
     N_CONTENTS = 9  # the numbers of the fields of InferTensorContents are 1 to 8
 
 # The fields of InferTensorContents, and the wire type of one element of each.
@@ -357,10 +364,10 @@ cdef class MessageReader:
 
     cdef str text(self, const Field* field, str member):
         """Return a field with text. Raises HeaderError if it is not valid UTF-8."""
-        self.count_header(field.end - field.begin, field)
         cdef const char* data = <const char*>field.begin
         cdef Py_ssize_t nbytes = field.end - field.begin
         cdef bytes copied
+        self.count_header(nbytes, field)
         if not self.body.is_bytes():  # CPython reads the text twice, and relies on the first time
             copied = PyBytes_FromStringAndSize(data, nbytes)
             data = PyBytes_AS_STRING(copied)
@@ -425,20 +432,13 @@ cdef class MessageReader:
         self.name = ""
         self.parameters = None
         self.entry.name_nbytes = 0
-        if self.index >= self.limits.max_tensors:
-            raise self.too_many_error(kind, field)
-        return 0
-
-    cdef too_many_error(self, str kind, const Field* field):
-        limit = self.limits.max_tensors
-        return HeaderError(
-            f"the message has more than {format_count(kind, limit)}, which is the limit",
-            expected=limit, actual=limit + 1, offset=field.tag - self.body.data)
+        return check_n_entries(
+            self.index, kind, self.limits, HeaderError, field.tag - self.body.data)
 
     cdef int add_raw(self, const Field* field) except -1:
         cdef RawContent* larger
-        if self.n_raw == self.limits.max_tensors:
-            raise self.too_many_error("raw content", field)
+        check_n_entries(
+            self.n_raw, "raw content", self.limits, HeaderError, field.tag - self.body.data)
         if self.n_raw == self.raw_capacity:
             larger = <RawContent*>PyMem_Realloc(
                 self.raw, (self.raw_capacity * 2 + 4) * sizeof(RawContent))
@@ -590,10 +590,11 @@ cdef class MessageReader:
                 self.name = self.text(&field, "name")
                 entry.name_nbytes = field.end - field.begin
             elif field.number == 2:
-                self.count_header(field.end - field.begin, &field)
                 self.datatype = datatype_named(field.begin, field.end - field.begin)
                 if self.datatype is None:
                     self.datatype_text = self.text(&field, "datatype")
+                else:
+                    self.count_header(field.end - field.begin, &field)
             elif field.number == 4:
                 self.parameters = self.with_parameter(self.parameters, &field)
             elif field.number == 5:
@@ -623,30 +624,16 @@ cdef class MessageReader:
             entry.layout.rank = <int>entry.rank + 1
         entry.rank += 1
 
-    cdef tuple shape(self):
-        """Return the dimensions, of which there are at most 64."""
-        cdef int axis
-        cdef tuple dims = PyTuple_New(self.entry.layout.rank)
-        for axis in range(self.entry.layout.rank):
-            dim = PyLong_FromSsize_t(self.entry.layout.dims[axis])
-            Py_INCREF(dim)  # PyTuple_SET_ITEM steals one reference
-            PyTuple_SET_ITEM(dims, axis, dim)
-        return dims
-
     cdef tuple measured_shape(self):
         """Return the shape, and compute the number of elements and bytes, or raise LayoutError."""
         cdef Layout* layout = &self.entry.layout
-        cdef tuple shape = self.shape()
-        if self.entry.rank > self.limits.max_rank:
-            raise LayoutError(
-                f"{SUBJECT} has {format_count('dimension', self.entry.rank)}; the limit is "
-                f"{self.limits.max_rank}",
-                expected=self.limits.max_rank, actual=self.entry.rank)
+        cdef tuple shape = dims_as_tuple(layout.dims, layout.rank)
+        check_rank(self.entry.rank, self.limits.max_rank, LayoutError)
         # `layout` has all dimensions. A negative one is too large, as an unsigned integer.
         if not set_counts(layout, self.datatype.itemsize or WIDEST_ITEMSIZE):
             fill_layout(layout, shape, self.datatype, MAX_RANK, LayoutError)  # raises the error
         self.n_elements = total_elements(self.n_elements, layout.n_elements)
-        check_n_elements(self.n_elements, self.limits)
+        check_n_elements(self.n_elements, self.limits, LayoutError)
         return shape
 
     cdef Tensor tensor(self, Fields entry):
@@ -921,12 +908,13 @@ cdef inline FieldFault store_integer(uint64_t value, Contents* contents) noexcep
 # --- the other messages of the service -----------------------------------------------------------
 
 
-def read_names(message):
+def read_names(message, Limits limits not None):
     """Return the model_name, model_version and id of an inference request.
 
-    Raises HeaderError if the message is malformed. Its tensors are not read.
+    Raises HeaderError if the message is malformed, or has more than ``max_header_nbytes`` besides
+    its tensors. The tensors are not read.
     """
-    cdef MessageReader reader = new_reader(Body(message), DEFAULT_LIMITS, True)
+    cdef MessageReader reader = new_reader(Body(message), limits, True)
     cdef Fields fields = outermost(reader.body)
     cdef Field field
     cdef Field[3] found
@@ -999,29 +987,22 @@ cdef dict read_kinds(MessageReader reader, Fields fields, dict kinds):
 # --- the raw contents of messages that other code reads -------------------------------------------
 
 
-def split_raw_contents(message, bint is_request):
-    """Separate the raw contents of an inference message from its other fields.
+def split_field(message, uint32_t number):
+    """Separate all fields of bytes with a number from the other fields of a message.
 
     Parameters
     ----------
     message : buffer
-        The serialized ModelInferRequest or ModelInferResponse.
-    is_request : bool
+        A serialized message, for example a ModelInferResponse.
+    number : int
+        The number of the field, for example that of the raw contents.
 
     Returns
     -------
     head : bytes or buffer
-        The message without its raw contents, or ``message`` itself if it has none or is malformed.
+        The message without these fields, or ``message`` itself if it has none or is malformed.
     contents : list of memoryview
-        The raw contents, as views of ``message``.
-    """
-    return split_field(message, 7 if is_request else 6)
-
-
-def split_field(message, uint32_t number):
-    """Separate all fields of bytes with a number from the other fields of a message.
-
-    A message that is malformed is not separated. Returns the same as `split_raw_contents`.
+        The values of the fields, as views of ``message``.
     """
     cdef Body body = Body(message)
     cdef Fields fields = outermost(body)

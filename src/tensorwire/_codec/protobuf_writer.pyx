@@ -33,7 +33,7 @@ cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(str text, Py_ssize_t* nbytes) except NULL
 
 cdef enum:
-    NOGIL_FROM_NBYTES = 1 << 20  # copying this number of bytes takes about 0.1 ms
+    NOGIL_FROM_NBYTES = 1 << 20  # other threads can run while this number of bytes is copied
 
 
 def encode_request(InferRequest request not None: InferRequest) -> bytes:
@@ -342,27 +342,30 @@ cdef uint64_t parameters_nbytes(dict parameters) except? 0:
     cdef PyObject* key
     cdef PyObject* value
     while PyDict_Next(parameters, &position, &key, &value):
-        nbytes += field_nbytes(parameter_nbytes(<str>key, <object>value))
+        nbytes += field_nbytes(
+            parameter_nbytes(<str>key, value_nbytes(<str>key, <object>value)))
     return nbytes
 
 
 cdef unsigned char* write_parameters(
     unsigned char* target, unsigned char number, dict parameters
 ) except NULL:
+    cdef uint64_t nbytes
     cdef Py_ssize_t position = 0
     cdef PyObject* key
     cdef PyObject* value
     while PyDict_Next(parameters, &position, &key, &value):
-        target = begin_field(target, number, parameter_nbytes(<str>key, <object>value))
+        nbytes = value_nbytes(<str>key, <object>value)
+        target = begin_field(target, number, parameter_nbytes(<str>key, nbytes))
         target = write_any_text(target, 1, <str>key)
-        target = begin_field(target, 2, value_nbytes(<str>key, <object>value))
+        target = begin_field(target, 2, nbytes)
         target = write_value(target, <object>value)
     return target
 
 
-cdef uint64_t parameter_nbytes(str key, value) except? 0:
-    """Return the size of an entry of a map of parameters."""
-    return field_nbytes(text_nbytes(key)) + field_nbytes(value_nbytes(key, value))
+cdef uint64_t parameter_nbytes(str key, uint64_t nbytes) except? 0:
+    """Return the size of an entry of a map of parameters whose value has `nbytes` bytes."""
+    return field_nbytes(text_nbytes(key)) + field_nbytes(nbytes)
 
 
 cdef uint64_t value_nbytes(str key, value) except? 0:
@@ -461,15 +464,17 @@ cdef bytes varint_bytes(uint64_t value):
     return written
 
 
-def append_raw_contents(head, contents, bint is_request):
-    """Return an inference message with raw contents after its other fields.
+def append_fields(head, unsigned char number, contents):
+    """Return a message with more fields of bytes, after its other ones.
 
     Parameters
     ----------
     head : buffer
-        The serialized ModelInferRequest or ModelInferResponse without raw contents.
+        The serialized message.
+    number : int
+        The number of the fields, 1 to 15, for example that of the raw contents.
     contents : iterable of buffers
-    is_request : bool
+        Their values.
 
     Returns
     -------
@@ -492,6 +497,6 @@ def append_raw_contents(head, contents, bint is_request):
     target = write_memory(
         <unsigned char*>PyBytes_AS_STRING(message), <const char*>first.data, first.nbytes)
     for body in bodies:
-        target = begin_field(target, 7 if is_request else 6, body.nbytes)
+        target = begin_field(target, number, body.nbytes)
         target = write_memory(target, <const char*>body.data, body.nbytes)
     return message

@@ -1,5 +1,3 @@
-from libc.stdint cimport uint64_t
-
 from .datatypes cimport Datatype, Layout, Limits
 from .memory cimport Body
 from .messages cimport InferRequest, Message, Tensor
@@ -15,5 +13,4 @@ cdef int use_tensors(Message message, tuple tensors, str kind) except -1
 cdef int check_unique(tuple items, str kind) except -1
 cdef int check_request(InferRequest request) except -1
 cdef int check_name(Py_ssize_t nbytes, bint has_nul, Limits limits) except -1
-cdef int check_n_elements(uint64_t n_elements, Limits limits) except -1
 cdef unknown_datatype_error(str name)

@@ -10,7 +10,14 @@ from libc.string cimport memcpy
 
 from .bytes_array cimport new_bytes
 from .bytes_reader cimport scan_elements
-from .datatypes cimport Datatype, Layout, Limits, fill_layout
+from .datatypes cimport (
+    Datatype,
+    Layout,
+    Limits,
+    check_n_elements,
+    check_name_nbytes,
+    fill_layout,
+)
 from .memory cimport Body
 from .messages cimport (
     InferRequest,
@@ -32,7 +39,6 @@ from ..errors import (
     SUBJECT,
     HeaderError,
     LayoutError,
-    format_count,
     format_shape,
     format_subject,
     format_value,
@@ -89,7 +95,7 @@ cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Lim
     if row is None:
         raise unknown_datatype_error(datatype)
     fill_layout(&layout, shape, row, limits.max_rank, LayoutError)
-    check_n_elements(layout.n_elements, limits)
+    check_n_elements(layout.n_elements, limits, LayoutError)
     tensor = new_tensor(name, row, shape, None, True)
     view_body(tensor, &layout, source, 0, source.nbytes, limits)
     return tensor
@@ -181,21 +187,7 @@ cdef int check_name(Py_ssize_t nbytes, bint has_nul, Limits limits) except -1:
     """Raise HeaderError for a name with a NUL, or one that is too long in UTF-8."""
     if has_nul:
         raise HeaderError(f"the name of {SUBJECT} contains a NUL")
-    if nbytes > limits.max_name_nbytes:
-        raise HeaderError(
-            f"the name of {SUBJECT} is {format_count('byte', nbytes)} long; the limit is "
-            f"{limits.max_name_nbytes}", expected=limits.max_name_nbytes, actual=nbytes)
-    return 0
-
-
-cdef int check_n_elements(uint64_t n_elements, Limits limits) except -1:
-    """Raise LayoutError if the tensors up to the current one have too many elements."""
-    if n_elements > <uint64_t>limits.max_elements:
-        raise LayoutError(
-            f"the message has {format_count('element', n_elements)} up to {SUBJECT}; the limit is "
-            f"{limits.max_elements}",
-            expected=limits.max_elements, actual=n_elements)
-    return 0
+    return check_name_nbytes(nbytes, limits, HeaderError)
 
 
 cdef wrong_size_error(Datatype datatype, tuple shape, expected, nbytes):

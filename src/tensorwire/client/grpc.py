@@ -35,6 +35,7 @@ except ImportError:
 
 import tensorwire as tw
 
+from .._codec.datatypes import UNLIMITED
 from .._codec.protobuf_reader import (
     decode_response,
     read_message,
@@ -371,7 +372,7 @@ class GrpcTransport:
                 actual=len(message),
             )
         wanted = _checked_model(model, version)
-        name, own_version, _ = read_names(message)
+        name, own_version, _ = read_names(message, UNLIMITED)
         if (name, own_version) != wanted:
             raise ValueError(
                 f"the encoded request is for model {format_value(name)} (version "

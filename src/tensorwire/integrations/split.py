@@ -12,9 +12,9 @@ from typing import Any
 
 import grpc
 
-from .._codec.protobuf_reader import split_raw_contents
-from .._codec.protobuf_writer import append_raw_contents
-from ..grpc_messages import SERVICE
+from .._codec.protobuf_reader import split_field
+from .._codec.protobuf_writer import append_fields
+from ..grpc_messages import RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS, SERVICE
 
 
 class Wrapper:
@@ -57,7 +57,7 @@ def add_infer_handler(
     """
 
     def read(message: bytes) -> Any:
-        head, contents = split_raw_contents(message, True)
+        head, contents = split_field(message, RAW_INPUT_CONTENTS)
         request = request_class.FromString(head)
         return SplitMessage(request, contents) if contents else request
 
@@ -70,4 +70,4 @@ def write(response: Any) -> Any:
     if not isinstance(response, SplitMessage):
         return response.SerializeToString()
     head = response.SerializeToString()
-    return append_raw_contents(head, response.raw_output_contents, False)
+    return append_fields(head, RAW_OUTPUT_CONTENTS, response.raw_output_contents)

@@ -201,7 +201,7 @@ class InferenceService:
                 return
             result = await self._infer(self._stream, message, context)
             if isinstance(result, Failure):
-                result = stream_error(message, result.text)
+                result = stream_error(message, result.text, self._service.limits)
             del message
             await context.write(result)
             del result  # while the client sends nothing
@@ -218,7 +218,7 @@ class InferenceService:
             if len(message) > limit:  # in the words of grpcio, which clients recognize
                 text = f"SERVER: Received message larger than max ({len(message)} vs. {limit})"
                 return Failure(text, 413)
-            name, version, _ = read_names(message)
+            name, version, _ = read_names(message, self._service.limits)
             model: GrpcModel = self._find(models, name, version)
             result = model.infer(message, call)
         except Exception as error:
@@ -266,10 +266,10 @@ async def settle(result: Any) -> bytes | Failure:
     return response
 
 
-def stream_error(message: bytes, text: str) -> bytes:
+def stream_error(message: bytes, text: str, limits: tw.Limits) -> bytes:
     """Return the response of a stream for a request that failed. It has the id of the request."""
     try:
-        _, _, request_id = read_names(message)
+        _, _, request_id = read_names(message, limits)
     except TensorwireError:
         request_id = ""
     response = [{"id": request_id}] if request_id else []

@@ -33,9 +33,10 @@ from tritonclient.grpc import (
     service_pb2_grpc,
 )
 
-from ..._codec.protobuf_reader import split_field, split_raw_contents
-from ..._codec.protobuf_writer import append_raw_contents
+from ..._codec.protobuf_reader import split_field
+from ..._codec.protobuf_writer import append_fields
 from ...errors import EncodeError
+from ...grpc_messages import INFER_RESPONSE, RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS
 from ..patching import Function, Replacement
 from .convert import (
     VIEW_FROM_NBYTES,
@@ -57,9 +58,6 @@ parse_response = RESPONSE.FromString
 parse_stream_response = STREAM_RESPONSE.FromString
 
 AIO = "tritonclient.grpc.aio"
-
-STREAM_INFER_RESPONSE = 2
-"""The number of the field of a stream's response that contains a ModelInferResponse."""
 
 
 def replacements(aio: ModuleType | None) -> list[Replacement]:
@@ -95,7 +93,7 @@ class RawMessage:
     __slots__ = ()
 
     def message(self) -> Any:
-        """Return the complete message. It replaces what this object has of it."""
+        """Return the complete message, as an object of a generated class."""
         raise NotImplementedError
 
     def __getattr__(self, name: str) -> Any:
@@ -128,7 +126,7 @@ class RawRequest(RawMessage):
         return self.head
 
     def serialized(self) -> bytes:
-        return append_raw_contents(self.head.SerializeToString(), self.contents, is_request=True)
+        return append_fields(self.head.SerializeToString(), RAW_INPUT_CONTENTS, self.contents)
 
 
 class RawResponse(RawMessage):
@@ -146,8 +144,9 @@ class RawResponse(RawMessage):
         return self.head.outputs
 
     def message(self) -> Any:
-        if self.whole is not None:
-            self.head = parse_response(self.whole)
+        whole = self.whole  # another thread may set it to None
+        if whole is not None:
+            self.head = parse_response(whole)
             self.whole = None
         return self.head
 
@@ -178,7 +177,7 @@ def read_response(message: Any) -> Any:
     """Return a ModelInferResponse. If it is large and has raw contents, it is a `RawResponse`."""
     if len(message) < VIEW_FROM_NBYTES:
         return parse_response(message)
-    head, contents = split_raw_contents(message, is_request=False)
+    head, contents = split_field(message, RAW_OUTPUT_CONTENTS)
     parsed = parse_response(head)
     return RawResponse(parsed, contents, message) if contents else parsed
 
@@ -187,7 +186,7 @@ def read_stream_response(message: bytes) -> Any:
     """Return a ModelStreamInferResponse, in which `read_response` has read the response."""
     if len(message) < VIEW_FROM_NBYTES:
         return parse_stream_response(message)
-    head, responses = split_field(message, STREAM_INFER_RESPONSE)
+    head, responses = split_field(message, INFER_RESPONSE)
     if len(responses) == 1:  # several are merged
         response = read_response(responses[0])
         if type(response) is RawResponse:
