@@ -18,7 +18,6 @@ from support import client_fixtures
 from support.client_fixtures import GOOD, Connect, MiB, X, free_port, seen
 from support.servers import Scripted, http
 from tensorwire.client import AsyncClient, Client
-from tensorwire.client.addresses import parse_url
 from tensorwire.client.requests import Request
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
@@ -158,20 +157,6 @@ def test_readiness(client: Any, connect: Connect) -> None:
     assert not client.is_ready("nobody")
     with connect(f"127.0.0.1:{free_port()}") as nowhere:
         assert nowhere.is_ready() is False
-
-
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("x", (False, "x", 80, "x")),
-        ("http://x:8000/a/", (False, "x", 8000, "x:8000")),
-        ("https://x", (True, "x", 443, "x")),
-        ("https://[::1]:8443", (True, "::1", 8443, "[::1]:8443")),
-        ("[::1]", (False, "::1", 80, "[::1]")),
-    ],
-)
-def test_address_in_a_url(url: str, expected: tuple[Any, ...]) -> None:
-    assert parse_url(url)[:4] == expected
 
 
 def test_requests_are_not_limited(connect: Connect) -> None:

@@ -128,10 +128,75 @@ def relay(connection: socket.socket, address: str) -> None:
         thread.join()
 
 
-@pytest.mark.parametrize("url", ["unix:", "unix:relative.sock", "unix://host/x", "unix:/a%00b"])
-def test_invalid_unix_sockets(connect: Connect, url: str) -> None:
-    with pytest.raises(ValueError, match="must be unix:/path, not"), connect(url):
-        pass
+# --- URLs ---
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("x", ("x", 80, "x", "http://x")),
+        ("http://x:8000/a/", ("x", 8000, "x:8000", "http://x:8000")),
+        ("https://x", ("x", 443, "x", "https://x")),
+        ("https://[::1]:8443", ("::1", 8443, "[::1]:8443", "https://[::1]:8443")),
+        ("[::1]", ("::1", 80, "[::1]", "http://[::1]")),
+        ("grpc://x", ("x", 80, "x", "grpc://x")),
+        ("grpcs://x", ("x", 443, "x", "grpcs://x")),
+        ("GRPC://[::1]:8001/", ("::1", 8001, "[::1]:8001", "grpc://[::1]:8001")),
+        ("grpc:8001", ("grpc", 8001, "grpc:8001", "http://grpc:8001")),
+        ("grpc+unix:/a%20b", ("localhost", 0, "localhost", "grpc+unix:/a b")),
+        ("grpc+unix:///a", ("localhost", 0, "localhost", "grpc+unix:/a")),
+    ],
+)
+def test_address_in_a_url(url: str, expected: tuple[Any, ...]) -> None:
+    found = parse_url(url)
+    assert (found.host, found.port, found.host_header, found.origin) == expected
+    assert found.is_tls == url.startswith(("https", "grpcs"))
+    assert found.is_grpc == url.lower().startswith(("grpc:/", "grpcs", "grpc+"))
+
+
+@pytest.mark.parametrize("path", ["/v2x", "/v2/other", "/v22", "/a.v2"])
+def test_path_that_is_not_that_of_the_protocol(path: str) -> None:
+    assert parse_url(f"host{path}").prefix == path
+
+
+SCHEMES = (
+    r"the URL of a server must be http, https, grpc, grpcs, unix or grpc\+unix, and have a host"
+)
+PORTS = "the port of a URL must be a number from 1 to 65535"
+PROTOCOL = "the URL of a server must end before /v2, which the client adds"
+
+
+@pytest.mark.parametrize(
+    ("urls", "message"),
+    [
+        (["ftp://x", "http://", "grpc://", ""], SCHEMES),
+        (["http://u:p@x", "http://u@x"], "the URL of a server must not have credentials"),
+        (
+            ["http://x?q", "http://x#f", "grpc://x?a=b"],
+            "the URL .* must not have a query or a frag",
+        ),
+        (["localhost:abc", "localhost:99999", "http://x:0", "localhost:-1"], PORTS),
+        (
+            ["host/v2", "http://h/a/v2/", "https://h/v2/models/m/infer", "h/v2/health/live"],
+            PROTOCOL,
+        ),
+        (["http://[::1"], "the URL of a server is invalid: 'http://.*' \\(Invalid IPv6 URL\\)"),
+        (
+            ["unix:", "unix:relative.sock", "unix://host/x", "unix:/a%00b"],
+            "the .* must be unix:/path",
+        ),
+        (
+            ["grpc+unix:a"],
+            "the URL of a Unix socket must be grpc\\+unix:/path, not 'grpc\\+unix:a'",
+        ),
+        (["grpc://x/v2"], "the URL of a gRPC server must not have a path"),
+    ],
+)
+def test_invalid_urls(urls: list[str], message: str) -> None:
+    for url in urls:
+        for kind in (Client, AsyncClient):
+            with pytest.raises(ValueError, match=f"^{message}"):
+                kind(url)
 
 
 # --- proxies ---
@@ -554,7 +619,7 @@ def test_both_clients_take_the_same_options() -> None:
     options: dict[str, Any] = {"trust_env": False, "binary_inputs": False, "idle_timeout": 5}
     for kind in (Client, AsyncClient):
         made = kind("localhost", **options)
-        assert made._options == {**kind("localhost")._options, **options}
+        assert made._options == kind("localhost")._options._replace(**options)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ import pytest
 import tensorwire as tw
 from support import client_fixtures
 from support.client_fixtures import BODY, GOOD, HEADERS, Connect, X, app, free_port, seen
+from support.requirements import package
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout, requests
 from tensorwire.client.limits import ConnectDeadline, Deadline, ReadinessWait, retry_delay
@@ -88,9 +89,17 @@ UNDECLARED = "^input 'x' is a list of numbers, but the metadata of model '{}' do
         ("declared", [[1, 2], [3, 4]], TypeError, "only Tensors, not list"),
         ("declared", X, TypeError, "not ndarray: pass a single input as"),
         ("declared", "abc", TypeError, "not str: pass a single input as"),
+        ("declared", 3, TypeError, "not int: pass a single input as"),
+        ("declared", None, TypeError, "not NoneType: pass a single input as"),
+        ("declared", X[0], TypeError, "not float32: pass a single input as"),
+        ("declared", tw.Tensor("x", X), TypeError, "not Tensor: pass a single input as"),
+        ("declared", tw.Tensor("x", ["a"]).data, TypeError, "not BytesArray: pass a single"),
         ("echo", {"x": [1]}, ValueError, UNDECLARED.format("echo")),
         ("declared", {"y": X, "x": [0.5], "z": []}, ValueError, "^input 'z' is a list"),
-        ("nobody", {"x": [1]}, InferenceServerError, "GET .*: model 'nobody' is not known"),
+        (
+            *("nobody", {"x": [1]}, InferenceServerError),
+            r"GET .*: model 'nobody' is not known \(.* numbers: pass an array, or a Tensor with a ",
+        ),
     ],
 )
 def test_inputs_that_do_not_fit(
@@ -98,6 +107,17 @@ def test_inputs_that_do_not_fit(
 ) -> None:
     with pytest.raises(error, match=message):
         client.infer(model, inputs)
+
+
+@pytest.mark.parametrize("name", ["pandas.DataFrame", "polars.DataFrame", "pyarrow.table"])
+def test_data_frame_in_place_of_the_inputs(name: str) -> None:
+    module, _, function = name.partition(".")
+    frame = getattr(package(module), function)({"x": [1, 2]})
+    with pytest.raises(TypeError, match=r"not \w+: pass tensors_from_dataframe\(inputs\)$"):
+        Client("localhost:1").infer("m", frame)
+    column = frame["x"]
+    with pytest.raises(TypeError, match=r"not \w+: pass a single input as"):
+        Client("localhost:1").infer("m", column)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +198,7 @@ def test_threads_that_send_a_frame_do_not_share_its_views() -> None:
 
     frame: Any = SharedFrame()
     infer_request = Client("localhost")._transport.infer_request
-    assert infer_request("m", None, None, frame).buffers == (b"a", b"bc")
+    assert infer_request(requests.Target("m", None, None), frame).buffers == (b"a", b"bc")
 
 
 # --- retries ---
@@ -713,7 +733,7 @@ def test_pickled_client_has_the_same_options(connect: Connect) -> None:
         options: Any = {"timeout": Timeout(total=9), "headers": {"X-A": "1"}, "max_body": 10_000}
         kind = Client if connect is Client else AsyncClient
         client = pickle.loads(pickle.dumps(kind(server.address, **options)))
-        assert (client.timeout, client.max_body) == (Timeout(total=9), 10_000)
+        assert (client.timeout, client._options.max_body) == (Timeout(total=9), 10_000)
         if isinstance(client, Client):
             with client:
                 client.infer("m", {"x": X})

@@ -298,6 +298,8 @@ def test_response_without_length_ends_with_the_connection(connect: Connect) -> N
         (b"HTTP/1.1 200 OK\r\nContent-", ConnectionError, "before the head of the response was"),
         (b"HTTP/1.1 200 OK\r\nA: b\r\n", ConnectionError, "before the head of the response was"),
         (b"220 mail.example.com ESMTP\r\n", ConnectionError, "not valid HTTP"),
+        (b"\0\0\x06\4\0\0\0\0\0\0\3\0\0\0d", ConnectionError, "use a grpc:// URL"),
+        (b"\0\0\x06\4\0\0\0\0\1\0\3\0\0\0d", ConnectionError, "not valid HTTP"),
         (http(BODY, HEADERS, length=len(BODY) - 4), tw.LayoutError, ""),
         (http(BODY, HEADERS, length=f"{len(BODY)}, 9"), ConnectionError, "not valid HTTP"),
         (http(BODY, HEADERS, length=f"+{len(BODY)}"), ConnectionError, "not valid HTTP"),

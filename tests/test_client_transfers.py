@@ -35,7 +35,7 @@ from support.servers import Scripted, http
 from tensorwire.client import Client, InferenceServerError, Progress, responses
 from tensorwire.client import http as http_calls
 from tensorwire.client.connection import Connection
-from tensorwire.client.requests import ProgressReporter
+from tensorwire.client.requests import ProgressReporter, Target
 from tensorwire.client.requests import compress as compress_frame
 from tensorwire.http import HEADER_LENGTH
 
@@ -509,7 +509,7 @@ def test_slow_reader_and_slow_sender(connect: Connect) -> None:
 
 def client_head(client: Any, frame: tw.Frame) -> bytes:
     base = getattr(client, "client", client)
-    head: bytes = base._transport.infer_request("m", None, None, frame).head
+    head: bytes = base._transport.infer_request(Target("m", None, None), frame).head
     return head
 
 

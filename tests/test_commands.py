@@ -126,7 +126,8 @@ def test_usage_is_what_the_user_has_written(name: str, tmp_path: Path) -> None:
         )
         return done.stdout + done.stderr
 
-    assert printed("--help").startswith(f"usage: {name} [-h] {{demo,")
+    assert printed("--help").startswith(f"usage: {name} [-h] [--version] {{demo,")
+    assert printed("--version") == f"tensorwire {tw.__version__}\n"
     assert printed("infer", "--help").startswith(f"usage: {name} infer URL MODEL")
     assert f"\n  {name} infer localhost:8000 add --input" in printed("infer", "--help")
     assert printed("infer", "127.0.0.1:1", "m").startswith(f"{name} infer: GET http")

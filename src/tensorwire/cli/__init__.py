@@ -6,6 +6,8 @@ import argparse
 import io
 import sys
 
+import tensorwire as tw
+
 from . import infer, serve
 
 
@@ -18,6 +20,7 @@ def main(arguments: list[str] | None = None, program: str = "tensorwire") -> int
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     parser = argparse.ArgumentParser(prog=program, description=__doc__)
+    parser.add_argument("--version", action="version", version=f"tensorwire {tw.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("demo", help="encode and decode 64 MiB of images and 200,000 strings")
     inspect = commands.add_parser("inspect", help="print the tensors of a captured body")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
+import os
 import ssl
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -23,7 +26,8 @@ import tensorwire as tw
 from .._codec.datatypes import DATATYPES, RAW_BF16, UNLIMITED, bf16_dtype, datatype_of
 from ..arguments import is_list_of_numbers
 from ..client import DEFAULT_TIMEOUT, RESPONSE_LIMITS, InferenceServerError
-from ..client.requests import model_path
+from ..client.addresses import Server, parse_url
+from ..client.requests import Target, model_path
 from ..errors import format_shape
 from ..grpc import encode_request
 from .inspect import escape_name
@@ -36,6 +40,8 @@ LARGE_NBYTES = 8_000_000  # bodies of this size or more get a progress bar
 BAR_WIDTH = 30
 DRAW_SECONDS = 0.1  # minimum time between two updates of the progress bar
 MAX_NAMED = 10  # maximum number of inputs that an error message names
+MAX_TEXT = 10_000  # maximum number of characters or bytes that are printed of a single element
+MAX_ELEMENT = 60  # the same of each of several elements
 MAX_PADDING = 4  # an S array may be this many times as large as its elements
 LIMITS = tw.Limits(  # those of the client, but BF16 needs no ml_dtypes
     max_header_nbytes=RESPONSE_LIMITS.max_header_nbytes,
@@ -141,8 +147,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "%(default)g)")  # fmt: skip
     add("--header", metavar="'NAME: VALUE'", type=header, action="append", default=[],
         dest="headers", help="an additional header, or gRPC metadata; can be repeated")  # fmt: skip
-    add("--ca-file", metavar="FILE", help="certificates to verify an https server with")
-    add("--insecure", action="store_true", help="do not verify the certificate of the server")
+    add("--ca-file", metavar="FILE", help="certificates to verify an https or grpcs server with")
+    add("--insecure", action="store_true", help="do not verify the certificate of an https server")
     return parser
 
 
@@ -210,28 +216,38 @@ def make_client(options: argparse.Namespace) -> Client:
     try:
         from ..client import Client  # noqa: PLC0415 - the other commands work without its libraries
 
-        model_path(options.model)
+        server = parse_url(options.url)
+        if options.json and server.is_grpc:
+            raise UsageError("--json requires HTTP: gRPC has no JSON")
+        if not server.is_grpc:
+            model_path(Target(options.model, None, None))
         return Client(
             options.url,
             timeout=options.timeout,
             headers=unique("--header", options.headers),
             connections=options.concurrency,
-            ssl_context=make_ssl_context(options),
+            ssl_context=make_ssl_context(options, server),
             limits=LIMITS,
         )
     except (ImportError, ValueError) as error:  # ValueError: the model, URL, a header or timeout
         raise UsageError(str(error)) from None
 
 
-def make_ssl_context(options: argparse.Namespace) -> ssl.SSLContext | None:
+def make_ssl_context(options: argparse.Namespace, server: Server) -> ssl.SSLContext | None:
+    """Return the context for an https URL, and set the variable that grpcio reads for grpcs."""
     if not options.insecure and options.ca_file is None:
         return None
-    if not options.url.lower().startswith("https://"):
-        raise UsageError("--insecure and --ca-file require an https:// URL")
+    if not server.is_tls:
+        raise UsageError("--insecure and --ca-file require an https:// or grpcs:// URL")
+    if server.is_grpc and options.insecure:
+        raise UsageError("--insecure requires an https:// URL: grpcio always verifies the server")
     try:
         context = ssl.create_default_context(cafile=options.ca_file)
     except OSError as error:
         raise UsageError(f"--ca-file {options.ca_file}: {error}") from None
+    if server.is_grpc:
+        os.environ["GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"] = options.ca_file
+        return None
     if options.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -440,18 +456,23 @@ def format_values(tensor: tw.Tensor) -> str:
     array = tensor.as_numpy()
     if tensor.datatype == "BF16":
         array = (array.astype(np.uint32) << 16).view(np.float32)
+    max_length = MAX_TEXT if array.size == 1 else MAX_ELEMENT
     if array.ndim > 4:
         array = array.reshape(-1)
     return np.array2string(
         array,
         threshold=100,
         edgeitems=3 if array.ndim <= 2 else 1,
-        formatter={"object": format_element},  # type: ignore[arg-type]
+        formatter={"object": partial(format_element, max_length)},
     )
 
 
-def format_element(element: bytes) -> str:
-    return repr(element) if len(element) <= 60 else f"{element[:60]!r}..."
+def format_element(max_length: int, element: bytes) -> str:
+    """Format an element of BYTES: as text if it is valid UTF-8. A long one is cut."""
+    shown: str | bytes = element
+    with contextlib.suppress(UnicodeDecodeError):
+        shown = element.decode()
+    return repr(shown[:max_length]) + ("..." if len(shown) > max_length else "")
 
 
 def save_outputs(outputs: Iterable[tw.Tensor], folder: Path) -> None:

@@ -11,6 +11,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from ..arguments import check_type
 
+_API_PATH = re.compile(r"/v2(/models/.*|/health/.*)?/*$")
 _PATH_CHARACTERS = "/%:@!$&'()*+,;=~"
 
 
@@ -51,7 +52,6 @@ def parse_url(url: str) -> Server:
         raise ValueError("the URL of a server must not have credentials, nor the character @")
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        port = parts.port
     except ValueError as error:
         raise ValueError(f"the URL of a server is invalid: {url!r} ({error})") from None
     if parts.scheme not in ("http", "https", "grpc", "grpcs") or not parts.hostname:
@@ -61,8 +61,12 @@ def parse_url(url: str) -> Server:
         )
     if parts.query or parts.fragment:
         raise ValueError("the URL of a server must not have a query or a fragment")
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
     if port == 0:
-        raise ValueError(f"the URL of a server must not have port 0: {url!r}")
+        raise ValueError(f"the port of a URL must be a number from 1 to 65535: {url!r}")
     try:
         host = _ascii_host(parts)
     except ValueError as error:
@@ -70,6 +74,8 @@ def parse_url(url: str) -> Server:
     is_grpc = parts.scheme in ("grpc", "grpcs")
     if is_grpc and parts.path not in ("", "/"):
         raise ValueError(f"the URL of a gRPC server must not have a path: {url!r}")
+    if _API_PATH.search(parts.path):
+        raise ValueError(f"the URL of a server must end before /v2, which the client adds: {url!r}")
     is_tls = parts.scheme in ("https", "grpcs")
     bracketed = f"[{host}]" if ":" in host else host
     netloc = bracketed if port is None else f"{bracketed}:{port}"

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 import weakref
 from collections.abc import AsyncIterable, Callable, Iterable
 from select import POLLIN, POLLOUT
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import tensorwire as tw
 
-from .calls import Calls, Inputs, OpenStream
+from .calls import Calls, Inputs
+from .errors import CLOSED
 from .limits import Deadline, Timeout
-from .requests import Headers
+from .requests import Headers, Target
 from .sync import Client
+from .transport import OpenStream
 
 if TYPE_CHECKING:
     from .connection import Connection
     from .pool import Lease
 
 Result = TypeVar("Result")
-
-_CLOSED = "the client was closed during the call"
 
 
 class LoopWatcher:
@@ -37,25 +35,21 @@ class LoopWatcher:
         self.fd = connection.socket.fileno()
         self.watched = 0
         self.future: asyncio.Future[int] | None = None
-        self.end = 0.0
-        self.timer: asyncio.TimerHandle | None = None
 
     async def wait(self, events: int, seconds: float | None) -> int:
         if self.backend.is_ended:
-            raise ConnectionError(_CLOSED)
+            raise ConnectionError(CLOSED)
         future = self.future = self.loop.create_future()
         self._watch(events)
-        if seconds is not None:
-            self.end = time.monotonic() + seconds
-            self.timer = self.loop.call_later(seconds, self._check_time)
+        # The timer may be early, because the clock of the event loop may be coarser or ahead.
+        timer = None if seconds is None else self.loop.call_later(seconds, self._happened, 0)
         try:
             happened: int = await future
             return happened
         finally:
             self.future = None
-            if self.timer is not None:
-                self.timer.cancel()
-                self.timer = None
+            if timer is not None:
+                timer.cancel()
 
     def _watch(self, events: int) -> None:
         loop = self.loop
@@ -81,16 +75,9 @@ class LoopWatcher:
         elif not self.future.done():
             self.future.set_result(events)
 
-    def _check_time(self) -> None:
-        seconds = self.end - time.monotonic()
-        if seconds > 0:  # the clock of the event loop may be coarser or ahead
-            self.timer = self.loop.call_later(seconds, self._check_time)
-        else:
-            self._happened(0)
-
     def end_call(self) -> None:
         if self.future is not None and not self.future.done():
-            self.future.set_exception(ConnectionError(_CLOSED))
+            self.future.set_exception(ConnectionError(CLOSED))
 
     def close(self) -> None:
         self._watch(0)
@@ -104,18 +91,16 @@ class TaskWaiter:
         self.lease = lease
         self.loop = loop
         self.is_awake = False
-        self.future: asyncio.Future[None] | None = None  # while it waits
+        self.future = loop.create_future()  # done when it is awake, or its time is over
 
-    async def wait(self, seconds: float | None) -> bool:
+    async def wait(self, seconds: float) -> bool:
+        timer = self.loop.call_later(seconds, self._end_wait)
+        try:
+            await self.future
+        finally:
+            timer.cancel()
         if not self.is_awake:
-            future = self.future = self.loop.create_future()
-            timer = None if seconds is None else self.loop.call_later(seconds, self._end_wait)
-            try:
-                await future
-            finally:
-                self.future = None
-                if timer is not None:
-                    timer.cancel()
+            self.future = self.loop.create_future()
         return self.is_awake
 
     def wake(self) -> None:
@@ -123,12 +108,14 @@ class TaskWaiter:
         self._end_wait()
 
     def _end_wait(self) -> None:
-        if self.future is not None and not self.future.done():
+        if not self.future.done():
             self.future.set_result(None)
 
 
 class LoopBackend:
     """Suspends the task of a call."""
+
+    is_async = True
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -169,7 +156,20 @@ class LoopBackend:
             raise deadline.timeout_error(step) from None
 
 
-class AsyncClient(Calls):
+class AsyncClosing:
+    """Is closed at the end of an ``async with`` block."""
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class AsyncClient(Calls, AsyncClosing):
     """An asynchronous client for a server of the Open Inference Protocol.
 
     It has the same parameters and methods as ``Client``, and raises the same exceptions. It runs on
@@ -186,8 +186,7 @@ class AsyncClient(Calls):
     ...         return response["scores"].as_numpy()
     """
 
-    def _new_backend(self) -> LoopBackend:
-        return LoopBackend()
+    _new_backend = LoopBackend
 
     def stream(
         self,
@@ -198,43 +197,29 @@ class AsyncClient(Calls):
         headers: Headers | None = None,
         timeout: float | Timeout | None = None,
     ) -> AsyncResponseStream:
-        return AsyncResponseStream(self._open_stream(model, requests, version, headers, timeout))
+        return AsyncResponseStream(
+            self._open_stream(Target(model, version, headers), requests, timeout)
+        )
 
     stream.__doc__ = Client.stream.__doc__
 
     async def close(self) -> None:
-        """Close all connections, including those of calls that have not returned.
+        """Close all connections. Calls that have not returned end with an exception.
 
-        These calls raise ConnectionError or RuntimeError.
-
-        Examples
-        --------
-        >>> import asyncio
-        >>> from tensorwire.client import AsyncClient
-        >>> asyncio.run(AsyncClient("localhost:8000").close())
+        It is a ConnectionError or RuntimeError. A ``channel`` of the caller stays open, but the
+        calls of this client on it end, too.
         """
         closing = self._close_pool()
         if closing is not None:
             await closing
         await asyncio.sleep(0)  # the calls close their connections
 
-    async def __aenter__(self) -> AsyncClient:
-        return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-
-class AsyncResponseStream:
+class AsyncResponseStream(AsyncClosing):
     """The responses of ``AsyncClient.stream``: an asynchronous iterator of InferResponse.
 
-    The call is cancelled by ``close``, at the end of an ``async with`` block, if the task that
-    waits for a response is cancelled, and when the last reference to the stream is gone.
+    As a ``ResponseStream``, but the call is also cancelled if the task that waits for a response
+    is.
 
     Examples
     --------
@@ -263,14 +248,3 @@ class AsyncResponseStream:
 
     def __del__(self) -> None:
         self._call.close()
-
-    async def __aenter__(self) -> AsyncResponseStream:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()

@@ -8,14 +8,13 @@ from __future__ import annotations
 import itertools
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast
-
-import numpy as np
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import tensorwire as tw
 
-from ..arguments import check_integer, check_type, is_list_of_numbers
+from ..arguments import check_integer, check_seconds, check_type, is_list_of_numbers
 from ..errors import format_value
 from .addresses import Server, parse_url
 from .errors import InferenceServerError
@@ -36,9 +35,18 @@ from .requests import (
     Id,
     OnProgress,
     ProgressReporter,
+    Target,
     check_algorithm,
     check_headers,
     remember,
+)
+from .transport import (
+    Body,
+    ConnectionPool,
+    OpenStream,
+    Options,
+    Outputs,
+    Transport,
 )
 
 if TYPE_CHECKING:
@@ -47,98 +55,19 @@ if TYPE_CHECKING:
     from .connection import Backend
 
 _ENCODED = (tw.Frame, bytes)
+_LIST_HINT = "pass an array, or a Tensor with a datatype"
 Inputs = tw.Frame | bytes | tw.InferRequest | Mapping[str, Any] | Iterable[tw.Tensor]
-Outputs = Iterable[str | tw.RequestedOutput]
+Result = TypeVar("Result")
 
 
-class Body(Protocol):
-    """The body of a successful response."""
-
-    def decode(self, limits: tw.Limits) -> tw.InferResponse: ...
-
-    def parse_metadata(self, limits: tw.Limits) -> dict[str, Any]: ...
-
-
-class OpenStream(Protocol):
-    """A call with several requests and responses."""
-
-    async def read(self) -> tw.InferResponse | None:
-        """Return the next response, or None at the end."""
-
-    def close(self) -> None:
-        """Cancel the call, unless it has ended."""
-
-
-class ConnectionPool(Protocol):
-    """The connections of a client in one process."""
-
-    backend: Backend
-
-    def close(self) -> Awaitable[None] | None: ...
-
-    def forget(self) -> None:
-        """Release what a child process has inherited."""
-
-
-class Transport(Protocol):
-    """Builds the requests of a client, and sends them."""
-
-    has_raw_requests: bool
-
-    def new_pool(self, backend: Backend) -> ConnectionPool: ...
-
-    def metadata_request(
-        self, model: str | None, version: str | None, headers: Headers | None
-    ) -> Any: ...
-
-    def readiness_request(
-        self, model: str | None, version: str | None, headers: Headers | None
-    ) -> Any: ...
-
-    def encode(
-        self,
-        model: str,
-        version: str | None,
-        tensors: Any,
-        outputs: Any,
-        id: str | None,
-        parameters: Mapping[str, Any],
-        binary_inputs: bool,
-        binary_outputs: bool,
-    ) -> Any: ...
-
-    def check_encoded(self, model: str, version: str | None, message: tw.Frame | bytes) -> Any:
-        """Return a request that the caller has encoded. Raises TypeError and ValueError."""
-
-    async def compress(self, message: Any, algorithm: Algorithm, backend: Backend) -> Any: ...
-
-    def infer_request(
-        self,
-        model: str,
-        version: str | None,
-        headers: Headers | None,
-        message: Any,
-        accept: Algorithm | None = None,
-    ) -> Any: ...
-
-    def open_stream(
-        self,
-        pool: Any,
-        model: str,
-        headers: Headers | None,
-        deadline: Deadline,
-        requests: Any,
-        encode: Callable[[Any], Coroutine[Any, Any, bytes]],
-    ) -> OpenStream: ...
-
-    async def attempt(
-        self, pool: Any, request: Any, deadline: Deadline, progress: ProgressReporter | None
-    ) -> Body:
-        """Send a request, and return the body of the response."""
-        raise NotImplementedError
-
-    async def explain(self, pool: Any, request: Any, error: InferenceServerError) -> None:
-        """Add to the error of an inference request what may help."""
+def complete(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine that is never suspended, such as those of the blocking client."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: Result = stop.value
+        return result
+    raise AssertionError("the coroutine was suspended")
 
 
 class BaseClient:
@@ -160,49 +89,54 @@ class BaseClient:
         binary_inputs: bool = True,
         channel: grpc.Channel | grpc.aio.Channel | None = None,
     ) -> None:
-        self._options = {name: value for name, value in locals().items() if name != "self"}
-        self.retries: int = check_integer("retries", retries, minimum=0)
         if max_body is not None:
             max_body = check_integer("max_body", max_body, minimum=0)
-        if limits is not None:
-            check_type("limits", limits, tw.Limits, "a Limits object")
+        if limits is None:
+            limits = RESPONSE_LIMITS
+        check_type("limits", limits, tw.Limits, "a Limits object")
         self.server: Server = parse_url(url)
         self.timeout: Timeout = as_timeout(timeout)
-        self.max_body: int | None = max_body
-        self.limits: tw.Limits = RESPONSE_LIMITS if limits is None else limits
-        self.headers: dict[str, str] = check_headers(headers)
-        self._options["headers"] = self.headers
-        self.binary_inputs: bool = binary_inputs
-        self._transport = _new_transport(
-            self.server,
-            self.headers,
+        self._options = Options(
+            url,
             self.timeout,
             max_body,
-            self.limits,
-            connections=connections,
-            idle_timeout=idle_timeout,
-            ssl_context=ssl_context,
-            trust_env=trust_env,
-            channel=channel,
+            limits,
+            check_headers(headers),
+            check_integer("connections", connections, minimum=1),
+            check_seconds("idle_timeout", idle_timeout),
+            check_integer("retries", retries, minimum=0),
+            ssl_context,
+            trust_env,
+            binary_inputs,
+            channel,
         )
+        self._transport = self._new_transport()
         self._default_deadline = Deadline(self.timeout) if self.timeout.total is None else None
         self._ids = itertools.count(1)
-        self._datatypes: dict[tuple[str, str | None], dict[str, Any]] = {}
+        self._datatypes: dict[Any, dict[str, Any]] = {}
         self._pools: dict[int, ConnectionPool] = {}  # by the id of the process: see _open_pool
         self._is_closed = False
+
+    def _new_transport(self) -> Transport:
+        if self.server.is_grpc:
+            from .grpc import GrpcTransport  # noqa: PLC0415 - requires grpcio
+
+            return GrpcTransport(self.server, self._options)
+        from .http import HttpTransport  # noqa: PLC0415 - requires httptools
+
+        return HttpTransport(self.server, self._options)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.server.origin}{self.server.prefix}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._options["channel"] is not None:
+        if self._options.channel is not None:
             raise TypeError("a client with a channel of the caller cannot be pickled")
-        return _new_client, (type(self), self._options)
+        return partial(type(self), **self._options._asdict()), ()
 
     # --- connections ---
 
-    def _new_backend(self) -> Backend:
-        raise NotImplementedError
+    _new_backend: type[Backend]
 
     def _open_pool(self) -> ConnectionPool:
         """Return the pool of this process.
@@ -245,7 +179,7 @@ class BaseClient:
             try:
                 return await attempt(self._open_pool(), request, deadline, progress)
             except (ConnectionError, InferenceServerError) as error:
-                if n_retries >= self.retries or (progress and progress.error is error):
+                if n_retries >= self._options.retries or (progress and progress.error is error):
                     raise
                 delay = retry_delay(error, n_retries, deadline)
                 if delay is None:
@@ -253,53 +187,29 @@ class BaseClient:
             n_retries += 1
             await self._open_pool().backend.sleep(delay)
 
-    async def _get_metadata(self, request: Any, deadline: Deadline) -> dict[str, Any]:
-        return (await self._exchange(request, deadline)).parse_metadata(self.limits)
-
-    async def _infer(
-        self, request: Any, deadline: Deadline, on_progress: OnProgress | None
-    ) -> tw.InferResponse:
-        try:
-            body = await self._exchange(request, deadline, on_progress)
-        except InferenceServerError as error:
-            await self._transport.explain(self._open_pool(), request, error)
-            raise
-        return body.decode(self.limits)
+    async def _metadata(self, target: Target, deadline: Deadline) -> dict[str, Any]:
+        request = self._transport.metadata_request(target)
+        return (await self._exchange(request, deadline)).parse_metadata(self._options.limits)
 
     def _open_stream(
-        self,
-        model: str,
-        requests: Any,
-        version: str | None,
-        headers: Headers | None,
-        timeout: float | Timeout | None,
+        self, target: Target, requests: Any, timeout: float | Timeout | None
     ) -> OpenStream:
         deadline = self._deadline(timeout)
-
-        async def encode(inputs: Any) -> bytes:
-            message: bytes = await self._encode(
-                model, version, headers, deadline, inputs, None, None, None, AUTO_ID, None
-            )
-            return message
-
-        return self._transport.open_stream(
-            self._open_pool(), model, headers, deadline, requests, encode
-        )
+        encode = partial(self._encode, target, deadline)
+        return self._transport.open_stream(self._open_pool(), target, deadline, requests, encode)
 
     # --- encoding ---
 
     async def _encode(
         self,
-        model: str,
-        version: str | None,
-        headers: Headers | None,
+        target: Target,
         deadline: Deadline,
         inputs: Inputs,
-        outputs: Outputs | None,
-        binary_inputs: bool | None,
-        binary_outputs: bool | None,
-        id: Id,
-        parameters: Mapping[str, Any] | None,
+        outputs: Outputs | None = None,
+        id: Id = AUTO_ID,
+        parameters: Mapping[str, Any] | None = None,
+        binary_inputs: bool | None = None,
+        binary_outputs: bool | None = None,
     ) -> Any:
         """Encode the arguments of ``infer``."""
         if isinstance(inputs, _ENCODED):
@@ -308,15 +218,14 @@ class BaseClient:
                     f"the inputs are an encoded {type(inputs).__name__}: outputs, id and "
                     "parameters must be passed to encode_request"
                 )
-            return self._transport.check_encoded(model, version, inputs)
+            return self._transport.check_encoded(target, inputs)
         if binary_inputs is None:
-            binary_inputs = self.binary_inputs
+            binary_inputs = self._options.binary_inputs
         if binary_outputs is None:
             binary_outputs = binary_inputs
-        if parameters is None:
-            parameters = {}
+        defaults = self._transport.binary_outputs if binary_outputs else {}
         if isinstance(inputs, tw.InferRequest):
-            parameters = {**inputs.parameters, **parameters}
+            defaults = {**defaults, **inputs.parameters}
             outputs = inputs.outputs if outputs is None else outputs
             id = inputs.id if id is AUTO_ID and inputs.id is not None else id
             tensors: Any = inputs.inputs
@@ -324,34 +233,26 @@ class BaseClient:
             tensors = dict(inputs)  # the caller may change it while the metadata is requested
             lists = {name: value for name, value in tensors.items() if is_list_of_numbers(value)}
             if lists:
-                datatypes = await self._input_datatypes(model, version, headers, deadline)
+                datatypes = await self._input_datatypes(target, deadline)
             for name, value in lists.items():
-                tensors[name] = _tensor_of(model, name, value, datatypes)
+                tensors[name] = _tensor_of(target.model, name, value, datatypes)
         else:
             tensors = _tensors(inputs)
-        return self._transport.encode(
-            model,
-            version,
-            tensors,
-            outputs,
-            str(next(self._ids)) if id is AUTO_ID else id,
-            parameters,
-            binary_inputs,
-            binary_outputs,
-        )
+        id = str(next(self._ids)) if id is AUTO_ID else id
+        parameters = {**defaults, **(parameters or {})}
+        request = tw.InferRequest(tensors, outputs, id=id, parameters=parameters)
+        return self._transport.encode(target, request, binary_inputs)
 
-    async def _input_datatypes(
-        self, model: str, version: str | None, headers: Headers | None, deadline: Deadline
-    ) -> dict[str, Any]:
+    async def _input_datatypes(self, target: Target, deadline: Deadline) -> dict[str, Any]:
         """Return the datatypes of the inputs that the metadata of a model declares."""
-        key = (
-            model,
-            None if version is None else str(version),
-        )  # the versions 1 and "1" are the same
+        key = target.key
         found = self._datatypes.get(key)
         if found is None:
-            request = self._transport.metadata_request(model, version, headers)
-            metadata = await self._get_metadata(request, deadline)
+            try:
+                metadata = await self._metadata(target, deadline)
+            except InferenceServerError as error:
+                error.args = (f"{error} (for the datatype of a list of numbers: {_LIST_HINT})",)
+                raise
             try:
                 found = {entry["name"]: entry["datatype"] for entry in metadata["inputs"]}
             except (TypeError, LookupError):
@@ -473,26 +374,16 @@ class Calls(BaseClient):
         check_algorithm(request_compression_algorithm)
         check_algorithm(response_compression_algorithm)
         deadline = self._deadline(timeout)
+        target = Target(model, version, headers)
         message = await self._encode(
-            model,
-            version,
-            headers,
-            deadline,
-            inputs,
-            outputs,
-            binary_inputs,
-            binary_outputs,
-            id,
-            parameters,
+            target, deadline, inputs, outputs, id, parameters, binary_inputs, binary_outputs
         )
         if request_compression_algorithm:
             message = await self._transport.compress(
                 message, request_compression_algorithm, self._open_pool().backend
             )
-        request = self._transport.infer_request(
-            model, version, headers, message, response_compression_algorithm
-        )
-        return await self._infer(request, deadline, on_progress)
+        request = self._transport.infer_request(target, message, response_compression_algorithm)
+        return (await self._exchange(request, deadline, on_progress)).decode(self._options.limits)
 
     async def infer_raw(
         self,
@@ -511,24 +402,15 @@ class Calls(BaseClient):
 
         Parameters
         ----------
-        model : str
-            The name of the model.
         array : array_like, bytes or str
             The input; see ``encode_raw_request``. Its memory must not change until the call
             returns.
-        version, headers, timeout, on_progress
+        model, version, headers, timeout, on_progress
             See ``infer``.
 
         Returns
         -------
         InferResponse
-            See ``infer``.
-
-        Raises
-        ------
-        InferenceServerError, DecodeError, ConnectionError, TimeoutError, RuntimeError
-            See ``Client``.
-        EncodeError, ValueError, TypeError
             See ``infer``.
 
         Examples
@@ -538,12 +420,10 @@ class Calls(BaseClient):
         >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
         ...     response = client.infer_raw("mean", np.ones(1000, np.float32))
         """
-        if not self._transport.has_raw_requests:
-            raise ValueError("infer_raw requires HTTP: gRPC has no raw binary requests")
         deadline = self._deadline(timeout)
-        frame = tw.encode_raw_request(array)
-        request = self._transport.infer_request(model, version, headers, frame)
-        return await self._infer(request, deadline, on_progress)
+        frame = self._transport.encode_raw(array)
+        request = self._transport.infer_request(Target(model, version, headers), frame)
+        return (await self._exchange(request, deadline, on_progress)).decode(self._options.limits)
 
     async def server_metadata(
         self, *, headers: Headers | None = None, timeout: float | Timeout | None = None
@@ -560,11 +440,6 @@ class Calls(BaseClient):
         dict
             The JSON object of the server, usually with ``name``, ``version`` and ``extensions``.
 
-        Raises
-        ------
-        InferenceServerError, DecodeError, ConnectionError, TimeoutError, RuntimeError
-            See ``Client``.
-
         Examples
         --------
         >>> from tensorwire.client import Client
@@ -572,8 +447,7 @@ class Calls(BaseClient):
         ...     client.server_metadata()["extensions"]
         ['binary_tensor_data']
         """
-        request = self._transport.metadata_request(None, None, headers)
-        return await self._get_metadata(request, self._deadline(timeout))
+        return await self._metadata(Target(None, None, headers), self._deadline(timeout))
 
     async def model_metadata(
         self,
@@ -587,11 +461,7 @@ class Calls(BaseClient):
 
         Parameters
         ----------
-        model : str
-            The name of the model.
-        version : str, optional
-            The version of the model. By default, the server chooses one.
-        headers, timeout
+        model, version, headers, timeout
             See ``infer``.
 
         Returns
@@ -600,11 +470,6 @@ class Calls(BaseClient):
             The JSON object of the server, usually with ``name``, ``versions``, ``platform``,
             ``inputs`` and ``outputs``.
 
-        Raises
-        ------
-        InferenceServerError, DecodeError, ConnectionError, TimeoutError, RuntimeError, ValueError
-            See ``Client``.
-
         Examples
         --------
         >>> from tensorwire.client import Client
@@ -612,8 +477,7 @@ class Calls(BaseClient):
         ...     client.model_metadata("resnet")["inputs"]
         [{'name': 'image', 'datatype': 'FP32', 'shape': [-1, 3, 224, 224]}]
         """
-        request = self._transport.metadata_request(model, version, headers)
-        return await self._get_metadata(request, self._deadline(timeout))
+        return await self._metadata(Target(model, version, headers), self._deadline(timeout))
 
     async def is_ready(
         self,
@@ -629,20 +493,13 @@ class Calls(BaseClient):
         ----------
         model : str, optional
             The name of a model. By default, the server as a whole is checked.
-        version : str, optional
-            The version of the model. By default, the server chooses one.
-        headers, timeout
+        version, headers, timeout
             See ``infer``.
 
         Returns
         -------
         bool
             False if the server responds with an error, the connection fails or a timeout expires.
-
-        Raises
-        ------
-        DecodeError, RuntimeError, ValueError
-            See ``Client``.
 
         Examples
         --------
@@ -651,7 +508,7 @@ class Calls(BaseClient):
         ...     client.is_ready("resnet")
         True
         """
-        request = self._transport.readiness_request(model, version, headers)
+        request = self._transport.readiness_request(Target(model, version, headers))
         try:
             await self._exchange(request, self._deadline(timeout))
         except (InferenceServerError, ConnectionError, TimeoutError):
@@ -679,10 +536,8 @@ class Calls(BaseClient):
         ------
         TimeoutError
             The server or the model is not ready in time. The message contains the last error.
-        DecodeError, RuntimeError
+        DecodeError, RuntimeError, ValueError, TypeError
             See ``Client``.
-        ValueError
-            ``timeout`` is not a positive number, or ``model`` or ``version`` is invalid.
 
         Examples
         --------
@@ -690,7 +545,7 @@ class Calls(BaseClient):
         >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
         ...     client.wait_until_ready(30, "resnet")
         """
-        request = self._transport.readiness_request(model, version, headers)
+        request = self._transport.readiness_request(Target(model, version, headers))
         wait = ReadinessWait(model, timeout)
         while True:
             try:
@@ -702,23 +557,15 @@ class Calls(BaseClient):
             await self._open_pool().backend.sleep(delay)
 
 
-def _new_transport(server: Server, *arguments: Any, **options: Any) -> Transport:
-    if server.is_grpc:
-        from .grpc import GrpcTransport  # noqa: PLC0415 - requires grpcio
-
-        return GrpcTransport(server, *arguments, **options)
-    from .http import HttpTransport  # noqa: PLC0415 - requires httptools
-
-    return HttpTransport(server, *arguments, **options)
-
-
-def _new_client(kind: type[BaseClient], options: dict[str, Any]) -> BaseClient:
-    return kind(**options)
-
-
-def _tensors(inputs: Iterable[Any]) -> list[tw.Tensor]:
+def _tensors(inputs: Any) -> list[tw.Tensor]:
     """Return the inputs of a request that are not a mapping. Raises TypeError."""
-    if not isinstance(inputs, np.ndarray | str | bytes | tw.Tensor | tw.BytesArray):
+    kind = type(inputs)
+    is_single = isinstance(inputs, str | tw.BytesArray) or hasattr(kind, "__array__")
+    if hasattr(kind, "columns"):  # a data frame, or a table of pyarrow
+        hint = "pass tensors_from_dataframe(inputs)"
+    elif is_single or not isinstance(inputs, Iterable):
+        hint = "pass a single input as {name: array} or [Tensor]"
+    else:
         found = list(inputs)
         wrong = next((item for item in found if not isinstance(item, tw.Tensor)), None)
         if wrong is None:
@@ -729,17 +576,16 @@ def _tensors(inputs: Iterable[Any]) -> list[tw.Tensor]:
         )
     raise TypeError(
         f"inputs must be a mapping of names to arrays, Tensors or a Frame, not "
-        f"{type(inputs).__name__}: pass a single input as {{name: array}}"
+        f"{kind.__name__}: {hint}"
     )
 
 
-def _tensor_of(model: str, name: str, value: Any, datatypes: dict[str, Any]) -> tw.Tensor:
+def _tensor_of(model: str | None, name: str, value: Any, datatypes: dict[str, Any]) -> tw.Tensor:
     """Return the tensor of a list of numbers. Raises ValueError."""
     datatype: Any = datatypes.get(name)
     if not isinstance(datatype, str):
         raise ValueError(
             f"input {format_value(name)} is a list of numbers, but the metadata of model "
-            f"{format_value(model)} does not declare its datatype: pass an array, or a Tensor with "
-            "a datatype"
+            f"{format_value(model)} does not declare its datatype: {_LIST_HINT}"
         )
     return tw.Tensor(name, value, datatype=cast("Any", datatype))

@@ -40,7 +40,7 @@ class Watcher(Protocol):
     """Waits for events of the socket of one connection."""
 
     async def wait(self, events: int, seconds: float | None) -> int:
-        """Return the events (POLLIN, POLLOUT) that have happened, or 0 after ``seconds``."""
+        """Return the events (POLLIN, POLLOUT) that have happened, or 0 after about ``seconds``."""
 
     def close(self) -> None:
         """Release the socket, before it is closed."""
@@ -51,7 +51,7 @@ class Waiter(Protocol):
 
     lease: Lease
 
-    async def wait(self, seconds: float | None) -> bool:
+    async def wait(self, seconds: float) -> bool:
         """Return whether ``wake`` was called, at the latest after ``seconds``."""
 
     def wake(self) -> None: ...
@@ -59,6 +59,8 @@ class Waiter(Protocol):
 
 class Backend(Protocol):
     """How a client waits."""
+
+    is_async: bool
 
     def check(self) -> None:
         """Raise RuntimeError if the caller cannot use this backend."""
@@ -86,20 +88,6 @@ class Connection:
 
     It must be closed if a method raises an exception, or if a response is not ``reusable``.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "has_failed",
-        "idle_since",
-        "is_sent",
-        "is_tls",
-        "pid",
-        "reader",
-        "socket",
-        "transferred_at",
-        "wanted",
-        "watcher",
-    )
 
     def __init__(self, sock: socket.socket, backend: Backend, max_body: int | None) -> None:
         self.socket = sock
@@ -326,11 +314,11 @@ class Connection:
         The read timeout begins with the last transfer, not with each event: TLS may exchange
         messages without end.
         """
-        seconds, step = deadline.limit("read", self.transferred_at)
-        happened = await self.watcher.wait(self.wanted or events, seconds)
+        happened = 0
+        while not happened:
+            seconds, _ = deadline.limit("read", self.transferred_at)
+            happened = await self.watcher.wait(self.wanted or events, seconds)
         self.wanted = 0
-        if not happened:
-            raise deadline.timeout_error(step)
         return happened
 
 

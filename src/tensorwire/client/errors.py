@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import tensorwire as tw
 
 from .._codec.json_reader import read_json
+from ..errors import format_count
 from .requests import Request
 
 if TYPE_CHECKING:
-    from .grpc import GrpcRequest
+    from .grpc_channels import GrpcRequest
     from .responses import ResponseReader
 
+CLOSED = "the client was closed during the call"
 _MAX_MESSAGE_LENGTH = 2000
 _MAX_REASON_LENGTH = 500
 _MAX_NESTING = tw.Limits().max_nesting
+
+LengthError = TypeVar("LengthError", tw.HeaderError, tw.EncodeError)
 
 
 class InferenceServerError(tw.TensorwireError):
@@ -94,3 +98,17 @@ def connection_error(request: Request | GrpcRequest, error: OSError) -> OSError:
     kind = TimeoutError if isinstance(error, TimeoutError) else ConnectionError
     reason = str(error)[:_MAX_REASON_LENGTH] or type(error).__name__
     return kind(f"{request.method} {request.url}: {reason}")
+
+
+def too_long_error(
+    kind: type[LengthError],
+    subject: str,
+    nbytes: int,
+    limit: int,
+    limit_name: str = "limit",
+    status: int | None = None,
+) -> LengthError:
+    """Return the exception for a message that is longer than its limit."""
+    length = format_count("byte", nbytes)
+    text = f"{subject} is {length} long; the {limit_name} is {limit}"
+    return kind(text, expected=limit, actual=nbytes, status=status)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import ssl
 import time
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
-from ..arguments import check_integer, check_seconds
 from ..http import EXTENSION
 from .addresses import Server, find_proxy
-from .calls import OpenStream
 from .connection import Backend, Connection, Connector, may_resend
 from .errors import InferenceServerError, connection_error, response_error
 from .limits import Deadline, Timeout
@@ -26,6 +23,7 @@ from .requests import (
     Headers,
     ProgressReporter,
     Request,
+    Target,
     body_headers,
     check_headers,
     compress,
@@ -33,6 +31,7 @@ from .requests import (
     remember,
 )
 from .responses import ResponseBody, ResponseReader
+from .transport import OpenStream, Options
 
 _HINT_TIMEOUT = Timeout(connect=1, read=1, total=1)
 _REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
@@ -41,45 +40,30 @@ _REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary
 class HttpTransport:
     """Builds HTTP requests, and sends them on the connections of a pool. See ``Transport``."""
 
-    has_raw_requests = True
+    binary_outputs: ClassVar[dict[str, Any]] = {"binary_data_output": True}
 
-    def __init__(
-        self,
-        server: Server,
-        headers: dict[str, str],
-        timeout: Timeout,
-        max_body: int | None,
-        limits: tw.Limits,
-        *,
-        connections: int,
-        idle_timeout: float | None,
-        ssl_context: ssl.SSLContext | None,
-        trust_env: bool,
-        channel: None,
-    ) -> None:
-        if channel is not None:
+    def __init__(self, server: Server, options: Options) -> None:
+        if options.channel is not None:
             raise ValueError(f"channel requires a grpc:// or grpcs:// URL, not {server.origin}")
-        self.connections = check_integer("connections", connections, minimum=1)
-        self.idle_timeout = check_seconds("idle_timeout", idle_timeout)
         self.server = server
-        self.headers = {"User-Agent": f"tensorwire/{tw.__version__}", **headers}
-        self.limits = limits
+        self.options = options
+        self.headers = {"User-Agent": f"tensorwire/{tw.__version__}", **options.headers}
         context = None
         if server.is_tls:
-            context = ssl_context or ssl.create_default_context()
-        proxy = find_proxy(server) if trust_env else None
-        self.connector = Connector(server, proxy, context, max_body)
+            context = options.ssl_context or ssl.create_default_context()
+        proxy = find_proxy(server) if options.trust_env else None
+        self.connector = Connector(server, proxy, context, options.max_body)
         self.target_prefix = ""
         if proxy is not None and context is None:  # it only passes TLS on
             self.target_prefix = server.origin
             names = {name.lower() for name in self.headers}
             if proxy.authorization is not None and "proxy-authorization" not in names:
                 self.headers["Proxy-Authorization"] = proxy.authorization
-        self.heads: dict[tuple[str, str | None], tuple[str, bytes]] = {}
+        self.heads: dict[Any, tuple[str, bytes]] = {}
         self.announces_binary: bool | None = None  # None: not known yet
 
     def new_pool(self, backend: Backend) -> Pool:
-        return Pool(backend, self.connections, self.idle_timeout)
+        return Pool(backend, self.options.connections, self.options.idle_timeout)
 
     # --- requests ---
 
@@ -96,40 +80,26 @@ class HttpTransport:
     def _url(self, path: str) -> str:
         return f"{self.server.origin}{self.server.prefix}{path}"
 
-    def _get(self, path: str, headers: Headers | None, model: str | None = None) -> Request:
-        head = self._head("GET", path, headers, "identity") + b"\r\n"
-        return Request("GET", self._url(path), head, model=model)
+    def _get(self, path: str, target: Target) -> Request:
+        head = self._head("GET", path, target.headers, "identity") + b"\r\n"
+        return Request("GET", self._url(path), head, model=target.model)
 
-    def metadata_request(
-        self, model: str | None, version: str | None, headers: Headers | None
-    ) -> Request:
-        path = "/v2" if model is None else model_path(model, version)
-        return self._get(path, headers, model)
+    def metadata_request(self, target: Target) -> Request:
+        return self._get("/v2" if target.model is None else model_path(target), target)
 
-    def readiness_request(
-        self, model: str | None, version: str | None, headers: Headers | None
-    ) -> Request:
-        path = "/v2/health" if model is None else model_path(model, version)
-        return self._get(f"{path}/ready", headers, model)
+    def readiness_request(self, target: Target) -> Request:
+        path = "/v2/health" if target.model is None else model_path(target)
+        return self._get(f"{path}/ready", target)
 
-    def encode(
-        self,
-        model: str,
-        version: str | None,
-        tensors: Any,
-        outputs: Any,
-        id: str | None,
-        parameters: Mapping[str, Any],
-        binary_inputs: bool,
-        binary_outputs: bool,
-    ) -> tw.Frame:
-        defaults: dict[str, Any] = {"binary_data_output": True} if binary_outputs else {}
-        request = tw.InferRequest(tensors, outputs, id=id, parameters={**defaults, **parameters})
+    def encode(self, target: Target, request: tw.InferRequest, binary_inputs: bool) -> tw.Frame:
         if not binary_inputs:
             request = request.replace(inputs=[t.replace(binary=False) for t in request.inputs])
         return tw.encode_request(request, limits=UNLIMITED)
 
-    def check_encoded(self, model: str, version: str | None, message: tw.Frame | bytes) -> tw.Frame:
+    def encode_raw(self, array: Any) -> tw.Frame:
+        return tw.encode_raw_request(array)
+
+    def check_encoded(self, target: Target, message: tw.Frame | bytes) -> tw.Frame:
         if isinstance(message, bytes):
             raise TypeError(
                 f"the inputs are bytes, which are sent over gRPC, but the URL is "
@@ -145,24 +115,18 @@ class HttpTransport:
         return await backend.run(compress, message, algorithm)
 
     def infer_request(
-        self,
-        model: str,
-        version: str | None,
-        headers: Headers | None,
-        message: tw.Frame | Compressed,
-        accept: Algorithm | None = None,
+        self, target: Target, message: tw.Frame | Compressed, accept: Algorithm | None = None
     ) -> Request:
-        # The versions 1 and "1" are the same.
-        key = model, None if version is None else str(version)
+        key = target.key
         cached = self.heads.get(key)
         if cached is None:
-            path = f"{model_path(model, version)}/infer"
+            path = f"{model_path(target)}/infer"
             # identity: compressing a response takes Triton more time than it saves (WIRE.md 8)
             cached = path, self._head("POST", path, None, "identity")
             remember(self.heads, key, cached)
         path, head = cached
-        if headers is not None or accept:
-            head = self._head("POST", path, headers, accept or "identity")
+        if target.headers is not None or accept:
+            head = self._head("POST", path, target.headers, accept or "identity")
         if isinstance(message, Compressed):
             buffers: tuple[Any, ...] = (message.body,)
             nbytes = len(message.body)
@@ -175,7 +139,7 @@ class HttpTransport:
         header_length = message.header_length
         head += body_headers(header_length, nbytes)
         is_binary = header_length is not None
-        return Request("POST", self._url(path), head, buffers, nbytes, model, is_binary)
+        return Request("POST", self._url(path), head, buffers, nbytes, target.model, is_binary)
 
     def open_stream(self, *_: Any) -> OpenStream:
         raise ValueError(f"stream requires a grpc:// or grpcs:// URL, not {self.server.origin}")
@@ -185,6 +149,16 @@ class HttpTransport:
     async def attempt(
         self, pool: Pool, request: Request, deadline: Deadline, progress: ProgressReporter | None
     ) -> ResponseBody:
+        try:
+            return await self._attempt(pool, request, deadline, progress)
+        except InferenceServerError as error:
+            if request.is_binary and error.status in _REJECTED:
+                await self._explain(pool, error)
+            raise
+
+    async def _attempt(
+        self, pool: Pool, request: Request, deadline: Deadline, progress: ProgressReporter | None
+    ) -> ResponseBody:
         """Send a request on a connection of the pool, or on a new one; see ``may_resend``."""
         try:
             lease = await pool.acquire(deadline)
@@ -192,15 +166,12 @@ class HttpTransport:
             raise connection_error(request, error) from error
         connection, kept = lease.connection, None
         try:
-            if connection is not None and not connection.is_open():
-                connection.close()
-                connection = None
             reader: ResponseReader | None = None
             if connection is not None:
                 reader = await self._exchange_on_kept(pool, connection, request, deadline, progress)
                 if reader is None:
                     connection.close()
-            if connection is None or reader is None:
+            if reader is None:
                 connection = await self.connector.connect(pool.backend, deadline)
                 pool.backend.check()
                 reader = await connection.exchange(request, deadline, progress)
@@ -228,8 +199,11 @@ class HttpTransport:
     ) -> ResponseReader | None:
         """Send a request on a connection that was used before, and receive the response.
 
-        Returns None if the connection has failed, and the request must be sent on a new one.
+        Returns None if the connection was closed or has failed, and the request must be sent on a
+        new one.
         """
+        if not connection.is_open():
+            return None
         started = time.monotonic()
         try:
             return await connection.exchange(request, deadline, progress)
@@ -240,19 +214,17 @@ class HttpTransport:
                 raise
             return None
 
-    async def explain(self, pool: Pool, request: Request, error: InferenceServerError) -> None:
+    async def _explain(self, pool: Pool, error: InferenceServerError) -> None:
         """Say in an error that the server does not announce that it reads binary data.
 
         The metadata is requested once, at most for a second, and its own errors are ignored.
         """
-        if not request.is_binary or error.status not in _REJECTED:
-            return
         if self.announces_binary is None:
             self.announces_binary = True
             with contextlib.suppress(Exception):
-                deadline = Deadline(_HINT_TIMEOUT)
-                body = await self.attempt(pool, self._get("/v2", None), deadline, None)
-                extensions = body.parse_metadata(self.limits)["extensions"]
+                request = self.metadata_request(Target(None, None, None))
+                body = await self._attempt(pool, request, Deadline(_HINT_TIMEOUT), None)
+                extensions = body.parse_metadata(self.options.limits)["extensions"]
                 self.announces_binary = EXTENSION in extensions
         if not self.announces_binary:
             hint = f"the server does not announce {EXTENSION}: binary_inputs=False sends JSON"

@@ -16,14 +16,16 @@ from .errors import InferenceServerError
 DEFAULT_TIMEOUT = 60.0
 """Default timeout in seconds, as in tritonclient."""
 
-DEFAULT_MAX_BODY = 2**31 - 1
+MAX_INT32 = 2**31 - 1
+
+DEFAULT_MAX_BODY = MAX_INT32
 """Default limit of a response body in bytes, after decompression."""
 
 RESPONSE_LIMITS = tw.Limits(
-    max_header_nbytes=2**31 - 1,
-    max_tensors=2**31 - 1,
-    max_name_nbytes=2**31 - 1,
-    max_parameters=2**31 - 1,
+    max_header_nbytes=MAX_INT32,
+    max_tensors=MAX_INT32,
+    max_name_nbytes=MAX_INT32,
+    max_parameters=MAX_INT32,
 )
 """Default limits of the clients for ``decode_response``.
 

@@ -48,6 +48,19 @@ Id = str | Literal[AutoId.AUTO_ID] | None
 Algorithm = Literal["gzip", "deflate"]
 
 
+class Target(NamedTuple):
+    """What a request is for, and the headers of the call. Without a model, it is for the server."""
+
+    model: str | None
+    version: str | None
+    headers: Headers | None
+
+    @property
+    def key(self) -> tuple[str | None, str | None]:
+        """The model and its version. The versions 1 and "1" are the same."""
+        return self.model, None if self.version is None else str(self.version)
+
+
 def remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
     """Add an entry to a cache, which is emptied when it is full."""
     if len(cache) >= MAX_CACHED:
@@ -152,13 +165,14 @@ class ProgressReporter:
 # --- heads ---------------------------------------------------------------------------------------
 
 
-def model_path(model: str, version: str | None = None) -> str:
+def model_path(target: Target) -> str:
     """Return the path of a model. Raises ValueError if no path can contain its name or version."""
+    model, version = target.key
     path = f"/v2/models/{_quote_segment(model, 'name')}"
-    return path if version is None else f"{path}/versions/{_quote_segment(str(version), 'version')}"
+    return path if version is None else f"{path}/versions/{_quote_segment(version, 'version')}"
 
 
-def _quote_segment(value: str, what: str) -> str:
+def _quote_segment(value: Any, what: str) -> str:
     # Quoting the dots does not help: many servers and proxies take %2E%2E for "..".
     check_type(f"the {what} of a model", value, str, "a str")
     if value in ("", ".", ".."):

@@ -10,6 +10,7 @@ the parser, and through zlib if it is compressed.
 
 from __future__ import annotations
 
+import re
 import sys
 import zlib
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ import tensorwire as tw
 
 from .._codec.json_reader import read_json
 from ..errors import format_count
+from .errors import too_long_error
 
 ERROR_NBYTES = 64 << 10
 """Maximum number of bytes that are read from the body of an error response."""
@@ -40,6 +42,7 @@ _SCRATCH_NBYTES = 64 << 10
 _MAX_HEAD_NBYTES = 256 << 10
 # Decompress in steps, so that a body that expands beyond max_body is rejected early.
 _INFLATE_NBYTES = 1 << 20
+_HTTP2_SETTINGS = re.compile(rb"\x00..\x04.\x00{4}", re.DOTALL)  # the first frame (RFC 9113 3.4)
 _WHITESPACE = b" \t"  # of HTTP headers; bytes.strip() without arguments removes more
 _HEADERS = {  # the headers that are read
     b"connection",
@@ -82,31 +85,6 @@ class ResponseReader:
     reusable : bool
         Whether the connection can be used again after this response.
     """
-
-    __slots__ = (
-        "_error",
-        "_framing_nbytes",
-        "_has_only_head",
-        "_headers",
-        "_inflater",
-        "_is_readable",
-        "_parser",
-        "_scratch",
-        "_until_eof",
-        "body_nbytes",
-        "buffer",
-        "complete",
-        "content_length",
-        "error_body",
-        "header_length",
-        "is_direct",
-        "max_body",
-        "n_received",
-        "reason",
-        "retry_after",
-        "reusable",
-        "status",
-    )
 
     def __init__(self, max_body: int | None) -> None:
         self.max_body = max_body
@@ -213,6 +191,10 @@ class ResponseReader:
                 raise self._error from None
             if self.complete:  # the bytes after the response are invalid
                 return
+            if self.status == 0 and _HTTP2_SETTINGS.match(self._scratch[:nbytes]):
+                raise ConnectionError(
+                    "the server speaks HTTP/2, as gRPC servers do: use a grpc:// URL"
+                ) from error
             raise ConnectionError(f"the response is not valid HTTP: {error}") from error
         if self.complete:
             if not self.reusable:
@@ -385,12 +367,7 @@ class ResponseBody(NamedTuple):
         """Parse a body that is a JSON object, within the limits of a JSON header."""
         nbytes = len(self.buffer)
         if nbytes > limits.max_header_nbytes:
-            raise tw.HeaderError(
-                f"the metadata is {format_count('byte', nbytes)} long; the limit is "
-                f"{limits.max_header_nbytes}",
-                expected=limits.max_header_nbytes,
-                actual=nbytes,
-            )
+            raise too_long_error(tw.HeaderError, "the metadata", nbytes, limits.max_header_nbytes)
         try:
             metadata = read_json(bytes(self.buffer), limits.max_nesting)
         except tw.HeaderError as error:

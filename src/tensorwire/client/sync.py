@@ -8,14 +8,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import tensorwire as tw
 
-from .calls import BaseClient, Calls, Inputs, OpenStream
+from .calls import BaseClient, Calls, Inputs, complete
 from .limits import Deadline, Timeout
-from .requests import Headers
+from .requests import Headers, Target
+from .transport import OpenStream
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -57,8 +57,8 @@ class ThreadWaiter:
         self.ready = threading.Lock()
         self.ready.acquire()
 
-    async def wait(self, seconds: float | None) -> bool:
-        return self.ready.acquire(timeout=-1 if seconds is None else min(seconds, _MAX_SECONDS))
+    async def wait(self, seconds: float) -> bool:
+        return self.ready.acquire(timeout=seconds)
 
     def wake(self) -> None:
         self.ready.release()
@@ -66,6 +66,8 @@ class ThreadWaiter:
 
 class BlockingBackend:
     """Blocks the thread of a call."""
+
+    is_async = False
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -127,16 +129,6 @@ class _Lookup:
             self.done.set()
 
 
-def complete(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine that the BlockingBackend never suspends."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        result: Result = stop.value
-        return result
-    raise AssertionError("a coroutine of the blocking client was suspended")
-
-
 def blocking(
     method: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Result]],
 ) -> Callable[[object], Callable[Concatenate[Any, Arguments], Result]]:
@@ -152,7 +144,20 @@ def blocking(
     return lambda _: call
 
 
-class Client(BaseClient):
+class Closing:
+    """Is closed at the end of a ``with`` block."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Client(BaseClient, Closing):
     """A client for a server of the Open Inference Protocol.
 
     It keeps a pool of connections, and is thread-safe. Large requests are sent without being
@@ -223,21 +228,16 @@ class Client(BaseClient):
     - ``ConnectionError`` if the connection fails or is closed before the response is complete;
     - ``TimeoutError`` if the server does not respond in time;
     - ``RuntimeError`` if the client is closed;
-    - ``ValueError`` if the name or the version of a model is empty, "." or "..", which no URL can
-      contain.
+    - ``ValueError`` and ``TypeError`` if an argument is invalid, such as the name or version of a
+      model that is empty, "." or "..", which no URL can contain.
 
     For an InferenceServerError, ConnectionError or TimeoutError, ``is_ready`` returns False instead
     of raising the exception. The ``__cause__`` of a ConnectionError or TimeoutError is the
     exception of the socket.
 
-    A server may close an idle connection at any time. If this happens when a call has just begun to
-    use the connection, the call sends its request once more on a new connection. This is
-    independent of ``retries``. An inference request is only sent again if no byte of a response has
-    arrived, and the server has, within a second, reset the connection, or closed it without
-    acknowledging the request. Otherwise a ConnectionError is raised, because the model may have
-    run. A server that reads a whole request, and resets the connection within a second, causes a
-    second run of the model: the client cannot see that the request was read. A request for metadata
-    or readiness is sent again if no byte of a response has arrived.
+    A request is sent once more, independently of ``retries``, if the server seems to have closed an
+    idle connection just before. A server that reads a whole inference request, and resets the
+    connection within a second, causes a second run of the model. The guide lists all cases.
 
     A connection is not used again after a response with status 500 or higher, unless the response
     has the header ``Connection: keep-alive``.
@@ -265,6 +265,8 @@ class Client(BaseClient):
     >>> client.close()
     """
 
+    _new_backend = BlockingBackend
+
     @blocking(Calls.infer)
     def infer(self) -> None: ...
 
@@ -282,9 +284,6 @@ class Client(BaseClient):
 
     @blocking(Calls.wait_until_ready)
     def wait_until_ready(self) -> None: ...
-
-    def _new_backend(self) -> BlockingBackend:
-        return BlockingBackend()
 
     def stream(
         self,
@@ -342,35 +341,18 @@ class Client(BaseClient):
         ...     for response in client.stream("llm", prompts):
         ...         print(response.id, response["text"].as_strings())
         """
-        return ResponseStream(self._open_stream(model, requests, version, headers, timeout))
+        return ResponseStream(self._open_stream(Target(model, version, headers), requests, timeout))
 
     def close(self) -> None:
         """Close the idle connections. The other connections are closed when their calls return.
 
-        Over gRPC, the channel is closed, unless it is one of the caller. Calls that have not
-        returned raise ConnectionError.
-
-        Examples
-        --------
-        >>> from tensorwire.client import Client
-        >>> client = Client("localhost:8000")
-        >>> client.close()
+        Over gRPC, the channel is closed, and calls that have not returned raise ConnectionError. A
+        ``channel`` of the caller stays open: calls return as usual, and only streams end.
         """
         self._close_pool()
 
-    def __enter__(self) -> Client:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class ResponseStream:
+class ResponseStream(Closing):
     """The responses of ``Client.stream``: an iterator of InferResponse.
 
     The call is cancelled by ``close``, at the end of a ``with`` block, and when the last reference
@@ -403,14 +385,3 @@ class ResponseStream:
 
     def __del__(self) -> None:
         self._call.close()
-
-    def __enter__(self) -> ResponseStream:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -1,0 +1,188 @@
+"""The channel of a client in one process: a ``grpc.Channel`` or a ``grpc.aio.Channel``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import traceback
+import weakref
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import grpc
+
+import tensorwire as tw
+
+from .._codec.protobuf_reader import decode_response, read_message
+from ..grpc_messages import NO_FIELDS, SERVICE, Fields
+from .calls import Result
+from .errors import CLOSED
+from .grpc_errors import response_length_error
+from .transport import Options
+
+if TYPE_CHECKING:
+    from .connection import Backend
+
+MAX_SECONDS = 1e9  # grpcio takes a much later deadline for one that has expired
+
+
+class GrpcRequest(NamedTuple):
+    """A serialized request, and the fields of its response unless that has tensors."""
+
+    method: str
+    url: str
+    message: bytes
+    metadata: tuple[tuple[str, str], ...]
+    model: str | None
+    fields: Fields = NO_FIELDS
+    compression: grpc.Compression | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.message)
+
+    @property
+    def path(self) -> str:
+        return f"/{SERVICE}/{self.method}"
+
+
+class GrpcBody(NamedTuple):
+    """A serialized response."""
+
+    message: bytes
+    fields: Fields
+
+    def decode(self, limits: tw.Limits) -> tw.InferResponse:
+        return decode_response(self.message, limits=limits)
+
+    def parse_metadata(self, limits: tw.Limits) -> dict[str, Any]:
+        return read_message(self.message, self.fields, limits)
+
+
+class ForkState:
+    """Whether this process can use grpcio.
+
+    A thread of grpcio waits for the calls of ``grpc.aio``, and may do so after the last channel was
+    closed. In a child process that was forked after its start, every call of grpcio hangs or
+    crashes, and no timeout ends it.
+    """
+
+    def __init__(self) -> None:
+        self.has_used_aio = False
+        self.is_usable = True
+        os.register_at_fork(after_in_child=self.begin_child)
+
+    def begin_child(self) -> None:
+        self.is_usable = not self.has_used_aio
+
+
+fork_state = ForkState()
+
+
+class Channel:
+    """The channel of a client in one process."""
+
+    def __init__(self, backend: Backend, options: Options, channel: Any) -> None:
+        self.backend = backend
+        self.options = options
+        self.channel = channel
+        self.is_closed = False
+        self.methods: dict[str, Any] = {}
+        self.calls: weakref.WeakSet[Any] = weakref.WeakSet()  # those that `close` cancels
+        self.lock = threading.Lock()  # of `calls`
+
+    def check(self) -> None:
+        self.backend.check()
+        if self.is_closed:
+            raise RuntimeError("the client is closed")
+
+    async def call(self, request: GrpcRequest, seconds: float | None) -> bytes:
+        """Return the response to a request. Raises RpcError, and ConnectionError when closed."""
+        raise NotImplementedError
+
+    def begin_call(self, request: GrpcRequest, seconds: float | None) -> Any:
+        """Begin a call with one request and one response."""
+        method = self.methods.get(request.method)
+        if method is None:
+            method = self.methods[request.method] = self.channel.unary_unary(request.path)
+        return self.begin(method, request.message, request, seconds)
+
+    def begin(self, method: Any, messages: Any, request: GrpcRequest, seconds: float | None) -> Any:
+        """Call a method of the channel. Raises RpcError, and RuntimeError if it is closed."""
+        try:
+            return method(
+                messages,
+                timeout=None if seconds is None or seconds > MAX_SECONDS else seconds,
+                metadata=request.metadata,
+                compression=request.compression,
+            )
+        except (ValueError, grpc.aio.UsageError) as error:
+            self.check()
+            raise RuntimeError(str(error)) from None  # the caller has closed its channel
+        except grpc.RpcError:
+            raise
+        except BaseException as error:  # of a signal handler
+            # grpcio cancels a call when nothing refers to it any more, not even the frames of its
+            # own functions, to which the exception refers.
+            traceback.clear_frames(error.__traceback__)
+            raise
+
+    def add(self, call: Any) -> None:
+        """Add a call that ``close`` cancels."""
+        with self.lock:
+            self.calls.add(call)
+
+    def check_length(self, message: bytes) -> None:
+        """Raise HeaderError if a response is too long. Only a channel of ours has the limit."""
+        limit = self.options.max_body
+        if limit is not None and len(message) > limit:
+            raise response_length_error(len(message), limit)
+
+    def close(self) -> Awaitable[None] | None:
+        """Cancel the calls that were added, and close the channel unless it is the caller's."""
+        self.is_closed = True
+        self.backend.end_calls()
+        with self.lock:
+            calls = list(self.calls)
+        for call in calls:
+            call.cancel()
+        is_owned = self.options.channel is None
+        closing: Awaitable[None] | None = self.channel.close() if is_owned else None
+        return closing
+
+    def forget(self) -> None:
+        pass
+
+
+class BlockingChannel(Channel):
+    """A ``grpc.Channel``. ``close`` only cancels its streams."""
+
+    async def call(self, request: GrpcRequest, seconds: float | None) -> bytes:
+        message: bytes = self.begin_call(request, seconds)
+        return message
+
+
+class AsyncChannel(Channel):
+    """A ``grpc.aio.Channel``. ``close`` cancels all its calls."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        fork_state.has_used_aio = True
+
+    async def call(self, request: GrpcRequest, seconds: float | None) -> bytes:
+        call = self.begin_call(request, seconds)
+        self.add(call)
+        message: bytes = await unless_closed(call)
+        return message
+
+
+async def unless_closed(result: Awaitable[Result]) -> Result:
+    """Wait for a call of grpcio. Raises ConnectionError if the client was closed meanwhile."""
+    try:
+        return await result
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling() > 0:
+            raise
+        raise ConnectionError(CLOSED) from None  # `close` has cancelled the call, and not the task

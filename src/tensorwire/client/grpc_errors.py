@@ -1,0 +1,102 @@
+"""The exceptions for what grpcio reports."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+import tensorwire as tw
+
+from .errors import (
+    CLOSED,
+    InferenceServerError,
+    connection_error,
+    server_error,
+    too_long_error,
+)
+
+if TYPE_CHECKING:
+    from .grpc_channels import Channel, GrpcRequest
+
+_STATUSES = {  # those of the other codes are 500
+    "CANCELLED": 499,
+    "INVALID_ARGUMENT": 400,
+    "DEADLINE_EXCEEDED": 504,
+    "NOT_FOUND": 404,
+    "ALREADY_EXISTS": 409,
+    "PERMISSION_DENIED": 403,
+    "RESOURCE_EXHAUSTED": 429,
+    "FAILED_PRECONDITION": 400,
+    "ABORTED": 409,
+    "OUT_OF_RANGE": 400,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+    "UNAUTHENTICATED": 401,
+}
+# grpcio reports a failed connection with codes that a server may also send. Only the text differs.
+_CONNECTION_CODES = ("UNAVAILABLE", "UNKNOWN", "INTERNAL", "CANCELLED")
+_CONNECTION_FAILED = re.compile(
+    r"Stream removed|failed to connect|connections to all backends failing|empty address list"
+    r"|errors resolving|DNS resolution failed|Socket closed|recvmsg|sendmsg|Connection reset"
+    r"|Broken pipe|GOAWAY|Transport closed|No status received|keepalive|ping timeout"
+    r"|Failed to create channel|Received RST_STREAM"
+)
+_TOO_LARGE = re.compile(
+    r"(CLIENT|SERVER): (Sent|Received) message larger than max \((\d+) vs\. (\d+)\)"
+)
+# What new versions of grpcio report for a compressed message, on either side.
+_DECOMPRESSED_TOO_LARGE = "Decompressed message larger than max"
+
+
+def call_error(channel: Channel, request: GrpcRequest, code: str, text: str) -> Exception:
+    """Return the exception for a status other than OK and an expired deadline."""
+    if code == "RESOURCE_EXHAUSTED":
+        error = _size_error(request, text, channel.options.max_body)
+        if error is not None:
+            return error
+    if code == "CANCELLED" and channel.is_closed:
+        return connection_error(request, ConnectionError(CLOSED))
+    if code in _CONNECTION_CODES and _CONNECTION_FAILED.match(text):
+        if "http1.x server" in text:
+            text = "the server speaks HTTP/1, and not gRPC: use an http:// URL"
+        return connection_error(request, ConnectionError(text))
+    return status_error(request, _STATUSES.get(code, 500), text)
+
+
+def _size_error(request: GrpcRequest, text: str, max_body: int | None) -> Exception | None:
+    """Return the exception for a message above a limit of grpcio; None for another text."""
+    if text == _DECOMPRESSED_TOO_LARGE:
+        if request.compression is not None:  # the server has rejected it
+            return status_error(request, 413, text)
+        problem = "the response is longer than the limit after decompression"
+        return tw.HeaderError(problem, expected=max_body, status=413)
+    found = _TOO_LARGE.search(text)
+    if found is None:
+        return None
+    side, direction, actual, limit = found.groups()
+    if side == "SERVER":
+        return status_error(request, 413, text)
+    if direction == "Received":
+        return response_length_error(int(actual), int(limit))
+    whose = "limit of the channel"
+    return too_long_error(tw.EncodeError, "the gRPC message", int(actual), int(limit), whose)
+
+
+def status_error(request: GrpcRequest, status: int, text: str) -> InferenceServerError:
+    """Return the exception for an error of the server."""
+    error = server_error(request.method, request.url, status, text)
+    error.model = request.model
+    return error
+
+
+def response_length_error(nbytes: int, limit: int) -> tw.HeaderError:
+    """Return the exception for a response that is longer than the limit."""
+    return too_long_error(tw.HeaderError, "the response", nbytes, limit, status=413)
+
+
+def has_expired(code: str, started: float, seconds: float | None) -> bool:
+    """Return whether the deadline of the call has expired, and not one of the server."""
+    if seconds is None or code != "DEADLINE_EXCEEDED":
+        return False
+    return time.monotonic() - started >= seconds - 0.01

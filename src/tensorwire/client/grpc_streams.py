@@ -1,0 +1,187 @@
+"""Streams over gRPC. grpcio iterates over the requests in a thread, or in a task of grpc.aio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from typing import Any
+
+import grpc
+
+import tensorwire as tw
+
+from .._codec.protobuf_reader import read_message, read_stream_response
+from ..grpc_messages import STREAM_ERROR
+from .calls import complete
+from .errors import connection_error
+from .grpc_channels import Channel, GrpcRequest, unless_closed
+from .grpc_errors import call_error, has_expired, status_error
+from .limits import Deadline
+
+# What grpc.aio reports if it cannot write a request of a stream, before or after the status of the
+# server, which it then replaces. The status follows at once if it has not arrived.
+_WRITE_FAILED = "Internal error from Core"
+_STATUS_SECONDS = 1.0
+
+
+class Stream:
+    """A call of ModelStreamInfer."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        request: GrpcRequest,
+        deadline: Deadline,
+        requests: Any,
+        encode: Callable[[Any], Coroutine[Any, Any, bytes]],
+    ) -> None:
+        self.channel = channel
+        self.request = request
+        self.deadline = deadline
+        self.encode = encode
+        self.is_closed = self.has_ended = False
+        self.error: BaseException | None = None  # of the caller's requests
+        self.call: Any = None
+        self.started = time.monotonic()
+        self.seconds, _ = deadline.limit("total")
+        method = channel.channel.stream_stream(request.path)
+        self.call = channel.begin(method, self.messages(requests), request, self.seconds)
+        channel.add(self.call)
+        if self.error is not None:  # it was found before there was a call to cancel
+            self.call.cancel()
+
+    def messages(self, requests: Any) -> Any:
+        """Return an iterator of the encoded requests, which passes exceptions to ``fail``."""
+        raise NotImplementedError
+
+    async def next_message(self) -> bytes | None:
+        """Return the next response, or None. Raises RpcError, and ConnectionError when closed."""
+        raise NotImplementedError
+
+    async def status_of(self, error: Any) -> tuple[str, str]:
+        """Return the code and the text with which the call has ended."""
+        return error.code().name, error.details() or ""
+
+    def fail(self, error: BaseException) -> None:
+        """End the call. The next ``read`` raises the error of the caller's requests."""
+        self.error = error
+        if self.call is not None:
+            self.call.cancel()
+
+    async def read(self) -> tw.InferResponse | None:
+        """Return the next response, or None at the end."""
+        if self.has_ended:
+            return None
+        failure: Exception | None = None
+        try:
+            message = await self.next_message()
+        except grpc.RpcError as error:
+            failure = self._failure(*await self.status_of(error))
+            if failure is not None:
+                failure.__cause__ = error
+        except ConnectionError as error:
+            failure = connection_error(self.request, error)
+        else:
+            if message is not None:
+                return self._decode(message)
+        self.has_ended = True
+        raised, self.error = self.error, None
+        if raised is None and not self.is_closed:
+            raised = failure
+        try:
+            if raised is not None:
+                raise raised
+            return None
+        finally:
+            del raised, failure  # the exception refers to this frame
+
+    def _decode(self, message: bytes) -> tw.InferResponse:
+        """Return a response. Raises InferenceServerError and DecodeError."""
+        self.channel.check_length(message)
+        text, response = read_stream_response(message, self.channel.options.limits)
+        if response is not None:
+            return response
+        error = status_error(self.request, 500, text or "")
+        for failed in read_message(message, STREAM_ERROR)["infer_response"]:
+            error.id = failed["id"] or None
+        raise error
+
+    def _failure(self, code: str, text: str) -> Exception | None:
+        if code == "OK":
+            return None
+        if has_expired(code, self.started, self.seconds):
+            return connection_error(self.request, self.deadline.timeout_error("total"))
+        return call_error(self.channel, self.request, code, text)
+
+    def close(self) -> None:
+        self.is_closed = True
+        if not self.has_ended:
+            self.call.cancel()
+
+
+class BlockingStream(Stream):
+    """A stream whose requests are encoded in a thread of grpcio."""
+
+    def messages(self, requests: Iterable[Any]) -> Iterator[bytes]:
+        return self._messages(iter(requests))
+
+    def _messages(self, requests: Iterator[Any]) -> Iterator[bytes]:
+        try:
+            for inputs in requests:
+                yield complete(self.encode(inputs))
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            inputs = None
+            self.fail(error)
+
+    async def next_message(self) -> bytes | None:
+        message: bytes | None = next(self.call, None)
+        return message
+
+
+class AsyncStream(Stream):
+    """A stream whose requests are encoded in a task of grpcio."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.responses = aiter(self.call)
+        # The callback must not refer to this object, or only the garbage collector would release
+        # it.
+        self.status = asyncio.get_running_loop().create_future()
+        self.call.add_done_callback(functools.partial(_note_status, self.status))
+
+    async def messages(self, requests: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[bytes]:
+        try:
+            if isinstance(requests, AsyncIterable):
+                async for inputs in requests:
+                    yield await self.encode(inputs)
+            else:
+                for inputs in requests:
+                    yield await self.encode(inputs)
+        except (GeneratorExit, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            inputs = None
+            self.fail(error)
+
+    async def next_message(self) -> bytes | None:
+        return await unless_closed(anext(self.responses, None))
+
+    async def status_of(self, error: Any) -> tuple[str, str]:
+        if error.details() == _WRITE_FAILED:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STATUS_SECONDS):
+                    status: tuple[str, str] = await self.status
+                    return status
+        return await super().status_of(error)
+
+
+def _note_status(status: asyncio.Future[tuple[str, str]], call: Any) -> None:
+    """Note the status of the server, which grpc.aio replaces if it ends a call during a write."""
+    code, text = complete(call.code()).name, complete(call.details()) or ""
+    if text != _WRITE_FAILED and not status.done():
+        status.set_result((code, text))
