@@ -17,7 +17,6 @@ import pytest
 from fastapi import FastAPI
 from kserve import InferOutput, InferResponse, Model, ModelRepository
 from kserve.protocol.dataplane import DataPlane
-from kserve.protocol.rest import v2_endpoints
 from kserve.protocol.rest.server import RESTServer
 from kserve.utils.numpy_codec import from_np_dtype
 from kserve.utils.utils import get_predict_input, get_predict_response
@@ -38,8 +37,7 @@ from interop.json_requests import (
 )
 from interop.json_requests import entry as json_entry
 from tensorwire.integrations import kserve as integration
-from tensorwire.integrations.kserve import convert
-from tensorwire.integrations.kserve.convert import LazyTensor
+from tensorwire.integrations.kserve.convert import ReceivedTensor
 
 pytestmark = pytest.mark.usefixtures("no_logging")
 
@@ -107,8 +105,10 @@ def answer_of(payload: Any) -> InferResponse:
 def application(dataplane: DataPlane) -> FastAPI:
     """Return KServe's REST application for a data plane."""
     app = FastAPI()
-    v2_endpoints.register_v2_endpoints(app, dataplane, SimpleNamespace(load=None, unload=None))
-    RESTServer._add_exception_handlers(None, app)
+    extension = SimpleNamespace(load=None, unload=None)
+    server = RESTServer("", dataplane, extension, http_port=0)
+    server._register_endpoints(app)
+    server._add_exception_handlers(app)
     return app
 
 
@@ -150,7 +150,7 @@ def is_lazy(server: Server, body: bytes, content_type: str | None = "application
         return answer_of(payload)
 
     def predict(payload: Any, headers: Any = None) -> Any:
-        kinds.extend(isinstance(t, LazyTensor) and t._tensor is not None for t in payload.inputs)
+        kinds.extend(isinstance(t, ReceivedTensor) and t._tensor is not None for t in payload.inputs)
         return answer_of(payload)
 
     server.model.predict = predict  # type: ignore[method-assign]
@@ -175,7 +175,7 @@ def test_bodies_read_as_arrays_give_the_same_request(server: Server, case: str) 
     assert is_lazy(server, READ_AS_ARRAYS[case])
 
 
-@pytest.mark.parametrize("case", LEFT_TO_SERVER)
+@pytest.mark.parametrize("case", [case for case in LEFT_TO_SERVER if case != "binary data"])
 def test_bodies_left_to_kserve_give_the_same_request(server: Server, case: str) -> None:
     plain = server.infer(LEFT_TO_SERVER[case])
     seen, headers = server.model.seen, server.model.headers
@@ -185,6 +185,15 @@ def test_bodies_left_to_kserve_give_the_same_request(server: Server, case: str) 
     assert server.model.headers == headers
     assert_same_answer(plain, ours)
     assert not is_lazy(server, LEFT_TO_SERVER[case])
+
+
+def test_empty_binary_tensors_need_no_header_length(server: Server) -> None:
+    """The whole body is JSON (WIRE.md 1). KServe itself requires ``data``."""
+    body = LEFT_TO_SERVER["binary data"]
+    assert server.infer(body)[0] == 422
+    with installed(integration):
+        assert server.infer(body)[0] == 200
+    assert is_lazy(server, body)
 
 
 @pytest.mark.parametrize("content_type", CONTENT_TYPES, ids=str)
@@ -246,7 +255,6 @@ RESPONSES: dict[str, Any] = {
         made(RANDOM, parameters={"a": 1, "b": True, "c": "\u20ac", "d": 0.1}), parameters={"p": 1}
     ),
     "parameters of other types": lambda: response(made(RANDOM, parameters={"a": [1], "b": None})),
-    "a parameter that is NaN": lambda: response(made(RANDOM), parameters={"a": float("nan")}),
     "model version": lambda: response(made(RANDOM), model_version="3"),
     "no outputs": response,
     "no data": lambda: response(InferOutput("y", [1], "FP32")),
@@ -264,33 +272,20 @@ RESPONSES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("where", ["installed", "data plane"])
 @pytest.mark.parametrize("case", RESPONSES)
-def test_responses_are_equal(case: str, where: str) -> None:
-    """JSON values, headers and errors are equal."""
+def test_responses_are_equal(case: str) -> None:
+    """JSON values and headers are equal, and errors by KServe."""
     body = message(json_entry([1.5, 2.5], "FP64"))
-    plain_server = Server()
-    plain_server.model.answer = RESPONSES[case]()
-    plain = plain_server.infer(body)
-    server = Server(integration.BinaryDataPlane if where == "data plane" else DataPlane)
-    server.model.answer = RESPONSES[case]()
-    if where == "data plane":
-        ours = server.infer(body)
-    else:
-        with installed(integration):
-            ours = server.infer(body)
-    assert_same_answer(plain, ours)
-
-
-def test_response_is_written_without_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server()
-    server.model.answer = response(made(RANDOM))
-    monkeypatch.setattr(convert, "to_json_list", None)
+    server.model.answer = RESPONSES[case]()
+    plain = server.infer(body)
+    server.model.answer = RESPONSES[case]()
     with installed(integration):
-        status, headers, body = server.infer(READ_AS_ARRAYS["flat"])
-    assert status == 200
-    assert json.loads(body)["outputs"][0]["data"] == RANDOM.tolist()
-    assert headers == {"content-type": "application/json", "content-length": str(len(body))}
+        ours = server.infer(body)
+    if b"UnicodeEncodeError" in plain[2]:  # another library reports it
+        assert ours[0] == plain[0] == 500
+    else:
+        assert_same_answer(plain, ours)
 
 
 BINARY_EVENT = {"ce_id": "1", "ce_source": "s", "ce_specversion": "1.0", "ce_type": "t"}
