@@ -102,14 +102,18 @@ def answer_of(payload: Any) -> InferResponse:
     )
 
 
-def application(dataplane: DataPlane) -> FastAPI:
+def application(dataplane: DataPlane, **options: Any) -> FastAPI:
     """Return KServe's REST application for a data plane."""
-    app = FastAPI()
+    app = FastAPI(**options)
+    register(app, dataplane)
+    return app
+
+
+def register(app: FastAPI, dataplane: DataPlane) -> None:
     extension = SimpleNamespace(load=None, unload=None)
     server = RESTServer("", dataplane, extension, http_port=0)
     server._register_endpoints(app)
     server._add_exception_handlers(app)
-    return app
 
 
 def plane_with_model(plane: type[DataPlane] = DataPlane) -> tuple[DataPlane, Recorder]:

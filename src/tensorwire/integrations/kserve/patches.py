@@ -28,7 +28,7 @@ from ..patching import Function, Replacement
 from ..split import add_infer_handler
 from .convert import read_response
 from .grpc_server import PlaneWithViews
-from .route import add_route
+from .route import OwnFunctions, add_route
 
 
 def replacements(
@@ -63,10 +63,12 @@ def replacements(
 
 
 def replace_register(is_installed: Callable[[], bool], original: Function) -> Function:
+    own = OwnFunctions.current()
+
     def _register_endpoints(self: Any, app: Any) -> None:
         position = len(app.router.routes)
         original(self, app)
-        add_route(app, self.dataplane, position, is_installed)
+        add_route(app, self.dataplane, position, own, is_installed)
 
     return _register_endpoints
 
@@ -179,7 +181,7 @@ def replace_get_content(original: Function) -> Function:
 def replace_contains_fp16_datatype(original: Function) -> Function:
     def _contains_fp16_datatype(infer_response: Any) -> bool:
         return original(infer_response) or any(
-            output.datatype == "BF16" for output in infer_response.outputs
+            output._datatype == "BF16" for output in infer_response.outputs
         )
 
     return _contains_fp16_datatype

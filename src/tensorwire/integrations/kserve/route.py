@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import update_wrapper
-from typing import Any
+from types import MethodType
+from typing import Any, NamedTuple
 
 import orjson
 from fastapi import FastAPI
@@ -26,32 +27,59 @@ from .convert import read_request, response_id, to_infer_request, write_response
 PATH = "/v2/models/{model_name}/infer"
 LEFT_TO_KSERVE = "tensorwire.left_to_kserve"  # a key in the scope of a request
 
-# The functions of a data plane that the endpoint does not call, because it does the same.
-DONE_HERE = {name: vars(DataPlane)[name] for name in ("decode", "decode_inference_request", "encode")}
-
 Headers = dict[str, str]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 
-def add_route(app: Any, plane: Any, position: int, is_installed: Callable[[], bool]) -> None:
+class OwnFunctions(NamedTuple):
+    """Functions of KServe that the route does not call, because it does the same.
+
+    It is only used where a server has these functions, and not those of a subclass or a wrapper.
+    """
+
+    infer: Any
+    decode: Any
+    decode_inference_request: Any
+    encode: Any
+
+    @classmethod
+    def current(cls) -> OwnFunctions:
+        plane = DataPlane
+        return cls(V2Endpoints.infer, plane.decode, plane.decode_inference_request, plane.encode)
+
+    def are_those_of(self, plane: Any) -> bool:
+        found = (plane.decode, plane.decode_inference_request, plane.encode)
+        # The type itself: a wrapper may imitate the attributes of what it wraps.
+        return all(
+            type(method) is MethodType and method.__func__ is function
+            for method, function in zip(found, self[1:], strict=True)
+        )
+
+
+def add_route(
+    app: Any, plane: Any, position: int, own: OwnFunctions, is_installed: Callable[[], bool]
+) -> None:
     """Insert the route at a position among those of KServe's application.
 
     It is before the routes of KServe, and after those that the program has added. It is left out if
     FastAPI has to do something before it calls an endpoint of this application.
     """
     router = app.router
-    if router.dependencies == [] and getattr(router, "max_body_size", None) is None:
-        router.routes.insert(position, InferRoute(app, plane, is_installed))
+    is_checked = router.dependencies or getattr(router, "max_body_size", None) is not None
+    if V2Endpoints.infer is own.infer and not is_checked:
+        router.routes.insert(position, InferRoute(app, plane, own, is_installed))
 
 
 class InferRoute(Route):
     """The route of ``infer``, while the integration is installed."""
 
-    def __init__(self, app: FastAPI, plane: Any, is_installed: Callable[[], bool]) -> None:
+    def __init__(
+        self, app: FastAPI, plane: Any, own: OwnFunctions, is_installed: Callable[[], bool]
+    ) -> None:
         # Instrumentation uses the names of the endpoint.
-        endpoint = update_wrapper(InferEndpoint(app, plane), V2Endpoints.infer)
+        endpoint = update_wrapper(InferEndpoint(app, plane, own), own.infer)
         super().__init__(PATH, endpoint, methods=["POST"], include_in_schema=False)
         self.is_installed = is_installed
 
@@ -69,9 +97,10 @@ class InferEndpoint:
     Requests that this codec rejects or does not know go on to KServe's own endpoint.
     """
 
-    def __init__(self, app: FastAPI, plane: Any) -> None:
+    def __init__(self, app: FastAPI, plane: Any, own: OwnFunctions) -> None:
         self.app = app
         self.plane = plane
+        self.own = own
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         headers = {
@@ -81,7 +110,7 @@ class InferEndpoint:
         body: bytes | BodyBuffer = b""
         chunk, has_more = b"", True  # of the body
         try:
-            if is_cloudevent(headers) or not has_own_functions(self.plane):
+            if is_cloudevent(headers) or not self.own.are_those_of(self.plane):
                 raise DecodeError("only KServe's own endpoint does this")
             framing = Framing(scope["headers"])
             if framing.encoding:
@@ -142,14 +171,6 @@ def is_cloudevent(headers: Headers) -> bool:
     """Return whether a request may be a CloudEvent. The response must then be one as well."""
     return "cloudevents" in headers.get("content-type", "") or any(
         name.startswith("ce-") for name in headers
-    )
-
-
-def has_own_functions(plane: Any) -> bool:
-    """Return whether a data plane has KServe's own functions, and not those of other code."""
-    return all(
-        getattr(getattr(plane, name), "__func__", None) is function
-        for name, function in DONE_HERE.items()
     )
 
 

@@ -15,8 +15,19 @@ def tensor(name: str) -> tuple[str, ...]:
     return tuple(f"{TYPES}:{name}.{each}" for each in (*used, "set_data_from_numpy"))
 
 
-READS_REQUESTS = (*tensor("InferInput"), f"{TYPES}:InferRequest.__init__", f"{TYPES}:RequestedOutput")
-READS_RESPONSES = (*tensor("InferOutput"), f"{TYPES}:InferResponse.__init__")
+CODEC = (
+    f"{TYPES}:serialize_byte_tensor",
+    f"{TYPES}:deserialize_bytes_tensor",
+    "kserve.utils.numpy_codec:to_np_dtype",
+    "kserve.utils.numpy_codec:from_np_dtype",
+)
+READS_REQUESTS = (
+    *CODEC,
+    *tensor("InferInput"),
+    f"{TYPES}:InferRequest.__init__",
+    f"{TYPES}:RequestedOutput",
+)
+READS_RESPONSES = (*CODEC, *tensor("InferOutput"), f"{TYPES}:InferResponse.__init__")
 
 RELIES_ON = {
     # The route does what these functions do. Of the routers of Starlette and FastAPI, it only relies
@@ -40,7 +51,6 @@ RELIES_ON = {
         f"{REST}.v2_datamodels:InferenceResponse",
         "kserve.utils.utils:generate_uuid",
         "starlette.routing:Route.matches",
-        "starlette.routing:Route.handle",
     ),
     # The servicer gets views of raw contents, and calls to_grpc of a ResponseWithViews.
     f"{GRPC}.grpc_predict_v2_pb2_grpc:add_GRPCInferenceServiceServicer_to_server": (
