@@ -108,7 +108,7 @@ def test_next_release_with_known_sources(
     assert not caplog.records
     # The worker processes of a server install the integration in the same way.
     process = RESTServerProcess([], print)
-    assert process._real_target.args[0].keywords["untested"] == untested
+    assert process._real_target.args == (untested, print)
     integration.uninstall()
     assert state() == before
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ..patching import Patch, Replacement, Untested
 from .sources import RELIES_ON
@@ -83,4 +84,14 @@ def is_installed() -> bool:
 def _replacements(untested: Untested = "known") -> list[Replacement]:
     from .patches import replacements  # noqa: PLC0415 - imports KServe
 
-    return replacements(partial(install, untested=untested), is_installed)
+    return replacements(partial(_install_and_run, untested), is_installed)
+
+
+def _install_and_run(untested: Untested, target: Any, **arguments: Any) -> Any:
+    """Run the target of a worker process, in which the integration is not installed yet.
+
+    KServe's server stops a worker that does not answer within 5 s. The worker imports what its
+    target refers to before it can answer, so this function is not in a module that imports KServe.
+    """
+    install(untested=untested)
+    return target(**arguments)

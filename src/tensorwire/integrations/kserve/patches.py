@@ -31,10 +31,8 @@ from .grpc_server import PlaneWithViews
 from .route import OwnFunctions, add_route
 
 
-def replacements(
-    install: Callable[[], None], is_installed: Callable[[], bool]
-) -> list[Replacement]:
-    """Return all replacements. ``install`` is called in the processes that the server starts."""
+def replacements(run: Callable[..., Any], is_installed: Callable[[], bool]) -> list[Replacement]:
+    """Return all replacements. ``run`` installs them in a new process, and calls a function."""
     called = partial(Replacement, calls_original=True)
     return [
         # the servers
@@ -45,7 +43,7 @@ def replacements(
             "add_GRPCInferenceServiceServicer_to_server",
             replace_add_servicer,
         ),
-        called(RESTServerProcess, "__init__", partial(replace_process_init, install)),
+        called(RESTServerProcess, "__init__", partial(replace_process_init, run)),
         # the REST client
         Replacement(InferResponse, "from_bytes", replace_response_from_bytes),
         # BYTES
@@ -94,19 +92,11 @@ def replace_add_servicer(original: Function) -> Function:
     return add_GRPCInferenceServiceServicer_to_server
 
 
-def replace_process_init(install: Callable[[], None], original: Function) -> Function:
+def replace_process_init(run: Callable[..., Any], original: Function) -> Function:
     def __init__(self: Any, sockets: Any, target: Any, log_config_file: str | None = None) -> None:
-        original(self, sockets, partial(install_and_run, install, target), log_config_file)
+        original(self, sockets, partial(run, target), log_config_file)
 
     return __init__
-
-
-def install_and_run(
-    install: Callable[[], None], target: Function, *args: Any, **kwargs: Any
-) -> Any:
-    """Run the target of a spawned process, in which the integration is not installed yet."""
-    install()
-    return target(*args, **kwargs)
 
 
 # --- the REST client -----------------------------------------------------------------------------
