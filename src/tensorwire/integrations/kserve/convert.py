@@ -76,11 +76,9 @@ class ReceivedTensor:
     _index: int
 
     @classmethod
-    def of(cls, tensor: tw.Tensor, data: JsonData, index: int) -> Any:
+    def of(cls, tensor: tw.Tensor, parameters: Parameters, data: JsonData, index: int) -> Any:
         """Create the tensor with a number ``index`` in its message."""
-        made: Any = cls(  # type: ignore[call-arg]
-            tensor.name, list(tensor.shape), tensor.datatype, parameters=plain(tensor.parameters)
-        )
+        made: Any = cls(tensor.name, list(tensor.shape), tensor.datatype, None, parameters)  # type: ignore[call-arg]
         made._tensor = tensor
         if not tensor.binary:
             made._json, made._index = data, index
@@ -165,8 +163,11 @@ def to_infer_request(request: tw.InferRequest, body: Any, header_length: Any, na
     return InferRequest(
         model_name=name,
         request_id=request.id,
-        parameters=plain(request.parameters) or None,
-        infer_inputs=[ReceivedInput.of(t, data, i) for i, t in enumerate(request.inputs)],
+        parameters=dict(request.parameters) or None,
+        infer_inputs=[
+            ReceivedInput.of(tensor, dict(tensor.parameters), data, index)
+            for index, tensor in enumerate(request.inputs)
+        ],
         request_outputs=requested_outputs(request) or None,
     )
 
@@ -175,7 +176,7 @@ def requested_outputs(request: tw.InferRequest) -> list[RequestedOutput]:
     """Convert requested outputs to KServe's, whose parameters include ``binary_data``."""
     converted = []
     for output in request.outputs or ():
-        parameters = plain(output.parameters)
+        parameters = dict(output.parameters)
         if output.binary is not None:
             parameters["binary_data"] = output.binary
         converted.append(RequestedOutput(output.name, parameters))
@@ -195,7 +196,10 @@ def read_response(cls: Any, body: Any, header_length: int) -> Any:
         model_name=response.model_name,
         response_id=response.id,
         parameters=plain(response.parameters) or None,
-        infer_outputs=[ReceivedOutput.of(t, data, i) for i, t in enumerate(response.outputs)],
+        infer_outputs=[
+            ReceivedOutput.of(tensor, plain(tensor.parameters), data, index)
+            for index, tensor in enumerate(response.outputs)
+        ],
     )
 
 
