@@ -154,7 +154,9 @@ def is_lazy(server: Server, body: bytes, content_type: str | None = "application
         return answer_of(payload)
 
     def predict(payload: Any, headers: Any = None) -> Any:
-        kinds.extend(isinstance(t, ReceivedTensor) and t._tensor is not None for t in payload.inputs)
+        kinds.extend(
+            isinstance(t, ReceivedTensor) and t._tensor is not None for t in payload.inputs
+        )
         return answer_of(payload)
 
     server.model.predict = predict  # type: ignore[method-assign]

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from kserve import InferInput, InferOutput, InferRequest, InferResponse
-from kserve.errors import InvalidInput
+from kserve import InferOutput, InferResponse
 from kserve.protocol import infer_type
 from kserve.utils import numpy_codec
 
@@ -39,7 +38,6 @@ from interop.kserve_bodies import (
 from tensorwire.http import HEADER_LENGTH
 from tensorwire.integrations import kserve as integration
 from tensorwire.integrations.kserve.convert import ReceivedOutput, write_response
-
 
 # --- messages that KServe's own code accepts -------------------------------------------------
 
@@ -97,7 +95,10 @@ def seen(request: Any) -> Any:
     arrays = [tensor.as_numpy() for tensor in request.inputs]
     return (
         [(array.dtype, array.shape, array.tolist(), array.flags.writeable) for array in arrays],
-        [(t.name, t.shape, t.datatype, t.parameters or {}, t.data, t._raw_data) for t in request.inputs],
+        [
+            (t.name, t.shape, t.datatype, t.parameters or {}, t.data, t._raw_data)
+            for t in request.inputs
+        ],
         [array.tolist() for array in (tensor.as_numpy() for tensor in request.inputs)],
         request.id,
         request.model_name,
@@ -320,7 +321,7 @@ def test_response_that_the_codec_rejects() -> None:
     """KServe's own function reads a response without binary data, and one with trailing bytes."""
     text = b'{"model_name":"m","outputs":[{"name":"y","shape":[1],"datatype":"INT8","data":[5]}]}'
     for body in (text, text + b"more"):
-        plain, ours = with_and_without(lambda body=body: InferResponse.from_bytes(body, len(text)))
+        plain, ours = with_and_without(partial(InferResponse.from_bytes, body, len(text)))
         assert plain == ours
         assert type(ours.outputs[0]) is InferOutput
 

@@ -123,7 +123,12 @@ GRPC = "grpc_predict_v2_pb2_grpc.add_GRPCInferenceServiceServicer_to_server"
     ("module", "old", "new", "left_out"),
     [
         (ENDPOINT, "if isinstance(response, bytes)", "if type(response) is bytes", {ROUTE}),
-        (TYPES, "def get_output_by_name(self, name: str)", "def get_output_by_name(self, name)", {ROUTE}),
+        (
+            TYPES,
+            "def get_output_by_name(self, name: str)",
+            "def get_output_by_name(self, name)",
+            {ROUTE},
+        ),
         (TYPES, "def use_binary_outputs(self) -> bool", "def use_binary_outputs(self)", {GRPC}),
         ("starlette.routing", "return Match.PARTIAL,", "return Match.NONE,", {ROUTE}),
     ],

@@ -29,7 +29,6 @@ from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from timing_asgi.integrations import StarletteScopeToName
 
 import tensorwire as tw
 import tensorwire.grpc
@@ -153,7 +152,9 @@ def is_lazy(app: Any, model: Any) -> bool:
     kinds: list[bool] = []
 
     def predict(payload: Any, headers: Any = None) -> Any:
-        kinds.extend(isinstance(t, ReceivedTensor) and t._tensor is not None for t in payload.inputs)
+        kinds.extend(
+            isinstance(t, ReceivedTensor) and t._tensor is not None for t in payload.inputs
+        )
         return InferResponse("1", "recorder", [])
 
     model.predict = predict
@@ -260,11 +261,18 @@ def test_routes_of_the_program_come_first() -> None:
 
 def test_other_methods_and_versions_are_left_to_kserve(server: Server) -> None:
     versioned = PATH.replace("/infer", "/versions/1/infer")
-    for path, method in ((PATH, "GET"), (PATH, "OPTIONS"), (versioned, "POST"), (PATH[:-6], "POST")):
+    for path, method in (
+        (PATH, "GET"),
+        (PATH, "OPTIONS"),
+        (versioned, "POST"),
+        (PATH[:-6], "POST"),
+    ):
         plain = post(server.plain, path, BODY, "application/json", method=method)
         assert plain[0] >= 400
         with installed(integration):
-            assert_same_answer(plain, post(server.ours, path, BODY, "application/json", method=method))
+            assert_same_answer(
+                plain, post(server.ours, path, BODY, "application/json", method=method)
+            )
 
 
 def test_scope_and_metric_have_the_names_of_the_endpoint() -> None:
@@ -272,13 +280,16 @@ def test_scope_and_metric_have_the_names_of_the_endpoint() -> None:
     seen: list[Any] = []
 
     async def dispatch(request: Request, call_next: Any) -> Any:
-        seen.append(StarletteScopeToName("kserve.io", app)(request.scope))
+        seen.append(name_metric(request.scope))
         response = await call_next(request)
         seen.append((request.scope["route"].path, request.scope["endpoint"].__qualname__))
         return response
 
     with installed(integration):
         app = application(plane_with_model()[0])
+        name_metric = import_module("timing_asgi.integrations").StarletteScopeToName(
+            "kserve.io", app
+        )
         app.add_middleware(BaseHTTPMiddleware, dispatch=dispatch)
         assert post(app, PATH, BODY, "application/json")[0] == 200
     path = PATH.replace("recorder", "{model_name}")

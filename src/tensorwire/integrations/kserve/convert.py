@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 import tensorwire as tw
 
-from ..._codec.bytes_array import BytesArray
 from ..._codec.datatypes import BY_DTYPE, Limits
+from ..._codec.json_reader import read_json
 from ..._codec.views import view_tensor
 from ...errors import DecodeError, ElementError, name_tensor
 from ...http import HEADER_LENGTH, JSON_TYPE
@@ -55,13 +55,24 @@ class JsonData:
     def __init__(self, text: Any, member: str) -> None:
         self._text = text
         self._member = member  # the name of the list of tensors
+        self._tensors: Any = None
 
     def of(self, index: int) -> Any:
-        """Return a new list with the data of a tensor."""
-        return json.loads(bytes(self._text))[self._member][index]["data"]
+        """Return the data of a tensor."""
+        if self._tensors is None:
+            self._tensors = parse_json(bytes(self._text))[self._member]
+        return self._tensors[index]["data"]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return JsonData, (bytes(self._text), self._member)
+
+
+def parse_json(text: bytes) -> Any:
+    """Return the value of JSON text that was validated."""
+    try:
+        return read_json(text, LIMITS.max_nesting)
+    except DecodeError:  # NaN or Infinity, which are accepted only in the data of FP32 and FP64
+        return json.loads(text)
 
 
 class ReceivedTensor:
@@ -149,7 +160,7 @@ def strings(tensor: tw.Tensor) -> Array:
 def read_request(body: Any, header_length: int | None) -> tw.InferRequest:
     """Decode a request. Raises DecodeError if KServe's own code has to read it."""
     request = tw.decode_request(body, header_length, limits=LIMITS)
-    parts = (request, *request.inputs, *(request.outputs or ()))
+    parts: tuple[Any, ...] = (request, *request.inputs, *(request.outputs or ()))
     if any(tensor.data is None for tensor in request.inputs):
         raise DecodeError("KServe has no shared memory")
     if any(type(value) not in SCALARS for part in parts for value in part.parameters.values()):
@@ -249,7 +260,7 @@ def write_response(response: Any, request: tw.InferRequest) -> tuple[bytes, dict
 
 def response_id(request: tw.InferRequest) -> str:
     """Return the id of a response to which the model gave none."""
-    return request.id or generate_uuid()  # type: ignore[no-any-return]
+    return request.id or generate_uuid()
 
 
 def select_outputs(response: Any, request: tw.InferRequest) -> list[tuple[Any, bool]]:
@@ -337,9 +348,7 @@ def converted(output: Any, array: Array, *, binary_data: bool) -> Any:
 def check_raw_data(output: Any) -> None:
     """Raise InferenceError if datatype, shape and ``_raw_data`` of an output do not match."""
     try:
-        view_tensor(
-            output._raw_data, output.name, output.datatype, tuple(output.shape), LIMITS
-        )
+        view_tensor(output._raw_data, output.name, output.datatype, tuple(output.shape), LIMITS)
     except DecodeError as error:
         name_tensor(error, "output", output.name)
         raise InferenceError(str(error)) from error

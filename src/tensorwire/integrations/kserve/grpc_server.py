@@ -38,7 +38,9 @@ class ResponseWithViews(InferResponse):  # type: ignore[misc]  # kserve has no t
     The response to a request with raw contents has raw contents. ``to_grpc`` is called once.
     """
 
+    id: str
     outputs: list[Any]
+    _use_binary_outputs: bool
 
     def __init__(self, response: Any, request_id: str, is_raw: bool) -> None:
         self.__dict__.update(response.__dict__)

@@ -30,8 +30,8 @@ READS_REQUESTS = (
 READS_RESPONSES = (*CODEC, *tensor("InferOutput"), f"{TYPES}:InferResponse.__init__")
 
 RELIES_ON = {
-    # The route does what these functions do. Of the routers of Starlette and FastAPI, it only relies
-    # on what they document: the first route that matches gets the request.
+    # The route does what these functions do. Of the routers of Starlette and FastAPI, it relies on
+    # what they document: the first route that matches gets the request.
     f"{REST}.server:RESTServer._register_endpoints": (
         f"{REST}.v2_endpoints:register_v2_endpoints",
         f"{REST}.v2_endpoints:V2Endpoints.infer",
