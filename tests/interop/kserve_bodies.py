@@ -12,7 +12,7 @@ from kserve import InferRequest
 
 import tensorwire as tw
 from tensorwire.integrations import kserve as backend
-from tensorwire.integrations.kserve.convert import read_request, to_infer_request
+from tensorwire.integrations.kserve.convert import read_request
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def received(body: bytes, json_length: int | None) -> Any:
     """Return the request that the route reads."""
     buffer = tw.BodyBuffer(len(body), json_length)
     buffer.write(body)
-    return to_infer_request(read_request(buffer, json_length), buffer, json_length, "m")
+    return read_request(buffer, json_length, "m")[1]
 
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

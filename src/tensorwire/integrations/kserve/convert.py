@@ -7,6 +7,7 @@ are used. A response of a model is written from its arrays, bytes or lists.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,12 @@ class ReceivedTensor:
 
     @classmethod
     def of(cls, tensor: tw.Tensor, parameters: Parameters, data: JsonData, index: int) -> Any:
-        """Create the tensor with a number ``index`` in its message."""
+        """Create the tensor with a number ``index`` in its message.
+
+        Raises DecodeError for a tensor in shared memory, which KServe does not have.
+        """
+        if tensor.data is None:
+            raise DecodeError(f"tensor {tensor.name!r} has no data")
         made: Any = cls(tensor.name, list(tensor.shape), tensor.datatype, None, parameters)  # type: ignore[call-arg]
         made._tensor = tensor
         if not tensor.binary:
@@ -120,12 +126,13 @@ class ReceivedTensor:
         if tensor is None:
             from_list: Array = super().as_numpy()  # type: ignore[misc]
             return from_list
-        if tensor.datatype == "BYTES":
+        data = tensor.data
+        if not isinstance(data, np.ndarray):
             array = strings(tensor)
         elif self._json is None:
             array = tensor.as_numpy(aligned=True, writable=True)
         else:
-            array = tensor.as_numpy().copy()
+            array = data.copy()
         return array.reshape(self._shape)  # type: ignore[attr-defined]
 
 
@@ -157,41 +164,39 @@ def strings(tensor: tw.Tensor) -> Array:
 # --- requests ------------------------------------------------------------------------------------
 
 
-def read_request(body: Any, header_length: int | None) -> tw.InferRequest:
-    """Decode a request. Raises DecodeError if KServe's own code has to read it."""
+def read_request(body: Any, header_length: int | None, name: str) -> tuple[tw.InferRequest, Any]:
+    """Decode a request for the model with a name, and convert it to KServe's InferRequest.
+
+    Raises DecodeError if KServe's own code has to read it.
+    """
     request = tw.decode_request(body, header_length, limits=LIMITS)
-    parts: tuple[Any, ...] = (request, *request.inputs, *(request.outputs or ()))
-    if any(tensor.data is None for tensor in request.inputs):
-        raise DecodeError("KServe has no shared memory")
-    if any(type(value) not in SCALARS for part in parts for value in part.parameters.values()):
-        raise DecodeError("KServe validates the parameters of JSON requests")
-    return request
-
-
-def to_infer_request(request: tw.InferRequest, body: Any, header_length: Any, name: str) -> Any:
-    """Convert a request to KServe's, for the model with a name."""
     data = JsonData(memoryview(body)[:header_length], "inputs")
-    return InferRequest(
+    inputs = [
+        ReceivedInput.of(tensor, scalars(tensor.parameters), data, index)
+        for index, tensor in enumerate(request.inputs)
+    ]
+    outputs = []
+    for output in request.outputs or ():
+        parameters = scalars(output.parameters)
+        if output.binary is not None:
+            parameters["binary_data"] = output.binary
+        outputs.append(RequestedOutput(output.name, parameters))
+    return request, InferRequest(
         model_name=name,
         request_id=request.id,
-        parameters=dict(request.parameters) or None,
-        infer_inputs=[
-            ReceivedInput.of(tensor, dict(tensor.parameters), data, index)
-            for index, tensor in enumerate(request.inputs)
-        ],
-        request_outputs=requested_outputs(request) or None,
+        parameters=scalars(request.parameters) or None,
+        infer_inputs=inputs,
+        request_outputs=outputs or None,
     )
 
 
-def requested_outputs(request: tw.InferRequest) -> list[RequestedOutput]:
-    """Convert requested outputs to KServe's, whose parameters include ``binary_data``."""
-    converted = []
-    for output in request.outputs or ():
-        parameters = dict(output.parameters)
-        if output.binary is not None:
-            parameters["binary_data"] = output.binary
-        converted.append(RequestedOutput(output.name, parameters))
-    return converted
+def scalars(parameters: Mapping[str, Any]) -> Parameters:
+    """Return parameters as a dict. Raises DecodeError for values that KServe has to validate."""
+    found = dict(parameters)
+    for value in found.values():
+        if type(value) not in SCALARS:
+            raise DecodeError("a parameter is a list, an object or null")
+    return found
 
 
 # --- responses -----------------------------------------------------------------------------------
@@ -200,8 +205,6 @@ def requested_outputs(request: tw.InferRequest) -> list[RequestedOutput]:
 def read_response(cls: Any, body: Any, header_length: int) -> Any:
     """Create an InferResponse from a body with binary data. Raises DecodeError."""
     response = tw.decode_response(body, header_length, limits=LIMITS)
-    if any(tensor.data is None for tensor in response.outputs):
-        raise DecodeError("KServe has no shared memory")
     data = JsonData(memoryview(body)[:header_length], "outputs")
     return cls(
         model_name=response.model_name,

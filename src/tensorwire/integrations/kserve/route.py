@@ -22,7 +22,7 @@ from ..._codec.memory import BodyBuffer
 from ...errors import DecodeError
 from ...http import JSON_TYPE
 from ...server.framing import Framing
-from .convert import read_request, response_id, to_infer_request, write_response
+from .convert import read_request, response_id, write_response
 
 PATH = "/v2/models/{model_name}/infer"
 LEFT_TO_KSERVE = "tensorwire.left_to_kserve"  # a key in the scope of a request
@@ -103,9 +103,10 @@ class InferEndpoint:
         self.own = own
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        name = scope["path_params"]["model_name"]
         headers = {
-            name.decode("latin-1"): value.decode("latin-1")
-            for name, value in reversed(scope["headers"])  # the first of several applies
+            header.decode("latin-1"): value.decode("latin-1")
+            for header, value in reversed(scope["headers"])  # the first of several applies
         }
         body: bytes | BodyBuffer = b""
         chunk, has_more = b"", True  # of the body
@@ -123,19 +124,16 @@ class InferEndpoint:
                 chunk, has_more = message.get("body", b""), message.get("more_body", False)
                 body.write(chunk)
                 chunk = b""
-            request = read_request(body, framing.header_length)
+            request, infer_request = read_request(body, framing.header_length, name)
         except DecodeError:
             received = {"type": "http.request", "body": bytes(body) + chunk, "more_body": has_more}
             scope[LEFT_TO_KSERVE] = True
             await self.app.router(scope, replaying(received, receive), send)
             return
-        name = scope["path_params"]["model_name"]
         if not await self.plane.model_ready(name, True):
             raise ModelNotReady(name)
         response, more_headers = await self.plane.infer(
-            model_name=name,
-            request=to_infer_request(request, body, framing.header_length, name),
-            headers=headers,
+            model_name=name, request=infer_request, headers=headers
         )
         if type(response) is InferResponse:
             content, own_headers = write_response(response, request)
