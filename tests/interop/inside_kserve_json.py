@@ -5,17 +5,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import pickle
 import re
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 from kserve import InferOutput, InferResponse, Model, ModelRepository
+from kserve.errors import InferenceError, InvalidInput
 from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.rest.server import RESTServer
 from kserve.utils.numpy_codec import from_np_dtype
@@ -36,6 +39,7 @@ from interop.json_requests import (
     post,
 )
 from interop.json_requests import entry as json_entry
+from interop.kserve_bodies import entry, wire
 from tensorwire.integrations import kserve as integration
 from tensorwire.integrations.kserve.convert import ReceivedTensor
 
@@ -218,6 +222,123 @@ def test_content_types(server: Server, content_type: str | None) -> None:
     elif b"header is missing" not in plain[2]:  # tensorwire reads it as JSON, like Triton
         assert_same_answer(plain, ours)
     assert is_lazy(server, body, content_type) == (ours[0] == 200)
+
+
+# --- headers, bodies and failures that are unusual ---
+
+BINARY_BODY, BINARY_LENGTH = wire(entry("x", [2], "FP32", 8), tail=np.ones(2, "f4").tobytes())
+HEADERS: dict[str, dict[str, str]] = {
+    "Content-Length": {"content_length": str(len(BINARY_BODY))},
+    "Content-Length too small": {"content_length": "5"},
+    "Content-Length too large": {"content_length": "5000"},
+    "Content-Length beyond the memory": {"content_length": str(2**63)},
+    "Content-Length is not a number": {"content_length": "abc"},
+    "two framings": {"content_length": "5", "transfer_encoding": "chunked"},
+    "Content-Encoding": {"content_encoding": "gzip"},
+}
+
+
+@pytest.mark.parametrize("case", HEADERS)
+def test_unusual_headers(server: Server, case: str) -> None:
+    """The answer and what the model sees are those of KServe."""
+    headers = {"inference_header_content_length": str(BINARY_LENGTH), **HEADERS[case]}
+    found = []
+    for app in (server.plain, server.ours):
+        server.model.seen = None
+        with installed(integration) if app is server.ours else nullcontext():
+            answer = post(app, PATH, BINARY_BODY, "application/octet-stream", **headers)
+        found.append((answer, server.model.seen))
+    assert_same_answer(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1]
+
+
+def test_client_that_disconnects(server: Server) -> None:
+    """It has sent a part of the body. The model is not called."""
+
+    async def send_part(app: Any) -> Any:
+        messages = [{"type": "http.request", "body": BINARY_BODY[:9], "more_body": True}]
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return messages.pop() if messages else {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [(b"content-length", b"%d" % len(BINARY_BODY))]
+        scope = {
+            **{"type": "http", "method": "POST", "scheme": "http", "path": PATH},
+            **{"query_string": b"", "root_path": "", "headers": headers},
+        }
+        with suppress(Exception):
+            await app(scope, receive, send)
+        return sent
+
+    server.model.seen = None
+    plain = asyncio.run(send_part(server.plain))
+    with installed(integration):
+        assert asyncio.run(send_part(server.ours)) == plain
+    assert server.model.seen is None
+
+
+FAILURES: dict[str, Any] = {
+    "InvalidInput": InvalidInput("bad"),
+    "InferenceError": InferenceError("broken"),
+    "NotImplementedError": NotImplementedError("later"),
+    "ValueError": ValueError("other"),
+    "HTTPException": HTTPException(418, "tea"),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_exceptions_of_a_model_reach_the_handlers_of_kserve(server: Server, case: str) -> None:
+    def fail(payload: Any) -> Any:
+        raise FAILURES[case]
+
+    server.model.answer = fail
+    try:
+        plain = server.infer(READ_AS_ARRAYS["flat"])
+        with installed(integration):
+            ours = server.infer(READ_AS_ARRAYS["flat"])
+    finally:
+        server.model.answer = None
+    assert plain[0] >= 400
+    assert_same_answer(plain, ours)
+
+
+@pytest.mark.parametrize("model", ["recorder", "unknown"])
+def test_models_that_are_not_ready_or_not_known(server: Server, model: str) -> None:
+    path = PATH.replace("recorder", model)
+    server.model.ready = False
+    try:
+        plain = post(server.plain, path, READ_AS_ARRAYS["flat"], "application/json")
+        with installed(integration):
+            ours = post(server.ours, path, READ_AS_ARRAYS["flat"], "application/json")
+    finally:
+        server.model.ready = True
+    assert plain[0] == (404 if model == "unknown" else 503)
+    assert_same_answer(plain, ours)
+
+
+def test_response_headers_of_a_model(server: Server) -> None:
+    """A transformer passes on those of its predictor, apart from those of the body."""
+
+    def predict(payload: Any, headers: Any, response_headers: Any) -> Any:
+        lengths = {"content-length": "7", "content-type": "text/plain"}
+        response_headers.update({"X-Of-Predictor": "a", **lengths})
+        return answer_of(payload)
+
+    server.model.predict = predict  # type: ignore[method-assign]
+    server.model.required_response_headers = True
+    try:
+        plain = server.infer(READ_AS_ARRAYS["flat"])
+        with installed(integration):
+            ours = server.infer(READ_AS_ARRAYS["flat"])
+    finally:
+        del server.model.predict
+        server.model.required_response_headers = False
+    assert "x-of-predictor" in plain[1]
+    assert_same_answer(plain, ours)
 
 
 def response(*outputs: InferOutput, **members: Any) -> Any:
