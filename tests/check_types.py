@@ -77,7 +77,6 @@ PUBLIC = re.compile(
     r"tensorwire(\.client|\.server|\.integrations\.(kserve|mlserver|tritonclient))?\.[A-Za-z_]+"
 )
 NOT_COMPLETE = {
-    "tensorwire.integrations.kserve.BinaryDataPlane",  # a subclass of a class of KServe
     "tensorwire.server.InferProtocol",  # uvicorn creates it; its attributes are not for others
 }
 # If there are fewer, they were not found.

@@ -181,6 +181,7 @@ def test_arrays_are_views_of_the_message() -> None:
     async def steps(stub: Any) -> None:
         found = await stub.ModelInfer(request_of(FP32=ARRAYS["FP32"]))
         assert np.frombuffer(found.raw_output_contents[0], np.float32).tolist() == [0, 1, 2]
+        assert found.outputs[0].parameters["binary_data_size"].int64_param == 12  # as in KServe
 
     try:
         serve(answer, steps)

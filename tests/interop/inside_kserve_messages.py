@@ -182,7 +182,9 @@ def test_output_is_encoded_identically(i: int, is_binary: bool) -> None:
     request = tw.InferRequest({"x": X})
 
     def response() -> InferResponse:
-        return InferResponse("1", "m", [outputs()[i]], "2", use_binary_outputs=is_binary)
+        made = InferResponse("1", "m", [outputs()[i]], "2", use_binary_outputs=is_binary)
+        made.parameters = {"p": 1} if i % 2 else None
+        return made
 
     def expected() -> Any:
         content, length = response().to_rest()

@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from importlib import import_module
 from inspect import getattr_static
 from typing import Any
@@ -241,6 +241,26 @@ def test_dependencies_of_the_application_are_called() -> None:
         app = application(plane_with_model()[0], dependencies=[Depends(refuse)])
         assert post(app, PATH, BODY, "application/json")[0] == 401
     assert refuse.n_calls == 1
+
+
+def test_limit_for_bodies_of_the_application() -> None:
+    with installed(integration):
+        app = application(plane_with_model()[0], max_body_size=10)
+        assert post(app, PATH, BODY, "application/json")[0] == 413
+
+
+def test_first_of_several_headers_applies(server: Server) -> None:
+    async def doubled(scope: Any, receive: Any, send: Any) -> None:
+        scope["headers"].append((b"x-b3-traceid", b"second"))
+        await server.ours(scope, receive, send)
+
+    seen = []
+    for context in (nullcontext(), installed(integration)):
+        with context:
+            assert post(doubled, PATH, BODY, "application/json", x_b3_traceid="first")[0] == 200
+        seen.append(server.model.headers)
+    assert seen[0] == seen[1]
+    assert seen[0]["x-b3-traceid"] == "first"
 
 
 def test_routes_of_the_program_come_first() -> None:
