@@ -320,7 +320,8 @@ def test_models_that_are_not_ready_or_not_known(server: Server, model: str) -> N
     assert_same_answer(plain, ours)
 
 
-def test_response_headers_of_a_model(server: Server) -> None:
+@pytest.mark.parametrize("is_binary", [False, True])
+def test_response_headers_of_a_model(server: Server, is_binary: bool) -> None:
     """A transformer passes on those of its predictor, apart from those of the body."""
 
     def predict(payload: Any, headers: Any, response_headers: Any) -> Any:
@@ -328,16 +329,18 @@ def test_response_headers_of_a_model(server: Server) -> None:
         response_headers.update({"X-Of-Predictor": "a", **lengths})
         return answer_of(payload)
 
-    server.model.predict = predict  # type: ignore[method-assign]
+    server.model.predict = predict  # type: ignore[assignment]
     server.model.required_response_headers = True
+    body = message(json_entry([1.5]), parameters={"binary_data_output": is_binary}, id="1")
     try:
-        plain = server.infer(READ_AS_ARRAYS["flat"])
+        plain = server.infer(body)
         with installed(integration):
-            ours = server.infer(READ_AS_ARRAYS["flat"])
+            ours = server.infer(body)
     finally:
         del server.model.predict
         server.model.required_response_headers = False
-    assert "x-of-predictor" in plain[1]
+    assert plain[1]["x-of-predictor"] == "a"
+    assert ("inference-header-content-length" in plain[1]) == is_binary
     assert_same_answer(plain, ours)
 
 
@@ -392,6 +395,9 @@ RESPONSES: dict[str, Any] = {
     "a number for the name": lambda: response(InferOutput(5, [2], "FP64", np.zeros(2))),
     "a lone surrogate": lambda: response(InferOutput("\ud800", [2], "FP64", np.zeros(2))),
     "a number for the id": lambda: lambda payload: InferResponse(5, "recorder", [made(RANDOM)]),
+    "a dict that KServe rejects": lambda: (
+        lambda payload: {"id": 5, "model_name": "m", "outputs": []}
+    ),
     "a dict": lambda: lambda payload: {"model_name": "m", "id": "1", "outputs": []},
     "the helper's": lambda: (
         lambda payload: get_predict_response(payload, get_predict_input(payload), "recorder")
@@ -413,6 +419,26 @@ def test_responses_are_equal(case: str) -> None:
         assert ours[0] == plain[0] == 500
     else:
         assert_same_answer(plain, ours)
+
+
+class OwnResponse(InferResponse):  # type: ignore[misc]
+    """A response that a program writes itself."""
+
+    def to_rest(self) -> Any:
+        tree, length = super().to_rest()
+        return {**tree, "model_version": "of the program"}, length
+
+
+def test_response_class_of_the_program(server: Server) -> None:
+    server.model.answer = lambda payload: OwnResponse("1", "recorder", [made(RANDOM)])
+    try:
+        plain = server.infer(READ_AS_ARRAYS["flat"])
+        with installed(integration):
+            ours = server.infer(READ_AS_ARRAYS["flat"])
+    finally:
+        server.model.answer = None
+    assert b"of the program" in plain[2]
+    assert_same_answer(plain, ours)
 
 
 BINARY_EVENT = {"ce_id": "1", "ce_source": "s", "ce_specversion": "1.0", "ce_type": "t"}

@@ -95,3 +95,7 @@ def _install_and_run(untested: Untested, target: Any, **arguments: Any) -> Any:
     """
     install(untested=untested)
     return target(**arguments)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
