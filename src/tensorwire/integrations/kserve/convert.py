@@ -147,8 +147,6 @@ class ReceivedOutput(ReceivedTensor, InferOutput):  # type: ignore[misc]
 def flat_list(tensor: tw.Tensor) -> list[Any]:
     """Return the elements as KServe does: BYTES are ``str``, or ``bytes`` if one is not UTF-8."""
     array = strings(tensor) if tensor.datatype == "BYTES" else tensor.as_numpy()
-    if tensor.datatype == "BF16":  # its tolist() does not return floats
-        array = array.astype(np.float32)
     elements: list[Any] = array.ravel().tolist()
     return elements
 

@@ -64,12 +64,10 @@ def add_route(
     """Insert the route at a position among those of KServe's application.
 
     It is before the routes of KServe, and after those that the program has added. It is left out if
-    FastAPI has to do something before it calls an endpoint of this application.
+    the application has dependencies, such as authentication, which FastAPI calls before an endpoint.
     """
-    router = app.router
-    is_checked = router.dependencies or getattr(router, "max_body_size", None) is not None
-    if V2Endpoints.infer is own.infer and not is_checked:
-        router.routes.insert(position, InferRoute(app, plane, own, is_installed))
+    if V2Endpoints.infer is own.infer and not app.router.dependencies:
+        app.router.routes.insert(position, InferRoute(app, plane, own, is_installed))
 
 
 class InferRoute(Route):
