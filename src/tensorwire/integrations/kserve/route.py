@@ -64,7 +64,7 @@ def add_route(
     """Insert the route at a position among those of KServe's application.
 
     It is before the routes of KServe, and after those that the program has added. It is left out if
-    the application has dependencies, such as authentication, which FastAPI calls before an endpoint.
+    the application has dependencies, which FastAPI calls before an endpoint: authentication, say.
     """
     if V2Endpoints.infer is own.infer and not app.router.dependencies:
         app.router.routes.insert(position, InferRoute(app, plane, own, is_installed))
