@@ -170,8 +170,9 @@ def read_request(body: Any, header_length: int | None, name: str) -> tuple[tw.In
     request = tw.decode_request(body, header_length, limits=LIMITS)
     data = JsonData(memoryview(body)[:header_length], "inputs")
     inputs = [
-        ReceivedInput.of(tensor, scalars(tensor.parameters), data, index)
+        ReceivedInput.of(tensor, scalars(parameters) if parameters else {}, data, index)
         for index, tensor in enumerate(request.inputs)
+        for parameters in [tensor.parameters]
     ]
     outputs = []
     for output in request.outputs or ():
