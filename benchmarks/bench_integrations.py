@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial
+from http.client import HTTPConnection
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -433,6 +434,9 @@ KSERVE_ARRAYS: dict[str, Callable[[], Any]] = {
 # --- KServe: its REST application, called directly or over the loopback interface ---
 
 
+KSERVE_PATH = "/v2/models/m/infer"
+
+
 class KServeApp:
     """KServe's application with one model, which reads all inputs and returns ``answer``.
 
@@ -459,11 +463,11 @@ class KServeApp:
         return self.loop.run_until_complete(self._call(body))
 
     async def _call(self, body: bytes) -> int:
-        path = "/v2/models/m/infer"
         scope = {
             **{"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1"},
-            **{"method": "POST", "scheme": "http", "path": path, "raw_path": path.encode()},
-            **{"query_string": b"", "root_path": "", "client": ("", 1), "server": ("", 80)},
+            **{"method": "POST", "scheme": "http", "path": KSERVE_PATH},
+            **{"raw_path": KSERVE_PATH.encode(), "query_string": b"", "root_path": ""},
+            **{"client": ("", 1), "server": ("", 80)},
             "headers": [(b"content-type", b"application/json")],
         }
         statuses: list[int] = []
@@ -535,27 +539,29 @@ def kserve_json_response(array: Any) -> int:
 
 
 @cache
-def kserve_url() -> str:
+def kserve_port() -> int:
     """Start KServe's application under uvicorn, in a thread that ends with the process."""
     uvicorn, port = module("uvicorn"), free_port()
     config = uvicorn.Config(kserve_app().app, host=LOOPBACK, port=port, log_config=None)
     server = uvicorn.Server(config)
     Thread(target=server.run, daemon=True).start()
     wait_until(lambda: bool(server.started), "KServe's application")
-    return f"http://{LOOPBACK}:{port}/v2/models/m/infer"
+    return port
 
 
-def kserve_post(arrays: list[Any]) -> tuple[bytes, Any, str]:
-    """Return the body of a request, a connection pool and the URL."""
+def kserve_post(arrays: list[Any]) -> tuple[bytes, HTTPConnection]:
+    """Return the body of a request, and a connection."""
     kserve_app().model.answer = floats(1)
-    return inputs_as_json(arrays), module("urllib3").PoolManager(), kserve_url()
+    return inputs_as_json(arrays), HTTPConnection(LOOPBACK, kserve_port())
 
 
-def post_to_kserve(sent: tuple[bytes, Any, str]) -> Any:
+def post_to_kserve(sent: tuple[bytes, HTTPConnection]) -> Any:
     """Return the arrays that the model reads."""
-    body, pool, url = sent
-    response = pool.request("POST", url, body=body, headers={"Content-Type": "application/json"})
-    assert response.status == 200, response.data[:200]
+    body, connection = sent
+    connection.request("POST", KSERVE_PATH, body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    text = response.read()
+    assert response.status == 200, text[:200]
     return kserve_app().model.arrays
 
 
@@ -565,7 +571,7 @@ def post_to_kserve(sent: tuple[bytes, Any, str]) -> Any:
 def clients_of_kserve(array: Any) -> tuple[Client, Any]:
     """Return a client, and the array that it sends and the model returns."""
     kserve_app().model.answer = array
-    return Client(kserve_url().removesuffix("/v2/models/m/infer")), array
+    return Client(f"{LOOPBACK}:{kserve_port()}"), array
 
 
 def binary_answer(sent: tuple[Client, Any]) -> Any:
