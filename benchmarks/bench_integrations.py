@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 import atexit
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial
+from http.client import HTTPConnection
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -180,12 +183,6 @@ WHOLE_CALLS = {
     "1 MB FP32": 250_000,
     "4 MB FP32": 1 << 20,
     "64 MB FP32": 16_000_000,
-}
-BINARY_RESPONSES = {
-    "1 FP32": 1,
-    "4 KB FP32": 1_000,
-    "64 KB FP32": 16_000,
-    "1 MB FP32": 250_000,
 }
 IN_TURNS = {"1 FP32", "128 B FP32", "4 KB FP32", "50 x 32 FP32", "64 KB FP32"}  # of whole calls
 SHORT, LONG = "300k x 0-40 B", "100k x 100-300 B"
@@ -425,62 +422,40 @@ JSON_INPUTS: dict[str, Callable[[], list[Any]]] = {
 KSERVE_JSON_INPUTS = JSON_INPUTS | {
     "BYTES 100k x 16 B": lambda: [objects(numbered_texts(100_000))],
 }
-
-
-# --- KServe: messages ---
-
 KSERVE_ARRAYS: dict[str, Callable[[], Any]] = {
-    NUMBERS: numbers,
+    "128 B FP32": lambda: floats(32),
+    "4 KB FP32": lambda: floats(1_000),
+    "64 KB FP32": lambda: floats(16_000),
+    "1 MB FP32": lambda: floats(250_000),
     "BYTES 100k x 0-40 B": lambda: texts(100_000, 0, 40),
 }
-
-
-def kserve_body(array: Any) -> tuple[bytes, int]:
-    """Return the body of a request and its header length."""
-    kserve = module("kserve")
-    tensor = kserve.InferInput("x", list(array.shape), datatype_of(array))
-    tensor.set_data_from_numpy(array)
-    body, header_length = kserve.InferRequest("m", [tensor]).to_rest()
-    return body, header_length
-
-
-def kserve_input(body: tuple[bytes, int]) -> Any:
-    return module("kserve").InferRequest.from_bytes(*body, "m").inputs[0]
-
-
-def kserve_response(array: Any, *, is_binary: bool = True) -> Any:
-    """Create an output from the array of a model, and the body of the response."""
-    kserve = module("kserve")
-    tensor = kserve.InferOutput("x", list(array.shape), datatype_of(array))
-    tensor.set_data_from_numpy(array, binary_data=is_binary)
-    return kserve.InferResponse("1", "m", [tensor], use_binary_outputs=is_binary).to_rest()[0]
 
 
 # --- KServe: its REST application, called directly or over the loopback interface ---
 
 
+KSERVE_PATH = "/v2/models/m/infer"
+
+
 class KServeApp:
     """KServe's application with one model, which reads all inputs and returns ``answer``.
 
-    There is a second application, for requests while the integration is installed: it has effect
-    only on applications that are registered later.
+    Its route for tensorwire has effect only while the integration is installed.
     """
 
     def __init__(self) -> None:
         self.model = kserve_model()
         registry = module("kserve").ModelRepository()
         registry.update(self.model)
-        self.alone = self.application(registry)
-        with installed("tensorwire.integrations.kserve"):
-            self.on_tensorwire = self.application(registry)
-        self.is_installed = module("tensorwire.integrations.kserve").is_installed
-        self.loop = asyncio.new_event_loop()
-
-    def application(self, registry: Any) -> Any:
-        app = module("fastapi").FastAPI()
+        configure_kserve_logging()
         plane = module("kserve.protocol.dataplane").DataPlane(registry)
-        module("kserve.protocol.rest.v2_endpoints").register_v2_endpoints(app, plane, registry)
-        return app
+        extension = module("kserve.protocol.model_repository_extension").ModelRepositoryExtension
+        rest = module("kserve.protocol.rest.server").RESTServer
+        with installed("tensorwire.integrations.kserve"):
+            server = rest("kserve.model_server:app", plane, extension(registry), http_port=0)
+            server.create_application()
+        self.app = module("kserve.model_server").app
+        self.loop = asyncio.new_event_loop()
 
     def infer(self, body: bytes, answer: Any) -> int:
         """Return the status of the response."""
@@ -488,11 +463,11 @@ class KServeApp:
         return self.loop.run_until_complete(self._call(body))
 
     async def _call(self, body: bytes) -> int:
-        path = "/v2/models/m/infer"
         scope = {
             **{"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1"},
-            **{"method": "POST", "scheme": "http", "path": path, "raw_path": path.encode()},
-            **{"query_string": b"", "root_path": "", "client": ("", 1), "server": ("", 80)},
+            **{"method": "POST", "scheme": "http", "path": KSERVE_PATH},
+            **{"raw_path": KSERVE_PATH.encode(), "query_string": b"", "root_path": ""},
+            **{"client": ("", 1), "server": ("", 80)},
             "headers": [(b"content-type", b"application/json")],
         }
         statuses: list[int] = []
@@ -503,12 +478,18 @@ class KServeApp:
         async def send(message: Any) -> None:
             statuses.extend([message["status"]] if "status" in message else [])
 
-        await self(scope, receive, send)
+        await self.app(scope, receive, send)
         return statuses[0]
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        app = self.on_tensorwire if self.is_installed() else self.alone
-        await app(scope, receive, send)
+
+def configure_kserve_logging() -> None:
+    """Let KServe log as its server does, but to the null device."""
+    logging = module("kserve.logging")
+    settings = deepcopy(logging.KSERVE_LOG_CONFIG)
+    for handler in settings["handlers"].values():
+        handler.pop("stream")
+        handler |= {"class": "logging.FileHandler", "filename": os.devnull}
+    logging.configure_logging(settings)
 
 
 def kserve_model() -> Any:
@@ -523,7 +504,7 @@ def kserve_model() -> Any:
 
         def predict(self, payload: Any, headers: Any = None) -> Any:
             self.arrays = [self.read(tensor) for tensor in payload.inputs]
-            tensor = kserve.InferOutput("y", list(self.answer.shape), "FP32")
+            tensor = kserve.InferOutput("y", list(self.answer.shape), datatype_of(self.answer))
             tensor.set_data_from_numpy(self.answer)
             return kserve.InferResponse("1", "m", [tensor])
 
@@ -553,62 +534,59 @@ def kserve_json_lists(body: bytes) -> Any:
         del app.model.read
 
 
-def kserve_serialize(elements: Any) -> Any:
-    return module("kserve.protocol.infer_type").serialize_byte_tensor(elements).item()
-
-
-def kserve_deserialize(wire: bytes) -> Any:
-    return module("kserve.protocol.infer_type").deserialize_bytes_tensor(wire)
-
-
 def kserve_json_response(array: Any) -> int:
     return kserve_app().infer(inputs_as_json([floats(1)]), array)
 
 
 @cache
-def kserve_url() -> str:
+def kserve_port() -> int:
     """Start KServe's application under uvicorn, in a thread that ends with the process."""
     uvicorn, port = module("uvicorn"), free_port()
-    config = uvicorn.Config(kserve_app(), host=LOOPBACK, port=port, log_level="warning")
+    config = uvicorn.Config(kserve_app().app, host=LOOPBACK, port=port, log_config=None)
     server = uvicorn.Server(config)
     Thread(target=server.run, daemon=True).start()
     wait_until(lambda: bool(server.started), "KServe's application")
-    return f"http://{LOOPBACK}:{port}/v2/models/m/infer"
+    return port
 
 
-def kserve_post(arrays: list[Any]) -> tuple[bytes, Any, str]:
-    """Return the body of a request, a connection pool and the URL."""
+def kserve_post(arrays: list[Any]) -> tuple[bytes, HTTPConnection]:
+    """Return the body of a request, and a connection."""
     kserve_app().model.answer = floats(1)
-    return inputs_as_json(arrays), module("urllib3").PoolManager(), kserve_url()
+    return inputs_as_json(arrays), HTTPConnection(LOOPBACK, kserve_port())
 
 
-def post_to_kserve(sent: tuple[bytes, Any, str]) -> Any:
+def post_to_kserve(sent: tuple[bytes, HTTPConnection]) -> Any:
     """Return the arrays that the model reads."""
-    body, pool, url = sent
-    response = pool.request("POST", url, body=body, headers={"Content-Type": "application/json"})
-    assert response.status == 200, response.data[:200]
+    body, connection = sent
+    connection.request("POST", KSERVE_PATH, body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    text = response.read()
+    assert response.status == 200, text[:200]
     return kserve_app().model.arrays
 
 
-KSERVE = {
-    f"{step}, {name}": Case(lambda make=make, prepare=prepare: prepare(make()), run)  # type: ignore[misc]
-    for step, prepare, run in (
-        ("request", kserve_body, lambda body: kserve_input(body).shape),
-        ("request, as_numpy", kserve_body, lambda body: kserve_input(body).as_numpy()),
-        ("request, data", kserve_body, lambda body: list(kserve_input(body).data)),
-        ("response", lambda array: array, kserve_response),
+# --- KServe: whole REST requests ---
+
+
+def clients_of_kserve(array: Any) -> tuple[Client, Any]:
+    """Return a client, and the array that it sends and the model returns."""
+    kserve_app().model.answer = array
+    return Client(f"{LOOPBACK}:{kserve_port()}"), array
+
+
+def binary_answer(sent: tuple[Client, Any]) -> Any:
+    """Ask for a binary response; the model passes no arguments to InferResponse."""
+    client, array = sent
+    return client.infer("m", {"x": array})["y"].as_numpy()
+
+
+KSERVE: dict[str, Case] = {
+    f"REST request, binary, {name}": Case(
+        lambda make=make: clients_of_kserve(make()),  # type: ignore[misc]
+        binary_answer,
+        in_turns=name in IN_TURNS,
     )
     for name, make in KSERVE_ARRAYS.items()
-}
-KSERVE[f"response as JSON, {NUMBERS}"] = Case(
-    numbers, lambda array: kserve_response(array, is_binary=False)
-)
-KSERVE |= {
-    f"JSON request, as_numpy, {name}": Case(
-        lambda make=make: inputs_as_json(make()),  # type: ignore[misc]
-        kserve_json_request,
-    )
-    for name, make in KSERVE_JSON_INPUTS.items()
 }
 KSERVE |= {
     f"REST request, JSON, {name}": Case(
@@ -620,240 +598,10 @@ KSERVE |= {
 }
 KSERVE[f"JSON response, {NUMBERS}"] = Case(numbers, kserve_json_response)
 
-
-# --- KServe: gRPC messages with raw contents, and whole REST calls ---
-
-
-def kserve_grpc_request(array: Any) -> Any:
-    """Return the message of a client, with raw contents."""
-    return kserve_request([array]).to_grpc()
-
-
-def read_kserve_grpc(message: Any) -> Any:
-    """Return the arrays that a model reads."""
-    request = module("kserve").InferRequest.from_grpc(message)
-    return [tensor.as_numpy() for tensor in request.inputs]
-
-
-def kserve_grpc_response(array: Any) -> Any:
-    """Create an output from the array of a model, and the raw contents of the message."""
-    return kserve_outputs([array]).to_grpc().raw_output_contents[0]
-
-
-def clients_of_kserve(array: Any) -> tuple[Client, Any]:
-    """Return a client, and the array that it sends and the model returns."""
-    kserve_app().model.answer = array
-    return Client(kserve_url().removesuffix("/v2/models/m/infer")), array
-
-
-def binary_answer(sent: tuple[Client, Any]) -> Any:
-    """Ask for a binary response; the model passes no arguments to InferResponse."""
-    client, array = sent
-    return client.infer("m", {"x": array})["y"].as_numpy()
-
-
-KSERVE |= {
-    f"gRPC raw contents to arrays, {name}": Case(
-        lambda make=make: kserve_grpc_request(make()),  # type: ignore[misc]
-        read_kserve_grpc,
-    )
-    for name, make in KSERVE_ARRAYS.items()
-}
-KSERVE |= {
-    f"array to gRPC raw contents, {name}": Case(make, kserve_grpc_response)
-    for name, make in KSERVE_ARRAYS.items()
-}
-KSERVE |= {
-    f"REST request, binary response, {name}": Case(
-        lambda n=n: clients_of_kserve(floats(n)),  # type: ignore[misc]
-        binary_answer,
-        in_turns=name in IN_TURNS,
-    )
-    for name, n in BINARY_RESPONSES.items()
-}
-
-
-# --- KServe: small messages ---
-
-KSERVE_SMALL_ARRAYS: Arrays = {
-    **SMALL_LISTS,
-    **{
-        f"BYTES, {n} bytes": partial(one_array, SMALL_BYTES[f"BYTES, {n} bytes"])
-        for n in N_ELEMENTS
-    },
-}
-
-
-def kserve_tensors(kind: str, arrays: list[Any], is_binary: bool = True) -> list[Any]:
-    """Return InferInputs or InferOutputs with their data."""
-    tensors = []
-    for i, array in enumerate(arrays):
-        tensor = getattr(module("kserve"), kind)(f"x{i}", list(array.shape), datatype_of(array))
-        tensor.set_data_from_numpy(array, binary_data=is_binary)
-        tensors.append(tensor)
-    return tensors
-
-
-def kserve_request(arrays: list[Any], is_binary: bool = True) -> Any:
-    inputs = kserve_tensors("InferInput", arrays, is_binary)
-    return module("kserve").InferRequest("m", inputs, "1")
-
-
-def kserve_outputs(arrays: list[Any], is_binary: bool = True) -> Any:
-    outputs = kserve_tensors("InferOutput", arrays, is_binary)
-    return module("kserve").InferResponse("1", "m", outputs, use_binary_outputs=is_binary)
-
-
-def kserve_response_body(arrays: list[Any], is_binary: bool) -> Any:
-    return kserve_outputs(arrays, is_binary).to_rest()
-
-
-def read_kserve_request(body: tuple[bytes, int]) -> list[Any]:
-    return list(module("kserve").InferRequest.from_bytes(*body, "m").inputs)
-
-
-def read_kserve_response(body: tuple[bytes, int]) -> list[Any]:
-    return list(module("kserve").InferResponse.from_bytes(*body).outputs)
-
-
-def kserve_json(arrays: list[Any]) -> tuple[bytes, int]:
-    body = kserve_json_inputs(arrays)
-    return body, len(body)
-
-
-def kserve_json_inputs(arrays: list[Any]) -> bytes:
-    tree = kserve_request(arrays, is_binary=False).to_rest()[0]
-    return json.dumps(tree).encode()
-
-
-def kserve_inference_request(arrays: list[Any]) -> Any:
-    """Return what FastAPI makes of a JSON body."""
-    model = module("kserve.protocol.rest.v2_datamodels").InferenceRequest
-    return model.model_validate(json.loads(kserve_json_inputs(arrays)))
-
-
-def arrays_of(tensors: list[Any]) -> list[Any]:
-    return [tensor.as_numpy() for tensor in tensors]
-
-
-def lists_of(tensors: list[Any]) -> list[Any]:
-    return [tensor.data for tensor in tensors]
-
-
-def kserve_tensors_and_arrays(kind: str, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
-    return kserve_tensors(kind, arrays), arrays
-
-
-def set_kserve_data(sent: tuple[list[Any], list[Any]], is_binary: bool) -> list[Any]:
-    tensors, arrays = sent
-    for tensor, array in zip(tensors, arrays, strict=True):
-        tensor.set_data_from_numpy(array, binary_data=is_binary)
-    return [tensor._raw_data for tensor in tensors]
-
-
-def kserve_grpc_message(arrays: list[Any], *, is_raw: bool) -> Any:
-    return kserve_request(arrays, is_raw).to_grpc()
-
-
-def read_kserve_grpc_response(message: Any) -> Any:
-    return arrays_of(module("kserve").InferResponse.from_grpc(message).outputs)
-
-
-def kserve_small_cases(
-    functions: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]],
-) -> dict[str, Case]:
-    found: dict[str, Case] = {}
-    for function, (prepare, run) in functions.items():
-        found |= small_cases(function, KSERVE_SMALL_ARRAYS, prepare, run)
-    return found
-
-
-FORMS = {"binary": True, "JSON": False}
+# Whole requests as well, but without a network.
 KSERVE_SMALL: Mapping[str, Case] = {
-    **small_cases("serialize_byte_tensor", SMALL_BYTES, lambda array: array, kserve_serialize),
-    **small_cases("deserialize_bytes_tensor", SMALL_BYTES, tw.encode_bytes, kserve_deserialize),
-    **kserve_small_cases(
-        {
-            **{
-                f"{kind}.as_numpy, {form}": (
-                    partial(kserve_tensors, kind, is_binary=flag),
-                    arrays_of,
-                )
-                for kind in ("InferInput", "InferOutput")
-                for form, flag in FORMS.items()
-            },
-            **{
-                f"{kind}.set_data_from_numpy, {form}": (
-                    partial(kserve_tensors_and_arrays, kind),
-                    partial(set_kserve_data, is_binary=flag),
-                )
-                for kind in ("InferInput", "InferOutput")
-                for form, flag in FORMS.items()
-            },
-            **{
-                f"InferRequest.to_rest, {form}": (
-                    partial(kserve_request, is_binary=flag),
-                    lambda request: request.to_rest(),
-                )
-                for form, flag in FORMS.items()
-            },
-            **{
-                f"InferResponse.to_rest with new outputs, {form}": (
-                    lambda arrays: arrays,
-                    partial(kserve_response_body, is_binary=flag),
-                )
-                for form, flag in FORMS.items()
-            },
-            "InferRequest.from_bytes, as_numpy, binary": (
-                lambda arrays: kserve_request(arrays).to_rest(),
-                lambda body: arrays_of(read_kserve_request(body)),
-            ),
-            "InferRequest.from_bytes, data, binary": (
-                lambda arrays: kserve_request(arrays).to_rest(),
-                lambda body: lists_of(read_kserve_request(body)),
-            ),
-            "InferRequest.from_bytes, as_numpy, JSON": (
-                kserve_json,
-                lambda body: arrays_of(read_kserve_request(body)),
-            ),
-            "InferRequest.from_bytes, data, JSON": (
-                kserve_json,
-                lambda body: lists_of(read_kserve_request(body)),
-            ),
-            "InferResponse.from_bytes, as_numpy, binary": (
-                lambda arrays: kserve_outputs(arrays).to_rest(),
-                lambda body: arrays_of(read_kserve_response(body)),
-            ),
-            "InferResponse.from_bytes, data, binary": (
-                lambda arrays: kserve_outputs(arrays).to_rest(),
-                lambda body: lists_of(read_kserve_response(body)),
-            ),
-            "from_inference_request, as_numpy": (
-                kserve_inference_request,
-                lambda sent: arrays_of(
-                    module("kserve").InferRequest.from_inference_request(sent, "m").inputs
-                ),
-            ),
-            "from_grpc, as_numpy, raw": (
-                partial(kserve_grpc_message, is_raw=True),
-                read_kserve_grpc,
-            ),
-            "from_grpc, as_numpy, typed": (
-                partial(kserve_grpc_message, is_raw=False),
-                read_kserve_grpc,
-            ),
-            "response from_grpc, as_numpy, raw": (
-                lambda arrays: kserve_outputs(arrays).to_grpc(),
-                read_kserve_grpc_response,
-            ),
-            "to_grpc, raw": (kserve_request, lambda request: request.to_grpc()),
-            "response to_grpc, raw": (kserve_outputs, lambda response: response.to_grpc()),
-        }
-    ),
-    **small_cases(
-        "JSON request, as_numpy", KSERVE_SMALL_ARRAYS, kserve_json_inputs, kserve_json_request
-    ),
-    **small_cases("JSON request, data", KSERVE_SMALL_ARRAYS, kserve_json_inputs, kserve_json_lists),
+    **small_cases("JSON request, as_numpy", SMALL_LISTS, inputs_as_json, kserve_json_request),
+    **small_cases("JSON request, data", SMALL_LISTS, inputs_as_json, kserve_json_lists),
 }
 
 

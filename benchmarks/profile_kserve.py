@@ -12,16 +12,13 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from copy import deepcopy
-from functools import cache
 from threading import Thread
 from time import process_time
 from types import FrameType
-from typing import Any
 
 from tensorwire.client import Client
 
-from .bench_integrations import kserve_model, wait_until
+from .bench_integrations import kserve_app, wait_until
 from .contenders import installed, module
 from .servers import LOOPBACK, free_port
 from .workloads import floats
@@ -32,7 +29,7 @@ SAMPLE_SECONDS = 0.001
 UVICORN = "uvicorn, its HTTP parser, asyncio"
 KSERVE = "KServe: endpoint, data plane, model"
 PARTS = {  # a part of the path of a source file, and the name in the table
-    "tensorwire/integrations": "tensorwire",
+    "/tensorwire/": "tensorwire",
     "/fastapi/": "FastAPI: routes, arguments of the endpoint",
     "/starlette/": "Starlette: routes, middlewares, request, response",
     "/pydantic/": "pydantic",
@@ -49,6 +46,7 @@ OTHER = "other"
 
 
 def main() -> None:
+    kserve_app().model.answer = floats(N_ELEMENTS)
     alone = profile()
     with installed("tensorwire.integrations.kserve"):
         ours = profile()
@@ -71,7 +69,7 @@ def cell(times: Counter[str], part: str) -> str:
 def profile() -> Counter[str]:
     """Return the microseconds of CPU time per request that each part of the server takes."""
     uvicorn, port = module("uvicorn"), free_port()
-    config = uvicorn.Config(application(), host=LOOPBACK, port=port, log_config=None)
+    config = uvicorn.Config(kserve_app().app, host=LOOPBACK, port=port, log_config=None)
     server = uvicorn.Server(config)
     command = [sys.executable, "-m", "benchmarks.profile_kserve", str(port)]
     samples: Counter[str] = Counter()
@@ -106,27 +104,6 @@ def part_of(frame: FrameType | None) -> str:
             return part
         frame = frame.f_back
     return OTHER
-
-
-@cache
-def application() -> Any:
-    """Create KServe's application, as its server does. Its log goes to the null device."""
-    kserve, logging = module("kserve"), module("kserve.logging")
-    settings = deepcopy(logging.KSERVE_LOG_CONFIG)
-    for handler in settings["handlers"].values():
-        handler.pop("stream")
-        handler |= {"class": "logging.FileHandler", "filename": os.devnull}
-    logging.configure_logging(settings)
-    model = kserve_model()
-    model.answer = floats(N_ELEMENTS)
-    registry = kserve.ModelRepository()
-    registry.update(model)
-    plane = module("kserve.protocol.dataplane").DataPlane(registry)
-    extensions = module("kserve.protocol.model_repository_extension")
-    extension = extensions.ModelRepositoryExtension(registry)
-    rest = module("kserve.protocol.rest.server").RESTServer
-    rest("kserve.model_server:app", plane, extension, http_port=0).create_application()
-    return module("kserve.model_server").app
 
 
 if __name__ == "__main__":

@@ -181,12 +181,43 @@ def test_arrays_are_views_of_the_message() -> None:
     async def steps(stub: Any) -> None:
         found = await stub.ModelInfer(request_of(FP32=ARRAYS["FP32"]))
         assert np.frombuffer(found.raw_output_contents[0], np.float32).tolist() == [0, 1, 2]
+        assert found.outputs[0].parameters["binary_data_size"].int64_param == 12  # as in KServe
 
     try:
         serve(answer, steps)
     finally:
         integration.uninstall()
     assert kept[0].tolist() == ARRAYS["FP32"].tolist()  # it keeps the message alive
+
+
+def test_response_has_the_format_of_the_request() -> None:
+    """To raw contents, a list is sent as raw contents. The request's id is used if there is none.
+
+    A response of the model is not changed, because a model may return the same one several times.
+    """
+    kept = InferResponse("", "m", [InferOutput("y", [2], "FP32", [1.5, 2.5])])
+    typed = InferRequest("m", [InferInput("x", [2], "FP32", [1.5, 2.5])], "8").to_grpc()
+
+    def answer(payload: InferRequest) -> InferResponse:
+        payload.id = "changed"
+        return kept
+
+    async def steps(stub: Any) -> None:
+        for _ in range(2):
+            found = await stub.ModelInfer(request_of(FP32=ARRAYS["FP32"]))
+            assert found.id == "7"
+            assert list(found.raw_output_contents) == [np.array([1.5, 2.5], "f4").tobytes()]
+            found = await stub.ModelInfer(typed)
+            assert found.id == "8"
+            assert list(found.outputs[0].contents.fp32_contents) == [1.5, 2.5]
+            assert not found.raw_output_contents
+
+    integration.install()
+    try:
+        serve(answer, steps)
+    finally:
+        integration.uninstall()
+    assert (kept.id, kept.outputs[0].data) == ("", [1.5, 2.5])
 
 
 def test_uninstalled_servers_continue() -> None:

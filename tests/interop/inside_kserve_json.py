@@ -5,19 +5,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import pickle
 import re
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 from kserve import InferOutput, InferResponse, Model, ModelRepository
+from kserve.errors import InferenceError, InvalidInput
 from kserve.protocol.dataplane import DataPlane
-from kserve.protocol.rest import v2_endpoints
 from kserve.protocol.rest.server import RESTServer
 from kserve.utils.numpy_codec import from_np_dtype
 from kserve.utils.utils import get_predict_input, get_predict_response
@@ -37,9 +39,9 @@ from interop.json_requests import (
     post,
 )
 from interop.json_requests import entry as json_entry
+from interop.kserve_bodies import entry, wire
 from tensorwire.integrations import kserve as integration
-from tensorwire.integrations.kserve import convert
-from tensorwire.integrations.kserve.convert import LazyTensor
+from tensorwire.integrations.kserve.convert import ReceivedTensor
 
 pytestmark = pytest.mark.usefixtures("no_logging")
 
@@ -104,12 +106,18 @@ def answer_of(payload: Any) -> InferResponse:
     )
 
 
-def application(dataplane: DataPlane) -> FastAPI:
+def application(dataplane: DataPlane, **options: Any) -> FastAPI:
     """Return KServe's REST application for a data plane."""
-    app = FastAPI()
-    v2_endpoints.register_v2_endpoints(app, dataplane, SimpleNamespace(load=None, unload=None))
-    RESTServer._add_exception_handlers(None, app)
+    app = FastAPI(**options)
+    register(app, dataplane)
     return app
+
+
+def register(app: FastAPI, dataplane: DataPlane) -> None:
+    extension = SimpleNamespace(load=None, unload=None)
+    server = RESTServer("", dataplane, extension, http_port=0)
+    server._register_endpoints(app)
+    server._add_exception_handlers(app)
 
 
 def plane_with_model(plane: type[DataPlane] = DataPlane) -> tuple[DataPlane, Recorder]:
@@ -150,7 +158,9 @@ def is_lazy(server: Server, body: bytes, content_type: str | None = "application
         return answer_of(payload)
 
     def predict(payload: Any, headers: Any = None) -> Any:
-        kinds.extend(isinstance(t, LazyTensor) and t._tensor is not None for t in payload.inputs)
+        kinds.extend(
+            isinstance(t, ReceivedTensor) and t._tensor is not None for t in payload.inputs
+        )
         return answer_of(payload)
 
     server.model.predict = predict  # type: ignore[method-assign]
@@ -175,7 +185,7 @@ def test_bodies_read_as_arrays_give_the_same_request(server: Server, case: str) 
     assert is_lazy(server, READ_AS_ARRAYS[case])
 
 
-@pytest.mark.parametrize("case", LEFT_TO_SERVER)
+@pytest.mark.parametrize("case", [case for case in LEFT_TO_SERVER if case != "binary data"])
 def test_bodies_left_to_kserve_give_the_same_request(server: Server, case: str) -> None:
     plain = server.infer(LEFT_TO_SERVER[case])
     seen, headers = server.model.seen, server.model.headers
@@ -185,6 +195,15 @@ def test_bodies_left_to_kserve_give_the_same_request(server: Server, case: str) 
     assert server.model.headers == headers
     assert_same_answer(plain, ours)
     assert not is_lazy(server, LEFT_TO_SERVER[case])
+
+
+def test_empty_binary_tensors_need_no_header_length(server: Server) -> None:
+    """The whole body is JSON (WIRE.md 1). KServe itself requires ``data``."""
+    body = LEFT_TO_SERVER["binary data"]
+    assert server.infer(body)[0] == 422
+    with installed(integration):
+        assert server.infer(body)[0] == 200
+    assert is_lazy(server, body)
 
 
 @pytest.mark.parametrize("content_type", CONTENT_TYPES, ids=str)
@@ -203,6 +222,126 @@ def test_content_types(server: Server, content_type: str | None) -> None:
     elif b"header is missing" not in plain[2]:  # tensorwire reads it as JSON, like Triton
         assert_same_answer(plain, ours)
     assert is_lazy(server, body, content_type) == (ours[0] == 200)
+
+
+# --- headers, bodies and failures that are unusual ---
+
+BINARY_BODY, BINARY_LENGTH = wire(entry("x", [2], "FP32", 8), tail=np.ones(2, "f4").tobytes())
+HEADERS: dict[str, dict[str, str]] = {
+    "Content-Length": {"content_length": str(len(BINARY_BODY))},
+    "Content-Length too small": {"content_length": "5"},
+    "Content-Length too large": {"content_length": "5000"},
+    "Content-Length beyond the memory": {"content_length": str(2**63)},
+    "Content-Length is not a number": {"content_length": "abc"},
+    "two framings": {"content_length": "5", "transfer_encoding": "chunked"},
+    "Content-Encoding": {"content_encoding": "gzip"},
+}
+
+
+@pytest.mark.parametrize("case", HEADERS)
+def test_unusual_headers(server: Server, case: str) -> None:
+    """The answer and what the model sees are those of KServe."""
+    headers = {"inference_header_content_length": str(BINARY_LENGTH), **HEADERS[case]}
+    found = []
+    for app in (server.plain, server.ours):
+        server.model.seen = None
+        with installed(integration) if app is server.ours else nullcontext():
+            answer = post(app, PATH, BINARY_BODY, "application/octet-stream", **headers)
+        found.append((answer, server.model.seen))
+    assert_same_answer(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1]
+
+
+def test_client_that_disconnects(server: Server) -> None:
+    """It has sent a part of the body. The model is not called."""
+
+    async def send_part(app: Any) -> Any:
+        messages = [{"type": "http.request", "body": BINARY_BODY[:9], "more_body": True}]
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return messages.pop() if messages else {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [(b"content-length", b"%d" % len(BINARY_BODY))]
+        scope = {
+            **{"type": "http", "method": "POST", "scheme": "http", "path": PATH},
+            **{"query_string": b"", "root_path": "", "headers": headers},
+        }
+        with suppress(Exception):
+            await app(scope, receive, send)
+        return sent
+
+    server.model.seen = None
+    plain = asyncio.run(send_part(server.plain))
+    with installed(integration):
+        assert asyncio.run(send_part(server.ours)) == plain
+    assert server.model.seen is None
+
+
+FAILURES: dict[str, Any] = {
+    "InvalidInput": InvalidInput("bad"),
+    "InferenceError": InferenceError("broken"),
+    "NotImplementedError": NotImplementedError("later"),
+    "ValueError": ValueError("other"),
+    "HTTPException": HTTPException(418, "tea"),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_exceptions_of_a_model_reach_the_handlers_of_kserve(server: Server, case: str) -> None:
+    def fail(payload: Any) -> Any:
+        raise FAILURES[case]
+
+    server.model.answer = fail
+    try:
+        plain = server.infer(READ_AS_ARRAYS["flat"])
+        with installed(integration):
+            ours = server.infer(READ_AS_ARRAYS["flat"])
+    finally:
+        server.model.answer = None
+    assert plain[0] >= 400
+    assert_same_answer(plain, ours)
+
+
+@pytest.mark.parametrize("model", ["recorder", "unknown"])
+def test_models_that_are_not_ready_or_not_known(server: Server, model: str) -> None:
+    path = PATH.replace("recorder", model)
+    server.model.ready = False
+    try:
+        plain = post(server.plain, path, READ_AS_ARRAYS["flat"], "application/json")
+        with installed(integration):
+            ours = post(server.ours, path, READ_AS_ARRAYS["flat"], "application/json")
+    finally:
+        server.model.ready = True
+    assert plain[0] == (404 if model == "unknown" else 503)
+    assert_same_answer(plain, ours)
+
+
+@pytest.mark.parametrize("is_binary", [False, True])
+def test_response_headers_of_a_model(server: Server, is_binary: bool) -> None:
+    """A transformer passes on those of its predictor, apart from those of the body."""
+
+    def predict(payload: Any, headers: Any, response_headers: Any) -> Any:
+        lengths = {"content-length": "7", "content-type": "text/plain"}
+        response_headers.update({"X-Of-Predictor": "a", **lengths})
+        return answer_of(payload)
+
+    server.model.predict = predict  # type: ignore[assignment]
+    server.model.required_response_headers = True
+    body = message(json_entry([1.5]), parameters={"binary_data_output": is_binary}, id="1")
+    try:
+        plain = server.infer(body)
+        with installed(integration):
+            ours = server.infer(body)
+    finally:
+        del server.model.predict
+        server.model.required_response_headers = False
+    assert plain[1]["x-of-predictor"] == "a"
+    assert ("inference-header-content-length" in plain[1]) == is_binary
+    assert_same_answer(plain, ours)
 
 
 def response(*outputs: InferOutput, **members: Any) -> Any:
@@ -246,7 +385,6 @@ RESPONSES: dict[str, Any] = {
         made(RANDOM, parameters={"a": 1, "b": True, "c": "\u20ac", "d": 0.1}), parameters={"p": 1}
     ),
     "parameters of other types": lambda: response(made(RANDOM, parameters={"a": [1], "b": None})),
-    "a parameter that is NaN": lambda: response(made(RANDOM), parameters={"a": float("nan")}),
     "model version": lambda: response(made(RANDOM), model_version="3"),
     "no outputs": response,
     "no data": lambda: response(InferOutput("y", [1], "FP32")),
@@ -257,6 +395,9 @@ RESPONSES: dict[str, Any] = {
     "a number for the name": lambda: response(InferOutput(5, [2], "FP64", np.zeros(2))),
     "a lone surrogate": lambda: response(InferOutput("\ud800", [2], "FP64", np.zeros(2))),
     "a number for the id": lambda: lambda payload: InferResponse(5, "recorder", [made(RANDOM)]),
+    "a dict that KServe rejects": lambda: (
+        lambda payload: {"id": 5, "model_name": "m", "outputs": []}
+    ),
     "a dict": lambda: lambda payload: {"model_name": "m", "id": "1", "outputs": []},
     "the helper's": lambda: (
         lambda payload: get_predict_response(payload, get_predict_input(payload), "recorder")
@@ -264,33 +405,40 @@ RESPONSES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("where", ["installed", "data plane"])
 @pytest.mark.parametrize("case", RESPONSES)
-def test_responses_are_equal(case: str, where: str) -> None:
-    """JSON values, headers and errors are equal."""
+def test_responses_are_equal(case: str) -> None:
+    """JSON values and headers are equal, and errors by KServe."""
     body = message(json_entry([1.5, 2.5], "FP64"))
-    plain_server = Server()
-    plain_server.model.answer = RESPONSES[case]()
-    plain = plain_server.infer(body)
-    server = Server(integration.BinaryDataPlane if where == "data plane" else DataPlane)
-    server.model.answer = RESPONSES[case]()
-    if where == "data plane":
-        ours = server.infer(body)
-    else:
-        with installed(integration):
-            ours = server.infer(body)
-    assert_same_answer(plain, ours)
-
-
-def test_response_is_written_without_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server()
-    server.model.answer = response(made(RANDOM))
-    monkeypatch.setattr(convert, "to_json_list", None)
+    server.model.answer = RESPONSES[case]()
+    plain = server.infer(body)
+    server.model.answer = RESPONSES[case]()
     with installed(integration):
-        status, headers, body = server.infer(READ_AS_ARRAYS["flat"])
-    assert status == 200
-    assert json.loads(body)["outputs"][0]["data"] == RANDOM.tolist()
-    assert headers == {"content-type": "application/json", "content-length": str(len(body))}
+        ours = server.infer(body)
+    if b"UnicodeEncodeError" in plain[2]:  # another library reports it
+        assert ours[0] == plain[0] == 500
+    else:
+        assert_same_answer(plain, ours)
+
+
+class OwnResponse(InferResponse):  # type: ignore[misc]
+    """A response that a program writes itself."""
+
+    def to_rest(self) -> Any:
+        tree, length = super().to_rest()
+        return {**tree, "model_version": "of the program"}, length
+
+
+def test_response_class_of_the_program(server: Server) -> None:
+    server.model.answer = lambda payload: OwnResponse("1", "recorder", [made(RANDOM)])
+    try:
+        plain = server.infer(READ_AS_ARRAYS["flat"])
+        with installed(integration):
+            ours = server.infer(READ_AS_ARRAYS["flat"])
+    finally:
+        server.model.answer = None
+    assert b"of the program" in plain[2]
+    assert_same_answer(plain, ours)
 
 
 BINARY_EVENT = {"ce_id": "1", "ce_source": "s", "ce_specversion": "1.0", "ce_type": "t"}

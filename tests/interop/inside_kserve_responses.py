@@ -8,21 +8,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import numpy as np
 import pytest
-from fastapi import FastAPI
-from kserve import InferInput, InferOutput, InferRequest, InferResponse, Model, ModelRepository
+from kserve import InferOutput, InferRequest, InferResponse, Model, ModelRepository
 from kserve.protocol.dataplane import DataPlane
-from kserve.protocol.grpc.servicer import InferenceServicer
 from kserve.protocol.infer_type import RequestedOutput
-from kserve.protocol.rest.server import RESTServer
-from kserve.protocol.rest.v2_endpoints import register_v2_endpoints
 
 import tensorwire as tw
+from interop.inside_kserve_json import application
 from interop.json_requests import Answer, exchange, post
 from tensorwire.integrations import kserve as integration
 
@@ -34,39 +30,29 @@ Options = dict[str, bool]
 
 
 class Server:
-    """KServe's REST application and gRPC servicer with one model, called without a network."""
+    """KServe's REST application with one model, called without a network."""
 
-    def __init__(self, plane: Callable[[ModelRepository], DataPlane], answer: Any) -> None:
+    def __init__(self, answer: Any) -> None:
         self.model = Model("m")
         self.model.ready = True
         self.model.predict = lambda payload, headers=None: answer(payload)
         registry = ModelRepository()
         registry.update(self.model)
-        self.app = FastAPI()
-        self.plane = plane(registry)
-        extension = SimpleNamespace(load=None, unload=None)
-        register_v2_endpoints(self.app, self.plane, extension)
-        RESTServer._add_exception_handlers(None, self.app)
-        self.servicer = InferenceServicer(self.plane, extension)
+        self.plane = DataPlane(registry)
+        self.app = application(self.plane)
 
     def infer(self, body: bytes) -> Answer:
         return post(self.app, PATH, body, "application/json")
 
 
-Serve = Callable[..., Server]
+Serve = Callable[[Any], Server]
 
 
-@pytest.fixture(params=["installed", "data plane"])
-def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
-    """A function that starts a server with the integration, for a model and its options."""
-
-    def start(answer: Any, **options: Any) -> Server:
-        if request.param == "data plane":
-            return Server(lambda registry: integration.BinaryDataPlane(registry, **options), answer)
-        integration.install(**options)
-        return Server(DataPlane, answer)
-
-    yield start
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """A function that starts a server with the integration, for a model."""
+    integration.install()
+    yield Server
     integration.uninstall()
 
 
@@ -157,26 +143,6 @@ def test_response_has_the_format_of_the_request(serve: Serve, case: str) -> None
     request, arguments, expected = FORMATS[case]
     found = formats(serve(answering("y", "z", **arguments)).infer(request))
     assert list(found.items()) == list(expected.items())
-
-
-@pytest.mark.parametrize("case", FORMATS)
-def test_without_the_option_the_arguments_of_the_model_apply(serve: Serve, case: str) -> None:
-    request, arguments, _ = FORMATS[case]
-    plain = Server(DataPlane, answering("y", "z", **arguments)).infer(request)
-    server = serve(answering("y", "z", **arguments), follow_request=False)
-    assert formats(server.infer(request)) == formats(plain)
-
-
-def test_without_the_option_listed_outputs_default_to_json(serve: Serve) -> None:
-    def answer(payload: Any) -> InferResponse:
-        return InferResponse(
-            *("1", "m", outputs("y", "z")),
-            use_binary_outputs=payload.use_binary_outputs,
-            requested_outputs=payload.request_outputs,
-        )
-
-    server = serve(answer, follow_request=False)
-    assert formats(server.infer(body(True, listed(z=None)))) == {"z": False}
 
 
 def test_output_that_the_model_does_not_return(serve: Serve) -> None:
@@ -283,7 +249,7 @@ def test_model_that_infers_with_the_same_server(serve: Serve) -> None:
         inner_formats.append(formats(found))
         request = InferRequest("m", payload.inputs, "inner", request_outputs=model_list(y=None))
         response, _ = await server.plane.infer("m", request)
-        assert response._requested_outputs == model_list(y=None)
+        assert response._requested_outputs is None  # the data plane is KServe's own
         length = found[1].get("inference-header-content-length")
         if length is None:
             return InferResponse.from_rest(json.loads(found[2]))
@@ -325,28 +291,3 @@ def test_v1_requests_are_unchanged(serve: Serve) -> None:
     server = serve(lambda payload: {"predictions": payload["instances"], "outputs": []})
     found = asyncio.run(server.plane.infer("m", {"instances": [1]}))
     assert found == ({"predictions": [1], "outputs": []}, {})
-
-
-def grpc_answer(server: Server, *, raw: bool, request_id: str = "") -> Any:
-    tensor = InferInput("x", [2], "FP32", data=[1.5, 2.5])
-    if raw:
-        tensor.set_data_from_numpy(X)
-    message = InferRequest("m", [tensor], request_id).to_grpc()
-    context = SimpleNamespace(invocation_metadata=lambda: ())
-    return asyncio.run(server.servicer.ModelInfer(message, context))
-
-
-def test_grpc(serve: Serve) -> None:
-    """The response to raw contents has raw contents, also if the model returns a list."""
-
-    def answer(payload: Any) -> InferResponse:
-        outputs_of_lists = [InferOutput("y", [2], "FP32", data=[1.5, 2.5])]
-        return InferResponse(None, "m", outputs_of_lists)
-
-    server = serve(answer)
-    raw = grpc_answer(server, raw=True, request_id="7")
-    assert (raw.id, list(raw.raw_output_contents)) == ("7", [X.tobytes()])
-    typed = grpc_answer(server, raw=False)
-    assert list(typed.outputs[0].contents.fp32_contents) == [1.5, 2.5]
-    assert not typed.raw_output_contents
-    assert str(UUID(typed.id)) == typed.id

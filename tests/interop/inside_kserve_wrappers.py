@@ -9,19 +9,17 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from importlib import import_module
 from inspect import getattr_static
-from types import SimpleNamespace
 from typing import Any
 
-import fastapi.routing
 import numpy as np
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, HTTPException, Request
 from kserve import InferInput, InferOutput, InferRequest, InferResponse
 from kserve.protocol.grpc import grpc_predict_v2_pb2_grpc
 from kserve.protocol.grpc.servicer import InferenceServicer
-from kserve.protocol.rest import v2_endpoints
 from kserve.protocol.rest.multiprocess.server import RESTServerProcess
 from kserve.protocol.rest.v2_datamodels import InferenceRequest
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
@@ -35,7 +33,7 @@ from starlette.routing import Route
 import tensorwire as tw
 import tensorwire.grpc
 from interop import grpc_calls
-from interop.inside_kserve_json import PATH, Server, application, made, plane_with_model
+from interop.inside_kserve_json import PATH, Server, application, plane_with_model, register
 from interop.json_requests import READ_AS_ARRAYS, assert_same_answer, installed, post
 from interop.kserve_bodies import ONE
 from interop.recorded_sources import replaced
@@ -43,9 +41,8 @@ from support.wrappers import Proxy, functools_wrapper, two_wrappers, wrapped
 from tensorwire.digests import source_of_imported
 from tensorwire.integrations import kserve as integration
 from tensorwire.integrations import patching
-from tensorwire.integrations.kserve import convert
-from tensorwire.integrations.kserve.convert import LazyTensor
-from tensorwire.integrations.kserve.sources import PLANE, REQUEST_JSON
+from tensorwire.integrations.kserve.convert import ReceivedTensor
+from tensorwire.integrations.kserve.sources import PLANE
 
 pytestmark = pytest.mark.usefixtures("no_logging")
 
@@ -155,7 +152,9 @@ def is_lazy(app: Any, model: Any) -> bool:
     kinds: list[bool] = []
 
     def predict(payload: Any, headers: Any = None) -> Any:
-        kinds.extend(isinstance(t, LazyTensor) and t._tensor is not None for t in payload.inputs)
+        kinds.extend(
+            isinstance(t, ReceivedTensor) and t._tensor is not None for t in payload.inputs
+        )
         return InferResponse("1", "recorder", [])
 
     model.predict = predict
@@ -168,42 +167,28 @@ def is_lazy(app: Any, model: Any) -> bool:
 
 @pytest.mark.parametrize("wrap", [functools_wrapper, Proxy, two_wrappers])
 @pytest.mark.parametrize("is_first", [True, False], ids=["wrapped first", "wrapped later"])
-def test_wrapper_around_the_endpoint_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch, wrap: Any, is_first: bool
-) -> None:
-    """JSON responses are written from arrays, whatever function calls the endpoint."""
+def test_wrapper_around_the_endpoint_is_called(wrap: Any, is_first: bool) -> None:
+    """KServe's own route then handles the requests."""
     n_calls = 0
 
     def count() -> None:
         nonlocal n_calls
         n_calls += 1
 
-    def infer_while_wrapped() -> Any:
+    plain = post(application(plane_with_model()[0]), PATH, BODY, "application/json")
+    contexts = [wrapped(V2Endpoints, "infer", wrap, count), installed(integration)]
+    with ExitStack() as stack:
+        for context in contexts if is_first else contexts[::-1]:
+            stack.enter_context(context)
         plane, model = plane_with_model()
         app = application(plane)
-        expected = post(app, PATH, BODY, "application/json")
-        model.answer = lambda payload: InferResponse("1", "recorder", [made(X)])
-        with monkeypatch.context() as patch:
-            patch.setattr(convert, "to_json_list", None)  # fails if the response needs lists
-            found = post(app, PATH, BODY, "application/json")
-        assert json.loads(found[2])["outputs"][0]["data"] == X.ravel().tolist()
-        return expected
-
-    plain = post(application(plane_with_model()[0]), PATH, BODY, "application/json")
-    if is_first:
-        with wrapped(V2Endpoints, "infer", wrap, count), installed(integration):
-            found = infer_while_wrapped()
-    else:
-        with installed(integration), wrapped(V2Endpoints, "infer", wrap, count):
-            found = infer_while_wrapped()
-    assert_same_answer(plain, found)
+        assert_same_answer(plain, post(app, PATH, BODY, "application/json"))
+        assert not is_lazy(app, model)
     assert n_calls == 2
 
 
 @pytest.mark.parametrize("wrap", [functools_wrapper, Proxy])
-@pytest.mark.parametrize(
-    "name", [REQUEST_JSON, f"{PLANE}.encode", f"{PLANE}.decode", f"{PLANE}.infer"]
-)
+@pytest.mark.parametrize("name", [f"{PLANE}.{name}" for name in ("encode", "decode", "infer")])
 @pytest.mark.parametrize("is_running", [True, False])
 def test_wrapper_that_is_added_later(
     server: Server, name: str, wrap: Any, is_running: bool
@@ -238,38 +223,98 @@ def test_encode_of_one_data_plane_may_be_replaced() -> None:
     assert len(seen) == 1
 
 
-def test_request_class_of_other_code_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+class Refusing:
+    """A dependency of FastAPI that counts its calls."""
+
+    def __init__(self) -> None:
+        self.n_calls = 0
+
+    def __call__(self) -> None:
+        self.n_calls += 1
+        raise HTTPException(401)
+
+
+def test_dependencies_of_the_application_are_called() -> None:
+    """KServe's own route then handles the requests."""
+    refuse = Refusing()
+    with installed(integration):
+        app = application(plane_with_model()[0], dependencies=[Depends(refuse)])
+        assert post(app, PATH, BODY, "application/json")[0] == 401
+    assert refuse.n_calls == 1
+
+
+def test_limit_for_bodies_of_the_application() -> None:
+    with installed(integration):
+        app = application(plane_with_model()[0], max_body_size=10)
+        assert post(app, PATH, BODY, "application/json")[0] == 413
+
+
+def test_first_of_several_headers_applies(server: Server) -> None:
+    async def doubled(scope: Any, receive: Any, send: Any) -> None:
+        scope["headers"].append((b"x-b3-traceid", b"second"))
+        await server.ours(scope, receive, send)
+
+    seen = []
+    for context in (nullcontext(), installed(integration)):
+        with context:
+            assert post(doubled, PATH, BODY, "application/json", x_b3_traceid="first")[0] == 200
+        seen.append(server.model.headers)
+    assert seen[0] == seen[1]
+    assert seen[0]["x-b3-traceid"] == "first"
+
+
+def test_routes_of_the_program_come_first() -> None:
+    """Those that it has added before KServe's are registered. KServe's first data plane is used."""
+    app = FastAPI()
+    app.add_route(PATH, show, methods=["POST"])
+    plane, model = plane_with_model()
+    with installed(integration):
+        register(app, plane)
+        assert json.loads(post(app, PATH, BODY, "application/json")[2])[1] == json.loads(BODY)
+        assert model.seen is None
+        app = FastAPI()
+        for each in (plane, plane_with_model()[0]):
+            register(app, each)
+        assert post(app, PATH, BODY, "application/json")[0] == 200
+    assert model.seen is not None
+
+
+def test_other_methods_and_versions_are_left_to_kserve(server: Server) -> None:
+    versioned = PATH.replace("/infer", "/versions/1/infer")
+    for path, method in (
+        (PATH, "GET"),
+        (PATH, "OPTIONS"),
+        (versioned, "POST"),
+        (PATH[:-6], "POST"),
+    ):
+        plain = post(server.plain, path, BODY, "application/json", method=method)
+        assert plain[0] >= 400
+        with installed(integration):
+            assert_same_answer(
+                plain, post(server.ours, path, BODY, "application/json", method=method)
+            )
+
+
+def test_scope_and_metric_have_the_names_of_the_endpoint() -> None:
+    """Instrumentation uses the path of the route, and the module and name of the endpoint."""
     seen: list[Any] = []
 
-    class Own(Request):
-        async def json(self) -> Any:
-            seen.append(type(self))
-            return await super().json()
+    async def dispatch(request: Request, call_next: Any) -> Any:
+        seen.append(name_metric(request.scope))
+        response = await call_next(request)
+        seen.append((request.scope["route"].path, request.scope["endpoint"].__qualname__))
+        return response
 
-    plane, _ = plane_with_model()
-    plain = post(application(plane), PATH, BODY, "application/json")
     with installed(integration):
-        app = application(plane)
-        monkeypatch.setattr(fastapi.routing, "Request", Own)
-        assert_same_answer(plain, post(app, PATH, BODY, "application/json"))
-    assert seen == [Own]
-
-
-def test_only_the_infer_routes_are_changed() -> None:
-    def classes() -> dict[str, type]:
-        routers: list[Any] = []
-        app = SimpleNamespace(include_router=routers.append)
-        v2_endpoints.register_v2_endpoints(app, plane_with_model()[0], None)
-        return {route.path: type(route) for router in routers for route in router.routes}
-
-    plain = classes()
-    with installed(integration):
-        ours = classes()
-    assert plain.keys() == ours.keys()
-    assert {path for path in plain if ours[path] is not plain[path]} == {
-        PATH.replace("recorder", name)
-        for name in ("{model_name}", "{model_name}/versions/{model_version}")
-    }
+        app = application(plane_with_model()[0])
+        name_metric = import_module("timing_asgi.integrations").StarletteScopeToName(
+            "kserve.io", app
+        )
+        app.add_middleware(BaseHTTPMiddleware, dispatch=dispatch)
+        assert post(app, PATH, BODY, "application/json")[0] == 200
+    path = PATH.replace("recorder", "{model_name}")
+    metric = "kserve.io.kserve.protocol.rest.v2_endpoints.infer"
+    assert seen == [metric, (path, "V2Endpoints.infer")]
 
 
 # --- servers that are registered before and after -------------------------------------------------
@@ -370,53 +415,35 @@ def test_other_applications_are_untouched(server: Server) -> None:
         assert post(added, "/show", BODY, "application/json")[::2] == plain[2]
 
 
-def test_endpoint_of_the_program_gets_the_json_tree() -> None:
-    """A program may call the data plane as KServe's endpoint does."""
-    plane, _ = plane_with_model()
-    trees: list[Any] = []
-
-    async def predict(request: Request) -> Any:
-        headers = dict(request.headers)
-        decoded, attributes = plane.decode(await request.body(), headers, "v2", "recorder")
-        answer, _ = await plane.infer("recorder", decoded, headers)
-        tree, _ = plane.encode("recorder", answer, headers, attributes)
-        trees.append(tree)
-        return JSONResponse(tree)
-
-    app = Starlette(routes=[Route(PATH, predict, methods=["POST"])])
-    with installed(integration):
-        assert post(app, PATH, BODY, "application/json")[0] == 200
-    assert trees[0]["outputs"][0]["data"] == [1.0, 2.0, 3.0, 4.0]
-
-
 # --- Starlette ------------------------------------------------------------------------------------
 
 
 def test_source_of_starlette_is_compared_in_tested_versions(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """KServe then reads JSON requests itself, and a warning says so."""
+    """KServe then handles REST requests itself, and a warning says so."""
 
     def changed_source(name: str) -> str | None:
         source = source_of_imported(name)
-        if name == "starlette.requests":
+        if name == "starlette.routing":
             assert source
-            assert "json.loads(body)" in source
-            return source.replace("json.loads(body)", "json.loads(bytes(body))")
+            old = "return Match.FULL, child_scope"
+            assert old in source
+            return source.replace(old, "return Match.FULL, dict(child_scope)")
         return source
 
     monkeypatch.setattr(patching, "source_of_imported", changed_source)
     logging.disable(logging.NOTSET)
-    with pytest.raises(tw.IntegrationError, match=r"relies on the source of starlette\.requests"):
+    with pytest.raises(tw.IntegrationError, match=r"relies on the source of starlette\.routing"):
         integration.install(untested="error")
     plane, model = plane_with_model()
     with installed(integration):
         app = application(plane)
         assert not is_lazy(app, model)
         infer(app)
-        assert {"DataPlane.infer", "V2Endpoints.infer"} <= replaced(integration)
+        assert "InferResponse.from_bytes" in replaced(integration)
     [record] = caplog.records
-    assert "relies on the source of starlette.requests.Request.json" in record.getMessage()
+    assert "relies on the source of starlette.routing.Route.matches" in record.getMessage()
     integration.install(untested="allow")
     try:
         assert is_lazy(application(plane), model)

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from kserve import InferRequest
 
+import tensorwire as tw
 from tensorwire.integrations import kserve as backend
+from tensorwire.integrations.kserve.convert import read_request
 
 
 @pytest.fixture
@@ -31,8 +33,16 @@ def entry(name: str, shape: list[int], datatype: str, nbytes: int, **more: Any) 
     return {"name": name, "shape": shape, "datatype": datatype, "parameters": parameters}
 
 
-def decoded(body: bytes | bytearray, json_length: int) -> Any:
+def decoded(body: bytes, json_length: int) -> Any:
+    """Return the request that KServe's own code reads."""
     return InferRequest.from_bytes(body, json_length, "m")
+
+
+def received(body: bytes, json_length: int | None) -> Any:
+    """Return the request that the route reads."""
+    buffer = tw.BodyBuffer(len(body), json_length)
+    buffer.write(body)
+    return read_request(buffer, json_length, "m")[1]
 
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

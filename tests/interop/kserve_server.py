@@ -1,7 +1,6 @@
 """KServe's server with a few models on the loopback interface, run in the environment of KServe.
 
-`python kserve_server.py MODE WORKERS HTTP_PORT GRPC_PORT`, where MODE is "plain", "installed",
-"writable" or "data plane".
+`python kserve_server.py MODE WORKERS HTTP_PORT GRPC_PORT`, where MODE is "plain" or "installed".
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Helped(Model):  # type: ignore[misc]
 
 
 class Increment(Model):  # type: ignore[misc]
-    """Modify the input in place, which KServe allows without the integration."""
+    """Modify the input in place."""
 
     def predict(self, payload: Any, headers: Any = None) -> InferResponse:
         array = payload.inputs[0].as_numpy()
@@ -104,12 +103,10 @@ def main() -> None:
     models = [made(name) for name, made in MODELS.items()]
     for model in models:
         model.load()
-    if mode in ("installed", "writable"):
+    if mode == "installed":
         # Spawned workers do not run this line: they install the integration by themselves.
-        backend.install(writable=mode == "writable")
+        backend.install()
     server = ModelServer(http_port=int(http_port), grpc_port=int(grpc_port), workers=int(workers))
-    if mode == "data plane":
-        server.dataplane = backend.BinaryDataPlane(server.registered_models)
     server.start(models)
 
 

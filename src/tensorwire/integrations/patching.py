@@ -204,22 +204,6 @@ class Patch:
             apply([c._replace(old=c.new, new=c.old) for c in self._changes])
             self._changes = []
 
-    def check(self, names: Iterable[str]) -> None:
-        """Raise IntegrationError if code that relies on these functions cannot be used.
-
-        It can be used if the sources of the functions are known ones. For the tested versions, this
-        is only checked for functions of other packages.
-        """
-        sources = self._sources(self._is_newer())
-        needed = list(names)
-        for name in needed:  # grows while it is read
-            needed += [other for other in self.relies_on.get(name, ()) if other not in needed]
-        changed = [name for name in needed if name not in sources]
-        if changed:
-            raise self._layout_error(
-                f"has functions whose source is not known: {format_functions(changed)}"
-            )
-
     def compared(self, replacements: Callable[[], Iterable[Replacement]]) -> list[str]:
         """Return the names of all functions whose sources are compared.
 

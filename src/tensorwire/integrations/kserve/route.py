@@ -1,0 +1,180 @@
+"""The route of KServe's REST server that reads and writes inference requests with this codec."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import update_wrapper
+from types import MethodType
+from typing import Any, NamedTuple
+
+import orjson
+from fastapi import FastAPI
+from kserve import InferResponse
+from kserve.errors import ModelNotReady
+from kserve.protocol.dataplane import DataPlane
+from kserve.protocol.rest.v2_datamodels import InferenceResponse
+from kserve.protocol.rest.v2_endpoints import V2Endpoints
+from starlette.routing import Match, Route
+
+import tensorwire as tw
+
+from ..._codec.memory import BodyBuffer
+from ...errors import DecodeError
+from ...http import JSON_TYPE
+from ...server.framing import Framing
+from .convert import read_request, response_id, write_response
+
+PATH = "/v2/models/{model_name}/infer"
+LEFT_TO_KSERVE = "tensorwire.left_to_kserve"  # a key in the scope of a request
+
+Headers = dict[str, str]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class OwnFunctions(NamedTuple):
+    """Functions of KServe that the route does not call, because it does the same.
+
+    It is only used where a server has these functions, and not those of a subclass or a wrapper.
+    """
+
+    infer: Any
+    decode: Any
+    decode_inference_request: Any
+    encode: Any
+
+    @classmethod
+    def current(cls) -> OwnFunctions:
+        plane = DataPlane
+        return cls(V2Endpoints.infer, plane.decode, plane.decode_inference_request, plane.encode)
+
+    def are_those_of(self, plane: Any) -> bool:
+        found = (plane.decode, plane.decode_inference_request, plane.encode)
+        # The type itself: a wrapper may imitate the attributes of what it wraps.
+        return all(
+            type(method) is MethodType and method.__func__ is function
+            for method, function in zip(found, self[1:], strict=True)
+        )
+
+
+def add_route(
+    app: Any, plane: Any, position: int, own: OwnFunctions, is_installed: Callable[[], bool]
+) -> None:
+    """Insert the route at a position among those of KServe's application.
+
+    It is before the routes of KServe, and after those that the program has added. It is left out if
+    the application has dependencies, which FastAPI calls before an endpoint: authentication, say.
+    """
+    if V2Endpoints.infer is own.infer and not app.router.dependencies:
+        app.router.routes.insert(position, InferRoute(app, plane, own, is_installed))
+
+
+class InferRoute(Route):
+    """The route of ``infer``, while the integration is installed."""
+
+    def __init__(
+        self, app: FastAPI, plane: Any, own: OwnFunctions, is_installed: Callable[[], bool]
+    ) -> None:
+        # Instrumentation uses the names of the endpoint.
+        endpoint = update_wrapper(InferEndpoint(app, plane, own), own.infer)
+        super().__init__(PATH, endpoint, methods=["POST"], include_in_schema=False)
+        self.is_installed = is_installed
+
+    def matches(self, scope: Any) -> tuple[Match, Any]:
+        """Match what KServe's own route would match as well."""
+        match, child_scope = super().matches(scope)
+        if match is not Match.FULL or LEFT_TO_KSERVE in scope or not self.is_installed():
+            return Match.NONE, {}
+        return match, {**child_scope, "route": self}
+
+
+class InferEndpoint:
+    """An ASGI application that does what KServe's ``infer`` endpoint does.
+
+    Requests that this codec rejects or does not know go on to KServe's own endpoint.
+    """
+
+    def __init__(self, app: FastAPI, plane: Any, own: OwnFunctions) -> None:
+        self.app = app
+        self.plane = plane
+        self.own = own
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        name = scope["path_params"]["model_name"]
+        headers = {
+            header.decode("latin-1"): value.decode("latin-1")
+            for header, value in reversed(scope["headers"])  # the first of several applies
+        }
+        body: bytes | BodyBuffer = b""
+        chunk, has_more = b"", True  # of the body
+        try:
+            if is_cloudevent(headers) or not self.own.are_those_of(self.plane):
+                raise DecodeError("only KServe's own endpoint does this")
+            framing = Framing(scope["headers"])
+            if framing.encoding:
+                raise DecodeError("KServe does not decompress requests")
+            body = BodyBuffer(framing.content_length, framing.header_length)
+            while has_more:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise DecodeError("the client has disconnected")
+                chunk, has_more = message.get("body", b""), message.get("more_body", False)
+                body.write(chunk)
+                chunk = b""
+            request, infer_request = read_request(body, framing.header_length, name)
+        except DecodeError:
+            received = {"type": "http.request", "body": bytes(body) + chunk, "more_body": has_more}
+            scope[LEFT_TO_KSERVE] = True
+            await self.app.router(scope, replaying(received, receive), send)
+            return
+        if not await self.plane.model_ready(name, True):
+            raise ModelNotReady(name)
+        response, more_headers = await self.plane.infer(
+            model_name=name, request=infer_request, headers=headers
+        )
+        if type(response) is InferResponse:
+            content, own_headers = write_response(response, request)
+        else:
+            content, own_headers = self.encode(name, response, headers, request)
+        for header in ("content-length", "content-type"):  # those of a predictor
+            more_headers.pop(header, None)
+        own_headers["content-length"] = str(len(content))
+        raw_headers = [
+            (header.lower().encode("latin-1"), value.encode("latin-1"))
+            for header, value in {**more_headers, **own_headers}.items()
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": raw_headers})
+        await send({"type": "http.response.body", "body": content})
+
+    def encode(
+        self, name: str, response: Any, headers: Headers, request: tw.InferRequest
+    ) -> tuple[bytes, Headers]:
+        """Return the body and the headers of a response that is a dict, as KServe does."""
+        if isinstance(response, dict) and "outputs" in response and not response.get("id"):
+            response = {**response, "id": response_id(request)}
+        content, own_headers = self.plane.encode(
+            model_name=name, response=response, headers=headers, req_attributes={}
+        )
+        if not isinstance(content, bytes):
+            checked = InferenceResponse.model_validate(content)
+            content = orjson.dumps(checked.model_dump(mode="json"))
+            own_headers = {**own_headers, "content-type": JSON_TYPE}
+        return content, own_headers
+
+
+def is_cloudevent(headers: Headers) -> bool:
+    """Return whether a request may be a CloudEvent. The response must then be one as well."""
+    return "cloudevents" in headers.get("content-type", "") or any(
+        name.startswith("ce-") for name in headers
+    )
+
+
+def replaying(first: Message, receive: Receive) -> Receive:
+    """Return an ASGI receive callable that repeats a message before it continues."""
+    pending = [first]
+
+    async def receive_again() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return receive_again
