@@ -188,12 +188,14 @@ def test_next_release_without_a_function(
 ) -> None:
     """Replacements that rely on the function are left out as well."""
     simulate_next_release(monkeypatch)
-    monkeypatch.delattr(raw, "unpack")
-    with pytest.raises(tw.IntegrationError, match=r"raw\.unpack \(is missing\)"):
+    monkeypatch.delattr(raw, "inject_raw")
+    with pytest.raises(tw.IntegrationError, match=r"raw\.inject_raw \(is missing\)"):
         mlserver.install(untested="error")
     mlserver.install()
     assert "raw.pack" in replaced(mlserver)
-    assert replaced(mlserver).isdisjoint({"raw.unpack", "raw.inject_raw"})
+    add_servicer = "dataplane_pb2_grpc.add_GRPCInferenceServiceServicer_to_server"
+    from_types = "ModelInferResponseConverter.from_types"
+    assert replaced(mlserver).isdisjoint({"raw.inject_raw", add_servicer, from_types})
     assert len(caplog.records) == 1
     mlserver.uninstall()
 

@@ -24,6 +24,7 @@ from mlserver.grpc.servicers import InferenceServicer
 from mlserver.handlers import DataPlane
 from mlserver.parallel import worker
 from mlserver.rest.app import APIRoute
+from mlserver.rest.endpoints import Endpoints
 
 import tensorwire as tw
 
@@ -33,40 +34,25 @@ from ...server.asgi import Receive, Scope, Send
 from ..patching import Function, Replacement
 from ..split import SplitMessage, Wrapper, add_infer_handler
 from .convert import (
-    DATATYPES_BY_DTYPE,
-    SHORT_RAW_NBYTES,
-    SHORT_TEXTS,
     ArrayData,
     array_bytes,
     array_of,
-    copy_payload,
-    encode_texts,
-    is_flat,
-    list_array,
-    list_data,
-    list_raw_data,
+    array_output,
     mlserver_error,
     numeric_array,
-    pack_list,
-    response_output,
-    text_of,
-    texts_of_list,
+    text_output,
     view_raw_data,
 )
-from .server import answer_binary, answer_json, is_binary, is_infer
+from .server import respond
 
 
 def replacements(install: Callable[[], None]) -> list[Replacement]:
     """Return all replacements. ``install`` is called in each parallel worker as it starts."""
     return [
-        # codecs
-        Replacement(NumpyCodec, "decode_input", replace_numpy_decode_input),
-        Replacement(NumpyCodec, "encode_output", replace_numpy_encode_output),
-        Replacement(string_codec, "_decode_input_or_output", replace_decode_input_or_output),
-        Replacement(StringCodec, "encode_output", replace_string_encode_output),
+        # REST
+        Replacement(APIRoute, "handle", replace_handle, inherited=True),
         # raw gRPC contents
         Replacement(mlserver_raw, "inject_raw", replace_inject_raw),
-        Replacement(mlserver_raw, "unpack", replace_unpack),
         Replacement(mlserver_raw, "pack", replace_pack),
         Replacement(
             ModelInferResponseConverter, "from_types", replace_from_types, calls_original=True
@@ -77,11 +63,31 @@ def replacements(install: Callable[[], None]) -> list[Replacement]:
             replace_add_servicer,
             calls_original=True,
         ),
+        # codecs
+        Replacement(NumpyCodec, "decode_input", replace_numpy_decode_input),
+        Replacement(NumpyCodec, "encode_output", replace_numpy_encode_output),
+        Replacement(string_codec, "_decode_input_or_output", replace_decode_input_or_output),
+        Replacement(StringCodec, "encode_output", replace_string_encode_output),
         # server
-        Replacement(APIRoute, "handle", replace_handle, inherited=True),
         Replacement(DataPlane, "metadata", replace_metadata, calls_original=True),
         Replacement(worker, "Worker", partial(replace_worker, install)),
     ]
+
+
+# --- REST ----------------------------------------------------------------------------------------
+
+
+def replace_handle(original: Function) -> Function:
+    infer = Endpoints.infer  # also the endpoint of the paths that end in generate
+
+    async def handle(self: Any, scope: Scope, receive: Receive, send: Send) -> None:
+        is_infer = getattr(self.endpoint, "__func__", None) is infer
+        if is_infer and scope["method"] == "POST":
+            await respond(self, original, scope, receive, send)
+        else:
+            await original(self, scope, receive, send)
+
+    return handle
 
 
 # --- codecs --------------------------------------------------------------------------------------
@@ -89,39 +95,24 @@ def replacements(install: Callable[[], None]) -> list[Replacement]:
 
 def replace_numpy_decode_input(original: Function) -> Function:
     def decode_input(cls: Any, request_input: Any) -> Any:
-        data = array_of(request_input.data)
-        if data is None:
-            array = list_array(request_input)
-            return original(cls, request_input) if array is None else array
-        is_json = text_of(request_input.data) is not None
-        if isinstance(data, tw.BytesArray) and data.size == prod(request_input.shape):
-            if is_json:  # MLServer returns an array of str
-                return original(cls, request_input)
-            return data.as_numpy("S").reshape(request_input.shape)
+        data, shape = array_of(request_input.data), request_input.shape
+        if isinstance(data, tw.BytesArray) and data.size == prod(shape):
+            return data.as_numpy("S").reshape(shape)
         array = numeric_array(request_input)
         if array is None:
             return original(cls, request_input)
-        # As without the codec, the array is aligned and writable and, for JSON data, a new one in
-        # each call.
-        if is_json or not (array.flags.aligned and array.flags.writeable):
-            array = array.copy()
-        return array.reshape(request_input.shape)
+        # As without the codec, the array is aligned and writable.
+        is_suitable = array.flags.aligned and array.flags.writeable
+        return (array if is_suitable else array.copy()).reshape(shape)
 
     return decode_input
 
 
 def replace_numpy_encode_output(original: Function) -> Function:
     def encode_output(cls: Any, name: str, payload: Any, **kwargs: Any) -> Any:
-        data = copy_payload(payload) if type(name) is str else None
-        if data is None:
-            return original(cls, name, payload, **kwargs)
-        return response_output(
-            name,
-            DATATYPES_BY_DTYPE.get(payload.dtype, "BYTES"),
-            inject_batch_dimension(list(payload.shape)),
-            ArrayData.from_array(data, nan_as_none=True),
-            cls.ContentType,
-        )
+        shape = inject_batch_dimension(list(getattr(payload, "shape", ())))
+        output = array_output(name, payload, shape, cls.ContentType)
+        return original(cls, name, payload, **kwargs) if output is None else output
 
     return encode_output
 
@@ -129,13 +120,7 @@ def replace_numpy_encode_output(original: Function) -> Function:
 def replace_decode_input_or_output(original: Function) -> Function:
     def _decode_input_or_output(input_or_output: Any) -> Any:
         data = array_of(input_or_output.data)
-        if data is None:
-            values = input_or_output.data.root
-            return texts_of_list(values) if type(values) is list else original(input_or_output)
-        text = text_of(input_or_output.data)
         if not isinstance(data, tw.BytesArray):
-            return original(input_or_output)
-        if text is not None and (data.size <= SHORT_TEXTS or not is_flat(text)):
             return original(input_or_output)
         try:
             return data.as_strings().reshape(-1).tolist()
@@ -150,11 +135,9 @@ def replace_string_encode_output(original: Function) -> Function:
     def encode_output(
         cls: Any, name: str, payload: Any, use_bytes: bool = True, **kwargs: Any
     ) -> Any:
-        is_list = use_bytes and type(payload) is list and type(name) is str
-        data = encode_texts(payload) if is_list else None
-        if data is None:
-            return original(cls, name, payload, use_bytes, **kwargs)
-        return response_output(name, "BYTES", [len(payload), 1], data, cls.ContentType)
+        is_list = use_bytes and type(payload) is list
+        output = text_output(name, payload, cls.ContentType) if is_list else None
+        return original(cls, name, payload, use_bytes, **kwargs) if output is None else output
 
     return encode_output
 
@@ -177,28 +160,15 @@ def replace_inject_raw(original: Function) -> Function:
                 )
             )
         for elem, raw in zip(empty, raw_contents, strict=True):
-            if len(raw) > SHORT_RAW_NBYTES:
-                elem.data = ArrayData.from_array(view_raw_data(elem, raw))
-            else:
-                elem.data = list_data(list_raw_data(elem, raw))
+            elem.data = ArrayData.from_array(view_raw_data(elem, raw))
         return elems
 
     return inject_raw
 
 
-def replace_unpack(original: Function) -> Function:
-    def unpack(elem: Any, raw: Any) -> Any:
-        return list_raw_data(elem, raw)
-
-    return unpack
-
-
 def replace_pack(original: Function) -> Function:
     def pack(elem: Any) -> Any:
         data = array_of(elem.data)
-        if data is None:
-            packed = pack_list(elem)
-            return original(elem) if packed is None else packed
         if isinstance(data, tw.BytesArray):
             return bytes(data.wire)
         array = numeric_array(elem)
@@ -246,18 +216,6 @@ def replace_add_servicer(original: Function) -> Function:
 
 
 # --- server --------------------------------------------------------------------------------------
-
-
-def replace_handle(original: Function) -> Function:
-    async def handle(self: Any, scope: Scope, receive: Receive, send: Send) -> None:
-        if not is_infer(self.endpoint) or scope["method"] != "POST":
-            await original(self, scope, receive, send)
-        elif is_binary(scope["headers"]):
-            await answer_binary(self.endpoint, scope, receive, send)
-        else:
-            await answer_json(self, original, scope, receive, send)
-
-    return handle
 
 
 def replace_metadata(original: Function) -> Function:

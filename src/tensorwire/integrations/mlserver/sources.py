@@ -47,13 +47,6 @@ RELIES_ON = {
         f"{STRING}:encode_str",
     ),
     f"{RAW}:inject_raw": (*DATA, f"{RAW}:unpack"),
-    f"{RAW}:unpack": (
-        f"{RAW}:_DatatypeToCtype",
-        f"{RAW}:_tensor_format",
-        f"{RAW}:_tensor_length",
-        f"{RAW}:_unpack_bytes",
-        f"{RAW}:_unpack_tensor",
-    ),
     f"{RAW}:pack": (
         *DATA,
         f"{RAW}:_DatatypeToCtype",
@@ -74,7 +67,7 @@ RELIES_ON = {
             for method in ("__init__", "ModelInfer", "_InsertHeaders", "_SetTrailingMetadata")
         ),
     ),
-    # server: the replacement calls the endpoint instead of FastAPI, and reads and writes JSON
+    # REST: the replacement calls the endpoint instead of FastAPI, and reads and writes JSON
     HANDLE: (
         *DATA,
         f"{TYPES}:Parameters",
@@ -92,6 +85,8 @@ RELIES_ON = {
         f"{REST}.requests:Request",
         f"{REST}.responses:Response",
         f"{REST}.responses:Response.render",
+        "fastapi.routing:get_request_handler",
+        "fastapi.routing:serialize_response",
     ),
     # It lists the extension that the replacement of handle provides.
     "mlserver.handlers.dataplane:DataPlane.metadata": (HANDLE,),
