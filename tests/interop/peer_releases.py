@@ -39,7 +39,11 @@ CURRENT_INTERPRETER = "tritonclient"  # it is a dependency of the tests, without
 # the tested releases were used with.
 OTHER_PACKAGES = {
     "kserve": {"starlette": ("0.49.1", "1.10")},
-    "mlserver": {"starlette": ("0.36.3", "0.46"), "fastapi": ("0.110.0", "0.115")},
+    "mlserver": {
+        "starlette": ("0.36.3", "0.46"),
+        "fastapi": ("0.110.0", "0.115"),
+        "pydantic": ("2.13.0", "2.14"),
+    },
     "tritonclient": {},
 }
 

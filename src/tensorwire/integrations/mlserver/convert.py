@@ -102,6 +102,8 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
     def __eq__(self, other: object) -> bool:
         return self.root == other.root if isinstance(other, TensorData) else NotImplemented
 
+    __hash__ = None  # type: ignore[assignment]  # as for all pydantic models that are not frozen
+
     def __copy__(self) -> ArrayData:
         """Return a copy with a list or array of its own, as pydantic does."""
         made: ArrayData = type(self).__new__(type(self))

@@ -162,11 +162,11 @@ def read_json(body: bytes, headers: Headers) -> InferenceRequest | None:
 
     Raises TensorwireError and MLServerError.
     """
-    encoding = headers.get("content-encoding")
-    if encoding not in (None, "gzip") or not is_json(headers.get("content-type")):
+    if not is_json(headers.get("content-type")):
         return None
     try:
-        text = gzip.decompress(body) if encoding else body
+        is_compressed = headers.get("content-encoding") == "gzip"
+        text = gzip.decompress(body) if is_compressed else body
         return InferenceRequest.model_validate(decode_from_bytelike_json_to_dict(text))
     except ValidationError:
         # A request whose binary tensors are all empty has no header length.

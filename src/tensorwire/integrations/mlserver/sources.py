@@ -15,7 +15,10 @@ DATA = (
     f"{TYPES}:TensorData",
     *(f"{TYPES}:TensorData.{method}" for method in ("__iter__", "__getitem__", "__len__")),
     f"{TYPES}:Datatype",
+    "pydantic.root_model:RootModel.__setstate__",
 )
+
+RAW_FORMATS = (f"{RAW}:_DatatypeToCtype", f"{RAW}:_tensor_format", f"{RAW}:_tensor_length")
 
 GRPC = "mlserver.grpc"
 
@@ -46,15 +49,15 @@ RELIES_ON = {
         f"{TYPES}:ResponseOutput",
         f"{STRING}:encode_str",
     ),
-    f"{RAW}:inject_raw": (*DATA, f"{RAW}:unpack"),
+    f"{RAW}:inject_raw": (
+        *DATA,
+        *RAW_FORMATS,
+        *(f"{RAW}:{name}" for name in ("unpack", "_unpack_bytes", "_unpack_tensor")),
+    ),
     f"{RAW}:pack": (
         *DATA,
-        f"{RAW}:_DatatypeToCtype",
-        f"{RAW}:_ensure_bytes",
-        f"{RAW}:_pack_bytes",
-        f"{RAW}:_pack_tensor",
-        f"{RAW}:_tensor_format",
-        f"{RAW}:_tensor_length",
+        *RAW_FORMATS,
+        *(f"{RAW}:{name}" for name in ("_ensure_bytes", "_pack_bytes", "_pack_tensor")),
     ),
     # gRPC: the servicer gets views of raw contents, and passes SplitResults to the converter
     f"{GRPC}.converters:ModelInferResponseConverter.from_types": (f"{RAW}:extract_raw", ADD),
@@ -82,7 +85,8 @@ RELIES_ON = {
         f"{REST}.app:APIRoute.get_route_handler",
         f"{REST}.endpoints:Endpoints.infer",
         f"{REST}.endpoints:Endpoints.model_metadata",
-        f"{REST}.requests:Request",
+        f"{REST}.requests:Request.body",
+        f"{REST}.requests:Request.json",
         f"{REST}.responses:Response",
         f"{REST}.responses:Response.render",
         "fastapi.routing:get_request_handler",
