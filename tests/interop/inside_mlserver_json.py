@@ -24,6 +24,8 @@ from mlserver.rest.app import create_app
 from mlserver.rest.endpoints import Endpoints
 from mlserver.rest.requests import Request
 from mlserver.types import InferenceResponse, Parameters, ResponseOutput, TensorData
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 import tensorwire as tw
 from interop.json_requests import (
@@ -195,6 +197,13 @@ def test_paths(server: Server, version: str, path: str, case: str) -> None:
         both(server, BODIES[case], path=f"{MODEL}{version}{path}")
     expected = ("recorder", version.rpartition("/")[2] or None)
     assert names == [expected] * (2 if case == "flat" else 0)
+
+
+def test_application_inside_another_one(server: Server) -> None:
+    """The path may have further parameters."""
+    outer = Starlette(routes=[Mount("/{tenant}", server.app)])
+    with installed(integration):
+        assert post(outer, f"/a{PATH}", BODIES["flat"], "application/json")[0] == 200
 
 
 @pytest.mark.parametrize("path", ["/v2", "/v2/docs/dataplane.json", "/v2/health/live", "/nothing"])

@@ -323,19 +323,16 @@ def flag(parameters: Parameters | None, name: str, default: bool) -> bool:
 def write_response(response: InferenceResponse, is_binary: Callable[[str], bool]) -> tw.Frame:
     """Write a response with all outputs of the model as a Frame. Raises EncodeError."""
     try:
-        outputs = [to_tensor(output, is_binary(output.name)) for output in response.outputs]
-    except TypeError as error:
-        raise EncodeError(str(error)) from error
-    return tw.encode_response(
-        tw.InferResponse(
-            outputs,
+        message = tw.InferResponse(
+            [to_tensor(output, is_binary(output.name)) for output in response.outputs],
             model_name=response.model_name,
             model_version=response.model_version,
             id=response.id,
             parameters=response.parameters.model_dump() if response.parameters else None,
-        ),
-        limits=LIMITS,
-    )
+        )
+    except TypeError as error:
+        raise EncodeError(str(error)) from error
+    return tw.encode_response(message, limits=LIMITS)
 
 
 def to_tensor(output: Any, is_binary: bool) -> tw.Tensor:
@@ -384,10 +381,10 @@ def write_json_response(response: InferenceResponse) -> bytes:
         tree = response.model_dump(mode="json", exclude={"outputs": {"__all__": {"data"}}})
         for entry, output in zip(tree["outputs"], response.outputs, strict=True):
             entry["data"] = json_data(output.data)
-        return orjson.dumps(tree, utf_8_text, ORJSON_OPTIONS)
+        text: bytes = orjson.dumps(tree, utf_8_text, ORJSON_OPTIONS)
     except (AttributeError, TypeError, TensorwireError):
-        text: bytes = encode_to_json_bytes(response.model_dump(mode="json"))
-        return text
+        text = encode_to_json_bytes(response.model_dump(mode="json"))
+    return text
 
 
 def json_data(data: Any) -> Any:
@@ -395,7 +392,7 @@ def json_data(data: Any) -> Any:
 
     Raises ElementError for BYTES that are not valid UTF-8.
     """
-    found = array_of(data)
+    found: Any = array_of(data)
     if isinstance(found, tw.BytesArray):
         return found.as_strings().reshape(-1).tolist()
     return flat_numbers(found) if has_numbers(found) else getattr(data, "root", data)

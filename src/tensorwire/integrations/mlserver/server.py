@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from mlserver.codecs.json import decode_from_bytelike_json_to_dict
@@ -41,18 +42,19 @@ class OnlyHeaders(NamedTuple):
     headers: Headers
 
 
-async def respond(
-    route: Any, original: Handle, scope: Scope, receive: Receive, send: Send
-) -> None:
+async def respond(route: Any, original: Handle, scope: Scope, receive: Receive, send: Send) -> None:
     """Respond to a POST request to MLServer's endpoint ``infer``. Raises MLServerError.
 
     Requests that are entirely JSON, and that MLServer would reject, are passed on to ``original``.
     """
     headers = text_headers(scope)
+    path = scope["path_params"]  # may also have parameters of an application around MLServer's
+    model = path["model_name"], path.get("model_version")
     is_binary = is_binary_request(headers)
     try:
         if is_binary:
-            request = await read_binary(route.endpoint, scope, receive)
+            spec = partial(declared_input, route.endpoint.__self__, *model)
+            request = await read_binary(scope, receive, spec)
         else:
             body = await receive_body(receive)
             request = read_json(body, headers)
@@ -63,13 +65,11 @@ async def respond(
         return
     except TensorwireError as error:
         raise mlserver_error(error) from error
-    selection, response_headers = binary_selection(request), OnlyHeaders({})
-    response = await route.endpoint(
-        OnlyHeaders(headers), response_headers, request, **scope["path_params"]
-    )
+    selection, found = binary_selection(request), OnlyHeaders({})
+    response = await route.endpoint(OnlyHeaders(headers), found, request, *model)
     extra = [
         (name.lower().encode("latin-1"), value.encode("latin-1"))
-        for name, value in response_headers.headers.items()
+        for name, value in found.headers.items()
     ]
     if any(selection(output.name) for output in response.outputs):
         try:
@@ -113,19 +113,21 @@ def is_binary_request(headers: Headers) -> bool:
     )
 
 
-async def read_binary(endpoint: Any, scope: Scope, receive: Receive) -> InferenceRequest:
+async def read_binary(
+    scope: Scope, receive: Receive, spec: Callable[[], Awaitable[tw.TensorSpec | None]]
+) -> InferenceRequest:
     """Read a binary request. Its tensors are writable views of the body.
 
-    Raises TensorwireError and MLServerError.
+    Raises TensorwireError and MLServerError. ``spec`` is called for a raw binary request.
     """
-    header_length = Framing(scope["headers"]).header_length
-    spec = await declared_input(endpoint, scope) if header_length == 0 else None
-    return to_inference_request(await read_request(scope, receive, raw_input=spec))
+    is_raw = Framing(scope["headers"]).header_length == 0
+    raw_input = await spec() if is_raw else None
+    return to_inference_request(await read_request(scope, receive, raw_input=raw_input))
 
 
-async def declared_input(endpoint: Any, scope: Scope) -> tw.TensorSpec | None:
+async def declared_input(endpoints: Any, name: str, version: str | None) -> tw.TensorSpec | None:
     """Return the input that the settings of the model declare, if they declare exactly one."""
-    model = await endpoint.__self__.model_metadata(**scope["path_params"])
+    model = await endpoints.model_metadata(name, version)
     if not model.inputs or len(model.inputs) != 1:
         return None
     [declared] = model.inputs
