@@ -23,6 +23,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import tensorwire as tw
 from tensorwire.client import Client
+from tensorwire.grpc_messages import SERVICE
 
 from .contenders import ENVIRONMENTS, installed, module, triton_decode, triton_encode, triton_inputs
 from .measure import OURS, measure, measure_pairs, measuring
@@ -41,8 +42,8 @@ class Case:
     integration is installed. Its result is the same. ``finish`` is called with the result of
     ``prepare`` after the measurement.
 
-    ``in_turns`` is for short calls over HTTP, whose time depends on the scheduler more than on the
-    integration: both contenders are then measured in one benchmark, on the same server and
+    ``in_turns`` is for short calls over a network, whose time depends on the scheduler more than on
+    the integration: both contenders are then measured in one benchmark, on the same server and
     connection. ``run_on_tensorwire`` is not used.
     """
 
@@ -310,12 +311,17 @@ def triton_grpc_result(array: Any) -> Any:
 
 
 def small_cases(
-    function: str, arrays: Arrays, prepare: Callable[[Any], Any], run: Callable[[Any], Any]
+    function: str,
+    arrays: Arrays,
+    prepare: Callable[[Any], Any],
+    run: Callable[[Any], Any],
+    *,
+    in_turns: bool = False,
 ) -> dict[str, Case]:
     """Return a case for each entry of ``arrays``, whose result is the argument of ``prepare``."""
 
     def case(make: Callable[[], Any]) -> Case:
-        return Case(lambda: prepare(make()), run)
+        return Case(lambda: prepare(make()), run, in_turns=in_turns)
 
     return {f"{function}, {name}": case(make) for name, make in arrays.items()}
 
@@ -979,14 +985,14 @@ MLSERVER |= {
 }
 
 
-# --- MLServer: its REST application and its gRPC service, called directly ---
+# --- MLServer: its REST application, called directly, and its gRPC service ---
 
 
 class MLServerApp:
     """MLServer's application with one model, which calls ``use`` and returns ``outputs``.
 
-    Its gRPC service is added to a server twice: the integration has effect only on services that
-    are added later.
+    There are two gRPC servers on the loopback interface, the second for calls while the integration
+    is installed: it has effect only on services that are added to a server later.
     """
 
     def __init__(self) -> None:
@@ -998,18 +1004,32 @@ class MLServerApp:
         settings = mlserver.Settings(debug=False, metrics_endpoint=None)
         self.plane = data_plane(settings, self)
         self.app = app.create_app(settings, self.plane, None)
-        self.alone = self.infer_handler()
-        with installed("tensorwire.integrations.mlserver"):
-            self.on_tensorwire = self.infer_handler()
         self.is_installed = module("tensorwire.integrations.mlserver").is_installed
         self.loop = asyncio.new_event_loop()
+        self.servers: list[Any] = []
+        self.calls: list[Callable[[bytes], bytes]] = []
 
-    def infer_handler(self) -> Any:
+    def start_grpc(self) -> None:
+        """Start the gRPC servers, in a thread that ends with the process."""
+        grpc, ports = module("grpc"), []
         servicer = module("mlserver.grpc.servicers").InferenceServicer(self.plane, None)
-        server = GrpcServer()
         service = module("mlserver.grpc.dataplane_pb2_grpc")
-        service.add_GRPCInferenceServiceServicer_to_server(servicer, server)
-        return server.handlers["ModelInfer"]
+        options = [(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
+
+        async def start() -> None:
+            server = grpc.aio.server(options=options)
+            service.add_GRPCInferenceServiceServicer_to_server(servicer, server)
+            ports.append(server.add_insecure_port(f"{LOOPBACK}:0"))
+            self.servers.append(server)
+            await server.start()
+
+        loop = asyncio.new_event_loop()
+        Thread(target=loop.run_forever, daemon=True).start()
+        asyncio.run_coroutine_threadsafe(start(), loop).result()
+        with installed("tensorwire.integrations.mlserver"):
+            asyncio.run_coroutine_threadsafe(start(), loop).result()
+        channels = [grpc.insecure_channel(f"{LOOPBACK}:{port}", options) for port in ports]
+        self.calls = [channel.unary_unary(f"/{SERVICE}/ModelInfer") for channel in channels]
 
     async def get_model(self, *_: Any) -> Any:
         return self
@@ -1030,32 +1050,9 @@ class MLServerApp:
     ) -> int:
         """Return the length of the response."""
         self.use, self.outputs = use, outputs
-        handler = self.on_tensorwire if self.is_installed() else self.alone
-        call = handler.unary_unary(handler.request_deserializer(message), GrpcContext())
-        return len(handler.response_serializer(self.loop.run_until_complete(call)))
-
-
-class GrpcServer:
-    """Takes the handlers of a service, of which those that are added last count."""
-
-    def __init__(self) -> None:
-        self.handlers: dict[str, Any] = {}
-
-    def add_generic_rpc_handlers(self, handlers: Any) -> None:
-        pass
-
-    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
-        self.handlers.update(handlers)
-
-
-class GrpcContext:
-    """The context of a call without metadata."""
-
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
-
-    def set_trailing_metadata(self, metadata: Any) -> None:
-        pass
+        if not self.calls:
+            self.start_grpc()
+        return len(self.calls[self.is_installed()](message))
 
 
 async def asgi_post(app: Any, path: str, body: bytes) -> int:
@@ -1166,13 +1163,13 @@ for workload, make, form, use in (
         lambda arrays=arrays, use=use: json_echo(arrays(), use),  # type: ignore[misc]
         call_rest,
     )
-    MLSERVER[f"raw gRPC echo without a network, {workload}, {form}"] = Case(
+    MLSERVER[f"raw gRPC echo, {workload}, {form}"] = Case(
         lambda arrays=arrays, use=use: grpc_echo(arrays(), use, is_raw=True),  # type: ignore[misc]
         call_grpc,
     )
 
 
-# --- MLServer: small messages, without a network ---
+# --- MLServer: small messages ---
 
 
 def several_texts(n_tensors: int, n_elements: int) -> list[Any]:
@@ -1195,12 +1192,14 @@ def mlserver_small_cases(name: str, arrays: Arrays, use: Use) -> dict[str, Case]
             arrays,
             partial(grpc_echo, use=use, is_raw=True),
             call_grpc,
+            in_turns=True,
         ),
         **small_cases(
             f"gRPC request, typed, {name}",
             arrays,
             partial(grpc_echo, use=use, is_raw=False),
             call_grpc,
+            in_turns=True,
         ),
     }
 
@@ -1291,7 +1290,8 @@ def test_small_messages(benchmark: BenchmarkFixture, package: str, workload: str
         with installed(f"tensorwire.integrations.{package}"):
             assert is_same(case.run(argument), expected)
             names = (ON_TENSORWIRE, ALONE)
-            measure_in_turns(benchmark, package, case, argument, names, ROUND_SECONDS)
+            round_seconds = HTTP_ROUND_SECONDS if case.in_turns else ROUND_SECONDS
+            measure_in_turns(benchmark, package, case, argument, names, round_seconds)
 
 
 def measure_in_turns(

@@ -544,9 +544,9 @@ INTEGRATIONS = {
         "REST echo, JSON, 4 MB FP32",
         *(f"REST request, JSON, {size}" for size in JSON_SIZES),
         "JSON echo without a network, 4 MB FP32, lists",
-        "raw gRPC echo without a network, 4 MB FP32, arrays",
-        "raw gRPC echo without a network, 4 MB FP32, lists",
-        "raw gRPC echo without a network, BYTES 100k x 16 B, str",
+        "raw gRPC echo, 4 MB FP32, arrays",
+        "raw gRPC echo, 4 MB FP32, lists",
+        "raw gRPC echo, BYTES 100k x 16 B, str",
     ],
 }
 

@@ -111,22 +111,27 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
         return made
 
 
+FIELDS_SET = {"root"}  # of all instances, since they have no other field
+
+
+def set_state(data: ArrayData, state: dict[str, Any]) -> None:
+    """Set the attributes as unpickling does, which is the way around validation."""
+    data.__setstate__({"__dict__": state, "__pydantic_fields_set__": FIELDS_SET})
+
+
 def get_root(self: ArrayData) -> Any:
     """Return the list, which is built on first access."""
     state = self.__dict__
     if "root" not in state:
         set_root(self, flat_list(state["array"], state["nan_as_none"]))
-    return self.__dict__["root"]
+    return state["root"]
 
 
 def set_root(self: ArrayData, value: Any) -> None:
     """Set the list, and release the array."""
-    set_state(self, {"root": value})
-
-
-def set_state(data: ArrayData, state: dict[str, Any]) -> None:
-    """Set the attributes as unpickling does, which is the way around validation."""
-    data.__setstate__({"__dict__": state, "__pydantic_fields_set__": {"root"}})
+    state = self.__dict__
+    state["root"] = value  # first, for other threads that read the state
+    state.pop("array", None)
 
 
 # It is set here because pydantic would treat a property in the body of the class as the default
@@ -184,52 +189,32 @@ def array_output(name: str, array: Any, shape: list[int], content_type: str) -> 
     datatype = DATATYPES_BY_DTYPE.get(dtype)
     if datatype is None and not (dtype.kind == "S" and dtype.itemsize):
         return None
-    data = ArrayData.from_array(np.frombuffer(array.tobytes(), dtype), nan_as_none=True)
-    return response_output(name, datatype or "BYTES", shape, data, content_type)
-
-
-def text_output(name: str, texts: list[Any], content_type: str) -> Any:
-    """Return the ResponseOutput of a list of text, or None if MLServer has to reject it."""
-    try:
-        packed = tw.Tensor("", texts, datatype="BYTES").data
-    except (TensorwireError, TypeError):
-        return None
-    if not isinstance(packed, tw.BytesArray) or packed.shape != (len(texts),):
-        return None
-    data = ArrayData.from_array(packed)
-    return response_output(name, "BYTES", [len(texts), 1], data, content_type)
-
-
-def response_output(
-    name: str, datatype: str, shape: list[int], data: ArrayData, content_type: str
-) -> Any:
     return ResponseOutput(
         name=name,
         shape=shape,
-        datatype=datatype,
+        datatype=datatype or "BYTES",
         parameters=Parameters(content_type=content_type),
-        data=data,
+        data=ArrayData.from_array(np.frombuffer(array.tobytes(), dtype), nan_as_none=True),
     )
 
 
 # --- raw gRPC contents ---------------------------------------------------------------------------
 
 
-def view_raw_data(element: Any, raw: bytes | memoryview) -> Data:
-    """Return raw contents as the data of an input or output. Raises MLServerError (status 400).
+def view_raw_data(name: str, datatype: Any, shape: list[int], raw: bytes | memoryview) -> Data:
+    """Return raw contents as the data of a tensor. Raises MLServerError (status 400).
 
     The number of BYTES elements may differ from the shape, because MLServer's NumpyCodec sends all
     elements as a single one.
     """
     try:
-        row = ROWS.get(element.datatype)
-        if row is None:
-            raise LayoutError(f"has the datatype {str(element.datatype)[:40]!r}, {SUPPORTED}")
-        if row.name == "BYTES":
+        if datatype not in ROWS:
+            raise LayoutError(f"has the datatype {str(datatype)[:40]!r}, {SUPPORTED}")
+        if datatype == "BYTES":
             return tw.decode_bytes(raw)
-        data = view_tensor(raw, element.name, row.name, tuple(element.shape), LIMITS).data
+        data = view_tensor(raw, name, datatype, tuple(shape), LIMITS).data
     except TensorwireError as error:
-        name_tensor(error, "tensor", element.name)
+        name_tensor(error, "tensor", name)
         raise mlserver_error(error) from error
     assert data is not None
     return data
@@ -380,26 +365,24 @@ def write_json_response(response: InferenceResponse) -> bytes:
     try:
         tree = response.model_dump(mode="json", exclude={"outputs": {"__all__": {"data"}}})
         for entry, output in zip(tree["outputs"], response.outputs, strict=True):
-            entry["data"] = json_data(output.data)
-        text: bytes = orjson.dumps(tree, utf_8_text, ORJSON_OPTIONS)
-    except (AttributeError, TypeError, TensorwireError):
+            entry["data"] = json_data(output)
+        text: bytes = orjson.dumps(tree, None, ORJSON_OPTIONS)
+    except (AttributeError, TypeError, ValueError):
         text = encode_to_json_bytes(response.model_dump(mode="json"))
     return text
 
 
-def json_data(data: Any) -> Any:
+def json_data(output: ResponseOutput) -> Any:
     """Return the data of an output for orjson, which writes NaN and infinities as null.
 
-    Raises ElementError for BYTES that are not valid UTF-8.
+    Raises ValueError for BYTES that are not valid UTF-8.
     """
-    found: Any = array_of(data)
-    if isinstance(found, tw.BytesArray):
-        return found.as_strings().reshape(-1).tolist()
-    return flat_numbers(found) if has_numbers(found) else getattr(data, "root", data)
-
-
-def utf_8_text(value: Any) -> str:
-    """Return bytes as text, as MLServer does. Raises TypeError and UnicodeDecodeError."""
-    if isinstance(value, bytes):
-        return value.decode()
-    raise TypeError(f"{type(value)} is left to MLServer")
+    data: Any = array_of(output.data)
+    if has_numbers(data):
+        return flat_numbers(data)
+    if isinstance(data, tw.BytesArray):
+        return data.as_strings().reshape(-1).tolist()
+    values = getattr(output.data, "root", output.data)
+    if output.datatype == "BYTES" and type(values) is list:
+        return [value.decode() if type(value) is bytes else value for value in values]
+    return values

@@ -8,23 +8,25 @@ signatures of runtimes refer to the classes. The other methods of the codecs (``
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from math import prod
 from typing import Any, ClassVar
 
 from mlserver import raw as mlserver_raw
-from mlserver.codecs import NumpyCodec, StringCodec
+from mlserver.codecs import NumpyCodec
 from mlserver.codecs import string as string_codec
 from mlserver.codecs.utils import inject_batch_dimension
 from mlserver.grpc import converters, dataplane_pb2_grpc
-from mlserver.grpc.converters import ModelInferResponseConverter
+from mlserver.grpc.converters import ModelInferRequestConverter, ModelInferResponseConverter
 from mlserver.grpc.dataplane_pb2 import ModelInferRequest
 from mlserver.grpc.servicers import InferenceServicer
 from mlserver.handlers import DataPlane
 from mlserver.parallel import worker
 from mlserver.rest.app import APIRoute
 from mlserver.rest.endpoints import Endpoints
+from mlserver.types import InferenceRequest, RequestInput
 
 import tensorwire as tw
 
@@ -40,7 +42,6 @@ from .convert import (
     array_output,
     mlserver_error,
     numeric_array,
-    text_output,
     view_raw_data,
 )
 from .server import respond
@@ -52,7 +53,7 @@ def replacements(install: Callable[[], None]) -> list[Replacement]:
         # REST
         Replacement(APIRoute, "handle", replace_handle, inherited=True),
         # raw gRPC contents
-        Replacement(mlserver_raw, "inject_raw", replace_inject_raw),
+        Replacement(ModelInferRequestConverter, "to_types", replace_to_types),
         Replacement(mlserver_raw, "pack", replace_pack),
         Replacement(
             ModelInferResponseConverter, "from_types", replace_from_types, calls_original=True
@@ -67,7 +68,6 @@ def replacements(install: Callable[[], None]) -> list[Replacement]:
         Replacement(NumpyCodec, "decode_input", replace_numpy_decode_input),
         Replacement(NumpyCodec, "encode_output", replace_numpy_encode_output),
         Replacement(string_codec, "_decode_input_or_output", replace_decode_input_or_output),
-        Replacement(StringCodec, "encode_output", replace_string_encode_output),
         # server
         Replacement(DataPlane, "metadata", replace_metadata, calls_original=True),
         Replacement(worker, "Worker", partial(replace_worker, install)),
@@ -131,49 +131,74 @@ def replace_decode_input_or_output(original: Function) -> Function:
     return _decode_input_or_output
 
 
-def replace_string_encode_output(original: Function) -> Function:
-    def encode_output(
-        cls: Any, name: str, payload: Any, use_bytes: bool = True, **kwargs: Any
-    ) -> Any:
-        is_list = use_bytes and type(payload) is list
-        output = text_output(name, payload, cls.ContentType) if is_list else None
-        return original(cls, name, payload, use_bytes, **kwargs) if output is None else output
-
-    return encode_output
-
-
 # --- raw gRPC contents ---------------------------------------------------------------------------
 
 
-def replace_inject_raw(original: Function) -> Function:
-    def inject_raw(elems: Any, raw_contents: Any) -> Any:
-        # Each tensor without contents gets the next raw contents, and all of these must be used.
-        empty = [elem for elem in elems if not elem.data]
-        if len(empty) != len(raw_contents):
-            verb = "has" if len(empty) == 1 else "have"
-            raise mlserver_error(
-                LayoutError(
-                    f"{format_count('tensor', len(empty))} {verb} no contents, but there "
-                    f"are raw contents for {len(raw_contents)}",
-                    expected=len(empty),
-                    actual=len(raw_contents),
-                )
-            )
-        for elem, raw in zip(empty, raw_contents, strict=True):
-            elem.data = ArrayData.from_array(view_raw_data(elem, raw))
-        return elems
+def replace_to_types(original: Function) -> Function:
+    def to_types(cls: Any, pb_object: Any) -> Any:
+        raw_contents = pb_object.raw_input_contents
+        if not raw_contents:
+            return original(cls, pb_object)
+        request = InferenceRequest.model_construct(
+            id=pb_object.id,
+            parameters=converters.ParametersConverter.to_types(pb_object.parameters),
+            inputs=inputs_of(pb_object.inputs, raw_contents),
+        )
+        if pb_object.outputs:
+            to_output = converters.InferRequestedOutputTensorConverter.to_types
+            request.outputs = [to_output(output) for output in pb_object.outputs]
+        return request
 
-    return inject_raw
+    return to_types
+
+
+def inputs_of(tensors: Any, raw_contents: Any) -> list[Any]:
+    """Convert the inputs of a gRPC request. Raises MLServerError (status 400).
+
+    Each tensor without typed contents gets the next raw contents, and all of these must be used.
+    """
+    n_empty = sum(not tensor.contents.ListFields() for tensor in tensors)
+    if n_empty != len(raw_contents):
+        verb = "has" if n_empty == 1 else "have"
+        raise mlserver_error(
+            LayoutError(
+                f"{format_count('tensor', n_empty)} {verb} no contents, but there are raw "
+                f"contents for {len(raw_contents)}",
+                expected=n_empty,
+                actual=len(raw_contents),
+            )
+        )
+    contents = iter(raw_contents)
+    return [
+        converters.InferInputTensorConverter.to_types(tensor)
+        if tensor.contents.ListFields()
+        else raw_input(tensor, next(contents))
+        for tensor in tensors
+    ]
+
+
+def raw_input(tensor: Any, raw: bytes | memoryview) -> Any:
+    shape = list(tensor.shape)
+    return RequestInput.model_construct(
+        name=tensor.name,
+        shape=shape,
+        datatype=tensor.datatype,
+        parameters=converters.ParametersConverter.to_types(tensor.parameters),
+        data=ArrayData.from_array(view_raw_data(tensor.name, tensor.datatype, shape, raw)),
+    )
 
 
 def replace_pack(original: Function) -> Function:
     def pack(elem: Any) -> Any:
-        data = array_of(elem.data)
+        data, array = array_of(elem.data), numeric_array(elem)
         if isinstance(data, tw.BytesArray):
             return bytes(data.wire)
-        array = numeric_array(elem)
         if array is not None and array.size == prod(elem.shape):
             return array_bytes(array)
+        values = getattr(elem.data, "root", elem.data)
+        if elem.datatype == "BYTES" and type(values) is list:
+            with suppress(tw.TensorwireError, TypeError):  # MLServer reports it
+                return tw.encode_bytes(values)
         return original(elem)
 
     return pack
@@ -181,10 +206,6 @@ def replace_pack(original: Function) -> Function:
 
 class SplitResult(Wrapper):
     """What a model returned for a call of the gRPC server. Its attributes are the response's."""
-
-    def __init__(self, response: Any) -> None:
-        super().__init__(response)
-        self.outputs = response.outputs
 
 
 class SplittingPlane(Wrapper):
@@ -196,10 +217,13 @@ class SplittingPlane(Wrapper):
 
 def replace_from_types(original: Function) -> Function:
     def from_types(cls: Any, type_object: Any, use_raw: bool = False) -> Any:
-        if not (use_raw and isinstance(type_object, SplitResult)):
+        if not isinstance(type_object, SplitResult):
             return original(cls, type_object, use_raw)
-        type_object.outputs, contents = converters.extract_raw(type_object.outputs)
-        return SplitMessage(original(cls, type_object), contents)
+        response = type_object._wrapped
+        if not use_raw:
+            return original(cls, response)
+        response.outputs, contents = converters.extract_raw(response.outputs)
+        return SplitMessage(original(cls, response), contents)
 
     return from_types
 

@@ -43,16 +43,12 @@ RELIES_ON = {
         f"{NUMPY}:to_datatype",
     ),
     f"{STRING}:_decode_input_or_output": (*DATA, f"{STRING}:decode_str", f"{LISTS}:as_list"),
-    f"{STRING}:StringCodec.encode_output": (
-        *DATA,
-        f"{TYPES}:Parameters",
-        f"{TYPES}:ResponseOutput",
-        f"{STRING}:encode_str",
-    ),
-    f"{RAW}:inject_raw": (
+    f"{GRPC}.converters:ModelInferRequestConverter.to_types": (
         *DATA,
         *RAW_FORMATS,
-        *(f"{RAW}:{name}" for name in ("unpack", "_unpack_bytes", "_unpack_tensor")),
+        *(f"{RAW}:{name}" for name in ("inject_raw", "unpack", "_unpack_bytes", "_unpack_tensor")),
+        f"{GRPC}.converters:InferTensorContentsConverter.to_types",
+        f"{GRPC}.converters:InferInputTensorConverter.to_types",
     ),
     f"{RAW}:pack": (
         *DATA,
@@ -62,7 +58,6 @@ RELIES_ON = {
     # gRPC: the servicer gets views of raw contents, and passes SplitResults to the converter
     f"{GRPC}.converters:ModelInferResponseConverter.from_types": (f"{RAW}:extract_raw", ADD),
     ADD: (
-        f"{RAW}:inject_raw",
         f"{GRPC}.converters:ModelInferRequestConverter.to_types",
         f"{GRPC}.converters:ModelInferResponseConverter.from_types",
         *(
