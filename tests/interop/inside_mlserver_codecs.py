@@ -388,6 +388,8 @@ def test_pickle_copy_and_compare(integration: bool, is_listed: bool) -> None:
         plain = types.TensorData(list(ArrayData.from_array(data, nan_as_none=True)))
         assert not is_listed or made.root
         copies = [pickle.loads(pickle.dumps(made, protocol)) for protocol in (2, 4, 5)]
+        shallow = copy.copy(made)
+        shallow.root[0] = 5
         for copied in [made, copy.copy(made), copy.deepcopy(made), *copies]:
             assert copied == plain
             assert plain == copied
@@ -502,9 +504,23 @@ def test_raw_lists_of_invalid_values_are_rejected(
 
 @WITH_AND_WITHOUT
 def test_raw_contents_beside_a_tensor_with_contents(integration: bool) -> None:
-    first, second = (output(types.TensorData(values), "INT8", [1]) for values in ([5], []))
-    raw.inject_raw([first, second], [b"\x07"])
-    assert (first.data.root, second.data.root) == ([5], [7])
+    """Everything else in the request is as MLServer converts it."""
+    message = pb.ModelInferRequest(model_name="m", id="7", raw_input_contents=[b"\x07"])
+    message.parameters["a"].int64_param = 1
+    for name, values in (("x", [5]), ("y", [])):
+        tensor = message.inputs.add(name=name, datatype="INT8", shape=[1])
+        tensor.parameters["content_type"].string_param = "np"
+        tensor.contents.int_contents.extend(values)
+    message.outputs.add(name="z").parameters["b"].bool_param = True
+    request = converters.ModelInferRequestConverter.to_types(message)
+    parameters = {"content_type": "np"}
+    entry = {"shape": [1], "datatype": "INT8", "parameters": parameters}
+    assert request.model_dump() == {
+        "id": "7",
+        "parameters": {"a": 1},
+        "inputs": [{"name": "x", **entry, "data": [5]}, {"name": "y", **entry, "data": [7]}],
+        "outputs": [{"name": "z", "parameters": {"b": True}}],
+    }
 
 
 @WITH_AND_WITHOUT

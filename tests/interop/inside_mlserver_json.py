@@ -9,6 +9,7 @@ import asyncio
 import copy
 import gzip
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -283,6 +284,27 @@ def test_gzip(server: Server, case: str) -> None:
     both(server, body, "application/json", content_encoding="gzip")
     assert (server.model.seen is not None) == (case == "flat")
     both(server, body[:-9], "application/json", content_encoding="gzip")
+
+
+def test_several_headers_of_a_name(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model gets one of them, the same as without the integration."""
+    seen: list[Any] = []
+
+    async def predict(payload: Any) -> Any:
+        seen.append({**payload.parameters.headers, "Ce-Id": "", "Ce-Requestid": ""})
+        return echo(payload)
+
+    monkeypatch.setattr(server.model, "predict", predict)
+    headers = [(b"x-a", b"1"), (b"x-a", b"2"), (b"x-b", b"\xe9"), (b"content-type", b"")]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await server.app({**scope, "headers": headers}, receive, send)
+
+    for is_installed in (False, True):
+        with installed(integration) if is_installed else nullcontext():
+            assert post(app, PATH, BODIES["flat"], None)[0] == 200
+    assert seen[0] == seen[1]
+    assert seen[0]["x-a"] == "1"
 
 
 @pytest.mark.parametrize("encoding", ["br", "GZIP", "identity", ""])
