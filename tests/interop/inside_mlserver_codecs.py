@@ -493,7 +493,7 @@ def test_raw_lists(integration: bool, datatype: str, values: list[Any]) -> None:
 @WITH_AND_WITHOUT
 @pytest.mark.parametrize(
     ("datatype", "values"),
-    [("FP32", [None]), ("INT8", [128]), ("INT8", [1.0]), ("INT8", [1, 2])],
+    [("FP32", [None]), ("INT8", [128]), ("INT8", [1.0]), ("INT8", [1, 2]), ("INT8", ["a"])],
 )
 def test_raw_lists_of_invalid_values_are_rejected(
     integration: bool, datatype: str, values: list[Any]
