@@ -227,16 +227,22 @@ def test_streams_are_left_to_mlserver(server: Server, monkeypatch: pytest.Monkey
     assert headers["content-type"].startswith("text/event-stream")
 
 
+class Reading:
+    """A middleware that reads the body, and passes it on."""
+
+    def __init__(self, app: Any, seen: list[bytes]) -> None:
+        self.app, self.seen = app, seen
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body = await integration_server.receive_body(receive)
+        self.seen.append(body)
+        await self.app(scope, integration_server.receive_again(body, receive), send)
+
+
 def test_middleware_that_reads_the_body(server: Server) -> None:
-    """Starlette passes on a ``receive`` of its own."""
-    seen = []
-
-    async def read(request: Any, call_next: Any) -> Any:
-        seen.append(await request.body())
-        return await call_next(request)
-
+    seen: list[bytes] = []
     other = Server(server.plane)
-    other.app.middleware("http")(read)
+    other.app.add_middleware(Reading, seen=seen)
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", np.ones(3, np.float32))]))
     both(other, BODIES["flat"])
     with installed(integration):
