@@ -177,9 +177,13 @@ def inputs_of(tensors: Any, raw_contents: Any) -> list[Any]:
     ]
 
 
+ALL_FIELDS = set(RequestInput.model_fields)  # one set for all inputs, which have all fields
+
+
 def raw_input(tensor: Any, raw: bytes | memoryview) -> Any:
     shape = list(tensor.shape)
     return RequestInput.model_construct(
+        ALL_FIELDS,
         name=tensor.name,
         shape=shape,
         datatype=tensor.datatype,
