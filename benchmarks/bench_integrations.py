@@ -26,6 +26,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import tensorwire as tw
 from tensorwire.client import Client
+from tensorwire.grpc_messages import SERVICE
 
 from .contenders import ENVIRONMENTS, installed, module, triton_decode, triton_encode, triton_inputs
 from .measure import OURS, measure, measure_pairs, measuring
@@ -44,8 +45,8 @@ class Case:
     integration is installed. Its result is the same. ``finish`` is called with the result of
     ``prepare`` after the measurement.
 
-    ``in_turns`` is for short calls over HTTP, whose time depends on the scheduler more than on the
-    integration: both contenders are then measured in one benchmark, on the same server and
+    ``in_turns`` is for short calls over a network, whose time depends on the scheduler more than on
+    the integration: both contenders are then measured in one benchmark, on the same server and
     connection. ``run_on_tensorwire`` is not used.
     """
 
@@ -307,12 +308,17 @@ def triton_grpc_result(array: Any) -> Any:
 
 
 def small_cases(
-    function: str, arrays: Arrays, prepare: Callable[[Any], Any], run: Callable[[Any], Any]
+    function: str,
+    arrays: Arrays,
+    prepare: Callable[[Any], Any],
+    run: Callable[[Any], Any],
+    *,
+    in_turns: bool = False,
 ) -> dict[str, Case]:
     """Return a case for each entry of ``arrays``, whose result is the argument of ``prepare``."""
 
     def case(make: Callable[[], Any]) -> Case:
-        return Case(lambda: prepare(make()), run)
+        return Case(lambda: prepare(make()), run, in_turns=in_turns)
 
     return {f"{function}, {name}": case(make) for name, make in arrays.items()}
 
@@ -605,7 +611,7 @@ KSERVE_SMALL: Mapping[str, Case] = {
 }
 
 
-# --- MLServer: codecs, and raw contents of gRPC messages ---
+# --- MLServer: its REST server ---
 
 
 def number_codec() -> Any:
@@ -614,34 +620,6 @@ def number_codec() -> Any:
 
 def text_codec() -> Any:
     return module("mlserver.codecs").StringCodec
-
-
-def raw_contents(codec: Any, values: Any) -> bytes:
-    """Encode what a model returns, or what a client sends."""
-    tensors = [codec.encode_output("x", values)]
-    contents: bytes = module("mlserver.raw").extract_raw(tensors)[1][0]
-    return contents
-
-
-def from_raw_contents(codec: Any, datatype: str, shape: list[int], contents: bytes) -> Any:
-    """Decode the input of a model."""
-    empty = module("mlserver.types").RequestInput(name="x", datatype=datatype, shape=shape, data=[])
-    [tensor] = module("mlserver.raw").inject_raw([empty], [contents])
-    return codec.decode_input(tensor)
-
-
-def codec_cases(codec: Callable[[], Any], values: Callable[[], Any], datatype: str) -> list[Case]:
-    """Return the cases raw contents to a model's input, and a model's output to raw contents."""
-    return [
-        Case(
-            lambda: (raw_contents(codec(), values()), [len(values())]),
-            lambda sent: from_raw_contents(codec(), datatype, sent[1], sent[0]),
-        ),
-        Case(values, lambda output: raw_contents(codec(), output)),
-    ]
-
-
-# --- MLServer: its REST server ---
 
 
 @cache
@@ -700,9 +678,9 @@ def identity_model() -> Any:
 Sent = tuple[Client, Any, str, Any]  # our client, a pool of urllib3, the server's URL, an array
 
 
-def clients_and_numbers() -> Sent:
+def clients_and_numbers(n_elements: int) -> Sent:
     url = mlserver_url()
-    return Client(url), module("urllib3").PoolManager(), url, numbers()
+    return Client(url), module("urllib3").PoolManager(), url, floats(n_elements)
 
 
 def infer_json(sent: Sent) -> Any:
@@ -736,18 +714,14 @@ def post_to_mlserver(sent: tuple[bytes, Any, str]) -> memoryview:
 
 
 WORDS = "BYTES 100k x 16 B"
-NUMBERS_IN, NUMBERS_OUT = codec_cases(number_codec, numbers, "FP32")
-WORDS_IN, WORDS_OUT = codec_cases(text_codec, lambda: numbered_texts(100_000), "BYTES")
 MLSERVER = {
-    f"REST echo, JSON or binary, {NUMBERS}": Case(clients_and_numbers, infer_json, infer_binary),
-    f"REST echo, JSON, {NUMBERS}": Case(clients_and_numbers, infer_json),
-    f"NumpyCodec.encode_output, {NUMBERS}": Case(
-        numbers, lambda array: number_codec().encode_output("y", array).shape
-    ),
-    f"raw gRPC contents to an array, {NUMBERS}": NUMBERS_IN,
-    f"array to raw gRPC contents, {NUMBERS}": NUMBERS_OUT,
-    f"raw gRPC contents to str, {WORDS}": WORDS_IN,
-    f"str to raw gRPC contents, {WORDS}": WORDS_OUT,
+    f"REST echo, JSON or binary, {size} FP32": Case(
+        partial(clients_and_numbers, n_elements), infer_json, infer_binary
+    )
+    for size, n_elements in {"1 MB": 250_000, "4 MB": 1 << 20}.items()
+}
+MLSERVER |= {
+    f"REST echo, JSON, {NUMBERS}": Case(partial(clients_and_numbers, 1 << 20), infer_json),
 }
 MLSERVER |= {
     f"REST request, JSON, {name}": Case(
@@ -759,11 +733,15 @@ MLSERVER |= {
 }
 
 
-# --- MLServer: its REST application, called directly ---
+# --- MLServer: its REST application, called directly, and its gRPC service ---
 
 
 class MLServerApp:
-    """MLServer's application with one model, which calls ``use`` and returns ``outputs``."""
+    """MLServer's application with one model, which calls ``use`` and returns ``outputs``.
+
+    There are two gRPC servers on the loopback interface, the second for calls while the integration
+    is installed: it has effect only on services that are added to a server later.
+    """
 
     def __init__(self) -> None:
         mlserver, app = module("mlserver"), module("mlserver.rest.app")
@@ -774,7 +752,32 @@ class MLServerApp:
         settings = mlserver.Settings(debug=False, metrics_endpoint=None)
         self.plane = data_plane(settings, self)
         self.app = app.create_app(settings, self.plane, None)
+        self.is_installed = module("tensorwire.integrations.mlserver").is_installed
         self.loop = asyncio.new_event_loop()
+        self.servers: list[Any] = []
+        self.calls: list[Callable[[bytes], bytes]] = []
+
+    def start_grpc(self) -> None:
+        """Start the gRPC servers, in a thread that ends with the process."""
+        grpc, ports = module("grpc"), []
+        servicer = module("mlserver.grpc.servicers").InferenceServicer(self.plane, None)
+        service = module("mlserver.grpc.dataplane_pb2_grpc")
+        options = [(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
+
+        async def start() -> None:
+            server = grpc.aio.server(options=options)
+            service.add_GRPCInferenceServiceServicer_to_server(servicer, server)
+            ports.append(server.add_insecure_port(f"{LOOPBACK}:0"))
+            self.servers.append(server)
+            await server.start()
+
+        loop = asyncio.new_event_loop()
+        Thread(target=loop.run_forever, daemon=True).start()
+        asyncio.run_coroutine_threadsafe(start(), loop).result()
+        with installed("tensorwire.integrations.mlserver"):
+            asyncio.run_coroutine_threadsafe(start(), loop).result()
+        channels = [grpc.insecure_channel(f"{LOOPBACK}:{port}", options) for port in ports]
+        self.calls = [channel.unary_unary(f"/{SERVICE}/ModelInfer") for channel in channels]
 
     async def get_model(self, *_: Any) -> Any:
         return self
@@ -789,6 +792,15 @@ class MLServerApp:
         """Return the status of the response."""
         self.use, self.outputs = use, outputs
         return self.loop.run_until_complete(asgi_post(self.app, "/v2/models/m/infer", body))
+
+    def infer_grpc(
+        self, message: bytes, use: Callable[[Any], Any], outputs: Callable[[], Any]
+    ) -> int:
+        """Return the length of the response."""
+        self.use, self.outputs = use, outputs
+        if not self.calls:
+            self.start_grpc()
+        return len(self.calls[self.is_installed()](message))
 
 
 async def asgi_post(app: Any, path: str, body: bytes) -> int:
@@ -816,15 +828,6 @@ def mlserver_app() -> MLServerApp:
     return MLServerApp()
 
 
-def server_name(app: MLServerApp) -> str:
-    """Return the name in the metadata of the server."""
-    name: str = app.loop.run_until_complete(app.plane.metadata()).name
-    return name
-
-
-MLSERVER["server metadata"] = Case(mlserver_app, server_name)
-
-
 def array_output(array: Any) -> Any:
     return number_codec().encode_output("y", array)
 
@@ -838,6 +841,10 @@ def text_output(texts: list[str]) -> Any:
     return text_codec().encode_output("y", texts)
 
 
+def array_of(tensor: Any) -> Any:
+    return number_codec().decode_input(tensor)
+
+
 def list_of(tensor: Any) -> list[Any]:
     return list(tensor.data)
 
@@ -847,43 +854,27 @@ def text_list(tensor: Any) -> list[str]:
     return decoded
 
 
-def rest_app_echo(
-    arrays: list[Any], use: Callable[[Any], Any], make_output: Callable[[Any], Any]
-) -> tuple[bytes, Callable[[Any], Any], Callable[[], Any]]:
+Echo = tuple[bytes, Callable[[Any], Any], Callable[[], Any]]
+# How a model reads an input, and makes an output of the same data.
+Use = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+ARRAYS: Use = (array_of, array_output)
+LISTS: Use = (list_of, list_output)
+TEXTS: Use = (text_list, text_output)
+
+
+def echo_of(body: bytes, arrays: list[Any], use: Use) -> Echo:
     """Return a body with the arrays, and functions of a model that returns the same data."""
-    values = arrays if make_output is array_output else [array.tolist() for array in arrays]
-    return inputs_as_json(arrays), use, lambda: [make_output(value) for value in values]
+    read, make_output = use
+    values = arrays if use is ARRAYS else [array.tolist() for array in arrays]
+    return body, read, lambda: [make_output(value) for value in values]
 
 
-MLSERVER |= {
-    f"JSON echo without a network, {name}, {form}": Case(
-        lambda make=make, use=use, make_output=make_output: rest_app_echo(  # type: ignore[misc]
-            [make()], use, make_output
-        ),
-        lambda echo: mlserver_app().infer(*echo),
-    )
-    for name, make, form, use, make_output in (
-        (NUMBERS, numbers, "arrays", lambda x: number_codec().decode_input(x), array_output),
-        (NUMBERS, numbers, "lists", list_of, list_output),
-        (WORDS, lambda: objects(numbered_texts(100_000)), "str", text_list, text_output),
-    )
-}
+def json_echo(arrays: list[Any], use: Use) -> Echo:
+    return echo_of(inputs_as_json(arrays), arrays, use)
 
 
-# --- MLServer: small messages ---
-
-Values = list[list[Any]]  # of several tensors
-
-
-def request_input(values: list[Any]) -> Any:
-    """Return an input whose data is a list."""
-    datatype = "BYTES" if type(values[0]) is str else "FP32"
-    make = module("mlserver.types").RequestInput
-    return make(name="x", datatype=datatype, shape=[len(values)], data=values)
-
-
-def grpc_request(arrays: list[Any], is_raw: bool) -> Any:
-    """Return a gRPC request with the arrays, as raw or as typed contents."""
+def grpc_echo(arrays: list[Any], use: Use, *, is_raw: bool) -> Echo:
+    """Return a gRPC request with the arrays, as raw or as typed contents, and the functions."""
     request = module("mlserver.grpc.dataplane_pb2").ModelInferRequest(model_name="m")
     for i, array in enumerate(arrays):
         datatype = datatype_of(array)
@@ -895,33 +886,38 @@ def grpc_request(arrays: list[Any], is_raw: bool) -> Any:
             tensor.contents.bytes_contents.extend(element.encode() for element in array)
         else:
             tensor.contents.fp32_contents.extend(array.tolist())
-    return request
+    return echo_of(request.SerializeToString(), arrays, use)
 
 
-def read_grpc(request: Any, read: Callable[[Any], Any]) -> list[Any]:
-    converter = module("mlserver.grpc.converters").ModelInferRequestConverter
-    return [read(tensor) for tensor in converter.to_types(request).inputs]
+def call_rest(echo: Echo) -> int:
+    return mlserver_app().infer(*echo)
 
 
-def write_grpc(outputs: list[Any], is_raw: bool) -> Any:
-    response = module("mlserver.types").InferenceResponse(model_name="m", outputs=outputs)
-    converter = module("mlserver.grpc.converters").ModelInferResponseConverter
-    return converter.from_types(response, use_raw=is_raw)
+def call_grpc(echo: Echo) -> int:
+    return mlserver_app().infer_grpc(*echo)
 
 
-def items_of(arrays: list[Any]) -> Values:
-    return [array.tolist() for array in arrays]
+def words() -> Any:
+    return objects(numbered_texts(100_000))
 
 
-def unpack_all(request: Any) -> Values:
-    unpack = module("mlserver.raw").unpack
-    contents = zip(request.inputs, request.raw_input_contents, strict=True)
-    return [unpack(tensor, raw) for tensor, raw in contents]
+for workload, make, form, use in (
+    (NUMBERS, numbers, "arrays", ARRAYS),
+    (NUMBERS, numbers, "lists", LISTS),
+    (WORDS, words, "str", TEXTS),
+):
+    arrays = lambda make=make: [make()]  # noqa: E731
+    MLSERVER[f"JSON echo without a network, {workload}, {form}"] = Case(
+        lambda arrays=arrays, use=use: json_echo(arrays(), use),  # type: ignore[misc]
+        call_rest,
+    )
+    MLSERVER[f"raw gRPC echo, {workload}, {form}"] = Case(
+        lambda arrays=arrays, use=use: grpc_echo(arrays(), use, is_raw=True),  # type: ignore[misc]
+        call_grpc,
+    )
 
 
-def pack_all(outputs: list[Any]) -> list[bytes]:
-    pack = module("mlserver.raw").pack
-    return [pack(output) for output in outputs]
+# --- MLServer: small messages ---
 
 
 def several_texts(n_tensors: int, n_elements: int) -> list[Any]:
@@ -935,79 +931,31 @@ SMALL_TEXTS: Arrays = {
 }
 
 
-def decode_number(tensor: Any) -> Any:
-    return number_codec().decode_input(tensor)
-
-
-def mlserver_small_cases(
-    arrays: Arrays,
-    read: Callable[[Any], Any],
-    make_output: Callable[[Any], Any],
-    values: Callable[[list[Any]], list[Any]],
-    codec: str,
-) -> dict[str, Case]:
-    """Return the cases of all functions that a codec and lists use.
-
-    ``values`` converts arrays to what the codec encodes.
-    """
-    cases: dict[str, Case] = {}
-    for name, run in {
-        f"{codec}.encode_output": lambda given: [make_output(value) for value in given],
-        f"gRPC response, raw, {codec}": lambda given: write_grpc(
-            [make_output(value) for value in given], True
+def mlserver_small_cases(name: str, arrays: Arrays, use: Use) -> dict[str, Case]:
+    """Return the cases of whole requests whose model uses a codec or lists."""
+    return {
+        **small_cases(f"JSON request, {name}", arrays, partial(json_echo, use=use), call_rest),
+        **small_cases(
+            f"gRPC request, raw, {name}",
+            arrays,
+            partial(grpc_echo, use=use, is_raw=True),
+            call_grpc,
+            in_turns=True,
         ),
-        f"gRPC response, typed, {codec}": lambda given: write_grpc(
-            [make_output(value) for value in given], False
+        **small_cases(
+            f"gRPC request, typed, {name}",
+            arrays,
+            partial(grpc_echo, use=use, is_raw=False),
+            call_grpc,
+            in_turns=True,
         ),
-    }.items():
-        cases |= small_cases(name, arrays, values, run)
-    cases |= small_cases(
-        f"{codec}.decode_input",
-        arrays,
-        lambda given: [request_input(values) for values in items_of(given)],
-        lambda tensors: [read(tensor) for tensor in tensors],
-    )
-    for form, is_raw in {"raw": True, "typed": False}.items():
-        for used, use in {codec: read, "lists": list_of}.items():
-            cases |= small_cases(
-                f"gRPC request, {form}, {used}",
-                arrays,
-                partial(grpc_request, is_raw=is_raw),
-                partial(read_grpc, read=use),
-            )
-    cases |= small_cases("raw.unpack", arrays, partial(grpc_request, is_raw=True), unpack_all)
-    cases |= small_cases(
-        f"JSON request, {codec}",
-        arrays,
-        lambda given: rest_app_echo(given, read, make_output),
-        lambda echo: mlserver_app().infer(*echo),
-    )
-    return cases
+    }
 
 
 MLSERVER_SMALL: Mapping[str, Case] = {
-    **mlserver_small_cases(
-        SMALL_LISTS, decode_number, array_output, lambda arrays: arrays, "NumpyCodec"
-    ),
-    **mlserver_small_cases(SMALL_TEXTS, text_list, text_output, items_of, "StringCodec"),
-    **small_cases(
-        "raw.pack, lists",
-        SMALL_LISTS,
-        lambda arrays: [list_output(values) for values in items_of(arrays)],
-        pack_all,
-    ),
-    **small_cases(
-        "raw.pack, lists",
-        SMALL_TEXTS,
-        lambda arrays: [request_input(values) for values in items_of(arrays)],
-        pack_all,
-    ),
-    **small_cases(
-        "JSON request, lists",
-        SMALL_LISTS,
-        lambda arrays: rest_app_echo(arrays, list_of, list_output),
-        lambda echo: mlserver_app().infer(*echo),
-    ),
+    **mlserver_small_cases("NumpyCodec", SMALL_LISTS, ARRAYS),
+    **mlserver_small_cases("StringCodec", SMALL_TEXTS, TEXTS),
+    **mlserver_small_cases("lists", SMALL_LISTS, LISTS),
 }
 
 
@@ -1090,7 +1038,8 @@ def test_small_messages(benchmark: BenchmarkFixture, package: str, workload: str
         with installed(f"tensorwire.integrations.{package}"):
             assert is_same(case.run(argument), expected)
             names = (ON_TENSORWIRE, ALONE)
-            measure_in_turns(benchmark, package, case, argument, names, ROUND_SECONDS)
+            round_seconds = HTTP_ROUND_SECONDS if case.in_turns else ROUND_SECONDS
+            measure_in_turns(benchmark, package, case, argument, names, round_seconds)
 
 
 def measure_in_turns(

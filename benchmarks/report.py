@@ -531,14 +531,14 @@ INTEGRATIONS = {
         *(f"REST request, JSON, {size}" for size in JSON_SIZES),
     ],
     "mlserver": [
+        "REST echo, JSON or binary, 1 MB FP32",
         "REST echo, JSON or binary, 4 MB FP32",
         "REST echo, JSON, 4 MB FP32",
         *(f"REST request, JSON, {size}" for size in JSON_SIZES),
-        "NumpyCodec.encode_output, 4 MB FP32",
-        "raw gRPC contents to an array, 4 MB FP32",
-        "array to raw gRPC contents, 4 MB FP32",
-        "raw gRPC contents to str, BYTES 100k x 16 B",
-        "str to raw gRPC contents, BYTES 100k x 16 B",
+        "JSON echo without a network, 4 MB FP32, lists",
+        "raw gRPC echo, 4 MB FP32, arrays",
+        "raw gRPC echo, 4 MB FP32, lists",
+        "raw gRPC echo, BYTES 100k x 16 B, str",
     ],
 }
 

@@ -978,7 +978,7 @@ def test_releases_are_compared_and_recorded(
     monkeypatch.setattr(peer_releases, "WHEELS", tmp_path)
     monkeypatch.setattr(peer_releases, "releases_of", lambda name: ["1.3", *sources])
     package = peer_releases.Package("peer", ("1.4", "1.5"))
-    peer_releases.examine(package, ["peer:f", "peer.part:g"])
+    peer_releases.examine(package, ["peer:f", "peer.part:g"], is_peer=True)
     assert [*peer_releases.report(package)] == [
         "peer: 4 releases, 1.4 to 1.10; tested: 1.4 to 1.5",
         "  peer.part:g: missing in 1.10",
@@ -1002,6 +1002,10 @@ def test_releases_are_compared_and_recorded(
     package.digests["peer:f"]["1.5.1"] = None
     with pytest.raises(SystemExit, match=r"peer:f is not defined in peer 1\.5\.1"):
         peer_releases.record(tmp_path / "sources.json", ["peer:f", "peer.part:g"], [package])
+    releases = ["1.3", "1.4", "1.5", "1.5.1", "1.6", "1.10"]  # there is no wheel of 1.6
+    monkeypatch.setattr(peer_releases, "releases_of", lambda name: releases)
+    peer_releases.examine(package, ["peer:f"], is_peer=False)
+    assert package.releases == ["1.4", "1.5", "1.5.1", "1.10"]
 
 
 # --- tritonclient ---

@@ -1,4 +1,4 @@
-"""JSON requests to MLServer's REST endpoint: same results with and without the integration.
+"""Requests to MLServer's REST application: same results with and without the integration.
 
 `test_mlserver_integration.py` runs this file in the environment of MLServer.
 """
@@ -9,18 +9,24 @@ import asyncio
 import copy
 import gzip
 import json
-import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import wraps
 from typing import Any
 
 import numpy as np
 import pytest
-from mlserver import ModelSettings, Settings
+from mlserver import ModelSettings, Settings, types
 from mlserver.codecs import NumpyCodec, PandasCodec, StringCodec
 from mlserver.handlers import DataPlane
 from mlserver.rest.app import create_app
+from mlserver.rest.endpoints import Endpoints
+from mlserver.rest.requests import Request
 from mlserver.types import InferenceResponse, Parameters, ResponseOutput, TensorData
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 import tensorwire as tw
 from interop.json_requests import (
@@ -31,7 +37,6 @@ from interop.json_requests import (
     Answer,
     array_properties,
     assert_same_answer,
-    data_text,
     installed,
     message,
     outcome,
@@ -41,21 +46,12 @@ from interop.json_requests import entry as json_entry
 from tensorwire.integrations import mlserver as integration
 from tensorwire.integrations.json_data import flat_numbers
 from tensorwire.integrations.mlserver import server as integration_server
-from tensorwire.integrations.mlserver.convert import (
-    SHORT_BODY_NBYTES,
-    ArrayData,
-    array_of,
-    read_json_request,
-)
+from tensorwire.server.body import ClientDisconnectedError
 
 pytestmark = pytest.mark.usefixtures("no_logging")
 
 PATH = "/v2/models/recorder/infer"
 IDS = ("ce-id", "ce-requestid")
-# Cases of READ_AS_ARRAYS that MLServer reads differently or rejects.
-READ_DIFFERENTLY = {"NaN and infinities", "parameters"}
-# Cases of LEFT_TO_SERVER that MLServer accepts; tensorwire then reads them as arrays.
-ACCEPTED = {"nested parameters", "null parameter"}
 # Cases of the binary extension, which MLServer alone does not support.
 BINARY = {"binary output", "binary outputs", "binary data"}
 
@@ -67,7 +63,6 @@ class Recorder:
 
     def __init__(self) -> None:
         self.seen: Any = None
-        self.lazy: list[bool] = []
         self.answer: Any = echo
         self.payload: Any = None
 
@@ -76,7 +71,6 @@ class Recorder:
 
     async def predict(self, payload: Any) -> Any:
         self.payload = payload
-        self.lazy = [array_of(tensor.data) is not None for tensor in payload.inputs]
         self.seen = described(payload)
         return self.answer(payload)
 
@@ -103,8 +97,7 @@ def described(payload: Any) -> Any:
 
 
 def dumped_parameters(payload: Any) -> Any:
-    """Return the parameters of an input or output. tensorwire does not distinguish {} and None."""
-    return (payload.parameters and payload.parameters.model_dump()) or None
+    return payload.parameters and payload.parameters.model_dump()
 
 
 def decoded(tensor: Any) -> Any:
@@ -129,17 +122,22 @@ def echo(payload: Any) -> Any:
 class Server:
     """MLServer's REST application with one model, called without a network."""
 
-    def __init__(self) -> None:
-        self.model = Recorder()
+    def __init__(self, plane: Any = None) -> None:
         settings = Settings(debug=False, gzip_enabled=False, metrics_endpoint=None)
-        self.plane = DataPlane(settings, self.model)
+        self.model = Recorder() if plane is None else plane._model_registry
+        self.plane = DataPlane(settings, self.model) if plane is None else plane
         self.app = create_app(settings, self.plane, None)
 
     def infer(
-        self, body: bytes, content_type: str | None = "application/json", **more: str
+        self,
+        body: bytes,
+        content_type: str | None = "application/json",
+        *,
+        path: str = PATH,
+        **more: str,
     ) -> Answer:
-        self.model.seen, self.model.lazy = None, []
-        return post(self.app, PATH, body, content_type, **more)
+        self.model.seen = None
+        return post(self.app, path, body, content_type, **more)
 
 
 @pytest.fixture(scope="module")
@@ -162,51 +160,115 @@ def with_id(answer: Answer) -> Answer:
     return status, headers | {"content-length": str(len(text))}, text
 
 
-def both(server: Server, body: bytes, *of_type: str | None, **more: str) -> None:
-    """Check that the answers with and without the integration are equal.
-
-    With the integration, the request is first read as one that is too short for arrays, and then as
-    a long one.
-    """
+def both(server: Server, body: bytes, *of_type: str | None, **more: str) -> Answer:
+    """Check that the answers with and without the integration are equal, and return ours."""
     plain = server.infer(body, *of_type, **more)
     seen = server.model.seen
-    for short_nbytes in (1 << 30, 0):
-        with installed(integration), threshold(short_nbytes):
-            ours = server.infer(body, *of_type, **more)
-        assert server.model.seen == seen
-        assert_same_answer(with_id(plain), with_id(ours))
-        assert not (short_nbytes and any(server.model.lazy))
+    with installed(integration):
+        ours = server.infer(body, *of_type, **more)
+    assert server.model.seen == seen
+    assert_same_answer(with_id(plain), with_id(ours))
+    return ours
 
 
-@contextmanager
-def threshold(short_nbytes: int) -> Iterator[None]:
-    """Read bodies into arrays if they are longer, also for models that have used lists."""
+BODIES = READ_AS_ARRAYS | LEFT_TO_SERVER
+
+
+@pytest.mark.parametrize("case", sorted(BODIES.keys() - BINARY))
+def test_json_bodies_give_the_same_request(server: Server, case: str) -> None:
+    both(server, BODIES[case])
+
+
+MODEL = "/v2/models/recorder"
+
+
+@pytest.mark.parametrize("path", ["/infer", "/generate"])
+@pytest.mark.parametrize("version", ["", "/versions/v2"])
+@pytest.mark.parametrize("case", ["flat", "truncated"])
+def test_paths(server: Server, version: str, path: str, case: str) -> None:
+    """The integration does not change the arguments that the data plane gets."""
+    names: list[Any] = []
+
+    async def get_model(*arguments: Any) -> Any:
+        names.append(arguments)
+        return server.model
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(integration_server, "SHORT_JSON_NBYTES", short_nbytes)
-        patch.setattr(integration_server, "requests_as_lists", {})
-        yield
+        patch.setattr(server.model, "get_model", get_model)
+        both(server, BODIES[case], path=f"{MODEL}{version}{path}")
+    expected = ("recorder", version.rpartition("/")[2] or None)
+    assert names == [expected] * (2 if case == "flat" else 0)
 
 
-@pytest.mark.parametrize("case", sorted(READ_AS_ARRAYS.keys() - BINARY))
-def test_bodies_read_as_arrays_give_the_same_request(server: Server, case: str) -> None:
-    both(server, READ_AS_ARRAYS[case])
-    n_inputs = READ_AS_ARRAYS[case].count(b'"datatype"')
-    if case not in READ_DIFFERENTLY and server.model.seen is not None:
-        assert server.model.lazy == [True] * n_inputs
+def test_application_inside_another_one(server: Server) -> None:
+    """The path may have further parameters."""
+    outer = Starlette(routes=[Mount("/{tenant}", server.app)])
+    with installed(integration):
+        assert post(outer, f"/a{PATH}", BODIES["flat"], "application/json")[0] == 200
 
 
-@pytest.mark.parametrize("case", sorted(LEFT_TO_SERVER.keys() - BINARY))
-def test_bodies_left_to_mlserver_give_the_same_request(server: Server, case: str) -> None:
-    both(server, LEFT_TO_SERVER[case])
-    assert any(server.model.lazy) == (case in ACCEPTED)
+@pytest.mark.parametrize("path", ["/v2", "/v2/docs/dataplane.json", "/v2/health/live", "/nothing"])
+def test_other_endpoints(server: Server, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.plane._settings, "extensions", ["binary_tensor_data"])
+    assert both(server, b"", path=path, method="GET")[0] == (404 if path == "/nothing" else 200)
 
 
-@pytest.mark.parametrize("number", ["NaN", "-Infinity", "null"])
-def test_long_body_with_a_number_that_is_not_finite(server: Server, number: str) -> None:
-    """MLServer accepts only null."""
-    n = SHORT_BODY_NBYTES // 4
-    both(server, data_text(f"[{'1.5,' * n}{number}]", shape=f"[{n + 1}]"))
-    assert (server.model.seen is not None) == (number == "null")
+def test_streams_are_left_to_mlserver(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of an output is built for them."""
+
+    async def predict_stream(payloads: Any) -> Any:
+        async for payload in payloads:
+            yield echo(payload)
+
+    monkeypatch.setattr(server.model, "predict_stream", predict_stream, raising=False)
+    body = message(json_entry([1.5, 2.5]))
+    status, headers, _ = both(server, body, path=f"{MODEL}/infer_stream")
+    assert status == 200
+    assert headers["content-type"].startswith("text/event-stream")
+
+
+class Reading:
+    """A middleware that reads the body, and passes it on."""
+
+    def __init__(self, app: Any, seen: list[bytes]) -> None:
+        self.app, self.seen = app, seen
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body = await integration_server.receive_body(receive)
+        self.seen.append(body)
+        await self.app(scope, integration_server.receive_again(body, receive), send)
+
+
+def test_middleware_that_reads_the_body(server: Server) -> None:
+    seen: list[bytes] = []
+    other = Server(server.plane)
+    other.app.add_middleware(Reading, seen=seen)
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", np.ones(3, np.float32))]))
+    both(other, BODIES["flat"])
+    with installed(integration):
+        length = str(frame.header_length)
+        headers = {"inference_header_content_length": length}
+        status, _, answer = other.infer(bytes(frame), "application/octet-stream", **headers)
+    assert seen == [BODIES["flat"], BODIES["flat"], bytes(frame)]
+    assert (status, json.loads(answer)["outputs"][0]["data"]) == (200, [1, 1, 1])
+
+
+def test_endpoint_that_other_code_has_wrapped_since(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is created later uses the wrapper, which gets what FastAPI passes to it."""
+    original, seen = Endpoints.infer, []
+
+    @wraps(original)
+    async def infer(self: Any, *arguments: Any, **more: Any) -> Any:
+        seen.append(type(more["raw_request"]))
+        return await original(self, *arguments, **more)
+
+    with installed(integration):
+        monkeypatch.setattr(Endpoints, "infer", infer)
+        assert Server(server.plane).infer(BODIES["flat"])[0] == 200
+        monkeypatch.undo()
+    assert seen == [Request]
 
 
 @pytest.mark.parametrize("content_type", CONTENT_TYPES, ids=str)
@@ -226,8 +288,36 @@ def test_other_methods(server: Server, method: str) -> None:
 def test_gzip(server: Server, case: str) -> None:
     body = gzip.compress((READ_AS_ARRAYS | LEFT_TO_SERVER)[case])
     both(server, body, "application/json", content_encoding="gzip")
-    assert server.model.lazy == ([True] if case == "flat" else [])
+    assert (server.model.seen is not None) == (case == "flat")
     both(server, body[:-9], "application/json", content_encoding="gzip")
+
+
+def test_several_headers_of_a_name(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model gets one of them, the same as without the integration."""
+    seen: list[Any] = []
+
+    async def predict(payload: Any) -> Any:
+        seen.append({**payload.parameters.headers, "Ce-Id": "", "Ce-Requestid": ""})
+        return echo(payload)
+
+    monkeypatch.setattr(server.model, "predict", predict)
+    headers = [(b"x-a", b"1"), (b"x-a", b"2"), (b"x-b", b"\xe9"), (b"content-type", b"")]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await server.app({**scope, "headers": headers}, receive, send)
+
+    for is_installed in (False, True):
+        with installed(integration) if is_installed else nullcontext():
+            assert post(app, PATH, BODIES["flat"], None)[0] == 200
+    assert seen[0] == seen[1]
+    assert seen[0]["x-a"] == "1"
+
+
+@pytest.mark.parametrize("encoding", ["br", "GZIP", "identity", ""])
+def test_other_encodings(server: Server, encoding: str) -> None:
+    """MLServer ignores them."""
+    both(server, READ_AS_ARRAYS["flat"], "application/json", content_encoding=encoding)
+    assert server.model.seen is not None
 
 
 def out(data: Any, datatype: str = "FP64", shape: Any = None, **more: Any) -> Any:
@@ -244,6 +334,18 @@ def response(*outputs: Any, **members: Any) -> Any:
 
 def encoded(array: Any) -> Any:
     return lambda: NumpyCodec.encode_output("y", array)
+
+
+class Text(str):
+    """A class that orjson would write as well."""
+
+    __slots__ = ()
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
 
 
 RANDOM = np.random.default_rng(2).standard_normal((20, 25))
@@ -268,6 +370,13 @@ RESPONSES: dict[str, Any] = {
     "bytes and an array": response(lambda: out([b"ab", b"\xc3\xa9"]), encoded(RANDOM)),
     "invalid UTF-8 and an array": response(lambda: out([b"\xff"], "BYTES"), encoded(RANDOM)),
     "a number": response(lambda: out(5)),
+    **{
+        type(value).__name__: response(lambda value=value: out([value]), encoded(RANDOM))
+        for value in (
+            *(datetime(2020, 1, 2, tzinfo=UTC), Decimal("1.50"), (1, b"a"), {3: "a"}, {"a"}),
+            *(types.Datatype.FP32, Text("a"), Point(1, 2), np.float64(0.1), 2**64, object()),
+        )
+    },
     "parameters": response(
         lambda: out([1.0], parameters=Parameters(content_type="np", a=[1, {"b": None}], c=0.5)),
         encoded(RANDOM),
@@ -294,18 +403,10 @@ def test_responses_are_equal(server: Server, case: str) -> None:
         server.model.answer = echo
 
 
-def test_request_and_response_need_no_lists(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The body is read into the array, and the text is written from the array."""
+def test_response_needs_no_lists(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text is written from the array."""
     monkeypatch.setattr("tensorwire.integrations.mlserver.convert.flat_list", None)
-    monkeypatch.setattr(server.model, "predict", None)
-
-    async def predict(payload: Any) -> Any:
-        return echo(payload)
-
-    monkeypatch.setattr(server.model, "predict", predict)
-    with installed(integration), threshold(0):
+    with installed(integration):
         status, _, body = server.infer(message(json_entry([1.5, 2.5])))
     assert status == 200
     assert json.loads(body)["outputs"][0]["data"] == [1.5, 2.5]
@@ -324,44 +425,8 @@ def test_texts_of_the_input_that_a_model_returns(
     monkeypatch.setattr(server.model, "predict", predict)
     body = message(json_entry([["a", "b"], ["c", "d"]], "BYTES", [2, 2]))
     plain = server.infer(body)
-    with installed(integration), threshold(0):
+    with installed(integration):
         assert_same_answer(with_id(plain), with_id(server.infer(body)))
-
-
-def array_of_input(payload: Any) -> Any:
-    NumpyCodec.decode_input(payload.inputs[0])
-    return echo(payload)
-
-
-def list_of_input(payload: Any) -> Any:
-    return list(payload.inputs[0].data) and echo(payload)
-
-
-def list_of_short_input(payload: Any) -> Any:
-    return list(payload.inputs[1].data) and echo(payload)
-
-
-@pytest.mark.parametrize(
-    ("use", "is_read_as_list"),
-    [(array_of_input, False), (list_of_input, True), (list_of_short_input, False)],
-)
-def test_models_that_use_lists_get_lists(
-    server: Server, monkeypatch: pytest.MonkeyPatch, use: Any, is_read_as_list: bool
-) -> None:
-    """The lists of an input that is read as an array would need another reader pass."""
-    seen = []
-
-    async def predict(payload: Any) -> Any:
-        seen.append(array_of(payload.inputs[0].data) is not None)
-        return use(payload)
-
-    monkeypatch.setattr(server.model, "predict", predict)
-    monkeypatch.setattr(integration_server, "N_AS_LISTS", 2)
-    body = message(json_entry([1.5, 2.5, 3.5]), json_entry([1.5], name="y"))
-    with installed(integration), threshold(0):
-        for _ in range(5):
-            assert server.infer(body)[0] == 200
-    assert seen == [True, not is_read_as_list, not is_read_as_list, True, not is_read_as_list]
 
 
 def test_client_that_disconnects_within_a_body() -> None:
@@ -373,7 +438,8 @@ def test_client_that_disconnects_within_a_body() -> None:
     async def receive() -> Any:
         return messages.pop(0)
 
-    assert asyncio.run(integration_server.receive_body(receive)) is None
+    with pytest.raises(ClientDisconnectedError):
+        asyncio.run(integration_server.receive_body(receive))
 
 
 def test_messages_after_a_body_that_is_received_again() -> None:
@@ -407,30 +473,6 @@ def test_request_whose_binary_tensors_are_all_empty(server: Server) -> None:
         status, _, answer = server.infer(LEFT_TO_SERVER["binary data"])
     assert status == 200
     assert json.loads(answer)["outputs"][0]["data"] == []
-
-
-def test_lazy_data_can_be_pickled_and_copied(server: Server) -> None:
-    """MLServer pickles the data for its workers."""
-    body = message(json_entry([[1, 2.5], [3, 4]], shape=[2, 2]))
-    with installed(integration):
-        found = read_json_request(body)
-        assert found is not None
-        data = found.inputs[0].data
-        for copied in [
-            data,
-            copy.copy(data),
-            copy.deepcopy(data),
-            pickle.loads(pickle.dumps(data)),
-        ]:
-            assert isinstance(copied, ArrayData)
-            assert array_of(copied) is not None
-            assert copy.copy(copied).root == [[1, 2.5], [3, 4]]
-            tensor = found.inputs[0]
-            tensor.data = copied
-            first = NumpyCodec.decode_input(tensor)
-            first[:] = 0
-            assert NumpyCodec.decode_input(tensor).tolist() == [[1, 2.5], [3, 4]]
-            assert len(copied) == 2  # builds the list
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ NOT_IN_WORKLOAD = {
     "mlserver.codecs.json:decode_from_bytelike_json_to_dict",
     "mlserver.codecs.numpy:convert_nan",
     "mlserver.rest.endpoints:Endpoints.model_metadata",
+    "pydantic.root_model:RootModel.__setstate__",
 }
 
 

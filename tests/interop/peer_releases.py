@@ -39,7 +39,11 @@ CURRENT_INTERPRETER = "tritonclient"  # it is a dependency of the tests, without
 # the tested releases were used with.
 OTHER_PACKAGES = {
     "kserve": {"starlette": ("0.49.1", "1.10")},
-    "mlserver": {"starlette": ("0.36.3", "0.46")},
+    "mlserver": {
+        "starlette": ("0.36.3", "0.46"),
+        "fastapi": ("0.110.0", "0.115"),
+        "pydantic": ("2.13.0", "2.14"),
+    },
     "tritonclient": {},
 }
 
@@ -82,7 +86,7 @@ def main() -> None:
         packages += [Package(name, tested) for name, tested in OTHER_PACKAGES[peer].items()]
         for package in packages:
             own = [f for f in functions if f.partition(".")[0].partition(":")[0] == package.name]
-            examine(package, own)
+            examine(package, own, is_peer=package.name == peer)
             print("\n".join(report(package)), end="\n\n")
         if "--record" in sys.argv:
             record(file, functions, packages)
@@ -109,10 +113,14 @@ def functions_of(peer: str) -> list[str]:
 # --- releases ---
 
 
-def examine(package: Package, functions: list[str]) -> None:
-    """Download the releases, and compute the digests of the functions in each of them."""
+def examine(package: Package, functions: list[str], is_peer: bool) -> None:
+    """Download the releases, and compute the digests of the functions in each of them.
+
+    Of other packages than the peer, only the newest of the releases that are not tested matters.
+    """
     first = release(package.tested[0])
-    package.releases = [v for v in releases_of(package.name) if release(v) >= first]
+    found = [v for v in releases_of(package.name) if release(v) >= first]
+    package.releases = [v for v in found if is_peer or package.is_tested(v) or v == found[-1]]
     package.digests = {function: {} for function in functions}
     with ThreadPoolExecutor(N_DOWNLOADS) as threads:
         wheels = list(threads.map(lambda v: download(package.name, v), package.releases))

@@ -6,6 +6,10 @@
 ``python -m tensorwire.integrations.mlserver start FOLDER`` runs ``mlserver start FOLDER`` with the
 integration installed. Tested with MLServer 1.6.1, 1.7.0 and 1.7.1.
 
+The integration hooks the class of MLServer's REST routes: there it reads the requests to the
+endpoint ``infer``, calls MLServer's endpoint, and writes the response. It also hooks the converters
+and the handler of gRPC's ``ModelInfer``, for raw contents, and the codecs, for arrays.
+
 What changes:
 
 - The REST endpoint ``infer`` accepts requests with a header length, and raw binary requests if the
@@ -13,13 +17,12 @@ What changes:
   server metadata lists the extension ``binary_tensor_data``.
 - Models get writable and aligned arrays. Binary tensors are views of the request body, except that
   misaligned tensors and raw gRPC contents are copied once.
-- Long JSON data is read from the body into an array, and JSON responses are written from arrays.
 - Malformed binary requests are rejected with status 400, 413 or 415. Malformed raw contents are
   rejected with status 400.
 
-Unchanged: ``tensor.data`` is still a list. It is built on first access; after that, the list is
-authoritative. JSON responses to JSON requests have the same members and values. The details are in
-docs/integrations/mlserver.md.
+Unchanged: ``tensor.data`` is still a list. For binary data, it is built on first access; after
+that, the list is authoritative. JSON requests become the same lists, and get responses with the
+same members and values. The details are in docs/integrations/mlserver.md.
 """
 
 from __future__ import annotations

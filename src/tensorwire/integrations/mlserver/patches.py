@@ -8,22 +8,25 @@ signatures of runtimes refer to the classes. The other methods of the codecs (``
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from math import prod
 from typing import Any, ClassVar
 
 from mlserver import raw as mlserver_raw
-from mlserver.codecs import NumpyCodec, StringCodec
+from mlserver.codecs import NumpyCodec
 from mlserver.codecs import string as string_codec
 from mlserver.codecs.utils import inject_batch_dimension
 from mlserver.grpc import converters, dataplane_pb2_grpc
-from mlserver.grpc.converters import ModelInferResponseConverter
+from mlserver.grpc.converters import ModelInferRequestConverter, ModelInferResponseConverter
 from mlserver.grpc.dataplane_pb2 import ModelInferRequest
 from mlserver.grpc.servicers import InferenceServicer
 from mlserver.handlers import DataPlane
 from mlserver.parallel import worker
 from mlserver.rest.app import APIRoute
+from mlserver.rest.endpoints import Endpoints
+from mlserver.types import InferenceRequest, RequestInput
 
 import tensorwire as tw
 
@@ -33,40 +36,24 @@ from ...server.asgi import Receive, Scope, Send
 from ..patching import Function, Replacement
 from ..split import SplitMessage, Wrapper, add_infer_handler
 from .convert import (
-    DATATYPES_BY_DTYPE,
-    SHORT_RAW_NBYTES,
-    SHORT_TEXTS,
     ArrayData,
     array_bytes,
     array_of,
-    copy_payload,
-    encode_texts,
-    is_flat,
-    list_array,
-    list_data,
-    list_raw_data,
+    array_output,
     mlserver_error,
     numeric_array,
-    pack_list,
-    response_output,
-    text_of,
-    texts_of_list,
     view_raw_data,
 )
-from .server import answer_binary, answer_json, is_binary, is_infer
+from .server import respond
 
 
 def replacements(install: Callable[[], None]) -> list[Replacement]:
     """Return all replacements. ``install`` is called in each parallel worker as it starts."""
     return [
-        # codecs
-        Replacement(NumpyCodec, "decode_input", replace_numpy_decode_input),
-        Replacement(NumpyCodec, "encode_output", replace_numpy_encode_output),
-        Replacement(string_codec, "_decode_input_or_output", replace_decode_input_or_output),
-        Replacement(StringCodec, "encode_output", replace_string_encode_output),
+        # REST
+        Replacement(APIRoute, "handle", replace_handle, inherited=True),
         # raw gRPC contents
-        Replacement(mlserver_raw, "inject_raw", replace_inject_raw),
-        Replacement(mlserver_raw, "unpack", replace_unpack),
+        Replacement(ModelInferRequestConverter, "to_types", replace_to_types),
         Replacement(mlserver_raw, "pack", replace_pack),
         Replacement(
             ModelInferResponseConverter, "from_types", replace_from_types, calls_original=True
@@ -77,11 +64,30 @@ def replacements(install: Callable[[], None]) -> list[Replacement]:
             replace_add_servicer,
             calls_original=True,
         ),
+        # codecs
+        Replacement(NumpyCodec, "decode_input", replace_numpy_decode_input),
+        Replacement(NumpyCodec, "encode_output", replace_numpy_encode_output),
+        Replacement(string_codec, "_decode_input_or_output", replace_decode_input_or_output),
         # server
-        Replacement(APIRoute, "handle", replace_handle, inherited=True),
         Replacement(DataPlane, "metadata", replace_metadata, calls_original=True),
         Replacement(worker, "Worker", partial(replace_worker, install)),
     ]
+
+
+# --- REST ----------------------------------------------------------------------------------------
+
+
+def replace_handle(original: Function) -> Function:
+    infer = Endpoints.infer  # also the endpoint of the paths that end in generate
+
+    async def handle(self: Any, scope: Scope, receive: Receive, send: Send) -> None:
+        is_infer = getattr(self.endpoint, "__func__", None) is infer
+        if is_infer and scope["method"] == "POST":
+            await respond(self, original, scope, receive, send)
+        else:
+            await original(self, scope, receive, send)
+
+    return handle
 
 
 # --- codecs --------------------------------------------------------------------------------------
@@ -89,39 +95,24 @@ def replacements(install: Callable[[], None]) -> list[Replacement]:
 
 def replace_numpy_decode_input(original: Function) -> Function:
     def decode_input(cls: Any, request_input: Any) -> Any:
-        data = array_of(request_input.data)
-        if data is None:
-            array = list_array(request_input)
-            return original(cls, request_input) if array is None else array
-        is_json = text_of(request_input.data) is not None
-        if isinstance(data, tw.BytesArray) and data.size == prod(request_input.shape):
-            if is_json:  # MLServer returns an array of str
-                return original(cls, request_input)
-            return data.as_numpy("S").reshape(request_input.shape)
+        data, shape = array_of(request_input.data), request_input.shape
+        if isinstance(data, tw.BytesArray) and data.size == prod(shape):
+            return data.as_numpy("S").reshape(shape)
         array = numeric_array(request_input)
         if array is None:
             return original(cls, request_input)
-        # As without the codec, the array is aligned and writable and, for JSON data, a new one in
-        # each call.
-        if is_json or not (array.flags.aligned and array.flags.writeable):
-            array = array.copy()
-        return array.reshape(request_input.shape)
+        # As without the codec, the array is aligned and writable.
+        is_suitable = array.flags.aligned and array.flags.writeable
+        return (array if is_suitable else array.copy()).reshape(shape)
 
     return decode_input
 
 
 def replace_numpy_encode_output(original: Function) -> Function:
     def encode_output(cls: Any, name: str, payload: Any, **kwargs: Any) -> Any:
-        data = copy_payload(payload) if type(name) is str else None
-        if data is None:
-            return original(cls, name, payload, **kwargs)
-        return response_output(
-            name,
-            DATATYPES_BY_DTYPE.get(payload.dtype, "BYTES"),
-            inject_batch_dimension(list(payload.shape)),
-            ArrayData.from_array(data, nan_as_none=True),
-            cls.ContentType,
-        )
+        shape = inject_batch_dimension(list(getattr(payload, "shape", ())))
+        output = array_output(name, payload, shape, cls.ContentType)
+        return original(cls, name, payload, **kwargs) if output is None else output
 
     return encode_output
 
@@ -129,13 +120,7 @@ def replace_numpy_encode_output(original: Function) -> Function:
 def replace_decode_input_or_output(original: Function) -> Function:
     def _decode_input_or_output(input_or_output: Any) -> Any:
         data = array_of(input_or_output.data)
-        if data is None:
-            values = input_or_output.data.root
-            return texts_of_list(values) if type(values) is list else original(input_or_output)
-        text = text_of(input_or_output.data)
         if not isinstance(data, tw.BytesArray):
-            return original(input_or_output)
-        if text is not None and (data.size <= SHORT_TEXTS or not is_flat(text)):
             return original(input_or_output)
         try:
             return data.as_strings().reshape(-1).tolist()
@@ -146,64 +131,78 @@ def replace_decode_input_or_output(original: Function) -> Function:
     return _decode_input_or_output
 
 
-def replace_string_encode_output(original: Function) -> Function:
-    def encode_output(
-        cls: Any, name: str, payload: Any, use_bytes: bool = True, **kwargs: Any
-    ) -> Any:
-        is_list = use_bytes and type(payload) is list and type(name) is str
-        data = encode_texts(payload) if is_list else None
-        if data is None:
-            return original(cls, name, payload, use_bytes, **kwargs)
-        return response_output(name, "BYTES", [len(payload), 1], data, cls.ContentType)
-
-    return encode_output
-
-
 # --- raw gRPC contents ---------------------------------------------------------------------------
 
 
-def replace_inject_raw(original: Function) -> Function:
-    def inject_raw(elems: Any, raw_contents: Any) -> Any:
-        # Each tensor without contents gets the next raw contents, and all of these must be used.
-        empty = [elem for elem in elems if not elem.data]
-        if len(empty) != len(raw_contents):
-            verb = "has" if len(empty) == 1 else "have"
-            raise mlserver_error(
-                LayoutError(
-                    f"{format_count('tensor', len(empty))} {verb} no contents, but there "
-                    f"are raw contents for {len(raw_contents)}",
-                    expected=len(empty),
-                    actual=len(raw_contents),
-                )
+def replace_to_types(original: Function) -> Function:
+    def to_types(cls: Any, pb_object: Any) -> Any:
+        raw_contents = pb_object.raw_input_contents
+        if not raw_contents:
+            return original(cls, pb_object)
+        request = InferenceRequest.model_construct(
+            id=pb_object.id,
+            parameters=converters.ParametersConverter.to_types(pb_object.parameters),
+            inputs=inputs_of(pb_object.inputs, raw_contents),
+        )
+        if pb_object.outputs:
+            to_output = converters.InferRequestedOutputTensorConverter.to_types
+            request.outputs = [to_output(output) for output in pb_object.outputs]
+        return request
+
+    return to_types
+
+
+def inputs_of(tensors: Any, raw_contents: Any) -> list[Any]:
+    """Convert the inputs of a gRPC request. Raises MLServerError (status 400).
+
+    Each tensor without typed contents gets the next raw contents, and all of these must be used.
+    """
+    n_empty = sum(not tensor.contents.ListFields() for tensor in tensors)
+    if n_empty != len(raw_contents):
+        verb = "has" if n_empty == 1 else "have"
+        raise mlserver_error(
+            LayoutError(
+                f"{format_count('tensor', n_empty)} {verb} no contents, but there are raw "
+                f"contents for {len(raw_contents)}",
+                expected=n_empty,
+                actual=len(raw_contents),
             )
-        for elem, raw in zip(empty, raw_contents, strict=True):
-            if len(raw) > SHORT_RAW_NBYTES:
-                elem.data = ArrayData.from_array(view_raw_data(elem, raw))
-            else:
-                elem.data = list_data(list_raw_data(elem, raw))
-        return elems
+        )
+    contents = iter(raw_contents)
+    return [
+        converters.InferInputTensorConverter.to_types(tensor)
+        if tensor.contents.ListFields()
+        else raw_input(tensor, next(contents))
+        for tensor in tensors
+    ]
 
-    return inject_raw
+
+ALL_FIELDS = set(RequestInput.model_fields)  # one set for all inputs, which have all fields
 
 
-def replace_unpack(original: Function) -> Function:
-    def unpack(elem: Any, raw: Any) -> Any:
-        return list_raw_data(elem, raw)
-
-    return unpack
+def raw_input(tensor: Any, raw: bytes | memoryview) -> Any:
+    shape = list(tensor.shape)
+    return RequestInput.model_construct(
+        ALL_FIELDS,
+        name=tensor.name,
+        shape=shape,
+        datatype=tensor.datatype,
+        parameters=converters.ParametersConverter.to_types(tensor.parameters),
+        data=ArrayData.from_array(view_raw_data(tensor.name, tensor.datatype, shape, raw)),
+    )
 
 
 def replace_pack(original: Function) -> Function:
     def pack(elem: Any) -> Any:
-        data = array_of(elem.data)
-        if data is None:
-            packed = pack_list(elem)
-            return original(elem) if packed is None else packed
+        data, array = array_of(elem.data), numeric_array(elem)
         if isinstance(data, tw.BytesArray):
             return bytes(data.wire)
-        array = numeric_array(elem)
         if array is not None and array.size == prod(elem.shape):
             return array_bytes(array)
+        values = getattr(elem.data, "root", elem.data)
+        if elem.datatype == "BYTES" and type(values) is list:
+            with suppress(tw.TensorwireError, TypeError):  # MLServer reports it
+                return tw.encode_bytes(values)
         return original(elem)
 
     return pack
@@ -211,10 +210,6 @@ def replace_pack(original: Function) -> Function:
 
 class SplitResult(Wrapper):
     """What a model returned for a call of the gRPC server. Its attributes are the response's."""
-
-    def __init__(self, response: Any) -> None:
-        super().__init__(response)
-        self.outputs = response.outputs
 
 
 class SplittingPlane(Wrapper):
@@ -226,10 +221,13 @@ class SplittingPlane(Wrapper):
 
 def replace_from_types(original: Function) -> Function:
     def from_types(cls: Any, type_object: Any, use_raw: bool = False) -> Any:
-        if not (use_raw and isinstance(type_object, SplitResult)):
+        if not isinstance(type_object, SplitResult):
             return original(cls, type_object, use_raw)
-        type_object.outputs, contents = converters.extract_raw(type_object.outputs)
-        return SplitMessage(original(cls, type_object), contents)
+        response = type_object._wrapped
+        if not use_raw:
+            return original(cls, response)
+        response.outputs, contents = converters.extract_raw(response.outputs)
+        return SplitMessage(original(cls, response), contents)
 
     return from_types
 
@@ -246,18 +244,6 @@ def replace_add_servicer(original: Function) -> Function:
 
 
 # --- server --------------------------------------------------------------------------------------
-
-
-def replace_handle(original: Function) -> Function:
-    async def handle(self: Any, scope: Scope, receive: Receive, send: Send) -> None:
-        if not is_infer(self.endpoint) or scope["method"] != "POST":
-            await original(self, scope, receive, send)
-        elif is_binary(scope["headers"]):
-            await answer_binary(self.endpoint, scope, receive, send)
-        else:
-            await answer_json(self, original, scope, receive, send)
-
-    return handle
 
 
 def replace_metadata(original: Function) -> Function:

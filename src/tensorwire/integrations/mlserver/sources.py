@@ -15,7 +15,10 @@ DATA = (
     f"{TYPES}:TensorData",
     *(f"{TYPES}:TensorData.{method}" for method in ("__iter__", "__getitem__", "__len__")),
     f"{TYPES}:Datatype",
+    "pydantic.root_model:RootModel.__setstate__",
 )
+
+RAW_FORMATS = (f"{RAW}:_DatatypeToCtype", f"{RAW}:_tensor_format", f"{RAW}:_tensor_length")
 
 GRPC = "mlserver.grpc"
 
@@ -40,33 +43,21 @@ RELIES_ON = {
         f"{NUMPY}:to_datatype",
     ),
     f"{STRING}:_decode_input_or_output": (*DATA, f"{STRING}:decode_str", f"{LISTS}:as_list"),
-    f"{STRING}:StringCodec.encode_output": (
+    f"{GRPC}.converters:ModelInferRequestConverter.to_types": (
         *DATA,
-        f"{TYPES}:Parameters",
-        f"{TYPES}:ResponseOutput",
-        f"{STRING}:encode_str",
-    ),
-    f"{RAW}:inject_raw": (*DATA, f"{RAW}:unpack"),
-    f"{RAW}:unpack": (
-        f"{RAW}:_DatatypeToCtype",
-        f"{RAW}:_tensor_format",
-        f"{RAW}:_tensor_length",
-        f"{RAW}:_unpack_bytes",
-        f"{RAW}:_unpack_tensor",
+        *RAW_FORMATS,
+        *(f"{RAW}:{name}" for name in ("inject_raw", "unpack", "_unpack_bytes", "_unpack_tensor")),
+        f"{GRPC}.converters:InferTensorContentsConverter.to_types",
+        f"{GRPC}.converters:InferInputTensorConverter.to_types",
     ),
     f"{RAW}:pack": (
         *DATA,
-        f"{RAW}:_DatatypeToCtype",
-        f"{RAW}:_ensure_bytes",
-        f"{RAW}:_pack_bytes",
-        f"{RAW}:_pack_tensor",
-        f"{RAW}:_tensor_format",
-        f"{RAW}:_tensor_length",
+        *RAW_FORMATS,
+        *(f"{RAW}:{name}" for name in ("_ensure_bytes", "_pack_bytes", "_pack_tensor")),
     ),
     # gRPC: the servicer gets views of raw contents, and passes SplitResults to the converter
     f"{GRPC}.converters:ModelInferResponseConverter.from_types": (f"{RAW}:extract_raw", ADD),
     ADD: (
-        f"{RAW}:inject_raw",
         f"{GRPC}.converters:ModelInferRequestConverter.to_types",
         f"{GRPC}.converters:ModelInferResponseConverter.from_types",
         *(
@@ -74,7 +65,7 @@ RELIES_ON = {
             for method in ("__init__", "ModelInfer", "_InsertHeaders", "_SetTrailingMetadata")
         ),
     ),
-    # server: the replacement calls the endpoint instead of FastAPI, and reads and writes JSON
+    # REST: the replacement calls the endpoint instead of FastAPI, and reads and writes JSON
     HANDLE: (
         *DATA,
         f"{TYPES}:Parameters",
@@ -89,9 +80,12 @@ RELIES_ON = {
         f"{REST}.app:APIRoute.get_route_handler",
         f"{REST}.endpoints:Endpoints.infer",
         f"{REST}.endpoints:Endpoints.model_metadata",
-        f"{REST}.requests:Request",
+        f"{REST}.requests:Request.body",
+        f"{REST}.requests:Request.json",
         f"{REST}.responses:Response",
         f"{REST}.responses:Response.render",
+        "fastapi.routing:get_request_handler",
+        "fastapi.routing:serialize_response",
     ),
     # It lists the extension that the replacement of handle provides.
     "mlserver.handlers.dataplane:DataPlane.metadata": (HANDLE,),
