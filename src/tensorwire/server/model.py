@@ -27,8 +27,9 @@ log = logging.getLogger("tensorwire.server")
 
 Result = tw.InferResponse | Mapping[str, Any]
 # Larger JSON is read and written in a thread, and larger lists are converted there. Larger messages
-# are read in a thread, because their BYTES and BOOL elements are checked one by one. Up to these
-# sizes, this takes up to about 2 ms.
+# are read in a thread, because their BYTES and BOOL elements are checked one by one. Larger gRPC
+# responses are written in a thread, because they are copied. Up to these sizes, this takes up to
+# about 2 ms.
 MAX_JSON_NBYTES = 64 << 10
 MAX_BODY_NBYTES = 2 << 20
 SpecsByName = dict[str, tw.TensorSpec]
