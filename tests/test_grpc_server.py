@@ -44,7 +44,7 @@ from tensorwire.grpc_messages import (  # noqa: E402
     SERVICE,
     STREAM_ERROR,
 )
-from tensorwire.server import Model, add_to_grpc_server, create_app  # noqa: E402
+from tensorwire.server import Model, RequestError, add_to_grpc_server, create_app  # noqa: E402
 from tensorwire.server import grpc as served  # noqa: E402
 from tensorwire.server.model import MAX_BODY_NBYTES, MAX_JSON_NBYTES  # noqa: E402
 from tensorwire.server.workers import N_THREADS  # noqa: E402
@@ -84,6 +84,14 @@ async def cancel_itself(request: tw.InferRequest) -> Any:
     raise asyncio.CancelledError
 
 
+def reject(request: tw.InferRequest) -> Any:
+    raise RequestError(request.parameters["text"], request.parameters["status"])
+
+
+async def reject_async(request: tw.InferRequest) -> Any:
+    return reject(request)
+
+
 def wrong_output(request: tw.InferRequest) -> Any:
     return {"z": 1.5}
 
@@ -102,6 +110,9 @@ MODELS: dict[str, Any] = {
     "fail async": fail_async,
     "cancel": cancel_itself,
     "wrong": Model(wrong_output, [], [X]),
+    "reject": reject,
+    "reject async": Model(reject_async, in_event_loop=False),
+    "version": lambda request: {"y": [str(request.model_version)]},
 }
 MAX_BODY = 64 << 20
 
@@ -270,6 +281,49 @@ def test_errors(server: ServedApp, sent: bytes, code: Any, text: str) -> None:
     assert read_message(first, STREAM_ERROR)["error_message"] == error.details()
     assert np.array_equal(tw.grpc.decode_stream_response(second)["x"].as_numpy(), SMALL)
     assert np.array_equal(server.infer()["x"].as_numpy(), SMALL)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (400, Code.INVALID_ARGUMENT),
+        (401, Code.UNAUTHENTICATED),
+        (403, Code.PERMISSION_DENIED),
+        (404, Code.NOT_FOUND),
+        (409, Code.ABORTED),
+        (413, Code.RESOURCE_EXHAUSTED),
+        (422, Code.INVALID_ARGUMENT),
+        (429, Code.RESOURCE_EXHAUSTED),
+        (500, Code.INTERNAL),
+        (501, Code.UNIMPLEMENTED),
+        (503, Code.UNAVAILABLE),
+        (504, Code.DEADLINE_EXCEEDED),
+        (507, Code.INTERNAL),
+    ],
+)
+@pytest.mark.parametrize("model", ["reject", "reject async"])
+def test_model_rejects_a_request(server: ServedApp, model: str, status: int, code: Any) -> None:
+    parameters: dict[str, Any] = {"text": "wrong %", "status": status}
+    error = error_of(lambda: server.method(message(model, parameters=parameters)))
+    assert (error.code(), error.details()) == (code, "wrong %")
+
+
+@pytest.mark.parametrize("text", ["", "\0\r\n\U0001f600", "long " * 10_000])
+def test_text_of_a_rejection(server: ServedApp, text: str) -> None:
+    sent = message("reject", parameters={"text": text, "status": 404}, id="5")
+    error = error_of(lambda: server.method(sent))
+    expected = text or "Not Found"
+    assert error.details() == expected[:2000]
+    first, second = server.stream(iter([sent, message()]))
+    found = read_message(first, STREAM_ERROR)
+    assert (found["error_message"], found["infer_response"]) == (expected, [{"id": "5"}])
+    assert np.array_equal(tw.grpc.decode_stream_response(second)["x"].as_numpy(), SMALL)
+
+
+def test_version_of_a_request(server: ServedApp) -> None:
+    for version, expected in ((None, b"None"), ("1", b"1")):
+        response = tw.grpc.decode_response(server.method(message("version", model_version=version)))
+        assert response["y"].elements[0] == expected
 
 
 def test_model_that_cancels_its_own_task() -> None:
@@ -616,7 +670,7 @@ def test_request_that_is_cancelled_while_it_is_decoded(
 
     monkeypatch.setattr(served, "decode_request", slowly)
     for name in ("m", "async", "echo"):
-        monkeypatch.setattr(gate.app.models[name].model, "function", count)
+        monkeypatch.setattr(gate.app.models[name], "function", count)
     with served_app(gate.app) as server:
         call = server.start(model, LARGE)
         assert decoding.wait(10)

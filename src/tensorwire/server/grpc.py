@@ -48,12 +48,16 @@ MAX_DETAILS_NBYTES = 2000
 MAX_MESSAGE_NBYTES = 2**31 - 1  # the limit of grpcio
 _FOREVER = 1e9  # seconds
 
-# The gRPC codes for the statuses of errors.
+# The gRPC codes for the statuses of errors. Others are INVALID_ARGUMENT and, from 500, INTERNAL.
 CODES = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
+    409: grpc.StatusCode.ABORTED,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     499: grpc.StatusCode.CANCELLED,
+    501: grpc.StatusCode.UNIMPLEMENTED,
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
@@ -79,6 +83,7 @@ SMALL_METHODS = {
     "ModelMetadata": SmallMethod("model", MODEL_REQUEST, MODEL_METADATA_RESPONSE),
 }
 GrpcModel = ServedModel[bytes, bytes]
+GrpcModels = dict[tuple[str, str], GrpcModel]
 
 
 class GrpcFormat:
@@ -111,7 +116,10 @@ class Failure(NamedTuple):
 
     @property
     def code(self) -> Any:
-        return CODES.get(self.status, grpc.StatusCode.INTERNAL)
+        other = grpc.StatusCode
+        return CODES.get(
+            self.status, other.INVALID_ARGUMENT if self.status < 500 else other.INTERNAL
+        )
 
     @property
     def details(self) -> str:
@@ -135,12 +143,15 @@ class InferenceService:
         self._idle_streams: set[Any] = set()
         self._is_ending = False
 
-    def _models(self, encode: Callable[..., bytes]) -> dict[str, GrpcModel]:
+    def _models(self, encode: Callable[..., bytes]) -> GrpcModels:
         service = self._service
         message_format = GrpcFormat(service.limits, encode)
         return {
-            name: ServedModel(name, model.model, message_format, service.workers)
+            (name, version or ""): ServedModel(
+                name, version, model, message_format, service.workers
+            )
             for name, model in service.models.items()
+            for version in (None, VERSION)
         }
 
     def handler(self) -> Any:
@@ -165,7 +176,7 @@ class InferenceService:
             model = None
             if wanted:
                 try:
-                    model = self._find(self._service.models, **wanted)
+                    model = self._find(self._unary, **wanted)
                 except TensorwireError:
                     if method.endpoint != "ready":
                         raise
@@ -180,9 +191,9 @@ class InferenceService:
 
         return respond
 
-    def _find(self, models: Mapping[str, Any], name: str, version: str) -> Any:
-        model = models.get(name)
-        if model is None or version not in ("", VERSION):
+    def _find(self, models: GrpcModels, name: str, version: str) -> GrpcModel:
+        model = models.get((name, version))
+        if model is None:
             raise TensorwireError(self._service.unknown_model(name, version), status=404)
         return model
 
@@ -212,9 +223,7 @@ class InferenceService:
             await context.write(result)
             del result  # while the client sends nothing
 
-    async def _infer(
-        self, models: Mapping[str, GrpcModel], message: bytes, context: Any
-    ) -> bytes | Failure:
+    async def _infer(self, models: GrpcModels, message: bytes, context: Any) -> bytes | Failure:
         """Return the response to a request."""
         call = ThreadCall()
         try:
@@ -225,8 +234,7 @@ class InferenceService:
                 text = f"SERVER: Received message larger than max ({len(message)} vs. {limit})"
                 return Failure(text, 413)
             name, version, _ = read_names(message)
-            model: GrpcModel = self._find(models, name, version)
-            result = model.infer(message, call)
+            result = self._find(models, name, version).infer(message, call)
         except Exception as error:
             return Failure(*describe_failure(error))
         if isinstance(result, bytes):
@@ -338,8 +346,8 @@ def add_to_grpc_server(server: Any, models: Service | Mapping[str, Function | Mo
 
     Errors have one of these codes: INVALID_ARGUMENT (invalid request), NOT_FOUND (unknown model or
     version), RESOURCE_EXHAUSTED (message too long), UNAVAILABLE (too many requests) and INTERNAL
-    (the model failed). The exception of a model is logged by the logger ``tensorwire.server`` and
-    is not sent to the client.
+    (the model failed). A model chooses another one with ``RequestError``. Any other exception of a
+    model is logged by the logger ``tensorwire.server`` and is not sent to the client.
 
     Parameters
     ----------

@@ -198,7 +198,7 @@ def format_models(app: Any, options: Options) -> str:
     """Return the names of the models; for an application of another kind, its own name."""
     if not isinstance(app, App):
         return str(options.models)
-    return ", ".join(sorted({model.name for _, model in app.routes.values() if model is not None}))
+    return ", ".join(sorted(app.models))
 
 
 def format_addresses(options: Options, uvicorn_options: Mapping[str, Any]) -> str:
